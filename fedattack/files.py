@@ -1,0 +1,55 @@
+"""Small helpers for files that must be whole or absent."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from fedattack.errors import FedAttackError
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write ``data`` to ``path`` so that a reader, or a kill, sees the old file or the new one and nothing between.
+
+    Raises
+    ------
+    OSError
+        If the disk is full or the folder cannot be written; the partial file is removed first.
+    """
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in ``folder`` survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` as strict JSON (no NaN), atomically."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    write_atomically(path, (text + "\n").encode())
+
+
+def read_json(path: Path, error: type[FedAttackError], hint: str) -> Any:
+    """Read a JSON file, or raise ``error`` in one line that ends with ``hint``."""
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise error(f"{path} is not there; {hint}") from None
+    except (OSError, ValueError) as cause:
+        raise error(f"{path} cannot be read as JSON ({cause}); {hint}") from None

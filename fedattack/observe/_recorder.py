@@ -1,0 +1,138 @@
+"""Write rounds behind the run's back, so that recording neither stops nor noticeably slows the training."""
+
+import atexit
+import importlib.metadata
+import logging
+import queue
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedattack.record import Exchange, RecordWriter
+from fedattack.record.format import Arrays, Protocol, Server, View
+
+log = logging.getLogger("fedattack")
+
+# How long a round waits for the disk before the recording, not the run, is given up.
+_PATIENCE = 60.0
+
+
+class Recorder:
+    """Takes rounds from an observer and writes them in a thread of its own.
+
+    One round may wait while another is written, so that memory does not grow with the rounds. Whatever goes wrong
+    while writing ends the recording with an error in the log and in the manifest; the run goes on.
+
+    Parameters
+    ----------
+    out
+        Folder of the record; ``strftime`` directives such as ``%Y%m%d-%H%M%S`` are filled in when recording starts,
+        so that a project that is run again and again gets a new record each time.
+    view, protocol, server, seed, facts, aggregation
+        See :class:`fedattack.record.RecordWriter`.
+
+    Attributes
+    ----------
+    final
+        The latest common model that is known; kept in the record as the one after the last round.
+    """
+
+    def __init__(
+        self,
+        out: Path | str,
+        *,
+        view: View = "individual",
+        protocol: Protocol = "fedavg",
+        server: Server = "passive",
+        seed: int | None = None,
+        facts: Mapping[str, Any] | None = None,
+        aggregation: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.view = view
+        self._out = str(out)
+        self._options: dict[str, Any] = {
+            "view": view,
+            "protocol": protocol,
+            "server": server,
+            "seed": seed,
+            "facts": facts,
+            "aggregation": aggregation,
+        }
+        self._queue: queue.Queue[Exchange | None] = queue.Queue(maxsize=1)
+        self._writer: RecordWriter | None = None
+        self._thread: threading.Thread | None = None
+        self._error: str | None = None
+        self.final: Arrays | None = None
+
+    def open(self) -> None:
+        """Create the record, once.
+
+        Raises
+        ------
+        RecordError
+            If the folder holds a record already or cannot be written: before the training starts, this is the user's
+            to mend and no reason to train unrecorded.
+        """
+        if self._writer is not None:
+            return
+        versions = {"flwr": importlib.metadata.version("flwr")}
+        path = Path(time.strftime(self._out)).expanduser()
+        self._writer = RecordWriter(path, versions=versions, **self._options)
+        self._thread = threading.Thread(target=self._work, name="fedattack-recorder", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+        log.info("recording to %s", path)
+
+    def put(self, exchange: Exchange) -> None:
+        """Hand over a finished round. Never raises once the record is open."""
+        self.open()
+        if self._error is not None:
+            return
+        try:
+            self._queue.put(exchange, timeout=_PATIENCE)
+        except queue.Full:
+            self.fail(f"round {exchange.number} could not be written within {_PATIENCE:.0f} s; the disk is too slow")
+
+    def fail(self, error: str) -> None:
+        """End the recording; the run goes on."""
+        if self._error is None:
+            self._error = error
+            log.error("fedattack stopped recording, the run goes on: %s", error)
+
+    def close(self, error: str | None = None) -> None:
+        """Write what is pending and end the record, once; ``error`` says why the run ended early, if it did."""
+        if self._thread is None or self._writer is None:
+            return
+        if error is not None:
+            self._error = self._error or error
+        try:
+            self._queue.put(None, timeout=_PATIENCE)
+            self._thread.join(_PATIENCE)
+        except queue.Full:
+            log.error("fedattack could not end the record at %s; its whole rounds are readable", self._writer.path)
+        self._thread = None
+        atexit.unregister(self.close)
+
+    def _work(self) -> None:
+        writer = self._writer
+        if writer is None:
+            return
+        while (exchange := self._queue.get()) is not None:
+            if self._error is not None:
+                continue
+            try:
+                writer.write(exchange)
+            except Exception as cause:
+                # Whatever it is, it must not reach the run.
+                self.fail(f"round {exchange.number}: {cause}")
+                self._end(writer)
+        if self._error is None or writer.is_open:
+            self._end(writer)
+
+    def _end(self, writer: RecordWriter) -> None:
+        try:
+            writer.close(final=self.final, error=self._error)
+        except Exception as cause:
+            log.error("fedattack could not end the record at %s: %s", writer.path, cause)

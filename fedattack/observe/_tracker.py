@@ -1,0 +1,223 @@
+"""Turn the messages that pass a server into rounds."""
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Concatenate, ParamSpec
+
+from flwr.app import ArrayRecord, Message, RecordDict
+from numpy.typing import NDArray
+
+from fedattack.observe._arrays import view_records
+from fedattack.observe._recorder import Recorder
+from fedattack.record import Exchange, Reply
+from fedattack.record.format import Arrays
+
+_COUNT_KEYS = ("num-examples", "num_examples")
+_LEGACY_CONFIG = "fitins.config"
+_LEGACY_STATUS = "fitres.status"
+_SECAGG = "secaggplus"
+
+
+class _Sent:
+    """One training message on its way: to whom, with which model."""
+
+    def __init__(self, message: Message, model: Arrays | None) -> None:
+        self.message = message
+        self.node = message.metadata.dst_node_id
+        self.model = model
+        self.reply: Reply | None = None
+        self.place = 0
+
+
+P = ParamSpec("P")
+
+
+def _contained(
+    method: Callable[Concatenate["RoundTracker", P], None],
+) -> Callable[Concatenate["RoundTracker", P], None]:
+    """Run under the tracker's lock; an error ends the recording and not the run that is observed."""
+
+    @functools.wraps(method)
+    def run(tracker: "RoundTracker", *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            with tracker.lock:
+                method(tracker, *args, **kwargs)
+        except Exception as cause:
+            tracker.recorder.fail(f"{type(cause).__name__}: {cause}")
+
+    return run
+
+
+class RoundTracker:
+    """Collects the training messages of a round and its replies, and hands the round over when it is finished.
+
+    A round is finished when the observer says so, or when the server turns to something else: training messages of
+    another round, an evaluation, the end of the run. A reply that comes after that is late and goes into the record
+    with the next round. All methods may be called from several threads, as Flower's legacy server does.
+    """
+
+    def __init__(self, recorder: Recorder, names: Sequence[str] | None = None) -> None:
+        self.recorder = recorder
+        self.lock = threading.RLock()
+        self._names = names
+        self._number: int | None = None
+        self._last = 0
+        self._sent: list[_Sent] = []
+        self._overdue: dict[str, tuple[int, int]] = {}
+        self._late: list[Reply] = []
+        self._started = 0.0
+        self._config: dict[str, Any] = {}
+        self._legacy = False
+        self._models: dict[tuple[int, ...], Arrays] = {}
+
+    @_contained
+    def sent(self, messages: Sequence[Message]) -> None:
+        """Note messages that the server sends."""
+        for message in messages:
+            if message.metadata.message_type.split(".")[0] != "train":
+                self.finish()
+                if message.has_content() and message.content.array_records:
+                    self.recorder.final = self._view_model(message.content)
+                continue
+            number = _round_number(message)
+            if number is None:
+                number = self._guess_number()
+            if number != self._number:
+                self.finish()
+                self._open(number, message.content)
+            self._sent.append(_Sent(message, self._view_model(message.content)))
+
+    @_contained
+    def replied(self, messages: Iterable[Message]) -> None:
+        """Note replies, errors among them, in the order in which the server took them."""
+        for message in messages:
+            self._take(message)
+
+    @_contained
+    def finish(self) -> None:
+        """End the current round, if there is one, and hand it to the recorder."""
+        if self._number is None:
+            return
+        number, self._number = self._number, None
+        common = self._sent[0].model if self._sent else None
+        answered = [item for item in self._sent if item.reply is not None]
+        silent = [item for item in self._sent if item.reply is None]
+        # Replies in the order in which the server took them: that is the order in which it averages.
+        answered.sort(key=lambda item: item.place)
+        replies = [_with_model(item.reply, item.model, common) for item in answered if item.reply is not None]
+        for item in silent:
+            self._overdue[item.message.metadata.message_id] = (item.node, number)
+            missing = Reply(node=str(item.node), status="missing", reason="no reply before the round was closed")
+            replies.append(_with_model(missing, item.model, common))
+        self.recorder.put(
+            Exchange(
+                number=number,
+                common=common,
+                replies=[*replies, *self._late],
+                config=self._config,
+                mean="legacy" if self._legacy else "message",
+                started=self._started,
+                ended=time.time(),
+            )
+        )
+        self._late, self._sent = [], []
+
+    @_contained
+    def ended_in(self, arrays: ArrayRecord) -> None:
+        """Note the common model that the round led to."""
+        self.recorder.final = view_records({"arrays": arrays}, self._names)
+
+    def close(self, error: str | None = None) -> None:
+        """End the last round and the record; ``error`` says why the run ended early, if it did."""
+        self._flush()
+        self.recorder.close(error)
+
+    @_contained
+    def _flush(self) -> None:
+        self.finish()
+        if self._late:
+            self.recorder.put(Exchange(number=self._late[-1].of_round or 0, common=None, replies=self._late))
+            self._late = []
+
+    def _open(self, number: int, content: RecordDict) -> None:
+        if any(key.startswith(_SECAGG) for key in content.config_records):
+            self.recorder.fail(
+                "these are SecAgg+ messages, whose arrays are masked; observe the strategy instead: "
+                "ObservedLegacyStrategy(strategy, out, view='aggregate')"
+            )
+        self._number = self._last = number
+        self._started = time.time()
+        self._legacy = _LEGACY_CONFIG in content.config_records
+        self._config = {key: value for record in content.config_records.values() for key, value in record.items()}
+        self._models = {}
+        self.recorder.final = None
+
+    def _guess_number(self) -> int:
+        """Count for a server that numbers nothing: it goes on to the next round once it has all replies."""
+        waiting = self._number is not None and any(item.reply is None for item in self._sent)
+        return self._last if waiting else self._last + 1
+
+    def _view_model(self, content: RecordDict) -> Arrays | None:
+        """View the sent model; messages that carry the same bytes share one view."""
+        key = tuple(id(array.data) for record in content.array_records.values() for array in record.values())
+        if key not in self._models:
+            self._models[key] = view_records(content.array_records, self._names)
+        return self._models[key] or None
+
+    def _take(self, message: Message) -> None:
+        answers = message.metadata.reply_to_message_id
+        match = next((item for item in self._sent if answers and item.message.metadata.message_id == answers), None)
+        if match is None and not answers:
+            match = next((item for item in self._sent if item.node == message.metadata.src_node_id), None)
+        if match is not None:
+            if match.reply is None:
+                match.reply = read_reply(message, str(match.node), self._names)
+                match.place = sum(item.reply is not None for item in self._sent)
+            return
+        if answers in self._overdue:
+            node, number = self._overdue.pop(answers)
+            reply = read_reply(message, str(node), self._names)
+            reason = f"came after round {number} was closed" + (f": {reply.reason}" if reply.reason else "")
+            self._late.append(
+                Reply(reply.node, "late", reply.arrays, reply.num_examples, reply.metrics, reason, of_round=number)
+            )
+
+
+def read_reply(message: Message, node: str, names: Sequence[str] | None = None) -> Reply:
+    """Read what one reply shows: arrays, example count, everything else in plaintext, or why there is nothing."""
+    if message.has_error():
+        error = message.error
+        return Reply(node, "failed", reason=f"error {error.code}: {error.reason or 'no reason given'}")
+    content = message.content
+    status: Mapping[str, Any] = content.config_records.get(_LEGACY_STATUS) or {}
+    values: dict[str, Any] = {}
+    for record in content.metric_records.values():
+        values.update(record.items())
+    for key, config in content.config_records.items():
+        if key != _LEGACY_STATUS:
+            values.update(config.items())
+    count = next((values.pop(key) for key in _COUNT_KEYS if key in values), None)
+    try:
+        arrays: Mapping[str, NDArray[Any]] | None = view_records(content.array_records, names) or None
+    except ValueError as cause:
+        return Reply(node, "failed", None, count, values, f"arrays that cannot be read: {cause}")
+    if status.get("code", 0) != 0:
+        return Reply(node, "failed", arrays, count, values, f"status {status['code']}: {status.get('message', '')}")
+    return Reply(node, "ok", arrays, count, values)
+
+
+def _with_model(reply: Reply, model: Arrays | None, common: Arrays | None) -> Reply:
+    if model is common or model is None:
+        return reply
+    return Reply(**{**vars(reply), "received": model})
+
+
+def _round_number(message: Message) -> int | None:
+    for record in message.content.config_records.values():
+        for key in ("server-round", "server_round"):
+            if isinstance(value := record.get(key), int):
+                return value
+    group = message.metadata.group_id
+    return int(group) if group.isdigit() else None

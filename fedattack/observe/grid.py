@@ -1,0 +1,122 @@
+"""Observe a whole ServerApp at its Grid, whatever generation of Flower it is written for."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.serverapp import Grid, ServerApp
+
+from fedattack.observe._recorder import Recorder
+from fedattack.observe._tracker import RoundTracker
+
+
+class RecordingGrid(Grid):
+    """A Grid that passes everything on and notes the training messages and their replies.
+
+    Calls that are not listed here go to the inner Grid unchanged.
+    """
+
+    def __init__(self, inner: Grid, tracker: RoundTracker) -> None:
+        self._inner = inner
+        self._tracker = tracker
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def set_run(self, run: Any) -> None:
+        """Pass on."""
+        self._inner.set_run(run)
+
+    @property
+    def run(self) -> Any:
+        """Pass on."""
+        return self._inner.run
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        """Pass on."""
+        return self._inner.create_message(*args, **kwargs)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Pass on."""
+        return self._inner.get_node_ids()
+
+    def get_nodes(self) -> Iterable[Any]:
+        """Pass on."""
+        return self._inner.get_nodes()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Note the messages, then push them."""
+        messages = list(messages)
+        self._tracker.sent(messages)
+        return self._inner.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Pull replies and note them."""
+        replies = list(self._inner.pull_messages(message_ids))
+        self._tracker.replied(replies)
+        return replies
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Note the messages, send them, note the replies."""
+        messages = list(messages)
+        self._tracker.sent(messages)
+        replies = list(self._inner.send_and_receive(messages, timeout=timeout))
+        self._tracker.replied(replies)
+        # A round that was sent at once is over when this call returns. Flower's legacy server sends one message per
+        # call from several threads; its round is over when it turns to something else.
+        if len(messages) > 1:
+            self._tracker.finish()
+        return replies
+
+
+class ObservedServerApp(ServerApp):
+    """A ServerApp that records what it sees.
+
+    Works for the Message API and for legacy ``server_fn`` alike, because it watches the Grid that both use::
+
+        app = ObservedServerApp(app, "records/%Y%m%d-%H%M%S")
+
+    Parameters
+    ----------
+    inner
+        The project's own ServerApp.
+    out
+        Folder of the record; ``strftime`` directives are filled in when the run starts.
+    names
+        Parameter names, in order, for projects whose arrays have none (legacy NumPyClients).
+    options
+        ``protocol``, ``server``, ``seed`` and ``facts`` of :class:`fedattack.record.RecordWriter`.
+
+    Notes
+    -----
+    A Grid does not show the model that the last round ended in unless the app sends it out for evaluation. SecAgg+
+    messages are masked at the Grid: observe the strategy instead.
+    """
+
+    def __init__(
+        self, inner: ServerApp, out: Path | str, *, names: Sequence[str] | None = None, **options: Any
+    ) -> None:
+        super().__init__()
+        self._inner = inner
+        self._out = out
+        self._names = names
+        self._options = options
+
+    def __call__(self, grid: Grid, context: Context) -> None:
+        """Run the inner app under observation.
+
+        Raises
+        ------
+        RecordError
+            Before the run starts, if the folder holds a record already or cannot be written.
+        """
+        recorder = Recorder(self._out, **self._options)
+        recorder.open()
+        tracker = RoundTracker(recorder, self._names)
+        try:
+            self._inner(RecordingGrid(grid, tracker), context)
+        except BaseException as cause:
+            tracker.close(error=f"the run ended with {type(cause).__name__}: {cause}")
+            raise
+        tracker.close()

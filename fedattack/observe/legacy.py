@@ -1,0 +1,194 @@
+"""Observe a legacy strategy, with or without SecAgg+."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Scalar
+from flwr.server.client_manager import ClientManager
+from flwr.server.client_proxy import ClientProxy
+from flwr.server.strategy import Strategy
+
+from fedattack.observe._arrays import view_tensors
+from fedattack.observe._recorder import Recorder
+from fedattack.record import Exchange, Reply
+from fedattack.record.format import Arrays, Status
+from fedattack.record.means import identical
+
+
+class ObservedLegacyStrategy(Strategy):
+    """A legacy strategy that records what it sees and otherwise is the strategy that it wraps.
+
+    One line in the server file::
+
+        strategy = ObservedLegacyStrategy(FedAvg(), "records/%Y%m%d-%H%M%S")
+
+    Under SecAgg+ state ``view="aggregate"``: Flower then hands the same unmasked aggregate to the strategy once per
+    surviving client, and the record keeps it once.
+
+    Parameters
+    ----------
+    inner
+        The project's own strategy.
+    out
+        Folder of the record; ``strftime`` directives are filled in when the run starts.
+    names
+        Parameter names, in order: legacy arrays have none.
+    options
+        ``view``, ``protocol``, ``server``, ``seed`` and ``facts`` of :class:`fedattack.record.RecordWriter`.
+
+    Notes
+    -----
+    A legacy strategy is not told when its run ends, so the record is closed when the process ends, or by
+    :meth:`close`.
+    """
+
+    def __init__(self, inner: Strategy, out: Path | str, *, names: Sequence[str] | None = None, **options: Any) -> None:
+        if options.get("view") == "aggregate":
+            options.setdefault("aggregation", {"kind": "mean", "weight": "num-examples"})
+        self._inner = inner
+        self._recorder = Recorder(out, **options)
+        self._names = names
+        self._sent: list[tuple[str, Parameters]] = []
+        self._config: dict[str, Scalar] = {}
+        self._started = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_inner"], name)
+
+    def close(self) -> None:
+        """End the record now instead of at the end of the process."""
+        self._recorder.close()
+
+    def initialize_parameters(self, client_manager: ClientManager) -> Parameters | None:
+        """Open the record and delegate.
+
+        Raises
+        ------
+        RecordError
+            If the folder holds a record already or cannot be written.
+        """
+        self._recorder.open()
+        return self._inner.initialize_parameters(client_manager)
+
+    def configure_fit(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> list[tuple[ClientProxy, FitIns]]:
+        """Delegate, and note who is sent which model."""
+        self._recorder.open()
+        instructions = self._inner.configure_fit(server_round, parameters, client_manager)
+        self._started = time.time()
+        self._sent = [(_node(proxy), ins.parameters) for proxy, ins in instructions]
+        self._config = dict(instructions[0][1].config) if instructions else {}
+        return instructions
+
+    def aggregate_fit(
+        self,
+        server_round: int,
+        results: list[tuple[ClientProxy, FitRes]],
+        failures: list[tuple[ClientProxy, FitRes] | BaseException],
+    ) -> tuple[Parameters | None, dict[str, Scalar]]:
+        """Note the results before the inner strategy may change them, and delegate."""
+        try:
+            self._recorder.put(self._exchange(server_round, results, failures))
+        except Exception as cause:
+            # Whatever it is, it must not reach the run.
+            self._recorder.fail(f"round {server_round}: {cause}")
+        parameters, metrics = self._inner.aggregate_fit(server_round, results, failures)
+        if parameters is not None:
+            self._recorder.final = view_tensors(parameters.tensors, self._names)
+        return parameters, metrics
+
+    def configure_evaluate(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> list[tuple[ClientProxy, EvaluateIns]]:
+        """Delegate."""
+        return self._inner.configure_evaluate(server_round, parameters, client_manager)
+
+    def aggregate_evaluate(
+        self,
+        server_round: int,
+        results: list[tuple[ClientProxy, EvaluateRes]],
+        failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
+    ) -> tuple[float | None, dict[str, Scalar]]:
+        """Delegate."""
+        return self._inner.aggregate_evaluate(server_round, results, failures)
+
+    def evaluate(self, server_round: int, parameters: Parameters) -> tuple[float, dict[str, Scalar]] | None:
+        """Delegate."""
+        return self._inner.evaluate(server_round, parameters)
+
+    def _exchange(
+        self,
+        server_round: int,
+        results: list[tuple[ClientProxy, FitRes]],
+        failures: list[tuple[ClientProxy, FitRes] | BaseException],
+    ) -> Exchange:
+        """Assemble the round.
+
+        Raises
+        ------
+        ValueError
+            If the sent model cannot be read, or the results do not fit the view.
+        """
+        models = {id(parameters): view_tensors(parameters.tensors, self._names) for _, parameters in self._sent}
+        sent: dict[str, Arrays] = {node: models[id(parameters)] for node, parameters in self._sent}
+        common = next(iter(sent.values()), None)
+        replies = [self._reply(_node(proxy), result, "ok") for proxy, result in results]
+        replies += [self._reply(_node(item[0]), item[1], "failed") for item in failures if isinstance(item, tuple)]
+        replies += _unanswered([node for node in sent if node not in {reply.node for reply in replies}], failures)
+        arrays = [reply.arrays for reply in replies if reply.status == "ok" and reply.arrays is not None]
+        aggregate = None
+        if self._recorder.view == "aggregate":
+            aggregate = arrays[0] if arrays else None
+            if not all(identical(arrays[0], other) for other in arrays):
+                raise ValueError("expected the same aggregate for every client, as SecAgg+ gives it; is SecAgg+ on?")
+            replies = [Reply(**{**vars(reply), "arrays": None}) for reply in replies]
+        elif len(arrays) > 1 and common is not None and _is_secagg(arrays, common):
+            raise ValueError("every client sent the same arrays in another dtype: state view='aggregate' under SecAgg+")
+        singled_out = [
+            Reply(**{**vars(reply), "received": sent[reply.node]})
+            if sent.get(reply.node, common) is not common
+            else reply
+            for reply in replies
+        ]
+        return Exchange(
+            number=server_round,
+            common=common,
+            replies=singled_out,
+            aggregate=aggregate,
+            config=self._config,
+            mean="legacy",
+            started=self._started,
+            ended=time.time(),
+        )
+
+    def _reply(self, node: str, result: FitRes, status: Status) -> Reply:
+        reason = "" if status == "ok" else f"status {result.status.code.value}: {result.status.message}"
+        arrays: Arrays | None = None
+        try:
+            arrays = view_tensors(result.parameters.tensors, self._names) or None
+        except ValueError as cause:
+            status, reason = "failed", f"arrays that cannot be read: {cause}"
+        return Reply(node, status, arrays, result.num_examples, dict(result.metrics), reason)
+
+
+def _node(proxy: ClientProxy) -> str:
+    return str(getattr(proxy, "node_id", proxy.cid))
+
+
+def _unanswered(nodes: list[str], failures: Sequence[object]) -> list[Reply]:
+    """Tell failed from missing nodes: legacy failures are exceptions that carry no node id."""
+    errors = [str(item) for item in failures if isinstance(item, BaseException)]
+    if len(errors) == len(nodes):
+        return [Reply(node, "failed", reason="; or ".join(errors)) for node in nodes]
+    reason = "no reply before the round was closed" + (
+        f"; errors from unknown nodes: {'; '.join(errors)}" if errors else ""
+    )
+    return [Reply(node, "missing", reason=reason) for node in nodes]
+
+
+def _is_secagg(arrays: list[Arrays], common: Arrays) -> bool:
+    changed = any(array.dtype != common[name].dtype for name, array in arrays[0].items() if name in common)
+    return changed and all(identical(arrays[0], other) for other in arrays[1:])

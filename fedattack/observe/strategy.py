@@ -1,0 +1,92 @@
+"""Observe a Message-API strategy by composition."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from fedattack.observe._recorder import Recorder
+from fedattack.observe._tracker import RoundTracker
+
+
+class ObservedStrategy(Strategy):
+    """A strategy that records what it sees and otherwise is the strategy that it wraps.
+
+    One line in the server file::
+
+        strategy = ObservedStrategy(FedAvg(), "records/%Y%m%d-%H%M%S")
+
+    Wrap the outermost strategy, so that what is recorded is what arrived, before any server-side change to it.
+
+    Parameters
+    ----------
+    inner
+        The project's own strategy.
+    out
+        Folder of the record; ``strftime`` directives are filled in when the run starts.
+    names
+        Parameter names, in order, for projects whose arrays have none.
+    options
+        ``protocol``, ``server``, ``seed`` and ``facts`` of :class:`fedattack.record.RecordWriter`.
+    """
+
+    def __init__(self, inner: Strategy, out: Path | str, *, names: Sequence[str] | None = None, **options: Any) -> None:
+        self._inner = inner
+        self._tracker = RoundTracker(Recorder(out, **options), names)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_inner"], name)
+
+    def start(self, *args: Any, **kwargs: Any) -> Result:
+        """Run the inner strategy's own ``start`` with the observed methods.
+
+        Raises
+        ------
+        RecordError
+            Before the run starts, if the folder holds a record already or cannot be written.
+        """
+        self._tracker.recorder.open()
+        try:
+            result = type(self._inner).start(self, *args, **kwargs)
+        except BaseException as cause:
+            self._tracker.close(error=f"the run ended with {type(cause).__name__}: {cause}")
+            raise
+        self._tracker.close()
+        return result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Delegate, and note the messages."""
+        messages = list(self._inner.configure_train(server_round, arrays, config, grid))
+        self._tracker.sent(messages)
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Note the replies before the inner strategy may change them, and delegate."""
+        replies = list(replies)
+        self._tracker.replied(replies)
+        self._tracker.finish()
+        arrays, metrics = self._inner.aggregate_train(server_round, replies)
+        if arrays is not None:
+            self._tracker.ended_in(arrays)
+        return arrays, metrics
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Delegate."""
+        return self._inner.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Delegate."""
+        return self._inner.aggregate_evaluate(server_round, replies)
+
+    def summary(self) -> None:
+        """Delegate."""
+        self._inner.summary()

@@ -1,0 +1,315 @@
+"""Each observer records exactly what passed and changes nothing."""
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message, RecordDict
+from flwr.client.mod import secaggplus_mod
+from flwr.clientapp import ClientApp
+from flwr.common import parameters_to_ndarrays
+from flwr.server import LegacyContext, ServerConfig
+from flwr.server.strategy import FedAvg as LegacyFedAvg
+from flwr.server.strategy import FedMedian as LegacyFedMedian
+from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, FedMedian
+
+from fedattack.bridge import numpy_client_bridge
+from fedattack.errors import RecordError
+from fedattack.observe import ObservedLegacyStrategy, ObservedServerApp, ObservedStrategy
+from fedattack.record import Record, check_record
+from tests.local_grid import FIRST_NODE, LocalGrid
+from tests.observe import apps
+
+NODES = 5
+ROUNDS = 4
+
+
+def context() -> Context:
+    return Context(run_id=7, node_id=1, node_config={}, state=RecordDict(), run_config={})
+
+
+def fail_in_round_two(message: Message, index: int) -> str | None:
+    """Client 3 fails in the second training round."""
+    if message.metadata.message_type != "train" or index != 3:
+        return None
+    configs = message.content.config_records
+    number = configs["config"]["server-round"] if "config" in configs else configs["fitins.config"]["round"]
+    return "fail" if number == 2 else None
+
+
+class NoiseFree(DifferentialPrivacyServerSideFixedClipping):
+    """Flower's DP wrapper; its noise comes from NumPy's global generator, which the tests seed."""
+
+
+def dp() -> NoiseFree:
+    return NoiseFree(FedAvg(), noise_multiplier=0.5, clipping_norm=0.2, num_sampled_clients=NODES)
+
+
+def run_message(strategy, observer: str | None, out, rounds: int = ROUNDS, drop=fail_in_round_two) -> dict:
+    results: dict = {}
+    np.random.seed(3)  # noqa: NPY002 - Flower's DP wrapper draws from the global generator
+    make = (lambda: ObservedStrategy(strategy(), out)) if observer == "strategy" else strategy
+    app = apps.message_server(make, rounds, results)
+    if observer == "grid":
+        app = ObservedServerApp(app, out)
+    app(LocalGrid(apps.message_client, NODES, drop), context())
+    return results["final"]
+
+
+@pytest.mark.parametrize("observer", ["grid", "strategy"])
+@pytest.mark.parametrize("strategy", [FedAvg, FedMedian, dp])
+def test_message_run_ends_in_the_same_model_bit_for_bit(strategy, observer, tmp_path):
+    expected = run_message(strategy, None, None)
+    got = run_message(strategy, observer, tmp_path / "record")
+    assert list(got) == list(expected)
+    for name in expected:
+        assert got[name].dtype == expected[name].dtype
+        assert got[name].tobytes() == expected[name].tobytes()
+    record = Record(tmp_path / "record")
+    assert [item.number for item in record] == list(range(1, ROUNDS + 1))
+    assert check_record(tmp_path / "record").whole
+
+
+@pytest.mark.parametrize("observer", ["grid", "strategy"])
+def test_message_record_holds_what_the_clients_sent(observer, tmp_path):
+    final = run_message(FedAvg, observer, tmp_path / "record")
+    record = Record(tmp_path / "record")
+    common = apps.initial_arrays()
+    for item in record:
+        assert {name: array.tobytes() for name, array in item.common.items()} == {
+            name: array.tobytes() for name, array in common.items()
+        }
+        assert len(item.sampled) == NODES
+        assert item.config["lr"] == 0.1
+        for seen in item.observations:
+            partition = int(seen.node) - FIRST_NODE
+            if seen.status == "failed":
+                assert (item.number, partition) == (2, 3)
+                assert "the client raised" in seen.reason
+                assert seen.arrays is None
+                continue
+            expected = apps.train(list(common.values()), partition, item.number)
+            for array, (name, sent) in zip(expected, seen.arrays.items(), strict=True):
+                assert sent.tobytes() == np.asarray(array).tobytes(), name
+            assert seen.num_examples == 10 + 3 * partition
+            assert seen.metrics == {"train-loss": 0.5 + partition}
+        common = {name: np.asarray(array) for name, array in (item.after or final).items()}
+    assert sum(seen.status == "failed" for item in record for seen in item.observations) == 1
+    assert {name: array.tobytes() for name, array in common.items()} == {
+        name: array.tobytes() for name, array in final.items()
+    }
+    assert [parameter.role for parameter in record.parameters] == ["parameter", "parameter", "buffer"]
+
+
+def test_the_common_model_of_fedavg_is_not_kept_twice(tmp_path):
+    run_message(FedAvg, "strategy", tmp_path / "mean")
+    run_message(FedMedian, "strategy", tmp_path / "median")
+    sources = [[item._entry["common"]["source"] for item in Record(tmp_path / name)] for name in ("mean", "median")]
+    assert sources == [["stored", "mean", "mean", "mean"], ["stored"] * ROUNDS]
+    assert Record(tmp_path / "mean").manifest["final"]["source"] == "mean"
+    assert Record(tmp_path / "median").manifest["final"]["source"] == "stored"
+
+
+def run_legacy(strategy, observer: str | None, out, client=None) -> list[np.ndarray]:
+    """Run Flower's legacy server (``server_fn``), which sends one message per thread."""
+    results: dict = {}
+
+    def make():
+        inner = apps.legacy_fedavg(results, strategy)
+        return ObservedLegacyStrategy(inner, out, names=["w", "b"]) if observer == "strategy" else inner
+
+    made: list = []
+    app = apps.legacy_server(lambda: made.append(make()) or made[0], ROUNDS)
+    if observer == "grid":
+        app = ObservedServerApp(app, out, names=["w", "b"])
+    app(LocalGrid(client or ClientApp(client_fn=apps.client_fn), NODES, fail_in_round_two), context())
+    if observer == "strategy":
+        made[0].close()
+    return parameters_to_ndarrays(results["final"])
+
+
+@pytest.mark.parametrize("observer", ["grid", "strategy"])
+@pytest.mark.parametrize("strategy", [LegacyFedAvg, LegacyFedMedian])
+def test_legacy_run_ends_in_the_same_model(strategy, observer, tmp_path):
+    expected = run_legacy(strategy, None, None)
+    got = run_legacy(strategy, observer, tmp_path / "record")
+    for left, right in zip(expected, got, strict=True):
+        # Flower's legacy server averages replies in the order in which its threads finish: same up to rounding.
+        np.testing.assert_allclose(left, right, rtol=1e-6)
+    record = Record(tmp_path / "record")
+    assert [item.number for item in record] == list(range(1, ROUNDS + 1))
+    assert [name for name in record.rounds[0].common] == ["w", "b"]
+    failed = [
+        (item.number, seen.node, seen.reason)
+        for item in record
+        for seen in item.observations
+        if seen.status == "failed"
+    ]
+    assert [entry[:2] for entry in failed] == [(2, str(FIRST_NODE + 3))]
+    assert "the client raised" in failed[0][2]
+    last = record.rounds[-1]
+    assert {seen.metrics["site"] for seen in last.observations} == {f"site {index}" for index in range(NODES)}
+    assert last.after is not None
+    for left, right in zip(got, last.after.values(), strict=True):
+        assert left.tobytes() == right.tobytes()
+    assert check_record(tmp_path / "record").whole
+
+
+def run_workflow(strategy, fit_workflow=None, client=None, rounds: int = ROUNDS) -> None:
+    """Run Flower's legacy DefaultWorkflow on one generation-neutral Grid."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid, ctx):
+        legacy = LegacyContext(context=ctx, config=ServerConfig(num_rounds=rounds), strategy=strategy)
+        DefaultWorkflow(fit_workflow=fit_workflow)(grid, legacy)
+
+    app(LocalGrid(client or ClientApp(client_fn=apps.client_fn), NODES, fail_in_round_two), context())
+
+
+def test_legacy_workflow_is_bit_identical(tmp_path):
+    plain: dict = {}
+    run_workflow(apps.legacy_fedavg(plain))
+    observed: dict = {}
+    strategy = ObservedLegacyStrategy(apps.legacy_fedavg(observed), tmp_path / "record")
+    run_workflow(strategy)
+    strategy.close()
+    assert plain["final"].tensors == observed["final"].tensors
+    assert [item._entry["common"]["source"] for item in Record(tmp_path / "record")] == ["stored"] + ["mean"] * 3
+
+
+def test_secagg_is_recorded_in_the_aggregate_view_and_refused_in_the_individual_one(tmp_path):
+    client = ClientApp(client_fn=apps.client_fn, mods=[secaggplus_mod])
+    workflow = SecAggPlusWorkflow(num_shares=3, reconstruction_threshold=2)
+    strategy = ObservedLegacyStrategy(apps.legacy_fedavg({}), tmp_path / "sums", view="aggregate")
+    no_failure = lambda message, index: None  # noqa: E731
+
+    def run(observed):
+        app = ServerApp()
+
+        @app.main()
+        def main(grid, ctx):
+            legacy = LegacyContext(context=ctx, config=ServerConfig(num_rounds=2), strategy=observed)
+            DefaultWorkflow(fit_workflow=workflow)(grid, legacy)
+
+        app(LocalGrid(client, NODES, no_failure), context())
+        observed.close()
+
+    run(strategy)
+    record = Record(tmp_path / "sums")
+    assert record.view == "aggregate"
+    first = record.rounds[0]
+    assert all(seen.arrays is None for seen in first.observations)
+    assert {seen.num_examples for seen in first.observations} == {10 + 3 * index for index in range(NODES)}
+    floats = [array for array in apps.initial_arrays().values() if array.dtype.kind == "f"]
+    weights = [10 + 3 * index for index in range(NODES)]
+    sent = [apps.train(floats, index, 1) for index in range(NODES)]
+    for position, array in enumerate(first.aggregate.values()):
+        mean = sum(w * item[position] for w, item in zip(weights, sent, strict=True)) / sum(weights)
+        np.testing.assert_allclose(array, mean, atol=1e-3)  # SecAgg+ quantises
+
+    mistaken = ObservedLegacyStrategy(apps.legacy_fedavg({}), tmp_path / "wrong")
+    run(mistaken)
+    wrong = Record(tmp_path / "wrong")
+    assert wrong.status == "cut short"
+    assert len(wrong) == 0
+    assert "view='aggregate'" in wrong.manifest["error"]
+
+
+def test_bridge_lets_one_numpy_client_serve_both_generations(tmp_path):
+    client = ClientApp(client_fn=apps.client_fn, mods=[numpy_client_bridge])
+    results: dict = {}
+    app = apps.message_server(lambda: ObservedStrategy(FedAvg(), tmp_path / "record"), 2, results)
+    app(LocalGrid(client, NODES), context())
+    native: dict = {}
+    apps.message_server(FedAvg, 2, native)(LocalGrid(apps.message_client, NODES), context())
+    assert {name: array.tobytes() for name, array in results["final"].items()} == {
+        name: array.tobytes() for name, array in native["final"].items()
+    }
+    seen = Record(tmp_path / "record").rounds[0].observations[0]
+    assert set(seen.arrays) == set(apps.SHAPES)
+    assert seen.metrics == {"train-loss": 0.5, "site": "site 0"}
+    run_legacy(LegacyFedAvg, None, None, client=client)
+
+
+def test_missing_and_late_replies_are_told_apart(tmp_path):
+    def drop(message, index):
+        if message.metadata.message_type != "train" or message.metadata.group_id != "1":
+            return None
+        return {1: "silent", 2: "late"}.get(index)
+
+    app = ServerApp()
+
+    @app.main()
+    def main(grid, ctx):
+        for number in (1, 2):
+            messages = [
+                grid.create_message(make_content(number), "train", node, str(number)) for node in grid.get_node_ids()
+            ]
+            ids = list(grid.push_messages(messages))
+            grid.pull_messages(ids)
+            if number == 2:
+                grid.pull_messages(first)
+            first = ids
+
+    def make_content(number):
+        from flwr.app import Array, ArrayRecord, ConfigRecord
+
+        arrays = ArrayRecord({name: Array(array) for name, array in apps.initial_arrays().items()})
+        return RecordDict({"arrays": arrays, "config": ConfigRecord({"server-round": number})})
+
+    ObservedServerApp(app, tmp_path / "record")(LocalGrid(apps.message_client, NODES, drop), context())
+    record = Record(tmp_path / "record")
+    first, second = record.rounds[:2]
+    assert [seen.status for seen in first.observations] == ["ok"] * 3 + ["missing"] * 2
+    late = [seen for item in (second, *record.rounds[2:]) for seen in item.observations if seen.status == "late"]
+    assert [(seen.node, seen.of_round) for seen in late] == [(str(FIRST_NODE + 2), 1)]
+    assert set(late[0].arrays) == set(apps.SHAPES)
+    assert len(second.participants) == NODES
+
+
+def test_a_server_that_singles_a_client_out_is_recorded_as_it_is(tmp_path):
+    class Isolating(FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            from flwr.app import Array, ArrayRecord
+
+            messages = list(super().configure_train(server_round, arrays, config, grid))
+            shifted = ArrayRecord({name: Array(np.asarray(item.numpy() + 1)) for name, item in arrays.items()})
+            victim = messages[1]
+            victim.content = RecordDict({"arrays": shifted, "config": victim.content["config"]})
+            return messages
+
+    results: dict = {}
+    app = apps.message_server(
+        lambda: ObservedStrategy(Isolating(), tmp_path / "record", server="isolating"), 1, results
+    )
+    app(LocalGrid(apps.message_client, 3), context())
+    seen = Record(tmp_path / "record").rounds[0].observations
+    np.testing.assert_array_equal(seen[1].received["layer.bias"], seen[0].received["layer.bias"] + 1)
+    for item in seen:
+        partition = int(item.node) - FIRST_NODE
+        np.testing.assert_allclose(item.update()["layer.bias"], 0.1 * (partition + 1), rtol=1e-6)
+
+
+def test_an_occupied_folder_is_refused_before_the_run(tmp_path):
+    run_message(FedAvg, "strategy", tmp_path / "record")
+    before = sorted((tmp_path / "record" / "rounds").iterdir())
+    with pytest.raises(RecordError, match="holds a record already"):
+        run_message(FedAvg, "strategy", tmp_path / "record")
+    assert sorted((tmp_path / "record" / "rounds").iterdir()) == before
+    assert check_record(tmp_path / "record").whole
+
+
+def test_a_crashed_run_leaves_its_rounds_and_says_why(tmp_path):
+    class Crashing(FedAvg):
+        def aggregate_train(self, server_round, replies):
+            if server_round == 3:
+                raise RuntimeError("the strategy broke")
+            return super().aggregate_train(server_round, replies)
+
+    with pytest.raises(RuntimeError, match="the strategy broke"):
+        run_message(Crashing, "strategy", tmp_path / "record")
+    record = Record(tmp_path / "record")
+    assert [item.number for item in record] == [1, 2, 3]
+    assert record.status == "cut short"
+    assert "the strategy broke" in record.manifest["error"]
