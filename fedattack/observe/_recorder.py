@@ -64,6 +64,7 @@ class Recorder:
         self._writer: RecordWriter | None = None
         self._thread: threading.Thread | None = None
         self._error: str | None = None
+        self._run_error: str | None = None
         self.final: Arrays | None = None
 
     def open(self) -> None:
@@ -105,8 +106,7 @@ class Recorder:
         """Write what is pending and end the record, once; ``error`` says why the run ended early, if it did."""
         if self._thread is None or self._writer is None:
             return
-        if error is not None:
-            self._error = self._error or error
+        self._run_error = error
         try:
             self._queue.put(None, timeout=_PATIENCE)
             self._thread.join(_PATIENCE)
@@ -133,6 +133,6 @@ class Recorder:
 
     def _end(self, writer: RecordWriter) -> None:
         try:
-            writer.close(final=self.final, error=self._error)
+            writer.close(final=self.final, error=self._error or self._run_error)
         except Exception as cause:
             log.error("fedattack could not end the record at %s: %s", writer.path, cause)

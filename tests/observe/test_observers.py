@@ -1,5 +1,7 @@
 """Each observer records exactly what passed and changes nothing."""
 
+import random
+
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
@@ -37,17 +39,16 @@ def fail_in_round_two(message: Message, index: int) -> str | None:
     return "fail" if number == 2 else None
 
 
-class NoiseFree(DifferentialPrivacyServerSideFixedClipping):
-    """Flower's DP wrapper; its noise comes from NumPy's global generator, which the tests seed."""
-
-
-def dp() -> NoiseFree:
-    return NoiseFree(FedAvg(), noise_multiplier=0.5, clipping_norm=0.2, num_sampled_clients=NODES)
+def dp() -> DifferentialPrivacyServerSideFixedClipping:
+    return DifferentialPrivacyServerSideFixedClipping(
+        FedAvg(), noise_multiplier=0.5, clipping_norm=0.2, num_sampled_clients=NODES
+    )
 
 
 def run_message(strategy, observer: str | None, out, rounds: int = ROUNDS, drop=fail_in_round_two) -> dict:
     results: dict = {}
     np.random.seed(3)  # noqa: NPY002 - Flower's DP wrapper draws from the global generator
+    random.seed(3)  # and its strategies sample, and so order, the nodes by this one
     make = (lambda: ObservedStrategy(strategy(), out)) if observer == "strategy" else strategy
     app = apps.message_server(make, rounds, results)
     if observer == "grid":
@@ -138,7 +139,7 @@ def test_legacy_run_ends_in_the_same_model(strategy, observer, tmp_path):
         np.testing.assert_allclose(left, right, rtol=1e-6)
     record = Record(tmp_path / "record")
     assert [item.number for item in record] == list(range(1, ROUNDS + 1))
-    assert [name for name in record.rounds[0].common] == ["w", "b"]
+    assert list(record.rounds[0].common) == ["w", "b"]
     failed = [
         (item.number, seen.node, seen.reason)
         for item in record
@@ -155,8 +156,9 @@ def test_legacy_run_ends_in_the_same_model(strategy, observer, tmp_path):
     assert check_record(tmp_path / "record").whole
 
 
-def run_workflow(strategy, fit_workflow=None, client=None, rounds: int = ROUNDS) -> None:
+def run_workflow(strategy, fit_workflow=None, client=None, rounds: int = ROUNDS, drop=fail_in_round_two) -> None:
     """Run Flower's legacy DefaultWorkflow on one generation-neutral Grid."""
+    random.seed(3)
     app = ServerApp()
 
     @app.main()
@@ -164,7 +166,7 @@ def run_workflow(strategy, fit_workflow=None, client=None, rounds: int = ROUNDS)
         legacy = LegacyContext(context=ctx, config=ServerConfig(num_rounds=rounds), strategy=strategy)
         DefaultWorkflow(fit_workflow=fit_workflow)(grid, legacy)
 
-    app(LocalGrid(client or ClientApp(client_fn=apps.client_fn), NODES, fail_in_round_two), context())
+    app(LocalGrid(client or ClientApp(client_fn=apps.client_fn), NODES, drop), context())
 
 
 def test_legacy_workflow_is_bit_identical(tmp_path):
@@ -182,17 +184,9 @@ def test_secagg_is_recorded_in_the_aggregate_view_and_refused_in_the_individual_
     client = ClientApp(client_fn=apps.client_fn, mods=[secaggplus_mod])
     workflow = SecAggPlusWorkflow(num_shares=3, reconstruction_threshold=2)
     strategy = ObservedLegacyStrategy(apps.legacy_fedavg({}), tmp_path / "sums", view="aggregate")
-    no_failure = lambda message, index: None  # noqa: E731
 
     def run(observed):
-        app = ServerApp()
-
-        @app.main()
-        def main(grid, ctx):
-            legacy = LegacyContext(context=ctx, config=ServerConfig(num_rounds=2), strategy=observed)
-            DefaultWorkflow(fit_workflow=workflow)(grid, legacy)
-
-        app(LocalGrid(client, NODES, no_failure), context())
+        run_workflow(observed, workflow, client, rounds=2, drop=lambda message, index: None)
         observed.close()
 
     run(strategy)
@@ -219,16 +213,19 @@ def test_secagg_is_recorded_in_the_aggregate_view_and_refused_in_the_individual_
 def test_bridge_lets_one_numpy_client_serve_both_generations(tmp_path):
     client = ClientApp(client_fn=apps.client_fn, mods=[numpy_client_bridge])
     results: dict = {}
+    random.seed(3)
     app = apps.message_server(lambda: ObservedStrategy(FedAvg(), tmp_path / "record"), 2, results)
     app(LocalGrid(client, NODES), context())
     native: dict = {}
+    random.seed(3)
     apps.message_server(FedAvg, 2, native)(LocalGrid(apps.message_client, NODES), context())
     assert {name: array.tobytes() for name, array in results["final"].items()} == {
         name: array.tobytes() for name, array in native["final"].items()
     }
-    seen = Record(tmp_path / "record").rounds[0].observations[0]
-    assert set(seen.arrays) == set(apps.SHAPES)
-    assert seen.metrics == {"train-loss": 0.5, "site": "site 0"}
+    for seen in Record(tmp_path / "record").rounds[0].observations:
+        partition = int(seen.node) - FIRST_NODE
+        assert list(seen.arrays) == list(apps.SHAPES)
+        assert seen.metrics == {"train-loss": 0.5 + partition, "site": f"site {partition}"}
     run_legacy(LegacyFedAvg, None, None, client=client)
 
 
@@ -242,14 +239,14 @@ def test_missing_and_late_replies_are_told_apart(tmp_path):
 
     @app.main()
     def main(grid, ctx):
+        first: list = []
         for number in (1, 2):
             messages = [
                 grid.create_message(make_content(number), "train", node, str(number)) for node in grid.get_node_ids()
             ]
             ids = list(grid.push_messages(messages))
             grid.pull_messages(ids)
-            if number == 2:
-                grid.pull_messages(first)
+            grid.pull_messages(first)
             first = ids
 
     def make_content(number):

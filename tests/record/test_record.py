@@ -1,0 +1,304 @@
+import math
+import os
+import resource
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+import time
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from fedattack.errors import RecordError
+from fedattack.record import Exchange, Record, RecordWriter, Reply, check_record, project_record
+from tests.record.conftest import exchange, model
+
+
+def equal(left, right) -> bool:
+    return list(left) == list(right) and all(left[name].tobytes() == right[name].tobytes() for name in left)
+
+
+def test_what_was_written_is_read_back_bit_for_bit(folder):
+    record = Record(folder)
+    assert (record.view, record.protocol, record.server, record.status) == (
+        "individual",
+        "fedavg",
+        "passive",
+        "complete",
+    )
+    assert record.seed == 7
+    assert record.facts["site"] == "A"
+    assert math.isnan(record.facts["noise"])
+    assert record.facts["key"] == b"\x00"
+    assert [parameter.name for parameter in record.parameters] == list(model(0))
+    assert [parameter.role for parameter in record.parameters] == ["parameter", "parameter", "buffer"]
+    assert record.nodes == ("node-0", "node-1", "node-2", "node-gone")
+    for item, number in zip(record, (1, 2, 3), strict=True):
+        written = exchange(number)
+        assert item.number == number
+        assert item.config == {"lr": 0.1}
+        assert equal(item.common, model(number))
+        assert equal(item.after, model(number + 1))
+        assert item.participants == ("node-0", "node-1", "node-2")
+        for seen, reply in zip(item.observations, written.replies, strict=True):
+            assert (seen.node, seen.status, seen.reason) == (reply.node, reply.status, reply.reason)
+            assert (seen.num_examples, seen.metrics) == (reply.num_examples, dict(reply.metrics))
+            assert (seen.arrays is None) == (reply.arrays is None)
+            assert reply.arrays is None or equal(seen.arrays, reply.arrays)
+
+
+def test_an_update_is_sent_minus_received_without_buffers(folder):
+    item = Record(folder).rounds[1]
+    update = item.observations[2].update()
+    assert set(update) == {"fc.weight", "fc.bias"}
+    for name, delta in update.items():
+        assert delta.dtype == np.float32
+        np.testing.assert_allclose(delta, model(202)[name] - model(2)[name], rtol=1e-6, atol=1e-7)
+    with pytest.raises(RecordError, match="no update, because the client raised"):
+        item.observations[3].update()
+
+
+def test_files_are_plain_safetensors_and_private(folder):
+    with safe_open(folder / "rounds" / "000000.safetensors", framework="numpy") as file:
+        assert "reply/0/fc.weight" in set(file.keys())
+        np.testing.assert_array_equal(file.get_tensor("reply/0/fc.weight"), model(100)["fc.weight"])
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_odd_metrics_and_a_client_of_another_shape_are_kept_as_they_came(tmp_path):
+    odd = {"w": np.full((2, 2), np.nan, dtype=np.float32)}
+    metrics = {"nan": float("nan"), "blob": b"\xff\x00", "text": "<script>", "list": [1.5, float("inf")]}
+    writer = RecordWriter(tmp_path / "record")
+    common = {"w": np.zeros(3, dtype=np.float32)}
+    writer.write(Exchange(1, common, [Reply("n", "ok", odd, 3, metrics)]))
+    writer.close()
+    seen = Record(tmp_path / "record").rounds[0].observations[0]
+    assert math.isnan(seen.metrics["nan"])
+    assert seen.metrics["blob"] == b"\xff\x00"
+    assert seen.metrics["list"] == [1.5, math.inf]
+    assert np.isnan(seen.arrays["w"]).all()
+    with pytest.raises(RecordError, match=r"w: expected shape \(3,\), got shape \(2, 2\)"):
+        seen.update()
+
+
+def test_projection_keeps_sums_and_participants_and_nothing_of_single_clients(folder, tmp_path):
+    projected = project_record(Record(folder), tmp_path / "projected")
+    assert projected.view == "aggregate"
+    assert projected.manifest["aggregation"] == {"kind": "mean", "weight": "num-examples"}
+    for item, original in zip(projected, Record(folder), strict=True):
+        weights = [10, 11, 12]
+        for name, array in item.aggregate.items():
+            sent = [original.observations[index].arrays[name].astype(np.float64) for index in range(3)]
+            expected = sum(w * a for w, a in zip(weights, sent, strict=True)) / sum(weights)
+            np.testing.assert_allclose(array, expected, rtol=1e-12)
+        assert all(seen.arrays is None for seen in item.observations)
+        assert [seen.num_examples for seen in item.observations] == [10, 11, 12, None]
+        assert equal(item.common, original.common)
+    stored = {name for file in (tmp_path / "projected" / "rounds").iterdir() for name in _names(file)}
+    assert not any(name.startswith("reply/") for name in stored)
+    with pytest.raises(RecordError, match="only an individual record"):
+        project_record(projected, tmp_path / "again")
+
+
+def _names(file):
+    with safe_open(file, framework="numpy") as tensors:
+        return list(tensors.keys())
+
+
+def test_a_missing_record_says_what_to_do(tmp_path):
+    with pytest.raises(RecordError, match=r"holds no record: expected manifest\.json"):
+        Record(tmp_path)
+
+
+def test_a_newer_format_is_refused(folder):
+    from fedattack.record.format import seal, unseal
+
+    manifest = folder / "manifest.json"
+    value = unseal(manifest.read_text(), "manifest")
+    manifest.write_text(seal({**value, "version": 99}))
+    with pytest.raises(RecordError, match="version 99 is newer"):
+        Record(folder)
+
+
+def test_a_flipped_byte_anywhere_is_found(folder):
+    """Every file, a byte at the start, in the middle and at the end."""
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        original = file.read_bytes()
+        for position in {0, len(original) // 2, len(original) - 2}:
+            damaged = bytearray(original)
+            damaged[position] ^= 0x01
+            file.write_bytes(damaged)
+            try:
+                report = check_record(folder)
+            except RecordError:
+                pass
+            else:
+                assert report.problems, f"{file.name}, byte {position}"
+        file.write_bytes(original)
+    assert check_record(folder).whole
+
+
+def test_damage_costs_its_own_round_alone(folder):
+    file = folder / "rounds" / "000001.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    record = Record(folder)
+    assert equal(record.rounds[0].observations[0].arrays, model(100))
+    with pytest.raises(RecordError, match="does not match its checksum"):
+        record.rounds[1].observations[0].arrays["fc.bias"]
+    assert [item.number for item in Record(folder, skip_damaged=True)] == [1, 3]
+
+
+@pytest.mark.parametrize("keep", [0, 1, 2])
+def test_a_truncated_index_is_found_and_its_whole_lines_can_be_used(folder, keep):
+    index = folder / "rounds.jsonl"
+    lines = index.read_bytes().splitlines(keepends=True)
+    index.write_bytes(b"".join(lines[:keep]))
+    with pytest.raises(RecordError, match=f"lists {keep} whole rounds where the manifest counts 3"):
+        Record(folder)
+    assert len(Record(folder, skip_damaged=True)) == keep
+    assert not check_record(folder).whole
+
+
+def test_a_half_written_last_line_is_what_a_kill_leaves(tmp_path):
+    writer = RecordWriter(tmp_path / "record")
+    for number in (1, 2):
+        writer.write(exchange(number))
+    index = tmp_path / "record" / "rounds.jsonl"
+    index.write_bytes(index.read_bytes()[:-20])
+    assert [item.number for item in Record(tmp_path / "record")] == [1]
+    report = check_record(tmp_path / "record")
+    assert not report.problems
+    assert "did not end" in report.notes[0]
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from fedattack.record import RecordWriter
+from tests.record.conftest import exchange
+writer = RecordWriter(Path(sys.argv[1]))
+number = 0
+while True:
+    number += 1
+    writer.write(exchange(number, clients=20))
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.003, 0.01, 0.02, 0.05])
+def test_kill_9_at_any_moment_loses_no_complete_round(tmp_path, delay):
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path / "record")],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+    )
+    process.stdout.readline()
+    time.sleep(delay)
+    process.send_signal(signal.SIGKILL)
+    complete = 1 + len(process.stdout.read().split())
+    process.wait()
+    record = Record(tmp_path / "record")
+    assert record.status == "open"
+    assert len(record) in (complete, complete + 1)
+    for item in record:
+        assert equal(item.observations[19].arrays, model(100 * item.number + 19))
+    assert not check_record(tmp_path / "record").problems
+
+
+FULL = """
+import resource, signal, sys
+import logging
+from pathlib import Path
+from fedattack.observe._recorder import Recorder
+from tests.record.conftest import exchange
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+recorder = Recorder(Path(sys.argv[1]))
+trained = 0
+for number in range(1, 9):
+    recorder.put(exchange(number, clients=3 if number < 4 else 400))
+    trained += 1
+recorder.close()
+print(trained)
+"""
+
+
+def test_a_full_disk_ends_the_recording_and_not_the_run(tmp_path):
+    """A file-size limit stands in for the full disk: the write fails half-way with an OSError, as on a full one."""
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path / "record")],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)),
+    )
+    assert done.stdout.strip() == "8"
+    assert "stopped recording, the run goes on" in done.stderr
+    record = Record(tmp_path / "record")
+    assert [item.number for item in record] == [1, 2, 3]
+    assert record.status == "cut short"
+    assert "File too large" in record.manifest["error"]
+    report = check_record(tmp_path / "record")
+    assert not report.problems
+    assert "cut short after 3 rounds" in report.notes[0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
+def test_a_really_full_disk(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("this machine does not let us mount a tmpfs")
+    try:
+        from fedattack.observe._recorder import Recorder
+
+        recorder = Recorder(disk / "record")
+        for number in range(1, 40):
+            recorder.put(exchange(number, clients=30))
+        recorder.close()
+        record = Record(disk / "record")
+        assert 0 < len(record) < 39
+        assert "No space left on device" in record.manifest["error"]
+        assert not check_record(disk / "record").problems
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_two_runs_cannot_share_a_folder(folder):
+    with pytest.raises(RecordError, match="holds a record already"):
+        RecordWriter(folder)
+    assert check_record(folder).whole
+
+
+def test_reading_many_rounds_keeps_none_of_them(tmp_path):
+    """300 rounds are streamed in less than three rounds' worth of arrays."""
+    width = 20_000
+    writer = RecordWriter(tmp_path / "record")
+    draw = np.random.default_rng(0)
+    for number in range(1, 301):
+        replies = [Reply(str(node), "ok", {"w": draw.normal(size=width).astype(np.float32)}, 5) for node in range(4)]
+        writer.write(Exchange(number, None, replies))
+    writer.close()
+    tracemalloc.start()
+    total = 0.0
+    for item in Record(tmp_path / "record"):
+        for seen in item.observations:
+            total += float(seen.arrays["w"].sum())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert total != 0.0
+    index = (tmp_path / "record" / "rounds.jsonl").stat().st_size
+    # The index itself (who, how many, what metrics) is kept; it is small beside the arrays of a real model.
+    assert peak < 3 * 4 * width * 4 + 12 * index
+
+
+def test_the_manifest_can_be_read_by_people(folder):
+    text = (folder / "manifest.json").read_text()
+    assert textwrap.dedent(text).count("\n") > 20
