@@ -31,3 +31,7 @@ class RunError(FedAttackError):
 
 class NeedsError(FedAttackError):
     """An attack was given a record or knowledge that lacks something that it needs."""
+
+
+class ReportError(FedAttackError):
+    """Findings or facts of a run that are missing, or that do not fit the schema of the report."""

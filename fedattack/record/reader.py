@@ -35,7 +35,7 @@ class TensorFile:
     def __init__(self, path: Path, size: int, sha256: str) -> None:
         self.path = path
         self._size = size
-        self._sha256 = sha256
+        self.sha256 = sha256
         self._verified = False
 
     def verify(self) -> None:
@@ -52,9 +52,9 @@ class TensorFile:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as cause:
             raise RecordError(f"{self.path} is in the record's index but cannot be read ({cause.strerror})") from None
-        if size != self._size or digest != self._sha256:
+        if size != self._size or digest != self.sha256:
             raise RecordError(
-                f"{self.path} does not match its checksum (expected {self._size} bytes, sha256 {self._sha256[:12]}…, "
+                f"{self.path} does not match its checksum (expected {self._size} bytes, sha256 {self.sha256[:12]}…, "
                 f"got {size} bytes, {digest[:12]}…); the file was changed or damaged"
             )
 

@@ -1,0 +1,64 @@
+"""The FedAvg client: local SGD on its own records, and nothing that knows of attacks."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.client import NumPyClient
+from flwr.common import NDArrays, Scalar
+from numpy.typing import NDArray
+from torch import nn
+
+from fedattack.learning import pick_device, train_local
+from simulations.study import Study
+
+
+class FedAvgClient(NumPyClient):
+    """Trains the received model on the client's records and returns it (McMahan et al. 2017).
+
+    Parameters
+    ----------
+    study
+        Data and model of the run.
+    client
+        Index of this client's partition.
+    config
+        Run config: ``local-epochs``, ``batch-size``, ``lr``, ``momentum``, ``weight-decay``, ``device``.
+    """
+
+    def __init__(self, study: Study, client: int, config: Mapping[str, Any]) -> None:
+        self._study = study
+        self._client = client
+        self._config = config
+        self._indices: NDArray[np.int64] = study.parts[client]
+        self._model = study.build_model()
+
+    def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
+        """Train for ``local-epochs`` from ``parameters``; arrays are the state dict's, in its order."""
+        load_arrays(self._model, parameters)
+        data = self._study.data
+        training = train_local(
+            self._model,
+            data.x_train[self._indices],
+            data.y_train[self._indices],
+            epochs=int(self._config["local-epochs"]),
+            batch_size=int(self._config["batch-size"]),
+            lr=float(self._config["lr"]),
+            momentum=float(self._config["momentum"]),
+            weight_decay=float(self._config["weight-decay"]),
+            seed=self._study.client_seed(self._client, int(config["server-round"])),
+            device=pick_device(str(self._config["device"])),
+        )
+        return dump_arrays(self._model), len(self._indices), {"train-loss": training.loss}
+
+
+def load_arrays(model: nn.Module, arrays: NDArrays) -> None:
+    """Put ``arrays`` into the model's state dict, in its order."""
+    state = model.state_dict()
+    model.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in zip(state, arrays, strict=True)})
+
+
+def dump_arrays(model: nn.Module) -> NDArrays:
+    """Return the model's state dict as arrays, in its order."""
+    return [value.detach().cpu().numpy() for value in model.state_dict().values()]

@@ -1,0 +1,183 @@
+"""The Flower app of the reference system, its presets and its settings.
+
+From a checkout these are the checkout's own folders. An installed wheel carries them as data in ``fedattack/_app``, and
+they are never imported from there: Flower bundles them, and preparation runs in a process of its own, so that folders
+named ``clients`` or ``strategies`` in a user's project cannot collide with them.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import fedattack
+from fedattack.errors import ConfigError, FedAttackError, RunError
+
+Value = str | int | float | bool
+
+
+def app_folder() -> Path:
+    """Find the folder that ``flwr run`` is pointed at.
+
+    Raises
+    ------
+    ConfigError
+        If the installation lacks it.
+    """
+    package = Path(fedattack.__file__).parent
+    for folder in (package.parent, package / "_app"):
+        if (folder / "simulations" / "settings.toml").is_file() and (folder / "pyproject.toml").is_file():
+            return folder
+    raise ConfigError(f"{package} comes without its Flower app; install fedattack from its wheel or a checkout")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One key that a preset or ``--set`` may change."""
+
+    name: str
+    default: Value
+    help: str
+    minimum: float | None = None
+    maximum: float | None = None
+    above: float | None = None
+    internal: bool = False
+
+    def parse(self, text: str) -> Value:
+        """Read a value from the command line.
+
+        Raises
+        ------
+        ConfigError
+            If it is of another type than the default, or out of range.
+        """
+        kind = type(self.default)
+        if kind is bool:
+            if text.lower() not in ("true", "false"):
+                raise ConfigError(f"--set {self.name}={text}: expected true or false")
+            return text.lower() == "true"
+        try:
+            return self.check(kind(text))
+        except ValueError:
+            article = {int: "a whole number", float: "a number"}[kind]
+            raise ConfigError(f"--set {self.name}={text}: expected {article} ({self.help})") from None
+
+    def check(self, value: Value) -> Value:
+        """Return ``value``, in the default's type, if it may be taken.
+
+        Raises
+        ------
+        ConfigError
+            If it is of another type or out of range.
+        """
+        if isinstance(self.default, float) and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if type(value) is not type(self.default):
+            raise ConfigError(f"{self.name} = {value!r}: expected {type(self.default).__name__} ({self.help})")
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            for bad, bound in (
+                (self.minimum is not None and not value >= self.minimum, f"at least {self.minimum}"),
+                (self.maximum is not None and not value <= self.maximum, f"at most {self.maximum}"),
+                (self.above is not None and not value > self.above, f"more than {self.above}"),
+            ):
+                if bad:
+                    raise ConfigError(f"{self.name} = {value}: expected {bound} ({self.help})")
+        return value
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named study: which attack on which federated run."""
+
+    name: str
+    title: str
+    help: str
+    attack: str
+    seeds: tuple[int, ...]
+    settings: Mapping[str, Value]
+
+
+def load_settings() -> dict[str, Setting]:
+    """Read all settings of the app."""
+    table = tomllib.loads((app_folder() / "simulations" / "settings.toml").read_text(encoding="utf-8"))
+    return {name: Setting(name=name, **entry) for name, entry in table.items()}
+
+
+def preset_names() -> list[str]:
+    """List the presets."""
+    return sorted(path.stem for path in (app_folder() / "simulations" / "presets").glob("*.toml"))
+
+
+def load_preset(name: str) -> Preset:
+    """Read a preset.
+
+    Raises
+    ------
+    ConfigError
+        If there is none of that name.
+    """
+    if name not in preset_names():
+        raise ConfigError(f"unknown preset {name!r}: expected one of {', '.join(preset_names())}")
+    text = (app_folder() / "simulations" / "presets" / f"{name}.toml").read_text(encoding="utf-8")
+    value = tomllib.loads(text)
+    known = load_settings()
+    settings = {key: known[key].check(item) for key, item in value["settings"].items()}
+    return Preset(name, value["title"], value["help"], value["attack"], tuple(value["seeds"]), settings)
+
+
+def resolve_settings(preset: Preset, changes: Sequence[str]) -> dict[str, Value]:
+    """Apply ``key=value`` changes to a preset; returns all settings but the internal ones.
+
+    Raises
+    ------
+    ConfigError
+        If a key is unknown, or a value is of the wrong type or out of range.
+    """
+    known = {name: setting for name, setting in load_settings().items() if not setting.internal}
+    values = {name: setting.default for name, setting in known.items()} | dict(preset.settings)
+    for change in changes:
+        key, separator, text = change.partition("=")
+        if not separator:
+            raise ConfigError(f"--set {change}: expected key=value")
+        if key not in known:
+            raise ConfigError(f"--set {change}: unknown key {key!r}; expected one of {', '.join(known)}")
+        values[key] = known[key].parse(text)
+    for key in ("dataset", "data-root"):
+        # The app runs in a folder of its own, where a relative path would mean something else.
+        text = str(values[key])
+        if text.endswith(".npz") or (key == "data-root" and text):
+            values[key] = str(Path(text).expanduser().absolute())
+    return values
+
+
+def prepare(configs: Sequence[Mapping[str, Value]]) -> None:
+    """Write knowledge and truth of each run, in a process that sees the app's own modules.
+
+    Raises
+    ------
+    FedAttackError
+        If the settings do not fit the data: the one line that the process printed.
+    RunError
+        If it crashed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "configs.json"
+        file.write_text(json.dumps([dict(config) for config in configs]), encoding="utf-8")
+        paths = [str(app_folder()), *filter(None, [os.environ.get("PYTHONPATH")])]
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "simulations.prepare", str(file)],
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"},
+        )
+    message = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    if done.returncode == 2:
+        raise FedAttackError(message)
+    if done.returncode:
+        raise RunError(f"the preparation of the run crashed: {message}")

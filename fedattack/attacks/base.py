@@ -1,0 +1,152 @@
+"""What every attack is: record + knowledge + seed → scores. Attacks never see the truth."""
+
+import io
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.attacks.knowledge import Knowledge
+from fedattack.errors import DataError, NeedsError
+from fedattack.files import write_atomically
+from fedattack.record import Record
+
+Progress = Callable[[int, int], None]
+"""Called with how many steps are done, and of how many."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an attack needs.
+
+    Attributes
+    ----------
+    views, protocols
+        The kinds of record that it can use.
+    knowledge
+        Names of the attributes of :class:`Knowledge` that must be there.
+    """
+
+    views: tuple[str, ...]
+    protocols: tuple[str, ...]
+    knowledge: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What an attack found: raw scores and decisions as arrays, and words about how it got there.
+
+    Attributes
+    ----------
+    attack
+        Name of the attack.
+    arrays
+        Named arrays; each attack documents its own.
+    facts
+        JSON-like facts, such as the names of clients along an axis.
+    notes
+        What a reader of the result must know, such as clients whose replies could not be used.
+    """
+
+    attack: str
+    arrays: Mapping[str, NDArray[Any]]
+    facts: Mapping[str, Any]
+    notes: tuple[str, ...] = field(default=())
+
+    def save(self, path: Path) -> None:
+        """Write to ``path`` as an ``.npz`` whose array ``facts`` is a JSON text; no pickle."""
+        text = json.dumps({"attack": self.attack, "facts": self.facts, "notes": self.notes}, allow_nan=False)
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, allow_pickle=False, facts=np.array(text), **self.arrays)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, buffer.getvalue())
+
+    @classmethod
+    def load(cls, path: Path) -> "Scores":
+        """Read what :meth:`save` wrote.
+
+        Raises
+        ------
+        DataError
+            If the file is missing or is no such file.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+            value = json.loads(str(arrays.pop("facts")))
+            return cls(value["attack"], arrays, value["facts"], tuple(value["notes"]))
+        except FileNotFoundError:
+            raise DataError(f"{path} is not there; run `fedattack attack` first") from None
+        except (OSError, ValueError, KeyError) as cause:
+            raise DataError(f"{path} is no score file of fedattack ({cause}); run `fedattack attack` again") from None
+
+
+class Attack(ABC):
+    """An attack on a record.
+
+    Subclasses are found by name in :data:`fedattack.attacks.ATTACKS`. They only read the record.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    paper: ClassVar[str]
+    needs: ClassVar[Needs]
+    knows: ClassVar[tuple[str, ...]]
+    """The assumed knowledge in words, for the report."""
+
+    def run(
+        self,
+        record: Record,
+        knowledge: Knowledge,
+        *,
+        seed: int = 0,
+        device: str = "auto",
+        progress: Progress | None = None,
+    ) -> Scores:
+        """Check that the record and the knowledge suffice, then attack.
+
+        Parameters
+        ----------
+        record
+            What the server saw; only read.
+        knowledge
+            What else the attacker has.
+        seed
+            Seed of every random draw; the same seed gives the same scores on the CPU.
+        device
+            ``auto``, ``cpu`` or ``cuda``.
+        progress
+            Called now and then with steps done and steps in all.
+
+        Raises
+        ------
+        NeedsError
+            If the record is of another view or protocol than the attack needs, knowledge is missing, or there are no
+            rounds.
+        """
+        for what, got, wanted in (
+            ("view", record.view, self.needs.views),
+            ("protocol", record.protocol, self.needs.protocols),
+        ):
+            if got not in wanted:
+                raise NeedsError(
+                    f"attack {self.name} needs a record in the {what} {' or '.join(wanted)}, but {record.path} has the "
+                    f"{what} {got}"
+                )
+        for need in self.needs.knowledge:
+            if not knowledge.has(need):
+                raise NeedsError(
+                    f"attack {self.name} needs knowledge of {need}, and there is none; add it to knowledge/"
+                )
+        if not len(record):
+            raise NeedsError(f"attack {self.name} needs at least one whole round, and {record.path} holds none")
+        return self._run(record, knowledge, seed, device, progress or (lambda done, total: None))
+
+    @abstractmethod
+    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
+        """Attack; everything that the attack needs is there."""

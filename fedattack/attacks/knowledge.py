@@ -1,0 +1,154 @@
+"""What an attacker is assumed to know besides the record: declared, kept in files of its own, printed in the report."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from fedattack.errors import DataError
+from fedattack.files import read_json, write_json
+from fedattack.learning import LOSSES, build_model
+
+KNOWLEDGE = "knowledge.json"
+TARGETS = "targets.npz"
+
+
+@dataclass(frozen=True)
+class ModelKnowledge:
+    """The clients' architecture and loss, without any trained parameter.
+
+    Attributes
+    ----------
+    spec
+        A model of :data:`fedattack.learning.MODELS` or an import path ``module:function``.
+    input_shape, classes, hidden
+        As for :func:`fedattack.learning.build_model`.
+    loss
+        A loss of :data:`fedattack.learning.LOSSES` or an import path.
+    """
+
+    spec: str
+    input_shape: tuple[int, ...]
+    classes: int
+    hidden: int = 128
+    loss: str = "cross-entropy"
+
+    def build(self) -> nn.Module:
+        """Build the architecture; its parameters are arbitrary."""
+        return build_model(self.spec, input_shape=self.input_shape, classes=self.classes, hidden=self.hidden)
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Target records ``x`` (n, *shape) with labels ``y`` (n,), in an order that says nothing about their owners."""
+
+    x: NDArray[np.float32]
+    y: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """Everything that an attack may use besides the record.
+
+    Attributes
+    ----------
+    model, targets
+        ``None`` where this attacker knows none; an attack that needs it refuses by name.
+    prior
+        What the attacker believes before it looks: ``uniform`` over clients, or ``examples``, in proportion to the
+        example counts that clients send in plaintext.
+    """
+
+    model: ModelKnowledge | None = None
+    targets: Targets | None = None
+    prior: str = "uniform"
+
+    def has(self, need: str) -> bool:
+        """Whether a piece of knowledge is there."""
+        return getattr(self, need) is not None
+
+
+PRIORS = ("uniform", "examples")
+
+
+def write_knowledge(folder: Path, knowledge: Knowledge) -> None:
+    """Write ``knowledge`` to ``folder``: a JSON file, and the targets as an ``.npz`` beside it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if knowledge.targets is not None:
+        np.savez(folder / TARGETS, x=knowledge.targets.x, y=knowledge.targets.y)
+    model = None if knowledge.model is None else vars(knowledge.model) | {"input_shape": [*knowledge.model.input_shape]}
+    write_json(folder / KNOWLEDGE, {"model": model, "prior": knowledge.prior})
+
+
+def read_knowledge(folder: Path) -> Knowledge:
+    """Read what :func:`write_knowledge` wrote.
+
+    Raises
+    ------
+    DataError
+        If a file is missing, damaged, or does not fit the model: targets of another shape, labels out of range.
+    """
+    hint = "expected what `fedattack simulate` or fedattack.attacks.write_knowledge leaves there"
+    value = read_json(folder / KNOWLEDGE, DataError, hint)
+    try:
+        model = None if value["model"] is None else _read_model(value["model"])
+        prior = str(value["prior"])
+    except (KeyError, TypeError, ValueError) as cause:
+        raise DataError(f"{folder / KNOWLEDGE} lacks or misstates {cause}; {hint}") from None
+    if prior not in PRIORS:
+        raise DataError(f"{folder / KNOWLEDGE}: prior is {prior!r}; expected one of {', '.join(PRIORS)}")
+    if model is not None and ":" not in model.loss and model.loss not in LOSSES:
+        raise DataError(
+            f"{folder / KNOWLEDGE}: loss is {model.loss!r}; expected one of {', '.join(LOSSES)} or module:function"
+        )
+    targets = read_targets(folder / TARGETS, model) if (folder / TARGETS).exists() else None
+    return Knowledge(model=model, targets=targets, prior=prior)
+
+
+def _read_model(value: Mapping[str, Any]) -> ModelKnowledge:
+    return ModelKnowledge(
+        spec=str(value["spec"]),
+        input_shape=tuple(int(size) for size in value["input_shape"]),
+        classes=int(value["classes"]),
+        hidden=int(value["hidden"]),
+        loss=str(value["loss"]),
+    )
+
+
+def read_targets(path: Path, model: ModelKnowledge | None = None) -> Targets:
+    """Read target records from an ``.npz`` with ``x`` (n, *shape) and ``y`` (n,).
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read without pickle, arrays are missing or not finite, or they do not fit the model.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            x, y = file["x"], file["y"]
+    except KeyError as cause:
+        raise DataError(f"{path}: expected the arrays x and y, but {cause}") from None
+    except (OSError, ValueError) as cause:
+        raise DataError(f"{path} cannot be read as an .npz of plain arrays ({cause})") from None
+    if x.ndim < 1 or len(x) != len(y) or len(y) == 0:
+        raise DataError(f"{path}: expected as many labels as records and at least one, got x {x.shape} and y {y.shape}")
+    if not np.issubdtype(x.dtype, np.number) or not np.isfinite(x).all():
+        raise DataError(f"{path}: x holds values that are not finite numbers (dtype {x.dtype})")
+    if model is not None:
+        if x.shape[1:] != model.input_shape:
+            raise DataError(f"{path}: target records have shape {x.shape[1:]}, but the model takes {model.input_shape}")
+        if model.loss == "cross-entropy" and (
+            not np.issubdtype(y.dtype, np.integer) or y.min() < 0 or y.max() >= model.classes
+        ):
+            raise DataError(
+                f"{path}: expected integer labels in 0 … {model.classes - 1}, got {y.dtype} in {y.min()} … {y.max()}"
+            )
+    labels = y.astype(np.int64) if np.issubdtype(y.dtype, np.integer) else y
+    return Targets(x=np.ascontiguousarray(x, dtype=np.float32), y=labels)

@@ -1,0 +1,336 @@
+"""A finding: one measured number with all that is needed to judge it.
+
+Findings are what the audit writes to ``findings.json`` and all that the report reads beside ``run.json``. The schema of
+the file is ``fedattack/report/schema.json``.
+"""
+
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import pairwise
+from typing import Any, TypedDict
+
+from fedattack.errors import ConfigError, ReportError
+
+LEAK = "leak"
+NO_EVIDENCE = "no evidence"
+NOT_APPLICABLE = "not applicable"
+VERDICTS = (LEAK, NO_EVIDENCE, NOT_APPLICABLE)
+
+PROPORTION = "proportion"
+"""Units of a rate in [0, 1]; people are shown it in per cent."""
+
+_NAME = re.compile(r"[a-z0-9-]+")
+# Rates and their intervals are computed along different paths; a last-digit difference is no contradiction.
+_ROUNDING = 1e-9
+
+
+class Null(TypedDict):
+    """The same attack's result where there is nothing to find: value, its interval, and the number of targets."""
+
+    value: float
+    low: float | None
+    high: float | None
+    n: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One measured number, its interval, what it is held against, and where it came from.
+
+    Attributes
+    ----------
+    attack, metric
+        Names of letters a-z, digits and hyphens; together the finding's name, such as ``sia.asr``.
+    label
+        Title for people.
+    view
+        What the server saw: ``individual`` or ``aggregate``.
+    value, low, high
+        The number and its interval at `level`, in `units`; None where it does not exist.
+    level
+        Confidence level of the interval before the correction for `comparisons`.
+    units
+        ``proportion`` for a rate in [0, 1]; otherwise any text, empty for a bare number.
+    n
+        Number of targets over all seeds.
+    seeds
+        Seeds of the runs.
+    chance
+        What guessing gives, in `units`.
+    null
+        The same attack where there is nothing to find.
+    baselines
+        Further values to hold against the result, such as ``{"size prior": 0.14}``, in `units`.
+    verdict, reason
+        ``leak``, ``no evidence`` or ``not applicable``, and why, in words.
+    headline
+        Whether this number was fixed in advance as the one that counts.
+    selected_after_the_fact, comparisons
+        Whether it was chosen by looking at the results, and among how many; the interval is corrected for these.
+    seed_mean, seed_sd
+        Mean and standard deviation of the seeds' values; the deviation is None for one seed.
+    series
+        Numbers for figures and tables, such as ``per_round`` and ``per_client``.
+    setting, provenance
+        What was run, and with which versions.
+    paper
+        Where the attack or the measure comes from.
+
+    Raises
+    ------
+    ReportError
+        If the parts contradict each other, or a number is not finite.
+    """
+
+    attack: str
+    metric: str
+    label: str
+    view: str
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+    seeds: list[int]
+    verdict: str
+    reason: str
+    level: float = 0.95
+    units: str = PROPORTION
+    chance: float | None = None
+    null: Null | None = None
+    baselines: dict[str, float] = field(default_factory=dict)
+    headline: bool = False
+    selected_after_the_fact: bool = False
+    comparisons: int = 1
+    seed_mean: float | None = None
+    seed_sd: float | None = None
+    series: dict[str, Any] = field(default_factory=dict)
+    setting: dict[str, Any] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)
+    paper: str = ""
+
+    def __post_init__(self) -> None:
+        for part in (self.attack, self.metric):
+            if not _NAME.fullmatch(part):
+                raise ReportError(f"finding {self.name!r}: {part!r} is no name; expected letters a-z, digits, hyphens")
+        if self.verdict not in VERDICTS:
+            raise ReportError(
+                f"finding {self.name}: the verdict is {self.verdict!r}; expected one of {', '.join(VERDICTS)}"
+            )
+        if not self.reason.strip():
+            raise ReportError(f"finding {self.name}: the reason is empty; expected the verdict's grounds in words")
+        if self.value is None and self.verdict != NOT_APPLICABLE:
+            raise ReportError(
+                f"finding {self.name}: it has no value but the verdict {self.verdict!r}; expected {NOT_APPLICABLE!r}"
+            )
+        ends = [end for end in (self.low, self.value, self.high) if end is not None]
+        if any(right < left - _ROUNDING for left, right in pairwise(ends)):
+            raise ReportError(
+                f"finding {self.name}: low, value and high are {self.low}, {self.value} and {self.high}; expected them "
+                "in ascending order"
+            )
+        if self.selected_after_the_fact and self.headline:
+            raise ReportError(
+                f"finding {self.name}: a headline is fixed in advance; expected at most one of headline and "
+                "selected_after_the_fact"
+            )
+        where = not_finite({f.name: getattr(self, f.name) for f in fields(self)})
+        if where is not None:
+            raise ReportError(
+                f"finding {self.name}: {where} is not a finite number; expected finite numbers, or null where there "
+                "is none"
+            )
+
+    @property
+    def name(self) -> str:
+        """Attack and metric, as conditions name them: ``sia.asr``."""
+        return f"{self.attack}.{self.metric}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Copy into plain dicts, lists, numbers and strings that JSON can hold; NumPy values are converted."""
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Finding":
+        """Build a finding from what :meth:`to_dict` gave.
+
+        Raises
+        ------
+        ReportError
+            If a key is unknown or missing, or the parts contradict each other.
+        """
+        known = {f.name for f in fields(cls)}
+        unknown, missing = sorted(set(data) - known), sorted(known - set(data))
+        if unknown or missing:
+            raise ReportError(
+                f"a finding has unknown keys {unknown} and lacks {missing}; expected exactly the keys of the schema"
+            )
+        return cls(**{key: _plain(value) for key, value in data.items()})
+
+
+def in_units(value: float, units: str = PROPORTION) -> str:
+    """Write a number as people read it: ``0.581`` as a proportion is ``58.1%``.
+
+    A proportion that is not quite 0 or 1 is given enough decimals (at most four) not to read as 0% or 100%.
+    """
+    if units != PROPORTION:
+        return f"{value:.3g} {units}".rstrip()
+    percent = 100 * value
+    if percent in (0, 100):
+        return f"{percent:.0f}%"
+    texts = [f"{percent:.{decimals}f}" for decimals in range(1, 5)]
+    return next((text for text in texts if float(text) not in (0, 100)), texts[-1]) + "%"
+
+
+def verdict(
+    value: float | None,
+    low: float | None,
+    chance: float | None,
+    null_high: float | None,
+    bars: Mapping[str, float] | None = None,
+    units: str = PROPORTION,
+) -> tuple[str, str]:
+    """Judge a number for which more means a worse leak.
+
+    It is a leak only if the lower end of its interval is above chance, above every further bar, and above the upper end
+    of the null run's interval. Without a value or an interval, without chance or another bar, or without a null run,
+    nothing can be said either way.
+
+    Parameters
+    ----------
+    value, low
+        The number and the lower end of its interval.
+    chance
+        What guessing gives; None if there is no such thing, in which case `bars` must name something.
+    null_high
+        Upper end of the interval of the same attack where there is nothing to find.
+    bars
+        Further baselines that must be cleared, such as ``{"size prior": 0.14}``.
+    units
+        Units of all numbers, for the words.
+
+    Returns
+    -------
+    tuple of str
+        The verdict, one of ``leak``, ``no evidence``, ``not applicable``, and the reason in words.
+    """
+    against = {**({} if chance is None else {"chance": chance}), **(bars or {})}
+    lacking = [
+        what
+        for what, absent in (
+            ("a value", value is None),
+            ("an interval", low is None),
+            ("a chance level", not against),
+            ("a null run", null_high is None),
+        )
+        if absent
+    ]
+    if value is None or low is None or null_high is None or lacking:
+        return NOT_APPLICABLE, f"a verdict needs {_listed(lacking, 'and')}, and there is none"
+    against["the null run's upper end"] = null_high
+    in_words = {name: f"{name} ({in_units(bar, units)})" for name, bar in against.items()}
+    missed = [in_words[name] for name, bar in against.items() if low <= bar]
+    lower_end = f"the interval's lower end, {in_units(low, units)},"
+    if missed:
+        return NO_EVIDENCE, f"{lower_end} does not clear {_listed(missed, 'or')}"
+    return LEAK, f"{lower_end} is above {_listed(list(in_words.values()), 'and')}"
+
+
+def _listed(items: Sequence[str], conjunction: str) -> str:
+    *first, last = items
+    return f"{', '.join(first)} {conjunction} {last}" if first else last
+
+
+_OPERATORS: dict[str, Callable[[float, float], bool]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
+_CONDITION = re.compile(r"\s*([a-z0-9-]+)\.([a-z0-9-]+)\s*(>=|<=|>|<)\s*(\S+)\s*")
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A threshold on the value of a finding, such as ``sia.asr > 0.3``."""
+
+    attack: str
+    metric: str
+    comparison: str
+    threshold: float
+
+    def crossed(self, findings: Sequence[Finding]) -> bool:
+        """Whether a finding of this name has a value for which the condition holds.
+
+        Raises
+        ------
+        ConfigError
+            If there is no such finding, or one has no value: a gate must not pass because nothing was measured.
+        """
+        name = f"{self.attack}.{self.metric}"
+        named = [finding for finding in findings if finding.name == name]
+        if not named:
+            there = ", ".join(sorted({finding.name for finding in findings})) or "none"
+            raise ConfigError(f"--fail-if: there is no finding {name}; expected one of: {there}")
+        values = []
+        for finding in named:
+            if finding.value is None:
+                raise ConfigError(
+                    f"--fail-if: {name} has no value ({finding.reason}), so the condition can be neither crossed nor "
+                    "passed; name a finding that was measured"
+                )
+            values.append(finding.value)
+        compare = _OPERATORS[self.comparison]
+        return any(compare(value, self.threshold) for value in values)
+
+
+def parse_fail_if(text: str) -> Condition:
+    """Read a condition such as ``sia.asr > 0.3``; the operators are >, >=, < and <=.
+
+    Raises
+    ------
+    ConfigError
+        If the text is no such condition.
+    """
+    match = _CONDITION.fullmatch(text)
+    if match:
+        attack, metric, comparison, number = match.groups()
+        try:
+            threshold = float(number)
+        except ValueError:
+            threshold = math.nan
+        if math.isfinite(threshold):
+            return Condition(attack, metric, comparison, threshold)
+    raise ConfigError(
+        f"--fail-if {text!r}: expected ATTACK.METRIC, one of {' '.join(_OPERATORS)}, and a number, such as "
+        '"sia.asr > 0.3"'
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    # NumPy scalars and arrays, without importing NumPy for them.
+    return _plain(value.tolist()) if hasattr(value, "tolist") else value
+
+
+def not_finite(value: Any) -> str | None:
+    """Key path to a number inside `value` that JSON cannot hold (NaN or infinity), or None."""
+    if isinstance(value, Mapping):
+        items: Iterable[tuple[Any, Any]] = value.items()
+    elif isinstance(value, (list, tuple)):
+        items = enumerate(value)
+    else:
+        plain = _plain(value)
+        if isinstance(plain, list):
+            return not_finite(plain)
+        return "it" if isinstance(plain, float) and not math.isfinite(plain) else None
+    for key, item in items:
+        where = not_finite(item)
+        if where is not None:
+            return str(key) if where == "it" else f"{key}.{where}"
+    return None

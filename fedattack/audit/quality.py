@@ -1,0 +1,80 @@
+"""How good the models were, and how overfitted: what an attack's success is read beside."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedattack.attacks import Knowledge
+from fedattack.audit.truth import Truth
+from fedattack.learning import accuracy_of_models, pick_device
+from fedattack.record import Record
+
+# Overfitting needs every client's model, so it is measured at a few rounds and on fewer records than the accuracy.
+_OVERFITTING_ROUNDS = 5
+_OVERFITTING_RECORDS = 500
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Per round; ``None`` where a model is unknown.
+
+    Attributes
+    ----------
+    rounds, accuracy
+        Accuracy of the common model after each round on records that no client holds.
+    overfitting_rounds, overfitting
+        Mean over clients of |accuracy on own targets − accuracy on records that no client holds| of the local models:
+        the overfitting level of Hu et al. 2023, Section 4.6.
+    """
+
+    rounds: list[int]
+    accuracy: list[float | None]
+    overfitting_rounds: list[int]
+    overfitting: list[float | None]
+
+
+def measure_quality(
+    record: Record,
+    knowledge: Knowledge,
+    truth: Truth,
+    *,
+    device: str = "auto",
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Quality:
+    """Evaluate a record's models on the truth's records.
+
+    Raises
+    ------
+    ModelError
+        If the model does not fit the record.
+    """
+    if knowledge.model is None or knowledge.targets is None:
+        return Quality([], [], [], [])
+    model, place, (x, y) = knowledge.model.build(), pick_device(device), truth.evaluation
+    targets = knowledge.targets
+    steps = np.unique(np.linspace(0, len(record) - 1, _OVERFITTING_ROUNDS).round().astype(int)).tolist()
+    accuracy: list[float | None] = []
+    overfitting: list[float | None] = []
+    for position, item in enumerate(record):
+        after = item.after
+        accuracy.append(None if after is None else float(accuracy_of_models(model, [after], x, y, device=place)[0]))
+        if position in steps:
+            gaps = []
+            for seen in item.observations:
+                own = np.flatnonzero(truth.owners == truth.nodes.get(seen.node, "?"))
+                if seen.status != "ok" or seen.arrays is None or not len(own):
+                    continue
+                # A client whose reply has another shape is named in the attack's notes.
+                if {n: a.shape for n, a in seen.arrays.items()} != {p.name: p.shape for p in record.parameters}:
+                    continue
+                state = [seen.arrays]
+                held = accuracy_of_models(model, state, targets.x[own], targets.y[own], device=place)
+                unheld = accuracy_of_models(
+                    model, state, x[:_OVERFITTING_RECORDS], y[:_OVERFITTING_RECORDS], device=place
+                )
+                gaps.append(abs(float(held[0]) - float(unheld[0])))
+            overfitting.append(float(np.mean(gaps)) if gaps else None)
+        progress(position + 1, len(record))
+    numbers = [item.number for item in record]
+    return Quality(numbers, accuracy, [numbers[step] for step in steps], overfitting)

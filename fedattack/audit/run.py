@@ -1,0 +1,244 @@
+"""Audit a run folder: scores and truth in, ``findings.json`` and ``run.json`` out."""
+
+import hashlib
+import importlib.metadata
+import json
+import platform
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedattack.attacks import ATTACKS, Attack, Knowledge, Scores, read_knowledge
+from fedattack.audit.finding import NOT_APPLICABLE, Finding
+from fedattack.audit.quality import Quality, measure_quality
+from fedattack.audit.source import SourceCase, judge_source
+from fedattack.audit.truth import HOLDINGS, Truth, read_truth
+from fedattack.errors import DataError, NeedsError
+from fedattack.files import write_json
+from fedattack.folder import Part, find_parts, read_study
+from fedattack.record import Record
+
+FINDINGS = "findings.json"
+RUN = "run.json"
+
+_PACKAGES = ("fedattack", "flwr", "torch", "numpy", "scikit-learn", "ray", "safetensors")
+
+_VIEWS = {
+    "individual": (
+        "every client's reply by itself: its model, its example count, its metrics",
+        "the clients' records, and what a client computes before it replies",
+    ),
+    "aggregate": (
+        "sums of the clients' replies, who took part, and what secure aggregation lets through in plaintext",
+        "any single client's model or update",
+    ),
+}
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how many steps are done, and of how many."""
+
+
+def audit_folder(folder: Path, *, device: str = "auto", progress: Progress | None = None) -> list[Finding]:
+    """Judge every attack that has scores in ``folder``, and write what was found.
+
+    Without the truth, findings are "not applicable": what the attack decided is in its scores, whether that is right
+    cannot be known.
+
+    Raises
+    ------
+    DataError
+        If there are no scores, or the truth is damaged.
+    RecordError
+        If a record is missing or damaged.
+    """
+    tell = progress or (lambda what, done, total: None)
+    parts = find_parts(folder)
+    attacks = [name for name in ATTACKS if all(part.scores(name).exists() for part in parts)]
+    if not attacks:
+        raise DataError(
+            f"{folder / 'scores'} holds no scores for every record; run `fedattack attack NAME {folder}` first"
+        )
+    study = read_study(folder)
+    records = [Record(part.record, skip_damaged=True) for part in parts]
+    truths = [read_truth(part.truth) if (part.truth / HOLDINGS).exists() else None for part in parts]
+    knowledge = [read_knowledge(part.knowledge) for part in parts]
+    setting = _setting(study, records)
+    provenance = _provenance(study, records, setting)
+    findings: list[Finding] = []
+    notes: list[str] = []
+    for name in attacks:
+        scores = [Scores.load(part.scores(name)) for part in parts]
+        notes += [f"{part.label}: {note}" for part, item in zip(parts, scores, strict=True) for note in item.notes]
+        findings += _judge(name, scores, records, truths, knowledge, setting, provenance)
+    quality = [
+        measure_quality(
+            record,
+            known,
+            truth,
+            device=device,
+            progress=lambda done, total, part=part: tell(f"models of {part.label}", done, total),  # type: ignore[misc]
+        )
+        for part, record, known, truth in zip(parts, records, knowledge, truths, strict=True)
+        if truth is not None
+    ]
+    run = {
+        "title": study.get("title", f"Audit of {folder.name}"),
+        "threat_model": _threat_model(records[0], [ATTACKS[name] for name in attacks], knowledge[0]),
+        "setting": setting,
+        "provenance": provenance,
+        "observed": _observed(records),
+        "notes": [*notes, *_record_notes(parts, records)],
+    }
+    if len(quality) == len(records):
+        run |= _curves(records, quality)
+    if truths[0] is not None:
+        run["holdings"] = {
+            "clients": list(truths[0].clients),
+            "classes": list(truths[0].classes),
+            "counts": truths[0].counts.tolist(),
+            "seed": records[0].seed or 0,
+        }
+    write_json(folder / FINDINGS, [finding.to_dict() for finding in findings])
+    write_json(folder / RUN, run)
+    return findings
+
+
+def _judge(
+    name: str,
+    scores: Sequence[Scores],
+    records: Sequence[Record],
+    truths: Sequence[Truth | None],
+    knowledge: Sequence[Knowledge],
+    setting: dict[str, Any],
+    provenance: dict[str, Any],
+) -> list[Finding]:
+    seeds = [record.seed if record.seed is not None else index for index, record in enumerate(records)]
+    cases = []
+    for seed, item, truth, known in zip(seeds, scores, truths, knowledge, strict=True):
+        if truth is None or known.targets is None:
+            attack = ATTACKS[name]
+            return [
+                Finding(
+                    attack=name,
+                    metric="asr",
+                    label=attack.title,
+                    view=records[0].view,
+                    value=None,
+                    low=None,
+                    high=None,
+                    n=0,
+                    seeds=seeds,
+                    verdict=NOT_APPLICABLE,
+                    reason="the truth is not there, so that decisions cannot be told right from wrong; they are in scores/",
+                    headline=True,
+                    setting=setting,
+                    provenance=provenance,
+                    paper=attack.paper,
+                )
+            ]
+        if len(truth.owners) != len(known.targets):
+            raise DataError(
+                f"seed {seed}: the truth speaks of {len(truth.owners)} targets, the knowledge of {len(known.targets)}; "
+                "they belong to different runs"
+            )
+        if item.arrays["combined"].shape[0] != len(known.targets):
+            raise NeedsError(
+                f"seed {seed}: scores of {name} are for other targets; run `fedattack attack {name}` again"
+            )
+        cases.append(SourceCase(seed, item, truth, known.targets.y))
+    return _JUDGES[name](cases, setting=setting, provenance=provenance)
+
+
+_JUDGES: Mapping[str, Callable[..., list[Finding]]] = {"sia": judge_source}
+
+
+def _setting(study: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Any]:
+    setting: dict[str, Any] = {}
+    if "preset" in study:
+        setting["preset"] = study["preset"]
+    setting |= {key: value for key, value in study.get("settings", {}).items() if value != ""}
+    facts = {key: value for key, value in records[0].facts.items() if isinstance(value, str | int | float | bool)}
+    setting = facts | setting
+    setting.setdefault("clients", len(records[0].nodes))
+    setting.setdefault("rounds", len(records[0]))
+    return setting
+
+
+def _provenance(study: Mapping[str, Any], records: Sequence[Record], setting: Mapping[str, Any]) -> dict[str, Any]:
+    versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
+    config = json.dumps(setting, sort_keys=True).encode()
+    return versions | {
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "seeds": [record.seed for record in records],
+        "config_sha256": hashlib.sha256(config).hexdigest(),
+        "record_sha256": [_fingerprint(record) for record in records],
+        "started": str(study.get("started", records[0].manifest["started"])),
+        "finished": str(records[-1].manifest["ended"]),
+        "commands": list(study.get("commands", [])),
+    }
+
+
+def _fingerprint(record: Record) -> str:
+    """Hash the index, which holds the hash of every round."""
+    return hashlib.sha256(b"".join(item.file.sha256.encode() for item in record)).hexdigest()
+
+
+def _threat_model(record: Record, attacks: Sequence[Attack], knowledge: Knowledge) -> dict[str, Any]:
+    sees, hidden = _VIEWS[record.view]
+    knows = list(dict.fromkeys(item for attack in attacks for item in attack.knows))
+    if knowledge.prior == "examples":
+        knows.append("that a client with more examples is a likelier source, from the counts sent in plaintext")
+    return {"server": record.server, "view": record.view, "sees": sees, "does_not_see": hidden, "knows": knows}
+
+
+def _observed(records: Sequence[Record]) -> dict[str, Any]:
+    status: Counter[str] = Counter()
+    plaintext: dict[str, None] = {}
+    for record in records:
+        for item in record:
+            for seen in item.observations:
+                status[seen.status] += 1
+                plaintext |= dict.fromkeys(
+                    [*(["num-examples"] if seen.num_examples is not None else []), *seen.metrics]
+                )
+    return {
+        "rounds": sum(len(record) for record in records),
+        "replies": status["ok"],
+        "failed": status["failed"],
+        "missing": status["missing"],
+        "late": status["late"],
+        "in_plaintext": list(plaintext),
+    }
+
+
+def _record_notes(parts: Sequence[Part], records: Sequence[Record]) -> list[str]:
+    notes = []
+    for part, record in zip(parts, records, strict=True):
+        if record.status == "cut short":
+            notes.append(f"{part.label}: the recording was cut short: {record.manifest['error']}")
+        elif record.status == "open":
+            notes.append(f"{part.label}: the run did not end, or goes on; {len(record)} rounds are used")
+        notes += [f"{part.label}: left out as damaged: {item}" for item in record.damage]
+    return notes
+
+
+def _curves(records: Sequence[Record], quality: Sequence[Quality]) -> dict[str, Any]:
+    names = [str(record.seed if record.seed is not None else index) for index, record in enumerate(records)]
+    length = min(len(item.rounds) for item in quality)
+    steps = min(len(item.overfitting_rounds) for item in quality)
+    curves: dict[str, Any] = {}
+    if length:
+        curves["accuracy"] = {
+            "rounds": quality[0].rounds[:length],
+            "seeds": {name: item.accuracy[:length] for name, item in zip(names, quality, strict=True)},
+            "what": "global model on the test split",
+        }
+    if steps:
+        curves["overfitting"] = {
+            "rounds": quality[0].overfitting_rounds[:steps],
+            "seeds": {name: item.overfitting[:steps] for name, item in zip(names, quality, strict=True)},
+            "what": "local models: accuracy on own training records minus accuracy on the test split",
+        }
+    return curves

@@ -1,0 +1,445 @@
+"""The command line: a thin layer over the library."""
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from fedattack import __version__
+from fedattack.errors import ConfigError, FedAttackError
+
+BAD_INPUT = 2
+THRESHOLD_CROSSED = 3
+
+out_console = Console()
+err_console = Console(stderr=True)
+
+app = typer.Typer(
+    name="fedattack",
+    help="Measure what a Flower federated-learning deployment leaks to its server.",
+    epilog="Examples: `fedattack audit quickstart --out runs/first`, then open runs/first/report.html; "
+    "`fedattack list` shows presets, attacks and settings.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+
+PresetName = Annotated[str, typer.Argument(help="Name of a preset; `fedattack list` shows them.", metavar="PRESET")]
+Folder = Annotated[Path, typer.Argument(help="A run folder: the one that holds record/.", metavar="DIR")]
+Out = Annotated[Path, typer.Option("--out", help="Run folder to create.", metavar="DIR")]
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", help="Change a setting of the preset; repeatable.", metavar="KEY=VALUE")
+]
+FirstSeed = Annotated[int | None, typer.Option("--seed", help="First seed; the preset's if not given.", min=0)]
+SeedCount = Annotated[int | None, typer.Option("--seeds", help="How many seeds; the preset's if not given.", min=1)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+FailIf = Annotated[
+    list[str] | None,
+    typer.Option("--fail-if", help='Exit with 3 if this holds, for example "sia.asr > 0.3"; repeatable.'),
+]
+Device = Annotated[str, typer.Option("--device", help="Where attacks compute: auto, cpu or cuda.")]
+SkipDamaged = Annotated[bool, typer.Option("--skip-damaged", help="Leave out damaged rounds instead of refusing.")]
+
+
+@app.command()
+def simulate(
+    preset: PresetName,
+    out: Out,
+    changes: Changes = None,
+    seed: FirstSeed = None,
+    seeds: SeedCount = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a preset's federated training on Flower and Ray, under observation.
+
+    Example: `fedattack simulate quickstart --out runs/first --set alpha=0.1`
+    """
+    _simulate(preset, out, changes or [], seed, seeds)
+    _tell({"folder": str(out)}, f"Recorded in [bold]{escape(str(out))}[/bold].", as_json)
+
+
+@app.command()
+def attack(
+    name: Annotated[str, typer.Argument(help="Name of an attack; `fedattack list` shows them.", metavar="NAME")],
+    folder: Folder,
+    targets: Annotated[
+        Path | None, typer.Option(help="Target records, an .npz with x and y, for a record from elsewhere.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The clients' model: a built-in name or module:function.")] = None,
+    classes: Annotated[int | None, typer.Option(help="Number of classes; by default from the targets.", min=1)] = None,
+    hidden: Annotated[int, typer.Option(help="Width of the mlp model.", min=1)] = 128,
+    loss: Annotated[str, typer.Option(help="The clients' loss: a built-in name or module:function.")] = "cross-entropy",
+    prior: Annotated[str | None, typer.Option(help="uniform, or examples: clients with more are likelier.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the attack's own draws.", min=0)] = 0,
+    device: Device = "auto",
+    skip_damaged: SkipDamaged = False,
+    as_json: AsJson = False,
+) -> None:
+    """Attack a record, using nothing but the record and the declared knowledge.
+
+    Examples: `fedattack attack sia runs/first`;
+    `fedattack attack sia audit --targets mine.npz --model mypackage.models:make_net`
+    """
+    from fedattack.attacks import ATTACKS
+
+    if name not in ATTACKS:
+        raise ConfigError(f"unknown attack {name!r}: expected one of {', '.join(ATTACKS)}")
+    if targets is not None or model is not None or prior is not None:
+        _declare_knowledge(folder, targets, model, classes, hidden, loss, prior)
+    files = _attack(name, folder, seed, device, skip_damaged)
+    _tell({"scores": files}, f"Scores in [bold]{escape(', '.join(files))}[/bold].", as_json)
+
+
+@app.command()
+def report(folder: Folder, device: Device = "auto", fail_if: FailIf = None, as_json: AsJson = False) -> None:
+    """Judge the scores against the truth; write findings.json and report.html.
+
+    Example: `fedattack report runs/first --fail-if "sia.asr > 0.3"`
+    """
+    conditions = _conditions(fail_if)
+    _report(folder, device, conditions, as_json)
+
+
+@app.command()
+def audit(
+    preset: PresetName,
+    out: Out,
+    changes: Changes = None,
+    seed: FirstSeed = None,
+    seeds: SeedCount = None,
+    device: Device = "auto",
+    fail_if: FailIf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate, attack and report in one.
+
+    Examples: `fedattack audit quickstart --out runs/first`;
+    `fedattack audit sia-fedavg --out runs/mnist --set dataset=mnist --set alpha=0.1 --fail-if "sia.asr > 0.3"`
+    """
+    conditions = _conditions(fail_if)
+    chosen = _simulate(preset, out, changes or [], seed, seeds)
+    _attack(chosen, out, 0, device, skip_damaged=False)
+    _report(out, device, conditions, as_json)
+
+
+@app.command()
+def check(
+    folder: Annotated[Path, typer.Argument(help="A record, or a run folder.", metavar="DIR")], as_json: AsJson = False
+) -> None:
+    """Is this record whole? Reads every byte; exits with 2 if not.
+
+    Example: `fedattack check runs/first`
+    """
+    from fedattack.folder import find_parts
+    from fedattack.record import check_record
+
+    single = (folder / "manifest.json").exists() or not (folder / "record").exists()
+    paths = [folder] if single else [part.record for part in find_parts(folder)]
+    reports = {str(path): check_record(path) for path in paths}
+    if as_json:
+        print(json.dumps({path: vars(found) | {"whole": found.whole} for path, found in reports.items()}, indent=2))
+    for path, found in reports.items():
+        if not as_json:
+            state = "[green]whole[/green]" if found.whole else "[red]not whole[/red]"
+            out_console.print(f"{escape(path)}: {state}, {found.rounds} readable rounds, {found.size / 1e6:.1f} MB")
+            for line in (*found.problems, *found.notes):
+                out_console.print(f"  - {escape(line)}")
+    if not all(found.whole for found in reports.values()):
+        raise typer.Exit(BAD_INPUT)
+
+
+@app.command("list")
+def list_all(as_json: AsJson = False) -> None:
+    """Show presets, attacks, datasets and settings."""
+    from fedattack.app import load_preset, load_settings, preset_names
+    from fedattack.attacks import ATTACKS
+    from fedattack.data import DATASETS
+
+    presets = [load_preset(name) for name in preset_names()]
+    settings = [setting for setting in load_settings().values() if not setting.internal]
+    if as_json:
+        value = {
+            "presets": {item.name: {"help": item.help, "settings": dict(item.settings)} for item in presets},
+            "attacks": {name: {"title": item.title, "paper": item.paper} for name, item in ATTACKS.items()},
+            "datasets": [*DATASETS],
+            "settings": {item.name: {"default": item.default, "help": item.help} for item in settings},
+        }
+        print(json.dumps(value, indent=2))
+        return
+    _table("Presets", ("name", "what"), [(item.name, item.help) for item in presets])
+    _table(
+        "Attacks",
+        ("name", "what", "needs", "paper"),
+        [
+            (name, item.title, " ".join((*item.needs.views, *item.needs.protocols, *item.needs.knowledge)), item.paper)
+            for name, item in ATTACKS.items()
+        ],
+    )
+    _table("Datasets", ("name",), [(name,) for name in (*DATASETS, "PATH.npz")])
+    _table("Settings", ("--set", "default", "what"), [(item.name, str(item.default), item.help) for item in settings])
+
+
+@app.command()
+def download(
+    dataset: Annotated[str, typer.Argument(help="Name of a dataset; `fedattack list` shows them.")],
+    root: Annotated[Path | None, typer.Option(help="Folder to put it in; by default the cache.")] = None,
+) -> None:
+    """Download a dataset. Nothing else in fedattack uses the network.
+
+    Example: `fedattack download mnist`
+    """
+    from fedattack.data import download_dataset
+
+    out_console.print(f"{dataset} is in [bold]{escape(str(download_dataset(dataset, root=root)))}[/bold].")
+
+
+def _simulate(name: str, out: Path, changes: Sequence[str], first: int | None, count: int | None) -> str:
+    """Run a preset into ``out``; returns the name of its attack."""
+    from fedattack.app import app_folder, load_preset, prepare, resolve_settings
+    from fedattack.folder import new_parts, write_study
+    from fedattack.launch import Simulator
+
+    preset = load_preset(name)
+    settings = resolve_settings(preset, changes)
+    seeds = list(preset.seeds[:count] if count else preset.seeds)
+    if first is not None or (count or 0) > len(seeds):
+        start = preset.seeds[0] if first is None else first
+        seeds = list(range(start, start + (count or len(preset.seeds))))
+    out = out.expanduser().absolute()
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out} exists already; give this run a folder of its own, or delete that one first")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as cause:
+        raise ConfigError(f"{out} cannot be created ({cause}); choose a folder that can be written") from None
+    out.chmod(0o700)
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    study: dict[str, Any] = {
+        "preset": preset.name,
+        "title": preset.title,
+        "attack": preset.attack,
+        "settings": settings,
+        "seeds": seeds,
+        "commands": [shlex.join(["fedattack", *sys.argv[1:]])],
+        "started": started,
+    }
+    parts = new_parts(out, seeds)
+    configs = [
+        {
+            **settings,
+            "seed": seed,
+            "record": str(part.record),
+            "truth": str(part.truth),
+            "knowledge": str(part.knowledge),
+        }
+        for seed, part in zip(seeds, parts, strict=True)
+    ]
+    clients, rounds = int(settings["clients"]), int(settings["rounds"])
+    with _progress() as bar:
+        step = bar.add_task("prepare data", total=None)
+        prepare(configs)
+        bar.update(step, total=1, completed=1)
+        with Simulator(
+            app_folder(),
+            supernodes=clients,
+            gpus_per_client=_gpu_share(str(settings["device"]), clients),
+            log=out / "flower.log",
+        ) as simulator:
+            for part, config in zip(parts, configs, strict=True):
+                task = bar.add_task(f"train {part.name or 'rounds'}", total=rounds)
+                index = part.record / "rounds.jsonl"
+
+                def advance(task: Any = task, index: Path = index) -> None:
+                    if index.exists():
+                        bar.update(task, completed=index.read_bytes().count(b"\n"))
+
+                result = simulator.run(config, on_poll=advance)
+                advance()
+                if result.client_error:
+                    err_console.print(f"[yellow]warning:[/yellow] a client failed: {escape(result.client_error)}")
+    write_study(out, study | {"finished": datetime.now(UTC).isoformat(timespec="seconds")})
+    return preset.attack
+
+
+def _gpu_share(device: str, clients: int) -> float:
+    """Return the share of a GPU that each simulated client asks Ray for, so that clients train on it side by side."""
+    import os
+
+    import torch
+
+    if device == "cpu" or not torch.cuda.is_available():
+        return 0.0
+    return torch.cuda.device_count() / min(clients, os.cpu_count() or 1)
+
+
+def _declare_knowledge(
+    folder: Path,
+    targets: Path | None,
+    model: str | None,
+    classes: int | None,
+    hidden: int,
+    loss: str,
+    prior: str | None,
+) -> None:
+    """Write what the command line says of the attacker's knowledge beside every record of the folder."""
+    from dataclasses import replace
+
+    from fedattack.attacks import Knowledge, ModelKnowledge, read_knowledge, read_targets, write_knowledge
+    from fedattack.attacks.knowledge import KNOWLEDGE, PRIORS
+    from fedattack.folder import find_parts
+
+    if prior is not None and prior not in PRIORS:
+        raise ConfigError(f"--prior {prior}: expected one of {', '.join(PRIORS)}")
+    for part in find_parts(folder):
+        known = read_knowledge(part.knowledge) if (part.knowledge / KNOWLEDGE).exists() else Knowledge()
+        if targets is not None:
+            known = replace(known, targets=read_targets(targets))
+        if model is not None:
+            if known.targets is None:
+                raise ConfigError("--model needs target records to know the shape of its input; add --targets FILE.npz")
+            known = replace(
+                known,
+                model=ModelKnowledge(
+                    spec=model,
+                    input_shape=known.targets.x.shape[1:],
+                    classes=classes if classes is not None else int(known.targets.y.max()) + 1,
+                    hidden=hidden,
+                    loss=loss,
+                ),
+            )
+        if prior is not None:
+            known = replace(known, prior=prior)
+        write_knowledge(part.knowledge, known)
+
+
+def _attack(name: str, folder: Path, seed: int, device: str, skip_damaged: bool) -> list[str]:
+    from fedattack.attacks import ATTACKS, Knowledge, read_knowledge
+    from fedattack.attacks.knowledge import KNOWLEDGE
+    from fedattack.folder import find_parts
+    from fedattack.record import Record
+
+    files = []
+    with _progress() as bar:
+        for part in find_parts(folder):
+            record = Record(part.record, skip_damaged=skip_damaged)
+            known = read_knowledge(part.knowledge) if (part.knowledge / KNOWLEDGE).exists() else Knowledge()
+            task = bar.add_task(f"{name} on {part.name or 'the record'}", total=len(record))
+            scores = ATTACKS[name].run(
+                record,
+                known,
+                seed=seed,
+                device=device,
+                progress=lambda done, total, task=task: bar.update(task, completed=done, total=total),  # type: ignore[misc]
+            )
+            scores.save(part.scores(name))
+            files.append(str(part.scores(name)))
+            for note in scores.notes:
+                err_console.print(f"[yellow]note:[/yellow] {escape(note)}")
+    return files
+
+
+def _report(folder: Path, device: str, conditions: Sequence[Any], as_json: bool) -> None:
+    from fedattack.audit.run import audit_folder
+    from fedattack.report import read_run, render_table, write_report
+
+    with _progress() as bar:
+        tasks: dict[str, Any] = {}
+
+        def tell(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done)
+
+        findings = audit_folder(folder, device=device, progress=tell)
+    page = write_report(folder)
+    if as_json:
+        print(json.dumps([finding.to_dict() for finding in findings], indent=2, allow_nan=False))
+    else:
+        out_console.print(render_table(findings, read_run(folder)))
+        out_console.print(f"Report: [bold]{escape(str(page))}[/bold]", soft_wrap=True)
+    crossed = [text for text, condition in conditions if condition.crossed(findings)]
+    for text in crossed:
+        err_console.print(f"[red]threshold crossed:[/red] {escape(text)}")
+    if crossed:
+        raise typer.Exit(THRESHOLD_CROSSED)
+
+
+def _conditions(texts: list[str] | None) -> list[tuple[str, Any]]:
+    """Parse conditions before any long work, so that a typing error does not cost a run."""
+    from fedattack.audit.finding import parse_fail_if
+
+    return [(text, parse_fail_if(text)) for text in texts or []]
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=err_console,
+        transient=True,
+        disable=not err_console.is_terminal,
+    ) as bar:
+        yield bar
+
+
+def _tell(value: dict[str, Any], text: str, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(value))
+    else:
+        out_console.print(text, soft_wrap=True)
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    table = Table(title=title, title_justify="left", show_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    out_console.print(table)
+    out_console.print()
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"fedattack {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line: one line and exit code 2 on bad input, 3 on a crossed threshold."""
+    try:
+        code = app(standalone_mode=False)
+    except FedAttackError as problem:
+        err_console.print(f"[red]error:[/red] {escape(str(problem))}", soft_wrap=True)
+        code = BAD_INPUT
+    except click.exceptions.Abort:
+        err_console.print("interrupted")
+        code = 130
+    except click.ClickException as problem:
+        problem.show()
+        code = problem.exit_code
+    sys.exit(code or 0)

@@ -1,0 +1,19 @@
+"""Datasets, and who holds which of their records.
+
+Torchvision, scikit-learn and flwr-datasets take seconds to import, so they are imported where they are used and not
+with this package.
+"""
+
+from fedattack.data.datasets import DATASETS, Dataset, data_root, download_dataset, load_dataset
+from fedattack.data.partition import SCHEMES, label_counts, partition
+
+__all__ = [
+    "DATASETS",
+    "SCHEMES",
+    "Dataset",
+    "data_root",
+    "download_dataset",
+    "label_counts",
+    "load_dataset",
+    "partition",
+]

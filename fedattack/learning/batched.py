@@ -1,0 +1,153 @@
+"""Many parameter sets of one architecture, evaluated on the same records.
+
+The loop runs over parameter sets, never over records. Stacking the sets under ``torch.func.vmap`` is no faster: with 10
+sets and 1,000 records on one CPU core ``sia-mlp`` takes 5 ms either way, and ``sia-cnn`` 1.7 s one set after the other
+against 3.4 s stacked. The loop also holds one set at a time, and works for models that vmap cannot trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedattack.errors import DataError, ModelError
+from fedattack.learning.importing import one_line
+from fedattack.learning.losses import RecordLoss
+from fedattack.learning.models import check_parameters
+from fedattack.learning.torch_utils import in_mode, to_tensor
+
+State = Mapping[str, "Tensor | NDArray[Any]"]
+"""All parameters and buffers of a model by their names in its ``state_dict``."""
+
+CHUNK = 256
+"""Records evaluated at a time; larger chunks of images were slower on a CPU."""
+
+
+def losses_of_models(
+    model: nn.Module,
+    states: Sequence[State],
+    x: NDArray[Any] | Tensor,
+    y: NDArray[Any] | Tensor,
+    loss: RecordLoss,
+    *,
+    device: torch.device | str = "cpu",
+    chunk: int = CHUNK,
+) -> Tensor:
+    """Compute the loss of every record under every parameter set, in evaluation mode.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The architecture. Its own parameters do not matter; it is moved to the device and otherwise left as it was.
+    states : sequence of mappings
+        One parameter set for each client.
+    x : array or Tensor, shape (n, *input_shape)
+        Records.
+    y : array or Tensor, shape (n,) or as the loss needs
+        Targets.
+    loss : callable
+        From :func:`fedattack.learning.per_record_loss`.
+    device : torch.device or str
+        Where to compute.
+    chunk : int
+        Records evaluated at a time, at least 1.
+
+    Returns
+    -------
+    Tensor of float64, shape (clients, n)
+        On the CPU.
+
+    Raises
+    ------
+    DataError
+        If there is not one target for each record.
+    ModelError
+        If parameters do not match the model, or its outputs do not fit the loss.
+    """
+    return _evaluate(model, states, x, y, loss, device, chunk)
+
+
+def accuracy_of_models(
+    model: nn.Module,
+    states: Sequence[State],
+    x: NDArray[Any] | Tensor,
+    y: NDArray[Any] | Tensor,
+    *,
+    device: torch.device | str = "cpu",
+    chunk: int = CHUNK,
+) -> Tensor:
+    """Compute the share of records that each parameter set classifies as labelled, in evaluation mode.
+
+    Parameters are those of :func:`losses_of_models`, with labels (n,) as targets and at least one record.
+
+    Returns
+    -------
+    Tensor of float64, shape (clients,)
+        On the CPU, in 0 … 1.
+
+    Raises
+    ------
+    DataError
+        If there are no records, or not one label for each.
+    ModelError
+        If parameters do not match the model.
+    """
+    if len(x) == 0:
+        raise DataError("accuracy needs at least one record; got none")
+    return _evaluate(model, states, x, y, _hits, device, chunk).mean(dim=1)
+
+
+def _hits(outputs: Tensor, labels: Tensor) -> Tensor:
+    if outputs.ndim != 2 or labels.shape != outputs.shape[:1]:
+        raise ModelError(
+            f"accuracy: expected outputs of shape (n, classes) and labels of shape (n,); got {tuple(outputs.shape)} "
+            f"and {tuple(labels.shape)}"
+        )
+    return (outputs.argmax(dim=1) == labels).double()
+
+
+def _evaluate(
+    model: nn.Module,
+    states: Sequence[State],
+    x: NDArray[Any] | Tensor,
+    y: NDArray[Any] | Tensor,
+    score: RecordLoss,
+    device: torch.device | str,
+    chunk: int,
+) -> Tensor:
+    if len(x) != len(y):
+        raise DataError(f"expected one target for each record; got {len(x)} records and {len(y)} targets")
+    records = to_tensor(x, dtype=torch.float32, device=device)
+    targets = to_tensor(y, device=device)
+    model.to(device)
+    own = model.state_dict()
+    scores = torch.empty((len(states), len(records)), dtype=torch.float64)
+    # cuDNN's convolutions take TF32 by default, with three digits where a comparison of clients needs float32's seven.
+    exact = torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False)
+    with torch.inference_mode(), in_mode(model, training=False), exact:
+        for client, state in enumerate(states):
+            # functional_call fills in what is missing from the model itself, which would pass for the client's
+            check_parameters(model, {name: tuple(value.shape) for name, value in state.items()})
+            parameters = {
+                name: to_tensor(value, dtype=own[name].dtype, device=own[name].device) for name, value in state.items()
+            }
+            for start in range(0, len(records), chunk):
+                rows = slice(start, start + chunk)
+                scores[client, rows] = score(_outputs(model, parameters, records[rows]), targets[rows]).cpu()
+    return scores
+
+
+def _outputs(model: nn.Module, parameters: dict[str, Tensor], records: Tensor) -> Tensor:
+    try:
+        outputs: Tensor = functional_call(model, parameters, (records,))
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
+        raise ModelError(
+            f"the model failed on records of shape {tuple(records.shape[1:])} ({one_line(error)}); give records of the "
+            "shape that it was trained on"
+        ) from error
+    return outputs

@@ -1,0 +1,211 @@
+"""The models of the papers, and models of the user's own."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedattack.errors import ModelError
+from fedattack.learning.importing import import_callable, one_line
+
+Builder = Callable[[tuple[int, ...], int, int], nn.Module]
+"""Takes the shape of one record, the number of classes, and the hidden width."""
+
+SMALLEST_IMAGE = 16
+"""Fewest rows and columns that two unpadded 5x5 convolutions with 2x2 poolings leave something of."""
+
+
+def _lenet_mnist(input_shape: tuple[int, ...], classes: int, hidden: int) -> nn.Module:
+    """Build PROLIN's LeNet for MNIST and Fashion-MNIST (section 6.2): 21,840 parameters on 1 x 28 x 28."""
+    return _sequential(
+        conv1=nn.Conv2d(input_shape[0], 10, 5),
+        pool1=nn.MaxPool2d(2),
+        relu1=nn.ReLU(),
+        conv2=nn.Conv2d(10, 20, 5),
+        dropout1=nn.Dropout(0.5),
+        pool2=nn.MaxPool2d(2),
+        relu2=nn.ReLU(),
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(_flat_size(20, input_shape), 50),
+        relu3=nn.ReLU(),
+        dropout2=nn.Dropout(0.5),
+        fc2=nn.Linear(50, classes),
+    )
+
+
+def _lenet_cifar(input_shape: tuple[int, ...], classes: int, hidden: int) -> nn.Module:
+    """Build PROLIN's LeNet for CIFAR-10 (section 6.2): 62,006 parameters on 3 x 32 x 32."""
+    return _sequential(
+        conv1=nn.Conv2d(input_shape[0], 6, 5),
+        relu1=nn.ReLU(),
+        pool1=nn.MaxPool2d(2),
+        conv2=nn.Conv2d(6, 16, 5),
+        relu2=nn.ReLU(),
+        pool2=nn.MaxPool2d(2),
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(_flat_size(16, input_shape), 120),
+        relu3=nn.ReLU(),
+        fc2=nn.Linear(120, 84),
+        relu4=nn.ReLU(),
+        fc3=nn.Linear(84, classes),
+    )
+
+
+def _sia_cnn(input_shape: tuple[int, ...], classes: int, hidden: int) -> nn.Module:
+    """Build the CNN of the SIA paper (Table II a) without its softmax, which the loss contains."""
+    return _sequential(
+        conv1=nn.Conv2d(input_shape[0], 32, 5),
+        relu1=nn.ReLU(),
+        pool1=nn.MaxPool2d(2),
+        conv2=nn.Conv2d(32, 64, 5),
+        relu2=nn.ReLU(),
+        pool2=nn.MaxPool2d(2),
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(_flat_size(64, input_shape), 512),
+        relu3=nn.ReLU(),
+        fc2=nn.Linear(512, 128),
+        relu4=nn.ReLU(),
+        fc3=nn.Linear(128, classes),
+    )
+
+
+def _sia_mlp(input_shape: tuple[int, ...], classes: int, hidden: int) -> nn.Module:
+    """Build the MLP of the SIA paper (Table II b), one hidden layer of 200, without its softmax."""
+    return _mlp(input_shape, classes, hidden=200)
+
+
+def _mlp(input_shape: tuple[int, ...], classes: int, hidden: int) -> nn.Module:
+    """Build a network of one hidden layer; its input is flattened."""
+    return _sequential(
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(math.prod(input_shape), hidden),
+        relu1=nn.ReLU(),
+        fc2=nn.Linear(hidden, classes),
+    )
+
+
+MODELS: Mapping[str, Builder] = {
+    "lenet-mnist": _lenet_mnist,
+    "lenet-cifar": _lenet_cifar,
+    "sia-cnn": _sia_cnn,
+    "sia-mlp": _sia_mlp,
+    "mlp": _mlp,
+}
+"""Builders of the built-in models by name."""
+
+
+def build_model(
+    spec: str, *, input_shape: tuple[int, ...], classes: int, seed: int | None = None, hidden: int = 128
+) -> nn.Module:
+    """Build a model; the global random state is left as it was.
+
+    Parameters
+    ----------
+    spec : str
+        A name in :data:`MODELS`, or the import path ``package.module:function`` of a function (or class) that returns
+        an :class:`torch.nn.Module`. It is called with those of the keyword arguments ``input_shape`` and ``classes``
+        that it accepts.
+    input_shape : tuple of int
+        Shape of one record, (channels, height, width) for images.
+    classes : int
+        Number of outputs.
+    seed : int, optional
+        Seed of the initial parameters. Without one they are arbitrary, for when others will be loaded.
+    hidden : int
+        Width of the hidden layer of ``mlp``. Other models do not use it.
+
+    Returns
+    -------
+    nn.Module
+        On the CPU, in training mode.
+
+    Raises
+    ------
+    ModelError
+        If the model is unknown, cannot be imported or called, or does not fit the shape.
+    """
+    if classes < 1 or hidden < 1 or not input_shape or min(input_shape) < 1:
+        raise ModelError(
+            f"model {spec!r}: expected at least 1 class, 1 hidden unit and a record that is not empty; got {classes} "
+            f"classes, {hidden} hidden units, records of shape {tuple(input_shape)}"
+        )
+    with torch.random.fork_rng(devices=[]):
+        if seed is not None:
+            # torch.manual_seed would seed the GPUs as well, whose states are not put back
+            torch.default_generator.manual_seed(seed)
+        if spec in MODELS:
+            return MODELS[spec](tuple(input_shape), classes, hidden)
+        return _build_imported(spec, input_shape=tuple(input_shape), classes=classes)
+
+
+def check_parameters(model: nn.Module, names_shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Check that a table of parameters, such as a record's, is that of a model.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The model.
+    names_shapes : mapping of str to tuple of int
+        Name and shape of every parameter and buffer.
+
+    Raises
+    ------
+    ModelError
+        If names are missing or unexpected, or shapes differ.
+    """
+    expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    got = {name: tuple(shape) for name, shape in names_shapes.items()}
+    faults = {
+        "missing": [f"{name} {shape}" for name, shape in expected.items() if name not in got],
+        "unexpected": [f"{name} {shape}" for name, shape in got.items() if name not in expected],
+        "of another shape": [
+            f"{name} (model {shape}, parameters {got[name]})"
+            for name, shape in expected.items()
+            if got.get(name, shape) != shape
+        ],
+    }
+    found = "; ".join(f"{fault}: {', '.join(names)}" for fault, names in faults.items() if names)
+    if found:
+        raise ModelError(f"the parameters are not those of this model ({found}); give the model that was trained")
+
+
+def _sequential(**layers: nn.Module) -> nn.Sequential:
+    return nn.Sequential(OrderedDict(layers))
+
+
+def _flat_size(channels: int, input_shape: tuple[int, ...]) -> int:
+    """Return the number of features that two unpadded 5x5 convolutions, each with a 2x2 pooling, leave."""
+    if len(input_shape) != 3 or min(input_shape[1:]) < SMALLEST_IMAGE:
+        raise ModelError(
+            f"this convolutional model needs images (channels, height, width) of at least {SMALLEST_IMAGE} x "
+            f"{SMALLEST_IMAGE}; got records of shape {input_shape}; take the model mlp, or one of your own"
+        )
+    height, width = (((side - 4) // 2 - 4) // 2 for side in input_shape[1:])
+    return channels * height * width
+
+
+def _build_imported(spec: str, **offered: Any) -> nn.Module:
+    function = import_callable(spec, what="model", known=MODELS)
+    try:
+        parameters = inspect.signature(function).parameters.values()
+        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+        accepted = {
+            parameter.name
+            for parameter in parameters
+            if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        }
+        model = function(**{name: value for name, value in offered.items() if takes_all or name in accepted})
+    except Exception as error:  # the user's code may raise anything
+        raise ModelError(
+            f"model {spec!r}: calling it failed ({one_line(error)}); it must work with no other arguments than "
+            f"{' and '.join(offered)}"
+        ) from error
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"model {spec!r}: expected it to return a torch.nn.Module; got {type(model).__name__}")
+    return model

@@ -1,0 +1,46 @@
+"""Small helpers around torch's global state and numpy's read-only arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's global generators of the CPU and of one device, and put their states back afterwards."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        # torch.manual_seed would seed all other devices as well, whose states are not put back
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
+
+
+@contextmanager
+def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
+    """Put a model into training or evaluation mode, and each of its modules back into its own afterwards."""
+    modes = {module: module.training for module in model.modules()}
+    model.train(training)
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def to_tensor(
+    values: NDArray[Any] | Tensor, *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
+) -> Tensor:
+    """Return a tensor of an array; it may share its memory, so it must not be written to."""
+    if not isinstance(values, Tensor):
+        # torch warns about read-only arrays, such as those of a memory-mapped record
+        values = torch.from_numpy(np.require(values, requirements="W"))
+    return values.to(device=device, dtype=dtype)

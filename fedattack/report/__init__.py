@@ -1,0 +1,18 @@
+"""Shows findings: a table for the terminal and one self-contained HTML page.
+
+Everything is rendered from two files, ``findings.json`` (``schema.json``) and ``run.json`` (``run.schema.json``).
+"""
+
+from fedattack.report.html import render_html, write_report
+from fedattack.report.terminal import render_table
+from fedattack.report.validate import read_findings, read_run, validate_findings, validate_run
+
+__all__ = [
+    "read_findings",
+    "read_run",
+    "render_html",
+    "render_table",
+    "validate_findings",
+    "validate_run",
+    "write_report",
+]

@@ -1,0 +1,168 @@
+"""The report as one self-contained HTML page."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, Finding
+from fedattack.files import write_atomically
+from fedattack.report import figures
+from fedattack.report.figures import Plot
+from fedattack.report.validate import read_findings, read_run, validate_findings, validate_run
+from fedattack.report.words import NOTHING, interval, interval_title, level, printable_all, shown, with_interval
+
+_VERDICTS = {
+    LEAK: "Leak",
+    NO_EVIDENCE: "No evidence of a leak",
+    NOT_APPLICABLE: "Not applicable",
+}
+# What a finding says about the world, for those whose measure allows a plainer sentence than its label.
+_SENTENCES = {
+    "sia.asr": "Given a record from the training data, the server named the client that holds it in {value} of cases"
+    "{interval}{chance}.",
+    "sia.asr-last-round": "Given a record from the training data, the server named the client that holds it in {value} "
+    "of cases from what it saw in the last round{interval}{chance}.",
+}
+_SENTENCE = "{label}: {value}{interval}{chance}."
+_SERIES_PLOTS = {
+    "per_round": figures.per_round,
+    "per_client": figures.per_client,
+    "reliability": figures.reliability,
+}
+_MOST_EXPOSED = 10
+_OBSERVED = {
+    "rounds": "rounds",
+    "replies": "replies that arrived whole",
+    "failed": "replies that reported a failure",
+    "missing": "replies that never came",
+    "late": "replies that came too late",
+}
+
+
+def write_report(folder: Path) -> Path:
+    """Render ``findings.json`` and ``run.json`` of a run folder to its ``report.html``.
+
+    Parameters
+    ----------
+    folder
+        The run folder.
+
+    Returns
+    -------
+    Path
+        Path of the page, which replaces an older one only when it is complete.
+
+    Raises
+    ------
+    ReportError
+        If one of the two files is missing, is not JSON, or does not fit its schema.
+    """
+    page = Path(folder) / "report.html"
+    write_atomically(page, render_html(read_findings(folder), read_run(folder)).encode())
+    return page
+
+
+def render_html(findings: Sequence[Finding], run: Mapping[str, Any]) -> str:
+    """Render findings and facts of the run to one HTML page that loads nothing from anywhere.
+
+    The same input gives the same text.
+
+    Parameters
+    ----------
+    findings
+        The findings, in the order in which they are shown.
+    run
+        Facts of the run, as ``run.schema.json`` describes them.
+
+    Raises
+    ------
+    ReportError
+        If the input does not fit the schemas.
+    """
+    findings = validate_findings(printable_all([finding.to_dict() for finding in findings]))
+    run = validate_run(printable_all(dict(run)))
+    environment = Environment(
+        loader=PackageLoader("fedattack.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"shown": shown, "level": level, "stopped": _stopped, "words": _words, "scalar": _scalar}
+    environment.globals |= {"interval": interval, "with_interval": with_interval}
+    return environment.get_template("template.html.j2").render(
+        run=run,
+        cards=[
+            {"finding": f, "sentence": _sentence(f), "strip": figures.result_strip(f, f"card-{i}")}
+            for i, f in enumerate(findings)
+            if f.headline
+        ],
+        others=[f for f in findings if not f.headline],
+        own_setting=lambda f: {k: v for k, v in f.setting.items() if run["setting"].get(k) != v},
+        verdicts=_VERDICTS,
+        interval_title=interval_title(findings),
+        details=_of_findings(findings),
+        exposed=[(f, _exposed(f)) for f in findings if f.series.get("most_exposed")],
+        pictures=_of_run(run),
+        observed={_OBSERVED.get(k, k): v for k, v in run.get("observed", {}).items() if k != "in_plaintext"},
+        papers=list(dict.fromkeys(f.paper for f in findings if f.paper)),
+    )
+
+
+def _of_findings(findings: Sequence[Finding]) -> list[Plot]:
+    return [
+        draw(finding, f"finding-{i}-{name.replace('_', '-')}")
+        for i, finding in enumerate(findings)
+        for name, draw in _SERIES_PLOTS.items()
+        if name in finding.series
+    ]
+
+
+def _of_run(run: Mapping[str, Any]) -> list[Plot]:
+    plots = []
+    if "holdings" in run:
+        plots.append(figures.who_holds_what(run["holdings"], "holdings"))
+    if "accuracy" in run:
+        plots.append(figures.training(run["accuracy"], run.get("overfitting"), "training"))
+    return plots
+
+
+def _exposed(finding: Finding) -> list[list[str]]:
+    return [
+        [str(target["record"]), target["client"], shown(target["posterior"])]
+        for target in finding.series["most_exposed"][:_MOST_EXPOSED]
+    ]
+
+
+def _sentence(finding: Finding) -> str:
+    if finding.value is None:
+        return _stopped(finding.reason)
+    ends = interval(finding.low, finding.high, finding.units)
+    return _SENTENCES.get(finding.name, _SENTENCE).format(
+        label=finding.label,
+        value=shown(finding.value, finding.units),
+        interval="" if ends == NOTHING else f" ({level(finding.level)} interval {ends})",
+        chance="" if finding.chance is None else f"; guessing gives {shown(finding.chance, finding.units)}",
+    )
+
+
+def _stopped(text: str) -> str:
+    """Text as a sentence, whether or not it was written as one."""
+    return text[:1].upper() + text[1:].rstrip(".") + "."
+
+
+def _words(key: str) -> str:
+    return key.replace("-", " ").replace("_", " ")
+
+
+def _scalar(value: Any) -> str:
+    """Scalar, or list of them, as people write it."""
+    if isinstance(value, Iterable) and not isinstance(value, str | Mapping):
+        return ", ".join(map(_scalar, value)) or NOTHING
+    if value is None:
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)

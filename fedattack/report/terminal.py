@@ -1,0 +1,64 @@
+"""The findings as a table for the terminal."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, PROPORTION, Finding
+from fedattack.report.words import interval, interval_title, printable, shown
+
+_STYLES = {LEAK: "bold red", NO_EVIDENCE: "cyan", NOT_APPLICABLE: "dim"}
+
+
+def render_table(findings: Sequence[Finding], run: Mapping[str, Any]) -> Group:
+    """Table of findings for :meth:`rich.console.Console.print`, with the grounds of the headline verdicts below.
+
+    Parameters
+    ----------
+    findings
+        The findings, in the order in which they are shown.
+    run
+        Facts of the run (``run.json``).
+    """
+    # Text, never markup: names that came from clients may hold brackets.
+    table = Table(
+        title=Text(printable(run["title"])),
+        title_style="bold",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("finding", overflow="fold", min_width=12)
+    for column in ("value", interval_title(findings), "chance", "null", "n", "seeds"):
+        table.add_column(column, justify="right", overflow="fold")
+    table.add_column("verdict", overflow="fold", min_width=10)
+    for finding in findings:
+        name = Text(printable(finding.label), style="bold" if finding.headline else "")
+        if finding.selected_after_the_fact:
+            name.append(" †", style="yellow")
+        # An ordinary terminal has 80 columns: units other than per cent are said once, at the value.
+        units = finding.units if finding.units == PROPORTION else ""
+        table.add_row(
+            name,
+            shown(finding.value, finding.units),
+            interval(finding.low, finding.high, units),
+            shown(finding.chance, units),
+            shown(finding.null["value"] if finding.null else None, units),
+            f"{finding.n:,}",
+            str(len(finding.seeds)),
+            Text(finding.verdict, style=_STYLES[finding.verdict]),
+        )
+    below = [
+        Text.assemble(
+            (f"{finding.name}: {finding.verdict}", _STYLES[finding.verdict]), f", {printable(finding.reason)}"
+        )
+        for finding in findings
+        if finding.headline or finding.value is None
+    ]
+    if any(finding.selected_after_the_fact for finding in findings):
+        below.append(Text("† selected after the fact: chosen by looking at the results", style="yellow"))
+    return Group(table, *below) if findings else Group(Text("There are no findings."))

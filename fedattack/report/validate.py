@@ -1,0 +1,118 @@
+"""Reads and checks the two files that a report is made of."""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
+
+from fedattack.audit.finding import Finding, not_finite
+from fedattack.errors import ReportError
+from fedattack.files import read_json
+
+_NEXT = "make it with `fedattack attack` or `fedattack audit`"
+
+
+def read_findings(folder: Path) -> list[Finding]:
+    """Read the findings of a run folder from its ``findings.json``.
+
+    Raises
+    ------
+    ReportError
+        If the file is missing, is not JSON, or does not fit ``schema.json``.
+    """
+    path = Path(folder) / "findings.json"
+    return validate_findings(read_json(path, ReportError, _NEXT), str(path))
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """Read the facts of a run from the ``run.json`` of its folder.
+
+    Raises
+    ------
+    ReportError
+        If the file is missing, is not JSON, or does not fit ``run.schema.json``.
+    """
+    path = Path(folder) / "run.json"
+    return validate_run(read_json(path, ReportError, _NEXT), str(path))
+
+
+def validate_findings(obj: Any, where: str = "findings") -> list[Finding]:
+    """Check what a ``findings.json`` holds, and give it as findings.
+
+    Parameters
+    ----------
+    obj
+        Parsed JSON: a list of objects as :meth:`fedattack.audit.finding.Finding.to_dict` gives them.
+    where
+        Name of the file, for messages.
+
+    Raises
+    ------
+    ReportError
+        If it does not fit ``schema.json``, lists that belong together differ in length, a number is not finite, or the
+        parts of a finding contradict each other. The message names the JSON path.
+    """
+    _check(obj, "schema.json", where)
+    for i, finding in enumerate(obj):
+        series = finding["series"]
+        for name, lists in (
+            ("per_round", ("rounds", "value", "low", "high", "null")),
+            ("reliability", ("confidence", "accuracy", "count")),
+        ):
+            _check_lengths({key: series.get(name, {}).get(key) for key in lists}, f"{where}: $[{i}].series.{name}")
+    return [Finding.from_dict(finding) for finding in obj]
+
+
+def validate_run(obj: Any, where: str = "run") -> dict[str, Any]:
+    """Check what a ``run.json`` holds, and give it back.
+
+    Raises
+    ------
+    ReportError
+        If it does not fit ``run.schema.json``, lists that belong together differ in length, or a number is not finite.
+        The message names the JSON path.
+    """
+    _check(obj, "run.schema.json", where)
+    for name in ("accuracy", "overfitting"):
+        if name in obj:
+            _check_lengths({"rounds": obj[name]["rounds"], **obj[name]["seeds"]}, f"{where}: $.{name}")
+    if "holdings" in obj:
+        holdings = obj["holdings"]
+        _check_lengths({key: holdings[key] for key in ("clients", "counts")}, f"{where}: $.holdings")
+        for i, row in enumerate(holdings["counts"]):
+            _check_lengths(
+                {"classes": holdings["classes"], f"counts[{i}]": row},
+                f"{where}: $.holdings",
+            )
+    return dict(obj)
+
+
+@cache
+def _validator(schema: str) -> Draft202012Validator:
+    text = resources.files("fedattack.report").joinpath(schema).read_text(encoding="utf-8")
+    return Draft202012Validator(json.loads(text))
+
+
+def _check(obj: Any, schema: str, where: str) -> None:
+    error = best_match(_validator(schema).iter_errors(obj))
+    if error is not None:
+        message = " ".join(error.message.split())
+        if len(message) > 300:
+            message = f"{message[:200]} … {message[-80:]}"
+        raise ReportError(f"{where}: {error.json_path}: {message}; it does not fit fedattack/report/{schema}; {_NEXT}")
+    # The schema's numbers include NaN and infinity, which Python's parser lets through.
+    number = not_finite(obj)
+    if number is not None:
+        raise ReportError(f"{where}: {number} is not a finite number; expected a finite one or null; {_NEXT}")
+
+
+def _check_lengths(lists: Mapping[str, Sequence[Any] | None], where: str) -> None:
+    lengths = {name: len(values) for name, values in lists.items() if values is not None}
+    if len(set(lengths.values())) > 1:
+        found = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        raise ReportError(f"{where}: its lists differ in length ({found}); expected the same for all; {_NEXT}")

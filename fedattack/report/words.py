@@ -1,0 +1,67 @@
+"""How numbers and names read, in the terminal and on the page."""
+
+import unicodedata
+from collections.abc import Iterable
+from typing import Any
+
+from fedattack.audit.finding import PROPORTION, Finding, Null, in_units
+
+NOTHING = "–"
+
+
+def shown(value: float | None, units: str = PROPORTION) -> str:
+    """Write a number in its units, or a dash."""
+    return NOTHING if value is None else in_units(value, units)
+
+
+def interval(low: float | None, high: float | None, units: str = PROPORTION) -> str:
+    """Write an interval in its units, such as ``55.1–61.0%``; an end that does not exist is named."""
+    if low is None or high is None:
+        if low is not None:
+            return f"≥ {in_units(low, units)}"
+        return NOTHING if high is None else f"≤ {in_units(high, units)}"
+    if units == PROPORTION:
+        return f"{in_units(low).removesuffix('%')}–{in_units(high)}"
+    return f"{in_units(low, '')} to {in_units(high, units)}"
+
+
+def interval_title(findings: Iterable[Finding]) -> str:
+    """Name the column of intervals, with their level if they share one."""
+    levels = {finding.level for finding in findings}
+    return f"{level(levels.pop())} interval" if len(levels) == 1 else "interval"
+
+
+def with_interval(null: Null | None, units: str = PROPORTION) -> str:
+    """Write a null result with its interval in brackets, or a dash."""
+    if null is None:
+        return NOTHING
+    ends = interval(null["low"], null["high"], units)
+    return shown(null["value"], units) + (f" ({ends})" if ends != NOTHING else "")
+
+
+def level(value: float) -> str:
+    """Write a confidence level, such as ``95%`` or ``99.75%``."""
+    return f"{100 * value:.4g}%"
+
+
+def printable(text: str) -> str:
+    """Replace control characters and lone surrogates.
+
+    Names of metrics come from clients. An escape sequence could drive a terminal, and neither XML nor UTF-8 can hold
+    all of these.
+    """
+    return "".join(
+        c if c.isprintable() or c == "\n" or unicodedata.category(c) == "Zs" else "\N{REPLACEMENT CHARACTER}"
+        for c in text
+    )
+
+
+def printable_all(value: Any) -> Any:
+    """Copy parsed JSON with all texts, keys included, made :func:`printable`."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {printable_all(key): printable_all(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [printable_all(item) for item in value]
+    return value

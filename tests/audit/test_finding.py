@@ -1,0 +1,200 @@
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedattack.audit.finding import Finding, in_units, parse_fail_if, verdict
+from fedattack.errors import ConfigError, ReportError
+
+
+def finding(**changes):
+    parts = {
+        "attack": "sia",
+        "metric": "asr",
+        "label": "Source inference, all rounds combined",
+        "view": "individual",
+        "value": 0.58,
+        "low": 0.55,
+        "high": 0.61,
+        "n": 1000,
+        "seeds": [0, 1],
+        "verdict": "leak",
+        "reason": "it clears chance and the null run",
+        "chance": 0.1,
+        "null": {"value": 0.1, "low": 0.08, "high": 0.12, "n": 1000},
+        "baselines": {"size prior": 0.14},
+        "series": {"per_round": {"rounds": [1, 2], "value": [0.2, 0.5]}},
+    }
+    return Finding(**{**parts, **changes})
+
+
+def test_a_finding_survives_json():
+    before = finding(seed_mean=0.58, seed_sd=0.01, setting={"alpha": 0.1}, headline=True)
+    assert Finding.from_dict(json.loads(json.dumps(before.to_dict()))) == before
+
+
+def test_to_dict_gives_plain_values_and_copies():
+    series = {"confidence": np.array([0.1, 0.9]), "count": (np.int64(3), 4)}
+    made = finding(value=np.float64(0.58), n=np.int64(1000), series=series)
+    plain = made.to_dict()
+    assert json.loads(json.dumps(plain)) == plain
+    assert plain["series"] == {"confidence": [0.1, 0.9], "count": [3, 4]}
+    plain["baselines"]["size prior"] = 9
+    assert made.baselines == {"size prior": 0.14}
+
+
+@pytest.mark.parametrize("change", [{"colour": "red"}, {"n": None}])
+def test_from_dict_names_keys_that_do_not_belong_or_are_absent(change):
+    data = finding().to_dict()
+    if "n" in change:
+        del data["n"]
+        expected = r"lacks \['n'\]"
+    else:
+        data.update(change)
+        expected = r"unknown keys \['colour'\]"
+    with pytest.raises(ReportError, match=expected):
+        Finding.from_dict(data)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"metric": "ASR"}, "'ASR' is no name"),
+        ({"metric": "asr\n"}, "is no name"),
+        ({"attack": ""}, "is no name"),
+        ({"verdict": "maybe"}, "expected one of leak, no evidence, not applicable"),
+        ({"verdict": "not applicable", "reason": " "}, "reason is empty"),
+        ({"value": None, "low": None, "high": None}, "has no value but the verdict 'leak'"),
+        ({"low": 0.6}, "ascending"),
+        ({"high": 0.5}, "ascending"),
+        ({"value": None, "low": 0.7, "verdict": "not applicable"}, "ascending"),
+        ({"headline": True, "selected_after_the_fact": True}, "fixed in advance"),
+        ({"value": math.nan}, "value is not a finite number"),
+        ({"high": math.inf}, "high is not a finite number"),
+        ({"series": {"per_round": {"value": [0.1, math.nan]}}}, "series.per_round.value.1 is not a finite number"),
+        ({"series": {"x": np.array([1.0, np.inf])}}, "series.x.1 is not a finite number"),
+    ],
+)
+def test_contradictions_are_refused(changes, message):
+    with pytest.raises(ReportError, match=message):
+        finding(**changes)
+
+
+@pytest.mark.parametrize(
+    ("value", "units", "text"),
+    [
+        (0.581, "proportion", "58.1%"),
+        (0, "proportion", "0%"),
+        (1, "proportion", "100%"),
+        (0.2, "proportion", "20.0%"),
+        (0.0004, "proportion", "0.04%"),
+        (0.99996, "proportion", "99.996%"),
+        (1e-9, "proportion", "0.0000%"),
+        (-0.02, "proportion", "-2.0%"),
+        (3.14159, "nats", "3.14 nats"),
+        (3.14159, "", "3.14"),
+    ],
+)
+def test_numbers_are_shown_in_their_units(value, units, text):
+    assert in_units(value, units) == text
+
+
+@pytest.mark.parametrize(
+    ("low", "chance", "null_high", "bars", "expected"),
+    [
+        (0.55, 0.1, 0.12, None, "leak"),
+        (0.11, 0.1, 0.12, None, "no evidence"),
+        (0.12, 0.1, 0.12, None, "no evidence"),
+        (0.1, 0.1, 0.05, None, "no evidence"),
+        (0.13, 0.1, 0.12, {"size prior": 0.14}, "no evidence"),
+        (0.15, 0.1, 0.12, {"size prior": 0.14}, "leak"),
+        (0.15, None, 0.12, {"size prior": 0.14}, "leak"),
+    ],
+)
+def test_a_leak_must_clear_every_bar(low, chance, null_high, bars, expected):
+    assert verdict(0.6, low, chance, null_high, bars)[0] == expected
+
+
+def test_the_reason_names_the_bars():
+    assert verdict(0.6, 0.55, 0.1, 0.124)[1] == (
+        "the interval's lower end, 55.0%, is above chance (10.0%) and the null run's upper end (12.4%)"
+    )
+    assert verdict(0.6, 0.11, 0.1, 0.124, {"size prior": 0.14})[1] == (
+        "the interval's lower end, 11.0%, does not clear size prior (14.0%) or the null run's upper end (12.4%)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lacking"),
+    [
+        ((None, None, 0.1, 0.1), "a value and an interval"),
+        ((0.5, None, 0.1, 0.1), "an interval"),
+        ((0.5, 0.4, None, 0.1), "a chance level"),
+        ((0.5, 0.4, 0.1, None), "a null run"),
+    ],
+)
+def test_without_something_to_clear_there_is_no_verdict(arguments, lacking):
+    assert verdict(*arguments) == ("not applicable", f"a verdict needs {lacking}, and there is none")
+
+
+@pytest.mark.parametrize(
+    ("text", "crossed"),
+    [
+        ("sia.asr > 0.3", True),
+        ("sia.asr>0.3", True),
+        ("  sia.asr  >=  0.58 ", True),
+        ("sia.asr > 0.58", False),
+        ("sia.asr < 0.58", False),
+        ("sia.asr <= 0.58", True),
+        ("sia.asr <= 5.8e-1", True),
+        ("sia.asr-last-round > 0.3", False),
+    ],
+)
+def test_conditions(text, crossed):
+    last = finding(metric="asr-last-round", value=0.2, low=0.18, high=0.22, verdict="leak")
+    assert parse_fail_if(text).crossed([finding(), last]) is crossed
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "sia.asr",
+        "sia.asr = 0.3",
+        "sia.asr == 0.3",
+        "asr > 0.3",
+        "sia.asr > much",
+        "sia.asr > 30%",
+        "0.3 < sia.asr",
+        "sia.asr > nan",
+        "sia.asr > inf",
+        "SIA.asr > 0.3",
+        "sia.asr > 0.3 or sia.asr < 0.1",
+        "sia.asr >> 0.3",
+    ],
+)
+def test_nonsense_conditions_are_refused(text):
+    with pytest.raises(ConfigError, match=r"expected ATTACK\.METRIC"):
+        parse_fail_if(text)
+
+
+def test_a_condition_on_a_finding_that_does_not_exist_lists_those_that_do():
+    others = [finding(metric="asr-last-round"), finding(metric="asr-worst-client")]
+    with pytest.raises(ConfigError, match=r"one of: sia\.asr-last-round, sia\.asr-worst-client$"):
+        parse_fail_if("sia.asr > 0.3").crossed(others)
+    with pytest.raises(ConfigError, match="one of: none"):
+        parse_fail_if("sia.asr > 0.3").crossed([])
+
+
+def test_a_condition_on_an_unmeasured_finding_never_passes():
+    absent = {"value": None, "low": None, "high": None, "verdict": "not applicable", "reason": "no targets"}
+    for findings in ([finding(**absent)], [finding(), finding(**absent, view="aggregate")]):
+        with pytest.raises(ConfigError, match=r"sia\.asr has no value \(no targets\)"):
+            parse_fail_if("sia.asr < 0.3").crossed(findings)
+
+
+def test_a_condition_is_crossed_by_any_finding_of_that_name():
+    low = replace(finding(), view="aggregate", value=0.1, low=0.09, high=0.11)
+    assert parse_fail_if("sia.asr > 0.3").crossed([low, finding()])

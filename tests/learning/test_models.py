@@ -1,0 +1,134 @@
+import pytest
+import torch
+from torch import nn
+
+from fedattack.errors import ModelError
+from fedattack.learning import MODELS, build_model, check_parameters
+
+
+@pytest.fixture
+def user_module(tmp_path, monkeypatch):
+    """A module of the user's own on the import path."""
+    (tmp_path / "their_models.py").write_text(
+        "from torch import nn\n"
+        "def plain():\n    return nn.Linear(3, 2)\n"
+        "def sized(classes, bias=False):\n    return nn.Linear(3, classes, bias=bias)\n"
+        "def anything(**options):\n    return nn.Linear(options['input_shape'][0], options['classes'])\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self, *, input_shape, classes):\n"
+        "        super().__init__()\n        self.fc = nn.Linear(input_shape[0], classes)\n"
+        "def needy(width):\n    return nn.Linear(width, 2)\n"
+        "def wrong():\n    return 3\n"
+        "number = 3\n"
+    )
+    (tmp_path / "their_broken.py").write_text("raise KeyError('two\\nlines')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def shapes(model: nn.Module) -> list[tuple[int, ...]]:
+    return [tuple(parameter.shape) for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize(
+    ("name", "input_shape", "classes", "parameters"),
+    [
+        ("lenet-mnist", (1, 28, 28), 10, 21_840),
+        ("lenet-cifar", (3, 32, 32), 10, 62_006),
+        ("sia-cnn", (1, 28, 28), 10, 832 + 51_264 + 524_800 + 65_664 + 1_290),
+        ("sia-cnn", (3, 32, 32), 100, 2_432 + 51_264 + 819_712 + 65_664 + 12_900),
+        ("sia-mlp", (60,), 10, 60 * 200 + 200 + 200 * 10 + 10),
+        ("mlp", (1, 8, 8), 10, 64 * 128 + 128 + 128 * 10 + 10),
+    ],
+)
+def test_models_have_the_papers_sizes(name, input_shape, classes, parameters):
+    model = build_model(name, input_shape=input_shape, classes=classes)
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+    assert model(torch.zeros(3, *input_shape)).shape == (3, classes)
+
+
+def test_lenet_drops_out_only_in_training():
+    model = build_model("lenet-mnist", input_shape=(1, 28, 28), classes=10, seed=0)
+    x = torch.ones(1, 1, 28, 28)
+    assert model.training
+    assert not torch.equal(model(x), model(x))
+    model.eval()
+    assert torch.equal(model(x), model(x))
+
+
+def test_hidden_sets_the_width_of_the_mlp():
+    assert shapes(build_model("mlp", input_shape=(446,), classes=30, hidden=7)) == [(7, 446), (7,), (30, 7), (30,)]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_seed_alone_decides_the_initial_parameters(name):
+    def build(seed: int) -> dict[str, torch.Tensor]:
+        return build_model(name, input_shape=(1, 16, 20), classes=4, seed=seed).state_dict()
+
+    before = torch.get_rng_state()
+    first, again, other = build(1), build(1), build(2)
+    build_model(name, input_shape=(1, 16, 20), classes=4)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    assert not any(torch.equal(first[key], other[key]) for key in first)
+
+
+@pytest.mark.parametrize("name", ["lenet-mnist", "lenet-cifar", "sia-cnn"])
+@pytest.mark.parametrize("input_shape", [(1, 8, 8), (1, 28, 15), (60,), (28, 28)])
+def test_records_that_a_cnn_cannot_take_are_refused(name, input_shape):
+    with pytest.raises(ModelError, match="at least 16 x 16; got records of shape") as caught:
+        build_model(name, input_shape=input_shape, classes=10)
+    assert str(input_shape) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("options", [{"classes": 0}, {"hidden": 0}, {"input_shape": ()}, {"input_shape": (3, 0)}])
+def test_sizes_below_one_are_refused(options):
+    with pytest.raises(ModelError, match="model 'mlp': expected at least 1"):
+        build_model("mlp", **{"input_shape": (3,), "classes": 2, **options})
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        ("plain", [(2, 3), (2,)]),
+        ("sized", [(5, 3)]),
+        ("anything", [(5, 4), (5,)]),
+        ("Net", [(5, 4), (5,)]),
+    ],
+)
+def test_a_model_by_import_path_gets_what_it_accepts(user_module, function, expected):
+    model = build_model(f"their_models:{function}", input_shape=(4,), classes=5, seed=0)
+    assert shapes(model) == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("lenet", "unknown model 'lenet'; expected one of lenet-mnist, .*, or package.module:function"),
+        ("their_models:", "unknown model 'their_models:'"),
+        ("their_absent:plain", "cannot import 'their_absent' .ModuleNotFoundError: .*PYTHONPATH"),
+        ("their_broken:plain", "cannot import 'their_broken' .KeyError: "),
+        ("their_models:absent", "module 'their_models' has no function 'absent'"),
+        ("their_models:number", "module 'their_models' has no function 'number'"),
+        ("their_models:needy", "calling it failed .TypeError: .*'width'.*than input_shape and classes"),
+        ("their_models:wrong", "expected it to return a torch.nn.Module; got int"),
+    ],
+)
+def test_a_model_that_cannot_be_had_is_refused_in_one_line(user_module, spec, message):
+    with pytest.raises(ModelError, match=message) as caught:
+        build_model(spec, input_shape=(4,), classes=5)
+    assert "\n" not in str(caught.value)
+
+
+def test_check_parameters_passes_a_models_own_table():
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    check_parameters(model, {name: tuple(value.shape) for name, value in model.state_dict().items()})
+
+
+def test_check_parameters_shows_every_fault():
+    with pytest.raises(ModelError) as caught:
+        check_parameters(nn.Linear(3, 2), {"weight": (2, 4), "scale": ()})
+    message = str(caught.value)
+    assert "missing: bias (2,)" in message
+    assert "unexpected: scale ()" in message
+    assert "of another shape: weight (model (2, 3), parameters (2, 4))" in message

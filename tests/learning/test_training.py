@@ -1,0 +1,164 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedattack.errors import ConfigError, DataError
+from fedattack.learning import build_model, pick_device, train_local
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(10, 3)).astype(np.float32)
+Y = np.arange(10) % 4
+OPTIONS = {"epochs": 2, "batch_size": 4, "lr": 0.1, "seed": 0}
+
+
+def linear(seed: int = 0) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Linear(3, 4)
+
+
+def values(model: nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def softmax_gradient(weight: np.ndarray, bias: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray]:
+    """Mean cross-entropy of a linear model and its gradient in [weight, bias], one record at a time."""
+    loss, gradient = 0.0, np.zeros((4, 4))
+    for record, label in zip(x, y, strict=True):
+        exponentials = np.exp(weight @ record + bias)
+        probabilities = exponentials / exponentials.sum()
+        loss -= math.log(probabilities[label]) / len(x)
+        gradient += np.outer(probabilities - np.eye(4)[label], np.r_[record, 1]) / len(x)
+    return loss, gradient
+
+
+def test_full_batch_steps_are_gradient_descent_with_momentum_and_weight_decay():
+    model = linear()
+    joined = np.c_[model.weight.detach().numpy(), model.bias.detach().numpy()].astype(np.float64)
+    velocity = np.zeros_like(joined)
+    for _ in range(3):
+        loss, gradient = softmax_gradient(joined[:, :3], joined[:, 3], X, Y)
+        velocity = 0.9 * velocity + gradient + 0.01 * joined
+        joined = joined - 0.1 * velocity
+
+    done = train_local(model, X, Y, epochs=3, batch_size=0, lr=0.1, momentum=0.9, weight_decay=0.01, seed=0)
+    np.testing.assert_allclose(model.weight.detach(), joined[:, :3], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(model.bias.detach(), joined[:, 3], rtol=1e-4, atol=1e-5)
+    assert done.steps == 3
+    assert done.loss == pytest.approx(loss, rel=1e-5)
+
+
+def test_every_epoch_takes_every_record_once_in_a_new_order_and_keeps_the_short_batch():
+    seen: list[list[float]] = []
+
+    class Spy(nn.Linear):
+        def forward(self, x):
+            seen.append(x[:, 0].tolist())
+            return super().forward(x)
+
+    done = train_local(Spy(3, 4), X, Y, **{**OPTIONS, "epochs": 3})
+    assert done.steps == 9
+    assert [len(batch) for batch in seen] == [4, 4, 2] * 3
+    epochs = [[value for batch in seen[i : i + 3] for value in batch] for i in (0, 3, 6)]
+    for epoch in epochs:
+        assert sorted(epoch) == sorted(X[:, 0].tolist())
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+def test_the_loss_is_the_mean_over_records_and_not_over_batches():
+    x, y = np.zeros((3, 3)), np.array([0, 0, 1])
+    model = linear()
+    expected = softmax_gradient(model.weight.detach().numpy(), model.bias.detach().numpy(), x, y)[0]
+    assert train_local(model, x, y, epochs=1, batch_size=2, lr=0.0, seed=0).loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_seed_alone_decides_order_and_dropout():
+    def train(seed: int) -> torch.Tensor:
+        model = build_model("lenet-mnist", input_shape=(1, 16, 16), classes=4, seed=0)
+        train_local(model, np.ones((10, 1, 16, 16)) * X[:, :1, None, None], Y, **{**OPTIONS, "seed": seed})
+        return values(model)
+
+    before = torch.get_rng_state()
+    first, again, other = train(0), train(0), train(1)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("batch_size", [0, 10, 999])
+def test_a_batch_of_all_records_or_more_is_one_step_an_epoch(batch_size):
+    model, reference = linear(), linear()
+    assert train_local(model, X, Y, **{**OPTIONS, "batch_size": batch_size}).steps == 2
+    train_local(reference, X, Y, **{**OPTIONS, "batch_size": 10})
+    assert torch.equal(values(model), values(reference))
+
+
+def test_training_leaves_the_callers_data_and_modes_as_they_were(recwarn):
+    x, y = X.copy(), Y.copy()
+    x.flags.writeable = y.flags.writeable = False
+    model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 4))
+    model[1].eval()
+    train_local(model, x, y, **OPTIONS)
+    np.testing.assert_array_equal(x, X)
+    np.testing.assert_array_equal(y, Y)
+    assert [module.training for module in model.modules()] == [True, True, False, True]
+    assert not recwarn.list
+
+
+def test_a_diverging_training_returns_its_loss():
+    done = train_local(linear(), X * 1e20, Y, **{**OPTIONS, "lr": 1e20})
+    assert not math.isfinite(done.loss)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 0}, "epochs must be at least 1; got 0"),
+        ({"batch_size": -1}, "batch_size must be at least 0; got -1"),
+        ({"lr": -0.1}, "lr must be at least 0; got -0.1"),
+        ({"lr": float("nan")}, "lr must be at least 0; got nan"),
+        ({"momentum": -1}, "momentum must be at least 0; got -1"),
+        ({"weight_decay": -1}, "weight_decay must be at least 0; got -1"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        train_local(linear(), X, Y, **{**OPTIONS, **options})
+
+
+def test_records_without_labels_are_refused():
+    with pytest.raises(DataError, match="got 10 and 9"):
+        train_local(linear(), X, Y[:9], **OPTIONS)
+    with pytest.raises(DataError, match="got 0 and 0"):
+        train_local(linear(), X[:0], Y[:0], **OPTIONS)
+
+
+def test_devices(monkeypatch):
+    assert pick_device("cpu") == torch.device("cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert pick_device() == torch.device("cpu")
+    with pytest.raises(ConfigError, match="'cuda' is not available: this machine has 0 usable CUDA devices"):
+        pick_device("cuda")
+    for unknown in ("gpu", "meta", "", "cuda:x"):
+        with pytest.raises(ConfigError, match=f"unknown device '{unknown}'"):
+            pick_device(unknown)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert pick_device() == torch.device("cuda")
+    assert pick_device("cuda:1") == torch.device("cuda:1")
+    with pytest.raises(ConfigError, match="'cuda:2' is not available: this machine has 2"):
+        pick_device("cuda:2")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_training_on_cuda_is_close_to_the_cpu_and_leaves_its_random_state():
+    torch.cuda.manual_seed(5)
+    before = torch.cuda.get_rng_state()
+    on_cpu, on_gpu = linear(), linear()
+    train_local(on_cpu, X, Y, **OPTIONS)
+    train_local(on_gpu, X, Y, **OPTIONS, device="cuda")
+    torch.testing.assert_close(values(on_gpu).cpu(), values(on_cpu), rtol=1e-4, atol=1e-5)
+    assert torch.equal(torch.cuda.get_rng_state(), before)

@@ -1,0 +1,112 @@
+import json
+
+import pytest
+
+from fedattack.report import write_report
+from tests.report import example
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """Report of the example, with markup in the name of a client's metric and at a client's place in the figures."""
+    folder, run = tmp_path_factory.mktemp("run"), example.run()
+    run["observed"]["in_plaintext"].append("<script>document.title='taken'</script><b id='injected'>b</b>")
+    run["holdings"]["clients"][0] = "<b id='injected'>"
+    run["provenance"]["commands"].append("fedattack attack sia " + "--set key=value " * 30)
+    findings = [finding.to_dict() for finding in example.findings()]
+    findings[0]["series"]["per_client"][0]["client"] = "</svg><script>document.title='taken'</script>"
+    (folder / "findings.json").write_text(json.dumps(findings))
+    (folder / "run.json").write_text(json.dumps(run))
+    return write_report(folder)
+
+
+def show(browser, page, width, theme):
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    )
+    media = [{"name": "prefers-color-scheme", "value": theme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": media})
+    browser.get_log("browser")
+    browser.get_log("performance")
+    browser.get(page.as_uri())
+
+
+def requests(browser):
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    return [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 800, 1600])
+def test_the_page_fits_loads_nothing_else_and_reports_no_errors(browser, page, width, theme):
+    show(browser, page, width, theme)
+    browser.execute_script("document.querySelectorAll('details').forEach(d => d.open = true)")
+    assert browser.execute_script("return innerWidth") == width
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    # Clipped content would not show in the page's scroll width.
+    beyond = browser.execute_script(
+        """return [...document.querySelectorAll('main *:not(svg *)')].filter(e => !e.closest('.scroll, pre')
+           && e.getBoundingClientRect().right > document.documentElement.clientWidth + 0.5).map(e => e.outerHTML)"""
+    )
+    assert beyond == []
+    assert requests(browser) == [page.as_uri()]
+    assert browser.get_log("browser") == []
+
+
+def test_the_two_themes_have_different_grounds_and_inks(browser, page):
+    script = """const of = (s, p) => getComputedStyle(document.querySelector(s))[p];
+        return [of('body', 'backgroundColor'), of('h1', 'color'), of('.panel', 'backgroundColor'),
+                of('.badge.leak', 'color'), of('svg.plot text', 'fill'), of('svg.plot use', 'fill')]"""
+    looks = {}
+    for theme in ("light", "dark"):
+        show(browser, page, 800, theme)
+        looks[theme] = browser.execute_script(script)
+    assert all(light != dark for light, dark in zip(*looks.values(), strict=True))
+
+    def brightness(colour):
+        return sum(int(part) for part in colour.removeprefix("rgb(").removesuffix(")").split(","))
+
+    for theme, sign in (("light", 1), ("dark", -1)):
+        ground, ink = looks[theme][2], looks[theme][4]
+        assert sign * (brightness(ground) - brightness(ink)) > 450
+
+
+def test_every_figure_has_an_accessible_name_and_description(browser, page):
+    show(browser, page, 800, "light")
+    browser.execute_cdp_cmd("Accessibility.enable", {})
+    nodes = browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    images = [node for node in nodes if node.get("role", {}).get("value") in ("image", "img")]
+    assert len(images) == browser.execute_script("return document.querySelectorAll('svg').length") == 6
+    for image in images:
+        assert image["name"]["value"]
+        assert any(digit in image["description"]["value"] for digit in "0123456789")
+
+
+def test_names_from_clients_make_no_elements(browser, page):
+    show(browser, page, 800, "light")
+    assert browser.title == "Source inference on digits, 10 clients, Dirichlet α = 0.1 – fedattack"
+    assert browser.execute_script("return document.querySelectorAll('script, #injected').length") == 0
+    assert "<script>document.title='taken'</script>" in browser.execute_script("return document.body.textContent")
+
+
+def test_text_in_figures_stays_inside_them_and_apart(browser, page):
+    """Figures are laid out for another font and another size than the page uses."""
+    overlaps = """
+        const found = [];
+        for (const svg of document.querySelectorAll('svg.plot')) {
+            const frame = svg.getBoundingClientRect();
+            const boxes = [...svg.querySelectorAll('text')].map(t => [t.textContent, t.getBoundingClientRect()]);
+            boxes.forEach(([text, a], i) => {
+                if (a.left < frame.left - 1 || a.right > frame.right + 1 || a.top < frame.top - 1
+                    || a.bottom > frame.bottom + 1) found.push(text + ' leaves the figure');
+                for (const [other, b] of boxes.slice(i + 1))
+                    if (Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
+                        && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3) found.push([text, other]);
+            });
+        }
+        return found"""
+    for width in (360, 800, 1600):
+        show(browser, page, width, "light")
+        assert browser.execute_script(overlaps) == []

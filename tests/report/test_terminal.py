@@ -1,0 +1,57 @@
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from fedattack.report import render_table
+from tests.report import example
+
+
+def printed(findings, run, width=120):
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(render_table(findings, run))
+    return console.file.getvalue()
+
+
+def test_the_table_shows_every_finding_with_its_numbers():
+    text = printed(example.findings(), example.run())
+    for words in ("58.1%", "55.7–60.5%", "10.0%", "9.9%", "3,000", "95% interval", "0.412 nats", "0.371 to 0.455"):
+        assert words in text
+    verdicts = [line.strip().split("  ")[-1] for line in text.splitlines()]
+    assert [verdicts.count(v) for v in ("leak", "no evidence", "not applicable")] == [5, 1, 1]
+    assert "sia.asr: leak, the interval's lower end, 55.7%, is above chance (10.0%)" in text
+    assert "sia.asr-aggregate: not applicable, the attack needs" in text
+
+
+def test_numbers_chosen_after_the_fact_are_marked():
+    best = next(f for f in example.findings() if f.metric == "asr-best-round")
+    assert printed([best], example.run()).count("†") == 2
+    assert "†" not in printed([replace(best, selected_after_the_fact=False)], example.run())
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_no_number_or_verdict_is_cut(width):
+    findings = [f for f in example.findings() if f.units == "proportion"]
+    text = printed(findings, example.run(), width)
+    assert "…" not in text
+    for words in ("55.7–60.5%", "84.2–94.2%", "evidence", "applicable"):
+        assert words in text
+
+
+def test_names_are_neither_markup_nor_terminal_codes():
+    finding = replace(example.findings()[0], label="[red]x[/red]\x1b[31m\x07", reason="[bold]y \x9b2J")
+    text = printed([finding], {**example.run(), "title": "[blink]t"}, 200)
+    assert "[red]x[/red]" in text
+    assert "[bold]y" in text
+    assert "[blink]t" in text
+    assert not set("\x1b\x07\x9b") & set(text)
+
+
+def test_no_findings_say_so():
+    assert printed([], example.run()).strip() == "There are no findings."
+
+
+def test_levels_that_differ_are_not_in_the_header():
+    findings = example.findings()[:2]
+    assert "95% interval" not in printed([findings[0], replace(findings[1], level=0.9)], example.run())
