@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -249,7 +250,11 @@ def _simulate(name: str, out: Path, changes: Sequence[str], first: int | None, c
     clients, rounds = int(settings["clients"]), int(settings["rounds"])
     with _progress() as bar:
         step = bar.add_task("prepare data", total=None)
-        prepare(configs)
+        try:
+            prepare(configs)
+        except FedAttackError:
+            shutil.rmtree(out)  # nothing is recorded yet, and the corrected command may use the folder again
+            raise
         bar.update(step, total=1, completed=1)
         with Simulator(
             app_folder(),

@@ -130,7 +130,7 @@ def _judge(
                     n=0,
                     seeds=seeds,
                     verdict=NOT_APPLICABLE,
-                    reason="the truth is not there, so that decisions cannot be told right from wrong; they are in scores/",
+                    reason="the truth is not there, so decisions cannot be told right from wrong; they are in scores/",
                     headline=True,
                     setting=setting,
                     provenance=provenance,

@@ -69,7 +69,8 @@ class SourceCase:
     @property
     def owner(self) -> NDArray[np.int64]:
         """(targets,): index of the owner among :attr:`clients`; −1 for null targets and owners never sampled."""
-        place = {name: index for index, name in enumerate(self.clients)}
+        never = np.isnan(self.scores.arrays["combined"]).all(axis=0)
+        place = {name: index for index, name in enumerate(self.clients) if not never[index]}
         return np.array([place.get(name, -1) for name in self.truth.owners.tolist()], dtype=np.int64)
 
     @property

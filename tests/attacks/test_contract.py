@@ -1,0 +1,113 @@
+"""What every attack promises, checked over the registry."""
+
+import hashlib
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from fedattack.attacks import ATTACKS, Knowledge, Scores, read_knowledge
+from fedattack.errors import DataError, NeedsError
+from fedattack.record import Exchange, Record, RecordWriter, Reply, project_record
+from tests.federation import write_run
+
+# A folder in which each attack has all that it needs; a new attack adds its own.
+RUNS = {"sia": write_run}
+
+
+@pytest.fixture(scope="module", params=list(ATTACKS))
+def case(request, tmp_path_factory):
+    folder = RUNS[request.param](tmp_path_factory.mktemp(request.param))
+    return ATTACKS[request.param], folder
+
+
+def run(attack, folder, **changes):
+    return attack.run(Record(folder / "record"), read_knowledge(folder / "knowledge"), device="cpu", **changes)
+
+
+def test_same_seed_same_scores(case):
+    attack, folder = case
+    first, second = run(attack, folder, seed=5), run(attack, folder, seed=5)
+    assert first.facts == second.facts
+    for name, array in first.arrays.items():
+        assert array.tobytes() == second.arrays[name].tobytes(), name
+
+
+def test_the_record_is_not_changed(case):
+    attack, folder = case
+
+    def digest():
+        files = sorted(path for path in (folder / "record").rglob("*") if path.is_file())
+        return [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
+
+    before = digest()
+    run(attack, folder)
+    assert digest() == before
+
+
+def test_a_missing_need_is_refused_by_name(case, tmp_path):
+    attack, folder = case
+    record, known = Record(folder / "record"), read_knowledge(folder / "knowledge")
+    for need in attack.needs.knowledge:
+        lacking = Knowledge(**{**vars(known), need: None})
+        with pytest.raises(NeedsError, match=f"attack {attack.name} needs knowledge of {need}"):
+            attack.run(record, lacking)
+    if "aggregate" not in attack.needs.views:
+        sums = project_record(record, tmp_path / "sums")
+        with pytest.raises(NeedsError, match=f"attack {attack.name} needs a record in the view individual"):
+            attack.run(sums, known)
+    RecordWriter(tmp_path / "empty").close()
+    with pytest.raises(NeedsError, match="holds none"):
+        attack.run(Record(tmp_path / "empty"), known)
+
+
+def test_the_truth_is_not_needed(case, tmp_path):
+    attack, folder = case
+    (tmp_path / "alone").mkdir()
+    for name in ("record", "knowledge"):
+        (tmp_path / "alone" / name).symlink_to(folder / name)
+    assert run(attack, tmp_path / "alone").arrays.keys() == run(attack, folder).arrays.keys()
+
+
+def test_attack_names_what_it_needs_and_where_it_comes_from(case):
+    attack, _ = case
+    assert attack.title
+    assert attack.paper
+    assert attack.knows
+    assert attack.needs.views
+
+
+def test_scores_survive_the_disk(case, tmp_path):
+    attack, folder = case
+    scores = run(attack, folder)
+    scores.save(tmp_path / "s.npz")
+    again = Scores.load(tmp_path / "s.npz")
+    assert (again.attack, dict(again.facts), again.notes) == (scores.attack, dict(scores.facts), scores.notes)
+    for name, array in scores.arrays.items():
+        np.testing.assert_array_equal(again.arrays[name], array)
+    (tmp_path / "s.npz").write_bytes(b"no zip")
+    with pytest.raises(DataError, match="no score file"):
+        Scores.load(tmp_path / "s.npz")
+
+
+def test_300_rounds_are_streamed(tmp_path):
+    """Memory of Python and NumPy stays below three rounds' worth of arrays plus the model, whatever the rounds."""
+    from tests.federation import MODEL
+
+    wide = type(MODEL)(**{**vars(MODEL), "hidden": 4_000})
+    state = {name: value.numpy() for name, value in wide.build().state_dict().items()}
+    size = sum(array.nbytes for array in state.values())
+    writer = RecordWriter(tmp_path / "record")
+    clients = 3
+    for number in range(1, 301):
+        shifted = [{name: array + np.float32(client) for name, array in state.items()} for client in range(clients)]
+        writer.write(Exchange(number, None, [Reply(str(c), "ok", arrays, 5) for c, arrays in enumerate(shifted)]))
+    writer.close()
+    known = read_knowledge(write_run(tmp_path / "other") / "knowledge")
+    knowledge = Knowledge(model=wide, targets=type(known.targets)(known.targets.x[:5], known.targets.y[:5]))
+    ATTACKS["sia"].run(Record(tmp_path / "record"), knowledge, device="cpu")  # imports and caches
+    tracemalloc.start()
+    ATTACKS["sia"].run(Record(tmp_path / "record"), knowledge, device="cpu")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * clients * size + size

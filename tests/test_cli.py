@@ -1,0 +1,191 @@
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from fedattack import cli
+from fedattack.attacks import read_knowledge
+from tests.federation import MODEL, write_run
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """Run the command line in this process; returns exit code, stdout, stderr."""
+
+    def run(*words) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fedattack", *map(str, words)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        return stop.value.code, out, err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory):
+    folder = write_run(tmp_path_factory.mktemp("run"))
+    done = subprocess.run(
+        [sys.executable, "-m", "fedattack", "attack", "sia", str(folder), "--device", "cpu"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_help_names_every_command_with_an_example(call):
+    code, out, _ = call("--help")
+    assert code == 0
+    for command in ("simulate", "attack", "report", "audit", "check", "list", "download"):
+        assert command in out
+        code, text, _ = call(command, "--help")
+        assert code == 0
+        assert "Example" in text or command == "list"
+
+
+def test_version(call):
+    assert call("--version")[1].startswith("fedattack 0.")
+
+
+def test_list_is_complete(call):
+    code, out, _ = call("list", "--json")
+    value = json.loads(out)
+    assert code == 0
+    assert {"quickstart", "sia-fedavg"} <= set(value["presets"])
+    assert "sia" in value["attacks"]
+    assert {"digits", "mnist", "synthetic"} <= set(value["datasets"])
+    assert {"alpha", "clients", "rounds", "local-epochs", "dataset"} <= set(value["settings"])
+    assert "truth" not in value["settings"]
+    assert "quickstart" in call("list")[1]
+
+
+def test_report_prints_a_table_and_writes_both_files(call, attacked):
+    code, out, _ = call("report", attacked)
+    assert code == 0
+    assert "leak" in out
+    assert (attacked / "findings.json").exists()
+    assert (attacked / "report.html").exists()
+
+
+def test_json_is_the_findings(call, attacked):
+    code, out, _ = call("report", attacked, "--json")
+    assert code == 0
+    assert json.loads(out) == json.loads((attacked / "findings.json").read_text())
+
+
+@pytest.mark.parametrize(("condition", "code"), [("sia.asr > 0.3", 3), ("sia.asr > 1", 0), ("sia.asr <= 1", 3)])
+def test_fail_if_gates(call, attacked, condition, code):
+    assert call("report", attacked, "--fail-if", condition)[0] == code
+
+
+@pytest.mark.parametrize("condition", ["sia.asr", "sia.asr => 1", "sia.asr > many"])
+def test_a_bad_condition_is_refused_before_any_work(call, tmp_path, condition):
+    code, _, err = call("audit", "quickstart", "--out", tmp_path / "out", "--fail-if", condition)
+    assert code == 2
+    assert err.startswith("error: --fail-if")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_condition_on_nothing_is_no_pass(call, attacked):
+    code, _, err = call("report", attacked, "--fail-if", "prolin.f1 > 0.5")
+    assert code == 2
+    assert "there is no finding prolin.f1" in err
+
+
+def test_check_says_whole_or_not(call, tmp_path):
+    folder = write_run(tmp_path)
+    assert call("check", folder)[0] == 0
+    assert call("check", folder / "record")[0] == 0
+    file = folder / "record" / "rounds" / "000000.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    code, out, _ = call("check", folder)
+    assert code == 2
+    assert "does not match its checksum" in out
+    code, out, _ = call("check", folder, "--json")
+    assert code == 2
+    assert json.loads(out)[str(folder / "record")]["whole"] is False
+    code, _, err = call("attack", "sia", folder)
+    assert code == 2
+    assert err.count("\n") == 1
+    assert call("attack", "sia", folder, "--skip-damaged", "--device", "cpu")[0] == 0
+
+
+def test_a_record_from_elsewhere_is_attacked_with_declared_knowledge(call, tmp_path):
+    folder = write_run(tmp_path)
+    known = read_knowledge(folder / "knowledge")
+    np.savez(tmp_path / "mine.npz", x=known.targets.x[:50], y=known.targets.y[:50])
+    for file in (folder / "knowledge").iterdir():
+        file.unlink()
+    code, _, err = call("attack", "sia", folder)
+    assert code == 2
+    assert "needs knowledge of model" in err
+    words = ("--targets", tmp_path / "mine.npz", "--model", "mlp", "--hidden", MODEL.hidden, "--classes", MODEL.classes)
+    code, out, _ = call("attack", "sia", folder, *words, "--device", "cpu", "--json")
+    assert code == 0
+    with np.load(json.loads(out)["scores"][0]) as scores:
+        assert scores["combined"].shape == (50, 4)
+    code, _, err = call("attack", "sia", folder, "--targets", tmp_path / "mine.npz", "--model", "sia-mlp")
+    assert code == 2
+    assert "fc1" in err
+
+
+BAD = [
+    (("audit", "nonsense", "--out", "out"), "unknown preset 'nonsense': expected one of"),
+    (("audit", "quickstart", "--out", "out", "--set", "speed=3"), "unknown key 'speed'"),
+    (("audit", "quickstart", "--out", "out", "--set", "alpha"), "expected key=value"),
+    (("audit", "quickstart", "--out", "out", "--set", "alpha=many"), "expected a number"),
+    (("audit", "quickstart", "--out", "out", "--set", "rounds=2.5"), "expected a whole number"),
+    (("audit", "quickstart", "--out", "out", "--set", "alpha=0"), "expected more than 0"),
+    (("audit", "quickstart", "--out", "out", "--set", "fraction=1.5"), "expected at most 1"),
+    (("audit", "quickstart", "--out", "out", "--set", "record=x"), "unknown key 'record'"),
+    (("audit", "quickstart", "--out", "out", "--set", "dataset=nope"), "nope"),
+    (("audit", "quickstart", "--out", "out", "--set", "dataset=nope.npz"), "nope.npz"),
+    (("audit", "quickstart", "--out", "out", "--set", "model=sia-cnn"), "at least 16 x 16"),
+    (("audit", "quickstart", "--out", "out", "--set", "clients=5000"), "5000"),
+    (("audit", "quickstart", "--out", "full"), "exists already"),
+    (("attack", "nonsense", "."), "unknown attack 'nonsense'"),
+    (("attack", "sia", "."), "holds no record"),
+    (("report", "."), "holds no record"),
+    (("check", "."), "holds no record"),
+    (("simulate",), "Missing argument"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), BAD, ids=lambda value: " ".join(value)[-40:])
+def test_bad_input_gives_one_line_and_code_2(call, tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("precious")
+    code, _, err = call(*words)
+    assert code == 2
+    assert message in err
+    if err.startswith("error:"):
+        assert err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+    assert (tmp_path / "full" / "mine.txt").read_text() == "precious"
+
+
+def test_offline_download_is_one_clear_line(call, tmp_path):
+    code, _, err = call("download", "nonsense", "--root", tmp_path)
+    assert code == 2
+    assert "nonsense" in err
+
+
+def test_the_command_works_as_a_process_anywhere(tmp_path):
+    (tmp_path / "clients").mkdir()
+    (tmp_path / "clients" / "__init__.py").write_text("raise RuntimeError('not ours')")
+    done = subprocess.run(
+        [sys.executable, "-m", "fedattack", "list"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "HOME": str(tmp_path / "nowhere")},
+    )
+    assert done.returncode == 0, done.stderr

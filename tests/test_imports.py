@@ -1,0 +1,71 @@
+"""Imports go one way, as the design says."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# Layer → what it may import of ours.
+ALLOWED = {
+    "errors": set(),
+    "files": {"errors"},
+    "record": {"errors", "files"},
+    "observe": {"errors", "files", "record"},
+    "bridge": {"errors"},
+    "data": {"errors", "files"},
+    "learning": {"errors", "files"},
+    "attacks": {"errors", "files", "record", "data", "learning"},
+    "folder": {"errors", "files", "record"},
+    "audit": {"errors", "files", "folder", "record", "data", "learning", "attacks"},
+    "report": {"errors", "files", "audit"},
+    "app": {"errors"},
+    "launch": {"errors", "_reaper"},
+    "_reaper": set(),
+}
+FORBIDDEN_PACKAGES = {
+    "record": {"flwr", "torch", "ray"},
+    "attacks": {"flwr", "ray"},
+    "learning": {"flwr", "ray"},
+    "audit": {"flwr", "ray"},
+    "report": {"flwr", "ray", "torch"},
+    "_reaper": {"flwr", "ray", "torch"},
+}
+
+
+def modules() -> list[tuple[str, Path]]:
+    files = sorted((ROOT / "fedattack").rglob("*.py"))
+    found = []
+    for file in files:
+        parts = file.relative_to(ROOT / "fedattack").with_suffix("").parts
+        if parts[0] not in ("__init__", "__main__", "cli", "_app"):
+            found.append((parts[0], file))
+    return found
+
+
+def imports(file: Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: relative import"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+@pytest.mark.parametrize(("layer", "file"), modules(), ids=lambda value: getattr(value, "stem", value))
+def test_a_layer_imports_only_what_lies_below_it(layer, file):
+    for name in imports(file):
+        top, _, rest = name.partition(".")
+        assert top not in FORBIDDEN_PACKAGES.get(layer, set()), f"{file} imports {name}"
+        assert top not in ("clients", "strategies", "simulations", "tests"), f"{file} imports {name}"
+        if top == "fedattack" and rest.split(".")[0] not in ("", "__version__"):
+            below = rest.split(".")[0]
+            assert below == layer or below in ALLOWED[layer], f"{file} imports {name}"
+
+
+def test_clients_and_strategies_know_nothing_of_attacks():
+    for file in [*(ROOT / "clients").glob("*.py"), *(ROOT / "strategies").glob("*.py")]:
+        assert not any(name.startswith("fedattack.attacks") for name in imports(file)), file
