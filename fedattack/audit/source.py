@@ -158,7 +158,7 @@ class _Judge:
                 },
             ),
             self._rate("asr-last-round", "Owner named, last round alone", last),
-            self._best_round(curve),
+            self._best_round(),
             self._worst_client(clients),
             self._beyond_labels(),
         ]
@@ -264,16 +264,19 @@ class _Judge:
                 curve[key].append(value)
         return curve
 
-    def _best_round(self, curve: dict[str, list[Any]]) -> Finding | None:
-        if len(curve["rounds"]) < 2:
+    def _best_round(self) -> Finding | None:
+        count = min(len(rounds) for rounds in self.rounds)
+        if count < 2:
             return None
-        best = int(np.argmax(curve["value"]))
-        position = self.cases[0].scores.facts["rounds"].index(curve["rounds"][best])
+        best = []
+        for index, rounds in enumerate(self.rounds):
+            rates = [float(np.mean(hits)) if len(hits := self._hits(index, credit)) else 0.0 for credit in rounds]
+            best.append(rounds[int(np.argmax(rates))])
         return self._rate(
             "asr-best-round",
-            f"Owner named, best of {len(curve['rounds'])} rounds (round {curve['rounds'][best]})",
-            [rounds[position] for rounds in self.rounds],
-            comparisons=len(curve["rounds"]),
+            f"Owner named, best of {count} rounds, each seed's own",
+            best,
+            comparisons=count,
             reason="chosen after the fact among all rounds, as the paper does, with the interval widened for it: ",
         )
 

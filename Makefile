@@ -1,0 +1,40 @@
+# `make audit` and `make test` do all the set-up that they need.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+RUN := $(VENV)/.run-installed
+DEV := $(VENV)/.dev-installed
+STAMP := $(shell date +%Y%m%d-%H%M%S)
+
+.PHONY: audit test lint benchmark screenshot clean
+
+audit: $(RUN) ## Audit the embedded default and say where the report is.
+	$(VENV)/bin/fedattack audit quickstart --out runs/quickstart-$(STAMP)
+
+test: $(DEV) lint ## Format, lint, type and run all tests.
+	$(VENV)/bin/python -m pytest
+
+lint: $(DEV)
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/mypy
+
+benchmark: $(DEV) ## Time and size of recording, speed of attacks; prints ratios (minutes).
+	$(VENV)/bin/python -m tests.benchmarks.recording
+	$(VENV)/bin/python -m tests.benchmarks.source_inference
+
+screenshot: $(DEV) ## Make the README's picture from a quickstart's report (needs Chromium).
+	$(VENV)/bin/python -m tests.report.screenshot
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
+
+$(RUN): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	touch $@
+
+$(DEV): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@

@@ -1,0 +1,155 @@
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clients.fedavg import FedAvgClient, dump_arrays
+from fedattack.app import load_preset, load_settings, preset_names, resolve_settings
+from fedattack.attacks import read_knowledge
+from fedattack.audit.truth import NOBODY, read_truth
+from fedattack.errors import DataError
+from fedattack.learning import build_model, train_local
+from simulations.prepare import prepare
+from simulations.study import Study, derive_seed
+
+ROOT = Path(__file__).parents[2]
+DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
+
+
+def study(**changes) -> Study:
+    return Study.of({**DEFAULTS, **changes})
+
+
+def test_settings_and_the_app_s_run_config_agree():
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert config == DEFAULTS
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_presets_are_sound(name):
+    preset = load_preset(name)
+    values = resolve_settings(preset, [])
+    assert set(values) == {key for key, setting in load_settings().items() if not setting.internal}
+    assert preset.seeds
+    assert preset.title
+    assert preset.help
+
+
+def test_the_same_seed_gives_the_same_study_and_another_another():
+    first, again, other = study(seed=3), study(seed=3), study(seed=4)
+    for left, right in zip(first.parts, again.parts, strict=True):
+        np.testing.assert_array_equal(left, right)
+    for left, right in zip(dump_arrays(first.build_model()), dump_arrays(again.build_model()), strict=True):
+        np.testing.assert_array_equal(left, right)
+    assert any(len(left) != len(right) for left, right in zip(first.parts, other.parts, strict=True))
+    seeds = {derive_seed(0, 2, client, number) for client in range(50) for number in range(50)}
+    assert len(seeds) == 2500
+
+
+def test_the_client_trains_on_its_own_records_and_nothing_else():
+    config = {**DEFAULTS, "seed": 1, "local-epochs": 2, "lr": 0.1, "device": "cpu"}
+    plan = Study.of(config)
+    start = dump_arrays(plan.build_model())
+    sent, count, metrics = FedAvgClient(plan, 4, config).fit(start, {"server-round": 3})
+    rows = plan.parts[4]
+    model = build_model("sia-mlp", input_shape=(1, 8, 8), classes=10, seed=derive_seed(1, 1))
+    trained = train_local(
+        model,
+        plan.data.x_train[rows],
+        plan.data.y_train[rows],
+        epochs=2,
+        batch_size=64,
+        lr=0.1,
+        seed=plan.client_seed(4, 3),
+    )
+    for left, right in zip(sent, dump_arrays(model), strict=True):
+        np.testing.assert_array_equal(left, right)
+    assert count == len(rows)
+    assert metrics == {"train-loss": trained.loss}
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    plan = study(seed=2, alpha=0.5)
+    prepare(plan, targets=20, knowledge=tmp_path / "knowledge", truth=tmp_path / "truth")
+    return plan, read_knowledge(tmp_path / "knowledge"), read_truth(tmp_path / "truth"), tmp_path
+
+
+def test_targets_belong_to_whom_the_truth_says(prepared):
+    plan, known, truth, _ = prepared
+    train = {record.tobytes(): index for index, record in enumerate(plan.data.x_train)}
+    test = {record.tobytes() for record in plan.data.x_test}
+    holder = {index: client for client, part in enumerate(plan.parts) for index in part.tolist()}
+    for record, label, owner in zip(known.targets.x, known.targets.y, truth.owners.tolist(), strict=True):
+        if owner == NOBODY:
+            assert record.tobytes() in test
+            assert record.tobytes() not in train
+        else:
+            index = train[record.tobytes()]
+            assert holder[index] == int(owner)
+            assert plan.data.y_train[index] == label
+    counts = {client: truth.owners.tolist().count(str(client)) for client in range(10)}
+    for client, part in enumerate(plan.parts):
+        assert counts[client] == min(20, len(part))
+    assert truth.counts.sum() == len(plan.data.x_train)
+
+
+def test_the_order_of_targets_says_nothing_of_their_owners(prepared):
+    _, _, truth, _ = prepared
+    place = np.arange(len(truth.owners))
+    held = truth.owners != NOBODY
+    owner = truth.owners[held].astype(int)
+    assert abs(np.corrcoef(place[held], owner)[0, 1]) < 0.2
+    assert abs(np.corrcoef(place, held)[0, 1]) < 0.2
+
+
+def test_knowledge_says_nothing_of_owners(prepared):
+    _, _, _, folder = prepared
+    assert sorted(path.name for path in (folder / "knowledge").iterdir()) == ["knowledge.json", "targets.npz"]
+    with np.load(folder / "knowledge" / "targets.npz") as file:
+        assert sorted(file.files) == ["x", "y"]
+    assert set(json.loads((folder / "knowledge" / "knowledge.json").read_text())) == {"model", "prior"}
+
+
+def test_records_that_occur_twice_have_no_single_owner(tmp_path):
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(200, 5)).astype(np.float32)
+    x[100:] = x[:100]
+    x[150:] = draw.normal(size=(50, 5))
+    np.savez(tmp_path / "twice.npz", x=x, y=np.arange(200) % 2)
+    plan = study(dataset=str(tmp_path / "twice.npz"), clients=2, alpha=100.0)
+    prepare(plan, targets=1000, knowledge=tmp_path / "knowledge", truth=tmp_path / "truth")
+    targets = [record.tobytes() for record in read_knowledge(tmp_path / "knowledge").targets.x]
+    rows = [record.tobytes() for record in x]
+    assert len(targets) == 100
+    assert all(rows.count(target) == 1 for target in targets)
+
+
+def test_truth_that_contradicts_itself_is_refused(prepared):
+    _, _, _, folder = prepared
+    np.savez(folder / "truth" / "owners.npz", owners=np.array(["0", "stranger"]))
+    with pytest.raises(DataError, match="stranger is no client"):
+        read_truth(folder / "truth")
+
+
+def test_prepare_as_a_process_fails_in_one_line(tmp_path):
+    config = {
+        **DEFAULTS,
+        "alpha": 0.0001,
+        "clients": 40,
+        "knowledge": str(tmp_path / "k"),
+        "truth": str(tmp_path / "t"),
+    }
+    (tmp_path / "configs.json").write_text(json.dumps([config]))
+    done = subprocess.run(
+        [sys.executable, "-m", "simulations.prepare", str(tmp_path / "configs.json")],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert done.returncode == 2
+    assert done.stderr.strip().count("\n") == 0
