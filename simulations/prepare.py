@@ -1,7 +1,8 @@
 """Write what is true of a run, and what its attacker knows, before the run starts.
 
 ``python -m simulations.prepare CONFIGS.json`` reads a list of run configs and fills the folders ``knowledge`` and
-``truth`` that each names. It runs apart from server and clients: the server must not know the truth, and the clients only their part.
+``truth`` that each names. It runs apart from server and clients: the server must not know the truth, and the clients
+only their part.
 """
 
 import json

@@ -1,8 +1,8 @@
 """What recording costs: time per round, bytes on disk, memory; with against without in one and the same Flower run.
 
 ``python -m tests.benchmarks.recording`` runs a real ``flwr run`` on Ray, whose ServerApp trains blocks of rounds in
-turn with and without the observer: 1M parameters, 10 clients a round. One client answers at once, which is the worst case
-for the recorder's share; the other takes 25 steps of SGD on the model, which is still little.
+turn with and without the observer: 1M parameters, 10 clients a round. One client answers at once, which is the worst
+case for the recorder's share; the other takes 25 steps of SGD on the model, which is still little.
 """
 
 import json

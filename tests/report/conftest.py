@@ -29,15 +29,21 @@ def folder(tmp_path):
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory):
     """Headless Chromium that logs every request and console message."""
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
+    pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    if shutil.which("chromium") is None or shutil.which("chromedriver") is None:
         pytest.skip("chromium and chromedriver are not installed")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in [*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"]:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
-    session = webdriver.Chrome(options, webdriver.ChromeService(str(Path(driver))))
+    session = start_chromium(tmp_path_factory.mktemp("chromium"))
     yield session
     session.quit()
+
+
+def start_chromium(profile: Path):
+    """Start headless Chromium with an empty profile."""
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium")
+    for flag in [*FLAGS, f"--user-data-dir={profile}"]:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
+    return webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
