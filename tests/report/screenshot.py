@@ -1,8 +1,8 @@
 """Take pictures of a real report.
 
 ``python -m tests.report.screenshot`` audits the quickstart and puts the README's picture into ``simulations/results``;
-``python -m tests.report.screenshot DIR PREFIX`` takes full pages of an existing run's report, light and dark, narrow and
-wide, to look at.
+``python -m tests.report.screenshot DIR PREFIX`` takes full pages of an existing run's report, light and dark, narrow
+and wide, to look at.
 """
 
 import base64

@@ -1,0 +1,73 @@
+"""The README's commands and code blocks are run as they stand, in order, in one empty folder."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.federation import FEATURES, write_run
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+YOUR_MODEL = f"""
+from torch import nn
+
+def build():
+    return nn.Sequential(__import__("collections").OrderedDict(
+        flatten=nn.Flatten(), fc1=nn.Linear({FEATURES}, 64), relu1=nn.ReLU(), fc2=nn.Linear(64, 10)))
+"""
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def commands() -> list[str]:
+    return [line for block in blocks("bash") for line in block.splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("line", [line for line in commands() if line.startswith("make ")])
+def test_make_targets_exist(line):
+    subprocess.run([*shlex.split(line), "--dry-run"], cwd=ROOT, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def somewhere(tmp_path_factory) -> Path:
+    """A user's folder: a recorded run of their own in ``audit``, their targets, their package."""
+    folder = tmp_path_factory.mktemp("somewhere")
+    write_run(folder / "audit")
+    targets = folder / "audit" / "knowledge" / "targets.npz"
+    targets.rename(folder / "targets.npz")
+    (folder / "audit" / "knowledge" / "knowledge.json").unlink()
+    (folder / "yourpackage").mkdir()
+    (folder / "yourpackage" / "models.py").write_text(YOUR_MODEL)
+    return folder
+
+
+@pytest.mark.flower
+@pytest.mark.parametrize("line", [line for line in commands() if line.startswith("fedattack ")])
+def test_commands_run(line, somewhere):
+    words = [sys.executable, "-m", *shlex.split(line)]
+    environment = {**os.environ, "PYTHONPATH": str(somewhere)}
+    done = subprocess.run(words, cwd=somewhere, capture_output=True, text=True, env=environment, timeout=600)
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_other_kind_of_command_hides_in_a_block():
+    assert all(line.startswith(("make ", "fedattack ")) for line in commands())
+
+
+@pytest.mark.parametrize("code", blocks("python"))
+def test_code_blocks_run(code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "README.md", "exec"), {})  # noqa: S102
+
+
+def test_links_lead_somewhere():
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert target.startswith("https://flower.ai") or (ROOT / target).exists(), target
