@@ -15,7 +15,9 @@ _STYLES = {LEAK: "bold red", NO_EVIDENCE: "cyan", NOT_APPLICABLE: "dim"}
 
 
 def render_table(findings: Sequence[Finding], run: Mapping[str, Any]) -> Group:
-    """Table of findings for :meth:`rich.console.Console.print`, with the grounds of the headline verdicts below.
+    """Table of findings for :meth:`rich.console.Console.print`, with what they are, and the headline's grounds, below.
+
+    Findings go by the names that ``--fail-if`` takes.
 
     Parameters
     ----------
@@ -33,11 +35,11 @@ def render_table(findings: Sequence[Finding], run: Mapping[str, Any]) -> Group:
         padding=(0, 1, 0, 0),
     )
     table.add_column("finding", overflow="fold", min_width=12)
-    for column in ("value", interval_title(findings), "chance", "null", "n", "seeds"):
+    for column in ("value", interval_title(findings), "chance", "null", "n"):
         table.add_column(column, justify="right", overflow="fold")
     table.add_column("verdict", overflow="fold", min_width=10)
     for finding in findings:
-        name = Text(printable(finding.label), style="bold" if finding.headline else "")
+        name = Text(finding.name, style="bold" if finding.headline else "")
         if finding.selected_after_the_fact:
             name.append(" †", style="yellow")
         # An ordinary terminal has 80 columns: units other than per cent are said once, at the value.
@@ -49,12 +51,12 @@ def render_table(findings: Sequence[Finding], run: Mapping[str, Any]) -> Group:
             shown(finding.chance, units),
             shown(finding.null["value"] if finding.null else None, units),
             f"{finding.n:,}",
-            str(len(finding.seeds)),
             Text(finding.verdict, style=_STYLES[finding.verdict]),
         )
-    below = [
+    below = [Text.assemble((finding.name, "bold"), f": {printable(finding.label)}") for finding in findings]
+    below += [
         Text.assemble(
-            (f"{finding.name}: {finding.verdict}", _STYLES[finding.verdict]), f", {printable(finding.reason)}"
+            "\n", (f"{finding.name}: {finding.verdict}", _STYLES[finding.verdict]), f", {printable(finding.reason)}"
         )
         for finding in findings
         if finding.headline or finding.value is None

@@ -1,0 +1,68 @@
+import json
+
+import numpy as np
+import pytest
+
+from fedattack.attacks import Knowledge, Targets, read_knowledge, read_targets, write_knowledge
+from fedattack.errors import DataError
+from tests.federation import CLASSES, FEATURES, MODEL
+
+X = np.zeros((4, FEATURES), dtype=np.float32)
+Y = np.array([0, 1, 2, 1])
+
+
+def test_knowledge_survives_the_disk(tmp_path):
+    write_knowledge(tmp_path, Knowledge(model=MODEL, targets=Targets(X, Y), prior="examples"))
+    again = read_knowledge(tmp_path)
+    assert again.model == MODEL
+    assert again.prior == "examples"
+    np.testing.assert_array_equal(again.targets.x, X)
+    np.testing.assert_array_equal(again.targets.y, Y)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": X}, "expected the arrays x and y"),
+        ({"x": X[:3], "y": Y}, "as many labels as records"),
+        ({"x": X[:0], "y": Y[:0]}, "at least one"),
+        ({"x": np.full_like(X, np.nan), "y": Y}, "not finite"),
+        ({"x": X[:, :3], "y": Y}, r"records have shape \(3,\), but the model takes"),
+        ({"x": X, "y": Y + CLASSES}, f"integer labels in 0 … {CLASSES - 1}"),
+        ({"x": X, "y": Y - 1}, "integer labels"),
+        ({"x": X, "y": Y + 0.5}, "integer labels"),
+    ],
+)
+def test_targets_that_do_not_fit_are_refused(tmp_path, arrays, message):
+    np.savez(tmp_path / "targets.npz", **arrays)
+    with pytest.raises(DataError, match=message):
+        read_targets(tmp_path / "targets.npz", MODEL)
+
+
+def test_pickled_targets_are_not_unpickled(tmp_path):
+    np.savez(tmp_path / "targets.npz", x=np.array([{"a": 1}, None], dtype=object), y=np.array([0, 1]))
+    with pytest.raises(DataError, match="plain arrays"):
+        read_targets(tmp_path / "targets.npz", MODEL)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"prior": "wishful"}, "prior is 'wishful'"),
+        ({"model": {"spec": "mlp"}}, "lacks or misstates"),
+        ({"model": {**vars(MODEL), "loss": "hinge"}}, "loss is 'hinge'"),
+    ],
+)
+def test_knowledge_that_is_misstated_is_refused(tmp_path, change, message):
+    write_knowledge(tmp_path, Knowledge(model=MODEL, targets=Targets(X, Y)))
+    value = json.loads((tmp_path / "knowledge.json").read_text())
+    (tmp_path / "knowledge.json").write_text(json.dumps({**value, **change}))
+    with pytest.raises(DataError, match=message):
+        read_knowledge(tmp_path)
+
+
+def test_broken_json_is_one_line(tmp_path):
+    (tmp_path / "knowledge.json").write_text("{")
+    with pytest.raises(DataError) as problem:
+        read_knowledge(tmp_path)
+    assert "\n" not in str(problem.value)
