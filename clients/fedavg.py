@@ -13,6 +13,9 @@ from torch import nn
 from fedattack.learning import pick_device, train_local
 from simulations.study import Study
 
+# The property by which a client says which partition it holds.
+CLIENT_PROPERTY = "client"
+
 
 class FedAvgClient(NumPyClient):
     """Trains the received model on the client's records and returns it (McMahan et al. 2017).
@@ -33,6 +36,10 @@ class FedAvgClient(NumPyClient):
         self._config = config
         self._indices: NDArray[np.int64] = study.parts[client]
         self._model = study.build_model()
+
+    def get_properties(self, config: dict[str, Scalar]) -> dict[str, Scalar]:
+        """Say which partition this client holds, so that a simulation can put its nodes into a repeatable order."""
+        return {CLIENT_PROPERTY: str(self._client)}
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Train for ``local-epochs`` from ``parameters``; arrays are the state dict's, in its order."""

