@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
+from flwr.common import Code
+from flwr.common.constant import ErrorCode
 
 _ARRAYS = "arrays"
 _CONFIG = "config"
@@ -51,8 +53,14 @@ def numpy_client_bridge(message: Message, context: Context, call_next: ClientApp
         }
     )
     reply = call_next(message, context)
-    if not reply.has_error():
-        reply.content = _to_message_api(reply.content, legacy, names)
+    if reply.has_error():
+        return reply
+    status = reply.content.config_records[f"{legacy.res}.status"]
+    if status["code"] != Code.OK.value:
+        # The Message API has no status beside a content: a client that cannot (one without `evaluate`, say) fails.
+        reason = f"status {status['code']}: {status['message']!r}"
+        return Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=message)
+    reply.content = _to_message_api(reply.content, legacy, names)
     return reply
 
 

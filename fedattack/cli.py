@@ -97,9 +97,8 @@ def attack(
 
     if name not in ATTACKS:
         raise ConfigError(f"unknown attack {name!r}: expected one of {', '.join(ATTACKS)}")
-    if targets is not None or model is not None or prior is not None:
-        _declare_knowledge(folder, targets, model, classes, hidden, loss, prior)
-    files = _attack(name, folder, seed, device, skip_damaged)
+    declared = (targets, model, classes, hidden, loss, prior)
+    files = _attack(name, folder, seed, device, skip_damaged, declared)
     _tell({"scores": files}, f"Scores in [bold]{escape(', '.join(files))}[/bold].", as_json)
 
 
@@ -223,9 +222,9 @@ def _simulate(name: str, out: Path, changes: Sequence[str], first: int | None, c
         raise ConfigError(f"{out} exists already; give this run a folder of its own, or delete that one first")
     try:
         out.mkdir(parents=True, exist_ok=True)
+        out.chmod(0o700)
     except OSError as cause:
         raise ConfigError(f"{out} cannot be created ({cause}); choose a folder that can be written") from None
-    out.chmod(0o700)
     started = datetime.now(UTC).isoformat(timespec="seconds")
     study: dict[str, Any] = {
         "preset": preset.name,
@@ -289,48 +288,50 @@ def _gpu_share(device: str, clients: int) -> float:
     return torch.cuda.device_count() / min(clients, os.cpu_count() or 1)
 
 
-def _declare_knowledge(
-    folder: Path,
-    targets: Path | None,
-    model: str | None,
-    classes: int | None,
-    hidden: int,
-    loss: str,
-    prior: str | None,
-) -> None:
-    """Write what the command line says of the attacker's knowledge beside every record of the folder."""
+Declared = tuple[Path | None, str | None, int | None, int, str, str | None]
+
+
+def _knowledge_of(part: Any, declared: Declared | None) -> Any:
+    """Read what the run folder says of the attacker's knowledge, and put what the command line says on top."""
     from dataclasses import replace
 
-    from fedattack.attacks import Knowledge, ModelKnowledge, read_knowledge, read_targets, write_knowledge
+    from fedattack.attacks import Knowledge, ModelKnowledge, read_knowledge, read_targets
     from fedattack.attacks.knowledge import KNOWLEDGE, PRIORS
-    from fedattack.folder import find_parts
+    from fedattack.learning import per_record_loss
 
-    if prior is not None and prior not in PRIORS:
-        raise ConfigError(f"--prior {prior}: expected one of {', '.join(PRIORS)}")
-    for part in find_parts(folder):
-        known = read_knowledge(part.knowledge) if (part.knowledge / KNOWLEDGE).exists() else Knowledge()
+    known = read_knowledge(part.knowledge) if (part.knowledge / KNOWLEDGE).exists() else Knowledge()
+    if declared is None:
+        return known
+    targets, model, classes, hidden, loss, prior = declared
+    if targets is not None:
+        known = replace(known, targets=read_targets(targets, known.model if model is None else None))
+    if model is not None:
+        if known.targets is None:
+            raise ConfigError("--model needs target records to know the shape of its input; add --targets FILE.npz")
+        per_record_loss(loss)
+        known = replace(
+            known,
+            model=ModelKnowledge(
+                spec=model,
+                input_shape=known.targets.x.shape[1:],
+                classes=classes if classes is not None else int(known.targets.y.max()) + 1,
+                hidden=hidden,
+                loss=loss,
+            ),
+        )
         if targets is not None:
-            known = replace(known, targets=read_targets(targets))
-        if model is not None:
-            if known.targets is None:
-                raise ConfigError("--model needs target records to know the shape of its input; add --targets FILE.npz")
-            known = replace(
-                known,
-                model=ModelKnowledge(
-                    spec=model,
-                    input_shape=known.targets.x.shape[1:],
-                    classes=classes if classes is not None else int(known.targets.y.max()) + 1,
-                    hidden=hidden,
-                    loss=loss,
-                ),
-            )
-        if prior is not None:
-            known = replace(known, prior=prior)
-        write_knowledge(part.knowledge, known)
+            read_targets(targets, known.model)
+    if prior is not None:
+        if prior not in PRIORS:
+            raise ConfigError(f"--prior {prior}: expected one of {', '.join(PRIORS)}")
+        known = replace(known, prior=prior)
+    return known
 
 
-def _attack(name: str, folder: Path, seed: int, device: str, skip_damaged: bool) -> list[str]:
-    from fedattack.attacks import ATTACKS, Knowledge, read_knowledge
+def _attack(
+    name: str, folder: Path, seed: int, device: str, skip_damaged: bool, declared: Declared | None = None
+) -> list[str]:
+    from fedattack.attacks import ATTACKS, write_knowledge
     from fedattack.attacks.knowledge import KNOWLEDGE
     from fedattack.folder import find_parts
     from fedattack.record import Record
@@ -339,7 +340,7 @@ def _attack(name: str, folder: Path, seed: int, device: str, skip_damaged: bool)
     with _progress() as bar:
         for part in find_parts(folder):
             record = Record(part.record, skip_damaged=skip_damaged)
-            known = read_knowledge(part.knowledge) if (part.knowledge / KNOWLEDGE).exists() else Knowledge()
+            known = _knowledge_of(part, declared)
             task = bar.add_task(f"{name} on {part.name or 'the record'}", total=len(record))
             scores = ATTACKS[name].run(
                 record,
@@ -350,6 +351,10 @@ def _attack(name: str, folder: Path, seed: int, device: str, skip_damaged: bool)
             )
             scores.save(part.scores(name))
             files.append(str(part.scores(name)))
+            if not (part.knowledge / KNOWLEDGE).exists():
+                # A record from elsewhere: what this attack was told is kept for the report. It never replaces what a
+                # run folder came with.
+                write_knowledge(part.knowledge, known)
             for note in scores.notes:
                 err_console.print(f"[yellow]note:[/yellow] {escape(note)}")
     return files
@@ -439,6 +444,10 @@ def main() -> None:
     try:
         code = app(standalone_mode=False)
     except FedAttackError as problem:
+        err_console.print(f"[red]error:[/red] {escape(str(problem))}", soft_wrap=True)
+        code = BAD_INPUT
+    except OSError as problem:
+        # Whatever the system refuses (a folder of somebody else, a full disk) is no fault of the program.
         err_console.print(f"[red]error:[/red] {escape(str(problem))}", soft_wrap=True)
         code = BAD_INPUT
     except click.exceptions.Abort:

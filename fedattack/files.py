@@ -3,8 +3,13 @@
 import json
 import os
 import tempfile
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedattack.errors import FedAttackError
 
@@ -53,3 +58,16 @@ def read_json(path: Path, error: type[FedAttackError], hint: str) -> Any:
         raise error(f"{path} is not there; {hint}") from None
     except (OSError, ValueError) as cause:
         raise error(f"{path} cannot be read as JSON ({cause}); {hint}") from None
+
+
+def read_npz(path: Path, error: type[FedAttackError], hint: str, *names: str) -> dict[str, NDArray[Any]]:
+    """Read the arrays ``names``, or all, of an ``.npz`` without pickle, or raise ``error`` in one line."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in names or file.files}
+    except FileNotFoundError:
+        raise error(f"{path} is not there; {hint}") from None
+    except KeyError as cause:
+        raise error(f"{path}: expected the arrays {' and '.join(names)}, but {cause.args[0]}; {hint}") from None
+    except (OSError, ValueError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as cause:
+        raise error(f"{path} cannot be read as an .npz of plain arrays ({cause}); {hint}") from None

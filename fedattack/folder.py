@@ -85,5 +85,8 @@ def read_study(folder: Path) -> dict[str, Any]:
     """Read :func:`write_study`'s file; empty for a record that came from elsewhere."""
     if not (folder / STUDY).exists():
         return {}
-    study: dict[str, Any] = read_json(folder / STUDY, RecordError, "delete it to go on without the facts of the run")
+    hint = "delete it to go on without the facts of the run"
+    study = read_json(folder / STUDY, RecordError, hint)
+    if not isinstance(study, dict) or not isinstance(study.get("settings", {}), dict):
+        raise RecordError(f"{folder / STUDY} is not what `fedattack simulate` writes; {hint}")
     return study

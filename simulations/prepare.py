@@ -51,7 +51,8 @@ def prepare(study: Study, *, targets: int, knowledge: Path, truth: Path) -> None
         spec=study.model_name, input_shape=data.input_shape, classes=data.classes, hidden=study.hidden
     )
     model.build()  # a model that does not fit the data is better refused now than after the training
-    write_knowledge(knowledge, Knowledge(model=model, targets=Targets(x, y)))
+    drawn = Targets(x, y)
+    write_knowledge(knowledge, Knowledge(model=model, targets=drawn))
     sample = np.sort(draw.permutation(len(data.y_test))[:_EVALUATION_RECORDS])
     write_truth(
         truth,
@@ -60,6 +61,8 @@ def prepare(study: Study, *, targets: int, knowledge: Path, truth: Path) -> None
         counts=label_counts(data.y_train, study.parts, data.classes),
         owners=[owners[index] for index in order],
         evaluation=(data.x_test[sample], data.y_test[sample]),
+        targets=drawn.fingerprint,
+        data=data.fingerprint,
     )
 
 

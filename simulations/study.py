@@ -16,7 +16,8 @@ from fedattack.learning import build_model
 # The architecture that the SIA paper trains on such data (its Table II); user files follow their records' shape.
 _MODELS = {"digits": "sia-mlp", "synthetic": "sia-mlp", "cifar10": "sia-cnn", "cifar100": "sia-cnn"}
 
-# Streams of random numbers that one seed is split into, so that no two draws share numbers.
+# Streams that one seed is split into: model, clients and targets draw from unrelated numbers. The data's split and the
+# partition take the seed itself.
 _MODEL_STREAM = 1
 _CLIENT_STREAM = 2
 TARGET_STREAM = 3

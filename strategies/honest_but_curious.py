@@ -56,4 +56,6 @@ def honest_but_curious(
     facts
         Kept in the record's manifest.
     """
-    return ObservedStrategy(SeededFedAvg(fraction=fraction, clients=clients, seed=seed), out, seed=seed, facts=facts)
+    inner = SeededFedAvg(fraction=fraction, clients=clients, seed=seed)
+    # The observer fills in strftime directives; this path is meant as it stands.
+    return ObservedStrategy(inner, out.replace("%", "%%"), seed=seed, facts=facts)

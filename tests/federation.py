@@ -56,7 +56,8 @@ def write_run(
         writer.close(final=common)
     order = draw.permutation(2 * total)
     owners = np.array([str(client) for client in range(CLIENTS) for _ in range(EACH)] + [NOBODY] * total)
-    write_knowledge(folder / "knowledge" / part, Knowledge(model=MODEL, targets=Targets(x[order], y[order])))
+    targets = Targets(x[order], y[order])
+    write_knowledge(folder / "knowledge" / part, Knowledge(model=MODEL, targets=targets))
     write_truth(
         folder / "truth" / part,
         clients=[str(client) for client in range(CLIENTS)],
@@ -64,6 +65,7 @@ def write_run(
         counts=np.array([np.bincount(y[rows], minlength=CLASSES) for rows in parts]),
         owners=owners[order].tolist(),
         evaluation=(x[total:], y[total:]),
+        targets=targets.fingerprint,
     )
     for client in range(CLIENTS):
         note_node(folder / "truth" / part, node=f"node{client}", client=str(client))

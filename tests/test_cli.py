@@ -131,9 +131,32 @@ def test_a_record_from_elsewhere_is_attacked_with_declared_knowledge(call, tmp_p
     assert code == 0
     with np.load(json.loads(out)["scores"][0]) as scores:
         assert scores["combined"].shape == (50, 4)
-    code, _, err = call("attack", "sia", folder, "--targets", tmp_path / "mine.npz", "--model", "sia-mlp")
+    kept = (folder / "knowledge" / "knowledge.json").read_text()
+    np.savez(tmp_path / "bad.npz", x=known.targets.x, y=known.targets.y - 5)
+    for bad, message in (
+        (("--targets", tmp_path / "mine.npz", "--model", "sia-mlp"), "fc1"),
+        (("--targets", tmp_path / "bad.npz"), "integer labels"),
+        (("--targets", tmp_path / "mine.npz", "--model", "mlp", "--loss", "no.module:f"), "no.module"),
+        (("--prior", "wishful"), "wishful"),
+    ):
+        code, _, err = call("attack", "sia", folder, *bad)
+        assert code == 2
+        assert message in err
+        assert err.count("\n") == 1
+        assert (folder / "knowledge" / "knowledge.json").read_text() == kept
+    assert call("attack", "sia", folder, "--device", "cpu")[0] == 0
+
+
+def test_other_targets_never_replace_what_a_run_came_with(call, tmp_path):
+    folder = write_run(tmp_path)
+    before = (folder / "knowledge" / "targets.npz").read_bytes()
+    known = read_knowledge(folder / "knowledge")
+    np.savez(tmp_path / "mine.npz", x=known.targets.x[:50], y=known.targets.y[:50])
+    assert call("attack", "sia", folder, "--targets", tmp_path / "mine.npz", "--device", "cpu")[0] == 0
+    assert (folder / "knowledge" / "targets.npz").read_bytes() == before
+    code, _, err = call("report", folder)
     assert code == 2
-    assert "fc1" in err
+    assert "other target records than the truth" in err
 
 
 BAD = [

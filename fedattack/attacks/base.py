@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.errors import DataError, NeedsError
-from fedattack.files import write_atomically
+from fedattack.files import read_npz, write_atomically
 from fedattack.record import Record
 
 Progress = Callable[[int, int], None]
@@ -75,15 +75,13 @@ class Scores:
         DataError
             If the file is missing or is no such file.
         """
+        hint = "run `fedattack attack` again"
+        arrays = read_npz(path, DataError, hint)
         try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
             value = json.loads(str(arrays.pop("facts")))
             return cls(value["attack"], arrays, value["facts"], tuple(value["notes"]))
-        except FileNotFoundError:
-            raise DataError(f"{path} is not there; run `fedattack attack` first") from None
-        except (OSError, ValueError, KeyError) as cause:
-            raise DataError(f"{path} is no score file of fedattack ({cause}); run `fedattack attack` again") from None
+        except (ValueError, KeyError, TypeError) as cause:
+            raise DataError(f"{path} is no score file of fedattack ({cause}); {hint}") from None
 
 
 class Attack(ABC):

@@ -1,5 +1,6 @@
 """What an attacker is assumed to know besides the record: declared, kept in files of its own, printed in the report."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedattack.errors import DataError
-from fedattack.files import read_json, write_json
+from fedattack.files import read_json, read_npz, write_json
 from fedattack.learning import LOSSES, build_model
 
 KNOWLEDGE = "knowledge.json"
@@ -51,6 +52,14 @@ class Targets:
 
     def __len__(self) -> int:
         return len(self.y)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the records and labels, by which the truth and an attack's scores say what they speak of."""
+        digest = hashlib.sha256(f"{self.x.shape}{self.y.dtype}".encode())
+        digest.update(np.ascontiguousarray(self.x).tobytes())
+        digest.update(np.ascontiguousarray(self.y).tobytes())
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -130,15 +139,12 @@ def read_targets(path: Path, model: ModelKnowledge | None = None) -> Targets:
     DataError
         If the file cannot be read without pickle, arrays are missing or not finite, or they do not fit the model.
     """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            x, y = file["x"], file["y"]
-    except KeyError as cause:
-        raise DataError(f"{path}: expected the arrays x and y, but {cause}") from None
-    except (OSError, ValueError) as cause:
-        raise DataError(f"{path} cannot be read as an .npz of plain arrays ({cause})") from None
-    if x.ndim < 1 or len(x) != len(y) or len(y) == 0:
+    arrays = read_npz(path, DataError, "target records go into x, their labels into y", "x", "y")
+    x, y = arrays["x"], arrays["y"]
+    if x.ndim < 1 or y.ndim < 1 or len(x) != len(y) or len(y) == 0:
         raise DataError(f"{path}: expected as many labels as records and at least one, got x {x.shape} and y {y.shape}")
+    if not np.issubdtype(y.dtype, np.number) or not np.isfinite(y).all():
+        raise DataError(f"{path}: y holds values that are not finite numbers (dtype {y.dtype})")
     if not np.issubdtype(x.dtype, np.number) or not np.isfinite(x).all():
         raise DataError(f"{path}: x holds values that are not finite numbers (dtype {x.dtype})")
     if model is not None:

@@ -13,13 +13,9 @@ from torch import nn
 
 from fedattack.attacks.base import Attack, Needs, Progress, Scores
 from fedattack.attacks.knowledge import Knowledge
-from fedattack.errors import ModelError
+from fedattack.errors import ModelError, NeedsError
 from fedattack.learning import check_parameters, losses_of_models, per_record_loss, pick_device
 from fedattack.record import Observation, Record, Round
-
-
-# Losses below this, in nats, differ by rounding and luck; it keeps their logarithms from deciding.
-_SMALLEST = 1e-6
 
 
 class SourceInference(Attack):
@@ -27,15 +23,10 @@ class SourceInference(Attack):
 
     Scores hold ``losses`` (rounds, targets, clients) in float64, NaN where a client was not seen; ``combined``
     (targets, clients), higher for likelier sources, NaN for clients never seen; ``log_prior`` (clients,);
-    ``decisions`` (targets,), indices into the fact ``clients``, ties broken at random. The fact ``rounds`` names the
-    rounds.
+    ``decisions`` (targets,), indices into the fact ``clients``, ties broken at random; ``labels`` (targets,). The fact
+    ``rounds`` names the rounds that had a usable reply, ``targets`` is the targets' fingerprint.
 
-    The paper decides per round and leaves open how rounds are combined. Here the exponents of Theorem 2, (other
-    clients' mean loss on the record − the client's loss)/γ, are averaged over the rounds in which the client was seen:
-    the likelihoods of independent rounds multiplied, with one γ for all. A client that was not sampled is "not seen",
-    not "no". Losses shrink as the training goes on, so clients that were seen in different rounds are compared by the
-    logarithms of their losses instead. (Measured on digits with a third of ten clients a round: 30 % of the owners
-    named by logarithms, 24 % by losses, Dirichlet α = 1; with all clients in every round 30 % and 31 %.)
+    The paper decides per round and leaves open how rounds are combined; see :func:`combine_rounds`.
     """
 
     name: ClassVar[str] = "sia"
@@ -56,29 +47,42 @@ class SourceInference(Attack):
         loss = per_record_loss(knowledge.model.loss)
         place = pick_device(device)
         position = {node: index for index, node in enumerate(record.nodes)}
-        losses = np.full((len(record), len(targets), len(position)), np.nan)
+        losses: list[NDArray[np.float64]] = []
+        rounds: list[int] = []
         notes: list[str] = []
         counts = np.ones(len(position))
         for done, item in enumerate(record):
+            single = np.full((len(targets), len(position)), np.nan)
             for seen in _usable(item, model, notes):
                 # One client at a time: a record of many rounds and clients is never held in memory.
                 ours = losses_of_models(model, [seen.arrays or {}], targets.x, targets.y, loss, device=place)[0].numpy()
-                losses[done, :, position[seen.node]] = np.where(np.isnan(ours), np.inf, ours)
+                single[:, position[seen.node]] = ours
                 counts[position[seen.node]] = seen.num_examples or 1
                 if not np.isfinite(ours).all():
                     notes.append(f"round {item.number}, client {seen.node}: its model gives losses that are not finite")
+            if not np.isnan(single).all():
+                losses.append(single)
+                rounds.append(item.number)
             progress(done + 1, len(record))
-        combined = combine_rounds(losses)
+        if not losses:
+            raise NeedsError(f"attack {self.name} needs at least one usable reply, and {record.path} holds none")
+        combined = combine_rounds(np.stack(losses))
         prior = counts / counts.sum() if knowledge.prior == "examples" else np.full(len(position), 1 / len(position))
         return Scores(
             attack=self.name,
             arrays={
-                "losses": losses,
+                "losses": np.stack(losses),
                 "combined": combined,
                 "log_prior": np.log(prior),
                 "decisions": _decide(combined, np.random.default_rng(seed)),
+                "labels": targets.y,
             },
-            facts={"clients": list(record.nodes), "rounds": [item.number for item in record], "prior": knowledge.prior},
+            facts={
+                "clients": list(record.nodes),
+                "rounds": rounds,
+                "prior": knowledge.prior,
+                "targets": targets.fingerprint,
+            },
             notes=tuple(notes),
         )
 
@@ -86,36 +90,31 @@ class SourceInference(Attack):
 def combine_rounds(losses: NDArray[np.float64]) -> NDArray[np.float64]:
     """Combine the rounds' losses into one score per target and client.
 
+    The score is the mean, over the rounds in which the client was seen, of exp(−loss) − 1: the probability that the
+    client's model gives to the right label, less one, which keeps the digits of tiny losses. A client that was not
+    sampled is "not seen", not "no". The score is bounded, so that neither a round with large losses nor a client whose
+    model is overconfident decides alone. (Measured on MNIST, Synthetic and digits with all clients in every round, it
+    names as many owners as the mean loss, Theorem 2's exponents summed over rounds, or up to half a point more, and up
+    to three points more than the mean of log losses.)
+
     Parameters
     ----------
     losses
-        (rounds, targets, clients), NaN where a client was not seen, inf where its loss is not finite.
+        (rounds, targets, clients), NaN where a client was not seen.
 
     Returns
     -------
     ndarray
-        (targets, clients): mean over the rounds in which the client was seen of other clients' mean loss − its loss,
-        in nats; of the losses' logarithms where not every client was seen in every round. NaN for clients never seen, −inf for those whose models give no finite loss.
+        (targets, clients), in [−1, 0] for losses that are not negative; NaN for clients never seen.
     """
-    if np.isnan(losses).any():
-        losses = np.log(losses + _SMALLEST)
     total = np.zeros(losses.shape[1:])
     rounds_seen = np.zeros(losses.shape[1:])
     for single in losses:
-        score = margins(single)
-        seen = ~np.isnan(score)
-        total[seen] += score[seen]
+        seen = ~np.isnan(single)
+        total[seen] += np.expm1(-single[seen])
         rounds_seen += seen
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore"):
         return np.asarray(np.where(rounds_seen > 0, total / rounds_seen, np.nan))
-
-
-def margins(losses: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compare each client's loss with the others' mean loss on the same record, in one round; (targets, clients)."""
-    finite = np.where(np.isfinite(losses), losses, np.nan)
-    others = np.sum(np.isfinite(losses), axis=1, keepdims=True) - 1
-    rest = (np.nansum(finite, axis=1, keepdims=True) - finite) / np.maximum(others, 1)
-    return np.asarray(np.where(np.isposinf(losses), -np.inf, np.where(others > 0, rest - finite, -finite)))
 
 
 def posterior(combined: NDArray[np.float64], log_prior: NDArray[np.float64], gamma: float = 1.0) -> NDArray[np.float64]:

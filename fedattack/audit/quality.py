@@ -7,8 +7,10 @@ import numpy as np
 
 from fedattack.attacks import Knowledge
 from fedattack.audit.truth import Truth
+from fedattack.errors import RecordError
 from fedattack.learning import accuracy_of_models, pick_device
-from fedattack.record import Record
+from fedattack.record import Record, Round
+from fedattack.record.format import Arrays
 
 # Overfitting needs every client's model, so it is measured at a few rounds and on fewer records than the accuracy.
 _OVERFITTING_ROUNDS = 5
@@ -57,7 +59,7 @@ def measure_quality(
     accuracy: list[float | None] = []
     overfitting: list[float | None] = []
     for position, item in enumerate(record):
-        after = item.after
+        after = _after(item)
         accuracy.append(None if after is None else float(accuracy_of_models(model, [after], x, y, device=place)[0]))
         if position in steps:
             gaps = []
@@ -78,3 +80,12 @@ def measure_quality(
         progress(position + 1, len(record))
     numbers = [item.number for item in record]
     return Quality(numbers, accuracy, [numbers[step] for step in steps], overfitting)
+
+
+def _after(item: Round) -> Arrays | None:
+    """Load the common model after a round, if it is known and whole: it may lie in a damaged neighbour's file."""
+    try:
+        after = item.after
+        return None if after is None else dict(after)
+    except RecordError:
+        return None

@@ -14,7 +14,7 @@ from fedattack.audit.finding import NOT_APPLICABLE, Finding
 from fedattack.audit.quality import Quality, measure_quality
 from fedattack.audit.source import SourceCase, judge_source
 from fedattack.audit.truth import HOLDINGS, Truth, read_truth
-from fedattack.errors import DataError, NeedsError
+from fedattack.errors import DataError
 from fedattack.files import write_json
 from fedattack.folder import Part, find_parts, read_study
 from fedattack.record import Record
@@ -34,6 +34,11 @@ _VIEWS = {
         "any single client's model or update",
     ),
 }
+
+_NOTES = (
+    "The null run deals records that nobody holds to clients at random, so it stays at chance unless something but the "
+    "record's content gives the owner away. The null of sia.asr-beyond-labels is the harder one.",
+)
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how many steps are done, and of how many."""
@@ -65,12 +70,15 @@ def audit_folder(folder: Path, *, device: str = "auto", progress: Progress | Non
     knowledge = [read_knowledge(part.knowledge) for part in parts]
     setting = _setting(study, records)
     provenance = _provenance(study, records, setting)
+    data = sorted({truth.data for truth in truths if truth is not None and truth.data})
+    if data:
+        provenance["data_sha256"] = data
     findings: list[Finding] = []
     notes: list[str] = []
     for name in attacks:
         scores = [Scores.load(part.scores(name)) for part in parts]
         notes += [f"{part.label}: {note}" for part, item in zip(parts, scores, strict=True) for note in item.notes]
-        findings += _judge(name, scores, records, truths, knowledge, setting, provenance)
+        findings += _judge(name, scores, records, truths, setting, provenance)
     quality = [
         measure_quality(
             record,
@@ -80,7 +88,7 @@ def audit_folder(folder: Path, *, device: str = "auto", progress: Progress | Non
             progress=lambda done, total, part=part: tell(f"models of {part.label}", done, total),  # type: ignore[misc]
         )
         for part, record, known, truth in zip(parts, records, knowledge, truths, strict=True)
-        if truth is not None
+        if truth is not None and known.targets is not None and known.targets.fingerprint == truth.targets
     ]
     run = {
         "title": study.get("title", f"Audit of {folder.name}"),
@@ -88,7 +96,7 @@ def audit_folder(folder: Path, *, device: str = "auto", progress: Progress | Non
         "setting": setting,
         "provenance": provenance,
         "observed": _observed(records),
-        "notes": [*notes, *_record_notes(parts, records)],
+        "notes": [*_NOTES, *notes, *_record_notes(parts, records)],
     }
     if len(quality) == len(records):
         run |= _curves(records, quality)
@@ -109,14 +117,13 @@ def _judge(
     scores: Sequence[Scores],
     records: Sequence[Record],
     truths: Sequence[Truth | None],
-    knowledge: Sequence[Knowledge],
     setting: dict[str, Any],
     provenance: dict[str, Any],
 ) -> list[Finding]:
     seeds = [record.seed if record.seed is not None else index for index, record in enumerate(records)]
     cases = []
-    for seed, item, truth, known in zip(seeds, scores, truths, knowledge, strict=True):
-        if truth is None or known.targets is None:
+    for seed, item, truth in zip(seeds, scores, truths, strict=True):
+        if truth is None:
             attack = ATTACKS[name]
             return [
                 Finding(
@@ -137,16 +144,12 @@ def _judge(
                     paper=attack.paper,
                 )
             ]
-        if len(truth.owners) != len(known.targets):
+        if item.facts["targets"] != truth.targets:
             raise DataError(
-                f"seed {seed}: the truth speaks of {len(truth.owners)} targets, the knowledge of {len(known.targets)}; "
-                "they belong to different runs"
+                f"seed {seed}: the scores of {name} are about other target records than the truth; attack the run with "
+                "the targets that its knowledge/ holds, or move truth/ away to see the decisions alone"
             )
-        if item.arrays["combined"].shape[0] != len(known.targets):
-            raise NeedsError(
-                f"seed {seed}: scores of {name} are for other targets; run `fedattack attack {name}` again"
-            )
-        cases.append(SourceCase(seed, item, truth, known.targets.y))
+        cases.append(SourceCase(seed, item, truth))
     return _JUDGES[name](cases, setting=setting, provenance=provenance)
 
 

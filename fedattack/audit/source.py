@@ -6,6 +6,7 @@ tie for the best score, so that ties count neither for nor against the attack wh
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
 from fedattack.attacks import Scores
-from fedattack.attacks.sia import SourceInference, posterior
+from fedattack.attacks.sia import SourceInference, combine_rounds, posterior
 from fedattack.audit.finding import Finding, Null, verdict
 from fedattack.audit.intervals import rate_interval
 from fedattack.audit.truth import NOBODY, Truth
@@ -22,6 +23,10 @@ from fedattack.errors import DataError
 _LEVEL = 0.95
 _BINS = 10
 _MOST_EXPOSED = 10
+
+# Streams of a seed's random numbers, apart from each other.
+_DEALING = 1
+_FOLDS = 2
 
 
 @dataclass(frozen=True)
@@ -36,18 +41,15 @@ class SourceCase:
         What :class:`fedattack.attacks.sia.SourceInference` found.
     truth
         Who holds what.
-    labels
-        (targets,): the targets' labels, which the attacker knows too.
     """
 
     seed: int
     scores: Scores
     truth: Truth
-    labels: NDArray[np.int64]
 
-    @property
-    def clients(self) -> list[str]:
-        """Names of the clients along the scores' last axis."""
+    @cached_property
+    def _names(self) -> list[str]:
+        """Names of the clients behind the scores' nodes; a client that was restarted may have had several nodes."""
         nodes = self.scores.facts["clients"]
         seen = ~np.isnan(self.scores.arrays["combined"]).all(axis=0)
         unknown = [
@@ -60,6 +62,42 @@ class SourceCase:
             )
         return [self.truth.nodes.get(node, f"node {node}") for node in nodes]
 
+    @cached_property
+    def clients(self) -> list[str]:
+        """Names of the clients, each once."""
+        return list(dict.fromkeys(self._names))
+
+    @cached_property
+    def losses(self) -> NDArray[np.float64]:
+        """(rounds, targets, clients): the scores' losses, a client's several nodes put together."""
+        losses = self.scores.arrays["losses"]
+        return np.stack([self._by_client(losses[..., self._columns(name)]) for name in self.clients], axis=-1)
+
+    @cached_property
+    def combined(self) -> NDArray[np.float64]:
+        """(targets, clients): scores over all rounds, as the attack combines them."""
+        return combine_rounds(self.losses)
+
+    @cached_property
+    def log_prior(self) -> NDArray[np.float64]:
+        """(clients,): what the attacker believed before it looked."""
+        prior = self.scores.arrays["log_prior"]
+        return np.array([prior[self._columns(name)].max() for name in self.clients])
+
+    def _columns(self, name: str) -> list[int]:
+        return [index for index, other in enumerate(self._names) if other == name]
+
+    @staticmethod
+    def _by_client(losses: NDArray[np.float64]) -> NDArray[np.float64]:
+        seen = ~np.isnan(losses)
+        total = np.where(seen, losses, 0.0).sum(axis=-1)
+        return np.asarray(np.where(seen.any(axis=-1), total / np.maximum(seen.sum(axis=-1), 1), np.nan))
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """(targets,): the targets' labels."""
+        return np.asarray(self.scores.arrays["labels"])
+
     @property
     def sizes(self) -> NDArray[np.int64]:
         """(clients,): how many training records each client holds."""
@@ -69,9 +107,14 @@ class SourceCase:
     @property
     def owner(self) -> NDArray[np.int64]:
         """(targets,): index of the owner among :attr:`clients`; −1 for null targets and owners never sampled."""
-        never = np.isnan(self.scores.arrays["combined"]).all(axis=0)
+        never = self.never_seen
         place = {name: index for index, name in enumerate(self.clients) if not never[index]}
         return np.array([place.get(name, -1) for name in self.truth.owners.tolist()], dtype=np.int64)
+
+    @property
+    def never_seen(self) -> NDArray[np.bool_]:
+        """(clients,): whether the attack never got a usable model of a client."""
+        return np.asarray(np.isnan(self.combined).all(axis=0))
 
     @property
     def null(self) -> NDArray[np.bool_]:
@@ -80,15 +123,22 @@ class SourceCase:
 
     def dealt(self) -> NDArray[np.int64]:
         """Deal the null targets out as if they were somebody's, as evenly as the real ones; (null targets,)."""
-        draw = np.random.default_rng(self.seed)
+        draw = np.random.default_rng((self.seed, _DEALING))
         return np.resize(draw.permutation(self.owner[self.owner >= 0]), int(self.null.sum()))
 
     def label_shares(self) -> NDArray[np.float64]:
-        """(clients, classes): of all records with a label, the share that each client holds."""
+        """(null targets, clients): shares of a label's records by client, of those seen; zero if none of them holds it.
+
+        Without class labels (a regression, say) nothing is known, and all are zero.
+        """
+        labels = self.labels[self.null]
+        if not np.issubdtype(labels.dtype, np.integer) or labels.size == 0 or labels.max() >= len(self.truth.classes):
+            return np.zeros((len(labels), len(self.clients)))
         held = dict(zip(self.truth.clients, self.truth.counts.astype(float), strict=True))
         counts = np.array([held.get(name, np.zeros(len(self.truth.classes))) for name in self.clients])
+        counts[self.never_seen] = 0
         totals = counts.sum(axis=0)
-        return np.asarray(np.divide(counts, totals, out=np.full_like(counts, 1 / len(counts)), where=totals > 0))
+        return np.asarray((counts / np.maximum(totals, 1)).T[labels])
 
 
 def credits_of(scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -136,8 +186,8 @@ class _Judge:
             "setting": setting,
             "provenance": provenance,
         }
-        self.combined = [credits_of(case.scores.arrays["combined"]) for case in cases]
-        self.rounds = [[credits_of(-losses) for losses in case.scores.arrays["losses"]] for case in cases]
+        self.combined = [credits_of(case.combined) for case in cases]
+        self.rounds = [[credits_of(-losses) for losses in case.losses] for case in cases]
         self.members = [case.owner >= 0 for case in cases]
 
     def findings(self) -> list[Finding]:
@@ -334,9 +384,10 @@ class _Judge:
         null_sums, null_sizes, sums, sizes = [], [], [], []
         for case, credit in zip(self.cases, self.combined, strict=True):
             # Expected success if each null target belonged to a client drawn in proportion to its label's holders.
-            likely = case.label_shares()[:, case.labels[case.null]].T
-            null_sums.append(float(np.nansum(credit[case.null] * likely)))
-            null_sizes.append(int(case.null.sum()))
+            likely = case.label_shares()
+            held = likely.sum(axis=1) > 0
+            null_sums.append(float(np.nansum((credit[case.null] * likely)[held])))
+            null_sizes.append(int(held.sum()))
             # The targets are drawn evenly over clients and the matched null evenly over records, so that the targets
             # are weighted by what their owners hold. Unequal weights count for fewer targets (Kish's effective size).
             rows = np.flatnonzero(case.owner >= 0)
@@ -371,8 +422,9 @@ class _Judge:
         """Calibrate γ on one half of the targets and test it on the other, both ways."""
         confidence, correct, gammas = [], [], []
         for index, case in enumerate(self.cases):
-            rows = np.random.default_rng(case.seed).permutation(np.flatnonzero(self.members[index]))
-            combined, prior = case.scores.arrays["combined"], case.scores.arrays["log_prior"]
+            draw = np.random.default_rng((case.seed, _FOLDS))
+            rows = draw.permutation(np.flatnonzero(self.members[index]))
+            combined, prior = case.combined, case.log_prior
             for test, fit in ((rows[::2], rows[1::2]), (rows[1::2], rows[::2])):
                 if not len(fit):
                     continue
@@ -404,7 +456,7 @@ class _Judge:
             rows = np.flatnonzero(self.members[index])
             if not len(rows):
                 continue
-            combined, prior = case.scores.arrays["combined"], case.scores.arrays["log_prior"]
+            combined, prior = case.combined, case.log_prior
             belief = posterior(combined[rows], prior, fit_gamma(combined[rows], prior, case.owner[rows]))
             for row, beliefs in zip(rows, belief, strict=True):
                 owner = case.owner[row]

@@ -1,15 +1,13 @@
 """Who holds what. Written beside the record by whoever knows it; only the audit reads it."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.errors import DataError
-from fedattack.files import read_json, write_json
+from fedattack.files import read_json, read_npz, write_json
 
 HOLDINGS = "holdings.json"
 OWNERS = "owners.npz"
@@ -36,6 +34,10 @@ class Truth:
         Records ``x`` and labels ``y`` that no client holds, to measure the quality of models with.
     nodes
         Which client hides behind each node id of the record.
+    targets
+        Fingerprint of the target records that ``owners`` speaks of.
+    data
+        Fingerprint of the whole dataset, if known.
     """
 
     clients: tuple[str, ...]
@@ -44,6 +46,8 @@ class Truth:
     owners: NDArray[np.str_]
     evaluation: tuple[NDArray[np.float32], NDArray[np.int64]]
     nodes: dict[str, str]
+    targets: str
+    data: str = ""
 
 
 def write_truth(
@@ -54,10 +58,13 @@ def write_truth(
     counts: NDArray[np.int64],
     owners: list[str],
     evaluation: tuple[NDArray[np.float32], NDArray[np.int64]],
+    targets: str,
+    data: str = "",
 ) -> None:
     """Write all of :class:`Truth` but ``nodes``, which the clients themselves note with :func:`note_node`."""
     (folder / NODES).mkdir(parents=True, exist_ok=True)
-    write_json(folder / HOLDINGS, {"clients": clients, "classes": classes, "counts": counts.tolist()})
+    holdings = {"clients": clients, "classes": classes, "counts": counts.tolist(), "targets": targets, "data": data}
+    write_json(folder / HOLDINGS, holdings)
     np.savez(folder / OWNERS, owners=np.array(owners, dtype=np.str_))
     np.savez(folder / EVALUATION, x=evaluation[0], y=evaluation[1])
 
@@ -80,34 +87,25 @@ def read_truth(folder: Path) -> Truth:
     """
     hint = "without the truth a result can be computed but not judged"
     holdings = read_json(folder / HOLDINGS, DataError, hint)
-    owners = _load(folder / OWNERS, "owners")["owners"]
-    evaluation = _load(folder / EVALUATION, "x", "y")
-    nodes = {}
-    for path in sorted((folder / NODES).glob("*.json")):
-        note = read_json(path, DataError, hint)
-        nodes[str(note["node"])] = str(note["client"])
-    clients = tuple(str(name) for name in holdings["clients"])
-    unknown = sorted({*owners.tolist(), *nodes.values()} - {*clients, NOBODY})
+    owners = read_npz(folder / OWNERS, DataError, hint, "owners")["owners"]
+    evaluation = read_npz(folder / EVALUATION, DataError, hint, "x", "y")
+    notes = [read_json(path, DataError, hint) for path in sorted((folder / NODES).glob("*.json"))]
+    try:
+        truth = Truth(
+            clients=tuple(str(name) for name in holdings["clients"]),
+            classes=tuple(str(name) for name in holdings["classes"]),
+            counts=np.asarray(holdings["counts"], dtype=np.int64),
+            owners=owners,
+            evaluation=(evaluation["x"], evaluation["y"]),
+            nodes={str(note["node"]): str(note["client"]) for note in notes},
+            targets=str(holdings["targets"]),
+            data=str(holdings["data"]),
+        )
+    except (KeyError, TypeError, ValueError) as cause:
+        raise DataError(f"{folder}: {HOLDINGS} or a file of {NODES}/ lacks or misstates {cause}; {hint}") from None
+    unknown = sorted({*map(str, owners.tolist()), *truth.nodes.values()} - {*truth.clients, NOBODY})
     if unknown:
         raise DataError(f"{folder}: {', '.join(unknown)} is no client of {HOLDINGS}; the truth contradicts itself")
-    return Truth(
-        clients=clients,
-        classes=tuple(str(name) for name in holdings["classes"]),
-        counts=np.asarray(holdings["counts"], dtype=np.int64),
-        owners=owners,
-        evaluation=(evaluation["x"], evaluation["y"]),
-        nodes=nodes,
-    )
-
-
-def natural_order(names: list[str]) -> list[str]:
-    """Sort names so that client 10 comes after client 9."""
-    return sorted(names, key=lambda name: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)])
-
-
-def _load(path: Path, *names: str) -> dict[str, NDArray[Any]]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in names}
-    except (OSError, ValueError, KeyError) as cause:
-        raise DataError(f"{path} is missing or damaged ({cause})") from None
+    if truth.counts.shape != (len(truth.clients), len(truth.classes)):
+        raise DataError(f"{folder / HOLDINGS}: counts have shape {truth.counts.shape}, not clients by classes; {hint}")
+    return truth

@@ -19,11 +19,15 @@ def view_npy(data: bytes) -> NDArray[Any]:
     ``numpy.load`` copies. Flower's bytes are immutable and replaced rather than changed, also by strategies that edit
     replies in place, so that a view is as safe as a copy and costs nothing.
 
+    Bytes that are no ``.npy`` file, such as the trees that some strategies exchange, become an array of bytes.
+
     Raises
     ------
     ValueError
-        If the bytes are no array, or hold Python objects.
+        If the bytes are a damaged array, or hold Python objects.
     """
+    if not data.startswith(npy.MAGIC_PREFIX):
+        return np.frombuffer(data, dtype=np.uint8)
     stream = io.BytesIO(data)
     version = npy.read_magic(stream)
     read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0

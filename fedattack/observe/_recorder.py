@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedattack.errors import RecordError
 from fedattack.record import Exchange, RecordWriter
 from fedattack.record.format import Arrays, Protocol, Server, View
 
@@ -37,6 +38,8 @@ class Recorder:
     ----------
     final
         The latest common model that is known; kept in the record as the one after the last round.
+    run_error
+        Why the run ended early, if an observer has seen that it did.
     """
 
     def __init__(
@@ -64,11 +67,11 @@ class Recorder:
         self._writer: RecordWriter | None = None
         self._thread: threading.Thread | None = None
         self._error: str | None = None
-        self._run_error: str | None = None
+        self.run_error: str | None = None
         self.final: Arrays | None = None
 
     def open(self) -> None:
-        """Create the record, once.
+        """Create the record; once, until it is closed. A strategy that is started again gets another record.
 
         Raises
         ------
@@ -76,25 +79,37 @@ class Recorder:
             If the folder holds a record already or cannot be written: before the training starts, this is the user's
             to mend and no reason to train unrecorded.
         """
-        if self._writer is not None:
+        if self._thread is not None:
             return
         versions = {"flwr": importlib.metadata.version("flwr")}
         path = Path(time.strftime(self._out)).expanduser()
         self._writer = RecordWriter(path, versions=versions, **self._options)
+        self._queue = queue.Queue(maxsize=1)
+        self._error = self.run_error = self.final = None
         self._thread = threading.Thread(target=self._work, name="fedattack-recorder", daemon=True)
         self._thread.start()
         atexit.register(self.close)
         log.info("recording to %s", path)
 
     def put(self, exchange: Exchange) -> None:
-        """Hand over a finished round. Never raises once the record is open."""
-        self.open()
+        """Hand over a finished round; never raises."""
+        if self._thread is None and self._error is None:
+            self._open_late()
         if self._error is not None:
             return
         try:
             self._queue.put(exchange, timeout=_PATIENCE)
         except queue.Full:
             self.fail(f"round {exchange.number} could not be written within {_PATIENCE:.0f} s; the disk is too slow")
+
+    def _open_late(self) -> None:
+        """Open the record with its first round, for a strategy that is not started itself but wrapped by another."""
+        try:
+            if self._writer is not None:
+                raise RecordError("the record is closed; start the strategy again to open another")
+            self.open()
+        except RecordError as cause:
+            self.fail(str(cause))
 
     def fail(self, error: str) -> None:
         """End the recording; the run goes on."""
@@ -106,7 +121,7 @@ class Recorder:
         """Write what is pending and end the record, once; ``error`` says why the run ended early, if it did."""
         if self._thread is None or self._writer is None:
             return
-        self._run_error = error
+        self.run_error = error or self.run_error
         try:
             self._queue.put(None, timeout=_PATIENCE)
             self._thread.join(_PATIENCE)
@@ -133,6 +148,10 @@ class Recorder:
 
     def _end(self, writer: RecordWriter) -> None:
         try:
-            writer.close(final=self.final, error=self._error or self._run_error)
+            writer.close(final=self.final, error=self._error or self.run_error)
         except Exception as cause:
-            log.error("fedattack could not end the record at %s: %s", writer.path, cause)
+            self.fail(f"the model after the last round could not be written: {cause}")
+            try:
+                writer.close(error=self._error)
+            except Exception as again:
+                log.error("fedattack could not end the record at %s: %s", writer.path, again)

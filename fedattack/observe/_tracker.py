@@ -54,8 +54,9 @@ class RoundTracker:
     """Collects the training messages of a round and its replies, and hands the round over when it is finished.
 
     A round is finished when the observer says so, or when the server turns to something else: training messages of
-    another round, an evaluation, the end of the run. A reply that comes after that is late and goes into the record
-    with the next round. All methods may be called from several threads, as Flower's legacy server does.
+    another round, an evaluation with nothing pending, the end of the run. A reply that comes after that is late and
+    goes into the record with the next round. All methods may be called from several threads, as Flower's legacy server
+    does.
     """
 
     def __init__(self, recorder: Recorder, names: Sequence[str] | None = None) -> None:
@@ -65,6 +66,9 @@ class RoundTracker:
         self._number: int | None = None
         self._last = 0
         self._sent: list[_Sent] = []
+        self._unindexed: list[_Sent] = []
+        self._index: dict[str, _Sent] = {}
+        self._replies = 0
         self._overdue: dict[str, tuple[int, int]] = {}
         self._late: list[Reply] = []
         self._started = 0.0
@@ -76,18 +80,29 @@ class RoundTracker:
     def sent(self, messages: Sequence[Message]) -> None:
         """Note messages that the server sends."""
         for message in messages:
-            if message.metadata.message_type.split(".")[0] != "train":
-                self.finish()
+            kind = message.metadata.message_type.split(".")[0]
+            if kind == "evaluate":
+                if all(item.reply is not None for item in self._sent):
+                    self.finish()
                 if message.has_content() and message.content.array_records:
                     self.recorder.final = self._view_model(message.content)
-                continue
-            number = _round_number(message)
-            if number is None:
-                number = self._guess_number()
-            if number != self._number:
-                self.finish()
-                self._open(number, message.content)
-            self._sent.append(_Sent(message, self._view_model(message.content)))
+            elif kind == "train":
+                self._note(message)
+
+    def _note(self, message: Message) -> None:
+        number = _round_number(message)
+        if number is None:
+            # A server that numbers nothing goes on to the next round once it asks a node again, or has all replies.
+            node = message.metadata.dst_node_id
+            again = any(item.node == node for item in self._sent)
+            waiting = any(item.reply is None for item in self._sent)
+            number = self._last if waiting and not again else self._last + 1
+        if number != self._number:
+            self.finish()
+            self._open(number, message.content)
+        sent = _Sent(message, self._view_model(message.content))
+        self._sent.append(sent)
+        self._unindexed.append(sent)
 
     @_contained
     def replied(self, messages: Iterable[Message]) -> None:
@@ -122,7 +137,7 @@ class RoundTracker:
                 ended=time.time(),
             )
         )
-        self._late, self._sent = [], []
+        self._late, self._sent, self._unindexed, self._index = [], [], [], {}
 
     @_contained
     def ended_in(self, arrays: ArrayRecord) -> None:
@@ -154,11 +169,6 @@ class RoundTracker:
         self._models = {}
         self.recorder.final = None
 
-    def _guess_number(self) -> int:
-        """Count for a server that numbers nothing: it goes on to the next round once it has all replies."""
-        waiting = self._number is not None and any(item.reply is None for item in self._sent)
-        return self._last if waiting else self._last + 1
-
     def _view_model(self, content: RecordDict) -> Arrays | None:
         """View the sent model; messages that carry the same bytes share one view."""
         key = tuple(id(array.data) for record in content.array_records.values() for array in record.values())
@@ -167,15 +177,14 @@ class RoundTracker:
         return self._models[key] or None
 
     def _take(self, message: Message) -> None:
-        answers = message.metadata.reply_to_message_id
-        match = next((item for item in self._sent if answers and item.message.metadata.message_id == answers), None)
-        if match is None and not answers:
-            match = next((item for item in self._sent if item.node == message.metadata.src_node_id), None)
+        match = self._match(message)
         if match is not None:
             if match.reply is None:
                 match.reply = read_reply(message, str(match.node), self._names)
-                match.place = sum(item.reply is not None for item in self._sent)
+                self._replies += 1
+                match.place = self._replies
             return
+        answers = message.metadata.reply_to_message_id
         if answers in self._overdue:
             node, number = self._overdue.pop(answers)
             reply = read_reply(message, str(node), self._names)
@@ -183,6 +192,20 @@ class RoundTracker:
             self._late.append(
                 Reply(reply.node, "late", reply.arrays, reply.num_examples, reply.metrics, reason, of_round=number)
             )
+
+    def _match(self, message: Message) -> _Sent | None:
+        """Find what a reply answers. Messages get their ids when they are pushed, after they were noted."""
+        still = []
+        for item in self._unindexed:
+            if item.message.metadata.message_id:
+                self._index[item.message.metadata.message_id] = item
+            else:
+                still.append(item)
+        self._unindexed = still
+        answers = message.metadata.reply_to_message_id
+        if answers:
+            return self._index.get(answers)
+        return next((item for item in self._sent if item.node == message.metadata.src_node_id), None)
 
 
 def read_reply(message: Message, node: str, names: Sequence[str] | None = None) -> Reply:
@@ -198,7 +221,9 @@ def read_reply(message: Message, node: str, names: Sequence[str] | None = None) 
     for key, config in content.config_records.items():
         if key != _LEGACY_STATUS:
             values.update(config.items())
-    count = next((values.pop(key) for key in _COUNT_KEYS if key in values), None)
+    # A count that is no number is one more metric.
+    counted = next((key for key in _COUNT_KEYS if isinstance(values.get(key), int | float)), None)
+    count = None if counted is None else values.pop(counted)
     try:
         arrays: Mapping[str, NDArray[Any]] | None = view_records(content.array_records, names) or None
     except ValueError as cause:
@@ -220,4 +245,4 @@ def _round_number(message: Message) -> int | None:
             if isinstance(value := record.get(key), int):
                 return value
     group = message.metadata.group_id
-    return int(group) if group.isdigit() else None
+    return int(group) if group.isascii() and group.isdigit() else None

@@ -1,7 +1,8 @@
 """Observe a legacy strategy, with or without SecAgg+."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ class ObservedLegacyStrategy(Strategy):
     Notes
     -----
     A legacy strategy is not told when its run ends, so the record is closed when the process ends, or by
-    :meth:`close`.
+    :meth:`close`. An error that does not pass through the strategy is not noted in it.
     """
 
     def __init__(self, inner: Strategy, out: Path | str, *, names: Sequence[str] | None = None, **options: Any) -> None:
@@ -70,14 +71,16 @@ class ObservedLegacyStrategy(Strategy):
             If the folder holds a record already or cannot be written.
         """
         self._recorder.open()
-        return self._inner.initialize_parameters(client_manager)
+        with self._noting():
+            return self._inner.initialize_parameters(client_manager)
 
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
         """Delegate, and note who is sent which model."""
         self._recorder.open()
-        instructions = self._inner.configure_fit(server_round, parameters, client_manager)
+        with self._noting():
+            instructions = self._inner.configure_fit(server_round, parameters, client_manager)
         self._started = time.time()
         self._sent = [(_node(proxy), ins.parameters) for proxy, ins in instructions]
         self._config = dict(instructions[0][1].config) if instructions else {}
@@ -95,16 +98,21 @@ class ObservedLegacyStrategy(Strategy):
         except Exception as cause:
             # Whatever it is, it must not reach the run.
             self._recorder.fail(f"round {server_round}: {cause}")
-        parameters, metrics = self._inner.aggregate_fit(server_round, results, failures)
-        if parameters is not None:
-            self._recorder.final = view_tensors(parameters.tensors, self._names)
+        with self._noting():
+            parameters, metrics = self._inner.aggregate_fit(server_round, results, failures)
+        try:
+            if parameters is not None:
+                self._recorder.final = view_tensors(parameters.tensors, self._names)
+        except Exception as cause:
+            self._recorder.fail(f"the model after round {server_round}: {cause}")
         return parameters, metrics
 
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
         """Delegate."""
-        return self._inner.configure_evaluate(server_round, parameters, client_manager)
+        with self._noting():
+            return self._inner.configure_evaluate(server_round, parameters, client_manager)
 
     def aggregate_evaluate(
         self,
@@ -113,11 +121,22 @@ class ObservedLegacyStrategy(Strategy):
         failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
     ) -> tuple[float | None, dict[str, Scalar]]:
         """Delegate."""
-        return self._inner.aggregate_evaluate(server_round, results, failures)
+        with self._noting():
+            return self._inner.aggregate_evaluate(server_round, results, failures)
 
     def evaluate(self, server_round: int, parameters: Parameters) -> tuple[float, dict[str, Scalar]] | None:
         """Delegate."""
-        return self._inner.evaluate(server_round, parameters)
+        with self._noting():
+            return self._inner.evaluate(server_round, parameters)
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Note an error of the inner strategy, which will most likely end the run, and let it pass."""
+        try:
+            yield
+        except BaseException as cause:
+            self._recorder.run_error = f"the strategy raised {type(cause).__name__}: {cause}"
+            raise
 
     def _exchange(
         self,

@@ -35,13 +35,15 @@ class ObservedStrategy(Strategy):
 
     def __init__(self, inner: Strategy, out: Path | str, *, names: Sequence[str] | None = None, **options: Any) -> None:
         self._inner = inner
+        self._configure = inner.configure_train
+        self._aggregate = inner.aggregate_train
         self._tracker = RoundTracker(Recorder(out, **options), names)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_inner"], name)
 
     def start(self, *args: Any, **kwargs: Any) -> Result:
-        """Run the inner strategy's own ``start`` with the observed methods.
+        """Run the inner strategy's own ``start`` under observation.
 
         Raises
         ------
@@ -49,11 +51,22 @@ class ObservedStrategy(Strategy):
             Before the run starts, if the folder holds a record already or cannot be written.
         """
         self._tracker.recorder.open()
+        # The inner strategy runs itself, so that a ``start`` of its own finds its own state; only the two methods that
+        # see the messages are shadowed meanwhile.
+        own = vars(self._inner)
+        before = dict(own)
+        shadows = {"configure_train": self.configure_train, "aggregate_train": self.aggregate_train}
+        own.update(shadows)
         try:
-            result = type(self._inner).start(self, *args, **kwargs)
+            result = self._inner.start(*args, **kwargs)
         except BaseException as cause:
             self._tracker.close(error=f"the run ended with {type(cause).__name__}: {cause}")
             raise
+        finally:
+            for name in shadows:
+                own.pop(name)
+                if name in before:
+                    own[name] = before[name]
         self._tracker.close()
         return result
 
@@ -61,7 +74,7 @@ class ObservedStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Delegate, and note the messages."""
-        messages = list(self._inner.configure_train(server_round, arrays, config, grid))
+        messages = list(self._configure(server_round, arrays, config, grid))
         self._tracker.sent(messages)
         return messages
 
@@ -72,7 +85,7 @@ class ObservedStrategy(Strategy):
         replies = list(replies)
         self._tracker.replied(replies)
         self._tracker.finish()
-        arrays, metrics = self._inner.aggregate_train(server_round, replies)
+        arrays, metrics = self._aggregate(server_round, replies)
         if arrays is not None:
             self._tracker.ended_in(arrays)
         return arrays, metrics

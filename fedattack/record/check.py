@@ -67,7 +67,7 @@ def check_record(path: Path | str) -> CheckReport:
     elif record.status == "cut short":
         report.notes.append(f"the recording was cut short after {len(whole)} rounds: {record.manifest['error']}")
     indexed = {line["file"] for line in lines}
-    orphans = [f"{ROUNDS}/{file.name}" for file in sorted((record.path / ROUNDS).iterdir())]
+    orphans = [f"{ROUNDS}/{file.name}" for file in sorted((record.path / ROUNDS).glob("*"))]
     orphans = [name for name in orphans if name not in indexed]
     if orphans:
         kind = report.notes if record.status == "open" else report.problems

@@ -38,6 +38,9 @@ from fedattack.record.format import (
 )
 from fedattack.record.means import identical, weighted_mean
 
+_INTEGERS = tuple(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
+_DTYPES = frozenset(["bool", *_INTEGERS, "float16", "float32", "float64", "complex64"])
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -167,6 +170,7 @@ class RecordWriter:
         }
         try:
             (path / ROUNDS).mkdir(parents=True, exist_ok=True)
+            path.chmod(0o700)  # what the server saw of the clients is as private as the clients' data
             # Exclusive creation is what keeps two runs out of one folder.
             (path / INDEX).open("xb").close()
         except FileExistsError:
@@ -177,7 +181,6 @@ class RecordWriter:
             raise RecordError(
                 f"{path} cannot be made into a record ({cause}); choose a folder that can be written"
             ) from None
-        path.chmod(0o700)  # what the server saw of the clients is as private as the clients' data
         self._write_manifest()
 
     @property
@@ -200,7 +203,7 @@ class RecordWriter:
             _place(tensors, "aggregate", exchange.aggregate)
         if self._manifest["parameters"] is None:
             self._describe_parameters(exchange)
-        blob = save({name: np.ascontiguousarray(array) for name, array in tensors.items()})
+        blob = _encode(tensors)
         name = f"{ROUNDS}/{self._seq:06d}.safetensors"
         line = seal(
             {
@@ -223,8 +226,8 @@ class RecordWriter:
         except BaseException:
             (self.path / name).unlink(missing_ok=True)
             raise
-        self._remember(exchange)
         self._seq += 1
+        self._remember(exchange, self._seq - 1)
 
     def close(self, *, final: Arrays | None = None, error: str | None = None) -> None:
         """End the record.
@@ -239,7 +242,7 @@ class RecordWriter:
         if final is not None and error is None:
             source = self._known_source(final)
             if source is None:
-                blob = save({name: np.ascontiguousarray(array) for name, array in final.items()})
+                blob = _encode(final)
                 write_atomically(self.path / FINAL, blob)
                 source = {
                     "source": "stored",
@@ -272,8 +275,9 @@ class RecordWriter:
 
     @staticmethod
     def _place_reply(index: int, reply: Reply, tensors: dict[str, NDArray[Any]]) -> dict[str, Any]:
-        entry: dict[str, Any] = {"node": reply.node, "status": reply.status}
-        if reply.arrays is not None:
+        status, reason = _status(reply)
+        entry: dict[str, Any] = {"node": reply.node, "status": status}
+        if reply.arrays is not None and status == reply.status:
             _place(tensors, f"reply/{index}", reply.arrays)
             entry["arrays"] = list(reply.arrays)
         if reply.received is not None:
@@ -283,8 +287,8 @@ class RecordWriter:
             entry["num_examples"] = encode_metric(reply.num_examples)
         if reply.metrics:
             entry["metrics"] = {str(key): encode_metric(value) for key, value in reply.metrics.items()}
-        if reply.reason:
-            entry["reason"] = reply.reason
+        if reason:
+            entry["reason"] = reason
         if reply.of_round is not None:
             entry["of_round"] = reply.of_round
         return entry
@@ -297,17 +301,17 @@ class RecordWriter:
         self._manifest["parameters"] = [vars(Parameter.of(name, array)) for name, array in arrays.items()]
         self._write_manifest()
 
-    def _remember(self, exchange: Exchange) -> None:
+    def _remember(self, exchange: Exchange, seq: int) -> None:
         if exchange.common is not None:
-            self._last_common = (self._seq, exchange.common)
+            self._last_common = (seq, exchange.common)
         self._last_mean = None
-        usable = [reply for reply in exchange.replies if reply.status == "ok" and reply.arrays is not None]
+        usable = [reply for reply in exchange.replies if _status(reply)[0] == "ok" and reply.arrays is not None]
         if exchange.mean is None or not usable or not all(_may_weigh(reply.num_examples) for reply in usable):
             return
         replies = [reply.arrays for reply in usable if reply.arrays is not None]
         weights = [reply.num_examples for reply in usable if reply.num_examples is not None]
         if len({_layout(arrays) for arrays in replies}) == 1:
-            self._last_mean = (self._seq, exchange.mean, weighted_mean(replies, weights, exchange.mean))
+            self._last_mean = (seq, exchange.mean, weighted_mean(replies, weights, exchange.mean))
 
     def _append(self, line: str) -> None:
         with (self.path / INDEX).open("r+b") as file:
@@ -324,8 +328,21 @@ class RecordWriter:
         write_atomically(self.path / MANIFEST, (seal(self._manifest, indent=2) + "\n").encode())
 
 
+def _encode(tensors: Arrays) -> bytes:
+    # Not ascontiguousarray, which makes a scalar, such as a batch norm's counter, an array of shape (1,).
+    return save({name: np.asarray(array, order="C") for name, array in tensors.items()})
+
+
+def _status(reply: Reply) -> tuple[Status, str]:
+    """Fail a reply of a kind that safetensors lacks (text, extended precision): it is this client's trouble alone."""
+    odd = [
+        f"{name} is {array.dtype}" for name, array in (reply.arrays or {}).items() if array.dtype.name not in _DTYPES
+    ]
+    return ("failed", f"arrays that cannot be kept: {', '.join(odd)}") if odd else (reply.status, reply.reason)
+
+
 def _may_weigh(count: float | None) -> bool:
-    return count is not None and count > 0
+    return isinstance(count, int | float) and count > 0
 
 
 def _layout(arrays: Arrays) -> tuple[tuple[str, tuple[int, ...], str], ...]:

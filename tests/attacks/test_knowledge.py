@@ -31,6 +31,9 @@ def test_knowledge_survives_the_disk(tmp_path):
         ({"x": X, "y": Y + CLASSES}, f"integer labels in 0 … {CLASSES - 1}"),
         ({"x": X, "y": Y - 1}, "integer labels"),
         ({"x": X, "y": Y + 0.5}, "integer labels"),
+        ({"x": X, "y": np.float64(1)}, "as many labels as records"),
+        ({"x": X, "y": np.array(["a"] * 4)}, "not finite numbers"),
+        ({"x": X, "y": np.full(4, np.nan)}, "not finite numbers"),
     ],
 )
 def test_targets_that_do_not_fit_are_refused(tmp_path, arrays, message):

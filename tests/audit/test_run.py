@@ -1,10 +1,11 @@
 import json
 
+import numpy as np
 import pytest
 
-from fedattack.attacks import ATTACKS, read_knowledge
+from fedattack.attacks import ATTACKS, Knowledge, Targets, read_knowledge
 from fedattack.audit.run import audit_folder
-from fedattack.errors import DataError
+from fedattack.errors import DataError, FedAttackError
 from fedattack.folder import Part, find_parts
 from fedattack.record import Record
 from fedattack.report import read_findings, read_run, write_report
@@ -85,14 +86,47 @@ def test_a_killed_run_and_a_damaged_round_are_audited_with_a_note(tmp_path):
     assert "left out as damaged" in notes
 
 
-def test_truth_and_knowledge_of_different_runs_are_refused(tmp_path):
+def test_scores_of_other_targets_than_the_truth_s_are_refused(tmp_path):
+    """The same records in another order would turn a perfect attack into chance, silently."""
+    write_run(tmp_path)
+    known = read_knowledge(tmp_path / "knowledge")
+    order = np.random.default_rng(0).permutation(len(known.targets))
+    shuffled = Knowledge(model=known.model, targets=Targets(known.targets.x[order], known.targets.y[order]))
+    ATTACKS["sia"].run(Record(tmp_path / "record"), shuffled, device="cpu").save(tmp_path / "scores" / "sia.npz")
+    with pytest.raises(DataError, match="about other target records than the truth"):
+        audit_folder(tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("study.json", "[]"),
+        ("truth/holdings.json", "{}"),
+        ("truth/nodes/node0.json", "{}"),
+        ("truth/owners.npz", "PK\x03\x04 cut"),
+        ("scores/sia.npz", "PK\x03\x04 cut"),
+        ("knowledge/targets.npz", "PK\x03\x04 cut"),
+    ],
+)
+def test_damaged_files_are_refused_in_one_line(tmp_path, file, content):
     write_run(tmp_path)
     attack_all(tmp_path)
-    import numpy as np
-
-    np.savez(tmp_path / "truth" / "owners.npz", owners=np.array(["0", "1"]))
-    with pytest.raises(DataError, match="belong to different runs"):
+    (tmp_path / file).write_text(content)
+    with pytest.raises(FedAttackError) as problem:
         audit_folder(tmp_path, device="cpu")
+    assert "\n" not in str(problem.value)
+    assert (tmp_path / file).name.split(".")[0] in str(problem.value) or "nodes" in str(problem.value)
+
+
+def test_a_damaged_neighbour_costs_a_model_s_accuracy_and_nothing_else(tmp_path):
+    write_run(tmp_path, rounds=3)
+    file = tmp_path / "record" / "rounds" / "000000.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    part = Part(tmp_path, "")
+    record = Record(part.record, skip_damaged=True)
+    ATTACKS["sia"].run(record, read_knowledge(part.knowledge), device="cpu").save(part.scores("sia"))
+    audit_folder(tmp_path, device="cpu")
+    assert read_run(tmp_path)["accuracy"]["rounds"] == [2, 3]
 
 
 def test_scores_are_needed(tmp_path):

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from fedattack.attacks import Scores
+from fedattack.attacks.sia import combine_rounds
 from fedattack.audit.source import SourceCase, credits_of, fit_gamma, judge_source
 from fedattack.audit.truth import Truth
 from fedattack.errors import DataError
@@ -22,7 +23,12 @@ def case(
     losses = np.stack([np.where(np.arange(K) == named[:, None], 0.1, 1.0 + draw.random((n + null, K)))] * rounds)
     scores = Scores(
         "sia",
-        {"losses": losses, "combined": -losses[0], "log_prior": np.log(np.full(K, 1 / K))},
+        {
+            "losses": losses,
+            "combined": combine_rounds(losses),
+            "log_prior": np.log(np.full(K, 1 / K)),
+            "labels": draw.integers(CLASSES, size=n + null),
+        },
         {"clients": [f"node{index}" for index in range(K)], "rounds": list(range(1, rounds + 1))},
     )
     truth = Truth(
@@ -32,8 +38,9 @@ def case(
         owners=np.array([str(index) if index >= 0 else "" for index in owner]),
         evaluation=(np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64)),
         nodes={f"node{index}": str(index) for index in range(K)} if nodes is None else nodes,
+        targets="",
     )
-    return SourceCase(seed, scores, truth, draw.integers(CLASSES, size=n + null))
+    return SourceCase(seed, scores, truth)
 
 
 def judged(*cases: SourceCase) -> dict:
@@ -94,28 +101,66 @@ def test_the_size_prior_is_the_share_of_the_largest_client():
     assert found.baselines == {"always naming the largest client": pytest.approx(1 / K)}
 
 
-def test_success_by_labels_alone_is_told_from_memorised_records():
-    """Each client holds one of K labels, and the attack names a label's holder whether or not it knows the record."""
-    draw = np.random.default_rng(0)
-    labels = draw.integers(K, size=400)
-    losses = np.where(np.arange(K) == labels[:, None], 0.1, 1.0)[None]
-    base = case(hits=0.0)
+def by_labels(seen: int, seed: int) -> SourceCase:
+    """Clients that hold labels unequally, and an attack that names the likeliest holder of a label and no more.
+
+    Only the first ``seen`` of ten clients were ever sampled.
+    """
+    draw = np.random.default_rng(seed)
+    clients, classes, each = 10, 10, 100
+    shares = draw.dirichlet(np.full(classes, 0.3), size=clients)
+    counts = np.array([draw.multinomial(400, share) for share in shares])
+    member_labels = np.concatenate([draw.choice(classes, size=each, p=row / row.sum()) for row in counts])
+    null_labels = draw.choice(classes, size=clients * each, p=counts.sum(axis=0) / counts.sum())
+    labels = np.concatenate([member_labels, null_labels])
+    losses = 1.0 - counts[:, labels].T / 400
+    losses[:, seen:] = np.nan
+    arrays = {
+        "losses": losses[None],
+        "combined": combine_rounds(losses[None]),
+        "log_prior": np.log(np.full(clients, 1 / clients)),
+        "labels": labels,
+    }
     truth = Truth(
-        clients=base.truth.clients,
-        classes=tuple(map(str, range(K))),
-        counts=np.eye(K, dtype=np.int64) * 40,
-        owners=np.array([str(label) for label in labels[:200]] + [""] * 200),
-        evaluation=base.truth.evaluation,
-        nodes=base.truth.nodes,
+        clients=tuple(map(str, range(clients))),
+        classes=tuple(map(str, range(classes))),
+        counts=counts,
+        owners=np.array([str(client) for client in range(clients) for _ in range(each)] + [""] * clients * each),
+        evaluation=(np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64)),
+        nodes={f"node{index}": str(index) for index in range(clients)},
+        targets="",
     )
-    arrays = {"losses": losses, "combined": -losses[0], "log_prior": np.log(np.full(K, 1 / K))}
-    scores = Scores("sia", arrays, {"clients": [f"node{index}" for index in range(K)], "rounds": [1]})
-    found = judged(SourceCase(0, scores, truth, labels))
-    assert found["asr"].value == 1.0
+    facts = {"clients": [f"node{index}" for index in range(clients)], "rounds": [1]}
+    return SourceCase(seed, Scores("sia", arrays, facts), truth)
+
+
+@pytest.mark.parametrize("seen", [10, 5, 3])
+def test_success_by_labels_alone_is_told_from_memorised_records(seen):
+    """Also when some clients were never sampled: their records are on neither side of the comparison."""
+    found = judged(*[by_labels(seen, seed) for seed in range(4)])
     assert found["asr"].verdict == "leak"
     beyond = found["asr-beyond-labels"]
-    assert beyond.null["value"] == 1.0
+    assert beyond.null["value"] == pytest.approx(beyond.value, abs=0.04)
     assert beyond.verdict == "no evidence"
+
+
+def test_a_restarted_client_does_not_compete_with_itself():
+    """A SuperNode that comes back has another id: its two nodes are one client."""
+    single = case(hits=0.8, rounds=2)
+    losses = single.scores.arrays["losses"]
+    split = np.concatenate([losses, np.full((*losses.shape[:2], 1), np.nan)], axis=-1)
+    split[1, :, K], split[1, :, 0] = split[1, :, 0], np.nan
+    arrays = {
+        **single.scores.arrays,
+        "losses": split,
+        "combined": combine_rounds(split),
+        "log_prior": np.log(np.full(K + 1, 1 / (K + 1))),
+    }
+    facts = {**single.scores.facts, "clients": [*single.scores.facts["clients"], "node0-again"]}
+    truth = Truth(**{**vars(single.truth), "nodes": {**single.truth.nodes, "node0-again": "0"}})
+    again = judged(SourceCase(0, Scores("sia", arrays, facts), truth))["asr"]
+    assert again.value == judged(single)["asr"].value
+    assert again.chance == pytest.approx(1 / K)
 
 
 def test_memorised_records_are_a_leak_beyond_labels():
@@ -144,9 +189,8 @@ def test_owners_that_were_never_sampled_are_left_out_rather_than_missed():
     whole = case(hits=1.0)
     losses = whole.scores.arrays["losses"].copy()
     losses[:, :, 0] = np.nan
-    combined = -losses[0]
-    arrays = {**whole.scores.arrays, "losses": losses, "combined": combined}
-    found = judged(SourceCase(0, Scores("sia", arrays, whole.scores.facts), whole.truth, whole.labels))["asr"]
+    arrays = {**whole.scores.arrays, "losses": losses, "combined": combine_rounds(losses)}
+    found = judged(SourceCase(0, Scores("sia", arrays, whole.scores.facts), whole.truth))["asr"]
     assert found.n == 160
     assert found.value == 1.0
     assert found.chance == pytest.approx(1 / (K - 1))
@@ -167,9 +211,10 @@ def test_the_order_of_targets_and_clients_does_not_matter():
             **original.scores.arrays,
             "losses": original.scores.arrays["losses"][:, order],
             "combined": original.scores.arrays["combined"][order],
+            "labels": original.scores.arrays["labels"][order],
         },
         original.scores.facts,
     )
     truth = Truth(**{**vars(original.truth), "owners": original.truth.owners[order]})
-    shuffled = SourceCase(0, scores, truth, original.labels[order])
+    shuffled = SourceCase(0, scores, truth)
     assert judged(shuffled)["asr"].value == judged(original)["asr"].value

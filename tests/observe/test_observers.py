@@ -5,10 +5,12 @@ import random
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
+from flwr.client import Client, NumPyClient
 from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
 from flwr.common import parameters_to_ndarrays
 from flwr.server import LegacyContext, ServerConfig
+from flwr.server.strategy import DifferentialPrivacyServerSideFixedClipping as LegacyDpWrapper
 from flwr.server.strategy import FedAvg as LegacyFedAvg
 from flwr.server.strategy import FedMedian as LegacyFedMedian
 from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
@@ -64,7 +66,7 @@ def test_message_run_ends_in_the_same_model_bit_for_bit(strategy, observer, tmp_
     got = run_message(strategy, observer, tmp_path / "record")
     assert list(got) == list(expected)
     for name in expected:
-        assert got[name].dtype == expected[name].dtype
+        assert (got[name].dtype, got[name].shape) == (expected[name].dtype, expected[name].shape)
         assert got[name].tobytes() == expected[name].tobytes()
     record = Record(tmp_path / "record")
     assert [item.number for item in record] == list(range(1, ROUNDS + 1))
@@ -91,6 +93,7 @@ def test_message_record_holds_what_the_clients_sent(observer, tmp_path):
                 continue
             expected = apps.train(list(common.values()), partition, item.number)
             for array, (name, sent) in zip(expected, seen.arrays.items(), strict=True):
+                assert sent.shape == np.shape(array), name
                 assert sent.tobytes() == np.asarray(array).tobytes(), name
             assert seen.num_examples == 10 + 3 * partition
             assert seen.metrics == {"train-loss": 0.5 + partition}
@@ -169,15 +172,90 @@ def run_workflow(strategy, fit_workflow=None, client=None, rounds: int = ROUNDS,
     app(LocalGrid(client or ClientApp(client_fn=apps.client_fn), NODES, drop), context())
 
 
-def test_legacy_workflow_is_bit_identical(tmp_path):
-    plain: dict = {}
-    run_workflow(apps.legacy_fedavg(plain))
-    observed: dict = {}
-    strategy = ObservedLegacyStrategy(apps.legacy_fedavg(observed), tmp_path / "record")
+class LegacyDp(LegacyDpWrapper):
+    """Flower's legacy DP wrapper around a strategy; its noise comes from NumPy's global generator."""
+
+    def __init__(self, results):
+        super().__init__(apps.legacy_fedavg(results), 0.5, 0.2, NODES)
+        self.results = results
+
+    def aggregate_fit(self, server_round, results, failures):
+        parameters, metrics = super().aggregate_fit(server_round, results, failures)
+        self.results["final"] = parameters
+        return parameters, metrics
+
+
+@pytest.mark.parametrize(
+    "make",
+    [apps.legacy_fedavg, lambda results: apps.legacy_fedavg(results, LegacyFedMedian), LegacyDp],
+    ids=["FedAvg", "FedMedian", "DP"],
+)
+def test_legacy_workflow_is_bit_identical(make, tmp_path):
+    finals = []
+    for observed in (False, True):
+        results: dict = {}
+        np.random.seed(3)  # noqa: NPY002
+        strategy = make(results)
+        if observed:
+            strategy = ObservedLegacyStrategy(strategy, tmp_path / "record")
+        run_workflow(strategy)
+        finals.append(results["final"].tensors)
+    strategy.close()
+    assert finals[0] == finals[1]
+    record = Record(tmp_path / "record")
+    assert len(record) == ROUNDS
+    assert [seen.status for seen in record.rounds[1].observations].count("failed") == 1
+
+
+def test_a_legacy_fedavg_s_common_model_is_not_kept_twice(tmp_path):
+    strategy = ObservedLegacyStrategy(apps.legacy_fedavg({}), tmp_path / "record")
     run_workflow(strategy)
     strategy.close()
-    assert plain["final"].tensors == observed["final"].tensors
     assert [item._entry["common"]["source"] for item in Record(tmp_path / "record")] == ["stored"] + ["mean"] * 3
+
+
+def test_a_legacy_strategy_that_raises_leaves_a_record_that_says_so(tmp_path):
+    class Raising(LegacyFedAvg):
+        def aggregate_fit(self, server_round, results, failures):
+            if server_round == 2:
+                raise RuntimeError("the strategy broke")
+            return super().aggregate_fit(server_round, results, failures)
+
+    strategy = ObservedLegacyStrategy(apps.legacy_fedavg({}, Raising), tmp_path / "record")
+    with pytest.raises(RuntimeError, match="the strategy broke"):
+        run_workflow(strategy)
+    strategy.close()
+    record = Record(tmp_path / "record")
+    assert record.status == "cut short"
+    assert "the strategy broke" in record.manifest["error"]
+    assert len(record) == 2
+
+
+def test_tensors_that_are_no_arrays_are_recorded_as_bytes(tmp_path):
+    """Strategies for trees exchange JSON in place of arrays."""
+    from flwr.common import Parameters
+
+    class Trees(LegacyFedAvg):
+        def aggregate_fit(self, server_round, results, failures):
+            return Parameters([b'{"trees": %d}' % server_round], "json"), {}
+
+    start = Parameters([b'{"trees": 0}'], "json")
+    strategy = ObservedLegacyStrategy(Trees(initial_parameters=start, min_fit_clients=2), tmp_path / "record")
+    trees = ClientApp(client_fn=lambda context: TreesClient())
+    run_workflow(strategy, client=trees, drop=lambda *_: None)
+    strategy.close()
+    record = Record(tmp_path / "record")
+    assert bytes(record.rounds[1].common["0"]) == b'{"trees": 1}'
+    assert record.status == "complete"
+
+
+class TreesClient(Client):
+    """Answers with bytes."""
+
+    def fit(self, ins):
+        from flwr.common import Code, FitRes, Parameters, Status
+
+        return FitRes(Status(Code.OK, ""), Parameters([b'{"trees": 9}'], "json"), 3, {})
 
 
 def test_secagg_is_recorded_in_the_aggregate_view_and_refused_in_the_individual_one(tmp_path):
@@ -310,3 +388,116 @@ def test_a_crashed_run_leaves_its_rounds_and_says_why(tmp_path):
     assert [item.number for item in record] == [1, 2, 3]
     assert record.status == "cut short"
     assert "the strategy broke" in record.manifest["error"]
+
+
+def test_a_strategy_with_a_start_of_its_own_keeps_its_state(tmp_path):
+    class Saving(FedAvg):
+        best = 0
+
+        def start(self, *args, **kwargs):
+            self.best = 42
+            return super().start(*args, **kwargs)
+
+        def aggregate_train(self, server_round, replies):
+            assert self.best == 42
+            return super().aggregate_train(server_round, replies)
+
+    inner = Saving()
+    run_message(lambda: inner, "strategy", tmp_path / "record")
+    assert len(Record(tmp_path / "record")) == ROUNDS
+    assert "configure_train" not in vars(inner)
+    assert "aggregate_train" not in vars(inner)
+
+
+def test_a_strategy_wrapped_by_another_still_records(tmp_path):
+    inner = ObservedStrategy(FedAvg(), tmp_path / "record")
+    run_message(
+        lambda: DifferentialPrivacyServerSideFixedClipping(inner, 0.5, 0.2, NODES), None, None, drop=lambda *_: None
+    )
+    inner._tracker.close()
+    assert len(Record(tmp_path / "record")) == ROUNDS
+
+
+def test_starting_twice_into_one_folder_is_refused_before_training(tmp_path):
+    strategy = ObservedStrategy(FedAvg(), tmp_path / "record")
+    run_message(lambda: strategy, None, None)
+    with pytest.raises(RecordError, match="holds a record already"):
+        run_message(lambda: strategy, None, None)
+    assert check_record(tmp_path / "record").whole
+
+
+def push_and_pull(tmp_path, rounds, drop=lambda *_: None, *, number=True, between=None, chunks=1):
+    """A server that pushes and pulls itself."""
+    from flwr.app import Array, ArrayRecord, ConfigRecord
+
+    app = ServerApp()
+
+    @app.main()
+    def main(grid, ctx):
+        for server_round in range(1, rounds + 1):
+            nodes = list(grid.get_node_ids())
+            size = -(-len(nodes) // chunks)
+            for part in range(chunks):
+                arrays = ArrayRecord({name: Array(array) for name, array in apps.initial_arrays().items()})
+                config = ConfigRecord({"server-round" if number else "step": server_round})
+                content = RecordDict({"arrays": arrays, "config": config})
+                group = str(server_round) if number else ""
+                ids = list(
+                    grid.push_messages(
+                        [
+                            grid.create_message(content, "train", node, group)
+                            for node in nodes[part * size : (part + 1) * size]
+                        ]
+                    )
+                )
+                if between:
+                    grid.push_messages([grid.create_message(RecordDict(), between, nodes[0], "")])
+                grid.pull_messages(ids)
+
+    client = apps.message_client if number else unnumbered_client
+    ObservedServerApp(app, tmp_path / "record")(LocalGrid(client, NODES, drop), context())
+    return Record(tmp_path / "record")
+
+
+unnumbered_client = ClientApp()
+
+
+@unnumbered_client.train()
+def _train_without_number(message: Message, ctx: Context) -> Message:
+    return Message(RecordDict({"arrays": message.content["arrays"]}), reply_to=message)
+
+
+@unnumbered_client.query()
+@apps.message_client.query()
+def _query(message: Message, ctx: Context) -> Message:
+    return Message(RecordDict(), reply_to=message)
+
+
+def test_a_server_that_numbers_nothing_still_has_rounds(tmp_path):
+    silent = lambda message, index: "silent" if index == 2 else None  # noqa: E731
+    record = push_and_pull(tmp_path, 5, silent, number=False)
+    assert [item.number for item in record] == [1, 2, 3, 4, 5]
+    assert [len(item.participants) for item in record] == [NODES - 1] * 5
+
+
+def test_a_query_in_between_does_not_end_a_round(tmp_path):
+    record = push_and_pull(tmp_path, 3, between="query")
+    assert [len(item.participants) for item in record] == [NODES] * 3
+
+
+def test_a_round_sent_in_parts_is_one_round(tmp_path):
+    record = push_and_pull(tmp_path, 3, chunks=2)
+    assert [(item.number, len(item.participants)) for item in record] == [(1, NODES), (2, NODES), (3, NODES)]
+
+
+def test_a_client_that_cannot_evaluate_fails_over_the_bridge_as_in_the_legacy_api(tmp_path):
+    class TrainOnly(apps.TrainingClient):
+        evaluate = NumPyClient.evaluate
+
+    client = ClientApp(
+        client_fn=lambda context: TrainOnly(context.node_config["partition-id"]).to_client(),
+        mods=[numpy_client_bridge],
+    )
+    results: dict = {}
+    apps.message_server(FedAvg, 2, results)(LocalGrid(client, NODES), context())
+    assert results["final"]

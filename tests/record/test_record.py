@@ -20,7 +20,9 @@ from tests.record.conftest import exchange, model
 
 
 def equal(left, right) -> bool:
-    return list(left) == list(right) and all(left[name].tobytes() == right[name].tobytes() for name in left)
+    return list(left) == list(right) and all(
+        left[name].tobytes() == right[name].tobytes() and left[name].shape == right[name].shape for name in left
+    )
 
 
 def test_what_was_written_is_read_back_bit_for_bit(folder):
@@ -84,6 +86,29 @@ def test_odd_metrics_and_a_client_of_another_shape_are_kept_as_they_came(tmp_pat
     assert np.isnan(seen.arrays["w"]).all()
     with pytest.raises(RecordError, match=r"w: expected shape \(3,\), got shape \(2, 2\)"):
         seen.update()
+
+
+def test_one_odd_reply_costs_itself_alone(tmp_path):
+    """Scalars keep their shape; text is failed with a reason; a count that is no number does not weigh."""
+    scalar = {"w": np.zeros(2, dtype=np.float32), "bn.num_batches_tracked": np.array(3)}
+    replies = [
+        Reply("good", "ok", scalar, 5),
+        Reply("text", "ok", {"w": np.array(["a", "b"])}, 5),
+        Reply("strange", "ok", scalar, [5, 5]),
+    ]
+    writer = RecordWriter(tmp_path / "record")
+    for number in (1, 2, 3):
+        writer.write(Exchange(number, scalar, replies, mean="message"))
+    writer.close(final=scalar)
+    record = Record(tmp_path / "record")
+    assert len(record) == 3
+    good, text, strange = record.rounds[1].observations
+    assert good.arrays["bn.num_batches_tracked"].shape == ()
+    assert (text.status, text.arrays) == ("failed", None)
+    assert "w is <U1" in text.reason
+    assert strange.num_examples == [5, 5]
+    assert equal(record.final, scalar)
+    assert check_record(tmp_path / "record").whole
 
 
 def test_projection_keeps_sums_and_participants_and_nothing_of_single_clients(folder, tmp_path):
