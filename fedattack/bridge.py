@@ -58,7 +58,7 @@ def numpy_client_bridge(message: Message, context: Context, call_next: ClientApp
     status = reply.content.config_records[f"{legacy.res}.status"]
     if status["code"] != Code.OK.value:
         # The Message API has no status beside a content: a client that cannot (one without `evaluate`, say) fails.
-        reason = f"status {status['code']}: {status['message']!r}"
+        reason = ": ".join(str(part) for part in ("status", status["code"], status["message"]))
         return Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=message)
     reply.content = _to_message_api(reply.content, legacy, names)
     return reply
