@@ -185,7 +185,7 @@ def _provenance(study: Mapping[str, Any], records: Sequence[Record], setting: Ma
 
 def _fingerprint(record: Record) -> str:
     """Hash the index, which holds the hash of every round."""
-    return hashlib.sha256(b"".join(item.file.sha256.encode() for item in record)).hexdigest()
+    return hashlib.sha256(b"".join(item.file.xxh3.encode() for item in record)).hexdigest()
 
 
 def _threat_model(record: Record, attacks: Sequence[Attack], knowledge: Knowledge) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """Read a record: lazily, round by round, verified before use."""
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
@@ -27,15 +27,18 @@ from fedattack.record.format import (
     unseal,
 )
 from fedattack.record.means import weighted_mean
+from fedattack.record.tensors import checksum
+
+_BLOCK = 1 << 18
 
 
 class TensorFile:
     """A round's arrays on disk, memory-mapped, checked against the index before the first one is read."""
 
-    def __init__(self, path: Path, size: int, sha256: str) -> None:
+    def __init__(self, path: Path, size: int, xxh3: str) -> None:
         self.path = path
+        self.xxh3 = xxh3
         self._size = size
-        self.sha256 = sha256
         self._verified = False
 
     def verify(self) -> None:
@@ -48,14 +51,16 @@ class TensorFile:
         """
         try:
             size = self.path.stat().st_size
+            digest = xxhash.xxh3_128()
             with self.path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
+                while block := file.read(_BLOCK):
+                    digest.update(block)
         except OSError as cause:
             raise RecordError(f"{self.path} is in the record's index but cannot be read ({cause.strerror})") from None
-        if size != self._size or digest != self.sha256:
+        if size != self._size or digest.hexdigest() != self.xxh3:
             raise RecordError(
-                f"{self.path} does not match its checksum (expected {self._size} bytes, sha256 {self.sha256[:12]}…, "
-                f"got {size} bytes, {digest[:12]}…); the file was changed or damaged"
+                f"{self.path} does not match its checksum (expected {self._size} bytes, {self.xxh3[:12]}…, got {size} "
+                f"bytes, {digest.hexdigest()[:12]}…); the file was changed or damaged"
             )
 
     def read(self, name: str) -> NDArray[Any]:
@@ -161,7 +166,7 @@ class Round:
         self.number: int = entry["round"]
         self.seq: int = entry["seq"]
         self.config: dict[str, Any] = {key: decode_metric(value) for key, value in entry["config"].items()}
-        self.file = TensorFile(record.path / entry["file"], entry["bytes"], entry["sha256"])
+        self.file = TensorFile(record.path / entry["file"], entry["bytes"], entry["xxh3"])
 
     @property
     def where(self) -> str:
@@ -270,7 +275,7 @@ class Record:
         if source is None:
             return None
         stored = source["source"] == "stored"
-        file = TensorFile(self.path / FINAL, source["bytes"], source["sha256"]) if stored else None
+        file = TensorFile(self.path / FINAL, source["bytes"], source["xxh3"]) if stored else None
         return self.resolve(source, "", file)
 
     def resolve(self, source: Mapping[str, Any] | None, prefix: str, file: TensorFile | None) -> Arrays | None:
@@ -286,7 +291,13 @@ class Record:
             return origin.common
         usable = [item for item in origin.observations if item.status == "ok" and item.arrays is not None]
         replies = (item.arrays for item in usable if item.arrays is not None)
-        return weighted_mean(replies, [item.num_examples or 0 for item in usable], source["recipe"])
+        mean = weighted_mean(replies, [item.num_examples or 0 for item in usable], source["recipe"])
+        if checksum(mean.values()) != source["xxh3"]:
+            raise RecordError(
+                f"{origin.where}: the mean of its replies is not the common model that followed; this build of NumPy "
+                "rounds otherwise than the one that recorded"
+            )
+        return mean
 
     def common_after(self, seq: int) -> Arrays | None:
         """Return the common model after exchange ``seq``: the next one's model, or the final one."""

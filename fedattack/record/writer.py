@@ -1,6 +1,5 @@
 """Write a record: append-only, one round at a time, each whole or absent."""
 
-import hashlib
 import os
 import platform
 import time
@@ -12,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import save
 
 from fedattack import __version__
 from fedattack.errors import RecordError
@@ -36,10 +34,8 @@ from fedattack.record.format import (
     encode_metric,
     seal,
 )
-from fedattack.record.means import identical, weighted_mean
-
-_INTEGERS = tuple(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
-_DTYPES = frozenset(["bool", *_INTEGERS, "float16", "float32", "float64", "complex64"])
+from fedattack.record.means import identical, sample, weighted_mean
+from fedattack.record.tensors import DTYPES, checksum, write_tensors
 
 
 @dataclass(frozen=True)
@@ -203,26 +199,26 @@ class RecordWriter:
             _place(tensors, "aggregate", exchange.aggregate)
         if self._manifest["parameters"] is None:
             self._describe_parameters(exchange)
-        blob = _encode(tensors)
         name = f"{ROUNDS}/{self._seq:06d}.safetensors"
-        line = seal(
-            {
-                "seq": self._seq,
-                "round": exchange.number,
-                "file": name,
-                "bytes": len(blob),
-                "sha256": hashlib.sha256(blob).hexdigest(),
-                "config": {str(key): encode_metric(value) for key, value in exchange.config.items()},
-                "common": common,
-                "replies": replies,
-                "aggregate": list(exchange.aggregate) if exchange.aggregate is not None else None,
-                "started": _stamp(exchange.started),
-                "ended": _stamp(exchange.ended),
-            }
-        )
+        size, digest = write_tensors(self.path / name, tensors)
         try:
-            write_atomically(self.path / name, blob)
-            self._append(line)
+            self._append(
+                seal(
+                    {
+                        "seq": self._seq,
+                        "round": exchange.number,
+                        "file": name,
+                        "bytes": size,
+                        "xxh3": digest,
+                        "config": {str(key): encode_metric(value) for key, value in exchange.config.items()},
+                        "common": common,
+                        "replies": replies,
+                        "aggregate": list(exchange.aggregate) if exchange.aggregate is not None else None,
+                        "started": _stamp(exchange.started),
+                        "ended": _stamp(exchange.ended),
+                    }
+                )
+            )
         except BaseException:
             (self.path / name).unlink(missing_ok=True)
             raise
@@ -242,14 +238,8 @@ class RecordWriter:
         if final is not None and error is None:
             source = self._known_source(final)
             if source is None:
-                blob = _encode(final)
-                write_atomically(self.path / FINAL, blob)
-                source = {
-                    "source": "stored",
-                    "names": list(final),
-                    "bytes": len(blob),
-                    "sha256": hashlib.sha256(blob).hexdigest(),
-                }
+                size, digest = write_tensors(self.path / FINAL, final)
+                source = {"source": "stored", "names": list(final), "bytes": size, "xxh3": digest}
             self._manifest["final"] = source
         self._manifest["status"] = "complete" if error is None else "cut short"
         self._manifest["error"] = error
@@ -267,8 +257,10 @@ class RecordWriter:
         return source
 
     def _known_source(self, arrays: Arrays) -> dict[str, Any] | None:
-        if self._last_mean is not None and identical(arrays, self._last_mean[2]):
-            return {"source": "mean", "of": self._last_mean[0], "recipe": self._last_mean[1]}
+        if self._last_mean is not None and all(array.dtype.name in DTYPES for array in arrays.values()):
+            seq, recipe, sampled = self._last_mean
+            if identical(sample(arrays), sampled):
+                return {"source": "mean", "of": seq, "recipe": recipe, "xxh3": checksum(arrays.values())}
         if self._last_common is not None and identical(arrays, self._last_common[1]):
             return {"source": "same", "as": self._last_common[0]}
         return None
@@ -311,7 +303,8 @@ class RecordWriter:
         replies = [reply.arrays for reply in usable if reply.arrays is not None]
         weights = [reply.num_examples for reply in usable if reply.num_examples is not None]
         if len({_layout(arrays) for arrays in replies}) == 1:
-            self._last_mean = (seq, exchange.mean, weighted_mean(replies, weights, exchange.mean))
+            sampled = weighted_mean((sample(arrays) for arrays in replies), weights, exchange.mean)
+            self._last_mean = (seq, exchange.mean, sampled)
 
     def _append(self, line: str) -> None:
         with (self.path / INDEX).open("r+b") as file:
@@ -328,16 +321,9 @@ class RecordWriter:
         write_atomically(self.path / MANIFEST, (seal(self._manifest, indent=2) + "\n").encode())
 
 
-def _encode(tensors: Arrays) -> bytes:
-    # Not ascontiguousarray, which makes a scalar, such as a batch norm's counter, an array of shape (1,).
-    return save({name: np.asarray(array, order="C") for name, array in tensors.items()})
-
-
 def _status(reply: Reply) -> tuple[Status, str]:
     """Fail a reply of a kind that safetensors lacks (text, extended precision): it is this client's trouble alone."""
-    odd = [
-        f"{name} is {array.dtype}" for name, array in (reply.arrays or {}).items() if array.dtype.name not in _DTYPES
-    ]
+    odd = [f"{name} is {array.dtype}" for name, array in (reply.arrays or {}).items() if array.dtype.name not in DTYPES]
     return ("failed", f"arrays that cannot be kept: {', '.join(odd)}") if odd else (reply.status, reply.reason)
 
 

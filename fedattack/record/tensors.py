@@ -1,0 +1,92 @@
+"""Write a safetensors file without copying the arrays, and hash what was written on the way."""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from fedattack.files import sync_folder
+from fedattack.record.format import Arrays
+
+# The format's names of NumPy's types; an array of any other type cannot be kept.
+DTYPES = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "uint16": "U16",
+    "int16": "I16",
+    "float16": "F16",
+    "uint32": "U32",
+    "int32": "I32",
+    "float32": "F32",
+    "uint64": "U64",
+    "int64": "I64",
+    "float64": "F64",
+    "complex64": "C64",
+}
+
+
+def write_tensors(path: Path, tensors: Arrays) -> tuple[int, str]:
+    """Write ``tensors`` to ``path``, whole or not at all; returns the file's size and XXH3 checksum.
+
+    The safetensors library copies every array three times, partly while it holds Python's global lock, and the file
+    would then have to be read again for its checksum. With a model of a million parameters and ten clients that was a
+    quarter of a round's time; this is a tenth of that. The file is the library's format, and the library reads it.
+
+    Raises
+    ------
+    OSError
+        If the disk is full or the folder cannot be written; the partial file is removed first.
+    """
+    # Wide types first, so that every array starts at a multiple of its width.
+    ordered = dict(sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize))
+    header: dict[str, Any] = {}
+    offset = 0
+    for name, array in ordered.items():
+        end = offset + array.nbytes
+        header[name] = {"dtype": DTYPES[array.dtype.name], "shape": list(array.shape), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        digest = xxhash.xxh3_128()
+        with os.fdopen(handle, "wb", buffering=0) as file:
+            parts: list[bytes | memoryview] = [len(text).to_bytes(8, "little") + text]
+            parts += map(raw_bytes, ordered.values())
+            for part in parts:
+                _write_all(file.fileno(), part)
+                digest.update(part)
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+    return 8 + len(text) + offset, digest.hexdigest()
+
+
+def raw_bytes(array: NDArray[Any]) -> memoryview:
+    """View an array's bytes in C order and little endian; copies only an array that is neither."""
+    plain = np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
+    return plain.reshape(-1).view(np.uint8).data
+
+
+def checksum(arrays: Iterable[NDArray[Any]]) -> str:
+    """Hash the bytes of some arrays, one after the other."""
+    digest = xxhash.xxh3_128()
+    for array in arrays:
+        digest.update(raw_bytes(array))
+    return digest.hexdigest()
+
+
+def _write_all(descriptor: int, data: bytes | memoryview) -> None:
+    view = memoryview(data)
+    while len(view):
+        view = view[os.write(descriptor, view) :]
