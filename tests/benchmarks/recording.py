@@ -14,8 +14,8 @@ from pathlib import Path
 from fedattack.launch import Simulator
 
 CLIENTS = 10
-BLOCKS = 6
-ROUNDS = 6
+BLOCKS = 8
+ROUNDS = 8
 
 PYPROJECT = """
 [project]
