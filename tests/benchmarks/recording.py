@@ -103,10 +103,11 @@ def main(grid, context):
     model = nn.Sequential(nn.Linear(784, 1258), nn.ReLU(), nn.Linear(1258, 10))
     arrays = ArrayRecord(model.state_dict())
     out = Path(config["out"])
-    times, memory = {"plain": [], "observed": []}, []
+    times, memory = {"plain": [], "observed": []}, {"plain": 0, "observed": 0}
     for block in range(int(config["blocks"])):
         # Which comes first alternates, so that a machine that slows down harms both alike.
         for kind in (("plain", "observed"), ("observed", "plain"))[block % 2]:
+            before = rss()
             strategy = inner = Timed(fraction_evaluate=0.0, min_train_nodes=n, min_available_nodes=n)
             inner.times = []
             if kind == "observed":
@@ -115,7 +116,8 @@ def main(grid, context):
             marks = inner.times
             # The first round of the run starts Ray's actors; the last round's end is not marked.
             times[kind] += [b - a for a, b in zip(marks, marks[1:])][1 if block == 0 else 0 :]
-        memory.append(rss())
+            if block > 1:
+                memory[kind] += rss() - before
     size = sum(array.data.__len__() for array in arrays.values())
     (out / "times.json").write_text(json.dumps({"times": times, "memory": memory, "model": size}))
 """
@@ -140,11 +142,12 @@ def main() -> None:
             rounds = [len((path / "rounds.jsonl").read_text().splitlines()) for path in out.glob("record-*")]
             arrived = sum(rounds) * CLIENTS * result["model"]
             written = sum(file.stat().st_size for path in out.glob("record-*") for file in path.rglob("*.*"))
-            growth = result["memory"][-1] - result["memory"][1]
+            growth = {kind: f"{value / 1e6:+.1f} MB" for kind, value in result["memory"].items()}
+            blocks = f"{BLOCKS - 2} blocks of {ROUNDS} rounds"
             print(f"{what}: {result['model'] / 4e6:.2f}M parameters, {CLIENTS} clients, {len(rounds)} records")
             print(f"  median round: {plain:.3f} s without, {observed:.3f} s with, ratio {observed / plain:.3f}")
             print(f"  written: {written / arrived:.4f} times the {arrived / 1e6:.0f} MB that arrived")
-            print(f"  server memory from block 2 to {BLOCKS}: {growth / 1e6:+.1f} MB")
+            print(f"  server memory over {blocks}: {growth['plain']} without, {growth['observed']} with")
             sys.stdout.flush()
 
 

@@ -22,6 +22,7 @@ def shoot(browser, page: Path, picture: Path, *, width: int, height: int | None 
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
     size = {"width": width, "height": height or 1000, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
     browser.get(page.absolute().as_uri())
     options = {"format": "png", "captureBeyondViewport": height is None}
     if height is None:
@@ -44,7 +45,7 @@ def main() -> None:
             run = Path(name) / "quickstart"
             subprocess.run([sys.executable, "-m", "fedattack", "audit", "quickstart", "--out", str(run)], check=True)
             README_PICTURE.parent.mkdir(exist_ok=True)
-            shoot(browser, run / "report.html", README_PICTURE, width=1200, height=1120)
+            shoot(browser, run / "report.html", README_PICTURE, width=1200, height=720)
             print(README_PICTURE)
         finally:
             browser.quit()
