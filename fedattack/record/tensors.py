@@ -89,7 +89,7 @@ def checksum(arrays: Iterable[NDArray[Any]]) -> str:
 
 
 def _drop_from_cache(descriptor: int) -> None:
-    """Give the page cache back: nobody reads a round while the training goes on, which has better use for the memory."""
+    """Give the page cache back: nobody reads a round while the training goes on, which can use the memory."""
     with contextlib.suppress(OSError, AttributeError):
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
