@@ -37,18 +37,23 @@ def _growing(class_name: str) -> Callable[[_Request], Partitioner]:
     return build
 
 
-def _dirichlet(request: _Request) -> Partitioner:
-    from flwr_datasets.partitioner import DirichletPartitioner
+def _dirichlet(*, balanced: bool) -> Callable[[_Request], Partitioner]:
+    """Return a builder for Dirichlet partitions."""
 
-    return DirichletPartitioner(
-        num_partitions=request.clients,
-        partition_by="label",
-        alpha=request.alpha,
-        min_partition_size=request.min_size,
-        self_balancing=False,
-        shuffle=False,
-        seed=request.seed,
-    )
+    def build(request: _Request) -> Partitioner:
+        from flwr_datasets.partitioner import DirichletPartitioner
+
+        return DirichletPartitioner(
+            num_partitions=request.clients,
+            partition_by="label",
+            alpha=request.alpha,
+            min_partition_size=request.min_size,
+            self_balancing=balanced,
+            shuffle=False,
+            seed=request.seed,
+        )
+
+    return build
 
 
 def _by_size(request: _Request) -> Partitioner:
@@ -59,7 +64,8 @@ def _by_size(request: _Request) -> Partitioner:
 
 SCHEMES: Mapping[str, Callable[[_Request], Partitioner]] = {
     "iid": _growing("IidPartitioner"),
-    "dirichlet": _dirichlet,
+    "dirichlet": _dirichlet(balanced=False),
+    "dirichlet-balanced": _dirichlet(balanced=True),
     "linear": _growing("LinearPartitioner"),
     "square": _growing("SquarePartitioner"),
     "exponential": _growing("ExponentialPartitioner"),
@@ -86,12 +92,14 @@ def partition(
         Labels of the records.
     scheme : str
         A name in :data:`SCHEMES`: ``iid`` (equal sizes), ``dirichlet`` (each class is divided by a draw from
-        Dirichlet(alpha), so a small alpha gives clients of few classes), ``linear``, ``square`` and ``exponential``
-        (client i gets a share in proportion to i, i squared, e to the i), ``size`` (the sizes given).
+        Dirichlet(alpha), so a small alpha gives clients of few classes), ``dirichlet-balanced`` (likewise, but a client
+        that has its even share of all records gets no further class, as in the code of many papers that say Dirichlet),
+        ``linear``, ``square`` and ``exponential`` (client i gets a share in proportion to i, i squared, e to the i),
+        ``size`` (the sizes given).
     clients : int
         Number of clients.
     alpha : float
-        Concentration of ``dirichlet``, above 0. Other schemes do not use it.
+        Concentration of ``dirichlet`` and ``dirichlet-balanced``, above 0. Other schemes do not use it.
     seed : int
         Decides which records go where.
     sizes : sequence of int, optional
@@ -143,7 +151,7 @@ def partition(
         sizes=tuple(int(size) for size in sizes or ()),
         min_size=min_size,
     )
-    how = f"{scheme!r} with alpha {alpha}" if scheme == "dirichlet" else f"{scheme!r}"
+    how = f"{scheme!r} with alpha {alpha}" if scheme.startswith("dirichlet") else f"{scheme!r}"
     refusal = (
         f"cannot divide {records} records among {clients} clients by {how} so that each gets at least {min_size}; use "
         "fewer clients, more records, or a more even scheme"

@@ -71,6 +71,16 @@ def test_alpha_moves_dirichlet_from_one_class_a_client_to_equal_shares():
     assert (uneven.max(axis=0) / 55).mean() > 0.8  # nearly all of a class is with one client
 
 
+def test_a_balanced_dirichlet_keeps_sizes_together_and_labels_apart():
+    def spread(scheme):
+        sizes = [len(part) for seed in range(10) for part in divide(scheme, seed, alpha=0.3)]
+        return np.std(sizes) / np.mean(sizes)
+
+    assert spread("dirichlet-balanced") < 0.6 * spread("dirichlet")
+    shares = label_counts(SORTED_LABELS, divide("dirichlet-balanced", alpha=0.1), 10) / len(SORTED_LABELS) * 10
+    assert shares.max(axis=1).mean() > 0.3
+
+
 def test_dirichlet_redraws_until_everyone_has_the_minimum():
     poor = min(len(part) for seed in range(20) for part in divide("dirichlet", seed, alpha=0.3))
     assert poor < 40
