@@ -3,6 +3,7 @@
 import functools
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec
 
@@ -116,7 +117,7 @@ class RoundTracker:
         if self._number is None:
             return
         number, self._number = self._number, None
-        common = self._sent[0].model if self._sent else None
+        common = _most_sent([item.model for item in self._sent])
         answered = [item for item in self._sent if item.reply is not None]
         silent = [item for item in self._sent if item.reply is None]
         # Replies in the order in which the server took them: that is the order in which it averages.
@@ -231,6 +232,12 @@ def read_reply(message: Message, node: str, names: Sequence[str] | None = None) 
     if status.get("code", 0) != 0:
         return Reply(node, "failed", arrays, count, values, f"status {status['code']}: {status.get('message', '')}")
     return Reply(node, "ok", arrays, count, values)
+
+
+def _most_sent(models: Sequence[Arrays | None]) -> Arrays | None:
+    """Pick the model that most clients were sent: a server may single one out, and not only the last."""
+    counts = Counter(id(model) for model in models)
+    return max(models, key=lambda model: counts[id(model)], default=None)
 
 
 def _with_model(reply: Reply, model: Arrays | None, common: Arrays | None) -> Reply:

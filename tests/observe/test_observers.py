@@ -350,7 +350,7 @@ def test_a_server_that_singles_a_client_out_is_recorded_as_it_is(tmp_path):
 
             messages = list(super().configure_train(server_round, arrays, config, grid))
             shifted = ArrayRecord({name: Array(np.asarray(item.numpy() + 1)) for name, item in arrays.items()})
-            victim = messages[1]
+            victim = messages[0]
             victim.content = RecordDict({"arrays": shifted, "config": victim.content["config"]})
             return messages
 
@@ -360,7 +360,10 @@ def test_a_server_that_singles_a_client_out_is_recorded_as_it_is(tmp_path):
     )
     app(LocalGrid(apps.message_client, 3), context())
     seen = Record(tmp_path / "record").rounds[0].observations
-    np.testing.assert_array_equal(seen[1].received["layer.bias"], seen[0].received["layer.bias"] + 1)
+    common = Record(tmp_path / "record").rounds[0].common
+    np.testing.assert_array_equal(common["layer.bias"], apps.initial_arrays()["layer.bias"])
+    np.testing.assert_array_equal(seen[0].received["layer.bias"], common["layer.bias"] + 1)
+    np.testing.assert_array_equal(seen[1].received["layer.bias"], common["layer.bias"])
     for item in seen:
         partition = int(item.node) - FIRST_NODE
         np.testing.assert_allclose(item.update()["layer.bias"], 0.1 * (partition + 1), rtol=1e-6)
