@@ -255,6 +255,7 @@ def _simulate(name: str, out: Path, changes: Sequence[str], first: int | None, c
             shutil.rmtree(out)  # nothing is recorded yet, and the corrected command may use the folder again
             raise
         bar.update(step, total=1, completed=1)
+        write_study(out, study)
         with Simulator(
             app_folder(),
             supernodes=clients,

@@ -46,6 +46,7 @@ def test_help_names_every_command_with_an_example(call):
         code, text, _ = call(command, "--help")
         assert code == 0
         assert "Example" in text or command == "list"
+    assert "Name of a preset" in call("audit", "--help")[1]
 
 
 def test_version(call):
