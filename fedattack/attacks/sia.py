@@ -5,7 +5,8 @@ local model has the smallest loss on a target record is the most likely source (
 over all clients is softmax_k(−ℓ_k/γ + log λ_k).
 """
 
-from typing import ClassVar
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,9 +54,9 @@ class SourceInference(Attack):
         counts = np.ones(len(position))
         for done, item in enumerate(record):
             single = np.full((len(targets), len(position)), np.nan)
-            for seen in _usable(item, model, notes):
+            for seen, state in _usable(item, model, notes):
                 # One client at a time: a record of many rounds and clients is never held in memory.
-                ours = losses_of_models(model, [seen.arrays or {}], targets.x, targets.y, loss, device=place)[0].numpy()
+                ours = losses_of_models(model, [state], targets.x, targets.y, loss, device=place)[0].numpy()
                 single[:, position[seen.node]] = ours
                 counts[position[seen.node]] = seen.num_examples or 1
                 if not np.isfinite(ours).all():
@@ -130,18 +131,18 @@ def posterior(combined: NDArray[np.float64], log_prior: NDArray[np.float64], gam
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
-def _usable(item: Round, model: nn.Module, notes: list[str]) -> list[Observation]:
-    usable = []
+def _usable(item: Round, model: nn.Module, notes: list[str]) -> Iterator[tuple[Observation, dict[str, NDArray[Any]]]]:
+    """Load the replies that fit the model, one at a time and each once."""
     for seen in item.observations:
         if seen.status != "ok" or seen.arrays is None:
             continue
+        state = dict(seen.arrays)
         try:
-            check_parameters(model, {name: array.shape for name, array in seen.arrays.items()})
+            check_parameters(model, {name: array.shape for name, array in state.items()})
         except ModelError as cause:
             notes.append(f"round {item.number}, client {seen.node} left out: {cause}")
             continue
-        usable.append(seen)
-    return usable
+        yield seen, state
 
 
 def _decide(scores: NDArray[np.float64], generator: np.random.Generator) -> NDArray[np.int64]:

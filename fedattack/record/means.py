@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.record.format import Arrays
+from fedattack.record.tensors import raw_bytes
 
 
 def _message(array: NDArray[Any], weight: float) -> NDArray[Any]:
@@ -71,10 +72,6 @@ def identical(left: Arrays, right: Arrays) -> bool:
     return list(left) == list(right) and all(
         left[name].dtype == right[name].dtype
         and left[name].shape == right[name].shape
-        and np.array_equal(_bits(left[name]), _bits(right[name]))
+        and raw_bytes(left[name]) == raw_bytes(right[name])
         for name in left
     )
-
-
-def _bits(array: NDArray[Any]) -> NDArray[np.uint8]:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
