@@ -12,10 +12,11 @@ from torch import nn
 
 from fedattack.errors import DataError
 from fedattack.files import read_json, read_npz, write_json
-from fedattack.learning import LOSSES, build_model
+from fedattack.learning import LOSSES, LocalSGD, build_model
 
 KNOWLEDGE = "knowledge.json"
 TARGETS = "targets.npz"
+AUXILIARY = "auxiliary.npz"
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class ModelKnowledge:
 
 @dataclass(frozen=True)
 class Targets:
-    """Target records ``x`` (n, *shape) with labels ``y`` (n,), in an order that says nothing about their owners."""
+    """Labelled records ``x`` (n, *shape), ``y`` (n,): targets, in an order that says nothing of their owners, or others."""
 
     x: NDArray[np.float32]
     y: NDArray[np.int64]
@@ -73,11 +74,24 @@ class Knowledge:
     prior
         What the attacker believes before it looks: ``uniform`` over clients, or ``examples``, in proportion to the
         example counts that clients send in plaintext.
+    auxiliary
+        Records of about the clients' distribution that no client holds.
+    training
+        How the clients train.
+    property
+        What is asked of each client: a name of :data:`fedattack.attacks.properties.PROPERTIES` or an import path
+        ``module:function``.
+    positive_share
+        The share of clients that the attacker expects to have the property.
     """
 
     model: ModelKnowledge | None = None
     targets: Targets | None = None
     prior: str = "uniform"
+    auxiliary: Targets | None = None
+    training: LocalSGD | None = None
+    property: str | None = None
+    positive_share: float = 0.1
 
     def has(self, need: str) -> bool:
         """Whether a piece of knowledge is there."""
@@ -92,8 +106,15 @@ def write_knowledge(folder: Path, knowledge: Knowledge) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if knowledge.targets is not None:
         np.savez(folder / TARGETS, x=knowledge.targets.x, y=knowledge.targets.y)
+    if knowledge.auxiliary is not None:
+        np.savez(folder / AUXILIARY, x=knowledge.auxiliary.x, y=knowledge.auxiliary.y)
     model = None if knowledge.model is None else vars(knowledge.model) | {"input_shape": [*knowledge.model.input_shape]}
-    write_json(folder / KNOWLEDGE, {"model": model, "prior": knowledge.prior})
+    value: dict[str, Any] = {"model": model, "prior": knowledge.prior}
+    if knowledge.training is not None:
+        value["training"] = vars(knowledge.training)
+    if knowledge.property is not None:
+        value |= {"property": knowledge.property, "positive_share": knowledge.positive_share}
+    write_json(folder / KNOWLEDGE, value)
 
 
 def read_knowledge(folder: Path) -> Knowledge:
@@ -109,6 +130,9 @@ def read_knowledge(folder: Path) -> Knowledge:
     try:
         model = None if value["model"] is None else _read_model(value["model"])
         prior = str(value["prior"])
+        training = None if value.get("training") is None else LocalSGD(**value["training"])
+        wanted = None if value.get("property") is None else str(value["property"])
+        share = float(value.get("positive_share", Knowledge.positive_share))
     except (KeyError, TypeError, ValueError) as cause:
         raise DataError(f"{folder / KNOWLEDGE} lacks or misstates {cause}; {hint}") from None
     if prior not in PRIORS:
@@ -117,8 +141,11 @@ def read_knowledge(folder: Path) -> Knowledge:
         raise DataError(
             f"{folder / KNOWLEDGE}: loss is {model.loss!r}; expected one of {', '.join(LOSSES)} or module:function"
         )
+    if not 0 < share < 1:
+        raise DataError(f"{folder / KNOWLEDGE}: positive_share is {share}; expected a number between 0 and 1")
     targets = read_targets(folder / TARGETS, model) if (folder / TARGETS).exists() else None
-    return Knowledge(model=model, targets=targets, prior=prior)
+    auxiliary = read_targets(folder / AUXILIARY, model) if (folder / AUXILIARY).exists() else None
+    return Knowledge(model, targets, prior, auxiliary, training, wanted, share)
 
 
 def _read_model(value: Mapping[str, Any]) -> ModelKnowledge:

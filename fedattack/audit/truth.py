@@ -12,6 +12,7 @@ from fedattack.files import read_json, read_npz, write_json
 HOLDINGS = "holdings.json"
 OWNERS = "owners.npz"
 EVALUATION = "evaluation.npz"
+POSITIVES = "positives.npz"
 NODES = "nodes"
 
 NOBODY = ""
@@ -29,7 +30,8 @@ class Truth:
     counts
         (clients, classes): how many training records of a class a client holds.
     owners
-        (targets,): name of the client that holds each target record, :data:`NOBODY` for the null targets.
+        (targets,): name of the client that holds each target record, :data:`NOBODY` for the null targets. Empty where
+        the truth is about a property that several clients may have.
     evaluation
         Records ``x`` and labels ``y`` that no client holds, to measure the quality of models with.
     nodes
@@ -38,6 +40,9 @@ class Truth:
         Fingerprint of the target records that ``owners`` speaks of.
     data
         Fingerprint of the whole dataset, if known.
+    positives
+        (targets, clients), or (1, clients) for a property that speaks of no target record: which clients have the
+        property; ``None`` where the truth is about owners.
     """
 
     clients: tuple[str, ...]
@@ -48,6 +53,7 @@ class Truth:
     nodes: dict[str, str]
     targets: str
     data: str = ""
+    positives: NDArray[np.bool_] | None = None
 
 
 def write_truth(
@@ -56,16 +62,19 @@ def write_truth(
     clients: list[str],
     classes: list[str],
     counts: NDArray[np.int64],
-    owners: list[str],
     evaluation: tuple[NDArray[np.float32], NDArray[np.int64]],
     targets: str,
+    owners: list[str] | None = None,
+    positives: NDArray[np.bool_] | None = None,
     data: str = "",
 ) -> None:
     """Write all of :class:`Truth` but ``nodes``, which the clients themselves note with :func:`note_node`."""
     (folder / NODES).mkdir(parents=True, exist_ok=True)
     holdings = {"clients": clients, "classes": classes, "counts": counts.tolist(), "targets": targets, "data": data}
     write_json(folder / HOLDINGS, holdings)
-    np.savez(folder / OWNERS, owners=np.array(owners, dtype=np.str_))
+    np.savez(folder / OWNERS, owners=np.array(owners or [], dtype=np.str_))
+    if positives is not None:
+        np.savez(folder / POSITIVES, positives=positives)
     np.savez(folder / EVALUATION, x=evaluation[0], y=evaluation[1])
 
 
@@ -89,6 +98,8 @@ def read_truth(folder: Path) -> Truth:
     holdings = read_json(folder / HOLDINGS, DataError, hint)
     owners = read_npz(folder / OWNERS, DataError, hint, "owners")["owners"]
     evaluation = read_npz(folder / EVALUATION, DataError, hint, "x", "y")
+    there = (folder / POSITIVES).exists()
+    positives = read_npz(folder / POSITIVES, DataError, hint, "positives")["positives"] if there else None
     notes = [read_json(path, DataError, hint) for path in sorted((folder / NODES).glob("*.json"))]
     try:
         truth = Truth(
@@ -100,6 +111,7 @@ def read_truth(folder: Path) -> Truth:
             nodes={str(note["node"]): str(note["client"]) for note in notes},
             targets=str(holdings["targets"]),
             data=str(holdings["data"]),
+            positives=positives,
         )
     except (KeyError, TypeError, ValueError) as cause:
         raise DataError(f"{folder}: {HOLDINGS} or a file of {NODES}/ lacks or misstates {cause}; {hint}") from None
@@ -108,4 +120,11 @@ def read_truth(folder: Path) -> Truth:
         raise DataError(f"{folder}: {', '.join(unknown)} is no client of {HOLDINGS}; the truth contradicts itself")
     if truth.counts.shape != (len(truth.clients), len(truth.classes)):
         raise DataError(f"{folder / HOLDINGS}: counts have shape {truth.counts.shape}, not clients by classes; {hint}")
+    if positives is not None and (
+        positives.dtype != np.bool_ or positives.ndim != 2 or positives.shape[1] != len(truth.clients)
+    ):
+        raise DataError(
+            f"{folder / POSITIVES}: expected yes or no for every target and each of {len(truth.clients)} clients, got "
+            f"{positives.dtype} of shape {positives.shape}; {hint}"
+        )
     return truth

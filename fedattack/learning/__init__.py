@@ -3,11 +3,12 @@
 from fedattack.learning.batched import accuracy_of_models, losses_of_models
 from fedattack.learning.losses import LOSSES, per_record_loss
 from fedattack.learning.models import MODELS, build_model, check_parameters
-from fedattack.learning.training import LocalTraining, pick_device, train_local
+from fedattack.learning.training import LocalSGD, LocalTraining, pick_device, train_local
 
 __all__ = [
     "LOSSES",
     "MODELS",
+    "LocalSGD",
     "LocalTraining",
     "accuracy_of_models",
     "build_model",

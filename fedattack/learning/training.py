@@ -30,6 +30,26 @@ class LocalTraining:
     loss: float
 
 
+@dataclass(frozen=True)
+class LocalSGD:
+    """How a client trains in a round, as far as an attacker who rebuilds its updates must know.
+
+    Attributes
+    ----------
+    epochs, batch_size, lr, momentum, weight_decay
+        As for :func:`train_local`.
+    """
+
+    epochs: int
+    batch_size: int
+    lr: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_sgd(**vars(self))
+
+
 def pick_device(name: str = "auto") -> torch.device:
     """Return the device to compute on.
 
@@ -71,6 +91,7 @@ def train_local(
     lr: float,
     momentum: float = 0.0,
     weight_decay: float = 0.0,
+    maximise: bool = False,
     seed: int,
     device: torch.device | str = "cpu",
 ) -> LocalTraining:
@@ -90,6 +111,8 @@ def train_local(
         Records a step. The last, shorter batch of an epoch is kept. 0, or n and more: all records in one step.
     lr, momentum, weight_decay : float
         As for :class:`torch.optim.SGD`.
+    maximise : bool
+        Ascend the loss instead of descending it.
     seed : int
         Decides the order of the records and the dropout.
     device : torch.device or str
@@ -106,10 +129,7 @@ def train_local(
     DataError
         If there are no records, or not one label for each.
     """
-    least = {"epochs": (epochs, 1), "batch_size": (batch_size, 0), "lr": (lr, 0), "momentum": (momentum, 0)}
-    for name, (value, low) in {**least, "weight_decay": (weight_decay, 0)}.items():
-        if not value >= low:
-            raise ConfigError(f"local training: {name} must be at least {low}; got {value}")
+    _check_sgd(epochs, batch_size, lr, momentum, weight_decay)
     if len(x) == 0 or len(x) != len(y):
         raise DataError(f"local training: expected at least one record and a label for each; got {len(x)} and {len(y)}")
 
@@ -117,7 +137,9 @@ def train_local(
     model.to(device)
     records = to_tensor(x, dtype=torch.float32, device=device)
     labels = to_tensor(y, dtype=torch.int64, device=device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay)
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay, maximize=maximise
+    )
     order = torch.Generator().manual_seed(seed)
     steps = 0
     with seeded(seed, device), in_mode(model, training=True):
@@ -132,3 +154,15 @@ def train_local(
                 total += loss.detach() * len(batch)
                 steps += 1
     return LocalTraining(steps, float(total) / len(records))
+
+
+def _check_sgd(epochs: int, batch_size: int, lr: float, momentum: float, weight_decay: float) -> None:
+    for name, value, low in (
+        ("epochs", epochs, 1),
+        ("batch_size", batch_size, 0),
+        ("lr", lr, 0),
+        ("momentum", momentum, 0),
+        ("weight_decay", weight_decay, 0),
+    ):
+        if not value >= low:
+            raise ConfigError(f"local training: {name} must be at least {low}; got {value}")
