@@ -46,7 +46,7 @@ class ModelKnowledge:
 
 @dataclass(frozen=True)
 class Targets:
-    """Labelled records ``x`` (n, *shape), ``y`` (n,): targets, in an order that says nothing of their owners, or others."""
+    """Labelled records ``x`` (n, *shape), ``y`` (n,); target records in an order that says nothing of their owners."""
 
     x: NDArray[np.float32]
     y: NDArray[np.int64]
