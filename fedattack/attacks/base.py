@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.attacks.knowledge import Knowledge
-from fedattack.errors import DataError, NeedsError
+from fedattack.errors import ConfigError, DataError, NeedsError
 from fedattack.files import read_npz, write_atomically
 from fedattack.record import Record
 
@@ -96,6 +96,25 @@ class Attack(ABC):
     needs: ClassVar[Needs]
     knows: ClassVar[tuple[str, ...]]
     """The assumed knowledge in words, for the report."""
+    options: ClassVar[Mapping[str, str]] = {}
+    """What can be chosen about how the attack computes, by name, and what it means."""
+
+    def with_options(self, choices: Mapping[str, str]) -> "Attack":
+        """Return this attack with ``choices`` among its options.
+
+        Raises
+        ------
+        ConfigError
+            If an option is unknown or its value cannot be taken.
+        """
+        unknown = [name for name in choices if name not in self.options]
+        if unknown:
+            known = ", ".join(self.options) or "none"
+            raise ConfigError(f"attack {self.name} has no option {unknown[0]!r}; it has {known}")
+        return self._configured(choices) if choices else self
+
+    def _configured(self, choices: Mapping[str, str]) -> "Attack":
+        raise NotImplementedError
 
     def run(
         self,

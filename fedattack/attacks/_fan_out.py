@@ -1,0 +1,102 @@
+"""Do independent pieces of an attack side by side: on this machine's cores, or on a Ray cluster that is given."""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+import joblib
+import torch
+
+from fedattack.errors import ConfigError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+MEMORY = 3.5 * 2**30
+"""Bytes that all workers may take together."""
+
+# Starting a worker takes seconds, most of them for importing torch.
+_WORTH_WORKERS = 20.0
+
+
+def fan_out(
+    work: Callable[[Item], Result], items: Sequence[Item], *, workers: int, memory: float, ray: str = ""
+) -> Iterator[Result]:
+    """Yield ``work(item)`` for each item, in their order.
+
+    Each piece runs on one thread wherever it runs, so that the results do not depend on how many workers there are.
+
+    Parameters
+    ----------
+    work
+        Function that can be pickled.
+    items
+        Its inputs.
+    workers
+        How many processes; 0 for as many as there are cores and memory for, and none for what is done sooner without.
+    memory
+        Bytes that one piece takes.
+    ray
+        Address of a Ray cluster, or ``auto``; empty for this machine's cores.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such cluster.
+    """
+    rest = list(items)
+    if ray:
+        yield from _on_ray(work, rest, ray)
+        return
+    count = workers or max(1, min(os.cpu_count() or 1, int(MEMORY // memory)))
+    if not workers and rest:
+        started = time.monotonic()
+        with one_thread():
+            yield work(rest.pop(0))
+        if (time.monotonic() - started) * len(rest) < _WORTH_WORKERS:
+            count = 1
+    if count == 1:
+        for item in rest:
+            with one_thread():
+                yield work(item)
+        return
+    yield from _parallel(work, rest, count)
+
+
+def _parallel(work: Callable[[Item], Result], items: Iterable[Item], count: int) -> Iterator[Result]:
+    pieces = joblib.Parallel(n_jobs=count, return_as="generator")
+    yield from pieces(joblib.delayed(_alone)(work, item) for item in items)
+
+
+def _alone(work: Callable[[Item], Result], item: Item) -> Result:
+    with one_thread():
+        return work(item)
+
+
+def _on_ray(work: Callable[[Item], Result], items: Sequence[Item], address: str) -> Iterator[Result]:
+    import ray
+
+    try:
+        ray.init(address=address, ignore_reinit_error=True, logging_level="ERROR")
+    except (ConnectionError, ValueError, RuntimeError) as cause:
+        raise ConfigError(
+            f"option ray={address}: no Ray cluster answers there ({cause}); start one with `ray start --head`"
+        ) from None
+    piece = ray.remote(_alone)
+    shared = ray.put(work)
+    waiting = [piece.remote(shared, item) for item in items]
+    for reference in waiting:
+        yield ray.get(reference)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch compute on one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,527 @@
+"""One round's detector: a linear feature that tells updates with a property from updates without it.
+
+PROLIN (Kerkouche et al. 2023), Sections 5.1.2, 5.2.1 and 5.2.2. The detector M_r = h∘g_r is the sigmoid of an affine
+g_r, trained on auxiliary records alone and in log odds, so that g_r > 0 means "more likely with than without".
+
+The paper draws 12,000 shadow updates a round and trains a logistic regression on them. Here g_r is the shrunken linear
+discriminant (Σ + κI)⁻¹(μ⁺ − μ⁻), found in the Krylov space of Σ and μ⁺ − μ⁻, whose size and κ are chosen on records
+apart. What Σ and the means are taken from is the mode:
+
+``linear``
+    One local step is the mean of per-record gradients, so that means and covariance of updates follow from one gradient
+    for each auxiliary record, and no shadow update is drawn. Several small steps are nearly linear: gradients are then
+    taken along the mean client's path. Densities come from clients put together from the gradients of unseen records.
+``exact``
+    Shadow clients are trained as clients are, in batches.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedattack.attacks.knowledge import ModelKnowledge, Targets
+from fedattack.attacks.properties import Property
+from fedattack.errors import NeedsError
+from fedattack.learning import LocalSGD
+from fedattack.learning.shadows import ShadowModel, mean_loss
+from fedattack.learning.torch_utils import to_tensor
+
+Mode = Literal["linear", "exact"]
+Part = Literal["train", "choose", "test"]
+Array = NDArray[np.float64]
+
+MODES: tuple[Mode, ...] = ("linear", "exact")
+
+# How the auxiliary records are divided. The paper trains on 80 % and takes the densities from the other 20 %; the part
+# to choose with comes out of the 80.
+_SHARES = {"train": 0.7, "choose": 0.1, "test": 0.2}
+_STEPS = 24
+_SIZES = (1, 2, 4, 8, 16, 24)
+_SHRINKAGE = (1e-4, 1e-3, 1e-2, 1e-1)
+# Clients that the linear mode puts together: to weigh records with, and to choose and to measure densities with.
+_WEIGHING = 16_000
+_VIRTUAL = {"choose": 2_000, "test": 4_000}
+# Dropout masks drawn for each record outside the auxiliary ones, which is in every batch with the property.
+_MASKS = {"train": 32, "choose": 16, "test": 32}
+# Points of the mean client's path at which gradients are taken, and records to find its direction with.
+_POINTS = 3
+_PATH_RECORDS = 1_000
+_CHECKED = 200
+_SAMPLED = 200
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the detectors of all rounds share.
+
+    Attributes
+    ----------
+    model, training
+        The clients' architecture, loss and local training.
+    auxiliary
+        The attacker's own records.
+    questions
+        Properties to detect.
+    mode
+        ``linear`` or ``exact``.
+    sizes
+        (groups,): numbers of training records that clients have.
+    seed, device
+        Of all draws; where to compute.
+    """
+
+    model: ModelKnowledge
+    training: LocalSGD
+    auxiliary: Targets
+    questions: Sequence[Property]
+    mode: Mode
+    sizes: tuple[int, ...]
+    seed: int
+    device: str
+
+
+@dataclass(frozen=True)
+class Detector:
+    """M_r for one property.
+
+    Attributes
+    ----------
+    weights, offset
+        g_r(Δ) = ⟨weights, Δ⟩ + offset, in log odds; weights (size,) in float32.
+    plus_mean, plus_sd, minus_mean, minus_sd
+        (groups,): the feature's mean and standard deviation with and without the property, by size of the client.
+    accuracy
+        On clients made of unseen auxiliary records, half of them with the property.
+    checked
+        The same on exact shadow updates of unseen records, where that was measured.
+    plus_sample, minus_sample
+        Some features, for a histogram.
+    """
+
+    weights: NDArray[np.float32]
+    offset: float
+    plus_mean: Array
+    plus_sd: Array
+    minus_mean: Array
+    minus_sd: Array
+    accuracy: float
+    checked: float | None
+    plus_sample: Array
+    minus_sample: Array
+
+
+Features = tuple[list[Array], list[Array]]
+"""Projections (clients, k) with and without the property, one array for each size of client."""
+
+
+class _Shadows(Protocol):
+    """Where updates' means, covariance and projections are taken from."""
+
+    def spaces(self) -> "list[_Space]": ...
+
+    def project(self, question: int, part: Part, directions: Tensor) -> Features: ...
+
+
+@dataclass(frozen=True)
+class _Space:
+    """The Krylov space of one question: ``basis`` (k, size), Σ in it (k, k), and ‖μ⁺ − μ⁻‖."""
+
+    basis: Tensor
+    covariance: Array
+    length: float
+
+    def coefficients(self) -> Iterator[Array]:
+        """Solve (Σ + κI)c = μ⁺ − μ⁻ in spaces of growing size, for several κ."""
+        for size in _SIZES:
+            if size > len(self.basis):
+                return
+            block = self.covariance[:size, :size]
+            right = np.zeros(size)
+            right[0] = self.length
+            for shrinkage in _SHRINKAGE:
+                solution = np.zeros(len(self.basis))
+                solution[:size] = np.linalg.solve(block + shrinkage * block[0, 0] * np.eye(size), right)
+                yield solution
+
+
+def fit_detectors(setting: Setting, start: NDArray[Any], shares: Array, number: int, *, check: bool) -> list[Detector]:
+    """Fit a detector for each question.
+
+    Parameters
+    ----------
+    setting
+        What all rounds share.
+    start
+        (size,): the round's common model.
+    shares
+        (groups,): how the round's participants are distributed over the sizes.
+    number
+        The round, from which with the seed all draws follow.
+    check
+        Measure the accuracy on exact shadow updates, too.
+
+    Raises
+    ------
+    NeedsError
+        If there are too few auxiliary records for the property's batches.
+    """
+    shadow = ShadowModel(
+        setting.model.build(), setting.auxiliary.x[0], mean_loss(setting.model.loss), device=setting.device
+    )
+    common = to_tensor(start, dtype=torch.float32, device=setting.device)
+    kind = _Linear if setting.mode == "linear" else _Exact
+    shadows: _Shadows = kind(setting, shadow, common, shares, number)
+    exact = _Exact(replace(setting, mode="exact"), shadow, common, shares, number, count=_CHECKED) if check else None
+    return [
+        _fit(shadows, question, space, shares, exact if setting.mode == "linear" else shadows if check else None)
+        for question, space in enumerate(shadows.spaces())
+    ]
+
+
+def can_be_linear(model: ModelKnowledge, record: NDArray[np.float32]) -> bool:
+    """Whether a batch's gradient is the mean of its records' gradients."""
+    return ShadowModel(model.build(), record, mean_loss(model.loss)).separable
+
+
+def _fit(shadows: _Shadows, question: int, space: _Space, shares: Array, checker: _Shadows | None) -> Detector:
+    plus, minus = shadows.project(question, "choose", space.basis)
+    best = max(space.coefficients(), key=lambda c: _separation(np.concatenate(plus) @ c, np.concatenate(minus) @ c))
+    weights = torch.as_tensor(best, dtype=torch.float32, device=space.basis.device) @ space.basis
+    plus, minus = shadows.project(question, "test", weights[None])
+    p, m = [item[:, 0] for item in plus], [item[:, 0] for item in minus]
+    spread = float(shares @ [(a.var() + b.var()) / 2 for a, b in zip(p, m, strict=True)])
+    top, bottom = float(shares @ [a.mean() for a in p]), float(shares @ [b.mean() for b in m])
+    # log odds of two normal densities of one variance
+    scale = (top - bottom) / spread if spread > 0 else 0.0
+    offset = -scale * (top + bottom) / 2
+    p, m = [scale * item + offset for item in p], [scale * item + offset for item in m]
+    return Detector(
+        weights=(scale * weights).cpu().numpy(),
+        offset=offset,
+        plus_mean=np.array([item.mean() for item in p]),
+        plus_sd=np.array([item.std() for item in p]),
+        minus_mean=np.array([item.mean() for item in m]),
+        minus_sd=np.array([item.std() for item in m]),
+        accuracy=_accuracy(p, m, shares),
+        checked=None if checker is None else _checked(checker, question, scale * weights, offset, shares),
+        plus_sample=np.concatenate(p)[:: max(1, sum(map(len, p)) // _SAMPLED)][:_SAMPLED],
+        minus_sample=np.concatenate(m)[:: max(1, sum(map(len, m)) // _SAMPLED)][:_SAMPLED],
+    )
+
+
+def _checked(checker: _Shadows, question: int, weights: Tensor, offset: float, shares: Array) -> float:
+    plus, minus = checker.project(question, "test", weights[None])
+    return _accuracy([item[:, 0] + offset for item in plus], [item[:, 0] + offset for item in minus], shares)
+
+
+def _accuracy(plus: list[Array], minus: list[Array], shares: Array) -> float:
+    return float(shares @ [((a > 0).mean() + (b <= 0).mean()) / 2 for a, b in zip(plus, minus, strict=True)])
+
+
+def _separation(plus: Array, minus: Array) -> float:
+    spread = np.sqrt((plus.var() + minus.var()) / 2)
+    return float((plus.mean() - minus.mean()) / spread) if spread > 0 else 0.0
+
+
+def divide(records: int, seed: int) -> dict[Part, NDArray[np.int64]]:
+    """Divide the auxiliary records, the same for all rounds."""
+    order = np.random.default_rng((seed, _DIVISION)).permutation(records)
+    ends = np.cumsum([round(share * records) for share in _SHARES.values()])
+    train, choose, test = np.split(order, ends[:2])
+    return {"train": train, "choose": choose, "test": test}
+
+
+_DIVISION = 1
+_DRAWS = 2
+
+
+class _Base:
+    """What both modes need: the divided records and the draws of one round."""
+
+    def __init__(self, setting: Setting, shadow: ShadowModel, start: Tensor, shares: Array, number: int) -> None:
+        self.setting, self.shadow, self.start, self.shares, self.number = setting, shadow, start, shares, number
+        self.rows = divide(len(setting.auxiliary), setting.seed)
+        self.x = torch.as_tensor(setting.auxiliary.x)
+        self.y = torch.as_tensor(setting.auxiliary.y)
+
+    def draws(self, *stream: int) -> tuple[np.random.Generator, torch.Generator]:
+        """Make generators for one use, the same whenever the round is done again."""
+        root = np.random.SeedSequence((self.setting.seed, _DRAWS, self.number, *stream))
+        seed = int(root.generate_state(1)[0])
+        return np.random.default_rng(root), torch.Generator().manual_seed(seed)
+
+    def counts(self, total: int) -> list[int]:
+        """How many of ``total`` clients to make of each size; at least two, so that there is a variance."""
+        return [max(2, round(total * share)) for share in self.shares]
+
+    def batches(
+        self, question: int, has: bool, part: Part, counts: Sequence[int], generator: np.random.Generator
+    ) -> Iterator[NDArray[np.int64]]:
+        """Draw (clients, size) record indices for each size of client."""
+        draw = self.setting.questions[question].draw
+        for count, size in zip(counts, self.setting.sizes, strict=True):
+            try:
+                yield draw(has, count, size, self.rows[part], generator)
+            except NeedsError as cause:
+                raise NeedsError(
+                    f"property {self.setting.questions[question].name}: {cause} (of {len(self.x)} auxiliary records, "
+                    f"{len(self.rows[part])} are kept to {part} with)"
+                ) from None
+
+    def records(self, question: int, batches: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Look the records (clients, size, *shape) and labels of ``batches`` up."""
+        x, y = self.x, self.y
+        extra = self.setting.questions[question].extra
+        if extra is not None:
+            x = torch.cat([x, torch.as_tensor(extra.x)])
+            y = torch.cat([y, torch.as_tensor(extra.y)])
+        index = torch.as_tensor(batches)
+        return x[index], y[index]
+
+
+class _Exact(_Base):
+    """Shadow clients, trained."""
+
+    def __init__(self, *args: Any, count: int | None = None) -> None:
+        super().__init__(*args)
+        self.count = count
+
+    def spaces(self) -> list[_Space]:
+        found = []
+        for question in range(len(self.setting.questions)):
+            plus, minus = (torch.cat(list(self._updates(question, "train", has))) for has in (True, False))
+            difference = plus.mean(dim=0) - minus.mean(dim=0)
+            for updates in (plus, minus):
+                updates -= updates.mean(dim=0)
+            matrix = torch.cat([plus, minus])
+            del plus, minus
+            weights = torch.full((len(matrix),), 1 / len(matrix), device=matrix.device)
+            found += _krylov(matrix, weights, difference[None])
+        return found
+
+    def project(self, question: int, part: Part, directions: Tensor) -> Features:
+        sides = []
+        for has in (True, False):
+            sides.append([(item @ directions.T).double().cpu().numpy() for item in self._updates(question, part, has)])
+        return sides[0], sides[1]
+
+    def _updates(self, question: int, part: Part, has: bool) -> Iterator[Tensor]:
+        numbers, masks = self.draws(_PARTS.index(part), question, has)
+        behaviour = self.setting.questions[question].behaviour if has else "descend"
+        counts = self.counts(self.count or len(self.rows[part]))
+        for batches in self.batches(question, has, part, counts, numbers):
+            updates = self.shadow.updates(
+                self.start,
+                *self.records(question, batches),
+                self.setting.training,
+                generator=masks,
+                maximise=behaviour == "ascend",
+            )
+            yield -updates if behaviour == "invert" else updates
+
+
+class _Linear(_Base):
+    """One gradient for each record, and clients put together from them."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._here = self.shadow.record_gradients(self.start, self.x, self.y, generator=self.draws(0)[1])
+        self._paths: dict[bool, list[Tensor]] = {}
+        self._along: dict[tuple[bool, int], Tensor] = {}
+
+    def spaces(self) -> list[_Space]:
+        rows = torch.as_tensor(self.rows["train"])
+        gradients = self._here[rows]
+        differences, weights = [], torch.zeros(len(self.x), dtype=torch.float64)
+        for question, asked in enumerate(self.setting.questions):
+            extra = self._extras(question, "train", self.start)
+            usual = self._weights(question, False)
+            odd = self._weights(question, True)
+            weights += usual[: len(self.x)] + odd[: len(self.x)]
+            sign = 1.0 if asked.behaviour == "descend" else -1.0
+            change = sign * odd - usual
+            own = change[: len(self.x)][rows].float().to(gradients.device)
+            difference = -(own @ gradients)
+            if extra is not None:
+                difference -= change[len(self.x) :].float().to(gradients.device) @ extra.mean(dim=1)
+            differences.append(difference)
+        use = weights[rows].float().to(gradients.device)
+        return _krylov(gradients, use / use.sum(), torch.stack(differences))
+
+    def project(self, question: int, part: Part, directions: Tensor) -> Features:
+        sides = []
+        for has in (True, False):
+            behaviour = self.setting.questions[question].behaviour if has else "descend"
+            # The inverted update is a faithful one until it is sent.
+            features = self._features(question, part, directions, ascend=behaviour == "ascend")
+            numbers, _ = self.draws(1 + _PARTS.index(part), question, has)
+            found = []
+            for batches in self.batches(question, has, part, self.counts(_VIRTUAL[part]), numbers):
+                values = self._assemble(*features, batches, part, numbers, ascend=behaviour == "ascend")
+                found.append(-values if behaviour == "invert" else values)
+            sides.append(found)
+        return sides[0], sides[1]
+
+    def _weights(self, question: int, has: bool) -> Tensor:
+        """How often each record, auxiliary and extra, is in a client's batch, on average."""
+        # with and without are drawn alike, so that what they have in common cancels
+        numbers, _ = self.draws(10, question)
+        extra = self.setting.questions[question].extra
+        length = len(self.x) + (len(extra) if extra is not None else 0)
+        total = torch.zeros(length, dtype=torch.float64)
+        counts = self.counts(_WEIGHING)
+        for batches in self.batches(question, has, "train", counts, numbers):
+            total += torch.bincount(torch.as_tensor(batches).reshape(-1), minlength=length)
+        return total / sum(counts)
+
+    def _extras(self, question: int, part: Part, at: Tensor, point: int = 0) -> Tensor | None:
+        """(extra records, masks, size): gradients of the records beside the auxiliary ones, under several masks."""
+        extra = self.setting.questions[question].extra
+        if extra is None:
+            return None
+        masks = _MASKS[part] if self.shadow.random else 1
+        x = torch.as_tensor(extra.x).repeat_interleave(masks, dim=0)
+        y = torch.as_tensor(extra.y).repeat_interleave(masks, dim=0)
+        generator = self.draws(20 + _PARTS.index(part), question, point)[1]
+        return self.shadow.record_gradients(at, x, y, generator=generator).view(len(extra), masks, -1)
+
+    def _path(self, ascend: bool) -> list[Tensor]:
+        """Points that the mean client passes, the first of them the common model."""
+        if ascend not in self._paths:
+            training = self.setting.training
+            steps = self._step_sizes(max(self.setting.sizes))
+            rows = self.rows["train"][:_PATH_RECORDS]
+            now, velocity = self.start, torch.zeros_like(self.start)
+            points: list[Tensor] = []
+            generator = self.draws(30, ascend)[1]
+            for step in range(len(steps)):
+                if len(points) * len(steps) <= step * min(_POINTS, len(steps)):
+                    points.append(now)
+                if step + 1 == len(steps) or len(points) == min(_POINTS, len(steps)):
+                    break
+                slope = self.shadow.mean_gradient(now, self.x[rows], self.y[rows], generator=generator)
+                velocity = training.momentum * velocity + (-slope if ascend else slope) + training.weight_decay * now
+                now = now - training.lr * velocity
+            self._paths[ascend] = points
+        return self._paths[ascend]
+
+    def _features(self, question: int, part: Part, directions: Tensor, ascend: bool) -> tuple[Array, Array, Array]:
+        """Project gradients along the path.
+
+        Returns (points, records, k) of auxiliary records, (points, extra records, masks, k), and (points, k) of the
+        points themselves.
+        """
+        rows = torch.as_tensor(self.rows[part])
+        own, others, places = [], [], []
+        # What only decides between spaces need not follow the path.
+        points = self._path(ascend) if part == "test" else [self.start]
+        for number, point in enumerate(points):
+            gradients = self._gradients_along(ascend, number, point) if number else self._here[rows]
+            own.append((gradients @ directions.T).double().cpu().numpy())
+            extra = self._extras(question, part, point, number)
+            others.append((extra @ directions.T).double().cpu().numpy() if extra is not None else np.zeros((0, 1, 0)))
+            places.append((directions @ point).double().cpu().numpy())
+        return np.stack(own), np.stack(others), np.stack(places)
+
+    def _gradients_along(self, ascend: bool, number: int, point: Tensor) -> Tensor:
+        """Gradients of the test records at a later point of the path, once for all questions."""
+        if (ascend, number) not in self._along:
+            rows = torch.as_tensor(self.rows["test"])
+            generator = self.draws(40 + number, ascend)[1]
+            self._along[ascend, number] = self.shadow.record_gradients(
+                point, self.x[rows], self.y[rows], generator=generator
+            )
+        return self._along[ascend, number]
+
+    def _assemble(
+        self,
+        own: Array,
+        others: Array,
+        places: Array,
+        batches: NDArray[np.int64],
+        part: Part,
+        generator: np.random.Generator,
+        *,
+        ascend: bool,
+    ) -> Array:
+        """Sum the projected gradients (clients, k) of clients that take their steps with these records."""
+        training = self.setting.training
+        count, size = batches.shape
+        position = np.full(len(self.x), -1)
+        position[self.rows[part]] = np.arange(len(self.rows[part]))
+        total = np.zeros((count, own.shape[2]))
+        lengths = self._step_sizes(size)
+        reach = (
+            (1 - training.momentum ** np.arange(len(lengths), 0, -1)) / (1 - training.momentum)
+            if training.momentum < 1
+            else np.arange(len(lengths), 0, -1)
+        )
+        at = 0
+        order = batches
+        for step, length in enumerate(lengths):
+            if at % size == 0:
+                order = generator.permuted(batches, axis=1)
+                at = 0
+            rows = order[:, at : at + length]
+            at += length
+            point = step * len(own) // len(lengths)
+            outside = rows >= len(self.x)
+            values = own[point][position[np.where(outside, self.rows[part][0], rows)]]
+            if outside.any():
+                mask = generator.integers(others.shape[2], size=int(outside.sum()))
+                values[outside] = others[point][rows[outside] - len(self.x), mask]
+            slope = (-1.0 if ascend else 1.0) * values.mean(axis=1) + training.weight_decay * places[point]
+            total -= training.lr * reach[step] * slope
+        return total
+
+    def _step_sizes(self, size: int) -> list[int]:
+        """How many records each local step of a client with ``size`` records takes."""
+        batch = min(self.setting.training.batch_size or size, size)
+        return [min(batch, size - at) for _ in range(self.setting.training.epochs) for at in range(0, size, batch)]
+
+
+_PARTS: tuple[Part, ...] = ("train", "choose", "test")
+
+
+def _krylov(matrix: Tensor, weights: Tensor, differences: Tensor) -> list[_Space]:
+    """Span the spaces of (Σ, d) for many d side by side (Lanczos, fully reorthogonalised).
+
+    Parameters
+    ----------
+    matrix, weights
+        (n, size), (n,) summing to one: Σ is their weighted covariance.
+    differences
+        (questions, size): each question's μ⁺ − μ⁻.
+    """
+    mean = weights @ matrix
+    lengths = differences.norm(dim=1)
+    now = differences / lengths.clamp_min(torch.finfo(torch.float32).tiny)[:, None]
+    basis: list[Tensor] = []
+    diagonal, beside = [], []
+    for _ in range(min(_STEPS, matrix.shape[1], len(matrix) - 1)):
+        basis.append(now)
+        centred = now @ matrix.T - (now @ mean)[:, None]
+        image = (centred * weights) @ matrix - (centred @ weights)[:, None] * mean
+        diagonal.append((image * now).sum(dim=1))
+        for old in basis:
+            image = image - (image * old).sum(dim=1, keepdim=True) * old
+        length = image.norm(dim=1)
+        beside.append(length)
+        now = image / length.clamp_min(torch.finfo(torch.float32).tiny)[:, None]
+    on, off = torch.stack(diagonal).double().cpu().numpy(), torch.stack(beside).double().cpu().numpy()
+    spaces = []
+    for question in range(len(differences)):
+        # beyond an invariant subspace there is only rounding
+        ended = np.flatnonzero(off[:, question] <= 1e-6 * on[0, question])
+        steps = int(ended[0]) + 1 if len(ended) else len(basis)
+        covariance = np.diag(on[:steps, question])
+        covariance += np.diag(off[: steps - 1, question], 1) + np.diag(off[: steps - 1, question], -1)
+        spaces.append(
+            _Space(torch.stack([item[question] for item in basis[:steps]]), covariance, float(lengths[question]))
+        )
+    return spaces

@@ -1,0 +1,256 @@
+"""Who of the participants had the property: from sums of features over changing groups of clients to decisions.
+
+PROLIN (Kerkouche et al. 2023), Sections 5.1 and 5.2.3 to 5.2.4, with its comparisons. Throughout, ``A`` (rounds,
+clients) says with which weight a client takes part in a round's sum, zero where it does not; ``G`` (rounds,) are the
+sums of the clients' features, log odds of the property under the round's detector.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+RIDGE = 5.0
+"""λ of the weighted ridge regression (Section 6.3.1)."""
+
+
+@dataclass(frozen=True)
+class Densities:
+    """Normal densities of a feature with (+) and without (−) the property, each (rounds, clients)."""
+
+    plus_mean: Array
+    plus_sd: Array
+    minus_mean: Array
+    minus_sd: Array
+
+    def first(self, rounds: int) -> "Densities":
+        """Keep the first rounds."""
+        return Densities(*(values[:rounds] for values in vars(self).values()))
+
+
+def overlap(plus_mean: float, plus_sd: float, minus_mean: float, minus_sd: float) -> float:
+    """Return the overlapping coefficient (OVL) of two normal densities, in 0 … 1."""
+    if min(plus_sd, minus_sd) <= 0:
+        return float(plus_mean == minus_mean)
+    return NormalDist(plus_mean, plus_sd).overlap(NormalDist(minus_mean, minus_sd))
+
+
+def least_squares(A: Array, G: Array) -> Array:
+    """Return OLS's expected features (clients,), those of least norm where ``A`` leaves a choice."""
+    return np.asarray(np.linalg.lstsq(A, G, rcond=None)[0])
+
+
+def weighted_ridge(A: Array, G: Array, v: Array, ridge: float = RIDGE) -> Array:
+    """Return argmin_x Σ_r v_r (G_r − A_r x)² + λ‖x‖² (equation 10), shape (clients,)."""
+    weighted = A * v[:, None]
+    return np.asarray(np.linalg.solve(weighted.T @ A + ridge * np.eye(A.shape[1]), weighted.T @ G))
+
+
+def baseline_votes(A: Array, products: Array, offsets: Array) -> Array:
+    """Return the share of the rounds' detectors that take a client's mean update for positive (Lam et al. 2021).
+
+    The least-squares updates W~ = A⁺B are never formed: a linear detector needs only their products with its weights.
+
+    Parameters
+    ----------
+    A
+        (rounds, clients).
+    products
+        (rounds, rounds): ⟨weights of round r's detector, sum of updates of round q⟩.
+    offsets
+        (rounds,): constants of the detectors.
+
+    Returns
+    -------
+    ndarray
+        (clients,), in 0 … 1.
+    """
+    features = np.linalg.pinv(A) @ products.T + offsets
+    return np.asarray((features > 0).mean(axis=1))
+
+
+@dataclass(frozen=True)
+class Joint:
+    """PROLIN's optimisation problem (Section 5.2.4) for one feature with normal densities.
+
+    minimise γ1·L_ml + γ2·L_reg + γ3·L_lstsq over τ ∈ [0, 1]^N and one feature X_ri for each time that a client took
+    part. For fixed X each best τ_i is 0 or 1, so the optimum is at a corner; for τ at a corner the best X is that of a
+    convex quadratic, whose value has a closed form. The search goes over corners by single changes and swaps, and so
+    ends where no alternation of the two steps could begin to improve.
+
+    The paper balances the γ anew in each of its 20,000 to 80,000 gradient steps (MTAdam) to make progress. With exact
+    steps there is nothing to balance, and all are 1 here: L_ml is in nats, and λ and v weigh the rest.
+
+    Attributes
+    ----------
+    A, G
+        As in the module; every client takes part at least once.
+    v
+        (rounds,): weights 1 − OVL.
+    densities
+        Of the features.
+    expected
+        (clients,): ridge's expected features.
+    gammas
+        γ1, γ2, γ3.
+    """
+
+    A: Array
+    G: Array
+    v: Array
+    densities: Densities
+    expected: Array
+    gammas: tuple[float, float, float] = (1.0, 1.0, 1.0)
+
+    @cached_property
+    def _share(self) -> Array:
+        """(rounds, clients): 1/|R(i)| where the client took part."""
+        present = self.A > 0
+        return np.asarray(present / present.sum(axis=0))
+
+    def value(self, tau: Array, X: Array) -> float:
+        """Return the objective at any τ (clients,) and X (rounds, clients), as the paper writes it."""
+        present = self.A > 0
+        d = self.densities
+        with np.errstate(divide="ignore"):
+            plus = np.log(tau) + np.where(present, _log_normal(X, d.plus_mean, d.plus_sd), 0).sum(axis=0)
+            minus = np.log1p(-tau) + np.where(present, _log_normal(X, d.minus_mean, d.minus_sd), 0).sum(axis=0)
+        likelihood = -np.logaddexp(plus, minus).sum()
+        regularisation = (((self._share * X).sum(axis=0) - self.expected) ** 2).sum()
+        squares = (self.v * (self.G - (self.A * X).sum(axis=1)) ** 2).sum()
+        return float(np.dot(self.gammas, [likelihood, regularisation, squares]))
+
+    def best(self, tau: NDArray[np.bool_]) -> tuple[float, Array]:
+        """Return the least objective over X for τ at a corner, and that X (rounds, clients; zero where absent)."""
+        mean, variance, reduced = self._reduced(tau)
+        client, rounds = self._multipliers(*reduced)
+        X = np.where(self.A > 0, mean + variance * (self._share * client + self.A * rounds[:, None]), 0.0)
+        return self._profile(tau), X
+
+    def solve(self, start: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], float]:
+        """Search from ``start`` and from nobody, and return the better τ (clients,) and its objective."""
+        found = [self._descend(begin.copy()) for begin in (start, np.zeros_like(start))]
+        return min(found, key=lambda item: item[1])
+
+    def _descend(self, tau: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], float]:
+        best = self._profile(tau)
+        improved = True
+        while improved:
+            improved = False
+            for change in self._changes(tau):
+                tau[change] = ~tau[change]
+                value = self._profile(tau)
+                if value < best - 1e-9 * abs(best):
+                    best, improved = value, True
+                    if len(change) > 1:
+                        break  # the swaps were listed for another τ
+                else:
+                    tau[change] = ~tau[change]
+        return tau, best
+
+    @staticmethod
+    def _changes(tau: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
+        single = [np.array([client]) for client in range(len(tau))]
+        swaps = [np.array([one, other]) for one in np.flatnonzero(tau) for other in np.flatnonzero(~tau)]
+        return single + swaps
+
+    def _reduced(self, tau: NDArray[np.bool_]) -> tuple[Array, Array, tuple[Array, ...]]:
+        """Reduce the quadratic in X to one multiplier a client and one a round (both blocks are diagonal)."""
+        d, (g1, g2, g3) = self.densities, self.gammas
+        mean = np.where(tau, d.plus_mean, d.minus_mean)
+        variance = np.where(tau, d.plus_sd, d.minus_sd) ** 2 / g1
+        off_client = self.expected - (self._share * mean).sum(axis=0)
+        off_round = self.G - (self.A * mean).sum(axis=1)
+        on_client = 1 / (2 * g2) + (self._share**2 * variance).sum(axis=0)
+        # v may be 0: the round's multiplier is then 0 as well
+        weight = 2 * g3 * self.v
+        on_round = weight / (1 + weight * (self.A**2 * variance).sum(axis=1))
+        cross = self._share * self.A * variance
+        return mean, variance, (off_client, off_round, on_client, on_round, cross)
+
+    @staticmethod
+    def _multipliers(
+        off_client: Array, off_round: Array, on_client: Array, on_round: Array, cross: Array
+    ) -> tuple[Array, Array]:
+        schur = np.diag(on_client) - (cross * on_round[:, None]).T @ cross
+        client = np.linalg.solve(schur, off_client - cross.T @ (on_round * off_round))
+        return np.asarray(client), np.asarray(on_round * (off_round - cross @ client))
+
+    def _profile(self, tau: NDArray[np.bool_]) -> float:
+        _, variance, reduced = self._reduced(tau)
+        client, rounds = self._multipliers(*reduced)
+        constant = np.where(self.A > 0, np.log(2 * np.pi * variance * self.gammas[0]), 0.0).sum() / 2
+        return float((reduced[0] @ client + reduced[1] @ rounds) / 2 + self.gammas[0] * constant)
+
+
+def posterior(
+    A: Array,
+    G: Array,
+    densities: Densities,
+    share: float,
+    weights: Array,
+    *,
+    sweeps: int = 150,
+    burn_in: int = 50,
+    generator: np.random.Generator,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Array:
+    """Return each client's probability to have the property, given the sums: PROLIN's model without its maximisation.
+
+    A sum of independent normal features is normal, so the features need not be reconstructed: with S = the
+    participants, G_r ~ N(Σ_S A μ^τ, Σ_S A² σ^τ²), and τ has the prior ``share``. The posterior over all τ at once is
+    sampled (Gibbs), for many weightings of the rounds side by side: prefixes of the run, or resampled rounds.
+
+    Parameters
+    ----------
+    A, G, densities
+        As in the module.
+    share
+        Prior probability that a client has the property.
+    weights
+        (k, rounds): how often each round counts in each of k problems; zero leaves it out.
+    sweeps, burn_in
+        Passes over all clients, and how many of them are not counted.
+    generator
+        Of the sampler's draws.
+
+    Returns
+    -------
+    ndarray
+        (k, clients), in 0 … 1; the prior where a client takes part in no round that counts.
+    """
+    problems, clients = len(weights), A.shape[1]
+    shift, spread = densities.plus_mean - densities.minus_mean, densities.plus_sd**2 - densities.minus_sd**2
+    present = [np.flatnonzero(A[:, client] > 0) for client in range(clients)]
+    move = [A[rows, client] * shift[rows, client] for client, rows in enumerate(present)]
+    widen = [A[rows, client] ** 2 * spread[rows, client] for client, rows in enumerate(present)]
+    counts = [weights[:, rows] for rows in present]
+    mean = np.tile((A * densities.minus_mean).sum(axis=1), (problems, 1))
+    variance = np.tile((A**2 * densities.minus_sd**2).sum(axis=1), (problems, 1))
+    tau = np.zeros((problems, clients))
+    total = np.zeros((problems, clients))
+    prior = np.log(share / (1 - share))
+    for sweep in range(sweeps):
+        for client in generator.permutation(clients):
+            rows, now = present[client], tau[:, client, None]
+            m0, v0 = mean[:, rows] - now * move[client], variance[:, rows] - now * widen[client]
+            m1, v1 = m0 + move[client], v0 + widen[client]
+            gain = (G[rows] - m0) ** 2 / v0 - (G[rows] - m1) ** 2 / v1 - np.log(v1 / v0)
+            odds = np.clip(prior + (counts[client] * gain).sum(axis=1) / 2, -700, 700)
+            chance = 1 / (1 + np.exp(-odds))
+            tau[:, client] = generator.random(problems) < chance
+            mean[:, rows] = m0 + tau[:, client, None] * move[client]
+            variance[:, rows] = v0 + tau[:, client, None] * widen[client]
+            if sweep >= burn_in:
+                total[:, client] += chance
+        progress(sweep + 1, sweeps)
+    return np.asarray(total / (sweeps - burn_in))
+
+
+def _log_normal(x: Array, mean: Array, sd: Array) -> Array:
+    return np.asarray(-0.5 * ((x - mean) / sd) ** 2 - np.log(sd) - 0.5 * np.log(2 * np.pi))

@@ -1,0 +1,277 @@
+"""Shadow updates: what clients would send, made by whoever knows how they train; many clients at once.
+
+All clients of a call are trained together under ``torch.func.vmap``. Dropout stays on, as while clients train, and
+its masks are drawn beforehand from the caller's generator, so that the same draws can be replayed one client at a time.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call, grad, replace_all_batch_norm_modules_, vmap
+
+from fedattack.errors import DataError
+from fedattack.learning.importing import import_callable
+from fedattack.learning.torch_utils import to_tensor
+from fedattack.learning.training import LocalSGD
+
+CHUNK = 64
+"""Clients trained at a time; on a CPU larger chunks fall out of its caches."""
+
+MeanLoss = Callable[[Tensor, Tensor], Tensor]
+"""Takes outputs (n, …) and targets (n, …) and returns their mean loss, as a client minimises it."""
+
+_LOSSES: Mapping[str, MeanLoss] = {"cross-entropy": nn.functional.cross_entropy, "mse": nn.functional.mse_loss}
+
+
+def mean_loss(spec: str) -> MeanLoss:
+    """Return the loss that clients minimise: ``cross-entropy``, ``mse``, or the mean of ``module:function``.
+
+    Raises
+    ------
+    ModelError
+        If the loss is unknown or cannot be imported.
+    """
+    if spec in _LOSSES:
+        return _LOSSES[spec]
+    function = import_callable(spec, what="loss", known=_LOSSES)
+    return lambda outputs, targets: function(outputs, targets).mean()
+
+
+class GivenDropout(nn.Module):
+    """Dropout whose masks come from outside: ``mask`` is set before a pass.
+
+    ``shape`` is that of what it masks, without the batch.
+    """
+
+    def __init__(self, p: float, shape: torch.Size) -> None:
+        super().__init__()
+        self.p = p
+        self.shape = tuple(shape)
+        self.mask: Tensor | None = None
+
+    def forward(self, value: Tensor) -> Tensor:
+        """Multiply by the mask, whose kept entries are 1/(1 − p)."""
+        return value if self.mask is None else value * self.mask
+
+
+@dataclass(frozen=True)
+class Step:
+    """One local step of k clients: which of its records each takes, (k, b), and a mask (k, b, …) for each dropout."""
+
+    rows: Tensor
+    masks: tuple[Tensor, ...]
+
+
+class ShadowModel:
+    """An architecture made ready to train many clients at once; the caller's module is left alone.
+
+    Batch norm normalises by the batch, as it does in training; its running statistics are no parameters and are left
+    out.
+
+    Parameters
+    ----------
+    model
+        The clients' architecture; its parameters do not matter.
+    record
+        One record, to find the shapes of dropout masks with.
+    loss
+        What the clients minimise; see :func:`mean_loss`.
+    device
+        Where to compute.
+
+    Attributes
+    ----------
+    names, size
+        Names of the parameters in their order, and how many numbers they hold together.
+    separable
+        Whether a batch's gradient is the mean of its records' gradients, which batch norm spoils.
+    random
+        Whether the same records give another update each time, because of dropout.
+    """
+
+    def __init__(
+        self, model: nn.Module, record: NDArray[Any], loss: MeanLoss, *, device: torch.device | str = "cpu"
+    ) -> None:
+        self.device = torch.device(device)
+        self.model = copy.deepcopy(model).to(self.device).train()
+        self.separable = not any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in self.model.modules())
+        replace_all_batch_norm_modules_(self.model)
+        self.loss = loss
+        self._shapes = {name: value.shape for name, value in self.model.named_parameters()}
+        self.names = tuple(self._shapes)
+        self.size = sum(shape.numel() for shape in self._shapes.values())
+        self._dropouts = self._give_dropouts(
+            to_tensor(record, dtype=torch.float32, device=self.device)[None].expand(2, *record.shape)
+        )
+        self.random = bool(self._dropouts) or any(
+            isinstance(part, nn.modules.dropout._DropoutNd) for part in self.model.modules()
+        )
+
+    def flatten(self, arrays: Mapping[str, NDArray[Any] | Tensor]) -> Tensor:
+        """Return the parameters among ``arrays`` as one vector (size,), in the model's order."""
+        parts = [to_tensor(arrays[name], dtype=torch.float32).reshape(-1) for name in self.names]
+        return torch.cat(parts).to(self.device)
+
+    def unflatten(self, vector: Tensor) -> dict[str, Tensor]:
+        """Return the parameters that ``vector`` (size,) holds."""
+        parts = vector.split([shape.numel() for shape in self._shapes.values()])
+        return {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
+
+    def updates(
+        self,
+        start: Tensor,
+        x: Tensor,
+        y: Tensor,
+        training: LocalSGD,
+        *,
+        generator: torch.Generator,
+        maximise: bool = False,
+        chunk: int = CHUNK,
+    ) -> Tensor:
+        """Train k clients from one model and return their updates.
+
+        Parameters
+        ----------
+        start
+            (size,): the common model.
+        x, y
+            (k, n, *shape), (k, n): each client's records and labels.
+        training
+            How the clients train.
+        generator
+            Draws the order of the records and the dropout.
+        maximise
+            Ascend the loss instead of descending it.
+        chunk
+            Clients trained at a time.
+
+        Returns
+        -------
+        Tensor of float32, shape (k, size)
+            Model after local training minus ``start``.
+
+        Raises
+        ------
+        DataError
+            If there are no records, or not one label for each.
+        """
+        if x.shape[:2] != y.shape[:2] or not x.shape[1]:
+            raise DataError(
+                f"shadow updates: expected at least one record and a label for each, got records {tuple(x.shape)} and "
+                f"labels {tuple(y.shape)}"
+            )
+        out = torch.empty((len(x), self.size), device=self.device)
+        for at in range(0, len(x), chunk):
+            records, labels = x[at : at + chunk].to(self.device), y[at : at + chunk].to(self.device)
+            steps = self.schedule(len(records), records.shape[1], training, generator)
+            out[at : at + chunk] = self._train(start, records, labels, training, steps, maximise)
+        return out
+
+    def schedule(self, clients: int, records: int, training: LocalSGD, generator: torch.Generator) -> Iterator[Step]:
+        """Draw the local steps of ``clients`` clients with ``records`` records each, one by one."""
+        for _ in range(training.epochs):
+            order = torch.rand((clients, records), generator=generator).argsort(dim=1)
+            for rows in order.split(training.batch_size or records, dim=1):
+                yield Step(rows.to(self.device), self._masks(rows.shape, generator))
+
+    def record_gradients(
+        self, start: Tensor, x: Tensor, y: Tensor, *, generator: torch.Generator, chunk: int = 2 * CHUNK
+    ) -> Tensor:
+        """Return the gradient of each record's own loss at ``start``, each under a dropout mask of its own.
+
+        Parameters
+        ----------
+        start
+            (size,): parameters.
+        x, y
+            (n, *shape), (n,): records and labels.
+
+        Returns
+        -------
+        Tensor of float32, shape (n, size)
+        """
+        gradient = vmap(grad(self._loss_of), in_dims=(None, 0, 0, 0), randomness="different")
+        parameters = self.unflatten(start)
+        out = torch.empty((len(x), self.size), device=self.device)
+        for at in range(0, len(x), chunk):
+            part = slice(at, at + chunk)
+            records, labels = x[part, None].to(self.device), y[part, None].to(self.device)
+            gradients = gradient(parameters, records, labels, self._masks(labels.shape, generator))
+            out[part] = self._rows(gradients)
+        return out
+
+    def mean_gradient(self, start: Tensor, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Tensor:
+        """Return the gradient (size,) of the mean loss over records ``x``, ``y`` at ``start``."""
+        masks = tuple(mask[0] for mask in self._masks((1, len(y)), generator))
+        gradient = grad(self._loss_of)(self.unflatten(start), x.to(self.device), y.to(self.device), masks)
+        return torch.cat([gradient[name].reshape(-1) for name in self.names])
+
+    def _train(
+        self, start: Tensor, x: Tensor, y: Tensor, training: LocalSGD, steps: Iterator[Step], maximise: bool
+    ) -> Tensor:
+        """Follow :class:`torch.optim.SGD`'s rule, which has no form for many clients at once."""
+        gradient = vmap(grad(self._loss_of), randomness="different")
+        common = self.unflatten(start)
+        now = {name: value.expand(len(x), *value.shape) for name, value in common.items()}
+        velocity: dict[str, Tensor] = {}
+        client = torch.arange(len(x), device=self.device)[:, None]
+        for step in steps:
+            slopes = gradient(now, x[client, step.rows], y[client, step.rows], step.masks)
+            for name, slope in slopes.items():
+                move = -slope if maximise else slope
+                if training.weight_decay:
+                    move = move + training.weight_decay * now[name]
+                if training.momentum:
+                    move = velocity[name] = training.momentum * velocity[name] + move if name in velocity else move
+                now[name] = now[name] - training.lr * move
+        return self._rows(now) - start
+
+    def _loss_of(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor, masks: tuple[Tensor, ...]) -> Tensor:
+        for dropout, mask in zip(self._dropouts, masks, strict=True):
+            dropout.mask = mask
+        loss = self.loss(functional_call(self.model, parameters, (x,)), y)
+        for dropout in self._dropouts:
+            dropout.mask = None  # within vmap it is one that must not outlive the call
+        return loss
+
+    def _rows(self, values: Mapping[str, Tensor]) -> Tensor:
+        return torch.cat([values[name].flatten(1) for name in self.names], dim=1)
+
+    def _masks(self, shape: tuple[int, ...], generator: torch.Generator) -> tuple[Tensor, ...]:
+        # drawn on the generator's device and moved: the same seed then gives the same masks everywhere
+        return tuple(
+            torch.empty((*shape, *dropout.shape)).bernoulli_(1 - dropout.p, generator=generator).to(self.device)
+            / (1 - dropout.p)
+            for dropout in self._dropouts
+        )
+
+    def _give_dropouts(self, records: Tensor) -> tuple[GivenDropout, ...]:
+        """Replace the plain dropouts that a pass meets once; what is met more often keeps drawing for itself."""
+        found: dict[nn.Module, list[torch.Size]] = {
+            part: [] for part in self.model.modules() if type(part) is nn.Dropout and 0 < part.p < 1
+        }
+        hooks = [
+            part.register_forward_hook(lambda part, inputs, output: found[part].append(output.shape[1:]))
+            for part in found
+        ]
+        with torch.no_grad():
+            self.model(records)
+        for hook in hooks:
+            hook.remove()
+        given: dict[nn.Module, GivenDropout] = {
+            part: GivenDropout(part.p, shapes[0])
+            for part, shapes in found.items()
+            if len(shapes) == 1 and isinstance(part, nn.Dropout)
+        }
+        for parent in list(self.model.modules()):
+            for name, child in list(parent.named_children()):
+                if child in given:
+                    setattr(parent, name, given[child])
+        return tuple(given.values())
