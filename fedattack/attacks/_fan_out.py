@@ -1,10 +1,11 @@
 """Do independent pieces of an attack side by side: on this machine's cores, or on a Ray cluster that is given."""
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import joblib
 import torch
@@ -79,12 +80,12 @@ def _on_ray(work: Callable[[Item], Result], items: Sequence[Item], address: str)
     import ray
 
     try:
-        ray.init(address=address, ignore_reinit_error=True, logging_level="ERROR")
+        ray.init(address=address, ignore_reinit_error=True, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as cause:
         raise ConfigError(
             f"option ray={address}: no Ray cluster answers there ({cause}); start one with `ray start --head`"
         ) from None
-    piece = ray.remote(_alone)
+    piece: Any = ray.remote(_alone)
     shared = ray.put(work)
     waiting = [piece.remote(shared, item) for item in items]
     for reference in waiting:

@@ -175,8 +175,8 @@ def fit_detectors(setting: Setting, start: NDArray[Any], shares: Array, number: 
     )
     common = to_tensor(start, dtype=torch.float32, device=setting.device)
     kind = _Linear if setting.mode == "linear" else _Exact
-    shadows: _Shadows = kind(setting, shadow, common, shares, number)
-    exact = _Exact(replace(setting, mode="exact"), shadow, common, shares, number, count=_CHECKED) if check else None
+    shadows: _Shadows = kind(setting, shadow, common, number)
+    exact = _Exact(replace(setting, mode="exact"), shadow, common, number, count=_CHECKED) if check else None
     return [
         _fit(shadows, question, space, shares, exact if setting.mode == "linear" else shadows if check else None)
         for question, space in enumerate(shadows.spaces())
@@ -236,28 +236,30 @@ def divide(records: int, seed: int) -> dict[Part, NDArray[np.int64]]:
     return {"train": train, "choose": choose, "test": test}
 
 
-_DIVISION = 1
-_DRAWS = 2
+# Streams of random numbers, apart from each other.
+_DIVISION, _BATCHES, _TRAINING = 1, 2, 3
 
 
 class _Base:
     """What both modes need: the divided records and the draws of one round."""
 
-    def __init__(self, setting: Setting, shadow: ShadowModel, start: Tensor, shares: Array, number: int) -> None:
-        self.setting, self.shadow, self.start, self.shares, self.number = setting, shadow, start, shares, number
+    def __init__(self, setting: Setting, shadow: ShadowModel, start: Tensor, number: int) -> None:
+        self.setting, self.shadow, self.start, self.number = setting, shadow, start, number
         self.rows = divide(len(setting.auxiliary), setting.seed)
-        self.x = torch.as_tensor(setting.auxiliary.x)
-        self.y = torch.as_tensor(setting.auxiliary.y)
+        self.x, self.y = to_tensor(setting.auxiliary.x), to_tensor(setting.auxiliary.y)
 
-    def draws(self, *stream: int) -> tuple[np.random.Generator, torch.Generator]:
-        """Make generators for one use, the same whenever the round is done again."""
-        root = np.random.SeedSequence((self.setting.seed, _DRAWS, self.number, *stream))
-        seed = int(root.generate_state(1)[0])
-        return np.random.default_rng(root), torch.Generator().manual_seed(seed)
+    def numbers(self, *stream: int) -> np.random.Generator:
+        """Make a generator of one use's batches, the same in all rounds: clients keep their records."""
+        return np.random.default_rng((self.setting.seed, _BATCHES, *stream))
+
+    def masks(self, *stream: int) -> torch.Generator:
+        """Make a generator of one use's local training, another in each round, the same if the round is done again."""
+        root = np.random.SeedSequence((self.setting.seed, _TRAINING, self.number, *stream))
+        return torch.Generator().manual_seed(int(root.generate_state(1)[0]))
 
     def counts(self, total: int) -> list[int]:
         """How many of ``total`` clients to make of each size; at least two, so that there is a variance."""
-        return [max(2, round(total * share)) for share in self.shares]
+        return [max(2, total // len(self.setting.sizes))] * len(self.setting.sizes)
 
     def batches(
         self, question: int, has: bool, part: Part, counts: Sequence[int], generator: np.random.Generator
@@ -278,8 +280,8 @@ class _Base:
         x, y = self.x, self.y
         extra = self.setting.questions[question].extra
         if extra is not None:
-            x = torch.cat([x, torch.as_tensor(extra.x)])
-            y = torch.cat([y, torch.as_tensor(extra.y)])
+            x = torch.cat([x, to_tensor(extra.x)])
+            y = torch.cat([y, to_tensor(extra.y)])
         index = torch.as_tensor(batches)
         return x[index], y[index]
 
@@ -311,7 +313,8 @@ class _Exact(_Base):
         return sides[0], sides[1]
 
     def _updates(self, question: int, part: Part, has: bool) -> Iterator[Tensor]:
-        numbers, masks = self.draws(_PARTS.index(part), question, has)
+        stream = (_PARTS.index(part), question, has)
+        numbers, masks = self.numbers(*stream), self.masks(0, *stream)
         behaviour = self.setting.questions[question].behaviour if has else "descend"
         counts = self.counts(self.count or len(self.rows[part]))
         for batches in self.batches(question, has, part, counts, numbers):
@@ -330,7 +333,7 @@ class _Linear(_Base):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._here = self.shadow.record_gradients(self.start, self.x, self.y, generator=self.draws(0)[1])
+        self._here = self.shadow.record_gradients(self.start, self.x, self.y, generator=self.masks(1))
         self._paths: dict[bool, list[Tensor]] = {}
         self._along: dict[tuple[bool, int], Tensor] = {}
 
@@ -359,7 +362,7 @@ class _Linear(_Base):
             behaviour = self.setting.questions[question].behaviour if has else "descend"
             # The inverted update is a faithful one until it is sent.
             features = self._features(question, part, directions, ascend=behaviour == "ascend")
-            numbers, _ = self.draws(1 + _PARTS.index(part), question, has)
+            numbers = self.numbers(_PARTS.index(part), question, has)
             found = []
             for batches in self.batches(question, has, part, self.counts(_VIRTUAL[part]), numbers):
                 values = self._assemble(*features, batches, part, numbers, ascend=behaviour == "ascend")
@@ -370,7 +373,7 @@ class _Linear(_Base):
     def _weights(self, question: int, has: bool) -> Tensor:
         """How often each record, auxiliary and extra, is in a client's batch, on average."""
         # with and without are drawn alike, so that what they have in common cancels
-        numbers, _ = self.draws(10, question)
+        numbers = self.numbers(len(_PARTS), question)
         extra = self.setting.questions[question].extra
         length = len(self.x) + (len(extra) if extra is not None else 0)
         total = torch.zeros(length, dtype=torch.float64)
@@ -385,9 +388,9 @@ class _Linear(_Base):
         if extra is None:
             return None
         masks = _MASKS[part] if self.shadow.random else 1
-        x = torch.as_tensor(extra.x).repeat_interleave(masks, dim=0)
-        y = torch.as_tensor(extra.y).repeat_interleave(masks, dim=0)
-        generator = self.draws(20 + _PARTS.index(part), question, point)[1]
+        x = to_tensor(extra.x).repeat_interleave(masks, dim=0)
+        y = to_tensor(extra.y).repeat_interleave(masks, dim=0)
+        generator = self.masks(2, _PARTS.index(part), question, point)
         return self.shadow.record_gradients(at, x, y, generator=generator).view(len(extra), masks, -1)
 
     def _path(self, ascend: bool) -> list[Tensor]:
@@ -398,7 +401,7 @@ class _Linear(_Base):
             rows = self.rows["train"][:_PATH_RECORDS]
             now, velocity = self.start, torch.zeros_like(self.start)
             points: list[Tensor] = []
-            generator = self.draws(30, ascend)[1]
+            generator = self.masks(3, ascend)
             for step in range(len(steps)):
                 if len(points) * len(steps) <= step * min(_POINTS, len(steps)):
                     points.append(now)
@@ -432,7 +435,7 @@ class _Linear(_Base):
         """Gradients of the test records at a later point of the path, once for all questions."""
         if (ascend, number) not in self._along:
             rows = torch.as_tensor(self.rows["test"])
-            generator = self.draws(40 + number, ascend)[1]
+            generator = self.masks(4, ascend, number)
             self._along[ascend, number] = self.shadow.record_gradients(
                 point, self.x[rows], self.y[rows], generator=generator
             )

@@ -5,7 +5,6 @@ clients) says with which weight a client takes part in a round's sum, zero where
 sums of the clients' features, log odds of the property under the round's detector.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
@@ -28,9 +27,9 @@ class Densities:
     minus_mean: Array
     minus_sd: Array
 
-    def first(self, rounds: int) -> "Densities":
-        """Keep the first rounds."""
-        return Densities(*(values[:rounds] for values in vars(self).values()))
+    def of(self, rounds: int, clients: NDArray[np.int64]) -> "Densities":
+        """Keep the first rounds and some clients."""
+        return Densities(*(values[:rounds, clients] for values in vars(self).values()))
 
 
 def overlap(plus_mean: float, plus_sd: float, minus_mean: float, minus_sd: float) -> float:
@@ -137,6 +136,17 @@ class Joint:
         found = [self._descend(begin.copy()) for begin in (start, np.zeros_like(start))]
         return min(found, key=lambda item: item[1])
 
+    def gains(self, tau: NDArray[np.bool_]) -> Array:
+        """Return by how much the objective is better with than without each client (clients,), the others as in τ."""
+        gains = np.empty(len(tau))
+        for client in range(len(tau)):
+            other = tau.copy()
+            other[client] = False
+            without = self._profile(other)
+            other[client] = True
+            gains[client] = without - self._profile(other)
+        return gains
+
     def _descend(self, tau: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], float]:
         best = self._profile(tau)
         improved = True
@@ -194,17 +204,20 @@ def posterior(
     densities: Densities,
     share: float,
     weights: Array,
+    lasting: tuple[float, float] = (0.0, 0.0),
     *,
     sweeps: int = 150,
     burn_in: int = 50,
     generator: np.random.Generator,
-    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Array:
     """Return each client's probability to have the property, given the sums: PROLIN's model without its maximisation.
 
-    A sum of independent normal features is normal, so the features need not be reconstructed: with S = the
-    participants, G_r ~ N(Σ_S A μ^τ, Σ_S A² σ^τ²), and τ has the prior ``share``. The posterior over all τ at once is
-    sampled (Gibbs), for many weightings of the rounds side by side: prefixes of the run, or resampled rounds.
+    A sum of independent normal features is normal, so single features need not be reconstructed: with S = the
+    participants, G_r ~ N(Σ_S A μ^τ, Σ_S A² σ^τ²), and τ has the prior ``share``. A client's own records make its
+    features differ from other clients' in the same direction round after round; a share ``lasting`` of the variance is
+    common to all of a client's rounds. Without it the posterior would be surer with every round than it may be. τ and
+    the lasting parts are sampled together (Gibbs), for many weightings of the rounds side by side: prefixes, or
+    resampled rounds.
 
     Parameters
     ----------
@@ -214,6 +227,8 @@ def posterior(
         Prior probability that a client has the property.
     weights
         (k, rounds): how often each round counts in each of k problems; zero leaves it out.
+    lasting
+        The share of the variance that lasts, with and without the property, each in 0 … 1.
     sweeps, burn_in
         Passes over all clients, and how many of them are not counted.
     generator
@@ -225,30 +240,60 @@ def posterior(
         (k, clients), in 0 … 1; the prior where a client takes part in no round that counts.
     """
     problems, clients = len(weights), A.shape[1]
-    shift, spread = densities.plus_mean - densities.minus_mean, densities.plus_sd**2 - densities.minus_sd**2
     present = [np.flatnonzero(A[:, client] > 0) for client in range(clients)]
-    move = [A[rows, client] * shift[rows, client] for client, rows in enumerate(present)]
-    widen = [A[rows, client] ** 2 * spread[rows, client] for client, rows in enumerate(present)]
     counts = [weights[:, rows] for rows in present]
-    mean = np.tile((A * densities.minus_mean).sum(axis=1), (problems, 1))
-    variance = np.tile((A**2 * densities.minus_sd**2).sum(axis=1), (problems, 1))
-    tau = np.zeros((problems, clients))
+    # per client, without and with the property: mean, sd and variance of its part in its rounds
+    part = [
+        [
+            (
+                a * means[rows, client],
+                a * sds[rows, client] * np.sqrt(stays),
+                (a * sds[rows, client]) ** 2 * (1 - stays),
+            )
+            for means, sds, stays in (
+                (densities.minus_mean, densities.minus_sd, lasting[1]),
+                (densities.plus_mean, densities.plus_sd, lasting[0]),
+            )
+        ]
+        for client, rows in enumerate(present)
+        for a in (A[rows, client],)
+    ]
+    mean, variance = np.zeros((problems, len(A))), np.zeros((problems, len(A)))
+    for client, rows in enumerate(present):
+        mean[:, rows] += part[client][0][0]
+        variance[:, rows] += part[client][0][2]
+    tau = np.zeros((problems, clients), dtype=int)
+    effect = np.zeros((problems, clients))
     total = np.zeros((problems, clients))
     prior = np.log(share / (1 - share))
     for sweep in range(sweeps):
         for client in generator.permutation(clients):
-            rows, now = present[client], tau[:, client, None]
-            m0, v0 = mean[:, rows] - now * move[client], variance[:, rows] - now * widen[client]
-            m1, v1 = m0 + move[client], v0 + widen[client]
-            gain = (G[rows] - m0) ** 2 / v0 - (G[rows] - m1) ** 2 / v1 - np.log(v1 / v0)
-            odds = np.clip(prior + (counts[client] * gain).sum(axis=1) / 2, -700, 700)
+            rows, count, now = present[client], counts[client], tau[:, client, None] == 1
+            (m0, s0, v0), (m1, s1, v1) = part[client]
+            own = effect[:, client, None]
+            rest = G[rows] - mean[:, rows] + np.where(now, m1 + own * s1, m0 + own * s0)
+            others = variance[:, rows] - np.where(now, v1, v0)
+            evidence, centres, spreads = [], [], []
+            for m, s, v in part[client]:
+                left, precision = rest - m, count / (others + v)
+                # the lasting part, standard normal beforehand, is integrated out and then drawn
+                spread = 1 / (1 + (precision * s * s).sum(axis=1))
+                pull = (precision * s * left).sum(axis=1)
+                fit = -(precision * left * left).sum(axis=1) - (count * np.log(others + v)).sum(axis=1)
+                evidence.append((fit + spread * pull**2 + np.log(spread)) / 2)
+                centres.append(spread * pull)
+                spreads.append(np.sqrt(spread))
+            odds = np.clip(prior + evidence[1] - evidence[0], -700, 700)
             chance = 1 / (1 + np.exp(-odds))
-            tau[:, client] = generator.random(problems) < chance
-            mean[:, rows] = m0 + tau[:, client, None] * move[client]
-            variance[:, rows] = v0 + tau[:, client, None] * widen[client]
+            drawn = generator.random(problems) < chance
+            tau[:, client] = drawn
+            noise = generator.standard_normal(problems)
+            effect[:, client] = np.where(drawn, centres[1] + spreads[1] * noise, centres[0] + spreads[0] * noise)
+            own, new = effect[:, client, None], drawn[:, None]
+            mean[:, rows] = G[rows] - rest + np.where(new, m1 + own * s1, m0 + own * s0)
+            variance[:, rows] = others + np.where(new, v1, v0)
             if sweep >= burn_in:
                 total[:, client] += chance
-        progress(sweep + 1, sweeps)
     return np.asarray(total / (sweeps - burn_in))
 
 

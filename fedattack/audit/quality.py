@@ -51,7 +51,7 @@ def measure_quality(
     ModelError
         If the model does not fit the record.
     """
-    if knowledge.model is None or knowledge.targets is None:
+    if knowledge.model is None:
         return Quality([], [], [], [])
     model, place, (x, y) = knowledge.model.build(), pick_device(device), truth.evaluation
     targets = knowledge.targets
@@ -61,7 +61,7 @@ def measure_quality(
     for position, item in enumerate(record):
         after = _after(item)
         accuracy.append(None if after is None else float(accuracy_of_models(model, [after], x, y, device=place)[0]))
-        if position in steps:
+        if position in steps and targets is not None and record.view == "individual":
             gaps = []
             for seen in item.observations:
                 own = np.flatnonzero(truth.owners == truth.nodes.get(seen.node, "?"))
@@ -79,7 +79,7 @@ def measure_quality(
             overfitting.append(float(np.mean(gaps)) if gaps else None)
         progress(position + 1, len(record))
     numbers = [item.number for item in record]
-    return Quality(numbers, accuracy, [numbers[step] for step in steps], overfitting)
+    return Quality(numbers, accuracy, [numbers[step] for step in steps][: len(overfitting)], overfitting)
 
 
 def _after(item: Round) -> Arrays | None:

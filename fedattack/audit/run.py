@@ -6,11 +6,13 @@ import json
 import platform
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedattack.attacks import ATTACKS, Attack, Knowledge, Scores, read_knowledge
 from fedattack.audit.finding import NOT_APPLICABLE, Finding
+from fedattack.audit.property import PropertyCase, judge_property
 from fedattack.audit.quality import Quality, measure_quality
 from fedattack.audit.source import SourceCase, judge_source
 from fedattack.audit.truth import HOLDINGS, Truth, read_truth
@@ -35,10 +37,17 @@ _VIEWS = {
     ),
 }
 
-_NOTES = (
-    "The null run deals records that nobody holds to clients at random, so it stays at chance unless something but the "
-    "record's content gives the owner away. The null of sia.asr-beyond-labels is the harder one.",
-)
+_NOTES = {
+    "sia": (
+        "The null run deals records that nobody holds to clients at random, so it stays at chance unless something but "
+        "the record's content gives the owner away. The null of sia.asr-beyond-labels is the harder one.",
+    ),
+    "prolin": (
+        "The null of prolin's findings is the same result against a shuffled truth; a null run, in which no client has "
+        "the property, is `--set positives=0`.",
+        "Clients that were never sampled are unknown: they count neither as right nor as wrong.",
+    ),
+}
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how many steps are done, and of how many."""
@@ -74,8 +83,9 @@ def audit_folder(folder: Path, *, device: str = "auto", progress: Progress | Non
     if data:
         provenance["data_sha256"] = data
     findings: list[Finding] = []
-    notes: list[str] = []
+    notes: list[str] = [*_aggregation(records[0])]
     for name in attacks:
+        notes += _NOTES.get(name, ())
         scores = [Scores.load(part.scores(name)) for part in parts]
         notes += [f"{part.label}: {note}" for part, item in zip(parts, scores, strict=True) for note in item.notes]
         findings += _judge(name, scores, records, truths, setting, provenance)
@@ -88,7 +98,7 @@ def audit_folder(folder: Path, *, device: str = "auto", progress: Progress | Non
             progress=lambda done, total, part=part: tell(f"models of {part.label}", done, total),  # type: ignore[misc]
         )
         for part, record, known, truth in zip(parts, records, knowledge, truths, strict=True)
-        if truth is not None and known.targets is not None and known.targets.fingerprint == truth.targets
+        if truth is not None and (known.targets.fingerprint if known.targets is not None else "") == truth.targets
     ]
     run = {
         "title": study.get("title", f"Audit of {folder.name}"),
@@ -96,7 +106,7 @@ def audit_folder(folder: Path, *, device: str = "auto", progress: Progress | Non
         "setting": setting,
         "provenance": provenance,
         "observed": _observed(records),
-        "notes": [*_NOTES, *notes, *_record_notes(parts, records)],
+        "notes": [*notes, *_record_notes(parts, records)],
     }
     if len(quality) == len(records):
         run |= _curves(records, quality)
@@ -121,14 +131,15 @@ def _judge(
     provenance: dict[str, Any],
 ) -> list[Finding]:
     seeds = [record.seed if record.seed is not None else index for index, record in enumerate(records)]
+    judge = _JUDGES[name]
     cases = []
-    for seed, item, truth in zip(seeds, scores, truths, strict=True):
+    for seed, item, truth, record in zip(seeds, scores, truths, records, strict=True):
         if truth is None:
             attack = ATTACKS[name]
             return [
                 Finding(
                     attack=name,
-                    metric="asr",
+                    metric=judge.headline,
                     label=attack.title,
                     view=records[0].view,
                     value=None,
@@ -149,11 +160,33 @@ def _judge(
                 f"seed {seed}: the scores of {name} are about other target records than the truth; attack the run with "
                 "the targets that its knowledge/ holds, or move truth/ away to see the decisions alone"
             )
-        cases.append(SourceCase(seed, item, truth))
-    return _JUDGES[name](cases, setting=setting, provenance=provenance)
+        cases.append(judge.case(seed, item, truth, record))
+    return judge.judge(cases, setting=setting, provenance=provenance)
 
 
-_JUDGES: Mapping[str, Callable[..., list[Finding]]] = {"sia": judge_source}
+@dataclass(frozen=True)
+class _Judge:
+    """Who judges an attack: how a seed's case is made, the judge, and which measure is the headline."""
+
+    case: Callable[[int, Scores, Truth, Record], Any]
+    judge: Callable[..., list[Finding]]
+    headline: str
+
+
+_JUDGES: Mapping[str, _Judge] = {
+    "sia": _Judge(lambda seed, scores, truth, record: SourceCase(seed, scores, truth), judge_source, "asr"),
+    "prolin": _Judge(PropertyCase, judge_property, "f1"),
+}
+
+
+def _aggregation(record: Record) -> list[str]:
+    how = record.manifest["aggregation"] or {}
+    told = {
+        "secagg+": "The sums are what Flower's SecAgg+ protocol unmasked for the server.",
+        "projection": "The sums are computed from the clients' replies; no cryptography was run, and single replies "
+        "were not kept.",
+    }
+    return [told[how["by"]]] if how.get("by") in told else []
 
 
 def _setting(study: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Any]:
