@@ -6,9 +6,10 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
@@ -19,6 +20,11 @@ from rich.table import Table
 
 from fedattack import __version__
 from fedattack.errors import ConfigError, FedAttackError
+
+if TYPE_CHECKING:
+    from fedattack.attacks import Attack, Knowledge
+    from fedattack.folder import Part
+    from fedattack.learning import LocalSGD
 
 BAD_INPUT = 2
 THRESHOLD_CROSSED = 3
@@ -51,6 +57,10 @@ FailIf = Annotated[
     typer.Option("--fail-if", help='Exit with 3 if this holds, for example "sia.asr > 0.3"; repeatable.'),
 ]
 Device = Annotated[str, typer.Option("--device", help="Where attacks compute: auto, cpu or cuda.")]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", help="How the attack computes, such as shadows=exact; repeatable.", metavar="KEY=VALUE"),
+]
 SkipDamaged = Annotated[bool, typer.Option("--skip-damaged", help="Leave out damaged rounds instead of refusing.")]
 
 
@@ -83,6 +93,19 @@ def attack(
     hidden: Annotated[int, typer.Option(help="Width of the mlp model.", min=1)] = 128,
     loss: Annotated[str, typer.Option(help="The clients' loss: a built-in name or module:function.")] = "cross-entropy",
     prior: Annotated[str | None, typer.Option(help="uniform, or examples: clients with more are likelier.")] = None,
+    auxiliary: Annotated[
+        Path | None, typer.Option(help="The attacker's own records, an .npz with x and y, for prolin.")
+    ] = None,
+    wanted: Annotated[
+        str | None,
+        typer.Option(
+            "--property", help="What prolin asks of clients: membership, inversion, ascent or module:function."
+        ),
+    ] = None,
+    training: Annotated[
+        str | None, typer.Option(help="How clients train, such as epochs=1,batch-size=10,lr=0.01,momentum=0.9.")
+    ] = None,
+    options: Options = None,
     seed: Annotated[int, typer.Option(help="Seed of the attack's own draws.", min=0)] = 0,
     device: Device = "auto",
     skip_damaged: SkipDamaged = False,
@@ -91,14 +114,11 @@ def attack(
     """Attack a record, using nothing but the record and the declared knowledge.
 
     Examples: `fedattack attack sia runs/first`;
-    `fedattack attack sia audit --targets mine.npz --model mypackage.models:make_net`
+    `fedattack attack sia audit --targets mine.npz --model mypackage.models:make_net`;
+    `fedattack attack prolin runs/sums --option shadows=exact`
     """
-    from fedattack.attacks import ATTACKS
-
-    if name not in ATTACKS:
-        raise ConfigError(f"unknown attack {name!r}: expected one of {', '.join(ATTACKS)}")
-    declared = (targets, model, classes, hidden, loss, prior)
-    files = _attack(name, folder, seed, device, skip_damaged, declared)
+    declared = Declared(targets, model, classes, hidden, loss, prior, auxiliary, wanted, training)
+    files = _attack(_configured(name, options), folder, seed, device, skip_damaged, declared)
     _tell({"scores": files}, f"Scores in [bold]{escape(', '.join(files))}[/bold].", as_json)
 
 
@@ -119,6 +139,7 @@ def audit(
     changes: Changes = None,
     seed: FirstSeed = None,
     seeds: SeedCount = None,
+    options: Options = None,
     device: Device = "auto",
     fail_if: FailIf = None,
     as_json: AsJson = False,
@@ -128,8 +149,11 @@ def audit(
     Examples: `fedattack audit quickstart --out runs/first`;
     `fedattack audit sia-fedavg --out runs/mnist --set dataset=mnist --set alpha=0.1 --fail-if "sia.asr > 0.3"`
     """
+    from fedattack.app import load_preset
+
     conditions = _conditions(fail_if)
-    chosen = _simulate(preset, out, changes or [], seed, seeds)
+    chosen = _configured(load_preset(preset).attack, options)
+    _simulate(preset, out, changes or [], seed, seeds)
     _attack(chosen, out, 0, device, skip_damaged=False)
     _report(out, device, conditions, as_json)
 
@@ -160,6 +184,39 @@ def check(
         raise typer.Exit(BAD_INPUT)
 
 
+@app.command()
+def project(
+    record: Annotated[Path, typer.Argument(help="A record in the individual view.", metavar="RECORD")],
+    out: Annotated[Path, typer.Argument(help="Folder of the new record.", metavar="OUT")],
+    as_json: AsJson = False,
+) -> None:
+    """Turn a record of single updates into what a secure-aggregation server would have seen.
+
+    Example: `fedattack project runs/first/record runs/sums/record`
+    """
+    from fedattack.record import Record, project_record
+
+    sums = project_record(Record(record), out)
+    _tell({"record": str(out), "rounds": len(sums)}, f"{len(sums)} rounds in [bold]{escape(str(out))}[/bold].", as_json)
+
+
+@app.command()
+def compare(
+    folders: Annotated[list[Path], typer.Argument(help="Run folders with findings.", metavar="DIR…")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the comparison.", metavar="DIR")],
+    by: Annotated[str | None, typer.Option(help="The setting to compare by; by default those that differ.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put the findings of several runs side by side, by the settings in which they differ.
+
+    Example: `fedattack compare runs/n50 runs/n100 runs/n200 --by clients --out runs/by-clients`
+    """
+    from fedattack.report.compare import compare_runs
+
+    page = compare_runs(folders, out, by)
+    _tell({"page": str(page)}, f"Comparison: [bold]{escape(str(page))}[/bold]", as_json)
+
+
 @app.command("list")
 def list_all(as_json: AsJson = False) -> None:
     """Show presets, attacks, datasets and settings."""
@@ -172,7 +229,10 @@ def list_all(as_json: AsJson = False) -> None:
     if as_json:
         value = {
             "presets": {item.name: {"help": item.help, "settings": dict(item.settings)} for item in presets},
-            "attacks": {name: {"title": item.title, "paper": item.paper} for name, item in ATTACKS.items()},
+            "attacks": {
+                name: {"title": item.title, "paper": item.paper, "options": dict(item.options)}
+                for name, item in ATTACKS.items()
+            },
             "datasets": [*DATASETS],
             "settings": {item.name: {"default": item.default, "help": item.help} for item in settings},
         }
@@ -187,6 +247,8 @@ def list_all(as_json: AsJson = False) -> None:
             for name, item in ATTACKS.items()
         ],
     )
+    options = [(name, key, what) for name, item in ATTACKS.items() for key, what in item.options.items()]
+    _table("Options of attacks", ("attack", "--option", "what"), options)
     _table("Datasets", ("name",), [(name,) for name in (*DATASETS, "PATH.npz")])
     _table("Settings", ("--set", "default", "what"), [(item.name, str(item.default), item.help) for item in settings])
 
@@ -205,8 +267,8 @@ def download(
     out_console.print(f"{dataset} is in [bold]{escape(str(download_dataset(dataset, root=root)))}[/bold].")
 
 
-def _simulate(name: str, out: Path, changes: Sequence[str], first: int | None, count: int | None) -> str:
-    """Run a preset into ``out``; returns the name of its attack."""
+def _simulate(name: str, out: Path, changes: Sequence[str], first: int | None, count: int | None) -> None:
+    """Run a preset into ``out``."""
     from fedattack.app import app_folder, load_preset, prepare, resolve_settings
     from fedattack.folder import new_parts, write_study
     from fedattack.launch import Simulator
@@ -275,7 +337,6 @@ def _simulate(name: str, out: Path, changes: Sequence[str], first: int | None, c
                 if result.client_error:
                     err_console.print(f"[yellow]warning:[/yellow] a client failed: {escape(result.client_error)}")
     write_study(out, study | {"finished": datetime.now(UTC).isoformat(timespec="seconds")})
-    return preset.attack
 
 
 def _gpu_share(device: str, clients: int) -> float:
@@ -289,13 +350,39 @@ def _gpu_share(device: str, clients: int) -> float:
     return torch.cuda.device_count() / min(clients, os.cpu_count() or 1)
 
 
-Declared = tuple[Path | None, str | None, int | None, int, str, str | None]
+@dataclass(frozen=True)
+class Declared:
+    """What the command line says of the attacker's knowledge, for a record from elsewhere."""
+
+    targets: Path | None
+    model: str | None
+    classes: int | None
+    hidden: int
+    loss: str
+    prior: str | None
+    auxiliary: Path | None
+    property: str | None
+    training: str | None
 
 
-def _knowledge_of(part: Any, declared: Declared | None) -> Any:
+def _configured(name: str, options: list[str] | None) -> "Attack":
+    """Find an attack and set its options, before any long work."""
+    from fedattack.attacks import ATTACKS
+
+    if name not in ATTACKS:
+        raise ConfigError(f"unknown attack {name!r}: expected one of {', '.join(ATTACKS)}")
+    return ATTACKS[name].with_options(_pairs("--option", options or []))
+
+
+def _pairs(where: str, texts: Sequence[str]) -> dict[str, str]:
+    for text in texts:
+        if "=" not in text:
+            raise ConfigError(f"{where} {text}: expected key=value")
+    return {key.strip(): value for key, _, value in (text.partition("=") for text in texts)}
+
+
+def _knowledge_of(part: "Part", declared: Declared | None) -> "Knowledge":
     """Read what the run folder says of the attacker's knowledge, and put what the command line says on top."""
-    from dataclasses import replace
-
     from fedattack.attacks import Knowledge, ModelKnowledge, read_knowledge, read_targets
     from fedattack.attacks.knowledge import KNOWLEDGE, PRIORS
     from fedattack.learning import per_record_loss
@@ -303,36 +390,60 @@ def _knowledge_of(part: Any, declared: Declared | None) -> Any:
     known = read_knowledge(part.knowledge) if (part.knowledge / KNOWLEDGE).exists() else Knowledge()
     if declared is None:
         return known
-    targets, model, classes, hidden, loss, prior = declared
-    if targets is not None:
-        known = replace(known, targets=read_targets(targets, known.model if model is None else None))
-    if model is not None:
-        if known.targets is None:
-            raise ConfigError("--model needs target records to know the shape of its input; add --targets FILE.npz")
-        per_record_loss(loss)
+    if declared.model is not None:
+        files = [path for path in (declared.targets, declared.auxiliary) if path is not None]
+        there = [item for item in (known.targets, known.auxiliary) if item is not None]
+        records = [read_targets(path) for path in files] or there
+        if not records:
+            raise ConfigError(
+                "--model needs records to know the shape of its input; add --targets FILE.npz or --auxiliary FILE.npz"
+            )
+        per_record_loss(declared.loss)
+        most = max(int(item.y.max()) for item in records) + 1
         known = replace(
             known,
             model=ModelKnowledge(
-                spec=model,
-                input_shape=known.targets.x.shape[1:],
-                classes=classes if classes is not None else int(known.targets.y.max()) + 1,
-                hidden=hidden,
-                loss=loss,
+                spec=declared.model,
+                input_shape=records[0].x.shape[1:],
+                classes=declared.classes if declared.classes is not None else most,
+                hidden=declared.hidden,
+                loss=declared.loss,
             ),
         )
-        if targets is not None:
-            read_targets(targets, known.model)
-    if prior is not None:
-        if prior not in PRIORS:
-            raise ConfigError(f"--prior {prior}: expected one of {', '.join(PRIORS)}")
-        known = replace(known, prior=prior)
+    if declared.targets is not None:
+        known = replace(known, targets=read_targets(declared.targets, known.model))
+    if declared.auxiliary is not None:
+        known = replace(known, auxiliary=read_targets(declared.auxiliary, known.model))
+    if declared.training is not None:
+        known = replace(known, training=_training(declared.training))
+    if declared.property is not None:
+        known = replace(known, property=declared.property)
+    if declared.prior is not None:
+        if declared.prior not in PRIORS:
+            raise ConfigError(f"--prior {declared.prior}: expected one of {', '.join(PRIORS)}")
+        known = replace(known, prior=declared.prior)
     return known
 
 
+def _training(text: str) -> "LocalSGD":
+    from fedattack.learning import LocalSGD
+
+    keys = {"epochs": int, "batch-size": int, "lr": float, "momentum": float, "weight-decay": float}
+    given = _pairs("--training", text.split(","))
+    try:
+        values = {key.replace("-", "_"): keys[key](value) for key, value in given.items()}
+        return LocalSGD(**values)
+    except (KeyError, ValueError, TypeError):
+        raise ConfigError(
+            f"--training {text}: expected epochs, batch-size and lr, and perhaps momentum and weight-decay, such as "
+            "epochs=1,batch-size=10,lr=0.01"
+        ) from None
+
+
 def _attack(
-    name: str, folder: Path, seed: int, device: str, skip_damaged: bool, declared: Declared | None = None
+    attack: "Attack", folder: Path, seed: int, device: str, skip_damaged: bool, declared: Declared | None = None
 ) -> list[str]:
-    from fedattack.attacks import ATTACKS, write_knowledge
+    from fedattack.attacks import write_knowledge
     from fedattack.attacks.knowledge import KNOWLEDGE
     from fedattack.folder import find_parts
     from fedattack.record import Record
@@ -342,16 +453,16 @@ def _attack(
         for part in find_parts(folder):
             record = Record(part.record, skip_damaged=skip_damaged)
             known = _knowledge_of(part, declared)
-            task = bar.add_task(f"{name} on {part.name or 'the record'}", total=len(record))
-            scores = ATTACKS[name].run(
+            task = bar.add_task(f"{attack.name} on {part.name or 'the record'}", total=len(record))
+            scores = attack.run(
                 record,
                 known,
                 seed=seed,
                 device=device,
                 progress=lambda done, total, task=task: bar.update(task, completed=done, total=total),  # type: ignore[misc]
             )
-            scores.save(part.scores(name))
-            files.append(str(part.scores(name)))
+            scores.save(part.scores(attack.name))
+            files.append(str(part.scores(attack.name)))
             if not (part.knowledge / KNOWLEDGE).exists():
                 # A record from elsewhere: what this attack was told is kept for the report. It never replaces what a
                 # run folder came with.

@@ -151,9 +151,10 @@ class Attack(ABC):
             ("protocol", record.protocol, self.needs.protocols),
         ):
             if got not in wanted:
+                way = "; `fedattack project` makes one of it" if (what, got) == ("view", "individual") else ""
                 raise NeedsError(
                     f"attack {self.name} needs a record in the {what} {' or '.join(wanted)}, but {record.path} has the "
-                    f"{what} {got}"
+                    f"{what} {got}{way}"
                 )
         for need in self.needs.knowledge:
             if not knowledge.has(need):

@@ -333,13 +333,15 @@ class _Linear(_Base):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._here = self.shadow.record_gradients(self.start, self.x, self.y, generator=self.masks(1))
+        self._here = {
+            part: self.shadow.record_gradients(self.start, self.x[rows], self.y[rows], generator=self.masks(1, place))
+            for place, (part, rows) in enumerate(self.rows.items())
+        }
         self._paths: dict[bool, list[Tensor]] = {}
         self._along: dict[tuple[bool, int], Tensor] = {}
 
     def spaces(self) -> list[_Space]:
-        rows = torch.as_tensor(self.rows["train"])
-        gradients = self._here[rows]
+        rows, gradients = torch.as_tensor(self.rows["train"]), self._here["train"]
         differences, weights = [], torch.zeros(len(self.x), dtype=torch.float64)
         for question, asked in enumerate(self.setting.questions):
             extra = self._extras(question, "train", self.start)
@@ -357,15 +359,17 @@ class _Linear(_Base):
         return _krylov(gradients, use / use.sum(), torch.stack(differences))
 
     def project(self, question: int, part: Part, directions: Tensor) -> Features:
-        sides = []
+        sides, features = [], {}
         for has in (True, False):
             behaviour = self.setting.questions[question].behaviour if has else "descend"
             # The inverted update is a faithful one until it is sent.
-            features = self._features(question, part, directions, ascend=behaviour == "ascend")
+            ascend = behaviour == "ascend"
+            if ascend not in features:
+                features[ascend] = self._features(question, part, directions, ascend=ascend)
             numbers = self.numbers(_PARTS.index(part), question, has)
             found = []
             for batches in self.batches(question, has, part, self.counts(_VIRTUAL[part]), numbers):
-                values = self._assemble(*features, batches, part, numbers, ascend=behaviour == "ascend")
+                values = self._assemble(*features[ascend], batches, part, numbers, ascend=ascend)
                 found.append(-values if behaviour == "invert" else values)
             sides.append(found)
         return sides[0], sides[1]
@@ -419,12 +423,11 @@ class _Linear(_Base):
         Returns (points, records, k) of auxiliary records, (points, extra records, masks, k), and (points, k) of the
         points themselves.
         """
-        rows = torch.as_tensor(self.rows[part])
         own, others, places = [], [], []
         # What only decides between spaces need not follow the path.
         points = self._path(ascend) if part == "test" else [self.start]
         for number, point in enumerate(points):
-            gradients = self._gradients_along(ascend, number, point) if number else self._here[rows]
+            gradients = self._gradients_along(ascend, number, point) if number else self._here[part]
             own.append((gradients @ directions.T).double().cpu().numpy())
             extra = self._extras(question, part, point, number)
             others.append((extra @ directions.T).double().cpu().numpy() if extra is not None else np.zeros((0, 1, 0)))

@@ -95,7 +95,8 @@ class PropertyCase:
     @cached_property
     def named(self) -> Flags:
         """(methods, questions, windows, clients)."""
-        return np.asarray(self.by_client(self.scores.arrays["decisions"]), dtype=np.bool_)
+        named: Flags = self.by_client(self.scores.arrays["decisions"]).astype(np.bool_)
+        return named
 
     @property
     def seen(self) -> Flags:
