@@ -26,7 +26,7 @@ ALLOWED = {
 }
 FORBIDDEN_PACKAGES = {
     "record": {"flwr", "torch", "ray"},
-    "attacks": {"flwr", "ray"},
+    "attacks": {"flwr"},  # a Ray cluster may be given to compute on
     "learning": {"flwr", "ray"},
     "audit": {"flwr", "ray"},
     "report": {"flwr", "ray", "torch"},

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedattack.attacks.knowledge import ModelKnowledge, Targets
+from fedattack.attacks.many_features import FeatureDetector
 from fedattack.attacks.properties import Property
 from fedattack.errors import NeedsError
 from fedattack.learning import LocalSGD
@@ -73,6 +74,8 @@ class Setting:
         (groups,): numbers of training records that clients have.
     seed, device
         Of all draws; where to compute.
+    features
+        How many features a round has: t of the paper.
     """
 
     model: ModelKnowledge
@@ -83,6 +86,7 @@ class Setting:
     sizes: tuple[int, ...]
     seed: int
     device: str
+    features: int = 1
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,9 @@ class Detector:
     checked
         The same on exact shadow updates of unseen records, where that was measured.
     plus_sample, minus_sample
-        Some features, for a histogram.
+        Some features, for a histogram, of the same clients in every round.
+    many
+        With t > 1, the detector of all features.
     """
 
     weights: NDArray[np.float32]
@@ -113,6 +119,12 @@ class Detector:
     checked: float | None
     plus_sample: Array
     minus_sample: Array
+    many: FeatureDetector | None = None
+
+    def without_weights(self) -> "Detector":
+        """Drop what grows with the model, once the sums are projected."""
+        many = None if self.many is None else replace(self.many, weights=self.many.weights[:, :0])
+        return replace(self, weights=self.weights[:0], many=many)
 
 
 Features = tuple[list[Array], list[Array]]
@@ -176,9 +188,13 @@ def fit_detectors(setting: Setting, start: NDArray[Any], shares: Array, number: 
     common = to_tensor(start, dtype=torch.float32, device=setting.device)
     kind = _Linear if setting.mode == "linear" else _Exact
     shadows: _Shadows = kind(setting, shadow, common, number)
-    exact = _Exact(replace(setting, mode="exact"), shadow, common, number, count=_CHECKED) if check else None
+    exact = (
+        _Exact(replace(setting, mode="exact"), shadow, common, number, count=_CHECKED)
+        if check and setting.mode == "linear"
+        else None
+    )
     return [
-        _fit(shadows, question, space, shares, exact if setting.mode == "linear" else shadows if check else None)
+        _fit(shadows, question, space, shares, exact or (shadows if check else None), setting.features)
         for question, space in enumerate(shadows.spaces())
     ]
 
@@ -188,11 +204,15 @@ def can_be_linear(model: ModelKnowledge, record: NDArray[np.float32]) -> bool:
     return ShadowModel(model.build(), record, mean_loss(model.loss)).separable
 
 
-def _fit(shadows: _Shadows, question: int, space: _Space, shares: Array, checker: _Shadows | None) -> Detector:
-    plus, minus = shadows.project(question, "choose", space.basis)
-    best = max(space.coefficients(), key=lambda c: _separation(np.concatenate(plus) @ c, np.concatenate(minus) @ c))
+def _fit(
+    shadows: _Shadows, question: int, space: _Space, shares: Array, checker: _Shadows | None, features: int
+) -> Detector:
+    fitting = [np.concatenate(side) for side in shadows.project(question, "choose", space.basis)]
+    best = max(space.coefficients(), key=lambda c: _separation(fitting[0] @ c, fitting[1] @ c))
     weights = torch.as_tensor(best, dtype=torch.float32, device=space.basis.device) @ space.basis
-    plus, minus = shadows.project(question, "test", weights[None])
+    others = torch.nn.functional.pad(space.basis, (0, 0, 0, features))[: features - 1]
+    directions = torch.cat([weights[None], others])
+    plus, minus = shadows.project(question, "test", directions)
     p, m = [item[:, 0] for item in plus], [item[:, 0] for item in minus]
     spread = float(shares @ [(a.var() + b.var()) / 2 for a, b in zip(p, m, strict=True)])
     top, bottom = float(shares @ [a.mean() for a in p]), float(shares @ [b.mean() for b in m])
@@ -211,7 +231,16 @@ def _fit(shadows: _Shadows, question: int, space: _Space, shares: Array, checker
         checked=None if checker is None else _checked(checker, question, scale * weights, offset, shares),
         plus_sample=np.concatenate(p)[:: max(1, sum(map(len, p)) // _SAMPLED)][:_SAMPLED],
         minus_sample=np.concatenate(m)[:: max(1, sum(map(len, m)) // _SAMPLED)][:_SAMPLED],
+        many=None
+        if features == 1
+        else _many(directions, best, fitting, [np.concatenate(side) for side in (plus, minus)]),
     )
+
+
+def _many(directions: Tensor, best: Array, fitting: Sequence[Array], unseen: Sequence[Array]) -> FeatureDetector:
+    count = len(directions) - 1
+    projected = [np.column_stack([side @ best, np.pad(side, ((0, 0), (0, count)))[:, :count]]) for side in fitting]
+    return FeatureDetector.fit(directions, projected, unseen)
 
 
 def _checked(checker: _Shadows, question: int, weights: Tensor, offset: float, shares: Array) -> float:

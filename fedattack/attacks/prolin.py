@@ -29,6 +29,7 @@ from fedattack.attacks.disaggregation import (
     weighted_ridge,
 )
 from fedattack.attacks.knowledge import Knowledge
+from fedattack.attacks.many_features import FeatureDetector, decide_by_features
 from fedattack.attacks.properties import questions
 from fedattack.errors import ConfigError, NeedsError
 from fedattack.learning import check_parameters, pick_device
@@ -98,20 +99,26 @@ class Prolin(Attack):
     options: ClassVar[Mapping[str, str]] = {
         "shadows": "linear (from per-record gradients, the default where the model allows it) or exact",
         "workers": "processes; 0 for as many as there are cores and memory for",
+        "features": "how many linear features a round has; 1 as in the paper's experiments",
         "ray": "address of a Ray cluster that does the work, or auto",
     }
 
     shadows: Mode | None = None
     workers: int = 0
+    features: int = 1
     ray: str = ""
 
     def _configured(self, choices: Mapping[str, str]) -> "Prolin":
-        shadows, workers = choices.get("shadows"), choices.get("workers", "0")
+        shadows = choices.get("shadows")
         if shadows is not None and shadows not in MODES:
             raise ConfigError(f"option shadows={shadows}: expected one of {', '.join(MODES)}")
-        if not workers.isdecimal():
-            raise ConfigError(f"option workers={workers}: expected a whole number, 0 or more")
-        return replace(self, shadows=shadows, workers=int(workers), ray=choices.get("ray", ""))
+        numbers = {}
+        for name, least in (("workers", 0), ("features", 1)):
+            text = choices.get(name, str(least))
+            if not text.isdecimal() or int(text) < least:
+                raise ConfigError(f"option {name}={text}: expected a whole number, {least} or more")
+            numbers[name] = int(text)
+        return replace(self, shadows=shadows, ray=choices.get("ray", ""), **numbers)
 
     def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
         model, auxiliary, training, asked = knowledge.model, knowledge.auxiliary, knowledge.training, knowledge.property
@@ -125,7 +132,7 @@ class Prolin(Attack):
         with TemporaryDirectory() as folder:
             sums = _read_sums(record, Path(folder), notes)
             sizes, group = _groups(sums.counts)
-            setting = Setting(model, training, auxiliary, (), mode, sizes, seed, place)
+            setting = Setting(model, training, auxiliary, (), mode, sizes, seed, place, self.features)
             shown = np.unique(np.linspace(0, len(sums.rounds) - 1, _SHOWN_ROUNDS).round().astype(int)).tolist()
             items = [
                 (number, sums.starts[row], _shares(group[row], sums.A[row] > 0, len(sizes)), row in shown)
@@ -136,13 +143,16 @@ class Prolin(Attack):
             workers = 1 if place != "cpu" else self.workers
             found: list[list[Detector]] = []
             products = np.zeros((len(properties), len(items), len(items)))
+            many = np.zeros((*products.shape, self.features if self.features > 1 else 0))
             for row, detectors in enumerate(fan_out(work, items, workers=workers, memory=memory, ray=self.ray)):
                 for question, detector in enumerate(detectors):
                     products[question, row] = sums.sums @ detector.weights
-                found.append([replace(item, weights=item.weights[:0]) for item in detectors])
+                    if detector.many is not None:
+                        many[question, row] = sums.sums @ detector.many.weights.T
+                found.append([item.without_weights() for item in detectors])
                 progress(row + 1, len(items) + len(properties))
         evidence = [
-            _Evidence.of([row[question] for row in found], products[question], sums.A, group)
+            _Evidence.of([row[question] for row in found], products[question], many[question], sums.A, group)
             for question in range(len(properties))
         ]
         windows = _windows(len(items))
@@ -226,6 +236,8 @@ class _Evidence:
         Of the detectors with all rounds' sums, for BASELINE.
     lasting
         Which share of a feature's variance lasts over the rounds, with and without the property.
+    many, many_products
+        With t > 1, the detectors of all features, and their products with all rounds' sums (rounds, rounds, t).
     """
 
     A: Array
@@ -235,9 +247,13 @@ class _Evidence:
     products: Array
     offsets: Array
     lasting: tuple[float, float]
+    many: list[FeatureDetector]
+    many_products: Array
 
     @classmethod
-    def of(cls, detectors: Sequence[Detector], products: Array, A: Array, group: NDArray[np.int64]) -> "_Evidence":
+    def of(
+        cls, detectors: Sequence[Detector], products: Array, many: Array, A: Array, group: NDArray[np.int64]
+    ) -> "_Evidence":
         rows = np.arange(len(A))[:, None]
         means = {
             name: np.stack([getattr(item, name) for item in detectors])
@@ -264,6 +280,8 @@ class _Evidence:
                 _lasting([item.plus_sample for item in detectors]),
                 _lasting([item.minus_sample for item in detectors]),
             ),
+            many=[item.many for item in detectors if item.many is not None],
+            many_products=many,
         )
 
 
@@ -283,22 +301,15 @@ def _decide(
     for place, window in enumerate(windows):
         seen = np.flatnonzero(A[:window].any(axis=0))
         part, sums, v = A[:window, seen], G[:window], evidence.v[:window]
-        expected = weighted_ridge(part, sums, v)
-        joint = Joint(part, sums, v, evidence.densities.of(window, seen), expected)
-        tau, _ = joint.solve(expected > 0)
-        votes = baseline_votes(part, evidence.products[:window, :window], evidence.offsets[:window])
-        ordinary = least_squares(part, sums)
         chance = np.clip(chances[place, seen], 1e-300, 1 - 1e-16)
-        for method, (score, decision) in enumerate(
-            (
-                (joint.gains(tau), tau),
-                (expected, expected > 0),
-                (ordinary, ordinary > 0),
-                (votes, votes > 0.5),
-                (np.log(chance) - np.log1p(-chance), chance > 0.5),
-            )
-        ):
-            scores[method, place, seen], decisions[method, place, seen] = score, decision
+        found = {"posterior": (np.log(chance) - np.log1p(-chance), chance > 0.5)}
+        if evidence.many:
+            products = evidence.many_products[:window, :window]
+            found |= decide_by_features(part, products, v, evidence.many[:window])
+        else:
+            found |= _by_one_feature(evidence, part, sums, v, window, seen)
+        for method, name in enumerate(METHODS):
+            scores[method, place, seen], decisions[method, place, seen] = found[name]
     low, high = np.quantile(chances[len(windows) :], (0.025, 0.975), axis=0)
     last = chances[len(windows) - 1]
     return {
@@ -307,6 +318,21 @@ def _decide(
         "posterior": last,
         "posterior_low": np.minimum(low, last),
         "posterior_high": np.maximum(high, last),
+    }
+
+
+def _by_one_feature(
+    evidence: _Evidence, A: Array, G: Array, v: Array, window: int, seen: NDArray[np.int64]
+) -> dict[str, tuple[Array, NDArray[np.bool_]]]:
+    expected, ordinary = weighted_ridge(A, G, v), least_squares(A, G)
+    joint = Joint(A, G, v, evidence.densities.of(window, seen), expected)
+    tau, _ = joint.solve(expected > 0)
+    votes = baseline_votes(A, evidence.products[:window, :window], evidence.offsets[:window])
+    return {
+        "PROLIN": (joint.gains(tau), tau),
+        "REG": (expected, expected > 0),
+        "OLS": (ordinary, ordinary > 0),
+        "BASELINE": (votes, votes > 0.5),
     }
 
 

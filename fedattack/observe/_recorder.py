@@ -8,13 +8,14 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedattack.errors import RecordError
 from fedattack.record import Exchange, RecordWriter
 from fedattack.record.format import Arrays, Protocol, Server, View
+from fedattack.record.project import PROJECTED, project_exchange
 
 log = logging.getLogger("fedattack")
 
@@ -34,18 +35,24 @@ class Recorder:
     One round may wait while another is written, so that memory does not grow with the rounds. Whatever goes wrong
     while writing ends the recording with an error in the log and in the manifest; the run goes on.
 
+    In the aggregate view a round that comes with single clients' replies is projected before it is written, in the
+    thread too, so that nothing of a single client reaches the disk.
+
     Parameters
     ----------
     out
         Folder of the record; ``strftime`` directives such as ``%Y%m%d-%H%M%S`` are filled in when recording starts,
         so that a project that is run again and again gets a new record each time.
     view, protocol, server, seed, facts, aggregation
-        See :class:`fedattack.record.RecordWriter`.
+        See :class:`fedattack.record.RecordWriter`. In the aggregate view ``aggregation`` is a projection unless stated
+        otherwise.
 
     Attributes
     ----------
     final
         The latest common model that is known; kept in the record as the one after the last round.
+    before_close
+        Called once before the record ends, while rounds can still be handed over.
     run_error
         Why the run ended early, if an observer has seen that it did.
     """
@@ -62,6 +69,8 @@ class Recorder:
         aggregation: Mapping[str, Any] | None = None,
     ) -> None:
         self.view = view
+        if view == "aggregate" and aggregation is None:
+            aggregation = PROJECTED
         self._out = str(out)
         self._options: dict[str, Any] = {
             "view": view,
@@ -77,6 +86,7 @@ class Recorder:
         self._error: str | None = None
         self.run_error: str | None = None
         self.final: Arrays | None = None
+        self.before_close: Callable[[], None] | None = None
 
     def open(self) -> None:
         """Create the record; once, until it is closed. A strategy that is started again gets another record.
@@ -130,6 +140,8 @@ class Recorder:
         if self._thread is None or self._writer is None:
             return
         self.run_error = error or self.run_error
+        if self.before_close is not None:
+            self.before_close()
         try:
             self._queue.put(None, timeout=_PATIENCE)
             self._thread.join(_PATIENCE)
@@ -147,13 +159,19 @@ class Recorder:
             if self._error is not None:
                 continue
             try:
-                writer.write(exchange)
+                writer.write(self._seen(exchange))
             except Exception as cause:
                 # Whatever it is, it must not reach the run.
                 self.fail(f"round {exchange.number}: {cause}")
                 self._end(writer)
         if self._error is None or writer.is_open:
             self._end(writer)
+
+    def _seen(self, exchange: Exchange) -> Exchange:
+        """Reduce a round to the view of the record."""
+        if self.view == "individual" or all(reply.arrays is None for reply in exchange.replies):
+            return exchange
+        return project_exchange(exchange, "the aggregate view")
 
     def _end(self, writer: RecordWriter) -> None:
         try:

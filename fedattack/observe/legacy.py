@@ -26,7 +26,8 @@ class ObservedLegacyStrategy(Strategy):
         strategy = ObservedLegacyStrategy(FedAvg(), "records/%Y%m%d-%H%M%S")
 
     Under SecAgg+ state ``view="aggregate"``: Flower then hands the same unmasked aggregate to the strategy once per
-    surviving client, and the record keeps it once.
+    surviving client, and the record keeps it once. A round that SecAgg+ halts never reaches ``aggregate_fit``; it is
+    recorded, with the sampled nodes as missing, once the next round or the end of the run shows that nothing came.
 
     Parameters
     ----------
@@ -37,7 +38,8 @@ class ObservedLegacyStrategy(Strategy):
     names
         Parameter names, in order: legacy arrays have none.
     options
-        ``view``, ``protocol``, ``server``, ``seed`` and ``facts`` of :class:`fedattack.record.RecordWriter`.
+        ``view``, ``protocol``, ``server``, ``seed``, ``facts`` and ``aggregation`` of
+        :class:`fedattack.record.RecordWriter`.
 
     Notes
     -----
@@ -47,20 +49,22 @@ class ObservedLegacyStrategy(Strategy):
 
     def __init__(self, inner: Strategy, out: Path | str, *, names: Sequence[str] | None = None, **options: Any) -> None:
         if options.get("view") == "aggregate":
-            options.setdefault("aggregation", {"kind": "mean", "weight": "num-examples"})
+            options.setdefault("aggregation", {"kind": "mean", "weight": "num-examples", "by": "secagg+"})
         self._inner = inner
         self._recorder = Recorder(out, **options)
+        self._recorder.before_close = self._note_halted
         self._names = names
         self._sent: list[tuple[str, Parameters]] = []
+        self._waiting: int | None = None
         self._config: dict[str, Scalar] = {}
         self._started = 0.0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_inner"], name)
 
-    def close(self) -> None:
-        """End the record now instead of at the end of the process."""
-        self._recorder.close()
+    def close(self, error: str | None = None) -> None:
+        """End the record now instead of at the end of the process; ``error`` says why the run failed, if it did."""
+        self._recorder.close(error)
 
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters | None:
         """Open the record and delegate.
@@ -79,11 +83,13 @@ class ObservedLegacyStrategy(Strategy):
     ) -> list[tuple[ClientProxy, FitIns]]:
         """Delegate, and note who is sent which model."""
         self._recorder.open()
+        self._note_halted()
         with self._noting():
             instructions = self._inner.configure_fit(server_round, parameters, client_manager)
         self._started = time.time()
         self._sent = [(_node(proxy), ins.parameters) for proxy, ins in instructions]
         self._config = dict(instructions[0][1].config) if instructions else {}
+        self._waiting = server_round if instructions else None
         return instructions
 
     def aggregate_fit(
@@ -93,11 +99,8 @@ class ObservedLegacyStrategy(Strategy):
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
         """Note the results before the inner strategy may change them, and delegate."""
-        try:
-            self._recorder.put(self._exchange(server_round, results, failures))
-        except Exception as cause:
-            # Whatever it is, it must not reach the run.
-            self._recorder.fail(f"round {server_round}: {cause}")
+        self._waiting = None
+        self._note(server_round, results, failures)
         with self._noting():
             parameters, metrics = self._inner.aggregate_fit(server_round, results, failures)
         try:
@@ -129,6 +132,29 @@ class ObservedLegacyStrategy(Strategy):
         with self._noting():
             return self._inner.evaluate(server_round, parameters)
 
+    def _note_halted(self) -> None:
+        """Note a round that was configured and never came to be aggregated: it left the model as it was."""
+        if self._waiting is not None:
+            number, self._waiting = self._waiting, None
+            self._note(number, [], [], "the round ended without an aggregate")
+
+    def _note(
+        self,
+        server_round: int,
+        results: list[tuple[ClientProxy, FitRes]],
+        failures: list[tuple[ClientProxy, FitRes] | BaseException],
+        reason: str = "no reply before the round was closed",
+    ) -> None:
+        """Hand the round over; ``reason`` is why a node without a reply has none."""
+        try:
+            exchange = self._exchange(server_round, results, failures, reason)
+            if not results:
+                self._recorder.final = exchange.common
+            self._recorder.put(exchange)
+        except Exception as cause:
+            # Whatever it is, it must not reach the run.
+            self._recorder.fail(f"round {server_round}: {cause}")
+
     @contextmanager
     def _noting(self) -> Iterator[None]:
         """Note an error of the inner strategy, which will most likely end the run, and let it pass."""
@@ -143,6 +169,7 @@ class ObservedLegacyStrategy(Strategy):
         server_round: int,
         results: list[tuple[ClientProxy, FitRes]],
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
+        reason: str,
     ) -> Exchange:
         """Assemble the round.
 
@@ -156,7 +183,8 @@ class ObservedLegacyStrategy(Strategy):
         common = next(iter(sent.values()), None)
         replies = [self._reply(_node(proxy), result, "ok") for proxy, result in results]
         replies += [self._reply(_node(item[0]), item[1], "failed") for item in failures if isinstance(item, tuple)]
-        replies += _unanswered([node for node in sent if node not in {reply.node for reply in replies}], failures)
+        answered = {reply.node for reply in replies}
+        replies += self._unanswered([node for node in sent if node not in answered], failures, reason)
         arrays = [reply.arrays for reply in replies if reply.status == "ok" and reply.arrays is not None]
         aggregate = None
         if self._recorder.view == "aggregate":
@@ -192,20 +220,19 @@ class ObservedLegacyStrategy(Strategy):
             status, reason = "failed", f"arrays that cannot be read: {cause}"
         return Reply(node, status, arrays, result.num_examples, dict(result.metrics), reason)
 
+    def _unanswered(self, nodes: list[str], failures: Sequence[object], reason: str) -> list[Reply]:
+        """Tell failed from missing nodes: legacy failures are exceptions that carry no node id."""
+        errors = [str(item) for item in failures if isinstance(item, BaseException)]
+        # SecAgg+ counts one client's failure in several stages, and that of a client whose reply is in the sum.
+        if self._recorder.view == "individual" and len(errors) == len(nodes):
+            return [Reply(node, "failed", reason="; or ".join(errors)) for node in nodes]
+        if errors:
+            reason += f"; errors from unknown nodes: {'; '.join(dict.fromkeys(errors))}"
+        return [Reply(node, "missing", reason=reason) for node in nodes]
+
 
 def _node(proxy: ClientProxy) -> str:
     return str(getattr(proxy, "node_id", proxy.cid))
-
-
-def _unanswered(nodes: list[str], failures: Sequence[object]) -> list[Reply]:
-    """Tell failed from missing nodes: legacy failures are exceptions that carry no node id."""
-    errors = [str(item) for item in failures if isinstance(item, BaseException)]
-    if len(errors) == len(nodes):
-        return [Reply(node, "failed", reason="; or ".join(errors)) for node in nodes]
-    reason = "no reply before the round was closed" + (
-        f"; errors from unknown nodes: {'; '.join(errors)}" if errors else ""
-    )
-    return [Reply(node, "missing", reason=reason) for node in nodes]
 
 
 def _is_secagg(arrays: list[Arrays], common: Arrays) -> bool:

@@ -21,6 +21,9 @@ class ObservedStrategy(Strategy):
 
     Wrap the outermost strategy, so that what is recorded is what arrived, before any server-side change to it.
 
+    With ``view="aggregate"`` each round is projected to what a secure-aggregation server would have seen of it before
+    it is written: the example-weighted mean and who took part. No single client's model reaches the disk.
+
     Parameters
     ----------
     inner
@@ -30,7 +33,7 @@ class ObservedStrategy(Strategy):
     names
         Parameter names, in order, for projects whose arrays have none.
     options
-        ``protocol``, ``server``, ``seed`` and ``facts`` of :class:`fedattack.record.RecordWriter`.
+        ``view``, ``protocol``, ``server``, ``seed`` and ``facts`` of :class:`fedattack.record.RecordWriter`.
     """
 
     def __init__(self, inner: Strategy, out: Path | str, *, names: Sequence[str] | None = None, **options: Any) -> None:

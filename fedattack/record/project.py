@@ -1,5 +1,7 @@
-"""Project a record in the individual view to what a secure-aggregation server would have seen."""
+"""Project what an individual view shows to what a secure-aggregation server would have seen."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,17 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.errors import RecordError
-from fedattack.record.reader import Observation, Record
+from fedattack.record.format import Arrays
+from fedattack.record.reader import Record
 from fedattack.record.writer import Exchange, RecordWriter, Reply
+
+PROJECTED: Mapping[str, Any] = {"kind": "mean", "weight": "num-examples", "by": "projection"}
+"""What the manifest of a projected record says of its aggregates."""
 
 
 def project_record(record: Record, out: Path) -> Record:
     """Write the aggregate view of ``record`` to ``out``.
 
-    Each round's aggregate is the example-weighted mean of the replies that arrived in time, in float64, as Flower's
-    SecAgg+ hands it to its strategy. Example counts and metrics stay with the nodes: SecAgg+ lets both through in
-    plaintext. Who was sampled, who failed and the common models stay as they are; what single clients sent is gone,
-    and nothing in the new record leads back to it.
+    Each round is projected by :func:`project_exchange`. Who was sampled, who failed and the common models stay as they
+    are; what single clients sent is gone, and nothing in the new record leads back to it.
 
     Raises
     ------
@@ -34,13 +38,14 @@ def project_record(record: Record, out: Path) -> Record:
         seed=record.seed,
         facts=record.facts,
         versions=record.manifest["versions"],
-        aggregation={"kind": "mean", "weight": "num-examples"},
+        aggregation=PROJECTED,
     )
     for item in record:
         replies = [
             Reply(
                 node=seen.node,
                 status=seen.status,
+                arrays=seen.arrays,
                 num_examples=seen.num_examples,
                 metrics=seen.metrics,
                 reason=seen.reason,
@@ -48,26 +53,53 @@ def project_record(record: Record, out: Path) -> Record:
             )
             for seen in item.observations
         ]
-        aggregate = _mean([seen for seen in item.observations if seen.status == "ok"], item.where)
-        writer.write(
-            Exchange(number=item.number, common=item.common, config=item.config, replies=replies, aggregate=aggregate)
-        )
+        exchange = Exchange(number=item.number, common=item.common, config=item.config, replies=replies)
+        writer.write(project_exchange(exchange, item.where))
     writer.close(final=record.final)
     return Record(out)
 
 
-def _mean(observations: list[Observation], where: str) -> dict[str, NDArray[Any]] | None:
-    total = sum(seen.num_examples or 0 for seen in observations)
+def project_exchange(exchange: Exchange, where: str) -> Exchange:
+    """Put the mean of a round's replies in the place of their arrays.
+
+    The aggregate is the example-weighted mean of the replies that arrived in time, in float64, as Flower's SecAgg+
+    hands it to its strategy; there is none where none arrived. Example counts and metrics stay with the nodes: SecAgg+
+    lets both through in plaintext.
+
+    Parameters
+    ----------
+    exchange
+        A round in the individual view; it is left as it is.
+    where
+        The round's place, for messages.
+
+    Raises
+    ------
+    RecordError
+        If replies do not fit together, or one comes without arrays or example count.
+    """
+    aggregate = _mean([reply for reply in exchange.replies if reply.status == "ok"], where)
+    replies = [replace(reply, arrays=None, received=None) for reply in exchange.replies]
+    return replace(exchange, replies=replies, aggregate=aggregate, mean=None)
+
+
+def _mean(replies: Sequence[Reply], where: str) -> dict[str, NDArray[Any]] | None:
+    weighted: list[tuple[Reply, Arrays, float]] = []
+    for reply in replies:
+        count = reply.num_examples
+        if reply.arrays is None or not isinstance(count, int | float) or not count > 0:
+            raise RecordError(
+                f"{where}, node {reply.node}: no arrays or no example count, so there is no weighted mean"
+            )
+        weighted.append((reply, reply.arrays, count))
+    total = sum(count for _, _, count in weighted)
     mean: dict[str, NDArray[Any]] = {}
-    for seen in observations:
-        if seen.arrays is None or not seen.num_examples:
-            raise RecordError(f"{where}, node {seen.node}: no arrays or no example count, so there is no weighted mean")
-        weight = seen.num_examples / total
-        for name, array in seen.arrays.items():
-            part = array.astype(np.float64) * weight
+    for reply, arrays, count in weighted:
+        for name, array in arrays.items():
+            part = array.astype(np.float64) * (count / total)
             if name in mean and mean[name].shape != part.shape:
                 raise RecordError(
-                    f"{where}, node {seen.node}, {name}: expected shape {mean[name].shape} as from the other clients, "
+                    f"{where}, node {reply.node}, {name}: expected shape {mean[name].shape} as from the other clients, "
                     f"got {part.shape}"
                 )
             mean[name] = mean[name] + part if name in mean else part

@@ -3,11 +3,13 @@
 Everything is rendered from two files, ``findings.json`` (``schema.json``) and ``run.json`` (``run.schema.json``).
 """
 
+from fedattack.report.compare import compare_runs
 from fedattack.report.html import render_html, write_report
 from fedattack.report.terminal import render_table
 from fedattack.report.validate import read_findings, read_run, validate_findings, validate_run
 
 __all__ = [
+    "compare_runs",
     "read_findings",
     "read_run",
     "render_html",

@@ -1,15 +1,16 @@
 """The report as one self-contained HTML page."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, Finding
 from fedattack.files import write_atomically
-from fedattack.report import figures
-from fedattack.report.figures import Plot
+from fedattack.report import figures, property_figures
+from fedattack.report.drawing import Plot
 from fedattack.report.validate import read_findings, read_run, validate_findings, validate_run
 from fedattack.report.words import NOTHING, interval, interval_title, level, printable_all, shown, with_interval
 
@@ -24,13 +25,23 @@ _SENTENCES = {
     "{interval}{chance}.",
     "sia.asr-last-round": "Given a record from the training data, the server named the client that holds it in {value} "
     "of cases from what it saw in the last round{interval}{chance}.",
+    "prolin.f1": "Which clients have the property? From sums alone the server's answer had an F1 score of {value}"
+    "{interval}{chance}.",
+    "prolin.false-alarms": "Of the clients that do not have the property, the server wrongly named {value} from sums "
+    "alone{interval}{chance}.",
 }
 _SENTENCE = "{label}: {value}{interval}{chance}."
-_SERIES_PLOTS = {
-    "per_round": figures.per_round,
-    "per_client": figures.per_client,
-    "reliability": figures.reliability,
-}
+_SERIES_PLOTS: tuple[tuple[str, Callable[[Finding, str], Plot | None]], ...] = (
+    ("per_round", figures.per_round),
+    ("per_client", figures.per_client),
+    ("reliability", figures.reliability),
+    ("methods", property_figures.f1),
+    ("methods", property_figures.precision_and_recall),
+    ("posteriors", property_figures.posteriors),
+    ("overlap", property_figures.overlap),
+    ("distributions", property_figures.distributions),
+    ("stability", property_figures.stability),
+)
 _MOST_EXPOSED = 10
 _OBSERVED = {
     "rounds": "rounds",
@@ -39,6 +50,16 @@ _OBSERVED = {
     "missing": "replies that never came",
     "late": "replies that came too late",
 }
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with its words: a title, what to know when reading it, and texts."""
+
+    title: str
+    caption: str
+    header: list[str]
+    rows: list[list[str]]
 
 
 def write_report(folder: Path) -> Path:
@@ -83,16 +104,7 @@ def render_html(findings: Sequence[Finding], run: Mapping[str, Any]) -> str:
     """
     findings = validate_findings(printable_all([finding.to_dict() for finding in findings]))
     run = validate_run(printable_all(dict(run)))
-    environment = Environment(
-        loader=PackageLoader("fedattack.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"shown": shown, "level": level, "stopped": _stopped, "words": _words, "scalar": _scalar}
-    environment.globals |= {"interval": interval, "with_interval": with_interval}
-    return environment.get_template("template.html.j2").render(
+    return template("template.html.j2").render(
         run=run,
         cards=[
             {"finding": f, "sentence": _sentence(f), "strip": figures.result_strip(f, f"card-{i}")}
@@ -101,23 +113,37 @@ def render_html(findings: Sequence[Finding], run: Mapping[str, Any]) -> str:
         ],
         others=[f for f in findings if not f.headline],
         own_setting=lambda f: {k: v for k, v in f.setting.items() if run["setting"].get(k) != v},
-        verdicts=_VERDICTS,
         interval_title=interval_title(findings),
         details=_of_findings(findings),
-        exposed=[(f, _exposed(f)) for f in findings if f.series.get("most_exposed")],
+        tables=_tables(findings),
         pictures=_of_run(run),
         observed={_OBSERVED.get(k, k): v for k, v in run.get("observed", {}).items() if k != "in_plaintext"},
         papers=list(dict.fromkeys(f.paper for f in findings if f.paper)),
     )
 
 
+def template(name: str) -> Template:
+    """Load a page's template, which escapes all that it is given and fails on what it was not given."""
+    environment = Environment(
+        loader=PackageLoader("fedattack.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"shown": shown, "level": level, "stopped": _stopped, "words": _words, "scalar": scalar}
+    environment.globals |= {"interval": interval, "with_interval": with_interval, "verdicts": _VERDICTS}
+    return environment.get_template(name)
+
+
 def _of_findings(findings: Sequence[Finding]) -> list[Plot]:
-    return [
-        draw(finding, f"finding-{i}-{name.replace('_', '-')}")
+    plots = [
+        draw(finding, f"finding-{i}-{draw.__name__.replace('_', '-')}")
         for i, finding in enumerate(findings)
-        for name, draw in _SERIES_PLOTS.items()
-        if name in finding.series
+        for name, draw in _SERIES_PLOTS
+        if finding.series.get(name)
     ]
+    return [plot for plot in plots if plot is not None]
 
 
 def _of_run(run: Mapping[str, Any]) -> list[Plot]:
@@ -129,11 +155,35 @@ def _of_run(run: Mapping[str, Any]) -> list[Plot]:
     return plots
 
 
-def _exposed(finding: Finding) -> list[list[str]]:
-    return [
-        [str(target["record"]), target["client"], shown(target["posterior"])]
-        for target in finding.series["most_exposed"][:_MOST_EXPOSED]
-    ]
+def _tables(findings: Sequence[Finding]) -> list[Table]:
+    return [make(finding) for finding in findings for name, make in _SERIES_TABLES if finding.series.get(name)]
+
+
+def _exposed(finding: Finding) -> Table:
+    listed = finding.series["most_exposed"]
+    rows = [[str(target["record"]), target["client"], shown(target["posterior"])] for target in listed[:_MOST_EXPOSED]]
+    return Table(
+        f"{finding.label}: most exposed records",
+        f"Of whose owner the server was most sure, right or wrong; the first {len(rows)} of {len(listed)} listed.",
+        ["record", "client", "confidence"],
+        rows,
+    )
+
+
+def _plaintext(finding: Finding) -> Table:
+    return Table(
+        "What each number that is sent in plaintext tells by itself",
+        "How well one of the numbers that are sent beside the encrypted update separates by itself the clients with "
+        "the property from the others: 1 always, 0.5 no better than a coin, 0 always but the other way round.",
+        ["metric", "area under the ROC curve", f"{level(finding.level)} interval"],
+        [
+            [item["metric"], shown(item["auc"], ""), interval(item["low"], item["high"], "")]
+            for item in finding.series["plaintext"]
+        ],
+    )
+
+
+_SERIES_TABLES = (("most_exposed", _exposed), ("plaintext", _plaintext))
 
 
 def _sentence(finding: Finding) -> str:
@@ -157,10 +207,10 @@ def _words(key: str) -> str:
     return key.replace("-", " ").replace("_", " ")
 
 
-def _scalar(value: Any) -> str:
+def scalar(value: Any) -> str:
     """Scalar, or list of them, as people write it."""
     if isinstance(value, Iterable) and not isinstance(value, str | Mapping):
-        return ", ".join(map(_scalar, value)) or NOTHING
+        return ", ".join(map(scalar, value)) or NOTHING
     if value is None:
         return NOTHING
     if isinstance(value, bool):

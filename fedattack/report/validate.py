@@ -1,7 +1,7 @@
 """Reads and checks the two files that a report is made of."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -59,12 +59,8 @@ def validate_findings(obj: Any, where: str = "findings") -> list[Finding]:
     """
     _check(obj, "schema.json", where)
     for i, finding in enumerate(obj):
-        series = finding["series"]
-        for name, lists in (
-            ("per_round", ("rounds", "value", "low", "high", "null")),
-            ("reliability", ("confidence", "accuracy", "count")),
-        ):
-            _check_lengths({key: series.get(name, {}).get(key) for key in lists}, f"{where}: $[{i}].series.{name}")
+        for name, lists in _together(finding["series"]):
+            _check_lengths(lists, f"{where}: $[{i}].series.{name}")
     return [Finding.from_dict(finding) for finding in obj]
 
 
@@ -90,6 +86,23 @@ def validate_run(obj: Any, where: str = "run") -> dict[str, Any]:
                 f"{where}: $.holdings",
             )
     return dict(obj)
+
+
+def _together(series: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Give lists of one length, by series."""
+    for name, keys in (
+        ("per_round", ("rounds", "value", "low", "high", "null")),
+        ("reliability", ("confidence", "accuracy", "count")),
+        ("overlap", ("rounds", "overlap", "low", "high", "accuracy")),
+        ("overlap", ("checked_rounds", "checked_accuracy")),
+    ):
+        yield name, {key: series.get(name, {}).get(key) for key in keys}
+    if "methods" in series:
+        for method, measures in series["methods"]["methods"].items():
+            rounds = series["methods"]["rounds"]
+            yield "methods", {"rounds": rounds} | {f"{method} {key}": values for key, values in measures.items()}
+    if "stability" in series:
+        yield "stability", {"rounds": series["stability"]["rounds"], **series["stability"]["methods"]}
 
 
 @cache

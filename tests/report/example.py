@@ -1,4 +1,8 @@
-"""A realistic pair of findings and run, as a seeded SIA audit on digits would write them."""
+"""Realistic pairs of findings and run.
+
+:func:`findings` and :func:`run` are as a seeded SIA audit on digits would write them, :func:`prolin_findings` and
+:func:`prolin_run` as a PROLIN audit on MNIST-10k would.
+"""
 
 import numpy as np
 
@@ -221,4 +225,143 @@ def run():
             "in_plaintext": ["num-examples", "train_loss"],
         },
         "notes": ["One client failed in round 7 of seed 1; its targets were attacked through the other rounds."],
+    }
+
+
+def prolin_findings(clients=50, rounds=300):
+    rng = np.random.default_rng(clients)
+    seeds, prefixes = [0, 1, 2], list(range(10, rounds + 1, 10))
+    steps = np.array(prefixes)
+    methods = {}
+    kinds = ("PROLIN", 0.95, 1), ("REG", 0.9, 1.2), ("OLS", 0.8, 2.5), ("BASELINE", 0.5, 2), ("posterior", 0.97, 0.9)
+    for name, top, slow in kinds:
+        rise = top * (1 - np.exp(-steps / (clients * slow)))
+        measures = [np.clip(rise + rng.normal(0, 0.03, len(steps)), 0, 1).tolist() for _ in range(3)]
+        methods[name] = dict(zip(("f1", "precision", "recall"), measures, strict=True))
+    methods["BASELINE"]["precision"][:3] = [None] * 3
+    every = np.arange(1, rounds + 1)
+    middle = 0.1 + 0.75 * (1 - np.exp(-every / 90)) + rng.normal(0, 0.02, rounds)
+    shots = []
+    for r in (1, rounds // 6, rounds // 2, rounds):
+        gap = 6 * np.exp(-r / 90) + 0.3
+        shots.append(
+            {
+                "round": r,
+                "plus": {"mean": gap / 2, "sd": 1.1},
+                "minus": {"mean": -gap / 2, "sd": 0.9},
+                "overlap": float(middle[r - 1]),
+                "plus_sample": rng.normal(gap / 2, 1.1, 200).tolist(),
+                "minus_sample": rng.normal(-gap / 2, 0.9, 200).tolist(),
+            }
+        )
+    posteriors = []
+    for seed in seeds:
+        for client in range(clients):
+            positive = client < 5
+            sure = float(rng.beta(6, 1) if positive else rng.beta(1, 9))
+            spread = 0.4 * sure * (1 - sure)
+            unknown = client == clients - 1 and seed == 2
+            numbers = (None, None, None) if unknown else (sure, sure - spread, sure + spread)
+            posteriors.append(
+                {"client": f"{rng.integers(9 * 10**18):019d}", "target": f"{client % 3}", "seed": seed}
+                | dict(zip(("posterior", "low", "high"), numbers, strict=True))
+                | {"positive": positive, "rounds": 0 if unknown else int(rng.binomial(rounds, 0.2))}
+            )
+    series = {
+        "methods": {"rounds": prefixes, "methods": methods, "chance": 2 * 0.1 * 0.5 / 0.6},
+        "overlap": {
+            "rounds": every.tolist(),
+            "overlap": middle.clip(0, 1).tolist(),
+            "low": (middle - 0.1).clip(0, 1).tolist(),
+            "high": (middle + 0.1).clip(0, 1).tolist(),
+            "accuracy": (1 - middle / 2).clip(0, 1).tolist(),
+            "checked_rounds": [1, rounds // 6, rounds],
+            "checked_accuracy": [0.93, 0.74, 0.55],
+        },
+        "distributions": shots,
+        "posteriors": posteriors,
+        "stability": {
+            "rounds": prefixes,
+            "methods": {name: (1 - 0.08 * i * (1 - steps / rounds)).tolist() for i, name in enumerate(methods, 1)},
+        },
+        "plaintext": [
+            {"metric": "num-examples", "auc": 0.5, "low": None, "high": None},
+            {"metric": "train_loss", "auc": 0.981, "low": 0.95, "high": 0.997},
+        ],
+    }
+    score = methods["PROLIN"]["f1"][-1]
+    common = {
+        "attack": "prolin",
+        "view": "aggregate",
+        "seeds": seeds,
+        "setting": {"shadow-mode": "exact"},
+        "paper": "Kerkouche et al., Client-specific Property Inference against Secure Aggregation in Federated "
+        "Learning, WPES 2023",
+    }
+    return [
+        Finding(
+            metric="f1",
+            label="F1 score",
+            value=score,
+            low=score - 0.12,
+            high=min(score + 0.08, 1),
+            n=3 * clients,
+            chance=series["methods"]["chance"],
+            null={"value": 0.03, "low": 0.0, "high": 0.11, "n": 3 * clients},
+            headline=True,
+            verdict="leak",
+            reason="the interval's lower end is above chance and the null run's upper end",
+            seed_mean=score,
+            seed_sd=0.04,
+            series=series,
+            **common,
+        ),
+        Finding(
+            metric="false-alarms",
+            label="Clients named although they do not have the property",
+            value=0.022,
+            low=0.005,
+            high=0.064,
+            n=3 * (clients - 5),
+            verdict="not applicable",
+            reason="a rate of false alarms is no leak by itself; it says how far the named clients can be trusted",
+            **common,
+        ),
+        Finding(
+            metric="detector-accuracy",
+            label="Detector on unseen records, mean over the rounds",
+            value=0.71,
+            low=None,
+            high=None,
+            n=6000,
+            chance=0.5,
+            verdict="not applicable",
+            reason="it is measured on the attacker's own records",
+            **common,
+        ),
+    ]
+
+
+def prolin_run(clients=50):
+    counts = np.random.default_rng(7).multinomial(20, np.full(10, 0.1), clients)
+    facts = run()
+    return {
+        "title": f"PROLIN: membership on MNIST-10k, {clients} clients",
+        "threat_model": facts["threat_model"]
+        | {
+            "view": "aggregate",
+            "sees": "sums of the clients' replies, who took part, and what secure aggregation lets through in "
+            "plaintext",
+            "does_not_see": "any single client's model or update",
+        },
+        "setting": facts["setting"] | {"preset": "prolin-membership", "clients": clients, "rounds": 300},
+        "provenance": facts["provenance"],
+        "holdings": {
+            "clients": [str(i) for i in range(clients)],
+            "classes": [str(i) for i in range(10)],
+            "counts": counts.tolist(),
+            "seed": 0,
+        },
+        "observed": facts["observed"] | {"rounds": 900},
+        "notes": ["One client never took part in seed 2: whether it has the property is unknown."],
     }

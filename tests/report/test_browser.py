@@ -2,24 +2,60 @@ import json
 
 import pytest
 
-from fedattack.report import write_report
+from fedattack.report import compare_runs, write_report
 from tests.report import example
 
 pytestmark = pytest.mark.browser
 
 
-@pytest.fixture(scope="module")
-def page(tmp_path_factory):
-    """Report of the example, with markup in the name of a client's metric and at a client's place in the figures."""
-    folder, run = tmp_path_factory.mktemp("run"), example.run()
-    run["observed"]["in_plaintext"].append("<script>document.title='taken'</script><b id='injected'>b</b>")
-    run["holdings"]["clients"][0] = "<b id='injected'>"
-    run["provenance"]["commands"].append("fedattack attack sia " + "--set key=value " * 30)
-    findings = [finding.to_dict() for finding in example.findings()]
-    findings[0]["series"]["per_client"][0]["client"] = "</svg><script>document.title='taken'</script>"
+MARKUP = "</svg><script>document.title='taken'</script><b id='injected'>b</b>"
+
+
+def written(folder, findings, run):
     (folder / "findings.json").write_text(json.dumps(findings))
     (folder / "run.json").write_text(json.dumps(run))
-    return write_report(folder)
+    return folder
+
+
+def source_report(folder):
+    findings, run = [finding.to_dict() for finding in example.findings()], example.run()
+    run["observed"]["in_plaintext"].append(MARKUP)
+    run["holdings"]["clients"][0] = "<b id='injected'>"
+    run["provenance"]["commands"].append("fedattack attack sia " + "--set key=value " * 30)
+    findings[0]["series"]["per_client"][0]["client"] = MARKUP
+    return write_report(written(folder, findings, run))
+
+
+def property_report(folder):
+    findings, run = [finding.to_dict() for finding in example.prolin_findings()], example.prolin_run()
+    findings[0]["series"]["posteriors"][0]["client"] = MARKUP
+    findings[0]["series"]["plaintext"][0]["metric"] = MARKUP
+    return write_report(written(folder, findings, run))
+
+
+def comparison(folder):
+    runs = []
+    for clients in (50, 100, 200):
+        findings = [finding.to_dict() for finding in example.prolin_findings(clients)]
+        findings[1]["label"] = MARKUP
+        runs.append(folder / f"clients-{clients}")
+        runs[-1].mkdir()
+        written(runs[-1], findings, example.prolin_run(clients))
+    return compare_runs(runs, folder)
+
+
+@pytest.fixture(
+    scope="module", params=[(source_report, 6), (property_report, 8), (comparison, 2)], ids=lambda p: p[0].__name__
+)
+def made(request, tmp_path_factory):
+    """A page with markup in names that came from clients, and how many figures it has."""
+    make, figures = request.param
+    return make(tmp_path_factory.mktemp("run")), figures
+
+
+@pytest.fixture
+def page(made):
+    return made[0]
 
 
 def show(browser, page, width, theme):
@@ -56,7 +92,7 @@ def test_the_page_fits_loads_nothing_else_and_reports_no_errors(browser, page, w
 
 
 def test_the_two_themes_have_different_grounds_and_inks(browser, page):
-    script = """const of = (s, p) => getComputedStyle(document.querySelector(s))[p];
+    script = """const of = (s, p) => getComputedStyle(document.querySelector(s) ?? document.body)[p];
         return [of('body', 'backgroundColor'), of('h1', 'color'), of('.panel', 'backgroundColor'),
                 of('.badge.leak', 'color'), of('svg.plot text', 'fill'), of('svg.plot use', 'fill')]"""
     looks = {}
@@ -73,12 +109,13 @@ def test_the_two_themes_have_different_grounds_and_inks(browser, page):
         assert sign * (brightness(ground) - brightness(ink)) > 450
 
 
-def test_every_figure_has_an_accessible_name_and_description(browser, page):
+def test_every_figure_has_an_accessible_name_and_description(browser, made):
+    page, figures = made
     show(browser, page, 800, "light")
     browser.execute_cdp_cmd("Accessibility.enable", {})
     nodes = browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
     images = [node for node in nodes if node.get("role", {}).get("value") in ("image", "img")]
-    assert len(images) == browser.execute_script("return document.querySelectorAll('svg').length") == 6
+    assert len(images) == browser.execute_script("return document.querySelectorAll('svg').length") == figures
     for image in images:
         assert image["name"]["value"]
         assert any(digit in image["description"]["value"] for digit in "0123456789")
@@ -86,9 +123,9 @@ def test_every_figure_has_an_accessible_name_and_description(browser, page):
 
 def test_names_from_clients_make_no_elements(browser, page):
     show(browser, page, 800, "light")
-    assert browser.title == "Source inference on digits, 10 clients, Dirichlet α = 0.1 – fedattack"
+    assert browser.title.endswith(" – fedattack")
     assert browser.execute_script("return document.querySelectorAll('script, #injected').length") == 0
-    assert "<script>document.title='taken'</script>" in browser.execute_script("return document.body.textContent")
+    assert MARKUP in browser.execute_script("return document.body.textContent")
 
 
 def test_text_in_figures_stays_inside_them_and_apart(browser, page):

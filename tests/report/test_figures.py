@@ -6,7 +6,7 @@ import matplotlib
 import numpy as np
 import pytest
 
-from fedattack.report import figures
+from fedattack.report import figures, property_figures
 from tests.report import example
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -22,7 +22,13 @@ def plots():
         figures.who_holds_what(run["holdings"], "holdings"),
         figures.training(run["accuracy"], run["overfitting"], "training"),
         figures.training(run["accuracy"], None, "accuracy"),
+        *property_plots(example.prolin_findings()[0]),
     ]
+
+
+def property_plots(finding):
+    names = ("f1", "precision_and_recall", "posteriors", "overlap", "distributions", "stability")
+    return [getattr(property_figures, name)(finding, name) for name in names]
 
 
 def with_series(**series):
@@ -75,7 +81,8 @@ def test_each_figure_has_a_name_a_description_and_no_fixed_text_colour(plot):
     assert named[root.get("aria-labelledby")].text == plot.title
     assert re.search(r"\d", named[root.get("aria-describedby")].text)
     colours = set(re.findall(r"(?:fill|stroke): ([^;\"]+)", plot.svg))
-    variables = {f"var(--series-{i}, {c})" for i, c in ((1, "#0072b2"), (2, "#d55e00"), (3, "#009e73"))}
+    okabe_ito = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
+    variables = {f"var(--series-{i}, {c})" for i, c in enumerate(okabe_ito, 1)}
     assert colours <= {"none", "currentColor"} | variables
     assert all("currentColor" in text.get("style") for text in root.iter(f"{SVG}text"))
 
@@ -91,6 +98,12 @@ def test_axes_have_labels_with_units():
             ["Client", "Class", "28 records", "114 records"],
             ["Round", "Accuracy (%), difference (points)"],
             ["Round", "Accuracy (%)"],
+            ["F1 score (%)", "Rounds that the server has seen", "PROLIN", "BASELINE", "posterior", "chance"],
+            ["Precision (%)", "Recall (%)", "Rounds that the server has seen", "REG", "OLS"],
+            ["Posterior probability of the property (%)", "Client · target · seed, most suspicious first"],
+            ["Overlap, accuracy (%)", "Round", "accuracy, unseen records", "accuracy, fresh exact updates"],
+            ["Round 1: OVL 11.2%", "with the property", "without the property", "overlap", "Feature of an update"],
+            ["Decisions as at the end (%)", "Rounds that the server has seen", "PROLIN", "posterior"],
         ],
         strict=True,
     ):

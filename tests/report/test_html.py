@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from fedattack.errors import ReportError
-from fedattack.report import render_html, write_report
+from fedattack.report import render_html, validate_findings, write_report
 from tests.report import example
 
 
@@ -130,6 +130,54 @@ def test_text_from_outside_stays_text():
     assert page.text.count(HOSTILE) > 20
 
 
+def test_property_inference_is_told_in_words_figures_and_tables():
+    text = Page(render_html(example.prolin_findings(), example.prolin_run())).text
+    assert "Which clients have the property? From sums alone the server's answer had an F1 score of 95.7%" in text
+    for words in (
+        "F1 score of each method",
+        "Precision and recall of each method",
+        "Posterior of each client",
+        "Detector of each round",
+        "Feature with and without the property",
+        "How soon decisions are final",
+        "train_loss 0.981 0.95 to 0.997",
+        "num-examples 0.5 –",
+        "aggregate",
+        "One client never took part in seed 2",
+    ):
+        assert words in text
+
+
+def test_a_null_run_tells_of_false_alarms():
+    score, alarms, _ = example.prolin_findings()
+    score = replace(score, value=None, low=None, high=None, null=None, verdict="not applicable", headline=True)
+    score = replace(score, reason="no client that took part has the property", series={})
+    text = Page(render_html([score, replace(alarms, headline=True, low=None, high=None)], example.prolin_run())).text
+    assert "No client that took part has the property." in text
+    assert "Of the clients that do not have the property, the server wrongly named 2.2% from sums alone." in text
+    assert "Why “not applicable”? A rate of false alarms is no leak by itself" in text
+    assert "Results in detail" not in text
+    assert "result with 95% interval" not in text
+
+
+def test_empty_series_make_no_sections():
+    findings = [replace(example.prolin_findings()[0], series={"posteriors": [], "distributions": [], "plaintext": []})]
+    html = render_html(findings, {k: v for k, v in example.prolin_run().items() if k != "holdings"})
+    assert "Results in detail" not in html
+    assert "<figure" not in html
+
+
+def test_names_from_clients_in_property_inference_stay_text():
+    findings = json.loads(json.dumps([finding.to_dict() for finding in example.prolin_findings(20, 60)]))
+    series = findings[0]["series"]
+    series["posteriors"][0] |= {"client": HOSTILE, "target": HOSTILE, "posterior": 1.0, "high": 1.0}
+    series["plaintext"][0]["metric"] = HOSTILE
+    page = Page(render_html(validate_findings(findings), example.prolin_run()))
+    assert not {"script", "img"} & set(page.tags)
+    assert not [name for name, _ in page.attributes if name.startswith("on")]
+    assert page.text.count(HOSTILE) >= 3
+
+
 def test_control_characters_and_lone_surrogates_are_replaced():
     run = {**example.run(), "notes": ["a\x00b\x1b[31mc\ud800d\u202ee"]}
     findings = [replace(example.findings()[0], label="x\x08y")]
@@ -192,5 +240,5 @@ def test_colours_have_the_contrast_that_wcag_aa_asks_for(theme):
             assert contrast(ink, ground) >= 4.5
     for badge in ("leak", "quiet", "none", "late"):
         assert contrast(f"{badge}-ink", f"{badge}-fill") >= 4.5
-    for series in ("series-1", "series-2", "series-3"):
-        assert contrast(series, "surface") >= 3
+    for series in range(1, 6):
+        assert contrast(f"series-{series}", "surface") >= 3

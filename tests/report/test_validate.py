@@ -83,6 +83,48 @@ def test_a_damaged_findings_file_is_refused_with_its_path(findings, path, value,
     assert "\n" not in str(caught.value)
 
 
+@pytest.fixture
+def prolin():
+    return json.loads(json.dumps([finding.to_dict() for finding in example.prolin_findings(clients=20, rounds=60)]))
+
+
+def test_findings_of_property_inference_come_back_unchanged(prolin):
+    assert validate_findings(prolin) == example.prolin_findings(clients=20, rounds=60)
+    validate_run(example.prolin_run())
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("methods", "methods", "OLS", "f1"), [0.1], r"methods: its lists differ in length \(rounds 6, OLS f1 1"),
+        (("methods", "methods", "OLS", "recall", 2), 1.5, r"methods\.methods\.OLS\.recall\[2\]: 1.5 is greater"),
+        (("methods", "methods", "OLS", "f1"), ..., r"methods\.methods\.OLS: 'f1' is a required property"),
+        (("methods", "methods"), {}, r"methods\.methods"),
+        (("methods", "chance"), -0.1, r"methods\.chance: -0.1 is less"),
+        (("stability", "methods", "REG"), [], r"stability: its lists differ in length .*REG 0"),
+        (("stability", "rounds"), [], r"stability\.rounds"),
+        (("overlap", "low"), [0.1], r"overlap: its lists differ in length .*low 1"),
+        (("overlap", "checked_rounds"), [1, 2], r"overlap: its lists .*checked_rounds 2, checked_accuracy 3"),
+        (("overlap", "checked_accuracy"), ..., r"overlap: 'checked_accuracy' is a dependency of 'checked_rounds'"),
+        (("overlap", "accuracy", 0), "good", r"overlap\.accuracy\[0\]"),
+        (("distributions", 1, "plus", "sd"), -1, r"distributions\[1\]\.plus\.sd: -1 is less"),
+        (("distributions", 0, "minus_sample", 0), None, r"distributions\[0\]\.minus_sample\[0\]"),
+        (("distributions", 0, "plus_sample", 3), float("inf"), r"distributions\.0\.plus_sample\.3 is not a finite"),
+        (("distributions",), [{}] * 5, r"distributions"),
+        (("posteriors", 0, "client"), 3, r"posteriors\[0\]\.client: 3 is not of type"),
+        (("posteriors", 0, "posterior"), 97.0, r"posteriors\[0\]\.posterior: 97.0 is greater"),
+        (("posteriors", 0, "positive"), None, r"posteriors\[0\]\.positive"),
+        (("plaintext", 0, "auc"), 1.2, r"plaintext\[0\]\.auc"),
+        (("plaintext", 0, "metric"), ..., r"plaintext\[0\]: 'metric' is a required property"),
+    ],
+)
+def test_damaged_series_of_property_inference_are_refused_with_their_path(prolin, path, value, message):
+    set_path(prolin, (0, "series", *path), value)
+    with pytest.raises(ReportError, match=message) as caught:
+        validate_findings(prolin)
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("obj", [None, {}, {"findings": []}, [1], "x"])
 def test_what_is_no_list_of_findings_is_refused(obj):
     with pytest.raises(ReportError, match=r"\$"):

@@ -1,0 +1,258 @@
+"""What the report's figures have in common: their look, their text, and their way into an HTML page.
+
+Everything is drawn in stand-in colours, which are then replaced by ``currentColor`` and CSS variables, so that one
+figure serves a light and a dark page. Series differ in marker and line style as well as in colour. Each figure carries
+its numbers in words (``title`` and ``desc``) and as a table.
+"""
+
+import io
+import re
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis, XAxis
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from fedattack.audit.finding import PROPORTION
+
+INK = "#010203"
+FIRST = "#010204"
+SECOND = "#010205"
+THIRD = "#010206"
+FOURTH = "#010207"
+FIFTH = "#010208"
+# The fallbacks (Okabe and Ito's colours) serve a figure that was taken out of its page.
+_COLOURS = {
+    INK: "currentColor",
+    FIRST: "var(--series-1, #0072b2)",
+    SECOND: "var(--series-2, #d55e00)",
+    THIRD: "var(--series-3, #009e73)",
+    FOURTH: "var(--series-4, #cc79a7)",
+    FIFTH: "var(--series-5, #e69f00)",
+}
+# The page sets smaller text than is laid out for here, so that a wider system font, or the larger text of a narrow
+# page, still fits.
+STYLE: Any = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": INK,
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.6,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": 11.5,
+    "figure.facecolor": "none",
+    "font.size": 11.5,
+    "grid.alpha": 0.16,
+    "grid.color": INK,
+    "grid.linewidth": 0.6,
+    "legend.columnspacing": 1.2,
+    "legend.fontsize": 11.5,
+    "legend.frameon": False,
+    "legend.handlelength": 1.8,
+    "legend.labelcolor": INK,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 4,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "fedattack",
+    "text.color": INK,
+    "text.parse_math": False,
+    "xtick.color": INK,
+    "xtick.major.size": 3,
+    "ytick.color": INK,
+    "ytick.major.size": 3,
+}
+WIDTH = 420
+CHANCE: dict[str, Any] = {"color": INK, "linestyle": ":", "linewidth": 1.4, "label": "chance"}
+DASHES = 3.2
+"""Length of a legend's lines, in font sizes, at which the dashes of the looks below can be told apart."""
+_LOOKS: list[dict[str, Any]] = [
+    {"color": FIRST, "linestyle": "-", "marker": "o"},
+    {"color": SECOND, "linestyle": (0, (5, 2)), "marker": "s"},
+    {"color": THIRD, "linestyle": (0, (5, 1.5, 1.2, 1.5)), "marker": "^", "markersize": 5},
+    {"color": FOURTH, "linestyle": (0, (1.2, 1.2)), "marker": "X", "markersize": 5},
+    {"color": FIFTH, "linestyle": (0, (9, 2)), "marker": "D"},
+]
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A figure with its words.
+
+    Attributes
+    ----------
+    title
+        What it shows, in a few words.
+    svg
+        The drawing: an ``svg`` element with an accessible name and description.
+    caption
+        What to know when reading it.
+    header, rows
+        The numbers behind it, as texts.
+    tall
+        Whether it is about as high as two others.
+    """
+
+    title: str
+    svg: str
+    caption: str
+    header: list[str]
+    rows: list[list[str]]
+    tall: bool = False
+
+
+def panels(height: float, count: int = 1, columns: int = 1, *, shared: bool = False) -> tuple[Figure, list[Axes]]:
+    """Make a figure of `count` axes, row by row, in `columns` columns; `shared` ones have the same limits."""
+    figure = Figure(figsize=(WIDTH / 72, height / 72), layout="constrained")
+    FigureCanvasSVG(figure)
+    grid = figure.subplots(-(-count // columns), columns, squeeze=False, sharex=shared, sharey=shared)
+    every = list(grid.flat)
+    for axes in every[count:]:
+        axes.remove()
+    # Shared axes are labelled in the last row only, which may have gaps.
+    for axes in every[max(count - columns, 0) : count]:
+        axes.tick_params(labelbottom=True)
+    return figure, every[:count]
+
+
+def one_axes(height: float) -> tuple[Figure, Axes]:
+    """Make a figure of one pair of axes."""
+    figure, (axes,) = panels(height)
+    return figure, axes
+
+
+def looks_of(names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Give each name its colour, line style and marker, by its place."""
+    return {name: {**look, "label": name} for name, look in zip(dict.fromkeys(names), cycle(_LOOKS), strict=False)}
+
+
+def draw_lines(
+    axes: Axes,
+    places: Sequence[float],
+    lines: Mapping[str, Sequence[float | None]],
+    looks: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """Draw named rates over `places` in per cent."""
+    step = max(len(places) // 10, 1)
+    for i, (name, values) in enumerate(lines.items()):
+        # Lines often lie on each other: markers at different places let all be seen.
+        start = i * step // len(lines) if step > 1 else 0
+        axes.plot(places, 100 * floats(values), markevery=(start, step), **looks[name])
+    axes.set_ylim(-4, 104)
+
+
+def one_legend(figure: Figure, grid: Iterable[Axes], **look: Any) -> None:
+    """Put one legend above axes that show the same series."""
+    entries = {label: handle for axes in grid for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(list(entries.values()), list(entries), loc="outside upper left", ncols=3, **look)
+
+
+def scale_of(units: str) -> float:
+    """Return what a number in `units` is multiplied with to be drawn."""
+    return 100 if units == PROPORTION else 1
+
+
+def quantity(rate: str, units: str) -> str:
+    """Name an axis: `rate` in per cent, or a result in its units."""
+    return f"{rate} (%)" if units == PROPORTION else f"Result ({units})" if units else "Result"
+
+
+def floats(values: Sequence[float | None]) -> NDArray[np.float64]:
+    """Turn numbers into an array that has NaN where there is none."""
+    return np.array([np.nan if value is None else value for value in values], dtype=float)
+
+
+def short(name: str) -> str:
+    """Shorten a name to what fits beside an axis."""
+    # Node ids differ in their last digits at least as often as in their first.
+    return name if len(name) <= 12 else f"{name[:5]}…{name[-6:]}"
+
+
+def label_rounds(axes: Axes, label: str = "Round", ticks: int = 8) -> None:
+    """Label whole rounds only."""
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=ticks, integer=True, min_n_ticks=1))
+    axes.set_xlabel(label)
+
+
+def name_ticks(axis: Axis, names: Sequence[str]) -> None:
+    """Name as many places as there is room for."""
+    step = -(-len(names) // 20)
+    upright = isinstance(axis, XAxis) and max(map(len, names)) > 3
+    axis.set_ticks(range(0, len(names), step), [short(name) for name in names[::step]], rotation=90 if upright else 0)
+
+
+def to_svg(figure: Figure, slug: str, title: str, words: str) -> str:
+    """Drawing as text that fits into an HTML page beside others like it."""
+    buffer = io.StringIO()
+    with warnings.catch_warnings():
+        # Text stays text, so a character that matplotlib's font lacks is drawn by the browser's.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    root = ElementTree.fromstring(buffer.getvalue())  # noqa: S314 matplotlib's own output
+    # A style element inside an inline SVG would apply to the whole page.
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag.endswith(("}style", "}metadata")):
+                parent.remove(child)
+    used = set(re.findall(r"#(\w+)", " ".join(_references(root))))
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]
+        attributes = {name.rpartition("}")[2]: value for name, value in element.attrib.items()}
+        element.attrib.clear()
+        for name, value in attributes.items():
+            if name == "id":
+                if value in used:
+                    element.set(name, f"{slug}-{value}")
+            elif name == "style":
+                element.set(name, _style(value))
+            elif name in ("href", "clip-path"):
+                element.set(name, value.replace("#", f"#{slug}-"))
+            else:
+                element.set(name, value)
+    view_box = root.get("viewBox", "")
+    root.attrib.clear()
+    for name, value in {
+        "xmlns": "http://www.w3.org/2000/svg",
+        "viewBox": view_box,
+        "class": "plot",
+        "role": "img",
+        "aria-labelledby": f"{slug}-title",
+        "aria-describedby": f"{slug}-desc",
+        "font-family": "sans-serif",
+        "font-size": "10.5",
+        "stroke-linejoin": "round",
+    }.items():
+        root.set(name, value)
+    for place, (tag, text) in enumerate((("title", title), ("desc", words))):
+        element = ElementTree.Element(tag, id=f"{slug}-{tag}")
+        element.text = text
+        root.insert(place, element)
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _references(root: ElementTree.Element) -> list[str]:
+    return [
+        value
+        for element in root.iter()
+        for name, value in element.attrib.items()
+        if name.endswith("href") or (name != "id" and "url(#" in value)
+    ]
+
+
+def _style(style: str) -> str:
+    """Style without fonts, which are the page's, and with the page's colours."""
+    kept = [part for part in style.split("; ") if not part.startswith(("font-size", "font-family", "font:"))]
+    text = "; ".join(kept)
+    for stand_in, colour in _COLOURS.items():
+        text = text.replace(stand_in, colour)
+    return text

@@ -1,0 +1,182 @@
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from fedattack.errors import ReportError
+from fedattack.report import compare_runs
+from tests.report import example
+from tests.report.test_figures import texts
+from tests.report.test_html import HOSTILE, Page
+
+
+def write(folder, findings, run):
+    folder.mkdir()
+    (folder / "findings.json").write_text(json.dumps([finding.to_dict() for finding in findings]))
+    (folder / "run.json").write_text(json.dumps(run))
+    return folder
+
+
+@pytest.fixture
+def prolin(tmp_path):
+    """Runs with 200, 50 and 100 clients."""
+    return [
+        write(tmp_path / f"n{n}", example.prolin_findings(n, rounds=100), example.prolin_run(n)) for n in (200, 50, 100)
+    ]
+
+
+@pytest.fixture
+def source(tmp_path):
+    runs = []
+    for name, alpha in (("b", 1.0), ("a", 0.1)):
+        run = example.run()
+        run["setting"]["alpha"] = alpha
+        runs.append(write(tmp_path / name, example.findings(), run))
+    return runs
+
+
+def table(markdown, heading):
+    """Cells of the rows of the table below a heading."""
+    part = markdown.split(f"## {heading}\n")[1].split("\n## ")[0]
+    lines = [line for line in part.splitlines() if line.startswith("| ")]
+    return [re.split(r" (?<!\\)\| ", line.strip("| ")) for line in lines if not line.startswith("| ---")]
+
+
+def test_runs_are_compared_by_what_they_differ_in(prolin, tmp_path):
+    out = tmp_path / "new" / "out"
+    assert compare_runs(prolin, out) == out / "compare.html"
+    assert {path.name for path in out.iterdir()} == {"compare.html", "compare.json", "compare.md"}
+    compared = json.loads((out / "compare.json").read_text())
+    assert compared["by"] == ["clients"]
+    assert compared["headline"] == "prolin.f1"
+    assert [run["run"] for run in compared["runs"]] == ["n50", "n100", "n200"]
+    assert [run["settings"] for run in compared["runs"]] == [{"clients": n} for n in (50, 100, 200)]
+    for run, n in zip(compared["runs"], (50, 100, 200), strict=True):
+        for finding, expected in zip(run["findings"], example.prolin_findings(n, rounds=100), strict=True):
+            assert finding["name"] == expected.name
+            assert {key: finding[key] for key in ("value", "low", "high", "chance", "null", "n", "verdict")} == {
+                key: getattr(expected, key) for key in ("value", "low", "high", "chance", "null", "n", "verdict")
+            }
+    rows = table(
+        (out / "compare.md").read_text(), "Clients named although they do not have the property (prolin.false-alarms)"
+    )
+    assert rows == [
+        ["clients", "value", "interval", "chance", "null run (interval)", "n", "verdict"],
+        *([str(n), "2.2%", "0.5–6.4%", "–", "–", f"{3 * (n - 5):,}", "not applicable"] for n in (50, 100, 200)),
+    ]
+
+
+def test_each_method_and_each_run_is_drawn(prolin, tmp_path):
+    page = compare_runs(prolin, tmp_path / "out").read_text()
+    by_setting, by_rounds = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    assert {"PROLIN", "BASELINE", "posterior", "50", "100", "200", "clients", "null run"} <= set(texts(by_setting))
+    panels = [text for text in texts(by_rounds) if text.startswith("clients = ")]
+    assert panels == ["clients = 50", "clients = 100", "clients = 200"]
+    last = example.prolin_findings(100, rounds=100)[0].series["methods"]["methods"]["OLS"]["f1"][-1]
+    assert f"OLS {100 * last:.1f}%" in by_rounds.split(" 100, after 100 rounds: ")[1].split(".</desc>")[0]
+    header, *rows = table((tmp_path / "out" / "compare.md").read_text(), "F1 score of each method after the last round")
+    assert rows[1][header.index("OLS")] == f"{100 * last:.1f}%"
+
+
+def test_runs_without_methods_have_one_figure_and_are_sorted(source, tmp_path):
+    page = compare_runs(source, tmp_path / "out").read_text()
+    (by_setting,) = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    assert [text for text in texts(by_setting) if text in ("0.1", "1")] == ["0.1", "1"]
+    text = Page(page).text
+    for finding in example.findings():
+        assert finding.label in text
+    assert "loss-gap" in text
+    assert "0.371 to 0.455 nats" in text
+    # Settings that all share are told once.
+    assert text.count("sia-mlp") == 1
+    assert not re.search(r"<script|<link|@import|src=|url\((?!#)", page)
+
+
+def test_a_setting_that_one_run_lacks_is_compared_too(source, tmp_path):
+    path = source[0] / "run.json"
+    run = json.loads(path.read_text())
+    run["setting"]["alpha"] = 0.1
+    path.write_text(json.dumps(run | {"setting": run["setting"] | {"secagg": True}}))
+    compare_runs(source, tmp_path / "out")
+    compared = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert compared["by"] == ["secagg"]
+    assert [run["settings"]["secagg"] for run in compared["runs"]] == [True, None]
+    assert [
+        row[0]
+        for row in table(
+            (tmp_path / "out" / "compare.md").read_text(), "Source inference, last round (sia.asr-last-round)"
+        )[1:]
+    ] == ["yes", "–"]
+
+
+def test_several_settings_name_a_run_together_unless_one_is_chosen(source, tmp_path):
+    for name, preset in (("a", "x"), ("b", "y")):
+        path = tmp_path / name / "run.json"
+        run = json.loads(path.read_text())
+        path.write_text(json.dumps(run | {"setting": run["setting"] | {"preset": preset}}))
+    compare_runs(source, tmp_path / "out")
+    compared = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert compared["by"] == ["preset", "alpha"]
+    assert [run["run"] for run in compared["runs"]] == ["b", "a"]  # not all are numbers: as they were given
+    compare_runs(source, tmp_path / "out", by="alpha")
+    assert json.loads((tmp_path / "out" / "compare.json").read_text())["by"] == ["alpha"]
+
+
+def test_only_common_findings_are_compared(source, tmp_path):
+    findings = [f for f in example.findings() if f.metric in ("asr-last-round", "loss-gap")]
+    (source[1] / "findings.json").write_text(json.dumps([finding.to_dict() for finding in findings]))
+    page = compare_runs(source, tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "compare.json").read_text())["headline"] == "sia.asr-last-round"
+    assert "Source inference, all rounds combined" not in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("by", "message"),
+    [
+        ("colour", "no run has a setting 'colour'; they differ in: alpha"),
+        ("lr", "lr is 0.01 in b and a alike; they differ in: alpha"),
+    ],
+)
+def test_a_setting_that_does_not_tell_runs_apart_is_refused(source, tmp_path, by, message):
+    with pytest.raises(ReportError, match=f"^{re.escape(message)}$"):
+        compare_runs(source, tmp_path / "out", by=by)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_cannot_be_compared_is_refused_in_one_line(source, prolin, tmp_path):
+    out, empty, file = tmp_path / "out", tmp_path / "empty", tmp_path / "file"
+    empty.mkdir()
+    file.touch()
+    for folders, where, message in (
+        ([], out, "nothing to compare in 0 run folder"),
+        (source[:1], out, "nothing to compare in 1 run folder"),
+        ([source[0], source[0]], out, "the settings of b and b differ in nothing"),
+        ([*source, source[0]], out, "alpha is 1 in b and b alike"),
+        ([source[0], empty], out, r"empty.findings\.json is not there"),
+        ([source[0], prolin[0]], out, r"no finding in common \(b: sia\.asr, .*; n200: prolin\.f1, "),
+        (source, file, "file cannot be created"),
+    ):
+        with pytest.raises(ReportError, match=message) as caught:
+            compare_runs(folders, where)
+        assert "\n" not in str(caught.value)
+    assert not out.exists()
+
+
+def test_text_from_outside_stays_text(tmp_path):
+    runs = []
+    for name, value in (("a", HOSTILE), ("b", "| x |\n<b>y</b>")):
+        findings = [replace(f, label=HOSTILE) for f in example.prolin_findings(20, 60)]
+        run = example.prolin_run(20)
+        run["title"] = HOSTILE
+        run["setting"]["note"] = value
+        run["provenance"]["commands"] = [HOSTILE]
+        runs.append(write(tmp_path / name, findings, run))
+    page = Page(compare_runs(runs, tmp_path / "out").read_text())
+    assert not {"script", "img", "b"} & set(page.tags)
+    assert page.text.count(HOSTILE) > 5
+    markdown = (tmp_path / "out" / "compare.md").read_text()
+    assert not re.search(r"(?<!\\)<", markdown)
+    heads = [line for line in markdown.splitlines() if line.startswith("|")]
+    # The markup's and the table's own bars are escaped, so each row has as many cells as its head.
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in heads} == {8, 11}
