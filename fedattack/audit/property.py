@@ -101,7 +101,7 @@ class PropertyCase:
     @property
     def seen(self) -> Flags:
         """(windows, clients): who had taken part by then; the others are unknown, neither right nor wrong."""
-        return ~np.isnan(self.score[0, 0])
+        return np.asarray(~np.isnan(self.score[0, 0]))
 
     @property
     def asked_of(self) -> NDArray[np.int64]:
