@@ -1,13 +1,30 @@
 """The ClientApp. Its NumPyClients serve the legacy workflow as they are and Message-API strategies over the bridge."""
 
-from flwr.app import Context
+from collections.abc import Mapping
+
+from flwr.app import Context, Message
 from flwr.client import Client
+from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable
 
 from clients.fedavg import FedAvgClient
+from clients.poisoning import AscendingClient, InvertingClient
 from fedattack.audit.truth import note_node
 from fedattack.bridge import numpy_client_bridge
-from simulations.study import study_of
+from simulations.study import Study, study_of
+
+# What a client is that has the run's property. A holder of a target record is honest: the record is among its own.
+POSITIVE: Mapping[str, type[FedAvgClient]] = {
+    "membership": FedAvgClient,
+    "inversion": InvertingClient,
+    "ascent": AscendingClient,
+}
+
+
+def kind_of(study: Study, client: int) -> type[FedAvgClient]:
+    """Say what a client is: honest, unless it has the run's property."""
+    return POSITIVE[study.client_property] if study.is_positive(client) else FedAvgClient
 
 
 def client_fn(context: Context) -> Client:
@@ -17,7 +34,15 @@ def client_fn(context: Context) -> Client:
     if truth := str(config["truth"]):
         note_node(truth, node=str(context.node_id), client=str(client))
     study = study_of(tuple(sorted(config.items())))
-    return FedAvgClient(study, client, config).to_client()
+    return kind_of(study, client)(study, client, config).to_client()
 
 
-app = ClientApp(client_fn=client_fn, mods=[numpy_client_bridge])
+def secure_aggregation(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Client mod: take part in SecAgg+ where the run asks for it."""
+    if context.run_config["secagg"]:
+        return secaggplus_mod(message, context, call_next)
+    return call_next(message, context)
+
+
+# SecAgg+ comes first, and so is outermost: it masks what the others have made of the reply.
+app = ClientApp(client_fn=client_fn, mods=[secure_aggregation, numpy_client_bridge])

@@ -10,7 +10,7 @@ from flwr.common import NDArrays, Scalar
 from numpy.typing import NDArray
 from torch import nn
 
-from fedattack.learning import pick_device, train_local
+from fedattack.learning import LocalTraining, pick_device, train_local
 from simulations.study import Study
 
 # The property by which a client says which partition it holds.
@@ -44,8 +44,12 @@ class FedAvgClient(NumPyClient):
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Train for ``local-epochs`` from ``parameters``; arrays are the state dict's, in its order."""
         load_arrays(self._model, parameters)
+        training = self._train(int(config["server-round"]))
+        return dump_arrays(self._model), len(self._indices), {"train-loss": training.loss}
+
+    def _train(self, server_round: int, **options: Any) -> LocalTraining:
         data = self._study.data
-        training = train_local(
+        return train_local(
             self._model,
             data.x_train[self._indices],
             data.y_train[self._indices],
@@ -54,10 +58,10 @@ class FedAvgClient(NumPyClient):
             lr=float(self._config["lr"]),
             momentum=float(self._config["momentum"]),
             weight_decay=float(self._config["weight-decay"]),
-            seed=self._study.client_seed(self._client, int(config["server-round"])),
+            seed=self._study.client_seed(self._client, server_round),
             device=pick_device(str(self._config["device"])),
+            **options,
         )
-        return dump_arrays(self._model), len(self._indices), {"train-loss": training.loss}
 
 
 def load_arrays(model: nn.Module, arrays: NDArrays) -> None:

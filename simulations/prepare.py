@@ -7,8 +7,8 @@ only their part.
 
 import json
 import sys
-from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,28 +17,63 @@ from fedattack.attacks import Knowledge, ModelKnowledge, Targets, write_knowledg
 from fedattack.audit.truth import NOBODY, write_truth
 from fedattack.data import label_counts
 from fedattack.errors import FedAttackError
-from fedattack.learning import pick_device
-from simulations.study import TARGET_STREAM, Study, derive_seed
+from fedattack.learning import LocalSGD, pick_device
+from simulations.study import TARGET_STREAM, Study, derive_seed, singles
 
 # Enough to know an accuracy to within a point, and quick to evaluate for every client and round.
 _EVALUATION_RECORDS = 2000
 
 
-def prepare(study: Study, *, targets: int, knowledge: Path, truth: Path) -> None:
-    """Draw the targets and write both folders.
+def prepare(study: Study, *, training: LocalSGD, knowledge: Path, truth: Path) -> None:
+    """Draw what is to be drawn of an attacker's knowledge, and write both folders.
 
-    ``targets`` training records of each client (fewer where it holds fewer), as in the SIA paper, Section 4.2, are
-    mixed with as many records that no client holds, as far as the test split reaches, and shuffled. Records that occur
-    more than once in the data are left out: they have no single owner.
+    Parameters
+    ----------
+    study
+        The run.
+    training
+        How its clients train; an attacker who looks for a property knows that.
+    knowledge, truth
+        Folders to write.
+    """
+    model = ModelKnowledge(
+        spec=study.model_name, input_shape=study.data.input_shape, classes=study.data.classes, hidden=study.hidden
+    )
+    model.build()  # a model that does not fit the data is better refused now than after the training
+    draw = np.random.default_rng(derive_seed(study.seed, TARGET_STREAM))
+    if study.client_property:
+        known, holders = _with_property(study, model, training, draw)
+    else:
+        known, holders = _with_owners(study, model, draw)
+    write_knowledge(knowledge, known)
+    data = study.data
+    sample = np.sort(draw.permutation(len(data.y_test))[:_EVALUATION_RECORDS])
+    write_truth(
+        truth,
+        clients=[str(client) for client in range(study.clients)],
+        classes=[str(label) for label in range(data.classes)],
+        counts=label_counts(data.y_train, study.parts, data.classes),
+        evaluation=(data.x_test[sample], data.y_test[sample]),
+        targets=known.targets.fingerprint if known.targets is not None else "",
+        data=data.fingerprint,
+        **holders,
+    )
+
+
+def _with_owners(study: Study, model: ModelKnowledge, draw: np.random.Generator) -> tuple[Knowledge, dict[str, Any]]:
+    """Draw the targets of source inference, and say who owns them.
+
+    ``study.targets`` training records of each client (fewer where it holds fewer), as in the SIA paper, Section 4.2,
+    are mixed with as many records that no client holds, as far as the test split reaches, and shuffled. Records that
+    occur more than once in the data are left out: they have no single owner.
     """
     data = study.data
-    draw = np.random.default_rng(derive_seed(study.seed, TARGET_STREAM))
-    single_train, single_test = _singles(data.x_train, data.x_test)
+    single_train, single_test = singles(data)
     chosen: list[NDArray[np.int64]] = []
     owners: list[str] = []
     for client, part in enumerate(study.parts):
         own = np.intersect1d(part, single_train)
-        picked = draw.choice(own, size=min(targets, len(own)), replace=False)
+        picked = draw.choice(own, size=min(study.targets, len(own)), replace=False)
         chosen.append(picked)
         owners += [str(client)] * len(picked)
     members = np.concatenate(chosen)
@@ -47,31 +82,37 @@ def prepare(study: Study, *, targets: int, knowledge: Path, truth: Path) -> None
     x = np.concatenate([data.x_train[members], data.x_test[null]])[order]
     y = np.concatenate([data.y_train[members], data.y_test[null]])[order]
     owners += [NOBODY] * len(null)
-    model = ModelKnowledge(
-        spec=study.model_name, input_shape=data.input_shape, classes=data.classes, hidden=study.hidden
-    )
-    model.build()  # a model that does not fit the data is better refused now than after the training
-    drawn = Targets(x, y)
-    write_knowledge(knowledge, Knowledge(model=model, targets=drawn))
-    sample = np.sort(draw.permutation(len(data.y_test))[:_EVALUATION_RECORDS])
-    write_truth(
-        truth,
-        clients=[str(client) for client in range(study.clients)],
-        classes=[str(label) for label in range(data.classes)],
-        counts=label_counts(data.y_train, study.parts, data.classes),
-        owners=[owners[index] for index in order],
-        evaluation=(data.x_test[sample], data.y_test[sample]),
-        targets=drawn.fingerprint,
-        data=data.fingerprint,
-    )
+    return Knowledge(model=model, targets=Targets(x, y)), {"owners": [owners[index] for index in order]}
 
 
-def _singles(train: NDArray[np.float32], test: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the indices of records that occur once in training and test data together."""
-    keys = [record.tobytes() for record in (*train, *test)]
-    count = Counter(keys)
-    single = np.array([count[key] == 1 for key in keys])
-    return np.flatnonzero(single[: len(train)]), np.flatnonzero(single[len(train) :])
+def _with_property(
+    study: Study, model: ModelKnowledge, training: LocalSGD, draw: np.random.Generator
+) -> tuple[Knowledge, dict[str, Any]]:
+    """Gather what an attacker knows who looks for a property, and say which clients have it.
+
+    Target records of membership, held and null, are shuffled. In a null run the attacker still expects the usual share.
+    """
+    data = study.data
+    order = draw.permutation(len(study.target_rows))
+    rows = study.target_rows[order]
+    known = Knowledge(
+        model=model,
+        targets=Targets(data.x_train[rows], data.y_train[rows]) if len(rows) else None,
+        auxiliary=Targets(data.x_train[study.auxiliary_rows], data.y_train[study.auxiliary_rows]),
+        training=training,
+        property=study.client_property,
+        positive_share=study.positive_share or Knowledge.positive_share,
+    )
+    return known, {"positives": study.positives[order] if len(rows) else study.positives}
+
+
+def _check_secure_aggregation(study: Study, fraction: float) -> None:
+    # Flower takes a second to import, and only this needs it.
+    from strategies.secure_aggregation import plan_secure_aggregation
+
+    plan_secure_aggregation(
+        study.initial_arrays(), fraction=fraction, clients=study.clients, max_examples=study.max_examples
+    )
 
 
 def main() -> None:
@@ -80,9 +121,18 @@ def main() -> None:
     try:
         for config in configs:
             pick_device(str(config["device"]))
+            study = Study.of(config)
+            if config["secagg"]:
+                _check_secure_aggregation(study, float(config["fraction"]))
             prepare(
-                Study.of(config),
-                targets=int(config["targets"]),
+                study,
+                training=LocalSGD(
+                    epochs=int(config["local-epochs"]),
+                    batch_size=int(config["batch-size"]),
+                    lr=float(config["lr"]),
+                    momentum=float(config["momentum"]),
+                    weight_decay=float(config["weight-decay"]),
+                ),
                 knowledge=Path(config["knowledge"]),
                 truth=Path(config["truth"]),
             )

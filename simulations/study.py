@@ -1,5 +1,6 @@
 """What a run config means: data, partition, model. Client, server and preparation agree because they all ask here."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -11,16 +12,25 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedattack.data import Dataset, load_dataset, partition
+from fedattack.errors import ConfigError, DataError
 from fedattack.learning import build_model
 
 # The architecture that the SIA paper trains on such data (its Table II); user files follow their records' shape.
 _MODELS = {"digits": "sia-mlp", "synthetic": "sia-mlp", "cifar10": "sia-cnn", "cifar100": "sia-cnn"}
 
-# Streams that one seed is split into: model, clients and targets draw from unrelated numbers. The data's split and the
-# partition take the seed itself.
+# Streams that one seed is split into, so that what draws from one does not shift the others: a null run has the data,
+# targets and model of the run that it is compared with. The data's split and the partition take the seed itself.
 _MODEL_STREAM = 1
 _CLIENT_STREAM = 2
 TARGET_STREAM = 3
+_RECORDS_STREAM = 4
+_CHOICE_STREAM = 5
+_POSITIVE_STREAM = 6
+_AUXILIARY_STREAM = 7
+
+PROPERTIES = ("membership", "inversion", "ascent")
+"""What clients may have in common that others lack: they hold a target record, invert their updates, or ascend the
+loss."""
 
 
 def derive_seed(seed: int, *stream: int) -> int:
@@ -29,8 +39,31 @@ def derive_seed(seed: int, *stream: int) -> int:
 
 
 @dataclass(frozen=True)
+class _Split:
+    """Indices of training records; only the held targets are in two places.
+
+    Attributes
+    ----------
+    parts
+        Each client's.
+    held, null
+        Targets that positive clients hold, and as many that nobody holds.
+    auxiliary
+        The attacker's.
+    """
+
+    parts: list[NDArray[np.int64]]
+    held: NDArray[np.int64]
+    null: NDArray[np.int64]
+    auxiliary: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
 class Study:
     """One federated run's data and model.
+
+    With a property the training split is divided into clients' records, auxiliary records and, for membership, target
+    records. The test split serves to measure accuracy alone. Targets and auxiliary records occur once in all data.
 
     Parameters
     ----------
@@ -38,10 +71,23 @@ class Study:
         Which records; see :func:`fedattack.data.load_dataset`. ``size`` 0 means all of them.
     scheme, alpha, clients
         How they are divided; see :func:`fedattack.data.partition`.
+    records_per_client
+        If above 0, each client has that many records, drawn at random, whatever the scheme.
+    client_property, positive_share
+        What a share of the clients has; see :data:`PROPERTIES`, or empty. A share of 0 is a null run.
+    targets
+        For membership, how many target records positive clients hold; as many more are held by nobody.
+    auxiliary
+        With a property, how many records the attacker has; 0 for all that no client and no target uses.
     model, hidden
         Architecture; an empty name stands for the one that suits the data.
     seed
         Everything random in the run follows from it.
+
+    Raises
+    ------
+    ConfigError
+        If the property is unknown, its share leaves no client with it or none without, or clients get all records.
     """
 
     dataset: str
@@ -53,6 +99,28 @@ class Study:
     model: str
     hidden: int
     seed: int
+    records_per_client: int
+    client_property: str
+    positive_share: float
+    targets: int
+    auxiliary: int
+
+    def __post_init__(self) -> None:
+        if not self.client_property:
+            return
+        if self.client_property not in PROPERTIES:
+            known = ", ".join(PROPERTIES)
+            raise ConfigError(f"property = {self.client_property!r}: expected one of {known}, or none")
+        if not (self._positive_count or self.positive_share == 0) or self._positive_count == self.clients:
+            raise ConfigError(
+                f"positives = {self.positive_share} of {self.clients} clients is {self._positive_count}: expected some "
+                "clients with the property and some without, or positives = 0 for a null run"
+            )
+        if not self.records_per_client and not self.auxiliary:
+            raise ConfigError(
+                f"property = {self.client_property!r} leaves no records to the attacker, because clients get all; set "
+                "records-per-client or auxiliary"
+            )
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Study":
@@ -67,6 +135,11 @@ class Study:
             model=str(config["model"]),
             hidden=int(config["hidden"]),
             seed=int(config["seed"]),
+            records_per_client=int(config["records-per-client"]),
+            client_property=str(config["property"]),
+            positive_share=float(config["positives"]),
+            targets=int(config["targets"]),
+            auxiliary=int(config["auxiliary"]),
         )
 
     @property
@@ -74,10 +147,110 @@ class Study:
         """The records, loaded once per process."""
         return _load(self.dataset, self.size, self.data_root, self.seed)
 
-    @cached_property
+    @property
     def parts(self) -> list[NDArray[np.int64]]:
-        """Indices of each client's training records."""
-        return partition(self.data.y_train, scheme=self.scheme, clients=self.clients, alpha=self.alpha, seed=self.seed)
+        """Indices of each client's training records.
+
+        Raises
+        ------
+        DataError
+            If there are too few records.
+        """
+        return self._split.parts
+
+    @property
+    def target_rows(self) -> NDArray[np.int64]:
+        """Indices of the target records, those that positive clients hold first; empty but for membership."""
+        return np.concatenate([self._split.held, self._split.null])
+
+    @property
+    def auxiliary_rows(self) -> NDArray[np.int64]:
+        """Indices of the records that the attacker has; empty without a property."""
+        return self._split.auxiliary
+
+    @cached_property
+    def positives(self) -> NDArray[np.bool_]:
+        """Which clients have the property, one row per target or a single one.
+
+        Rows of membership are in the order of ``target_rows``, of which nobody holds the second half.
+        """
+        rows = 2 * self.targets if self.client_property == "membership" else 1
+        draw = np.random.default_rng(derive_seed(self.seed, _POSITIVE_STREAM))
+        chosen = np.zeros((rows, self.clients), dtype=np.bool_)
+        for row in chosen[: max(rows // 2, 1)]:
+            row[draw.choice(self.clients, size=self._positive_count, replace=False)] = True
+        return chosen
+
+    def is_positive(self, client: int) -> bool:
+        """Whether a client has the property, for membership of any target record."""
+        return bool(self.client_property) and bool(self.positives[:, client].any())
+
+    @property
+    def _positive_count(self) -> int:
+        return round(self.positive_share * self.clients)
+
+    @cached_property
+    def _split(self) -> _Split:
+        labels = self.data.y_train
+        rows = np.arange(len(labels))
+        targets = 2 * self.targets if self.client_property == "membership" else 0
+        single = singles(self.data)[0] if self.client_property else rows[:0]
+        if targets > len(single):
+            raise DataError(
+                f"{targets} target records, held and not held, do not fit into the {len(single)} training records that "
+                "occur once in the data; lower targets, or use more data"
+            )
+        chosen = np.random.default_rng(derive_seed(self.seed, _CHOICE_STREAM)).permutation(single)
+        held, null = chosen[: targets // 2], chosen[targets // 2 : targets]
+        if self.records_per_client:
+            parts = self._equal_parts(np.setdiff1d(rows, chosen[:targets]))
+        else:
+            # Without a number of records of their own, clients get all but what is set aside.
+            rest = np.setdiff1d(rows, chosen[: targets + self.auxiliary])
+            divided = partition(
+                labels[rest], scheme=self.scheme, clients=self.clients, alpha=self.alpha, seed=self.seed
+            )
+            parts = [rest[part] for part in divided]
+        if targets:
+            parts = self._with_targets(parts, held)
+        if not self.client_property:
+            return _Split(parts, held, null, rows[:0])
+        free = np.setdiff1d(single, np.concatenate([*parts, held, null]))
+        if len(free) < max(self.auxiliary, 1):
+            raise DataError(
+                f"{len(free)} records are left for the attacker, who needs {self.auxiliary or 'some'}: of "
+                f"{len(rows)} training records clients hold {sum(map(len, parts))} and targets are {targets}; lower "
+                "records-per-client, clients or auxiliary, or use more data"
+            )
+        size = self.auxiliary or len(free)
+        draw = np.random.default_rng(derive_seed(self.seed, _AUXILIARY_STREAM))
+        return _Split(parts, held, null, np.sort(draw.choice(free, size=size, replace=False)))
+
+    def _equal_parts(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Give each client ``records_per_client`` of ``rows``, at random."""
+        size = self.records_per_client
+        if self.clients * size > len(rows):
+            raise DataError(
+                f"{self.clients} clients of {size} records do not fit into {len(rows)} training records; lower "
+                "records-per-client or clients, or use more data"
+            )
+        drawn = np.random.default_rng(derive_seed(self.seed, _RECORDS_STREAM)).permutation(rows)
+        return [np.sort(drawn[client * size : (client + 1) * size]) for client in range(self.clients)]
+
+    def _with_targets(self, parts: list[NDArray[np.int64]], held: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Put each held target in the place of a record of each of its positive clients."""
+        draw = np.random.default_rng(derive_seed(self.seed, _POSITIVE_STREAM, 1))
+        placed = []
+        for client, part in enumerate(parts):
+            own = held[self.positives[: len(held), client]]
+            if len(own) > len(part):
+                raise DataError(
+                    f"client {client} would hold {len(own)} targets but has {len(part)} records; lower targets or "
+                    "positives, or raise records-per-client"
+                )
+            kept = draw.permutation(part)[len(own) :]
+            placed.append(np.sort(np.concatenate([kept, own])))
+        return placed
 
     @property
     def model_name(self) -> str:
@@ -96,6 +269,15 @@ class Study:
             seed=derive_seed(self.seed, _MODEL_STREAM),
         )
 
+    def initial_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the model in the state in which the server starts it, as arrays by name."""
+        return {name: value.numpy() for name, value in self.build_model().state_dict().items()}
+
+    @property
+    def max_examples(self) -> int:
+        """The largest number of records that a client has."""
+        return max(len(part) for part in self.parts)
+
     def client_seed(self, client: int, server_round: int) -> int:
         """Seed of one client's local training in one round."""
         return derive_seed(self.seed, _CLIENT_STREAM, client, server_round)
@@ -110,3 +292,12 @@ def _load(dataset: str, size: int, data_root: str, seed: int) -> Dataset:
 def study_of(items: tuple[tuple[str, Any], ...]) -> Study:
     """Cache a study, and with it the partition, for the many calls that one client process serves."""
     return Study.of(dict(items))
+
+
+def singles(data: Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the indices of the training and of the test records that occur once in both together."""
+    keys = [record.tobytes() for record in (*data.x_train, *data.x_test)]
+    count = Counter(keys)
+    single = np.array([count[key] == 1 for key in keys])
+    train = len(data.x_train)
+    return np.flatnonzero(single[:train]), np.flatnonzero(single[train:])

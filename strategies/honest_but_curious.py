@@ -9,13 +9,25 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from fedattack.observe import ObservedStrategy
+from fedattack.record.format import View
+
+
+def sample_size(fraction: float, clients: int) -> int:
+    """Return how many clients are sampled in a round: their share, at least one."""
+    return max(1, round(fraction * clients))
+
+
+def draw_sample(nodes: Iterable[int], size: int, seed: int, server_round: int) -> list[int]:
+    """Draw the nodes of one round, by a generator of its own.
+
+    Flower's strategies sample by Python's global generator, from which other threads of the process draw too, so that
+    the same seed does not sample the same clients again.
+    """
+    return random.Random(f"{seed}/{server_round}").sample(list(nodes), size)  # noqa: S311
 
 
 class SeededFedAvg(FedAvg):
-    """A FedAvg that samples clients by a generator of its own.
-
-    Flower's samples by Python's global generator, from which other threads of the process draw too, so that the same
-    seed does not sample the same clients again.
+    """A FedAvg whose seed decides which clients it samples.
 
     Parameters
     ----------
@@ -29,21 +41,21 @@ class SeededFedAvg(FedAvg):
 
     def __init__(self, *, fraction: float, clients: int, seed: int) -> None:
         super().__init__(fraction_train=fraction, fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=clients)
-        self._size = max(1, round(fraction * clients))
+        self._size = sample_size(fraction, clients)
         self._seed = seed
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Send the model to this round's sample."""
-        nodes = random.Random(f"{self._seed}/{server_round}").sample(list(grid.get_node_ids()), self._size)  # noqa: S311
+        nodes = draw_sample(grid.get_node_ids(), self._size, self._seed, server_round)
         config["server-round"] = server_round
         content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
         return [Message(content, node, MessageType.TRAIN) for node in nodes]
 
 
 def honest_but_curious(
-    out: str, *, fraction: float, clients: int, seed: int, facts: Mapping[str, Any]
+    out: str, *, fraction: float, clients: int, seed: int, facts: Mapping[str, Any], view: View = "individual"
 ) -> ObservedStrategy:
     """Build a FedAvg server that records what it sees.
 
@@ -55,7 +67,9 @@ def honest_but_curious(
         See :class:`SeededFedAvg`; the seed is kept in the record's manifest.
     facts
         Kept in the record's manifest.
+    view
+        What is recorded: each client's reply, or what a secure-aggregation server would have seen of them.
     """
     inner = SeededFedAvg(fraction=fraction, clients=clients, seed=seed)
     # The observer fills in strftime directives; this path is meant as it stands.
-    return ObservedStrategy(inner, out.replace("%", "%%"), seed=seed, facts=facts)
+    return ObservedStrategy(inner, out.replace("%", "%%"), seed=seed, facts=facts, view=view)

@@ -16,11 +16,12 @@ from flwr.server.strategy import FedMedian as LegacyFedMedian
 from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, FedMedian
+from safetensors import safe_open
 
 from fedattack.bridge import numpy_client_bridge
 from fedattack.errors import RecordError
 from fedattack.observe import ObservedLegacyStrategy, ObservedServerApp, ObservedStrategy
-from fedattack.record import Record, check_record
+from fedattack.record import Record, check_record, project_record
 from tests.local_grid import FIRST_NODE, LocalGrid
 from tests.observe import apps
 
@@ -270,6 +271,7 @@ def test_secagg_is_recorded_in_the_aggregate_view_and_refused_in_the_individual_
     run(strategy)
     record = Record(tmp_path / "sums")
     assert record.view == "aggregate"
+    assert record.manifest["aggregation"]["by"] == "secagg+"
     first = record.rounds[0]
     assert all(seen.arrays is None for seen in first.observations)
     assert {seen.num_examples for seen in first.observations} == {10 + 3 * index for index in range(NODES)}
@@ -286,6 +288,53 @@ def test_secagg_is_recorded_in_the_aggregate_view_and_refused_in_the_individual_
     assert wrong.status == "cut short"
     assert len(wrong) == 0
     assert "view='aggregate'" in wrong.manifest["error"]
+
+
+@pytest.mark.parametrize("observer", [ObservedStrategy, ObservedServerApp])
+def test_the_aggregate_view_of_a_plain_server_is_projected_while_it_is_written(observer, tmp_path):
+    """Exactly as an individual record is projected later, and nothing of a single client reaches the disk."""
+
+    def run(out, **options):
+        results: dict = {}
+        random.seed(3)
+        whole = observer is ObservedServerApp
+        app = apps.message_server(lambda: FedAvg() if whole else ObservedStrategy(FedAvg(), out, **options), 3, results)
+        app = ObservedServerApp(app, out, **options) if whole else app
+        app(LocalGrid(apps.message_client, NODES, fail_in_round_two), context())
+        return results["final"]
+
+    final = run(tmp_path / "sums", view="aggregate")
+    same = run(tmp_path / "single")
+    assert {name: array.tobytes() for name, array in final.items()} == {
+        name: array.tobytes() for name, array in same.items()
+    }
+    sums = Record(tmp_path / "sums")
+    later = project_record(Record(tmp_path / "single"), tmp_path / "later")
+    assert sums.view == "aggregate"
+    assert check_record(tmp_path / "sums").whole
+    assert sums.manifest["aggregation"] == {"kind": "mean", "weight": "num-examples", "by": "projection"}
+    assert sums.manifest["aggregation"] == later.manifest["aggregation"]
+    for left, right in zip(sums, later, strict=True):
+        assert left.participants == right.participants
+        assert len(left.participants) == NODES - (left.number == 2)
+        assert {name: array.dtype for name, array in left.aggregate.items()} == dict.fromkeys(apps.SHAPES, np.float64)
+        for mine, theirs in ((left.aggregate, right.aggregate), (left.common, right.common)):
+            assert {name: array.tobytes() for name, array in mine.items()} == {
+                name: array.tobytes() for name, array in theirs.items()
+            }
+        for seen, other in zip(left.observations, right.observations, strict=True):
+            assert (seen.num_examples, seen.metrics, seen.reason) == (other.num_examples, other.metrics, other.reason)
+            assert seen.arrays is None
+    for file in (tmp_path / "sums" / "rounds").iterdir():
+        with safe_open(file, framework="numpy") as tensors:
+            assert {name.split("/")[0] for name in tensors.keys()} <= {"common", "aggregate"}  # noqa: SIM118
+
+
+def test_a_round_that_has_no_weighted_mean_ends_the_recording_and_not_the_run(tmp_path):
+    record = push_and_pull(tmp_path, 2, number=False, view="aggregate")
+    assert record.status == "cut short"
+    assert record.manifest["error"].startswith("round 1: the aggregate view, node")
+    assert "no arrays or no example count" in record.manifest["error"]
 
 
 def test_bridge_lets_one_numpy_client_serve_both_generations(tmp_path):
@@ -429,7 +478,7 @@ def test_starting_twice_into_one_folder_is_refused_before_training(tmp_path):
     assert check_record(tmp_path / "record").whole
 
 
-def push_and_pull(tmp_path, rounds, drop=lambda *_: None, *, number=True, between=None, chunks=1):
+def push_and_pull(tmp_path, rounds, drop=lambda *_: None, *, number=True, between=None, chunks=1, view="individual"):
     """A server that pushes and pulls itself."""
     from flwr.app import Array, ArrayRecord, ConfigRecord
 
@@ -458,7 +507,7 @@ def push_and_pull(tmp_path, rounds, drop=lambda *_: None, *, number=True, betwee
                 grid.pull_messages(ids)
 
     client = apps.message_client if number else unnumbered_client
-    ObservedServerApp(app, tmp_path / "record")(LocalGrid(client, NODES, drop), context())
+    ObservedServerApp(app, tmp_path / "record", view=view)(LocalGrid(client, NODES, drop), context())
     return Record(tmp_path / "record")
 
 

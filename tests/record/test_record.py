@@ -114,7 +114,7 @@ def test_one_odd_reply_costs_itself_alone(tmp_path):
 def test_projection_keeps_sums_and_participants_and_nothing_of_single_clients(folder, tmp_path):
     projected = project_record(Record(folder), tmp_path / "projected")
     assert projected.view == "aggregate"
-    assert projected.manifest["aggregation"] == {"kind": "mean", "weight": "num-examples"}
+    assert projected.manifest["aggregation"] == {"kind": "mean", "weight": "num-examples", "by": "projection"}
     for item, original in zip(projected, Record(folder), strict=True):
         weights = [10, 11, 12]
         for name, array in item.aggregate.items():
@@ -128,6 +128,43 @@ def test_projection_keeps_sums_and_participants_and_nothing_of_single_clients(fo
     assert not any(name.startswith("reply/") for name in stored)
     with pytest.raises(RecordError, match="only an individual record"):
         project_record(projected, tmp_path / "again")
+
+
+def test_projection_copes_with_rounds_of_which_nothing_came(tmp_path):
+    """No reply, replies that are late, one that failed: no aggregate, and who was sampled stays."""
+    writer = RecordWriter(tmp_path / "record")
+    gone = [Reply("a", "missing", reason="gone"), Reply("b", "failed", model(1), 3, reason="broken")]
+    writer.write(Exchange(1, model(0), gone))
+    writer.write(Exchange(2, model(0), [Reply("a", "ok", model(2), 5), Reply("b", "late", model(3), 9, of_round=1)]))
+    writer.close(final=model(4))
+    projected = project_record(Record(tmp_path / "record"), tmp_path / "projected")
+    first, second = projected.rounds
+    assert first.aggregate is None
+    assert (first.sampled, first.participants) == (("a", "b"), ())
+    assert equal(first.common, model(0))
+    assert second.participants == ("a",)
+    for name, array in second.aggregate.items():
+        np.testing.assert_array_equal(array, model(2)[name].astype(np.float64))
+    assert check_record(tmp_path / "projected").whole
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (Reply("bad", "ok", model(2), None), "no example count"),
+        (Reply("bad", "ok", None, 5), "no arrays"),
+        (Reply("bad", "ok", model(2), [5]), "no example count"),
+        (Reply("bad", "ok", {"fc.bias": np.zeros(9, dtype=np.float32)}, 5), r"fc\.bias: expected shape \(4,\)"),
+    ],
+)
+def test_replies_without_a_weighted_mean_are_refused_in_one_line(tmp_path, bad, message):
+    writer = RecordWriter(tmp_path / "record")
+    writer.write(Exchange(7, model(0), [Reply("good", "ok", model(1), 5), bad]))
+    writer.close()
+    with pytest.raises(RecordError, match=message) as caught:
+        project_record(Record(tmp_path / "record"), tmp_path / "projected")
+    assert "round 7, node bad" in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def _names(file):

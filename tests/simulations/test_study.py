@@ -12,11 +12,12 @@ from fedattack.app import load_preset, load_settings, preset_names, resolve_sett
 from fedattack.attacks import read_knowledge
 from fedattack.audit.truth import NOBODY, read_truth
 from fedattack.errors import DataError
-from fedattack.learning import build_model, train_local
+from fedattack.learning import LocalSGD, build_model, train_local
 from simulations.prepare import prepare
 from simulations.study import Study, derive_seed
 
 ROOT = Path(__file__).parents[2]
+TRAINING = LocalSGD(epochs=1, batch_size=64, lr=0.01)
 DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
 
 
@@ -74,8 +75,8 @@ def test_the_client_trains_on_its_own_records_and_nothing_else():
 
 @pytest.fixture
 def prepared(tmp_path):
-    plan = study(seed=2, alpha=0.5)
-    prepare(plan, targets=20, knowledge=tmp_path / "knowledge", truth=tmp_path / "truth")
+    plan = study(seed=2, alpha=0.5, targets=20)
+    prepare(plan, training=TRAINING, knowledge=tmp_path / "knowledge", truth=tmp_path / "truth")
     return plan, read_knowledge(tmp_path / "knowledge"), read_truth(tmp_path / "truth"), tmp_path
 
 
@@ -121,8 +122,8 @@ def test_records_that_occur_twice_have_no_single_owner(tmp_path):
     x[100:] = x[:100]
     x[150:] = draw.normal(size=(50, 5))
     np.savez(tmp_path / "twice.npz", x=x, y=np.arange(200) % 2)
-    plan = study(dataset=str(tmp_path / "twice.npz"), clients=2, alpha=100.0)
-    prepare(plan, targets=1000, knowledge=tmp_path / "knowledge", truth=tmp_path / "truth")
+    plan = study(dataset=str(tmp_path / "twice.npz"), clients=2, alpha=100.0, targets=1000)
+    prepare(plan, training=TRAINING, knowledge=tmp_path / "knowledge", truth=tmp_path / "truth")
     targets = [record.tobytes() for record in read_knowledge(tmp_path / "knowledge").targets.x]
     rows = [record.tobytes() for record in x]
     assert len(targets) == 100

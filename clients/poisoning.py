@@ -1,0 +1,35 @@
+"""Clients that poison the model, as in the PROLIN paper (Kerkouche et al. 2023): two of its three properties.
+
+The third, membership, needs no client of its own: the study puts the target record among a client's training records,
+and an honest client trains on it as on any other.
+"""
+
+from typing import Any
+
+import numpy as np
+from flwr.common import NDArrays, Scalar
+
+from clients.fedavg import FedAvgClient
+from fedattack.learning import LocalTraining
+
+
+class InvertingClient(FedAvgClient):
+    """Trains faithfully to an update Δ and sends w − Δ in place of w + Δ; buffers and counters stay as trained."""
+
+    def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
+        """Train as an honest client does and invert what comes out."""
+        trained, count, metrics = super().fit(parameters, config)
+        learned = {name for name, _ in self._model.named_parameters()}
+        sent = [
+            # In double precision, rounded once, so that the update is −Δ and not −Δ with the rounding of two steps.
+            (2 * before.astype(np.float64) - after.astype(np.float64)).astype(after.dtype) if name in learned else after
+            for name, before, after in zip(self._model.state_dict(), parameters, trained, strict=True)
+        ]
+        return sent, count, metrics
+
+
+class AscendingClient(FedAvgClient):
+    """Climbs the loss of its own records where an honest client descends it."""
+
+    def _train(self, server_round: int, **options: Any) -> LocalTraining:
+        return super()._train(server_round, maximise=True, **options)

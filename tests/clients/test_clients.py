@@ -1,0 +1,111 @@
+import numpy as np
+import pytest
+import torch
+from flwr.app import ConfigRecord, Context, RecordDict
+from torch import nn
+
+from clients import app
+from clients.fedavg import FedAvgClient, dump_arrays
+from clients.poisoning import AscendingClient, InvertingClient
+from fedattack.app import load_settings
+from fedattack.learning import train_local
+from simulations.study import Study
+from tests.local_grid import FIRST_NODE, LocalGrid
+
+DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
+CONFIG = {
+    **DEFAULTS,
+    "clients": 20,
+    "records-per-client": 12,
+    "batch-size": 5,
+    "local-epochs": 2,
+    "lr": 0.1,
+    "device": "cpu",
+    "property": "inversion",
+}
+
+
+def normed(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A model with buffers."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, classes))
+
+
+def trained(kind, config=CONFIG) -> tuple[Study, dict, dict, int, dict]:
+    """A study, and model, reply, count and metrics of its client 3 in round 2."""
+    study = Study.of(config)
+    start = dump_arrays(study.build_model())
+    names = list(study.build_model().state_dict())
+    sent, count, metrics = kind(study, 3, config).fit([array.copy() for array in start], {"server-round": 2})
+    return study, dict(zip(names, start, strict=True)), dict(zip(names, sent, strict=True)), count, metrics
+
+
+@pytest.mark.parametrize("model", ["sia-mlp", "tests.clients.test_clients:normed"])
+def test_the_inverting_client_sends_the_model_minus_its_faithful_update(model):
+    config = CONFIG | {"model": model}
+    study, start, sent, count, metrics = trained(InvertingClient, config)
+    _, _, honest, honest_count, honest_metrics = trained(FedAvgClient, config)
+    learned = {name for name, _ in study.build_model().named_parameters()}
+    assert (count, metrics) == (honest_count, honest_metrics)
+    for name, array in sent.items():
+        assert array.dtype == start[name].dtype
+        if name not in learned:
+            np.testing.assert_array_equal(array, honest[name])
+            continue
+        update = honest[name].astype(np.float64) - start[name]
+        assert np.abs(update).max() > 0
+        inverse = start[name].astype(np.float64) - update
+        np.testing.assert_array_equal(array, inverse.astype(np.float32))
+
+
+def test_the_ascending_client_climbs_the_loss_of_its_own_records():
+    study, start, sent, count, metrics = trained(AscendingClient)
+    rows = study.parts[3]
+    x, y = study.data.x_train[rows], study.data.y_train[rows]
+    model = study.build_model()
+    done = train_local(model, x, y, epochs=2, batch_size=5, lr=0.1, maximise=True, seed=study.client_seed(3, 2))
+    for left, right in zip(sent.values(), dump_arrays(model), strict=True):
+        np.testing.assert_array_equal(left, right)
+    assert (count, metrics) == (12, {"train-loss": done.loss})
+
+    def loss(arrays) -> float:
+        model.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in arrays.items()})
+        return float(nn.functional.cross_entropy(model(torch.from_numpy(x)), torch.from_numpy(y)).detach())
+
+    honest = trained(FedAvgClient)[2]
+    assert loss(sent) > loss(start) > loss(honest)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("membership", FedAvgClient), ("inversion", InvertingClient), ("ascent", AscendingClient)],
+)
+def test_the_study_decides_who_has_the_property(name, kind):
+    study = Study.of(CONFIG | {"property": name, "targets": 1})
+    kinds = [app.kind_of(study, client) for client in range(20)]
+    positive = study.positives.any(axis=0)
+    assert positive.sum() == 2
+    assert [item is kind for item in kinds] == [kind is FedAvgClient or bool(has) for has in positive]
+    null = Study.of(CONFIG | {"property": name, "positives": 0.0})
+    assert {app.kind_of(null, client) for client in range(20)} == {FedAvgClient}
+    honest = Study.of(CONFIG | {"property": ""})
+    assert {app.kind_of(honest, client) for client in range(20)} == {FedAvgClient}
+
+
+@pytest.mark.parametrize("secagg", [True, False])
+def test_the_run_config_decides_whether_a_client_takes_part_in_secagg(secagg):
+    """At every call: one process serves several runs."""
+    content = RecordDict({"secaggplus_configs": ConfigRecord({"stage": "nonsense"})})
+    message = LocalGrid(app.app, 1).create_message(content, "train", FIRST_NODE, "1")
+    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={"secagg": secagg})
+    passed = []
+
+    def call_next(message, context):
+        passed.append(message)
+        return message
+
+    if secagg:
+        with pytest.raises(ValueError, match="nonsense"):
+            app.secure_aggregation(message, context, call_next)
+    else:
+        app.secure_aggregation(message, context, call_next)
+    assert len(passed) == (not secagg)

@@ -1,0 +1,329 @@
+"""What a study with a property gives to clients, targets and attacker, and what a run of it records."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+
+import clients.app
+import simulations.prepare
+import simulations.server
+from fedattack.app import app_folder, load_preset, load_settings, preset_names, resolve_settings
+from fedattack.attacks import read_knowledge
+from fedattack.audit.truth import read_truth
+from fedattack.errors import ConfigError, DataError, FedAttackError
+from fedattack.launch import Simulator
+from fedattack.learning import LocalSGD
+from fedattack.record import Record, check_record
+from simulations.prepare import prepare
+from simulations.study import PROPERTIES, Study, singles
+from strategies.secure_aggregation import SecAggPlan
+from tests.local_grid import LocalGrid
+
+DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
+SMALL = {**DEFAULTS, "clients": 20, "records-per-client": 10, "positives": 0.2, "targets": 3, "device": "cpu"}
+TRAINING = LocalSGD(epochs=2, batch_size=5, lr=0.1, momentum=0.5, weight_decay=0.01)
+
+
+def study(**changes) -> Study:
+    return Study.of(SMALL | {key.replace("_", "-"): value for key, value in changes.items()})
+
+
+def keys(records) -> list[bytes]:
+    return [record.tobytes() for record in records]
+
+
+@pytest.mark.parametrize("name", PROPERTIES)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_clients_targets_and_auxiliary_records_are_disjoint_parts_of_the_training_split(name, seed):
+    plan = study(property=name, seed=seed)
+    everyone = np.concatenate(plan.parts)
+    assert [len(part) for part in plan.parts] == [10] * 20
+    assert all(len(set(part.tolist())) == 10 for part in plan.parts)
+    own = [row for row in everyone.tolist() if row not in set(plan.target_rows.tolist())]
+    assert len(own) == len(set(own))
+    assert not {*everyone.tolist(), *plan.target_rows.tolist()} & set(plan.auxiliary_rows.tolist())
+    # All that is left over, but for records that occur twice in the data.
+    single = set(singles(plan.data)[0].tolist())
+    assert set(plan.auxiliary_rows.tolist()) == single - set(everyone.tolist()) - set(plan.target_rows.tolist())
+    assert everyone.max() < len(plan.data.y_train)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_held_targets_are_with_their_positive_clients_and_null_targets_with_nobody(seed):
+    plan = study(property="membership", seed=seed)
+    assert plan.positives.shape == (6, 20)
+    assert plan.positives.sum(axis=1).tolist() == [4] * 3 + [0] * 3
+    for row, target in enumerate(plan.target_rows.tolist()):
+        assert plan.positives[row].tolist() == [target in part for part in plan.parts]
+    assert len(set(plan.target_rows.tolist())) == 6
+    # Drawn independently for each target: not all three are with the same clients.
+    assert len({tuple(row) for row in plan.positives[:3].tolist()}) > 1
+
+
+def test_a_null_run_is_the_same_run_but_for_the_property():
+    for name in PROPERTIES:
+        plan, null = study(property=name), study(property=name, positives=0.0)
+        assert not null.positives.any()
+        assert null.positives.shape == plan.positives.shape
+        np.testing.assert_array_equal(plan.target_rows, null.target_rows)
+        held = set(null.target_rows.tolist())
+        for left, right in zip(plan.parts, null.parts, strict=True):
+            assert not held & set(right.tolist())
+            assert set(left.tolist()) - held <= set(right.tolist())
+            assert len(left) == len(right)
+
+
+def test_every_target_displaces_a_record_and_never_another_target():
+    plan = study(property="membership", positives=0.9, targets=10)
+    assert plan.positives.sum(axis=0).max() == 10
+    for client, part in enumerate(plan.parts):
+        assert len(set(part.tolist())) == 10
+        assert len(set(part.tolist()) & set(plan.target_rows.tolist())) == plan.positives[:, client].sum()
+
+
+def test_poisoners_are_one_set_and_their_records_nobody_s_targets():
+    for name in ("inversion", "ascent"):
+        plan = study(property=name)
+        assert plan.positives.shape == (1, 20)
+        assert plan.positives.sum() == 4
+        assert len(plan.target_rows) == 0
+
+
+def test_the_same_seed_gives_the_same_study_and_another_another():
+    first, again, other = (study(property="membership", seed=seed) for seed in (3, 3, 4))
+    for one in (again, other):
+        same = [np.array_equal(left, right) for left, right in zip(first.parts, one.parts, strict=True)]
+        same += [
+            np.array_equal(getattr(first, part), getattr(one, part))
+            for part in ("target_rows", "auxiliary_rows", "positives")
+        ]
+        assert all(same) if one is again else not any(same)
+
+
+def test_records_per_client_work_without_a_property_and_a_property_without_them():
+    plain = study()
+    assert [len(part) for part in plain.parts] == [10] * 20
+    assert len(set(np.concatenate(plain.parts).tolist())) == 200
+    assert len(plain.auxiliary_rows) == len(plain.target_rows) == 0
+    rest = study(property="membership", records_per_client=0, auxiliary=300, partition="iid")
+    assert len(rest.auxiliary_rows) == 300
+    everyone = set(np.concatenate(rest.parts).tolist())
+    assert not everyone & set(rest.auxiliary_rows.tolist())
+    assert sum(map(len, rest.parts)) == len(rest.data.y_train) - 300 - 6
+
+
+def test_auxiliary_limits_what_the_attacker_has():
+    assert len(study(property="ascent", auxiliary=50).auxiliary_rows) == 50
+    assert len(study(property="ascent").auxiliary_rows) > 1000
+
+
+def test_records_that_occur_twice_are_neither_targets_nor_auxiliary(tmp_path):
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(400, 5)).astype(np.float32)
+    x[200:300] = x[:100]
+    np.savez(tmp_path / "twice.npz", x=x, y=np.arange(400) % 2)
+    plan = study(dataset=str(tmp_path / "twice.npz"), property="membership", targets=5, clients=10)
+    times = keys(x)
+    for row in (*plan.target_rows.tolist(), *plan.auxiliary_rows.tolist()):
+        assert times.count(plan.data.x_train[row].tobytes()) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"property": "gender"}, "property = 'gender': expected one of membership, inversion, ascent"),
+        (
+            {"property": "ascent", "positives": 1.0},
+            "20 clients is 20: expected some clients with the property and some",
+        ),
+        ({"property": "ascent", "positives": 0.01}, "20 clients is 0: expected some"),
+        ({"property": "ascent", "records_per_client": 0}, "leaves no records to the attacker"),
+        ({"records_per_client": 100}, "20 clients of 100 records do not fit into 1437 training records"),
+        ({"property": "ascent", "auxiliary": 1300}, "1237 records are left for the attacker, who needs 1300"),
+        ({"property": "membership", "targets": 1000}, "2000 target records, held and not held, do not fit"),
+        ({"property": "membership", "targets": 100}, r"client \d+ would hold \d+ targets but has 10 records"),
+    ],
+)
+def test_a_study_that_cannot_be_is_refused_in_one_line(changes, message):
+    with pytest.raises((ConfigError, DataError), match=message) as caught:
+        len(study(**changes).parts)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture(params=PROPERTIES)
+def prepared(request, tmp_path):
+    plan = study(property=request.param, seed=2)
+    prepare(plan, training=TRAINING, knowledge=tmp_path / "knowledge", truth=tmp_path / "truth")
+    return plan, read_knowledge(tmp_path / "knowledge"), read_truth(tmp_path / "truth")
+
+
+def test_knowledge_and_truth_say_what_the_study_is(prepared):
+    plan, known, truth = prepared
+    data = plan.data
+    assert known.property == plan.client_property
+    assert known.positive_share == 0.2
+    assert known.training == TRAINING
+    assert keys(known.auxiliary.x) == keys(data.x_train[plan.auxiliary_rows])
+    np.testing.assert_array_equal(known.auxiliary.y, data.y_train[plan.auxiliary_rows])
+    assert truth.counts.tolist() == [np.bincount(data.y_train[part], minlength=10).tolist() for part in plan.parts]
+    assert {*keys(truth.evaluation[0])} <= {*keys(data.x_test)}
+    assert len(truth.owners) == 0
+    assert truth.data == data.fingerprint
+    if plan.client_property == "membership":
+        holders = [{*keys(data.x_train[part])} for part in plan.parts]
+        for record, label, row in zip(known.targets.x, known.targets.y, truth.positives, strict=True):
+            assert row.tolist() == [record.tobytes() in held for held in holders]
+            assert data.y_train[keys(data.x_train).index(record.tobytes())] == label
+        assert sorted(truth.positives.any(axis=1).tolist()) == [False] * 3 + [True] * 3
+        assert truth.targets == known.targets.fingerprint
+    else:
+        assert known.targets is None
+        assert truth.targets == ""
+        np.testing.assert_array_equal(truth.positives, plan.positives)
+
+
+def test_null_targets_are_mixed_with_held_ones(tmp_path):
+    orders = set()
+    for seed in range(6):
+        plan = study(property="membership", seed=seed)
+        prepare(plan, training=TRAINING, knowledge=tmp_path / f"k{seed}", truth=tmp_path / f"t{seed}")
+        orders.add(tuple(read_truth(tmp_path / f"t{seed}").positives.any(axis=1).tolist()))
+    assert len(orders) > 2
+
+
+def test_in_a_null_run_the_attacker_still_expects_the_usual_share(tmp_path):
+    plan = study(property="inversion", positives=0.0)
+    prepare(plan, training=TRAINING, knowledge=tmp_path / "knowledge", truth=tmp_path / "truth")
+    assert read_knowledge(tmp_path / "knowledge").positive_share == 0.1
+    assert not read_truth(tmp_path / "truth").positives.any()
+
+
+def run(folder, **changes) -> Record:
+    """Run the app itself, server and clients, in this process."""
+    config = SMALL | {"batch-size": 10, "lr": 0.1, "fraction": 0.5, "rounds": 4, "record": str(folder / "record")}
+    config |= {"truth": str(folder / "truth")} | changes
+    grid = LocalGrid(clients.app.app, 20)
+    for context in grid._contexts.values():
+        context.run_config.update(config)
+    server = Context(run_id=7, node_id=1, node_config={}, state=RecordDict(), run_config=config)
+    simulations.server.app(grid, server)
+    return Record(folder / "record")
+
+
+@pytest.mark.parametrize("name", PROPERTIES)
+def test_secagg_and_projected_records_of_a_seed_agree_within_quantisation(name, tmp_path):
+    secure = run(tmp_path / "secure", property=name, secagg=True)
+    plain = run(tmp_path / "plain", property=name)
+    assert [record.manifest["aggregation"]["by"] for record in (secure, plain)] == ["secagg+", "projection"]
+    assert {check_record(record.path).whole for record in (secure, plain)} == {True}
+    step = SecAggPlan(10, 10.0).rmse(np.full(10, 10))
+    for left, right in zip(secure, plain, strict=True):
+        assert left.number == right.number
+        assert len(left.participants) == 10
+        assert set(left.participants) == set(right.participants)
+        assert left.config == right.config
+        assert list(left.aggregate) == list(right.aggregate)
+        told = [{seen.node: seen.num_examples for seen in item.observations} for item in (left, right)]
+        assert told[0] == told[1]
+        error = np.concatenate([(left.aggregate[key] - right.aggregate[key]).ravel() for key in right.aggregate])
+        moved = np.concatenate([(right.aggregate[key] - right.common[key]).ravel() for key in right.aggregate])
+        # The models drift apart by the errors of the rounds before, and no further.
+        assert np.sqrt(np.mean(error**2)) < 1.5 * step * np.sqrt(left.number)
+        assert np.sqrt(np.mean(error**2)) < 0.02 * np.sqrt(np.mean(moved**2))
+    assert set(read_nodes(tmp_path / "plain" / "truth").values()) == {str(client) for client in range(20)}
+
+
+def read_nodes(truth) -> dict[str, str]:
+    """Which client each node is."""
+    notes = [json.loads(path.read_text()) for path in (truth / "nodes").iterdir()]
+    return {note["node"]: note["client"] for note in notes}
+
+
+@pytest.mark.flower
+def test_secagg_runs_on_flower_and_ray(tmp_path):
+    """The app as `flwr run` bundles it: the same clients as in this process, and the same sums up to quantisation."""
+    changes = {"property": "inversion", "fraction": 0.2, "rounds": 3}
+    here = run(tmp_path / "here", **changes)
+    config = SMALL | {"batch-size": 10, "lr": 0.1, "secagg": True} | changes
+    config |= {"record": str(tmp_path / "record"), "truth": str(tmp_path / "truth"), "knowledge": ""}
+    with Simulator(app_folder(), supernodes=20, log=tmp_path / "flower.log") as simulator:
+        assert simulator.run(config, timeout=300).client_error is None
+    record = Record(tmp_path / "record")
+    assert check_record(record.path).whole
+    clients_of = {folder: read_nodes(tmp_path / folder) for folder in ("here/truth", "truth")}
+    for left, right in zip(record, here, strict=True):
+        assert {clients_of["truth"][node] for node in left.participants} == {
+            clients_of["here/truth"][node] for node in right.participants
+        }
+        for key, array in right.aggregate.items():
+            np.testing.assert_allclose(left.aggregate[key], array, atol=1e-5)
+
+
+def test_the_property_is_in_the_sums(tmp_path):
+    """Aggregates of runs with and without inverting clients differ by exactly twice these clients' updates."""
+    null = run(tmp_path / "null", property="inversion", positives=0.0, rounds=1).rounds[0]
+    poisoned = run(tmp_path / "poisoned", property="inversion", rounds=1).rounds[0]
+    honest = run(tmp_path / "honest", rounds=1).rounds[0]
+    assert set(null.participants) == set(honest.participants)
+    plan = study(property="inversion")
+    nodes = read_nodes(tmp_path / "honest" / "truth")
+    shift = {name: np.zeros_like(array) for name, array in null.aggregate.items()}
+    turned = 0
+    for seen in honest.observations:
+        if plan.is_positive(int(nodes[seen.node])):
+            turned += 1
+            for name, update in seen.update().items():
+                shift[name] -= 2 * update.astype(np.float64) / 10
+    assert turned > 0
+    for name, array in null.aggregate.items():
+        np.testing.assert_allclose(poisoned.aggregate[name] - array, shift[name], atol=1e-7)
+
+
+def test_secagg_without_a_property_and_neither(tmp_path):
+    secure = run(tmp_path / "secure", secagg=True, rounds=1)
+    assert secure.view == "aggregate"
+    assert secure.rounds[0].aggregate is not None
+    assert run(tmp_path / "plain", rounds=1).view == "individual"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"fraction": 0.1}, "needs 3 to 1023"), ({"model": "tests.clients.test_clients:normed"}, "holds int64")],
+)
+def test_what_secagg_cannot_do_is_refused_before_the_training(changes, message, tmp_path, monkeypatch):
+    folders = {"knowledge": str(tmp_path / "knowledge"), "truth": str(tmp_path / "truth")}
+    (tmp_path / "configs.json").write_text(json.dumps([SMALL | {"secagg": True} | changes | folders]))
+    monkeypatch.setattr(sys, "argv", ["prepare", str(tmp_path / "configs.json")])
+    with pytest.raises(SystemExit) as stop:
+        simulations.prepare.main()
+    assert stop.value.code == 2
+    with pytest.raises(FedAttackError, match=message):
+        run(tmp_path, secagg=True, **changes)
+
+
+PROLIN = [name for name in preset_names() if name.startswith("prolin-")]
+
+
+def test_there_are_six_presets_of_the_paper_s_tasks():
+    assert sorted(f"prolin-{name}{size}" for name in PROPERTIES for size in ("", "-paper")) == PROLIN
+
+
+@pytest.mark.parametrize("name", PROLIN)
+def test_prolin_presets_are_the_paper_s_federation(name):
+    preset = load_preset(name)
+    settings = resolve_settings(preset, [])
+    assert preset.attack == "prolin"
+    assert settings["property"] == name.split("-")[1]
+    assert (settings["clients"], settings["fraction"], settings["positives"]) == (50, 0.2, 0.1)
+    assert settings["rounds"] >= 100
+    assert settings["secagg"] == (not name.endswith("-paper"))
+    if name.endswith("-paper"):
+        assert (settings["dataset"], settings["model"], settings["lr"]) == ("mnist", "lenet-mnist", 0.01)
+        assert (settings["rounds"], settings["auxiliary"]) == (300, 6000)
+    else:
+        plan = Study.of(settings | {"seed": 0})
+        assert {len(part) for part in plan.parts} == {10}
+        assert len(plan.auxiliary_rows) > 900
