@@ -1,7 +1,8 @@
 """One round's detector: a linear feature that tells updates with a property from updates without it.
 
 PROLIN (Kerkouche et al. 2023), Sections 5.1.2, 5.2.1 and 5.2.2. The detector M_r = h∘g_r is the sigmoid of an affine
-g_r, trained on auxiliary records alone and in log odds, so that g_r > 0 means "more likely with than without".
+g_r, trained on auxiliary records alone. g_r > 0 means "more likely with than without": g_r is in log odds, or a
+fraction of them.
 
 The paper draws 12,000 shadow updates a round and trains a logistic regression on them. Here g_r is the shrunken linear
 discriminant (Σ + κD)⁻¹(μ⁺ − μ⁻), D a diagonal, found in the Krylov space of Σ and μ⁺ − μ⁻, whose size and κ are chosen
@@ -53,6 +54,8 @@ _MASKS = {"train": 32, "choose": 16, "test": 32}
 _POINTS = 3
 _PATH_RECORDS = 1_000
 _CHECKED = 200
+# The mean log odds beyond which a detector's features are shrunk.
+_MEAN = 2.0
 # Parameters whose gradient hardly varies are not blown up to the spread of the others.
 _FLOOR = 0.1
 _TINY = 1e-30
@@ -100,7 +103,7 @@ class Detector:
     Attributes
     ----------
     weights, offset
-        g_r(Δ) = ⟨weights, Δ⟩ + offset, in log odds; weights (size,) in float32.
+        g_r(Δ) = ⟨weights, Δ⟩ + offset; weights (size,) in float32.
     plus_mean, plus_sd, minus_mean, minus_sd
         (groups,): the feature's mean and standard deviation with and without the property, by size of the client.
     accuracy
@@ -220,8 +223,12 @@ def _fit(
     p, m = [item[:, 0] for item in plus], [item[:, 0] for item in minus]
     spread = float(shares @ [(a.var() + b.var()) / 2 for a, b in zip(p, m, strict=True)])
     top, bottom = float(shares @ [a.mean() for a in p]), float(shares @ [b.mean() for b in m])
-    # log odds of two normal densities of one variance
-    scale = (top - bottom) / spread if spread > 0 else 0.0
+    # Log odds of two normal densities of one variance have means ± half the squared separation. The regressions take a
+    # client's expected feature to be the same in all rounds, so that features of strong detectors are shrunk to one
+    # scale.
+    odds = (top - bottom) / spread if spread > 0 else 0.0
+    mean = abs(odds * (top - bottom) / 2)
+    scale = odds * min(1.0, _MEAN / mean) if mean > 0 else 0.0
     offset = -scale * (top + bottom) / 2
     p, m = [scale * item + offset for item in p], [scale * item + offset for item in m]
     return Detector(

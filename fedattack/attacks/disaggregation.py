@@ -2,7 +2,7 @@
 
 PROLIN (Kerkouche et al. 2023), Sections 5.1 and 5.2.3 to 5.2.4, with its comparisons. Throughout, ``A`` (rounds,
 clients) says with which weight a client takes part in a round's sum, zero where it does not; ``G`` (rounds,) are the
-sums of the clients' features, log odds of the property under the round's detector.
+sums of the clients' features under the round's detector.
 """
 
 from dataclasses import dataclass
