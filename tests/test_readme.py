@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,13 @@ from torch import nn
 def build():
     return nn.Sequential(__import__("collections").OrderedDict(
         flatten=nn.Flatten(), fc1=nn.Linear({FEATURES}, 64), relu1=nn.ReLU(), fc2=nn.Linear(64, 10)))
+"""
+
+YOUR_PROPERTY = """
+from fedattack.attacks.properties import containing
+
+def questions(auxiliary, targets):
+    return [containing(auxiliary, auxiliary.y == 7, share=0.5, name="sevens")]
 """
 
 
@@ -43,9 +51,11 @@ def somewhere(tmp_path_factory) -> Path:
     write_run(folder / "audit")
     targets = folder / "audit" / "knowledge" / "targets.npz"
     targets.rename(folder / "targets.npz")
+    shutil.copy(folder / "targets.npz", folder / "auxiliary.npz")
     (folder / "audit" / "knowledge" / "knowledge.json").unlink()
     (folder / "yourpackage").mkdir()
     (folder / "yourpackage" / "models.py").write_text(YOUR_MODEL)
+    (folder / "yourpackage" / "properties.py").write_text(YOUR_PROPERTY)
     return folder
 
 
