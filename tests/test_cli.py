@@ -8,7 +8,7 @@ import pytest
 
 from fedattack import cli
 from fedattack.attacks import read_knowledge
-from tests.federation import MODEL, write_run
+from tests.federation import MODEL, write_property_run, write_run
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def attacked(tmp_path_factory):
 def test_help_names_every_command_with_an_example(call):
     code, out, _ = call("--help")
     assert code == 0
-    for command in ("simulate", "attack", "report", "audit", "check", "list", "download"):
+    for command in ("simulate", "attack", "report", "audit", "check", "project", "compare", "list", "download"):
         assert command in out
         code, text, _ = call(command, "--help")
         assert code == 0
@@ -57,8 +57,9 @@ def test_list_is_complete(call):
     code, out, _ = call("list", "--json")
     value = json.loads(out)
     assert code == 0
-    assert {"quickstart", "sia-fedavg"} <= set(value["presets"])
-    assert "sia" in value["attacks"]
+    assert {"quickstart", "sia-fedavg", "prolin-membership", "prolin-ascent-paper"} <= set(value["presets"])
+    assert {"sia", "prolin"} <= set(value["attacks"])
+    assert "shadows" in value["attacks"]["prolin"]["options"]
     assert {"digits", "mnist", "synthetic"} <= set(value["datasets"])
     assert {"alpha", "clients", "rounds", "local-epochs", "dataset"} <= set(value["settings"])
     assert "truth" not in value["settings"]
@@ -174,12 +175,79 @@ BAD = [
     (("audit", "quickstart", "--out", "out", "--set", "model=sia-cnn"), "at least 16 x 16"),
     (("audit", "quickstart", "--out", "out", "--set", "clients=5000"), "5000"),
     (("audit", "quickstart", "--out", "full"), "exists already"),
+    (("audit", "prolin-membership", "--out", "out", "--set", "property=shoe-size"), "property = 'shoe-size'"),
+    (("audit", "prolin-membership", "--out", "out", "--set", "fraction=0.02"), "SecAgg+ needs 3 to"),
+    (("audit", "prolin-membership", "--out", "out", "--set", "records-per-client=500"), "do not fit into"),
+    (("audit", "prolin-membership", "--out", "out", "--option", "shadows=soft"), "option shadows=soft"),
+    (("audit", "prolin-membership", "--out", "out", "--option", "magic=1"), "has no option 'magic'"),
+    (("attack", "sia", ".", "--option", "shadows=exact"), "has no option 'shadows'"),
+    (("compare", ".", "--out", "out"), "expected two or more"),
+    (("project", ".", "out"), "holds no record"),
     (("attack", "nonsense", "."), "unknown attack 'nonsense'"),
     (("attack", "sia", "."), "holds no record"),
     (("report", "."), "holds no record"),
     (("check", "."), "holds no record"),
     (("simulate",), "Missing argument"),
 ]
+
+
+@pytest.fixture(scope="module")
+def sums(tmp_path_factory):
+    return write_property_run(tmp_path_factory.mktemp("sums"), rounds=24)
+
+
+def test_sums_are_attacked_and_judged(call, sums):
+    assert call("attack", "prolin", sums, "--device", "cpu")[0] == 0
+    code, out, _ = call("report", sums, "--json", "--fail-if", "prolin.false-alarms > 0.5")
+    assert code == 0
+    found = {item["metric"]: item for item in json.loads(out)}
+    assert found["f1-posterior"]["value"] > 0.9
+    assert found["f1"]["headline"]
+    page = (sums / "report.html").read_text()
+    assert "F1 score of each method" in page
+    assert "Accuracy" in page
+
+
+def test_a_projected_record_is_attacked_with_declared_knowledge(call, tmp_path):
+    run = write_property_run(tmp_path / "single", rounds=6, view="individual")
+    code, _, err = call("attack", "prolin", run)
+    assert code == 2
+    assert "view aggregate" in err
+    assert "fedattack project" in err
+    assert call("project", run / "record", tmp_path / "sums" / "record")[0] == 0
+    (run / "knowledge" / "auxiliary.npz").rename(tmp_path / "auxiliary.npz")
+    words = [
+        "attack",
+        "prolin",
+        tmp_path / "sums",
+        "--auxiliary",
+        tmp_path / "auxiliary.npz",
+        "--property",
+        "inversion",
+    ]
+    known = read_knowledge(run / "knowledge").model
+    words += ["--model", known.spec, "--classes", known.classes, "--hidden", known.hidden]
+    code, _, err = call(*words)
+    assert code == 2
+    assert "knowledge of training" in err
+    code, _, err = call(*words, "--training", "epochs=1,speed=2")
+    assert code == 2
+    assert "expected epochs, batch-size and lr" in err
+    assert call(*words, "--training", "epochs=1,batch-size=0,lr=0.1", "--option", "shadows=exact")[0] == 0
+    assert read_knowledge(tmp_path / "sums" / "knowledge").property == "inversion"
+    assert call("report", tmp_path / "sums")[0] == 0, "without the truth there is nothing to judge, and no error"
+
+
+def test_runs_are_compared(call, tmp_path, sums):
+    other = write_property_run(tmp_path / "other", rounds=12)
+    for folder in (sums, other):
+        assert call("attack", "prolin", folder, "--device", "cpu")[0] == 0
+        assert call("report", folder)[0] == 0
+    assert call("compare", sums, other, "--by", "rounds", "--out", tmp_path / "compared")[0] == 0
+    assert "prolin.f1" in (tmp_path / "compared" / "compare.md").read_text()
+    code, _, err = call("compare", sums, "--out", tmp_path / "alone")
+    assert code == 2
+    assert "Traceback" not in err
 
 
 @pytest.mark.parametrize(("words", "message"), BAD, ids=lambda value: " ".join(value)[-40:])

@@ -5,6 +5,7 @@ import pytest
 
 from fedattack.attacks import Knowledge, Targets, read_knowledge, read_targets, write_knowledge
 from fedattack.errors import DataError
+from fedattack.learning import LocalSGD
 from tests.federation import CLASSES, FEATURES, MODEL
 
 X = np.zeros((4, FEATURES), dtype=np.float32)
@@ -54,6 +55,8 @@ def test_pickled_targets_are_not_unpickled(tmp_path):
         ({"prior": "wishful"}, "prior is 'wishful'"),
         ({"model": {"spec": "mlp"}}, "lacks or misstates"),
         ({"model": {**vars(MODEL), "loss": "hinge"}}, "loss is 'hinge'"),
+        ({"training": {"epochs": 1}}, "lacks or misstates"),
+        ({"property": "ascent", "positive_share": 1.5}, "positive_share is 1.5"),
     ],
 )
 def test_knowledge_that_is_misstated_is_refused(tmp_path, change, message):
@@ -69,3 +72,18 @@ def test_broken_json_is_one_line(tmp_path):
     with pytest.raises(DataError) as problem:
         read_knowledge(tmp_path)
     assert "\n" not in str(problem.value)
+
+
+def test_what_prolin_must_know_survives_the_disk(tmp_path):
+    known = Knowledge(
+        model=MODEL,
+        auxiliary=Targets(X, Y),
+        training=LocalSGD(epochs=2, batch_size=5, lr=0.1, momentum=0.9),
+        property="membership",
+        positive_share=0.2,
+    )
+    write_knowledge(tmp_path, known)
+    again = read_knowledge(tmp_path)
+    assert (again.training, again.property, again.positive_share) == (known.training, "membership", 0.2)
+    np.testing.assert_array_equal(again.auxiliary.x, X)
+    assert again.targets is None
