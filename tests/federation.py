@@ -1,4 +1,7 @@
-"""A tiny federation whose clients memorise random labels, written to a run folder without running Flower."""
+"""Tiny federations, written to run folders without running Flower.
+
+In one, clients memorise random labels; in the other some clients have a property, and the server sees sums alone.
+"""
 
 from pathlib import Path
 
@@ -6,7 +9,7 @@ import numpy as np
 
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets, write_knowledge
 from fedattack.audit.truth import NOBODY, note_node, write_truth
-from fedattack.learning import build_model, train_local
+from fedattack.learning import LocalSGD, build_model, train_local
 from fedattack.record import Exchange, RecordWriter, Reply
 
 CLIENTS = 4
@@ -14,6 +17,10 @@ EACH = 30
 FEATURES = 30
 CLASSES = 10
 MODEL = ModelKnowledge(spec="mlp", input_shape=(FEATURES,), classes=CLASSES, hidden=64)
+
+SMALL = ModelKnowledge(spec="mlp", input_shape=(12,), classes=4, hidden=8)
+ONE_STEP = LocalSGD(epochs=1, batch_size=12, lr=0.05)
+WEIGHTED_MEAN = {"kind": "mean", "weight": "num-examples", "by": "test"}
 
 
 def write_run(
@@ -69,6 +76,114 @@ def write_run(
     )
     for client in range(CLIENTS):
         note_node(folder / "truth" / part, node=f"node{client}", client=str(client))
+    return folder
+
+
+def blobs(count: int, draw: np.random.Generator) -> Targets:
+    """Draw records of four overlapping classes, whose model still learns after many rounds."""
+    y = draw.integers(SMALL.classes, size=count)
+    centres = np.eye(SMALL.classes, SMALL.input_shape[0])
+    return Targets((centres[y] + draw.normal(0, 0.7, (count, SMALL.input_shape[0]))).astype(np.float32), y)
+
+
+def odd_record() -> Targets:
+    """Return a record unlike the others, whose presence in a batch shows."""
+    x = np.zeros((1, *SMALL.input_shape), dtype=np.float32)
+    x[0, -4:] = 3.0
+    return Targets(x, np.array([0]))
+
+
+def write_property_run(
+    folder: Path,
+    *,
+    asked: str = "inversion",
+    positives: tuple[int, ...] = (1, 6),
+    clients: int = 10,
+    rounds: int = 30,
+    sampled: int = 4,
+    sizes: tuple[int, ...] = (12,),
+    absent: tuple[int, ...] = (),
+    teams: int = 0,
+    auxiliary: int = 900,
+    model: ModelKnowledge = SMALL,
+    training: LocalSGD = ONE_STEP,
+    view: str = "aggregate",
+    seed: int = 0,
+) -> Path:
+    """Write record, knowledge and truth of a federation in which ``positives`` have the property ``asked``.
+
+    ``sizes`` are the clients' numbers of records, repeated in turn; clients of ``absent`` are sampled in the first
+    round and do not answer. With ``teams`` clients always take part in groups of that many, the same ones together.
+    """
+    draw = np.random.default_rng(seed)
+    known, target = blobs(auxiliary, draw), odd_record()
+    data = [blobs(sizes[client % len(sizes)], draw) for client in range(clients)]
+    if asked == "membership":
+        for client in positives:
+            data[client].x[0], data[client].y[0] = target.x[0], target.y[0]
+    common = _state(build_model(model.spec, input_shape=model.input_shape, classes=model.classes, hidden=8, seed=seed))
+    writer = RecordWriter(
+        folder / "record", view=view, seed=seed, aggregation=WEIGHTED_MEAN if view == "aggregate" else None
+    )
+    there = [client for client in range(clients) if client not in absent]
+    for number in range(1, rounds + 1):
+        if teams:
+            groups = np.arange(clients).reshape(-1, teams)
+            chosen = groups[draw.permutation(len(groups))[: sampled // teams]].reshape(-1).tolist()
+        else:
+            chosen = sorted(draw.choice(there, size=sampled, replace=False).tolist())
+        replies = []
+        for client in chosen:
+            local = model.build()
+            _load(local, common)
+            has = client in positives
+            train_local(
+                local,
+                data[client].x,
+                data[client].y,
+                seed=seed + 1_000 * number + client,
+                maximise=has and asked == "ascent",
+                **vars(training),
+            )
+            sent = _state(local)
+            if has and asked == "inversion":
+                sent = {name: 2 * common[name] - array for name, array in sent.items()}
+            replies.append(Reply(f"node{client:02}", "ok", sent, len(data[client])))
+        weight = {reply.node: reply.num_examples / sum(item.num_examples for item in replies) for reply in replies}
+        mean = {
+            name: sum(weight[reply.node] * reply.arrays[name].astype(np.float64) for reply in replies)
+            for name in common
+        }
+        if number == 1:
+            replies += [Reply(f"node{client:02}", "missing", reason="no answer") for client in absent]
+        if view == "aggregate":
+            replies = [Reply(item.node, item.status, None, item.num_examples, reason=item.reason) for item in replies]
+        writer.write(Exchange(number, common, replies, aggregate=mean if view == "aggregate" else None))
+        common = {name: mean[name].astype(array.dtype) for name, array in common.items()}
+    writer.close(final=common)
+    targets = target if asked == "membership" else None
+    write_knowledge(
+        folder / "knowledge",
+        Knowledge(
+            model=model,
+            targets=targets,
+            auxiliary=known,
+            training=training,
+            property=asked,
+            positive_share=max(len(positives), 1) / clients,
+        ),
+    )
+    write_truth(
+        folder / "truth",
+        clients=[str(client) for client in range(clients)],
+        classes=[str(label) for label in range(model.classes)],
+        counts=np.array([np.bincount(item.y, minlength=model.classes) for item in data]),
+        evaluation=(known.x, known.y),
+        targets=targets.fingerprint if targets is not None else "",
+        positives=np.array([[client in positives for client in range(clients)]]),
+    )
+    for client in range(clients):
+        note_node(folder / "truth", node=f"node{client:02}", client=str(client))
     return folder
 
 

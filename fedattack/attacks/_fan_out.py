@@ -15,8 +15,11 @@ from fedattack.errors import ConfigError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-MEMORY = 3.5 * 2**30
+MEMORY = 3.0 * 2**30
 """Bytes that all workers may take together."""
+
+# What a process takes before it has done anything, most of it torch.
+_PROCESS = 0.4 * 2**30
 
 # Starting a worker takes seconds, most of them for importing torch.
 _WORTH_WORKERS = 20.0
@@ -51,7 +54,7 @@ def fan_out(
     if ray:
         yield from _on_ray(work, rest, ray)
         return
-    count = workers or max(1, min(os.cpu_count() or 1, int(MEMORY // memory)))
+    count = workers or max(1, min(os.cpu_count() or 1, int(MEMORY // (memory + _PROCESS))))
     if not workers and rest:
         started = time.monotonic()
         with one_thread():

@@ -82,7 +82,8 @@ class Prolin(Attack):
     ``minus_mean``, ``minus_sd`` (q, rounds, sizes) of the features; ``plus_sample``, ``minus_sample`` (q, shown, k) of
     the rounds ``shown``; ``participation`` (rounds, clients). Facts: ``clients``, ``rounds``, ``windows``, ``methods``,
     ``property``, ``mode``, ``targets``, ``questions``, ``unknown`` (clients that never took part), ``sizes``,
-    ``share``.
+    ``share``, ``lasting`` (per question), and ``unseen``: how many clients' worth of auxiliary records the detectors
+    did not see.
     """
 
     name: ClassVar[str] = "prolin"
@@ -126,7 +127,7 @@ class Prolin(Attack):
             raise AssertionError("checked by run")
         check_parameters(model.build(), {parameter.name: parameter.shape for parameter in record.parameters})
         notes: list[str] = []
-        mode = self._mode(can_be_linear(model, auxiliary.x[0]), notes)
+        mode = self._mode(can_be_linear(model, auxiliary.x[0]))
         place = str(pick_device(device))
         properties = questions(asked, auxiliary, knowledge.targets)
         with TemporaryDirectory() as folder:
@@ -139,7 +140,8 @@ class Prolin(Attack):
                 for row, number in enumerate(sums.rounds)
             ]
             work = partial(_detect, setting, asked, knowledge)
-            memory = 2.0 * 4 * sums.starts.shape[1] * len(auxiliary) * (1 if mode == "linear" else 3)
+            # twice the gradients, or thrice the updates with and without, in float32
+            memory = 4.0 * sums.starts.shape[1] * len(auxiliary) * (2 if mode == "linear" else 6)
             workers = 1 if place != "cpu" else self.workers
             found: list[list[Detector]] = []
             products = np.zeros((len(properties), len(items), len(items)))
@@ -203,7 +205,7 @@ class Prolin(Attack):
             notes=tuple(notes),
         )
 
-    def _mode(self, separable: bool, notes: list[str]) -> Mode:
+    def _mode(self, separable: bool) -> Mode:
         if self.shadows == "linear" and not separable:
             raise NeedsError(
                 "attack prolin: with batch norm a batch's gradient is no mean of its records' gradients; take --option "
@@ -267,7 +269,7 @@ class _Evidence:
             # each participant's own constant; the sum has m of them
             G=products.diagonal() + A.sum(axis=1) * offsets,
             v=np.array([1 - overlap(*values) for values in zip(*pooled.values(), strict=True)]),
-            # a detector that saw no difference says nothing, whatever the sum
+            # the features of a detector that saw no difference at all are constant
             densities=Densities(
                 **{
                     name: np.maximum(values[rows, group], 1e-6) if name.endswith("sd") else values[rows, group]

@@ -2,6 +2,7 @@
 
 import hashlib
 import tracemalloc
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,10 +10,13 @@ import pytest
 from fedattack.attacks import ATTACKS, Knowledge, Scores, read_knowledge
 from fedattack.errors import DataError, NeedsError
 from fedattack.record import Exchange, Record, RecordWriter, Reply, project_record
-from tests.federation import write_run
+from tests.federation import write_property_run, write_run
 
 # A folder in which each attack has all that it needs; a new attack adds its own.
-RUNS = {"sia": write_run}
+RUNS = {
+    "sia": write_run,
+    "prolin": partial(write_property_run, asked="membership", rounds=6, sampled=3, clients=5, positives=(1,)),
+}
 
 
 @pytest.fixture(scope="module", params=list(ATTACKS))
@@ -52,13 +56,32 @@ def test_a_missing_need_is_refused_by_name(case, tmp_path):
         lacking = Knowledge(**{**vars(known), need: None})
         with pytest.raises(NeedsError, match=f"attack {attack.name} needs knowledge of {need}"):
             attack.run(record, lacking)
-    if "aggregate" not in attack.needs.views:
-        sums = project_record(record, tmp_path / "sums")
-        with pytest.raises(NeedsError, match=f"attack {attack.name} needs a record in the view individual"):
-            attack.run(sums, known)
-    RecordWriter(tmp_path / "empty").close()
+    RecordWriter(tmp_path / "empty", view=attack.needs.views[0], protocol=attack.needs.protocols[0]).close()
     with pytest.raises(NeedsError, match="holds none"):
         attack.run(Record(tmp_path / "empty"), known)
+
+
+def test_a_record_of_another_view_is_refused_by_name(case, tmp_path):
+    attack, folder = case
+    known = read_knowledge(folder / "knowledge")
+    individual = Record(write_run(tmp_path / "each") / "record")
+    records = {"individual": individual, "aggregate": project_record(individual, tmp_path / "sums")}
+    assert set(records) > set(attack.needs.views), "an attack that takes every view has nothing to refuse"
+    for view in records.keys() - set(attack.needs.views):
+        words = f"attack {attack.name} needs a record in the view {attack.needs.views[0]}, but .* has the view {view}"
+        with pytest.raises(NeedsError, match=words) as refusal:
+            attack.run(records[view], known)
+        assert ("fedattack project" in str(refusal.value)) == (view == "individual")
+
+
+def test_a_record_of_another_protocol_is_refused_by_name(case, tmp_path):
+    attack, folder = case
+    (other,) = {"fedavg", "fedmd"} - set(attack.needs.protocols)
+    RecordWriter(tmp_path / "other", view=attack.needs.views[0], protocol=other).close()
+    with pytest.raises(
+        NeedsError, match=f"attack {attack.name} needs a record in the protocol .* has the protocol {other}"
+    ):
+        attack.run(Record(tmp_path / "other"), read_knowledge(folder / "knowledge"))
 
 
 def test_the_truth_is_not_needed(case, tmp_path):
