@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -57,14 +58,13 @@ def fan_out(
     count = workers or max(1, min(os.cpu_count() or 1, int(MEMORY // (memory + _PROCESS))))
     if not workers and rest:
         started = time.monotonic()
-        with one_thread():
-            yield work(rest.pop(0))
+        first = _alone(work, rest.pop(0))
         if (time.monotonic() - started) * len(rest) < _WORTH_WORKERS:
             count = 1
+        yield first
     if count == 1:
         for item in rest:
-            with one_thread():
-                yield work(item)
+            yield _alone(work, item)
         return
     yield from _parallel(work, rest, count)
 
@@ -82,9 +82,13 @@ def _alone(work: Callable[[Item], Result], item: Item) -> Result:
 def _on_ray(work: Callable[[Item], Result], items: Sequence[Item], address: str) -> Iterator[Result]:
     import ray
 
+    host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
+        if host:
+            # Ray itself goes on asking for minutes
+            socket.create_connection((host, int(port)), timeout=5).close()
         ray.init(address=address, ignore_reinit_error=True, logging_level=logging.ERROR)
-    except (ConnectionError, ValueError, RuntimeError) as cause:
+    except (OSError, ValueError, RuntimeError) as cause:
         raise ConfigError(
             f"option ray={address}: no Ray cluster answers there ({cause}); start one with `ray start --head`"
         ) from None

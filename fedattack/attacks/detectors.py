@@ -128,6 +128,11 @@ class Detector:
     minus_sample: Array
     many: FeatureDetector | None = None
 
+    @property
+    def spread(self) -> float:
+        """The largest standard deviation; 0 for a detector that saw no difference, whose features are all 0."""
+        return float(max(*self.plus_sd, *self.minus_sd))
+
     def without_weights(self) -> "Detector":
         """Drop what grows with the model, once the sums are projected."""
         many = None if self.many is None else replace(self.many, weights=self.many.weights[:, :0])
@@ -164,7 +169,8 @@ class _Space:
             right[0] = self.length
             for shrinkage in _SHRINKAGE:
                 solution = np.zeros(len(self.basis))
-                solution[:size] = np.linalg.solve(block + shrinkage * block[0, 0] * np.eye(size), right)
+                if self.length * block[0, 0] > 0:
+                    solution[:size] = np.linalg.solve(block + shrinkage * block[0, 0] * np.eye(size), right)
                 yield solution
 
 
@@ -226,11 +232,21 @@ def _fit(
     # Log odds of two normal densities of one variance have means ± half the squared separation. The regressions take a
     # client's expected feature to be the same in all rounds, so that features of strong detectors are shrunk to one
     # scale.
-    odds = (top - bottom) / spread if spread > 0 else 0.0
+    odds = (top - bottom) / spread if 0 < spread < np.inf else 0.0
     mean = abs(odds * (top - bottom) / 2)
     scale = odds * min(1.0, _MEAN / mean) if mean > 0 else 0.0
-    offset = -scale * (top + bottom) / 2
+    if not np.isfinite(scale) or scale == 0:
+        # no difference, or gradients that overflow: a detector that always says 0 does no harm
+        scale, p, m = 0.0, [np.zeros(len(item)) for item in p], [np.zeros(len(item)) for item in m]
+        top = bottom = 0.0
+        weights, directions = torch.zeros_like(weights), torch.zeros_like(directions)
+        fitting, best = [np.zeros_like(side) for side in fitting], np.zeros_like(best)
+        plus, minus = [np.zeros_like(item) for item in plus], [np.zeros_like(item) for item in minus]
+    offset = -scale * (top + bottom) / 2 + 0.0
     p, m = [scale * item + offset for item in p], [scale * item + offset for item in m]
+    checked = None
+    if checker is not None:
+        checked = _checked(checker, question, scale * weights, offset, shares) if scale else 0.5
     return Detector(
         weights=(scale * weights).cpu().numpy(),
         offset=offset,
@@ -239,7 +255,7 @@ def _fit(
         minus_mean=np.array([item.mean() for item in m]),
         minus_sd=np.array([item.std() for item in m]),
         accuracy=_accuracy(p, m, shares),
-        checked=None if checker is None else _checked(checker, question, scale * weights, offset, shares),
+        checked=checked,
         plus_sample=np.concatenate(p)[:: max(1, sum(map(len, p)) // _SAMPLED)][:_SAMPLED],
         minus_sample=np.concatenate(m)[:: max(1, sum(map(len, m)) // _SAMPLED)][:_SAMPLED],
         many=None
@@ -383,6 +399,7 @@ class _Linear(_Base):
     def spaces(self) -> list[_Space]:
         rows, gradients = torch.as_tensor(self.rows["train"]), self._here["train"]
         differences, weights = [], torch.zeros(len(self.x), dtype=torch.float64)
+        own_spread: list[tuple[Tensor, Tensor]] = []
         for question, asked in enumerate(self.setting.questions):
             extra = self._extras(question, "train", self.start)
             usual = self._weights(question, False)
@@ -394,9 +411,17 @@ class _Linear(_Base):
             difference = -(own @ gradients)
             if extra is not None:
                 difference -= change[len(self.x) :].float().to(gradients.device) @ extra.mean(dim=1)
+                # a record that is always there adds no spread but that of its dropout masks
+                often = (usual + odd)[len(self.x) :].float().to(gradients.device) / extra.shape[1]
+                varied = (extra - extra.mean(dim=1, keepdim=True)).flatten(0, 1)
+                own_spread.append((varied, often.repeat_interleave(extra.shape[1])))
+            else:
+                own_spread.append((gradients[:0], torch.zeros(0, device=gradients.device)))
             differences.append(difference)
         use = weights[rows].float().to(gradients.device)
-        return _krylov(gradients, use / use.sum(), torch.stack(differences))
+        for question, (gradient, often) in enumerate(own_spread):
+            own_spread[question] = gradient, often / (use.sum() / len(self.setting.questions))
+        return _krylov(gradients, use / use.sum(), torch.stack(differences), own_spread)
 
     def project(self, question: int, part: Part, directions: Tensor) -> Features:
         sides, features = [], {}
@@ -534,7 +559,9 @@ class _Linear(_Base):
 _PARTS: tuple[Part, ...] = ("train", "choose", "test")
 
 
-def _krylov(matrix: Tensor, weights: Tensor, differences: Tensor) -> list[_Space]:
+def _krylov(
+    matrix: Tensor, weights: Tensor, differences: Tensor, own: Sequence[tuple[Tensor, Tensor]] = ()
+) -> list[_Space]:
     """Span the spaces of (Σ, d) for many d side by side (Lanczos, fully reorthogonalised).
 
     Parameters are first brought to about one spread, as a logistic regression would have them; half as many steps then
@@ -546,6 +573,8 @@ def _krylov(matrix: Tensor, weights: Tensor, differences: Tensor) -> list[_Space
         (n, size), (n,) summing to one: Σ is their weighted covariance.
     differences
         (questions, size): each question's μ⁺ − μ⁻.
+    own
+        For each question, centred rows (k, size) that add to its Σ, and their weights (k,).
     """
     mean = weights @ matrix
     variance = sum(part @ rows.square() for rows, part in zip(matrix.split(_ROWS), weights.split(_ROWS), strict=True))
@@ -560,7 +589,10 @@ def _krylov(matrix: Tensor, weights: Tensor, differences: Tensor) -> list[_Space
         basis.append(now)
         vectors = now * scale
         centred = vectors @ matrix.T - (vectors @ mean)[:, None]
-        image = ((centred * weights) @ matrix - (centred @ weights)[:, None] * mean) * scale
+        image = (centred * weights) @ matrix - (centred @ weights)[:, None] * mean
+        for question, (rows, part) in enumerate(own):
+            image[question] += ((rows @ vectors[question]) * part) @ rows
+        image = image * scale
         diagonal.append((image * now).sum(dim=1))
         for old in basis:
             image = image - (image * old).sum(dim=1, keepdim=True) * old

@@ -41,7 +41,7 @@ def overlap(plus_mean: float, plus_sd: float, minus_mean: float, minus_sd: float
 
 def least_squares(A: Array, G: Array) -> Array:
     """Return OLS's expected features (clients,), those of least norm where ``A`` leaves a choice."""
-    return np.asarray(np.linalg.lstsq(A, G, rcond=None)[0])
+    return np.asarray(np.linalg.lstsq(A, G, rcond=None)[0] if len(A) else np.zeros(A.shape[1]))
 
 
 def weighted_ridge(A: Array, G: Array, v: Array, ridge: float = RIDGE) -> Array:
@@ -70,7 +70,7 @@ def baseline_votes(A: Array, products: Array, offsets: Array) -> Array:
         (clients,), in 0 … 1.
     """
     features = np.linalg.pinv(A) @ products.T + offsets
-    return np.asarray((features > 0).mean(axis=1))
+    return np.asarray((features > 0).mean(axis=1) if len(A) else np.zeros(A.shape[1]))
 
 
 @dataclass(frozen=True)

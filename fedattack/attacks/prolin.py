@@ -5,12 +5,12 @@ changing groups of clients are linear equations in each client's own features; f
 each round from auxiliary data, the densities of its feature, a weighted ridge regression, and a joint likelihood.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,8 +42,12 @@ WINDOW = 10
 """Decisions are made after every tenth round, as in the paper's figures."""
 
 _RESAMPLED = 100
+# Differences and sums of a few of these must not overflow.
+_LARGEST = float(np.finfo(np.float32).max) / 1e4
 _MOST_SIZES = 4
 _SHOWN_ROUNDS = 4
+# Standard deviation that stands for none.
+_SILENCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -125,13 +129,14 @@ class Prolin(Attack):
         model, auxiliary, training, asked = knowledge.model, knowledge.auxiliary, knowledge.training, knowledge.property
         if model is None or auxiliary is None or training is None or asked is None:
             raise AssertionError("checked by run")
-        check_parameters(model.build(), {parameter.name: parameter.shape for parameter in record.parameters})
+        architecture = model.build()
+        check_parameters(architecture, {parameter.name: parameter.shape for parameter in record.parameters})
         notes: list[str] = []
         mode = self._mode(can_be_linear(model, auxiliary.x[0]))
         place = str(pick_device(device))
         properties = questions(asked, auxiliary, knowledge.targets)
         with TemporaryDirectory() as folder:
-            sums = _read_sums(record, Path(folder), notes)
+            sums = _read_sums(record, dict(architecture.named_parameters()), Path(folder), notes)
             sizes, group = _groups(sums.counts)
             setting = Setting(model, training, auxiliary, (), mode, sizes, seed, place, self.features)
             shown = np.unique(np.linspace(0, len(sums.rounds) - 1, _SHOWN_ROUNDS).round().astype(int)).tolist()
@@ -165,6 +170,13 @@ class Prolin(Attack):
             progress(len(items) + question + 1, len(items) + len(properties))
         unknown = [node for node, weights in zip(record.nodes, sums.A.T, strict=True) if not weights.any()]
         notes += _warnings(sums.A, unknown)
+        silent = [
+            number for number, row in zip(sums.rounds, found, strict=True) if not any(item.spread for item in row)
+        ]
+        if silent:
+            notes.append(
+                f"detectors of {len(silent)} rounds see no difference and say nothing: {', '.join(map(str, silent))}"
+            )
         per_question = {
             name: np.array([[getattr(row[question], name) for row in found] for question in range(len(properties))])
             for name in ("plus_mean", "plus_sd", "minus_mean", "minus_sd", "accuracy", "checked")
@@ -272,7 +284,7 @@ class _Evidence:
             # the features of a detector that saw no difference at all are constant
             densities=Densities(
                 **{
-                    name: np.maximum(values[rows, group], 1e-6) if name.endswith("sd") else values[rows, group]
+                    name: np.maximum(values[rows, group], _SILENCE) if name.endswith("sd") else values[rows, group]
                     for name, values in means.items()
                 }
             ),
@@ -326,10 +338,13 @@ def _decide(
 def _by_one_feature(
     evidence: _Evidence, A: Array, G: Array, v: Array, window: int, seen: NDArray[np.int64]
 ) -> dict[str, tuple[Array, NDArray[np.bool_]]]:
-    expected, ordinary = weighted_ridge(A, G, v), least_squares(A, G)
+    # regressions with equal weights must not take the silence of a detector for an answer
+    loud = (evidence.densities.plus_sd[:window] > _SILENCE).all(axis=1)
+    expected, ordinary = weighted_ridge(A, G, v), least_squares(A[loud], G[loud])
     joint = Joint(A, G, v, evidence.densities.of(window, seen), expected)
     tau, _ = joint.solve(expected > 0)
-    votes = baseline_votes(A, evidence.products[:window, :window], evidence.offsets[:window])
+    products = evidence.products[:window, :window][np.ix_(loud, loud)]
+    votes = baseline_votes(A[loud], products, evidence.offsets[:window][loud])
     return {
         "PROLIN": (joint.gains(tau), tau),
         "REG": (expected, expected > 0),
@@ -351,15 +366,16 @@ def _lasting(samples: Sequence[Array]) -> float:
     return float(np.clip((together - rounds) / (rounds * (rounds - 1)), 0.0, 0.95))
 
 
-def _read_sums(record: Record, folder: Path, notes: list[str]) -> _Sums:
+def _read_sums(record: Record, names: Collection[str], folder: Path, notes: list[str]) -> _Sums:
+    """Read the sums and common models as vectors, parameters in the order of ``names``, buffers left out."""
     kind = dict(record.manifest["aggregation"] or {})
     if (kind.get("kind"), kind.get("weight")) != ("mean", "num-examples"):
         raise NeedsError(
             f"attack prolin needs aggregates that are example-weighted means, and {record.path} says that they are "
             f"{kind or 'unknown'}"
         )
-    names = [parameter.name for parameter in record.parameters if parameter.role != "buffer"]
-    size = sum(int(np.prod(parameter.shape)) for parameter in record.parameters if parameter.role != "buffer")
+    shapes = {parameter.name: parameter.shape for parameter in record.parameters}
+    size = sum(int(np.prod(shapes[name])) for name in names)
     place = {node: column for column, node in enumerate(record.nodes)}
     usable = [item for item in record if _usable(item, notes)]
     if not usable:
@@ -388,19 +404,25 @@ def _read_sums(record: Record, folder: Path, notes: list[str]) -> _Sums:
 def _usable(item: Round, notes: list[str]) -> bool:
     """Whether a round's sum can be used; says why not."""
     counts = [seen.num_examples for seen in item.observations if seen.status == "ok"]
-    reasons = {
-        "there is no aggregate": item.aggregate is None or not counts,
-        "the model that was sent is unknown": item.common is None,
-        "a participant's example count is unknown, and with it its weight": not all(counts),
-    }
-    for reason, holds in reasons.items():
-        if holds:
-            notes.append(f"round {item.number} left out: {reason}")
-            return False
-    if item.aggregate is not None and not all(np.isfinite(array).all() for array in item.aggregate.values()):
-        notes.append(f"round {item.number} left out: the aggregate is not finite")
-        return False
-    return True
+    reason = None
+    if item.aggregate is None or not counts:
+        reason = "there is no aggregate"
+    elif item.common is None:
+        reason = "the model that was sent is unknown"
+    elif any(count is None for count in counts):
+        reason = "a participant's example count is unknown, and with it its weight"
+    elif not all(count is not None and np.isfinite(count) and count >= 1 for count in counts):
+        reason = f"example counts are {', '.join(map(str, counts))}, and weights must be 1 or more"
+    elif not all(_is_finite(array) for array in (*item.aggregate.values(), *item.common.values())):
+        reason = "the aggregate is not finite, or the model that was sent is not"
+    if reason is not None:
+        notes.append(f"round {item.number} left out: {reason}")
+    return reason is None
+
+
+def _is_finite(array: NDArray[Any]) -> bool:
+    """Whether all entries are numbers that single precision can hold."""
+    return bool((np.abs(array) < _LARGEST).all())
 
 
 def _groups(counts: Array) -> tuple[tuple[int, ...], NDArray[np.int64]]:
