@@ -1,0 +1,307 @@
+"""What a round of PROLIN costs and how good its detectors are, against a lean plain loop, in one run on one machine.
+
+``python -m tests.benchmarks.prolin`` takes the paper's setting on 10,000 MNIST records: LeNet, 6,000 auxiliary records,
+10 records a client, 12,000 shadow updates and a logistic regression for the plain loop. Each detector is judged on the
+same freshly trained shadow clients of records that no detector saw. The joint solver for 300 rounds and 50 clients is
+timed against Adam from the same start, with the quality of the four methods beside it, and the memory of one detector
+is measured in a process of its own. ``--targets 10 --rounds 1 50 200 --steps 200000`` is the full size and takes hours.
+"""
+
+import argparse
+import multiprocessing
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from fedattack.attacks import ModelKnowledge, Targets
+from fedattack.attacks.detectors import Mode, Setting, fit_detectors
+from fedattack.attacks.disaggregation import Joint, least_squares, posterior, weighted_ridge
+from fedattack.attacks.properties import draw_records, membership
+from fedattack.learning import LocalSGD, train_local
+from fedattack.learning.shadows import ShadowModel, mean_loss
+from tests.attacks.test_disaggregation import adam, f1, synthetic
+
+DATA = Path(__file__).parents[3] / "shared" / "data" / "mnist10k.npz"
+LENET = ModelKnowledge(spec="lenet-mnist", input_shape=(1, 28, 28), classes=10)
+TRAINING = LocalSGD(epochs=1, batch_size=10, lr=0.01)
+CLIENTS, SAMPLED, EACH = 50, 10, 10
+AUXILIARY = 6_000
+FRESH = 1_000
+
+
+@dataclass(frozen=True)
+class Parts:
+    """MNIST-10k: what the attacker has, what the clients train on, and records that nobody else has."""
+
+    auxiliary: Targets
+    clients: Targets
+    targets: Targets
+    unseen: Targets
+
+
+def load(targets: int) -> Parts:
+    with np.load(DATA, allow_pickle=False) as file:
+        x, y = file["x"].astype(np.float32)[:, None], file["y"].astype(np.int64)
+    x = (x - x.mean()) / x.std()
+    order = np.random.default_rng(0).permutation(len(y))
+    ends = np.cumsum([AUXILIARY, CLIENTS * EACH, targets])
+    return Parts(*(Targets(x[rows], y[rows]) for rows in np.split(order, ends)))
+
+
+def global_models(clients: Targets, rounds: list[int]) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    """Yield the common model that clients receive in some rounds of FedAvg; ``size`` numbers each."""
+    model = LENET.build()
+    shapes = {name: value.shape for name, value in model.named_parameters()}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        common = torch.cat([value.detach().reshape(-1) for value in LENET.build().parameters()])
+    draw = np.random.default_rng(1)
+    for number in range(1, max(rounds) + 1):
+        if number in rounds:
+            yield number, common.numpy().copy()
+        sent = []
+        for client in draw.choice(CLIENTS, SAMPLED, replace=False).tolist():
+            parts = common.split([shape.numel() for shape in shapes.values()])
+            model.load_state_dict(
+                {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+            )
+            rows = slice(client * EACH, (client + 1) * EACH)
+            train_local(model, clients.x[rows], clients.y[rows], seed=number * CLIENTS + client, **vars(TRAINING))
+            sent.append(torch.cat([value.detach().reshape(-1) for value in model.parameters()]))
+        common = torch.stack(sent).mean(dim=0)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Decides for the property where ⟨weights, Δ⟩ + offset > 0."""
+
+    weights: NDArray[np.float32]
+    offset: float
+
+    def accuracy(self, plus: NDArray[np.float32], minus: NDArray[np.float32]) -> float:
+        """Return the share of clients with and without the property that are told rightly."""
+        right = ((plus @ self.weights + self.offset > 0).mean(), (minus @ self.weights + self.offset <= 0).mean())
+        return float(sum(right) / 2)
+
+
+def plain_loop(start: NDArray[np.float32], auxiliary: Targets, target: Targets, seed: int) -> tuple[Linear, float]:
+    """Draw 12,000 shadow updates one by one and train on 80 % of them; also returns the seconds of the updates alone.
+
+    Nothing is wasted: records lie in memory as tensors, and one local step needs no optimiser and leaves the model as
+    it is.
+    """
+    began = time.perf_counter()
+    model = LENET.build().train()
+    nn.utils.vector_to_parameters(torch.from_numpy(start), model.parameters())
+    parameters = list(model.parameters())
+    x = torch.cat([torch.from_numpy(auxiliary.x), torch.from_numpy(target.x)])
+    y = torch.cat([torch.from_numpy(auxiliary.y), torch.from_numpy(target.y)])
+    draw = np.random.default_rng(seed)
+    batches = torch.from_numpy(draw_records(2 * len(auxiliary), EACH, np.arange(len(auxiliary)), draw))
+    labels = torch.arange(len(batches)) % 2
+    batches[labels == 1, 0] = len(auxiliary)
+    updates = torch.empty((len(batches), len(start)))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for client, rows in enumerate(batches):
+            loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
+            gradients = torch.autograd.grad(loss, parameters)
+            torch.cat([part.reshape(-1) for part in gradients], out=updates[client])
+        updates *= -TRAINING.lr
+        made = time.perf_counter() - began
+        split = int(0.8 * len(batches))
+        return logistic_regression(updates[:split], labels[:split].float(), seed), made
+
+
+def logistic_regression(updates: torch.Tensor, labels: torch.Tensor, seed: int) -> Linear:
+    """Fit by mini-batch Adam, six passes: no less accurate here than scikit-learn's, and many times faster."""
+    mean, scale = updates.mean(dim=0), updates.std(dim=0) + 1e-8
+    weights = torch.zeros(updates.shape[1], requires_grad=True)
+    offset = torch.zeros((), requires_grad=True)
+    optimiser = torch.optim.AdamW([weights, offset], lr=5e-4, weight_decay=0.1)
+    order = torch.Generator().manual_seed(seed)
+    for _ in range(6):
+        for rows in torch.randperm(len(updates), generator=order).split(128):
+            odds = ((updates[rows] - mean) / scale) @ weights + offset
+            optimiser.zero_grad()
+            nn.functional.binary_cross_entropy_with_logits(odds, labels[rows]).backward()
+            optimiser.step()
+    with torch.no_grad():
+        return Linear((weights / scale).numpy(), float(offset - (mean / scale) @ weights))
+
+
+def of_mode(start: NDArray[np.float32], auxiliary: Targets, target: Targets, mode: Mode, number: int) -> Linear:
+    """Fit fedattack's own detector."""
+    asked = [membership(auxiliary, target)]
+    setting = Setting(LENET, TRAINING, auxiliary, asked, mode, (EACH,), number, "cpu")
+    (detector,) = fit_detectors(setting, start, np.ones(1), number, check=False)
+    return Linear(detector.weights, detector.offset)
+
+
+def fresh_updates(
+    start: NDArray[np.float32], unseen: Targets, target: Targets | None, seed: int
+) -> NDArray[np.float32]:
+    """Train clients exactly, on records that no detector saw, and all of them on ``target`` if there is one."""
+    shadow = ShadowModel(LENET.build(), unseen.x[0], mean_loss(LENET.loss))
+    batches = draw_records(FRESH, EACH, np.arange(len(unseen)), np.random.default_rng(seed))
+    x, y = torch.from_numpy(unseen.x[batches]), torch.from_numpy(unseen.y[batches])
+    if target is not None:
+        x[:, 0], y[:, 0] = torch.from_numpy(target.x[0]), int(target.y[0])
+    generator = torch.Generator().manual_seed(seed)
+    return shadow.updates(torch.from_numpy(start), x, y, TRAINING, generator=generator).numpy()
+
+
+def compare_detectors(targets: int, rounds: list[int]) -> None:
+    """Print seconds and accuracy of one round's detector by the plain loop and by both modes."""
+    parts = load(targets)
+    print(
+        f"\none round's detector: {LENET.spec}, {AUXILIARY} auxiliary records, {EACH} a client; mean of "
+        f"{targets} targets, "
+        f"{torch.get_num_threads()} threads, accuracy on {2 * FRESH} fresh exact updates of unseen records"
+    )
+    print("round  plain loop (updates + regression)   linear            exact            plain/linear  plain/exact")
+    # what is computed first pays for torch's start
+    warm = Targets(parts.auxiliary.x[:500], parts.auxiliary.y[:500])
+    for number, start in global_models(parts.clients, rounds):
+        lacking = fresh_updates(start, parts.unseen, None, 1)
+        of_mode(start, warm, Targets(parts.targets.x[:1], parts.targets.y[:1]), "linear", 1)
+        seconds: dict[str, list[float]] = {name: [] for name in ("plain", "updates", "linear", "exact")}
+        right: dict[str, list[float]] = {name: [] for name in ("plain", "linear", "exact")}
+        for row in range(targets):
+            target = Targets(parts.targets.x[row : row + 1], parts.targets.y[row : row + 1])
+            having = fresh_updates(start, parts.unseen, target, 2 + row)
+            began = time.perf_counter()
+            detector, made = plain_loop(start, parts.auxiliary, target, row)
+            seconds["plain"].append(time.perf_counter() - began)
+            seconds["updates"].append(made)
+            right["plain"].append(detector.accuracy(having, lacking))
+            modes: tuple[Mode, ...] = ("linear", "exact")
+            for mode in modes:
+                began = time.perf_counter()
+                detector = of_mode(start, parts.auxiliary, target, mode, number)
+                seconds[mode].append(time.perf_counter() - began)
+                right[mode].append(detector.accuracy(having, lacking))
+        s = {name: float(np.median(values)) for name, values in seconds.items()}
+        a = {name: float(np.mean(values)) for name, values in right.items()}
+        print(
+            f"{number:5}  {s['plain']:6.1f} s ({s['updates']:4.1f} + {s['plain'] - s['updates']:4.1f})  "
+            f"{a['plain']:.3f}     "
+            f"  {s['linear']:5.2f} s  {a['linear']:.3f}   {s['exact']:5.1f} s  {a['exact']:.3f}   "
+            f"{s['plain'] / s['linear']:6.1f} times  {s['plain'] / s['exact']:5.1f} times",
+            flush=True,
+        )
+
+
+def compare_solvers(steps: int) -> None:
+    """Print seconds and objective of the joint solver and of Adam from the same start."""
+    print(
+        f"\njoint solver, 300 rounds x {CLIENTS} clients, d' = 2, 5 positive; Adam with {steps} steps from "
+        f"ridge's decisions"
+    )
+    print("seed   solver (best of 3)   objective      Adam          objective     difference")
+    for seed in range(2):
+        A, G, v, densities, _ = synthetic(seed, rounds=300, positive=5, mean=2, sd=2)
+        joint = Joint(A, G, v, densities, weighted_ridge(A, G, v))
+        start = joint.expected > 0
+        took = []
+        for _ in range(3):
+            began = time.perf_counter()
+            _, value = replace(joint).solve(start)
+            took.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        other = adam(joint, start.astype(float), steps=steps, lr=1e-3)
+        seconds = time.perf_counter() - began
+        print(
+            f"{seed:4}   {min(took):8.2f} s          {value:11.4f}   {seconds:6.1f} s    {other:11.4f}   "
+            f"{value - other:+.2e}"
+        )
+
+
+def compare_methods(seeds: int) -> None:
+    """Print the mean F1 of the methods on synthetic aggregates."""
+    print(
+        f"\nmean F1 over {seeds} synthetic runs, d' = 2, 5 of {CLIENTS} positive, {SAMPLED} a round; named "
+        f"where nobody is"
+    )
+    print("rounds   OLS    REG    PROLIN  posterior   PROLIN names   posterior names")
+    for rounds in (100, 200, 300):
+        found: dict[str, list[float]] = {name: [] for name in ("OLS", "REG", "PROLIN", "posterior")}
+        named: dict[str, list[float]] = {name: [] for name in ("PROLIN", "posterior")}
+        for seed in range(seeds):
+            for positive in (5, 0):
+                A, G, v, densities, truth = synthetic(seed, rounds=300, positive=positive, mean=2, sd=2)
+                A, G, v, densities = A[:rounds], G[:rounds], v[:rounds], densities.of(rounds, np.arange(CLIENTS))
+                expected = weighted_ridge(A, G, v)
+                chances = posterior(A, G, densities, 0.1, np.ones((1, rounds)), generator=np.random.default_rng(seed))
+                decided = {
+                    "OLS": least_squares(A, G) > 0,
+                    "REG": expected > 0,
+                    "PROLIN": Joint(A, G, v, densities, expected).solve(expected > 0)[0],
+                    "posterior": chances[0] > 0.5,
+                }
+                for name, flags in decided.items():
+                    if positive:
+                        found[name].append(f1(flags, truth))
+                    elif name in named:
+                        named[name].append(float(flags.mean()))
+        means = "   ".join(f"{np.mean(values):.3f}" for values in found.values())
+        print(f"{rounds:6}   {means}       {np.mean(named['PROLIN']):6.2%}         {np.mean(named['posterior']):6.2%}")
+
+
+def _one_detector(mode: Mode) -> None:
+    parts = load(1)
+    start = next(global_models(parts.clients, [1]))[1]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    of_mode(start, parts.auxiliary, parts.targets, mode, 1)
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(
+        f"  {mode}: {after / 2**20:.2f} GiB at most, {(after - before) / 2**20:.2f} GiB above what torch and "
+        f"the data take"
+    )
+
+
+def measure_memory() -> None:
+    """Print the peak memory of one detector in each mode, each in a process of its own."""
+    print("\npeak memory of one detector", flush=True)
+    fresh = multiprocessing.get_context("spawn")
+    modes: tuple[Mode, ...] = ("linear", "exact")
+    for mode in modes:
+        child = fresh.Process(target=_one_detector, args=(mode,))
+        child.start()
+        child.join()
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(description="Cost and quality of PROLIN's parts.")
+    parser.add_argument("--targets", type=int, default=3, help="target records to average over (10 in full)")
+    parser.add_argument("--rounds", type=int, nargs="+", default=[1, 50, 200], help="stages of training")
+    parser.add_argument("--steps", type=int, default=20_000, help="steps of Adam (200,000 in full)")
+    parser.add_argument("--seeds", type=int, default=20, help="synthetic runs")
+    parser.add_argument("--only", choices=("detectors", "solvers", "methods", "memory"), help="one part alone")
+    chosen = parser.parse_args()
+    parts: dict[str, Callable[[], None]] = {
+        "detectors": lambda: compare_detectors(chosen.targets, chosen.rounds),
+        "solvers": lambda: compare_solvers(chosen.steps),
+        "methods": lambda: compare_methods(chosen.seeds),
+        "memory": measure_memory,
+    }
+    for name, part in parts.items():
+        if chosen.only not in (None, name):
+            continue
+        if name in ("detectors", "memory") and not DATA.exists():
+            print(f"\n{name}: skipped, because {DATA.name} is not in {DATA.parent}", file=sys.stderr)
+            continue
+        part()
+
+
+if __name__ == "__main__":
+    main()
