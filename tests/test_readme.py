@@ -3,11 +3,11 @@
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.federation import FEATURES, write_run
@@ -51,7 +51,9 @@ def somewhere(tmp_path_factory) -> Path:
     write_run(folder / "audit")
     targets = folder / "audit" / "knowledge" / "targets.npz"
     targets.rename(folder / "targets.npz")
-    shutil.copy(folder / "targets.npz", folder / "auxiliary.npz")
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(2_000, FEATURES)).astype(np.float32)
+    np.savez(folder / "auxiliary.npz", x=x, y=draw.integers(10, size=len(x)))
     (folder / "audit" / "knowledge" / "knowledge.json").unlink()
     (folder / "yourpackage").mkdir()
     (folder / "yourpackage" / "models.py").write_text(YOUR_MODEL)
