@@ -42,14 +42,14 @@ MODES: tuple[Mode, ...] = ("linear", "exact")
 # How the auxiliary records are divided. The paper trains on 80 % and takes the densities from the other 20 %; the part
 # to choose with comes out of the 80.
 _SHARES = {"train": 0.7, "choose": 0.1, "test": 0.2}
-_STEPS = 12
-_SIZES = (1, 2, 4, 6, 8, 10, 12)
+_STEPS = 24
+_SIZES = (1, 2, 4, 6, 8, 10, 12, 16, 20, 24)
 _SHRINKAGE = (1e-4, 1e-3, 1e-2, 1e-1)
 # Clients that the linear mode puts together: to weigh records with, and to choose and to measure densities with.
 _WEIGHING = 16_000
 _VIRTUAL = {"choose": 2_000, "test": 4_000}
 # Dropout masks drawn for each record outside the auxiliary ones, which is in every batch with the property.
-_MASKS = {"train": 32, "choose": 16, "test": 32}
+_MASKS = {"train": 512, "choose": 32, "test": 128}
 # Points of the mean client's path at which gradients are taken, and records to find its direction with.
 _POINTS = 3
 _PATH_RECORDS = 1_000
