@@ -228,7 +228,9 @@ def posterior(
     weights
         (k, rounds): how often each round counts in each of k problems; zero leaves it out.
     lasting
-        The share of the variance that lasts, with and without the property, each in 0 … 1.
+        The size of the lasting part, with and without the property, as a share of the variance, each in 0 … 1. It comes
+        on top of each round's own spread: auxiliary clients vary less than real ones, and a posterior that took the
+        part out of that spread was sure of wrong answers.
     sweeps, burn_in
         Passes over all clients, and how many of them are not counted.
     generator
@@ -248,7 +250,7 @@ def posterior(
             (
                 a * means[rows, client],
                 a * sds[rows, client] * np.sqrt(stays),
-                (a * sds[rows, client]) ** 2 * (1 - stays),
+                (a * sds[rows, client]) ** 2,
             )
             for means, sds, stays in (
                 (densities.minus_mean, densities.minus_sd, lasting[1]),

