@@ -2,12 +2,10 @@
 
 import json
 import shlex
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +13,7 @@ import click
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from fedattack import __version__
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
     from fedattack.attacks import Attack, Knowledge
     from fedattack.folder import Part
     from fedattack.learning import LocalSGD
+    from fedattack.pipeline import Watch
 
 BAD_INPUT = 2
 THRESHOLD_CROSSED = 3
@@ -268,86 +267,13 @@ def download(
 
 
 def _simulate(name: str, out: Path, changes: Sequence[str], first: int | None, count: int | None) -> None:
-    """Run a preset into ``out``."""
-    from fedattack.app import app_folder, load_preset, prepare, resolve_settings
-    from fedattack.folder import new_parts, write_study
-    from fedattack.launch import Simulator
+    from fedattack.app import load_preset, resolve_settings
+    from fedattack.pipeline import choose_seeds, simulate
 
     preset = load_preset(name)
-    settings = resolve_settings(preset, changes)
-    seeds = list(preset.seeds[:count] if count else preset.seeds)
-    if first is not None or (count or 0) > len(seeds):
-        start = preset.seeds[0] if first is None else first
-        seeds = list(range(start, start + (count or len(preset.seeds))))
-    out = out.expanduser().absolute()
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} exists already; give this run a folder of its own, or delete that one first")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        out.chmod(0o700)
-    except OSError as cause:
-        raise ConfigError(f"{out} cannot be created ({cause}); choose a folder that can be written") from None
-    started = datetime.now(UTC).isoformat(timespec="seconds")
-    study: dict[str, Any] = {
-        "preset": preset.name,
-        "title": preset.title,
-        "attack": preset.attack,
-        "settings": settings,
-        "seeds": seeds,
-        "commands": [shlex.join(["fedattack", *sys.argv[1:]])],
-        "started": started,
-    }
-    parts = new_parts(out, seeds)
-    configs = [
-        {
-            **settings,
-            "seed": seed,
-            "record": str(part.record),
-            "truth": str(part.truth),
-            "knowledge": str(part.knowledge),
-        }
-        for seed, part in zip(seeds, parts, strict=True)
-    ]
-    clients, rounds = int(settings["clients"]), int(settings["rounds"])
-    with _progress() as bar:
-        step = bar.add_task("prepare data", total=None)
-        try:
-            prepare(configs)
-        except FedAttackError:
-            shutil.rmtree(out)  # nothing is recorded yet, and the corrected command may use the folder again
-            raise
-        bar.update(step, total=1, completed=1)
-        write_study(out, study)
-        with Simulator(
-            app_folder(),
-            supernodes=clients,
-            gpus_per_client=_gpu_share(str(settings["device"]), clients),
-            log=out / "flower.log",
-        ) as simulator:
-            for part, config in zip(parts, configs, strict=True):
-                task = bar.add_task(f"train {part.name or 'rounds'}", total=rounds)
-                index = part.record / "rounds.jsonl"
-
-                def advance(task: Any = task, index: Path = index) -> None:
-                    if index.exists():
-                        bar.update(task, completed=index.read_bytes().count(b"\n"))
-
-                result = simulator.run(config, on_poll=advance)
-                advance()
-                if result.client_error:
-                    err_console.print(f"[yellow]warning:[/yellow] a client failed: {escape(result.client_error)}")
-    write_study(out, study | {"finished": datetime.now(UTC).isoformat(timespec="seconds")})
-
-
-def _gpu_share(device: str, clients: int) -> float:
-    """Return the share of a GPU that each simulated client asks Ray for, so that clients train on it side by side."""
-    import os
-
-    import torch
-
-    if device == "cpu" or not torch.cuda.is_available():
-        return 0.0
-    return torch.cuda.device_count() / min(clients, os.cpu_count() or 1)
+    settings, seeds = resolve_settings(preset, changes), choose_seeds(preset, first, count)
+    with _watch() as watch:
+        simulate(preset, settings, seeds, out, command=shlex.join(["fedattack", *sys.argv[1:]]), watch=watch)
 
 
 @dataclass(frozen=True)
@@ -383,11 +309,12 @@ def _pairs(where: str, texts: Sequence[str]) -> dict[str, str]:
 
 def _knowledge_of(part: "Part", declared: Declared | None) -> "Knowledge":
     """Read what the run folder says of the attacker's knowledge, and put what the command line says on top."""
-    from fedattack.attacks import Knowledge, ModelKnowledge, read_knowledge, read_targets
-    from fedattack.attacks.knowledge import KNOWLEDGE, PRIORS
+    from fedattack.attacks import ModelKnowledge, read_targets
+    from fedattack.attacks.knowledge import PRIORS
     from fedattack.learning import per_record_loss
+    from fedattack.pipeline import known_to
 
-    known = read_knowledge(part.knowledge) if (part.knowledge / KNOWLEDGE).exists() else Knowledge()
+    known = known_to(part)
     if declared is None:
         return known
     if declared.model is not None:
@@ -443,49 +370,26 @@ def _training(text: str) -> "LocalSGD":
 def _attack(
     attack: "Attack", folder: Path, seed: int, device: str, skip_damaged: bool, declared: Declared | None = None
 ) -> list[str]:
-    from fedattack.attacks import write_knowledge
-    from fedattack.attacks.knowledge import KNOWLEDGE
-    from fedattack.folder import find_parts
-    from fedattack.record import Record
+    from fedattack.pipeline import attack_folder
 
-    files = []
-    with _progress() as bar:
-        for part in find_parts(folder):
-            record = Record(part.record, skip_damaged=skip_damaged)
-            known = _knowledge_of(part, declared)
-            task = bar.add_task(f"{attack.name} on {part.name or 'the record'}", total=len(record))
-            scores = attack.run(
-                record,
-                known,
-                seed=seed,
-                device=device,
-                progress=lambda done, total, task=task: bar.update(task, completed=done, total=total),  # type: ignore[misc]
-            )
-            scores.save(part.scores(attack.name))
-            files.append(str(part.scores(attack.name)))
-            if not (part.knowledge / KNOWLEDGE).exists():
-                # A record from elsewhere: what this attack was told is kept for the report. It never replaces what a
-                # run folder came with.
-                write_knowledge(part.knowledge, known)
-            for note in scores.notes:
-                err_console.print(f"[yellow]note:[/yellow] {escape(note)}")
-    return files
+    with _watch() as watch:
+        return attack_folder(
+            attack,
+            folder,
+            seed=seed,
+            device=device,
+            skip_damaged=skip_damaged,
+            knowledge=lambda part: _knowledge_of(part, declared),
+            watch=watch,
+        )
 
 
 def _report(folder: Path, device: str, conditions: Sequence[Any], as_json: bool) -> None:
-    from fedattack.audit.run import audit_folder
-    from fedattack.report import read_run, render_table, write_report
+    from fedattack.pipeline import judge_folder
+    from fedattack.report import read_run, render_table
 
-    with _progress() as bar:
-        tasks: dict[str, Any] = {}
-
-        def tell(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done)
-
-        findings = audit_folder(folder, device=device, progress=tell)
-    page = write_report(folder)
+    with _watch() as watch:
+        findings, page = judge_folder(folder, device=device, watch=watch)
     if as_json:
         print(json.dumps([finding.to_dict() for finding in findings], indent=2, allow_nan=False))
     else:
@@ -506,7 +410,10 @@ def _conditions(texts: list[str] | None) -> list[tuple[str, Any]]:
 
 
 @contextmanager
-def _progress() -> Iterator[Progress]:
+def _watch() -> Iterator["Watch"]:
+    """Show bars while there is a terminal; warnings and notes always."""
+    from fedattack.pipeline import Watch
+
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -516,7 +423,18 @@ def _progress() -> Iterator[Progress]:
         transient=True,
         disable=not err_console.is_terminal,
     ) as bar:
-        yield bar
+        tasks: dict[str, TaskID] = {}
+
+        def step(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done, total=total)
+
+        yield Watch(step, _say)
+
+
+def _say(kind: str, text: str) -> None:
+    err_console.print(f"[yellow]{kind}:[/yellow] {escape(text)}", soft_wrap=True)
 
 
 def _tell(value: dict[str, Any], text: str, as_json: bool) -> None:
