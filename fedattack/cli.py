@@ -216,13 +216,73 @@ def compare(
     _tell({"page": str(page)}, f"Comparison: [bold]{escape(str(page))}[/bold]", as_json)
 
 
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(help="Name of a reproduction; `fedattack list` shows them.", metavar="NAME")],
+    out: Annotated[Path, typer.Option("--out", help="Folder of the results; several may share one.", metavar="DIR")],
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only",
+            help="Run these cells of the table alone, such as dataset=digits; repeatable.",
+            metavar="KEY=VALUE",
+        ),
+    ] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a setting of all cells; repeatable.", metavar="KEY=VALUE")
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option("--data", help="A file that stands for a dataset; repeatable.", metavar="NAME=PATH.npz"),
+    ] = None,
+    seeds: SeedCount = None,
+    device: Device = "auto",
+    keep_records: Annotated[
+        bool,
+        typer.Option(
+            "--keep-records", help="Keep what the servers saw, gigabytes perhaps; the findings are always kept."
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a paper's table or figure, ours beside the paper's: DIR/NAME.md, .json and .svg.
+
+    Each cell is a run folder in DIR/cells, as `audit` makes them, and the results are written anew after each. Run
+    again with the same settings, it goes on where it stopped. A cell's record is dropped once it is judged.
+
+    Examples: `fedattack reproduce sia-table3 --out runs/paper --only dataset=synthetic --only framework=fedavg`;
+    `fedattack reproduce sia-fig4 --out runs/paper --data mnist=mnist10k.npz`
+    """
+    from fedattack.reproduce import load_reproduction
+    from fedattack.reproduce import reproduce as run
+
+    results = run(
+        load_reproduction(name),
+        out,
+        only=only or [],
+        changes=changes or [],
+        data=data or [],
+        seeds=seeds,
+        device=device,
+        keep_records=keep_records,
+        watching=_watch,
+        tell=lambda line: err_console.print(escape(line), soft_wrap=True),
+    )
+    _tell(results, f"Results: [bold]{escape(str(out / name))}.md[/bold]", as_json)
+    states = [cell["state"] for cell in results["cells"]]
+    if "failed" in states or "done" not in states:
+        raise typer.Exit(BAD_INPUT)
+
+
 @app.command("list")
 def list_all(as_json: AsJson = False) -> None:
-    """Show presets, attacks, datasets and settings."""
+    """Show presets, attacks, reproductions, datasets and settings."""
     from fedattack.app import load_preset, load_settings, preset_names
     from fedattack.attacks import ATTACKS
     from fedattack.data import DATASETS
+    from fedattack.reproduce import load_reproduction, reproduction_names
 
+    reproductions = [load_reproduction(name) for name in reproduction_names()]
     presets = [load_preset(name) for name in preset_names()]
     settings = [setting for setting in load_settings().values() if not setting.internal]
     if as_json:
@@ -231,6 +291,10 @@ def list_all(as_json: AsJson = False) -> None:
             "attacks": {
                 name: {"title": item.title, "paper": item.paper, "options": dict(item.options)}
                 for name, item in ATTACKS.items()
+            },
+            "reproductions": {
+                item.name: {"title": item.title, "paper": item.paper, "cells": len(item.cells)}
+                for item in reproductions
             },
             "datasets": [*DATASETS],
             "settings": {item.name: {"default": item.default, "help": item.help} for item in settings},
@@ -248,6 +312,11 @@ def list_all(as_json: AsJson = False) -> None:
     )
     options = [(name, key, what) for name, item in ATTACKS.items() for key, what in item.options.items()]
     _table("Options of attacks", ("attack", "--option", "what"), options)
+    _table(
+        "Reproductions",
+        ("name", "what", "paper", "cells"),
+        [(item.name, item.title, item.paper, str(len(item.cells))) for item in reproductions],
+    )
     _table("Datasets", ("name",), [(name,) for name in (*DATASETS, "PATH.npz")])
     _table("Settings", ("--set", "default", "what"), [(item.name, str(item.default), item.help) for item in settings])
 
@@ -273,7 +342,7 @@ def _simulate(name: str, out: Path, changes: Sequence[str], first: int | None, c
     preset = load_preset(name)
     settings, seeds = resolve_settings(preset, changes), choose_seeds(preset, first, count)
     with _watch() as watch:
-        simulate(preset, settings, seeds, out, command=shlex.join(["fedattack", *sys.argv[1:]]), watch=watch)
+        simulate(preset, settings, seeds, out, command=_command(), watch=watch)
 
 
 @dataclass(frozen=True)
@@ -289,6 +358,10 @@ class Declared:
     auxiliary: Path | None
     property: str | None
     training: str | None
+
+
+def _command() -> str:
+    return shlex.join(["fedattack", *sys.argv[1:]])
 
 
 def _configured(name: str, options: list[str] | None) -> "Attack":

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedattack.attacks import Knowledge
-from fedattack.audit.truth import Truth
+from fedattack.audit.truth import NOBODY, Truth
 from fedattack.errors import RecordError
 from fedattack.learning import accuracy_of_models, pick_device
 from fedattack.record import Record, Round
@@ -80,6 +80,24 @@ def measure_quality(
         progress(position + 1, len(record))
     numbers = [item.number for item in record]
     return Quality(numbers, accuracy, [numbers[step] for step in steps][: len(overfitting)], overfitting)
+
+
+def training_accuracy(record: Record, knowledge: Knowledge, truth: Truth, *, device: str = "auto") -> float | None:
+    """Evaluate the common model after the last round on the target records that clients hold.
+
+    None if there is no such model or record. Targets are drawn from the training records, as many from each client.
+    """
+    targets, held = knowledge.targets, np.flatnonzero(truth.owners != NOBODY)
+    after = _after(record.rounds[-1]) if len(record) else None
+    if after is None or knowledge.model is None or targets is None or not len(held):
+        return None
+    model = knowledge.model.build()
+    if {name: tuple(value.shape) for name, value in model.state_dict().items()} != {
+        n: a.shape for n, a in after.items()
+    }:
+        return None  # clients of several architectures have no model in common
+    place = pick_device(device)
+    return float(accuracy_of_models(model, [after], targets.x[held], targets.y[held], device=place)[0])
 
 
 def _after(item: Round) -> Arrays | None:
