@@ -1,11 +1,12 @@
 """Run a reproduction cell by cell, each an ordinary run folder, so that it can stop and go on."""
 
+import fcntl
 import json
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,7 +31,6 @@ _DONE = "cell.json"
 # Settings that name data, which --data may replace by a file.
 _DATA_KEYS = ("dataset", "public")
 _LEFT_OUT = "left out by --only"
-_WAITING = "not reached yet"
 
 
 @dataclass(frozen=True)
@@ -107,16 +107,17 @@ def reproduce(
         If an argument fits nothing, `out` holds something else, or cells in it were run with other settings.
     """
     study = _Study(what, Path(out).expanduser().absolute(), only, changes, data, seeds, keep_records)
-    waiting = study.open()
-    finished = sum(state.done for state in study.states.values())
-    tell(f"{len(what.cells)} cells: {finished} are there, {len(waiting)} to run")
-    study.write()
-    for place, job in enumerate(waiting, 1):
-        tell(f"cell {place} of {len(waiting)}: {job.cell.label}")
-        with watching() as watch:
-            study.run(job, lambda job, watch=watch: audit(job, device, watch))  # type: ignore[misc]
+    with study.alone():
+        waiting = study.look()
+        finished = sum(state.done for state in study.states.values())
+        tell(f"{len(what.cells)} cells: {finished} are there, {len(waiting)} to run")
         study.write()
-        tell(f"  {study.told(job.cell)}")
+        for place, job in enumerate(waiting, 1):
+            tell(f"cell {place} of {len(waiting)}: {job.cell.label}")
+            with watching() as watch:
+                study.run(job, lambda job, watch=watch: audit(job, device, watch))  # type: ignore[misc]
+            study.write()
+            tell(f"  {study.told(job.cell)}")
     return study.results()
 
 
@@ -151,10 +152,27 @@ class _Study:
         self.read: dict[str, dict[str, Any]] = {}
         self.lacking: dict[str, str] = {}
 
-    def open(self) -> list[Job]:
-        """Look at what is there; returns the jobs that are left to do."""
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the folder, so that nobody else takes a cell at work for one that was interrupted."""
         if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())) and not self._cells.is_dir():
             raise ConfigError(f"{self.out} holds something else; give this reproduction a folder of its own")
+        try:
+            self._cells.mkdir(parents=True, exist_ok=True)
+            self.out.chmod(0o700)
+        except OSError as cause:
+            raise ConfigError(f"{self.out} cannot be created ({cause}); choose a folder that can be written") from None
+        with (self._cells / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"another reproduction is at work in {self.out}; wait for it, or give --out"
+                ) from None
+            yield
+
+    def look(self) -> list[Job]:
+        """Look at what is there; returns the jobs that are left to do."""
         waiting: list[Job] = []
         for cell in self.what.cells:
             state = self.states[cell.name] = _State(reason=_LEFT_OUT)
@@ -167,14 +185,10 @@ class _Study:
             if self._finished(job):
                 state.done = True
             elif cell in self.selected:
-                state.reason = self._lacks(cell, str(job.settings["data-root"])) or _WAITING
-                if state.reason is _WAITING:
+                lacking = self._lacks(cell, str(job.settings["data-root"]))
+                state.reason = lacking or "not reached yet"
+                if not lacking:
                     waiting.append(job)
-        try:
-            self._cells.mkdir(parents=True, exist_ok=True)
-            self.out.chmod(0o700)
-        except OSError as cause:
-            raise ConfigError(f"{self.out} cannot be created ({cause}); choose a folder that can be written") from None
         return waiting
 
     def _lacks(self, cell: Cell, root: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 from fedattack.errors import ConfigError, RunError
 from fedattack.folder import write_study
 from fedattack.pipeline import Watch
-from fedattack.reproduce import reproduce
+from fedattack.reproduce import engine, reproduce
 from fedattack.reproduce.engine import Job
 from fedattack.reproduce.spec import Reproduction
 from tests.report import example
@@ -24,8 +24,10 @@ class Audits:
         self.made: list[str] = []
         self.fail_at = ""
         self.error: BaseException = RunError("no")
+        self.during = lambda: None
 
     def __call__(self, job: Job, device: str, watch: Watch) -> None:
+        self.during()
         (job.folder / "record").mkdir(parents=True)
         (job.folder / "record" / "big.bin").write_bytes(b"x")
         write_study(job.folder, {"settings": dict(job.settings), "seeds": list(job.seeds)})
@@ -56,8 +58,9 @@ def audits():
 
 
 @pytest.fixture
-def go(what, audits, tmp_path):
-    """Reproduce into one folder; returns the results."""
+def go(what, audits, tmp_path, monkeypatch):
+    """Reproduce into one folder; returns the results. Pictures, which take longest, have tests of their own."""
+    monkeypatch.setattr(engine, "to_picture", lambda what, results: "<svg/>")
 
     def run(*, spec=what, **words):
         words = {"seeds": 3, **words}
@@ -191,6 +194,18 @@ def test_bad_arguments_are_one_line_before_any_work(go, audits, tmp_path, words,
     assert "\n" not in str(caught.value)
     assert not audits.made
     assert not (tmp_path / "out").exists()
+
+
+def test_two_never_work_in_one_folder(go, audits, tmp_path):
+    def second():
+        with pytest.raises(ConfigError, match="another reproduction is at work in"):
+            go(only=["dataset=synthetic"])
+        second.tried += 1
+
+    second.tried, audits.during = 0, second
+    go(only=["dataset=digits"])
+    assert second.tried == 2
+    assert not any((tmp_path / "out" / "cells" / name).exists() for name in SYNTHETIC)
 
 
 def test_somebody_elses_folder_is_left_alone(go, tmp_path):
