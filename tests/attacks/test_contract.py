@@ -17,7 +17,9 @@ from tests.federation import write_property_run, write_run
 RUNS = {
     ("sia", "fedavg"): write_run,
     ("sia", "fedsgd"): partial(write_run, protocol="fedsgd"),
-    ("prolin", "fedavg"): partial(write_property_run, asked="membership", rounds=6, sampled=3, clients=5, positives=(1,)),
+    ("prolin", "fedavg"): partial(
+        write_property_run, asked="membership", rounds=6, sampled=3, clients=5, positives=(1,)
+    ),
 }
 
 
