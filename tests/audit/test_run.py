@@ -52,8 +52,7 @@ def test_gradients_are_audited_through_the_models_that_they_lead_to(tmp_path):
     findings = {finding.metric: finding for finding in audit_folder(tmp_path, device="cpu")}
     assert findings["asr"].value > 0.7  # one gradient over 30 records with random labels gives most of them away
     assert findings["asr"].verdict == findings["asr-beyond-labels"].verdict == "leak"
-    for finding in findings.values():
-        assert finding.null["low"] < 1.1 / CLIENTS, finding.metric
+    assert findings["asr"].null["low"] < 1 / CLIENTS < findings["asr"].null["high"]
     run = read_run(tmp_path)
     assert run["threat_model"]["sees"].startswith("every client's reply by itself: the average gradient over its")
     record = Record(tmp_path / "record")
