@@ -17,7 +17,7 @@ from fedattack.attacks import Knowledge, ModelKnowledge, Targets, write_knowledg
 from fedattack.audit.truth import NOBODY, write_truth
 from fedattack.data import label_counts
 from fedattack.errors import FedAttackError
-from fedattack.learning import LocalSGD, pick_device
+from fedattack.learning import LocalSGD, check_gradients, pick_device
 from simulations.study import TARGET_STREAM, Study, derive_seed, singles
 
 # Enough to know an accuracy to within a point, and quick to evaluate for every client and round.
@@ -122,6 +122,8 @@ def main() -> None:
         for config in configs:
             pick_device(str(config["device"]))
             study = Study.of(config)
+            if study.framework == "fedsgd":
+                check_gradients(study.build_model())
             if config["secagg"]:
                 _check_secure_aggregation(study, float(config["fraction"]))
             prepare(

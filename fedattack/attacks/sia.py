@@ -5,18 +5,17 @@ local model has the smallest loss on a target record is the most likely source (
 over all clients is softmax_k(−ℓ_k/γ + log λ_k).
 """
 
-from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from fedattack.attacks.base import Attack, Needs, Progress, Scores
 from fedattack.attacks.knowledge import Knowledge
-from fedattack.errors import ModelError, NeedsError
-from fedattack.learning import check_parameters, losses_of_models, per_record_loss, pick_device
-from fedattack.record import Observation, Record, Round
+from fedattack.attacks.local_models import REBUILD, local_models
+from fedattack.errors import NeedsError
+from fedattack.learning import losses_of_models, per_record_loss, pick_device
+from fedattack.record import Record
 
 
 class SourceInference(Attack):
@@ -33,7 +32,7 @@ class SourceInference(Attack):
     name: ClassVar[str] = "sia"
     title: ClassVar[str] = "Source inference"
     paper: ClassVar[str] = "Hu et al. 2023, Source inference attacks, Sections 3.2 to 3.4"
-    needs: ClassVar[Needs] = Needs(views=("individual",), protocols=("fedavg",), knowledge=("model", "targets"))
+    needs: ClassVar[Needs] = Needs(views=("individual",), protocols=tuple(REBUILD), knowledge=("model", "targets"))
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
         "target records with their labels, known to be somebody's training data but not whose",
@@ -44,18 +43,17 @@ class SourceInference(Attack):
             raise AssertionError("checked by run")
         targets = knowledge.targets
         model = knowledge.model.build()
-        check_parameters(model, {parameter.name: parameter.shape for parameter in record.parameters})
         loss = per_record_loss(knowledge.model.loss)
         place = pick_device(device)
         position = {node: index for index, node in enumerate(record.nodes)}
         losses: list[NDArray[np.float64]] = []
         rounds: list[int] = []
         notes: list[str] = []
+        models_of = local_models(record, knowledge, seed=seed, device=place, notes=notes)
         counts = np.ones(len(position))
         for done, item in enumerate(record):
             single = np.full((len(targets), len(position)), np.nan)
-            for seen, state in _usable(item, model, notes):
-                # One client at a time: a record of many rounds and clients is never held in memory.
+            for seen, state in models_of(item):
                 ours = losses_of_models(model, [state], targets.x, targets.y, loss, device=place)[0].numpy()
                 single[:, position[seen.node]] = ours
                 counts[position[seen.node]] = seen.num_examples or 1
@@ -129,20 +127,6 @@ def posterior(combined: NDArray[np.float64], log_prior: NDArray[np.float64], gam
     logits = logits - logits.max(axis=1, keepdims=True)
     weights = np.exp(logits)
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
-
-
-def _usable(item: Round, model: nn.Module, notes: list[str]) -> Iterator[tuple[Observation, dict[str, NDArray[Any]]]]:
-    """Load the replies that fit the model, one at a time and each once."""
-    for seen in item.observations:
-        if seen.status != "ok" or seen.arrays is None:
-            continue
-        state = dict(seen.arrays)
-        try:
-            check_parameters(model, {name: array.shape for name, array in state.items()})
-        except ModelError as cause:
-            notes.append(f"round {item.number}, client {seen.node} left out: {cause}")
-            continue
-        yield seen, state
 
 
 def _decide(scores: NDArray[np.float64], generator: np.random.Generator) -> NDArray[np.int64]:

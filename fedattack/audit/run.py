@@ -20,15 +20,23 @@ from fedattack.errors import DataError
 from fedattack.files import write_json
 from fedattack.folder import Part, find_parts, read_study
 from fedattack.record import Record
+from fedattack.record.format import Protocol
 
 FINDINGS = "findings.json"
 RUN = "run.json"
 
 _PACKAGES = ("fedattack", "flwr", "torch", "numpy", "scikit-learn", "ray", "safetensors")
 
+# What a client sends beside its example count and its metrics.
+_REPLIES: Mapping[Protocol, str] = {
+    "fedavg": "its model",
+    "fedsgd": "the average gradient over its records",
+    "fedmd": "its predictions on the public records",
+}
+
 _VIEWS = {
     "individual": (
-        "every client's reply by itself: its model, its example count, its metrics",
+        "every client's reply by itself: {reply}, its example count, its metrics",
         "the clients' records, and what a client computes before it replies",
     ),
     "aggregate": (
@@ -226,6 +234,7 @@ def _threat_model(record: Record, attacks: Sequence[Attack], knowledge: Knowledg
     knows = list(dict.fromkeys(item for attack in attacks for item in attack.knows))
     if knowledge.prior == "examples":
         knows.append("that a client with more examples is a likelier source, from the counts sent in plaintext")
+    sees = sees.format(reply=_REPLIES[record.protocol])
     return {"server": record.server, "view": record.view, "sees": sees, "does_not_see": hidden, "knows": knows}
 
 

@@ -3,16 +3,29 @@
 from fedattack.learning.batched import accuracy_of_models, losses_of_models
 from fedattack.learning.losses import LOSSES, per_record_loss
 from fedattack.learning.models import MODELS, build_model, check_parameters
-from fedattack.learning.training import LocalSGD, LocalTraining, pick_device, train_local
+from fedattack.learning.training import (
+    FullGradient,
+    LocalSGD,
+    LocalTraining,
+    check_gradients,
+    full_gradient,
+    gradient_step,
+    pick_device,
+    train_local,
+)
 
 __all__ = [
     "LOSSES",
     "MODELS",
+    "FullGradient",
     "LocalSGD",
     "LocalTraining",
     "accuracy_of_models",
     "build_model",
+    "check_gradients",
     "check_parameters",
+    "full_gradient",
+    "gradient_step",
     "losses_of_models",
     "per_record_loss",
     "pick_device",
