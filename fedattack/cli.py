@@ -2,12 +2,10 @@
 
 import json
 import shlex
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +13,7 @@ import click
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from fedattack import __version__
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
     from fedattack.attacks import Attack, Knowledge
     from fedattack.folder import Part
     from fedattack.learning import LocalSGD
+    from fedattack.pipeline import Watch
 
 BAD_INPUT = 2
 THRESHOLD_CROSSED = 3
@@ -217,13 +216,73 @@ def compare(
     _tell({"page": str(page)}, f"Comparison: [bold]{escape(str(page))}[/bold]", as_json)
 
 
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(help="Name of a reproduction; `fedattack list` shows them.", metavar="NAME")],
+    out: Annotated[Path, typer.Option("--out", help="Folder of the results; several may share one.", metavar="DIR")],
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only",
+            help="Run these cells of the table alone, such as dataset=digits; repeatable.",
+            metavar="KEY=VALUE",
+        ),
+    ] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a setting of all cells; repeatable.", metavar="KEY=VALUE")
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option("--data", help="A file that stands for a dataset; repeatable.", metavar="NAME=PATH.npz"),
+    ] = None,
+    seeds: SeedCount = None,
+    device: Device = "auto",
+    keep_records: Annotated[
+        bool,
+        typer.Option(
+            "--keep-records", help="Keep what the servers saw, gigabytes perhaps; the findings are always kept."
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a paper's table or figure, ours beside the paper's: DIR/NAME.md, .json and .svg.
+
+    Each cell is a run folder in DIR/cells, as `audit` makes them, and the results are written anew after each. Run
+    again with the same settings, it goes on where it stopped. A cell's record is dropped once it is judged.
+
+    Examples: `fedattack reproduce sia-table3 --out runs/paper --only dataset=synthetic --only framework=fedavg`;
+    `fedattack reproduce sia-fig4 --out runs/paper --data mnist=mnist10k.npz`
+    """
+    from fedattack.reproduce import load_reproduction
+    from fedattack.reproduce import reproduce as run
+
+    results = run(
+        load_reproduction(name),
+        out,
+        only=only or [],
+        changes=changes or [],
+        data=data or [],
+        seeds=seeds,
+        device=device,
+        keep_records=keep_records,
+        watching=_watch,
+        tell=lambda line: err_console.print(escape(line), soft_wrap=True),
+    )
+    _tell(results, f"Results: [bold]{escape(str(out / name))}.md[/bold]", as_json)
+    states = [cell["state"] for cell in results["cells"]]
+    if "failed" in states or "done" not in states:
+        raise typer.Exit(BAD_INPUT)
+
+
 @app.command("list")
 def list_all(as_json: AsJson = False) -> None:
-    """Show presets, attacks, datasets and settings."""
+    """Show presets, attacks, reproductions, datasets and settings."""
     from fedattack.app import load_preset, load_settings, preset_names
     from fedattack.attacks import ATTACKS
     from fedattack.data import DATASETS
+    from fedattack.reproduce import load_reproduction, reproduction_names
 
+    reproductions = [load_reproduction(name) for name in reproduction_names()]
     presets = [load_preset(name) for name in preset_names()]
     settings = [setting for setting in load_settings().values() if not setting.internal]
     if as_json:
@@ -232,6 +291,10 @@ def list_all(as_json: AsJson = False) -> None:
             "attacks": {
                 name: {"title": item.title, "paper": item.paper, "options": dict(item.options)}
                 for name, item in ATTACKS.items()
+            },
+            "reproductions": {
+                item.name: {"title": item.title, "paper": item.paper, "cells": len(item.cells)}
+                for item in reproductions
             },
             "datasets": [*DATASETS],
             "settings": {item.name: {"default": item.default, "help": item.help} for item in settings},
@@ -249,6 +312,11 @@ def list_all(as_json: AsJson = False) -> None:
     )
     options = [(name, key, what) for name, item in ATTACKS.items() for key, what in item.options.items()]
     _table("Options of attacks", ("attack", "--option", "what"), options)
+    _table(
+        "Reproductions",
+        ("name", "what", "paper", "cells"),
+        [(item.name, item.title, item.paper, str(len(item.cells))) for item in reproductions],
+    )
     _table("Datasets", ("name",), [(name,) for name in (*DATASETS, "PATH.npz")])
     _table("Settings", ("--set", "default", "what"), [(item.name, str(item.default), item.help) for item in settings])
 
@@ -268,86 +336,13 @@ def download(
 
 
 def _simulate(name: str, out: Path, changes: Sequence[str], first: int | None, count: int | None) -> None:
-    """Run a preset into ``out``."""
-    from fedattack.app import app_folder, load_preset, prepare, resolve_settings
-    from fedattack.folder import new_parts, write_study
-    from fedattack.launch import Simulator
+    from fedattack.app import load_preset, resolve_settings
+    from fedattack.pipeline import choose_seeds, simulate
 
     preset = load_preset(name)
-    settings = resolve_settings(preset, changes)
-    seeds = list(preset.seeds[:count] if count else preset.seeds)
-    if first is not None or (count or 0) > len(seeds):
-        start = preset.seeds[0] if first is None else first
-        seeds = list(range(start, start + (count or len(preset.seeds))))
-    out = out.expanduser().absolute()
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} exists already; give this run a folder of its own, or delete that one first")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        out.chmod(0o700)
-    except OSError as cause:
-        raise ConfigError(f"{out} cannot be created ({cause}); choose a folder that can be written") from None
-    started = datetime.now(UTC).isoformat(timespec="seconds")
-    study: dict[str, Any] = {
-        "preset": preset.name,
-        "title": preset.title,
-        "attack": preset.attack,
-        "settings": settings,
-        "seeds": seeds,
-        "commands": [shlex.join(["fedattack", *sys.argv[1:]])],
-        "started": started,
-    }
-    parts = new_parts(out, seeds)
-    configs = [
-        {
-            **settings,
-            "seed": seed,
-            "record": str(part.record),
-            "truth": str(part.truth),
-            "knowledge": str(part.knowledge),
-        }
-        for seed, part in zip(seeds, parts, strict=True)
-    ]
-    clients, rounds = int(settings["clients"]), int(settings["rounds"])
-    with _progress() as bar:
-        step = bar.add_task("prepare data", total=None)
-        try:
-            prepare(configs)
-        except FedAttackError:
-            shutil.rmtree(out)  # nothing is recorded yet, and the corrected command may use the folder again
-            raise
-        bar.update(step, total=1, completed=1)
-        write_study(out, study)
-        with Simulator(
-            app_folder(),
-            supernodes=clients,
-            gpus_per_client=_gpu_share(str(settings["device"]), clients),
-            log=out / "flower.log",
-        ) as simulator:
-            for part, config in zip(parts, configs, strict=True):
-                task = bar.add_task(f"train {part.name or 'rounds'}", total=rounds)
-                index = part.record / "rounds.jsonl"
-
-                def advance(task: Any = task, index: Path = index) -> None:
-                    if index.exists():
-                        bar.update(task, completed=index.read_bytes().count(b"\n"))
-
-                result = simulator.run(config, on_poll=advance)
-                advance()
-                if result.client_error:
-                    err_console.print(f"[yellow]warning:[/yellow] a client failed: {escape(result.client_error)}")
-    write_study(out, study | {"finished": datetime.now(UTC).isoformat(timespec="seconds")})
-
-
-def _gpu_share(device: str, clients: int) -> float:
-    """Return the share of a GPU that each simulated client asks Ray for, so that clients train on it side by side."""
-    import os
-
-    import torch
-
-    if device == "cpu" or not torch.cuda.is_available():
-        return 0.0
-    return torch.cuda.device_count() / min(clients, os.cpu_count() or 1)
+    settings, seeds = resolve_settings(preset, changes), choose_seeds(preset, first, count)
+    with _watch() as watch:
+        simulate(preset, settings, seeds, out, command=_command(), watch=watch)
 
 
 @dataclass(frozen=True)
@@ -363,6 +358,10 @@ class Declared:
     auxiliary: Path | None
     property: str | None
     training: str | None
+
+
+def _command() -> str:
+    return shlex.join(["fedattack", *sys.argv[1:]])
 
 
 def _configured(name: str, options: list[str] | None) -> "Attack":
@@ -383,11 +382,12 @@ def _pairs(where: str, texts: Sequence[str]) -> dict[str, str]:
 
 def _knowledge_of(part: "Part", declared: Declared | None) -> "Knowledge":
     """Read what the run folder says of the attacker's knowledge, and put what the command line says on top."""
-    from fedattack.attacks import Knowledge, ModelKnowledge, read_knowledge, read_targets
-    from fedattack.attacks.knowledge import KNOWLEDGE, PRIORS
+    from fedattack.attacks import ModelKnowledge, read_targets
+    from fedattack.attacks.knowledge import PRIORS
     from fedattack.learning import per_record_loss
+    from fedattack.pipeline import known_to
 
-    known = read_knowledge(part.knowledge) if (part.knowledge / KNOWLEDGE).exists() else Knowledge()
+    known = known_to(part)
     if declared is None:
         return known
     if declared.model is not None:
@@ -443,49 +443,26 @@ def _training(text: str) -> "LocalSGD":
 def _attack(
     attack: "Attack", folder: Path, seed: int, device: str, skip_damaged: bool, declared: Declared | None = None
 ) -> list[str]:
-    from fedattack.attacks import write_knowledge
-    from fedattack.attacks.knowledge import KNOWLEDGE
-    from fedattack.folder import find_parts
-    from fedattack.record import Record
+    from fedattack.pipeline import attack_folder
 
-    files = []
-    with _progress() as bar:
-        for part in find_parts(folder):
-            record = Record(part.record, skip_damaged=skip_damaged)
-            known = _knowledge_of(part, declared)
-            task = bar.add_task(f"{attack.name} on {part.name or 'the record'}", total=len(record))
-            scores = attack.run(
-                record,
-                known,
-                seed=seed,
-                device=device,
-                progress=lambda done, total, task=task: bar.update(task, completed=done, total=total),  # type: ignore[misc]
-            )
-            scores.save(part.scores(attack.name))
-            files.append(str(part.scores(attack.name)))
-            if not (part.knowledge / KNOWLEDGE).exists():
-                # A record from elsewhere: what this attack was told is kept for the report. It never replaces what a
-                # run folder came with.
-                write_knowledge(part.knowledge, known)
-            for note in scores.notes:
-                err_console.print(f"[yellow]note:[/yellow] {escape(note)}")
-    return files
+    with _watch() as watch:
+        return attack_folder(
+            attack,
+            folder,
+            seed=seed,
+            device=device,
+            skip_damaged=skip_damaged,
+            knowledge=lambda part: _knowledge_of(part, declared),
+            watch=watch,
+        )
 
 
 def _report(folder: Path, device: str, conditions: Sequence[Any], as_json: bool) -> None:
-    from fedattack.audit.run import audit_folder
-    from fedattack.report import read_run, render_table, write_report
+    from fedattack.pipeline import judge_folder
+    from fedattack.report import read_run, render_table
 
-    with _progress() as bar:
-        tasks: dict[str, Any] = {}
-
-        def tell(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done)
-
-        findings = audit_folder(folder, device=device, progress=tell)
-    page = write_report(folder)
+    with _watch() as watch:
+        findings, page = judge_folder(folder, device=device, watch=watch)
     if as_json:
         print(json.dumps([finding.to_dict() for finding in findings], indent=2, allow_nan=False))
     else:
@@ -506,7 +483,10 @@ def _conditions(texts: list[str] | None) -> list[tuple[str, Any]]:
 
 
 @contextmanager
-def _progress() -> Iterator[Progress]:
+def _watch() -> Iterator["Watch"]:
+    """Show bars while there is a terminal; warnings and notes always."""
+    from fedattack.pipeline import Watch
+
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -516,7 +496,18 @@ def _progress() -> Iterator[Progress]:
         transient=True,
         disable=not err_console.is_terminal,
     ) as bar:
-        yield bar
+        tasks: dict[str, TaskID] = {}
+
+        def step(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done, total=total)
+
+        yield Watch(step, _say)
+
+
+def _say(kind: str, text: str) -> None:
+    err_console.print(f"[yellow]{kind}:[/yellow] {escape(text)}", soft_wrap=True)
 
 
 def _tell(value: dict[str, Any], text: str, as_json: bool) -> None:

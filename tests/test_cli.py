@@ -41,7 +41,18 @@ def attacked(tmp_path_factory):
 def test_help_names_every_command_with_an_example(call):
     code, out, _ = call("--help")
     assert code == 0
-    for command in ("simulate", "attack", "report", "audit", "check", "project", "compare", "list", "download"):
+    for command in (
+        "simulate",
+        "attack",
+        "report",
+        "audit",
+        "check",
+        "project",
+        "compare",
+        "reproduce",
+        "list",
+        "download",
+    ):
         assert command in out
         code, text, _ = call(command, "--help")
         assert code == 0
@@ -60,6 +71,7 @@ def test_list_is_complete(call):
     assert {"quickstart", "sia-fedavg", "prolin-membership", "prolin-ascent-paper"} <= set(value["presets"])
     assert {"sia", "prolin"} <= set(value["attacks"])
     assert "shadows" in value["attacks"]["prolin"]["options"]
+    assert value["reproductions"]["sia-table3"]["paper"] == "Hu et al. 2023, Table III"
     assert {"digits", "mnist", "synthetic"} <= set(value["datasets"])
     assert {"alpha", "clients", "rounds", "local-epochs", "dataset"} <= set(value["settings"])
     assert "truth" not in value["settings"]
@@ -183,6 +195,11 @@ BAD = [
     (("attack", "sia", ".", "--option", "shadows=exact"), "has no option 'shadows'"),
     (("compare", ".", "--out", "out"), "expected two or more"),
     (("project", ".", "out"), "holds no record"),
+    (("reproduce", "sia-table9", "--out", "out"), "unknown reproduction 'sia-table9': expected one of"),
+    (("reproduce", "sia-table3", "--out", "out", "--only", "alpha=7"), "expected one of 100, 1, 0.1"),
+    (("reproduce", "sia-table3", "--out", "out", "--set", "alpha=7"), "choose cells with --only"),
+    (("reproduce", "sia-table3", "--out", "out", "--data", "mnist=nope.npz"), "there is no such file"),
+    (("reproduce", "sia-table3", "--out", "full"), "holds something else"),
     (("attack", "nonsense", "."), "unknown attack 'nonsense'"),
     (("attack", "sia", "."), "holds no record"),
     (("report", "."), "holds no record"),

@@ -23,6 +23,8 @@ ALLOWED = {
     "app": {"errors"},
     "launch": {"errors", "_reaper"},
     "_reaper": set(),
+    "pipeline": {"errors", "app", "attacks", "audit", "folder", "launch", "record", "report"},
+    "reproduce": {"errors", "files", "app", "attacks", "audit", "data", "folder", "pipeline", "report"},
 }
 FORBIDDEN_PACKAGES = {
     "record": {"flwr", "torch", "ray"},

@@ -36,6 +36,7 @@ def test_its_only_top_level_is_fedattack(wheel):
         "fedattack/_app/strategies/honest_but_curious.py",
         "fedattack/_app/simulations/server.py",
         "fedattack/_app/simulations/presets/quickstart.toml",
+        "fedattack/_app/simulations/reproductions/sia-table3.toml",
         "fedattack/report/schema.json",
         "fedattack/report/template.html.j2",
         "fedattack/record/FORMAT.md",

@@ -8,7 +8,7 @@ import torch
 
 from fedattack.attacks import Knowledge
 from fedattack.attacks.local_models import LocalModels, local_models
-from fedattack.audit.truth import Truth
+from fedattack.audit.truth import NOBODY, Truth
 from fedattack.errors import NeedsError, RecordError
 from fedattack.learning import accuracy_of_models, pick_device
 from fedattack.record import Record, Round
@@ -95,6 +95,20 @@ def _local_models(record: Record, knowledge: Knowledge, device: torch.device) ->
         return local_models(record, knowledge, seed=record.seed or 0, device=device, notes=[])
     except NeedsError:
         return None
+
+
+def training_accuracy(record: Record, knowledge: Knowledge, truth: Truth, *, device: str = "auto") -> float | None:
+    """Evaluate the common model after the last round on the target records that clients hold.
+
+    None if there is no such model or record. Targets are drawn from the training records, as many from each client.
+    """
+    targets, held = knowledge.targets, np.flatnonzero(truth.owners != NOBODY)
+    there = len(record) and record.protocol in MODEL_PROTOCOLS
+    after = _after(record.rounds[-1]) if there else None
+    if after is None or knowledge.model is None or targets is None or not len(held):
+        return None
+    model, place = knowledge.model.build(), pick_device(device)
+    return float(accuracy_of_models(model, [after], targets.x[held], targets.y[held], device=place)[0])
 
 
 def _after(item: Round) -> Arrays | None:

@@ -13,7 +13,7 @@ from typing import Any
 from fedattack.attacks import ATTACKS, Attack, Knowledge, Scores, read_knowledge
 from fedattack.audit.finding import NOT_APPLICABLE, Finding
 from fedattack.audit.property import PropertyCase, judge_property
-from fedattack.audit.quality import Quality, measure_quality
+from fedattack.audit.quality import Quality, measure_quality, training_accuracy
 from fedattack.audit.source import SourceCase, judge_source
 from fedattack.audit.truth import HOLDINGS, Truth, read_truth
 from fedattack.errors import DataError
@@ -97,6 +97,11 @@ def audit_folder(folder: Path, *, device: str = "auto", progress: Progress | Non
         scores = [Scores.load(part.scores(name)) for part in parts]
         notes += [f"{part.label}: {note}" for part, item in zip(parts, scores, strict=True) for note in item.notes]
         findings += _judge(name, scores, records, truths, setting, provenance)
+    judged = [
+        (part, record, known, truth)
+        for part, record, known, truth in zip(parts, records, knowledge, truths, strict=True)
+        if truth is not None and (known.targets.fingerprint if known.targets is not None else "") == truth.targets
+    ]
     quality = [
         measure_quality(
             record,
@@ -105,9 +110,9 @@ def audit_folder(folder: Path, *, device: str = "auto", progress: Progress | Non
             device=device,
             progress=lambda done, total, part=part: tell(f"models of {part.label}", done, total),  # type: ignore[misc]
         )
-        for part, record, known, truth in zip(parts, records, knowledge, truths, strict=True)
-        if truth is not None and (known.targets.fingerprint if known.targets is not None else "") == truth.targets
+        for part, record, known, truth in judged
     ]
+    trained = [training_accuracy(record, known, truth, device=device) for _, record, known, truth in judged]
     run = {
         "title": study.get("title", f"Audit of {folder.name}"),
         "threat_model": _threat_model(records[0], [ATTACKS[name] for name in attacks], knowledge[0]),
@@ -117,7 +122,7 @@ def audit_folder(folder: Path, *, device: str = "auto", progress: Progress | Non
         "notes": [*notes, *_record_notes(parts, records)],
     }
     if len(quality) == len(records):
-        run |= _curves(records, quality)
+        run |= _curves(records, quality, trained)
     if truths[0] is not None:
         run["holdings"] = {
             "clients": list(truths[0].clients),
@@ -269,7 +274,7 @@ def _record_notes(parts: Sequence[Part], records: Sequence[Record]) -> list[str]
     return notes
 
 
-def _curves(records: Sequence[Record], quality: Sequence[Quality]) -> dict[str, Any]:
+def _curves(records: Sequence[Record], quality: Sequence[Quality], trained: Sequence[float | None]) -> dict[str, Any]:
     names = [str(record.seed if record.seed is not None else index) for index, record in enumerate(records)]
     length = min(len(item.rounds) for item in quality)
     steps = min(len(item.overfitting_rounds) for item in quality)
@@ -279,6 +284,12 @@ def _curves(records: Sequence[Record], quality: Sequence[Quality]) -> dict[str, 
             "rounds": quality[0].rounds[:length],
             "seeds": {name: item.accuracy[:length] for name, item in zip(names, quality, strict=True)},
             "what": "global model on the test split",
+        }
+    if any(value is not None for value in trained):
+        curves["train_accuracy"] = {
+            "rounds": [records[0].rounds[-1].number],
+            "seeds": {name: [value] for name, value in zip(names, trained, strict=True)},
+            "what": "global model on the target records that clients hold",
         }
     if steps:
         curves["overfitting"] = {

@@ -1,6 +1,5 @@
 """Compares runs that differ in a setting, such as the number of clients."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
@@ -38,7 +37,16 @@ from fedattack.report.drawing import (
 )
 from fedattack.report.html import scalar, template
 from fedattack.report.validate import read_findings, read_run, validate_findings, validate_run
-from fedattack.report.words import interval, level, printable, printable_all, shown, with_interval
+from fedattack.report.words import (
+    interval,
+    level,
+    markdown,
+    markdown_row,
+    printable,
+    printable_all,
+    shown,
+    with_interval,
+)
 
 _NUMBERS = ("name", "label", "value", "low", "high", "level", "units", "chance", "baselines", "null", "n", "verdict")
 _BASELINE_LOOKS: list[dict[str, Any]] = [
@@ -139,8 +147,10 @@ def compare_runs(folders: Sequence[Path], out: Path, by: str | None = None) -> P
     sections = [(f"{finding.label} ({finding.name})", headers[finding.name], rows) for finding, rows in tables]
     if by_rounds is not None:
         sections.append(("F1 score of each method after the last round", by_setting.header, by_setting.rows))
-    text = f"# {_plain(title)}\n" + "".join(
-        f"\n## {_plain(name)}\n\n" + "\n".join(map(_line, [head, ["---"] + ["---:"] * (len(head) - 1), *rows])) + "\n"
+    text = f"# {markdown(title)}\n" + "".join(
+        f"\n## {markdown(name)}\n\n"
+        + "\n".join(map(markdown_row, [head, ["---"] + ["---:"] * (len(head) - 1), *rows]))
+        + "\n"
         for name, head, rows in sections
     )
     write_atomically(out / "compare.md", text.encode())
@@ -349,12 +359,3 @@ def _by_rounds(runs: Sequence[_Run], keys: Sequence[str], name: str) -> Plot | N
         rows,
         tall=lines > 2,
     )
-
-
-def _plain(text: str) -> str:
-    """Text that Markdown shows as it is, on one line."""
-    return re.sub(r"([\\`*_\[\]<>|&#~!$])", r"\\\1", " ".join(text.split()))
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell if re.fullmatch("-+:?", cell) else _plain(cell) for cell in cells) + " |"

@@ -1,7 +1,8 @@
 """How numbers and names read, in the terminal and on the page."""
 
+import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fedattack.audit.finding import PROPORTION, Finding, Null, in_units
@@ -65,3 +66,13 @@ def printable_all(value: Any) -> Any:
     if isinstance(value, list):
         return [printable_all(item) for item in value]
     return value
+
+
+def markdown(text: str) -> str:
+    """Escape text so that Markdown shows it as it is, on one line."""
+    return re.sub(r"([\\`*_\[\]<>|&#~!$])", r"\\\1", " ".join(text.split()))
+
+
+def markdown_row(cells: Sequence[str]) -> str:
+    """Write a row of a Markdown table; the rule under its header, such as ``---:``, stays as it is."""
+    return "| " + " | ".join(cell if re.fullmatch("-+:?", cell) else markdown(cell) for cell in cells) + " |"

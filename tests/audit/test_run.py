@@ -43,6 +43,10 @@ def test_one_run_is_audited_and_rendered(tmp_path):
     assert run["holdings"]["counts"] == [list(row) for row in run["holdings"]["counts"]]
     assert len(run["accuracy"]["seeds"]["0"]) == 2
     assert all(value > 0.5 for value in run["overfitting"]["seeds"]["0"])
+    (trained,) = run["train_accuracy"]["seeds"]["0"]
+    assert trained > run["accuracy"]["seeds"]["0"][-1] + 0.2, (
+        "the common model knows the records that it was trained on"
+    )
     assert write_report(tmp_path).read_text().startswith("<!")
 
 

@@ -1,0 +1,203 @@
+"""From a preset to findings: simulate, attack, judge. What the command line and a reproduction do with a run folder."""
+
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedattack.app import Preset, Value, app_folder, prepare
+from fedattack.attacks import Attack, Knowledge, read_knowledge, write_knowledge
+from fedattack.attacks.knowledge import KNOWLEDGE
+from fedattack.audit.finding import Finding
+from fedattack.audit.run import audit_folder
+from fedattack.errors import ConfigError, FedAttackError
+from fedattack.folder import Part, find_parts, new_parts, write_study
+from fedattack.launch import Simulator
+from fedattack.record import Record
+from fedattack.report import write_report
+
+
+@dataclass(frozen=True)
+class Watch:
+    """How long work tells of itself.
+
+    Attributes
+    ----------
+    step
+        Called with what is being done, how many steps are done, and of how many, None where that is not known.
+    say
+        Called with ``warning`` or ``note``, and a line.
+    """
+
+    step: Callable[[str, int, int | None], None] = lambda what, done, total: None
+    say: Callable[[str, str], None] = lambda kind, text: None
+
+
+def choose_seeds(preset: Preset, first: int | None, count: int | None) -> list[int]:
+    """Choose the seeds of a run: the preset's, the first `count` of them, or `count` from `first` on."""
+    seeds = list(preset.seeds[:count] if count else preset.seeds)
+    if first is None and (count or 0) <= len(seeds):
+        return seeds
+    start = preset.seeds[0] if first is None else first
+    return list(range(start, start + (count or len(preset.seeds))))
+
+
+def simulate(
+    preset: Preset, settings: Mapping[str, Value], seeds: Sequence[int], out: Path, *, command: str, watch: Watch
+) -> None:
+    """Run a preset's federated training into the new run folder `out`, under observation.
+
+    Parameters
+    ----------
+    preset
+        What to run.
+    settings
+        All settings, as :func:`fedattack.app.resolve_settings` gives them.
+    seeds
+        One run each.
+    out
+        The run folder; it must be absent or empty.
+    command
+        The command line that does the same, kept for the report.
+    watch
+        Told of progress.
+
+    Raises
+    ------
+    ConfigError
+        If `out` is taken or cannot be created.
+    FedAttackError
+        If the settings do not fit the data; then `out` is gone again.
+    RunError
+        If a run does not finish.
+    """
+    out = out.expanduser().absolute()
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out} exists already; give this run a folder of its own, or delete that one first")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        out.chmod(0o700)
+    except OSError as cause:
+        raise ConfigError(f"{out} cannot be created ({cause}); choose a folder that can be written") from None
+    study: dict[str, Any] = {
+        "preset": preset.name,
+        "title": preset.title,
+        "attack": preset.attack,
+        "settings": dict(settings),
+        "seeds": list(seeds),
+        "commands": [command],
+        "started": _now(),
+    }
+    parts = new_parts(out, seeds)
+    configs = [
+        {
+            **settings,
+            "seed": seed,
+            "record": str(part.record),
+            "truth": str(part.truth),
+            "knowledge": str(part.knowledge),
+        }
+        for seed, part in zip(seeds, parts, strict=True)
+    ]
+    clients, rounds = int(settings["clients"]), int(settings["rounds"])
+    watch.step("prepare data", 0, None)
+    try:
+        prepare(configs)
+    except FedAttackError:
+        shutil.rmtree(out)  # nothing is recorded yet, and the corrected command may use the folder again
+        raise
+    watch.step("prepare data", 1, 1)
+    write_study(out, study)
+    with Simulator(
+        app_folder(),
+        supernodes=clients,
+        gpus_per_client=_gpu_share(str(settings["device"]), clients),
+        log=out / "flower.log",
+    ) as simulator:
+        for part, config in zip(parts, configs, strict=True):
+            what, index = f"train {part.name or 'rounds'}", part.record / "rounds.jsonl"
+
+            def advance(what: str = what, index: Path = index) -> None:
+                watch.step(what, index.read_bytes().count(b"\n") if index.exists() else 0, rounds)
+
+            result = simulator.run(config, on_poll=advance)
+            advance()
+            if result.client_error:
+                watch.say("warning", f"a client failed: {result.client_error}")
+    write_study(out, study | {"finished": _now()})
+
+
+def known_to(part: Part) -> Knowledge:
+    """Read what a run folder says of the attacker's knowledge; nothing for a record from elsewhere."""
+    return read_knowledge(part.knowledge) if (part.knowledge / KNOWLEDGE).exists() else Knowledge()
+
+
+def attack_folder(
+    attack: Attack,
+    folder: Path,
+    *,
+    seed: int = 0,
+    device: str = "auto",
+    skip_damaged: bool = False,
+    knowledge: Callable[[Part], Knowledge] = known_to,
+    watch: Watch,
+) -> list[str]:
+    """Attack every record in a run folder; returns the files of the scores.
+
+    Raises
+    ------
+    RecordError
+        If there is no record, or one is damaged.
+    NeedsError
+        If a record, or what `knowledge` gives for its part, lacks what the attack needs.
+    """
+    files = []
+    for part in find_parts(folder):
+        record = Record(part.record, skip_damaged=skip_damaged)
+        known = knowledge(part)
+        what = f"{attack.name} on {part.name or 'the record'}"
+        watch.step(what, 0, len(record))
+        scores = attack.run(
+            record,
+            known,
+            seed=seed,
+            device=device,
+            progress=lambda done, total, what=what: watch.step(what, done, total),  # type: ignore[misc]
+        )
+        scores.save(part.scores(attack.name))
+        files.append(str(part.scores(attack.name)))
+        if not (part.knowledge / KNOWLEDGE).exists():
+            # A record from elsewhere: what this attack was told is kept for the report. It never replaces what a run
+            # folder came with.
+            write_knowledge(part.knowledge, known)
+        for note in scores.notes:
+            watch.say("note", note)
+    return files
+
+
+def judge_folder(folder: Path, *, device: str = "auto", watch: Watch) -> tuple[list[Finding], Path]:
+    """Judge all scores in a run folder; returns the findings and the path of the report.
+
+    Raises
+    ------
+    DataError
+        If there are no scores, or the truth is damaged.
+    """
+    findings = audit_folder(folder, device=device, progress=watch.step)
+    return findings, write_report(folder)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _gpu_share(device: str, clients: int) -> float:
+    """Return the share of a GPU that each simulated client asks Ray for, so that clients train on it side by side."""
+    import torch
+
+    if device == "cpu" or not torch.cuda.is_available():
+        return 0.0
+    return torch.cuda.device_count() / min(clients, os.cpu_count() or 1)

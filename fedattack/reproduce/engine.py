@@ -1,0 +1,398 @@
+"""Run a reproduction cell by cell, each an ordinary run folder, so that it can stop and go on."""
+
+import json
+import shlex
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedattack import __version__
+from fedattack.app import Value, load_preset, load_settings, resolve_settings
+from fedattack.attacks import ATTACKS
+from fedattack.data import DATASETS, data_root
+from fedattack.errors import ConfigError, DataError, FedAttackError, ReportError
+from fedattack.files import read_json, write_atomically, write_json
+from fedattack.folder import read_study
+from fedattack.pipeline import Watch, attack_folder, choose_seeds, judge_folder, simulate
+from fedattack.report import read_findings, read_run
+from fedattack.reproduce.measure import measure, per_round, training_records
+from fedattack.reproduce.page import to_markdown
+from fedattack.reproduce.picture import to_picture
+from fedattack.reproduce.spec import Cell, Reproduction, shown
+
+CELLS = "cells"
+_DONE = "cell.json"
+# Settings that name data, which --data may replace by a file.
+_DATA_KEYS = ("dataset", "public")
+_LEFT_OUT = "left out by --only"
+_WAITING = "not reached yet"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A cell with everything that decides its numbers."""
+
+    cell: Cell
+    folder: Path
+    settings: Mapping[str, Value]
+    seeds: Sequence[int]
+    command: str
+
+
+def audit_cell(job: Job, device: str, watch: Watch) -> None:
+    """Make a cell's run folder, as ``fedattack audit`` does."""
+    preset = load_preset(job.cell.preset)
+    simulate(preset, job.settings, job.seeds, job.folder, command=job.command, watch=watch)
+    attack_folder(ATTACKS[preset.attack], job.folder, device=device, watch=watch)
+    judge_folder(job.folder, device=device, watch=watch)
+
+
+def reproduce(
+    what: Reproduction,
+    out: Path,
+    *,
+    only: Sequence[str] = (),
+    changes: Sequence[str] = (),
+    data: Sequence[str] = (),
+    seeds: int | None = None,
+    device: str = "auto",
+    keep_records: bool = False,
+    watching: Callable[[], AbstractContextManager[Watch]],
+    tell: Callable[[str], None] = lambda line: None,
+    audit: Callable[[Job, str, Watch], None] = audit_cell,
+) -> dict[str, Any]:
+    """Run what is not yet there, and write ``NAME.json``, ``NAME.md`` and ``NAME.svg`` anew after every cell.
+
+    Cells lie in ``out/cells``, where several reproductions may share them. One that is finished is not run again; one
+    that was interrupted is.
+
+    Parameters
+    ----------
+    what
+        The reproduction.
+    out
+        Its folder.
+    only
+        ``column=value``: run these cells alone. Values of one column add up, columns narrow down.
+    changes
+        ``key=value``: settings of all cells.
+    data
+        ``name=path.npz``: files that stand for datasets.
+    seeds
+        Number of seeds; the presets' if None.
+    device
+        Where attacks compute.
+    keep_records
+        Keep each cell's record, which may take gigabytes, after it is judged.
+    watching
+        Shows the progress of one cell.
+    tell
+        Called with a line before and after each cell.
+    audit
+        Makes a cell's run folder.
+
+    Returns
+    -------
+    dict
+        What ``NAME.json`` holds.
+
+    Raises
+    ------
+    ConfigError
+        If an argument fits nothing, `out` holds something else, or cells in it were run with other settings.
+    """
+    study = _Study(what, Path(out).expanduser().absolute(), only, changes, data, seeds, keep_records)
+    waiting = study.open()
+    finished = sum(state.done for state in study.states.values())
+    tell(f"{len(what.cells)} cells: {finished} are there, {len(waiting)} to run")
+    study.write()
+    for place, job in enumerate(waiting, 1):
+        tell(f"cell {place} of {len(waiting)}: {job.cell.label}")
+        with watching() as watch:
+            study.run(job, lambda job, watch=watch: audit(job, device, watch))  # type: ignore[misc]
+        study.write()
+        tell(f"  {study.told(job.cell)}")
+    return study.results()
+
+
+@dataclass
+class _State:
+    """What is known of a cell: whether it is done, or why not."""
+
+    done: bool = False
+    reason: str = ""
+    failed: bool = False
+
+
+class _Study:
+    def __init__(
+        self,
+        what: Reproduction,
+        out: Path,
+        only: Sequence[str],
+        changes: Sequence[str],
+        data: Sequence[str],
+        seeds: int | None,
+        keep_records: bool,
+    ) -> None:
+        self.what = what
+        self.out = out
+        self.selected = _selected(what, only)
+        self.changes = _checked(what, changes)
+        self.files = _files(what, data)
+        self.seeds = seeds
+        self.keep_records = keep_records
+        self.states: dict[str, _State] = {}
+        self.read: dict[str, dict[str, Any]] = {}
+        self.lacking: dict[str, str] = {}
+
+    def open(self) -> list[Job]:
+        """Look at what is there; returns the jobs that are left to do."""
+        if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())) and not self._cells.is_dir():
+            raise ConfigError(f"{self.out} holds something else; give this reproduction a folder of its own")
+        waiting: list[Job] = []
+        for cell in self.what.cells:
+            state = self.states[cell.name] = _State(reason=_LEFT_OUT)
+            try:
+                job = self._job(cell)
+            except ConfigError as problem:
+                if cell in self.selected:
+                    state.reason, state.failed = f"cannot run: {problem}", True
+                continue
+            if self._finished(job):
+                state.done = True
+            elif cell in self.selected:
+                state.reason = self._lacks(cell, str(job.settings["data-root"])) or _WAITING
+                if state.reason is _WAITING:
+                    waiting.append(job)
+        try:
+            self._cells.mkdir(parents=True, exist_ok=True)
+            self.out.chmod(0o700)
+        except OSError as cause:
+            raise ConfigError(f"{self.out} cannot be created ({cause}); choose a folder that can be written") from None
+        return waiting
+
+    def _lacks(self, cell: Cell, root: str) -> str:
+        """Say which data a cell lacks, or nothing."""
+        names = [str(cell.settings[key]) for key in _DATA_KEYS if key in cell.settings]
+        for name in names:
+            if name not in self.files and name not in self.lacking:
+                self.lacking[name] = _lacking(name, Path(root) if root else data_root())
+        return next((self.lacking[name] for name in names if self.lacking.get(name)), "")
+
+    def run(self, job: Job, audit: Callable[[Job], None]) -> None:
+        state = self.states[job.cell.name]
+        if job.folder.exists():
+            shutil.rmtree(job.folder)  # interrupted halfway
+        started = time.monotonic()
+        try:
+            audit(job)
+        except FedAttackError as problem:
+            # The cells after this one may well run; paths would tell of this machine.
+            state.reason, state.failed = f"cannot run: {str(problem).replace(str(self.out), 'DIR')}", True
+            return
+        if not self.keep_records:
+            shutil.rmtree(job.folder / "record")
+        write_json(job.folder / _DONE, {"minutes": (time.monotonic() - started) / 60})
+        self.states[job.cell.name] = _State(done=True)
+
+    def told(self, cell: Cell) -> str:
+        """Say in a line what came out of a cell."""
+        state = self.states[cell.name]
+        if not state.done:
+            return state.reason
+        entry = self._entry(cell)
+        first = self.what.numbers[0]
+        found = entry["numbers"][first.name]
+        if found["value"] is None:
+            return f"{entry['minutes']:.1f} min"
+        stated = f", paper {first.scale * found['paper']['mean']:.1f}" if found["paper"] else ""
+        return f"{first.title} {first.scale * found['value']:.1f}{stated}, {entry['minutes']:.1f} min"
+
+    def write(self) -> None:
+        results = self.results()
+        name = self.what.name
+        picture = to_picture(self.what, results)
+        if picture:
+            write_atomically(self.out / f"{name}.svg", picture.encode())
+        write_atomically(self.out / f"{name}.md", to_markdown(self.what, results, picture=bool(picture)).encode())
+        write_json(self.out / f"{name}.json", results)
+
+    def results(self) -> dict[str, Any]:
+        """Gather everything that is there."""
+        return {
+            "reproduction": self.what.name,
+            "title": self.what.title,
+            "paper": self.what.paper,
+            "fedattack": __version__,
+            "written": datetime.now(UTC).isoformat(timespec="seconds"),
+            "command": self._command,
+            "changes": list(self.changes),
+            "columns": list(self.what.columns),
+            "cells": [self._entry(cell) for cell in self.what.cells],
+        }
+
+    def _entry(self, cell: Cell) -> dict[str, Any]:
+        state = self.states[cell.name]
+        if not state.done:
+            paper = {name: {"mean": number.mean, "sd": number.sd} for name, number in cell.paper.items()}
+            return {
+                "cell": cell.name,
+                "place": dict(cell.place),
+                "state": "failed" if state.failed else "not run",
+                "reason": state.reason,
+                "numbers": {name: {"paper": stated} for name, stated in paper.items()},
+            }
+        if cell.name not in self.read:
+            self.read[cell.name] = self._measured(cell)
+        return self.read[cell.name]
+
+    def _measured(self, cell: Cell) -> dict[str, Any]:
+        folder = self._cells / cell.name
+        findings, run = read_findings(folder), read_run(folder)
+        figure = self.what.figure
+        drawn = next((number for number in self.what.numbers if number.name == figure.y), None)
+        job = self._job(cell)
+        entry: dict[str, Any] = {
+            "cell": cell.name,
+            "place": dict(cell.place),
+            "state": "done",
+            "data": _data_name(str(job.settings["dataset"])),
+            "training_records": training_records(run),
+            "seeds": list(job.seeds),
+            "minutes": read_json(folder / _DONE, ReportError, "delete the folder to run the cell again")["minutes"],
+            "command": job.command,
+            "numbers": {
+                number.name: measure(number, findings, run, cell.paper.get(number.name)) for number in self.what.numbers
+            },
+        }
+        if figure.kind == "rounds" and drawn is not None:
+            entry["per_round"] = per_round(drawn, findings)
+        return entry
+
+    @property
+    def _cells(self) -> Path:
+        return self.out / CELLS
+
+    @property
+    def _command(self) -> str:
+        """The command that makes all that is there, which may have been made bit by bit, on any machine."""
+        words = ["fedattack", "reproduce", self.what.name, "--out", "DIR"]
+        words += ["--seeds", str(self.seeds)] if self.seeds else []
+        words += [word for text in self.changes for word in ("--set", text)]
+        words += [word for name, path in self.files.items() for word in ("--data", f"{name}={path.name}")]
+        return shlex.join(words)
+
+    def _job(self, cell: Cell) -> Job:
+        preset = load_preset(cell.preset)
+        texts = [f"{key}={self._value(key, value)}" for key, value in cell.settings.items()] + list(self.changes)
+        settings, seeds = resolve_settings(preset, texts), choose_seeds(preset, None, self.seeds)
+        named = [f"{key}={_data_name(text)}" for key, _, text in (entry.partition("=") for entry in texts)]
+        words = ["fedattack", "audit", preset.name, "--out", cell.name]
+        words += ["--seeds", str(self.seeds)] if self.seeds else []
+        words += [word for text in named for word in ("--set", text)]
+        return Job(cell, self._cells / cell.name, settings, seeds, shlex.join(words))
+
+    def _value(self, key: str, value: Value) -> str:
+        return str(self.files.get(str(value), value)) if key in _DATA_KEYS else shown(value)
+
+    def _finished(self, job: Job) -> bool:
+        """Whether a cell is there and whole.
+
+        Raises
+        ------
+        ConfigError
+            If it is, but was run with other settings: a table must not mix them.
+        """
+        if not (job.folder / _DONE).exists():
+            return False
+        try:
+            read_findings(job.folder)
+            read_run(job.folder)
+            study = read_study(job.folder)
+        except FedAttackError:
+            return False
+        # As JSON has them, which knows no tuples.
+        expected = json.loads(json.dumps({**job.settings, "seeds": list(job.seeds)}))
+        found = {**study.get("settings", {}), "seeds": study.get("seeds")}
+        for key in sorted(expected.keys() | found.keys()):
+            if expected.get(key) != found.get(key):
+                raise ConfigError(
+                    f"{job.folder} was run with {key} = {found.get(key)}, and now it is {expected.get(key)}; give the "
+                    "same settings again, or another --out, or delete that folder"
+                )
+        return True
+
+
+def _selected(what: Reproduction, only: Sequence[str]) -> list[Cell]:
+    wanted: dict[str, list[Value]] = {}
+    for text in only:
+        column, separator, value = text.partition("=")
+        if not separator or column not in what.columns:
+            raise ConfigError(f"--only {text}: expected COLUMN=VALUE, with one of {', '.join(what.columns)}")
+        choices = {shown(choice): choice for choice in what.choices(column)}
+        if _canonical(value) not in choices:
+            raise ConfigError(f"--only {text}: expected one of {', '.join(choices)}")
+        wanted.setdefault(column, []).append(choices[_canonical(value)])
+    cells = [cell for cell in what.cells if cell.lies_in(wanted)]
+    if not cells:
+        raise ConfigError(f"--only {' '.join(only)}: {what.name} has no such cell")
+    return cells
+
+
+def _canonical(text: str) -> str:
+    """Write a number as the grid's are shown: 1.0 as 1."""
+    try:
+        return shown(float(text))
+    except ValueError:
+        return text
+
+
+def _checked(what: Reproduction, changes: Sequence[str]) -> Sequence[str]:
+    known = {name: setting for name, setting in load_settings().items() if not setting.internal}
+    fixed = {key for cell in what.cells for key in cell.settings}
+    for text in changes:
+        key, separator, value = text.partition("=")
+        if not separator or key not in known:
+            raise ConfigError(f"--set {text}: expected key=value, with a key that `fedattack list` shows")
+        if key in fixed:
+            raise ConfigError(f"--set {text}: {key} belongs to the grid of {what.name}; choose cells with --only")
+        known[key].parse(value)
+    return changes
+
+
+def _files(what: Reproduction, data: Sequence[str]) -> dict[str, Path]:
+    names = {str(cell.settings[key]) for cell in what.cells for key in _DATA_KEYS if key in cell.settings}
+    files = {}
+    for text in data:
+        name, _, path = text.partition("=")
+        if name not in names or not path.endswith(".npz"):
+            raise ConfigError(f"--data {text}: expected NAME=PATH.npz, with one of {', '.join(sorted(names))}")
+        files[name] = Path(path).expanduser().absolute()
+        if not files[name].is_file():
+            raise ConfigError(f"--data {text}: there is no such file; expected an .npz with x and y")
+    return files
+
+
+def _lacking(name: str, root: Path) -> str:
+    """Say what it takes to have a dataset, if it is not there."""
+    by_file = f"--data {name}=PATH.npz"
+    if name not in DATASETS:
+        return f"needs {by_file}"
+    if DATASETS[name].download is None:
+        return ""
+    try:
+        DATASETS[name].read(0, root)
+    except DataError:
+        return f"needs `fedattack download {name}`, or {by_file}"
+    return ""
+
+
+def _data_name(text: str) -> str:
+    """Name data without the folder of their file, which is this machine's."""
+    return Path(text).name if text.endswith(".npz") else text

@@ -1,0 +1,282 @@
+"""What a reproduction is: a grid of runs, the numbers that are read off each, and what the paper has there.
+
+Each is a TOML file in ``simulations/reproductions``::
+
+    title, paper, about        what it is, which table or figure of which paper, how to read it
+    columns                    what tells the cells apart, in the order of the table
+    [[numbers]]                a number of each cell: the value of a finding, the end of a curve in run.json, or a fact
+    [figure]                   what is drawn
+    [[groups]]                 a preset, and the grid of settings that it is run with
+      place                    values of columns that are no settings
+      grid                     values of settings, every combination of which is a cell
+      settings                 settings of all cells
+      with.VALUE               further settings where the grid's first setting has that value
+      paper.NUMBER             the paper's numbers where the grid's first setting has a value: the rest of the grid in
+                               order, the last setting fastest, as ``mean±sd``, ``mean`` or ``–``; bars are for the eye
+    [[like]]                   cells of another reproduction
+      of, where                its name, and which values of its columns
+"""
+
+import re
+import tomllib
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any, Self
+
+from fedattack.app import Value, app_folder
+from fedattack.audit.finding import PROPORTION
+from fedattack.errors import ConfigError
+
+_STATED = re.compile(r"(\d+(?:\.\d+)?)(?:±(\d+(?:\.\d+)?))?")
+
+
+@dataclass(frozen=True)
+class Stated:
+    """A number that a paper states, in the units of ours: its mean, and its standard deviation if it has one."""
+
+    mean: float
+    sd: float | None
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number that is read off each cell.
+
+    Attributes
+    ----------
+    name, title
+        Its key, and its name for people.
+    finding
+        The finding whose value it is, such as ``sia.asr``; or empty.
+    curve
+        The curve in ``run.json`` at whose end it stands, one value per seed, such as ``accuracy``; or empty.
+    fact
+        Keys that lead to it in ``run.json``, joined by dots; or empty.
+    units
+        ``proportion``, shown in per cent, or any text.
+    """
+
+    name: str
+    title: str
+    finding: str = ""
+    curve: str = ""
+    fact: str = ""
+    units: str = PROPORTION
+
+    def __post_init__(self) -> None:
+        if sum(map(bool, (self.finding, self.curve, self.fact))) != 1:
+            raise ConfigError(f"the number {self.name!r} needs one of finding, curve and fact")
+
+    @property
+    def scale(self) -> float:
+        """What it is multiplied with to be shown."""
+        return 100 if self.units == PROPORTION else 1
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What the figure shows.
+
+    Attributes
+    ----------
+    kind
+        ``points``: our `y` with intervals beside the paper's, cell by cell. ``curves``: `y` against the number, or the
+        column of numbers, `x`. ``rounds``: the series ``per_round`` of the finding behind `y`.
+    panels
+        Columns of which each combination of values has a panel.
+    lines
+        The column whose values are told apart in a panel, of which ``points`` has none.
+    x, y
+        Names of a number or a column.
+    inverse
+        Whether 1/`x` is drawn, on a logarithmic axis.
+    """
+
+    kind: str
+    panels: Sequence[str]
+    y: str
+    lines: str = ""
+    x: str = ""
+    inverse: bool = False
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the grid.
+
+    Attributes
+    ----------
+    preset, settings
+        What is run, with what is changed in the preset.
+    place
+        Value of each column; ``–`` where it has none.
+    paper
+        The paper's numbers by name, as far as it has them.
+    """
+
+    preset: str
+    settings: Mapping[str, Value]
+    place: Mapping[str, Value]
+    paper: Mapping[str, Stated] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Name of the cell's folder: the same run has the same one in every reproduction."""
+        parts = [f"{key}-{shown(value)}" for key, value in sorted(self.settings.items()) if key != "dataset"]
+        words = [self.preset, *([shown(self.settings["dataset"])] if "dataset" in self.settings else []), *parts]
+        return "_".join(re.sub(r"[^A-Za-z0-9.-]+", "-", word) for word in words)
+
+    @property
+    def label(self) -> str:
+        """Name of the cell for people."""
+        return " · ".join(shown(value) for value in self.place.values())
+
+    def lies_in(self, values: Mapping[str, Sequence[Value]]) -> bool:
+        """Whether each of some columns has one of the given values."""
+        return all(self.place[column] in choices for column, choices in values.items())
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A table or a figure of a paper."""
+
+    name: str
+    title: str
+    paper: str
+    about: str
+    columns: Sequence[str]
+    numbers: Sequence[Number]
+    figure: Drawing
+    cells: Sequence[Cell]
+
+    def choices(self, column: str) -> list[Value]:
+        """Values that a column has, each once, in the table's order."""
+        return list(dict.fromkeys(cell.place[column] for cell in self.cells if cell.place[column] != ABSENT))
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a file.
+
+        Raises
+        ------
+        ConfigError
+            If it is no TOML, lacks a key or has one too many, or a row of the paper's numbers does not fit the grid.
+        """
+        try:
+            table = tomllib.loads(path.read_text(encoding="utf-8"))
+            columns = table["columns"]
+            table["numbers"] = [Number(**entry) for entry in table["numbers"]]
+            table["figure"] = Drawing(**table["figure"])
+            scales = {number.name: number.scale for number in table["numbers"]}
+            cells = [cell for group in table.pop("groups", ()) for cell in _cells(columns, scales, **group)]
+            for entry in table.pop("like", ()):
+                other = cls.read(path.with_name(f"{entry['of']}.toml"))
+                cells += [_as_in(columns, scales, cell) for cell in other.cells if cell.lies_in(entry.get("where", {}))]
+            return cls(name=path.stem, cells=_in_order(columns, cells), **table)
+        except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError, ConfigError) as cause:
+            raise ConfigError(
+                f"{path} is no reproduction ({cause}); compare it with the others in its folder"
+            ) from None
+
+
+ABSENT = "–"
+"""What stands for a value that is not there."""
+
+
+def shown(value: Value) -> str:
+    """Write a setting's value: 100.0 as 100."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def reproduction_names() -> list[str]:
+    """List the reproductions."""
+    return sorted(path.stem for path in _folder().glob("*.toml"))
+
+
+def load_reproduction(name: str) -> Reproduction:
+    """Read a reproduction.
+
+    Raises
+    ------
+    ConfigError
+        If there is none of that name, or its file is damaged.
+    """
+    if name not in reproduction_names():
+        raise ConfigError(f"unknown reproduction {name!r}: expected one of {', '.join(reproduction_names())}")
+    return Reproduction.read(_folder() / f"{name}.toml")
+
+
+def _folder() -> Path:
+    return app_folder() / "simulations" / "reproductions"
+
+
+def _in_order(columns: Sequence[str], cells: Sequence[Cell]) -> list[Cell]:
+    """Sort rows by the columns from left to right, whose values come in the order in which they are first named."""
+    ranks = {column: list(dict.fromkeys(cell.place[column] for cell in cells)) for column in columns}
+    return sorted(cells, key=lambda cell: [ranks[column].index(cell.place[column]) for column in columns])
+
+
+def _as_in(columns: Sequence[str], names: Container[str], cell: Cell) -> Cell:
+    """Take a cell over from another table."""
+    place = {column: cell.place[column] for column in columns}
+    return replace(cell, place=place, paper={name: number for name, number in cell.paper.items() if name in names})
+
+
+def _cells(
+    columns: Sequence[str],
+    scales: Mapping[str, float],
+    *,
+    preset: str,
+    grid: Mapping[str, Sequence[Value]],
+    place: Mapping[str, Value] | None = None,
+    settings: Mapping[str, Value] | None = None,
+    paper: Mapping[str, Mapping[str, str]] | None = None,
+    **further: Any,
+) -> Iterator[Cell]:
+    extra: Mapping[str, Mapping[str, Value]] = further.pop("with", {})
+    if further:
+        raise ConfigError(f"a group has unknown keys {', '.join(further)}")
+    first, *rest = grid.values()
+    strangers = [key for table in (extra, *(paper or {}).values()) for key in table if key not in map(shown, first)]
+    if strangers:
+        raise ConfigError(f"{strangers[0]!r} is none of the values {', '.join(map(shown, first))}")
+    for value in first:
+        stated = {
+            name: _stated(rows[shown(value)], prod(map(len, rest)), scales[name])
+            for name, rows in (paper or {}).items()
+            if shown(value) in rows
+        }
+        for index, others in enumerate(product(*rest)):
+            chosen = {
+                **(settings or {}),
+                **dict(zip(grid, (value, *others), strict=True)),
+                **extra.get(shown(value), {}),
+            }
+            where = {**chosen, **(place or {})}
+            found = {name: row[index] for name, row in stated.items()}
+            yield Cell(
+                preset=preset,
+                settings=chosen,
+                place={column: where.get(column, ABSENT) for column in columns},
+                paper={name: number for name, number in found.items() if number is not None},
+            )
+
+
+def _stated(row: str, count: int, scale: float) -> list[Stated | None]:
+    entries = row.replace("|", " ").split()
+    if len(entries) != count:
+        raise ConfigError(f"the paper's numbers {row!r} are {len(entries)}; expected {count}")
+    return [None if entry == ABSENT else _number(entry, scale) for entry in entries]
+
+
+def _number(entry: str, scale: float) -> Stated:
+    match = _STATED.fullmatch(entry)
+    if match is None:
+        raise ConfigError(f"{entry!r} among the paper's numbers: expected mean±sd, mean or –")
+    mean, sd = match.groups()
+    return Stated(float(mean) / scale, None if sd is None else float(sd) / scale)
