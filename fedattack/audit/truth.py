@@ -1,7 +1,9 @@
 """Who holds what. Written beside the record by whoever knows it; only the audit reads it."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +15,33 @@ HOLDINGS = "holdings.json"
 OWNERS = "owners.npz"
 EVALUATION = "evaluation.npz"
 POSITIVES = "positives.npz"
+PRIVACY = "privacy.json"
 NODES = "nodes"
 
 NOBODY = ""
 """The owner of a target that no client holds."""
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """What clients that train by DP-SGD may tell of any one record; see :func:`fedattack.learning.privacy_spent`.
+
+    Attributes
+    ----------
+    clip, delta
+        The norm C to which gradients of single records are clipped, and δ.
+    rounds
+        In how many rounds a client takes part, at most.
+    noise, epsilon_round, epsilon_run
+        (clients,): noise multiplier σ, and ε of one round and of all of them; infinite where there is no guarantee.
+    """
+
+    clip: float
+    delta: float
+    rounds: int
+    noise: tuple[float, ...]
+    epsilon_round: tuple[float, ...]
+    epsilon_run: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -43,6 +68,8 @@ class Truth:
     positives
         (targets, clients), or (1, clients) for a property that speaks of no target record: which clients have the
         property; ``None`` where the truth is about owners.
+    privacy
+        What the clients' training guarantees; ``None`` without DP-SGD.
     """
 
     clients: tuple[str, ...]
@@ -54,6 +81,7 @@ class Truth:
     targets: str
     data: str = ""
     positives: NDArray[np.bool_] | None = None
+    privacy: Privacy | None = None
 
 
 def write_truth(
@@ -67,6 +95,7 @@ def write_truth(
     owners: list[str] | None = None,
     positives: NDArray[np.bool_] | None = None,
     data: str = "",
+    privacy: Privacy | None = None,
 ) -> None:
     """Write all of :class:`Truth` but ``nodes``, which the clients themselves note with :func:`note_node`."""
     (folder / NODES).mkdir(parents=True, exist_ok=True)
@@ -75,6 +104,8 @@ def write_truth(
     np.savez(folder / OWNERS, owners=np.array(owners or [], dtype=np.str_))
     if positives is not None:
         np.savez(folder / POSITIVES, positives=positives)
+    if privacy is not None:
+        write_json(folder / PRIVACY, {name: _finite_or_none(value) for name, value in vars(privacy).items()})
     np.savez(folder / EVALUATION, x=evaluation[0], y=evaluation[1])
 
 
@@ -112,6 +143,7 @@ def read_truth(folder: Path) -> Truth:
             targets=str(holdings["targets"]),
             data=str(holdings["data"]),
             positives=positives,
+            privacy=_read_privacy(folder / PRIVACY, len(holdings["clients"]), hint),
         )
     except (KeyError, TypeError, ValueError) as cause:
         raise DataError(f"{folder}: {HOLDINGS} or a file of {NODES}/ lacks or misstates {cause}; {hint}") from None
@@ -128,3 +160,25 @@ def read_truth(folder: Path) -> Truth:
             f"{positives.dtype} of shape {positives.shape}; {hint}"
         )
     return truth
+
+
+def _finite_or_none(value: Any) -> Any:
+    """Put ``None`` in the place of infinity, for which JSON has no number."""
+    return [item if math.isfinite(item) else None for item in value] if isinstance(value, tuple) else value
+
+
+def _read_privacy(path: Path, clients: int, hint: str) -> Privacy | None:
+    if not path.exists():
+        return None
+    value = read_json(path, DataError, hint)
+    try:
+        lists = {
+            name: tuple(math.inf if item is None else float(item) for item in value[name])
+            for name in ("noise", "epsilon_round", "epsilon_run")
+        }
+        privacy = Privacy(float(value["clip"]), float(value["delta"]), int(value["rounds"]), **lists)
+    except (KeyError, TypeError, ValueError) as cause:
+        raise DataError(f"{path} lacks or misstates {cause}; {hint}") from None
+    if {len(item) for item in lists.values()} != {clients}:
+        raise DataError(f"{path}: expected σ and ε of each of {clients} clients; {hint}")
+    return privacy

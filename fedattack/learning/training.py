@@ -47,7 +47,7 @@ class LocalSGD:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_sgd(**vars(self))
+        check_sgd(**vars(self))
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -129,14 +129,10 @@ def train_local(
     DataError
         If there are no records, or not one label for each.
     """
-    _check_sgd(epochs, batch_size, lr, momentum, weight_decay)
-    if len(x) == 0 or len(x) != len(y):
-        raise DataError(f"local training: expected at least one record and a label for each; got {len(x)} and {len(y)}")
-
+    check_sgd(epochs, batch_size, lr, momentum, weight_decay)
     device = torch.device(device)
+    records, labels = records_of(x, y, device)
     model.to(device)
-    records = to_tensor(x, dtype=torch.float32, device=device)
-    labels = to_tensor(y, dtype=torch.int64, device=device)
     optimizer = torch.optim.SGD(
         model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay, maximize=maximise
     )
@@ -156,7 +152,27 @@ def train_local(
     return LocalTraining(steps, float(total) / len(records))
 
 
-def _check_sgd(epochs: int, batch_size: int, lr: float, momentum: float, weight_decay: float) -> None:
+def records_of(x: NDArray[Any] | Tensor, y: NDArray[Any] | Tensor, device: torch.device | str) -> tuple[Tensor, Tensor]:
+    """Return a client's records and labels as tensors on a device.
+
+    Raises
+    ------
+    DataError
+        If there are no records, or not one label for each.
+    """
+    if len(x) == 0 or len(x) != len(y):
+        raise DataError(f"local training: expected at least one record and a label for each; got {len(x)} and {len(y)}")
+    return to_tensor(x, dtype=torch.float32, device=device), to_tensor(y, dtype=torch.int64, device=device)
+
+
+def check_sgd(epochs: int, batch_size: int, lr: float, momentum: float, weight_decay: float) -> None:
+    """Refuse numbers that SGD cannot take.
+
+    Raises
+    ------
+    ConfigError
+        If one is out of its range.
+    """
     for name, value, low in (
         ("epochs", epochs, 1),
         ("batch_size", batch_size, 0),
