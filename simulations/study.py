@@ -93,8 +93,8 @@ class Study:
         With a property, how many records the attacker has; 0 for all that no client and no target uses.
     framework
         One of :data:`FRAMEWORKS`.
-    model, hidden
-        Architecture; an empty name stands for the one that suits the data.
+    model, hidden, dropout
+        Architecture; an empty name stands for the one that suits the data. See :func:`fedattack.learning.build_model`.
     seed
         Everything random in the run follows from it.
 
@@ -112,6 +112,7 @@ class Study:
     clients: int
     model: str
     hidden: int
+    dropout: float
     seed: int
     records_per_client: int
     client_property: str
@@ -164,6 +165,7 @@ class Study:
             clients=int(config["clients"]),
             model=str(config["model"]),
             hidden=int(config["hidden"]),
+            dropout=float(config["dropout"]),
             seed=int(config["seed"]),
             records_per_client=int(config["records-per-client"]),
             client_property=str(config["property"]),
@@ -297,6 +299,7 @@ class Study:
             input_shape=self.data.input_shape,
             classes=self.data.classes,
             hidden=self.hidden,
+            dropout=self.dropout,
             seed=derive_seed(self.seed, _MODEL_STREAM),
         )
 

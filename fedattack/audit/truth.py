@@ -1,8 +1,10 @@
 """Who holds what. Written beside the record by whoever knows it; only the audit reads it."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +16,7 @@ HOLDINGS = "holdings.json"
 OWNERS = "owners.npz"
 EVALUATION = "evaluation.npz"
 POSITIVES = "positives.npz"
+PRIVACY = "privacy.json"
 NODES = "nodes"
 
 NOBODY = ""
@@ -21,6 +24,28 @@ NOBODY = ""
 
 SEVERAL = "*"
 """Stands for the owner of a target that several clients hold."""
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """What clients that train by DP-SGD may tell of any one record; see :func:`fedattack.learning.privacy_spent`.
+
+    Attributes
+    ----------
+    clip, delta
+        The norm C to which gradients of single records are clipped, and δ.
+    rounds
+        In how many rounds a client takes part, at most.
+    noise, epsilon_round, epsilon_run
+        (clients,): noise multiplier σ, and ε of one round and of all of them; infinite where there is no guarantee.
+    """
+
+    clip: float
+    delta: float
+    rounds: int
+    noise: tuple[float, ...]
+    epsilon_round: tuple[float, ...]
+    epsilon_run: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -50,6 +75,8 @@ class Truth:
         property; ``None`` where the truth is about owners.
     shared
         The holders of each target that several clients hold, by the target's index.
+    privacy
+        What the clients' training guarantees; ``None`` without DP-SGD.
     """
 
     clients: tuple[str, ...]
@@ -62,6 +89,7 @@ class Truth:
     data: str = ""
     positives: NDArray[np.bool_] | None = None
     shared: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    privacy: Privacy | None = None
 
 
 def write_truth(
@@ -75,6 +103,7 @@ def write_truth(
     owners: Sequence[str | Collection[str]] | None = None,
     positives: NDArray[np.bool_] | None = None,
     data: str = "",
+    privacy: Privacy | None = None,
 ) -> None:
     """Write all of :class:`Truth` but ``nodes``, which the clients themselves note with :func:`note_node`.
 
@@ -93,6 +122,8 @@ def write_truth(
     np.savez(folder / OWNERS, owners=sole, shared=shared)
     if positives is not None:
         np.savez(folder / POSITIVES, positives=positives)
+    if privacy is not None:
+        write_json(folder / PRIVACY, {name: _finite_or_none(value) for name, value in vars(privacy).items()})
     np.savez(folder / EVALUATION, x=evaluation[0], y=evaluation[1])
 
 
@@ -150,6 +181,7 @@ def read_truth(folder: Path) -> Truth:
             data=str(holdings["data"]),
             positives=positives,
             shared=_holders(owned.get("shared", np.zeros((0, 2), dtype=np.int64)), holdings["clients"]),
+            privacy=_read_privacy(folder / PRIVACY, len(holdings["clients"]), hint),
         )
     except (KeyError, IndexError, TypeError, ValueError) as cause:
         raise DataError(
@@ -179,3 +211,25 @@ def _holders(pairs: NDArray[np.int64], clients: Sequence[str]) -> dict[int, tupl
             raise IndexError(f"client {client} of {len(clients)}")
         holders[target] = (*holders.get(target, ()), str(clients[client]))
     return holders
+
+
+def _finite_or_none(value: Any) -> Any:
+    """Put ``None`` in the place of infinity, for which JSON has no number."""
+    return [item if math.isfinite(item) else None for item in value] if isinstance(value, tuple) else value
+
+
+def _read_privacy(path: Path, clients: int, hint: str) -> Privacy | None:
+    if not path.exists():
+        return None
+    value = read_json(path, DataError, hint)
+    try:
+        lists = {
+            name: tuple(math.inf if item is None else float(item) for item in value[name])
+            for name in ("noise", "epsilon_round", "epsilon_run")
+        }
+        privacy = Privacy(float(value["clip"]), float(value["delta"]), int(value["rounds"]), **lists)
+    except (KeyError, TypeError, ValueError) as cause:
+        raise DataError(f"{path} lacks or misstates {cause}; {hint}") from None
+    if {len(item) for item in lists.values()} != {clients}:
+        raise DataError(f"{path}: expected σ and ε of each of {clients} clients; {hint}")
+    return privacy

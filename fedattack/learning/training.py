@@ -68,7 +68,7 @@ class LocalSGD:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_sgd(**vars(self))
+        check_sgd(**vars(self))
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -150,12 +150,10 @@ def train_local(
     DataError
         If there are no records, or not one label for each.
     """
-    _check_sgd(epochs, batch_size, lr, momentum, weight_decay)
-    _check_records(x, y)
+    check_sgd(epochs, batch_size, lr, momentum, weight_decay)
     device = torch.device(device)
+    records, labels = records_of(x, y, device)
     model.to(device)
-    records = to_tensor(x, dtype=torch.float32, device=device)
-    labels = to_tensor(y, dtype=torch.int64, device=device)
     optimizer = torch.optim.SGD(
         model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay, maximize=maximise
     )
@@ -221,13 +219,11 @@ def full_gradient(
     ModelError
         If :func:`check_gradients` refuses the model.
     """
-    _check_sgd(1, 0, 0.0, 0.0, weight_decay)
-    _check_records(x, y)
+    check_sgd(1, 0, 0.0, 0.0, weight_decay)
     check_gradients(model)
     device = torch.device(device)
+    records, labels = records_of(x, y, device)
     model.to(device)
-    records = to_tensor(x, dtype=torch.float32, device=device)
-    labels = to_tensor(y, dtype=torch.int64, device=device)
     model.zero_grad()
     loss = torch.zeros((), dtype=torch.float64, device=device)
     with seeded(seed, device), in_mode(model, training=True):
@@ -276,12 +272,27 @@ def gradient_step(
     }
 
 
-def _check_records(x: NDArray[Any] | Tensor, y: NDArray[Any] | Tensor) -> None:
+def records_of(x: NDArray[Any] | Tensor, y: NDArray[Any] | Tensor, device: torch.device | str) -> tuple[Tensor, Tensor]:
+    """Return a client's records and labels as tensors on a device.
+
+    Raises
+    ------
+    DataError
+        If there are no records, or not one label for each.
+    """
     if len(x) == 0 or len(x) != len(y):
         raise DataError(f"local training: expected at least one record and a label for each; got {len(x)} and {len(y)}")
+    return to_tensor(x, dtype=torch.float32, device=device), to_tensor(y, dtype=torch.int64, device=device)
 
 
-def _check_sgd(epochs: int, batch_size: int, lr: float, momentum: float, weight_decay: float) -> None:
+def check_sgd(epochs: int, batch_size: int, lr: float, momentum: float, weight_decay: float) -> None:
+    """Refuse numbers that SGD cannot take.
+
+    Raises
+    ------
+    ConfigError
+        If one is out of its range.
+    """
     for name, value, low in (
         ("epochs", epochs, 1),
         ("batch_size", batch_size, 0),

@@ -12,7 +12,7 @@ from fedattack.files import write_atomically
 from fedattack.report import figures, property_figures
 from fedattack.report.drawing import Plot
 from fedattack.report.validate import read_findings, read_run, validate_findings, validate_run
-from fedattack.report.words import NOTHING, interval, interval_title, level, printable_all, shown, with_interval
+from fedattack.report.words import NOTHING, interval, interval_title, level, printable_all, shown, spread, with_interval
 
 _VERDICTS = {
     LEAK: "Leak",
@@ -133,7 +133,14 @@ def template(name: str) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"shown": shown, "level": level, "stopped": _stopped, "words": _words, "scalar": scalar}
+    environment.filters |= {
+        "shown": shown,
+        "level": level,
+        "stopped": _stopped,
+        "words": _words,
+        "scalar": scalar,
+        "spread": spread,
+    }
     environment.globals |= {"interval": interval, "with_interval": with_interval, "verdicts": _VERDICTS}
     return environment.get_template(name)
 
