@@ -102,34 +102,40 @@ def private_gradient(
     x: NDArray[Any] | Tensor,
     y: NDArray[Any] | Tensor,
     *,
+    weight_decay: float = 0.0,
     noise: float,
     clip: float,
     seed: int,
     device: torch.device | str = "cpu",
-) -> dict[str, Tensor]:
-    """Compute the mean over all records of their clipped gradients of the cross-entropy, with noise.
+) -> dict[str, NDArray[Any]]:
+    """Compute the mean over all records of their clipped gradients of the cross-entropy, with noise, plus λθ.
 
     What a FedSGD client sends in a round; for :func:`privacy_spent` it is one step at sampling rate 1. The model is
     left as it was, but for the device; parameters as for :func:`train_private`.
 
     Returns
     -------
-    dict of str to Tensor
-        Gradient of each parameter by its name, on the device.
+    dict of str to ndarray
+        Gradient by parameter name, in the model's order.
 
     Raises
     ------
     ConfigError, DataError, ModelError
         As :func:`train_private`.
     """
+    check_sgd(1, 0, 0.0, 0.0, weight_decay)
     records, labels = records_of(x, y, device)
     model.to(device)
     sgd = torch.optim.SGD(model.parameters())
     with _private(model, sgd, noise=noise, clip=clip, expected=len(records), seed=seed, device=device) as private:
         private.fill_gradients(records, labels)
-        gradient = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        # a frozen parameter has no gradient, and SGD leaves it alone
+        gradient = {
+            name: torch.zeros_like(p) if p.grad is None else p.grad + weight_decay * p.detach()
+            for name, p in model.named_parameters()
+        }
         sgd.zero_grad()
-    return gradient
+    return {name: slope.cpu().numpy() for name, slope in gradient.items()}
 
 
 def check_private_model(model: nn.Module) -> None:

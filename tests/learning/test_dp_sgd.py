@@ -34,6 +34,10 @@ def values(model: nn.Module) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
+def joined(gradient: dict[str, np.ndarray]) -> np.ndarray:
+    return np.concatenate([part.ravel() for part in gradient.values()])
+
+
 def record_gradients(model: nn.Module, x, y) -> torch.Tensor:
     """Slow and obvious: one record at a time."""
     rows = []
@@ -55,10 +59,19 @@ def test_the_gradient_is_the_mean_of_the_records_clipped_gradients(clip, chunk, 
     gradients = record_gradients(model, X, Y)
     assert (gradients.norm(dim=1) > 1.5).any()
     assert (gradients.norm(dim=1) < 1.5).any()
-    found = private_gradient(model, X, Y, noise=0.0, clip=clip, seed=0)
+    found = private_gradient(model, X, Y, weight_decay=0.1, noise=0.0, clip=clip, seed=0)
     assert list(found) == [name for name, _ in model.named_parameters()]
-    joined = torch.cat([part.flatten() for part in found.values()])
-    torch.testing.assert_close(joined, clipped_sum(gradients, clip) / len(X), rtol=1e-4, atol=1e-6)
+    expected = clipped_sum(gradients, clip) / len(X) + 0.1 * values(model)
+    np.testing.assert_allclose(joined(found), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_frozen_parameter_gets_neither_gradient_nor_noise():
+    model = network()
+    model[0].bias.requires_grad_(False)
+    gradient = private_gradient(model, X, Y, weight_decay=0.1, noise=1.0, clip=1.0, seed=0)
+    assert list(gradient) == [name for name, _ in model.named_parameters()]
+    assert not gradient["0.bias"].any()
+    assert gradient["2.bias"].all()
 
 
 def spied(model: nn.Module, seen: list[torch.Tensor]) -> nn.Module:
@@ -146,13 +159,13 @@ def test_noise_has_the_standard_deviation_of_sigma_times_the_clipping_norm(noise
     model = build_model("mlp", input_shape=(3,), classes=4, hidden=1000, seed=0)
     still = private_gradient(model, X, Y, noise=0.0, clip=clip, seed=1)
     noisy = private_gradient(model, X, Y, noise=noise, clip=clip, seed=1)
-    draws = torch.cat([(noisy[name] - still[name]).flatten() for name in still]).numpy() * len(X)
+    draws = (joined(noisy) - joined(still)) * len(X)
     assert len(draws) == 8004
     assert stats.kstest(draws / (noise * clip), "norm").pvalue > 1e-3
     # Independent from parameter to parameter and from seed to seed.
     assert abs(np.corrcoef(draws[:4000], draws[4000:8000])[0, 1]) < 0.06
     other = private_gradient(model, X, Y, noise=noise, clip=clip, seed=2)
-    again = torch.cat([(other[name] - still[name]).flatten() for name in still]).numpy() * len(X)
+    again = (joined(other) - joined(still)) * len(X)
     assert abs(np.corrcoef(draws, again)[0, 1]) < 0.04
 
 
@@ -287,7 +300,7 @@ def test_on_cuda_the_clipped_gradient_is_that_of_the_cpu_and_the_noise_is_there(
     on_cpu = private_gradient(model, X, Y, noise=0.0, clip=0.5, seed=0)
     on_gpu = private_gradient(model, X, Y, noise=0.0, clip=0.5, seed=0, device="cuda")
     for name, gradient in on_cpu.items():
-        torch.testing.assert_close(on_gpu[name].cpu(), gradient, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(on_gpu[name], gradient, rtol=1e-4, atol=1e-6)
     before = torch.cuda.get_rng_state()
     train_private(model, X, Y, **OPTIONS, device="cuda")
     assert torch.equal(torch.cuda.get_rng_state(), before)
