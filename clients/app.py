@@ -9,10 +9,14 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 
 from clients.fedavg import FedAvgClient
+from clients.fedsgd import FedSGDClient
 from clients.poisoning import AscendingClient, InvertingClient
 from fedattack.audit.truth import note_node
 from fedattack.bridge import numpy_client_bridge
 from simulations.study import Study, study_of
+
+# What an honest client is in each framework of simulations.study.FRAMEWORKS.
+HONEST: Mapping[str, type[FedAvgClient]] = {"fedavg": FedAvgClient, "fedsgd": FedSGDClient}
 
 # What a client is that has the run's property. A holder of a target record is honest: the record is among its own.
 POSITIVE: Mapping[str, type[FedAvgClient]] = {
@@ -24,7 +28,7 @@ POSITIVE: Mapping[str, type[FedAvgClient]] = {
 
 def kind_of(study: Study, client: int) -> type[FedAvgClient]:
     """Say what a client is: honest, unless it has the run's property."""
-    return POSITIVE[study.client_property] if study.is_positive(client) else FedAvgClient
+    return POSITIVE[study.client_property] if study.is_positive(client) else HONEST[study.framework]
 
 
 def client_fn(context: Context) -> Client:

@@ -1,6 +1,7 @@
 """The FedAvg client: local SGD on its own records, and nothing that knows of attacks."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ from flwr.common import NDArrays, Scalar
 from numpy.typing import NDArray
 from torch import nn
 
-from fedattack.learning import LocalTraining, pick_device, train_local
+from fedattack.learning import LocalTraining, pick_device, train_local, train_private
+from simulations.privacy import noise_of
 from simulations.study import Study
 
 # The property by which a client says which partition it holds.
@@ -27,7 +29,8 @@ class FedAvgClient(NumPyClient):
     client
         Index of this client's partition.
     config
-        Run config: ``local-epochs``, ``batch-size``, ``lr``, ``momentum``, ``weight-decay``, ``device``.
+        Run config: ``local-epochs``, ``batch-size``, ``lr``, ``momentum``, ``weight-decay``, ``device``, and for DP-SGD
+        ``dp-noise`` or ``dp-epsilon``, ``dp-clip``, ``dp-delta``, ``rounds``.
     """
 
     def __init__(self, study: Study, client: int, config: Mapping[str, Any]) -> None:
@@ -36,6 +39,7 @@ class FedAvgClient(NumPyClient):
         self._config = config
         self._indices: NDArray[np.int64] = study.parts[client]
         self._model = study.build_model()
+        self._noise = noise_of(config, len(self._indices))
 
     def get_properties(self, config: dict[str, Scalar]) -> dict[str, Scalar]:
         """Say which partition this client holds, so that a simulation can put its nodes into a repeatable order."""
@@ -45,11 +49,16 @@ class FedAvgClient(NumPyClient):
         """Train for ``local-epochs`` from ``parameters``; arrays are the state dict's, in its order."""
         load_arrays(self._model, parameters)
         training = self._train(int(config["server-round"]))
-        return dump_arrays(self._model), len(self._indices), {"train-loss": training.loss}
+        # The loss is computed from the records without noise: sent along, it would void what DP-SGD guarantees.
+        metrics: dict[str, Scalar] = {} if self._noise else {"train-loss": training.loss}
+        return dump_arrays(self._model), len(self._indices), metrics
 
     def _train(self, server_round: int, **options: Any) -> LocalTraining:
         data = self._study.data
-        return train_local(
+        train: Callable[..., LocalTraining] = train_local
+        if self._noise:
+            train = partial(train_private, noise=self._noise, clip=float(self._config["dp-clip"]))
+        return train(
             self._model,
             data.x_train[self._indices],
             data.y_train[self._indices],

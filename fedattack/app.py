@@ -46,6 +46,7 @@ class Setting:
     minimum: float | None = None
     maximum: float | None = None
     above: float | None = None
+    below: float | None = None
     internal: bool = False
 
     def parse(self, text: str) -> Value:
@@ -84,6 +85,7 @@ class Setting:
                 (self.minimum is not None and not value >= self.minimum, f"at least {self.minimum}"),
                 (self.maximum is not None and not value <= self.maximum, f"at most {self.maximum}"),
                 (self.above is not None and not value > self.above, f"more than {self.above}"),
+                (self.below is not None and not value < self.below, f"less than {self.below}"),
             ):
                 if bad:
                     raise ConfigError(f"{self.name} = {value}: expected {bound} ({self.help})")

@@ -7,6 +7,7 @@ only their part.
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets, write_knowledge
-from fedattack.audit.truth import NOBODY, write_truth
+from fedattack.audit.truth import NOBODY, Privacy, write_truth
 from fedattack.data import label_counts
-from fedattack.errors import FedAttackError
-from fedattack.learning import LocalSGD, pick_device
+from fedattack.errors import ConfigError, FedAttackError
+from fedattack.learning import LocalSGD, check_gradients, check_private_model, pick_device, privacy_spent
+from simulations.privacy import is_private, noise_of, sampling_of
 from simulations.study import TARGET_STREAM, Study, derive_seed, singles
 
 # Enough to know an accuracy to within a point, and quick to evaluate for every client and round.
 _EVALUATION_RECORDS = 2000
 
 
-def prepare(study: Study, *, training: LocalSGD, knowledge: Path, truth: Path) -> None:
+def prepare(study: Study, *, training: LocalSGD, knowledge: Path, truth: Path, privacy: Privacy | None = None) -> None:
     """Draw what is to be drawn of an attacker's knowledge, and write both folders.
 
     Parameters
@@ -35,9 +37,15 @@ def prepare(study: Study, *, training: LocalSGD, knowledge: Path, truth: Path) -
         How its clients train; an attacker who looks for a property knows that.
     knowledge, truth
         Folders to write.
+    privacy
+        What the training guarantees, if it is private.
     """
     model = ModelKnowledge(
-        spec=study.model_name, input_shape=study.data.input_shape, classes=study.data.classes, hidden=study.hidden
+        spec=study.model_name,
+        input_shape=study.data.input_shape,
+        classes=study.data.classes,
+        hidden=study.hidden,
+        dropout=study.dropout,
     )
     model.build()  # a model that does not fit the data is better refused now than after the training
     draw = np.random.default_rng(derive_seed(study.seed, TARGET_STREAM))
@@ -56,6 +64,7 @@ def prepare(study: Study, *, training: LocalSGD, knowledge: Path, truth: Path) -
         evaluation=(data.x_test[sample], data.y_test[sample]),
         targets=known.targets.fingerprint if known.targets is not None else "",
         data=data.fingerprint,
+        privacy=privacy,
         **holders,
     )
 
@@ -106,6 +115,41 @@ def _with_property(
     return known, {"positives": study.positives[order] if len(rows) else study.positives}
 
 
+def privacy_of(study: Study, config: Mapping[str, Any]) -> Privacy | None:
+    """Account for each client's DP-SGD; ``None`` without it.
+
+    Raises
+    ------
+    ConfigError
+        If noise and budget are both set, the budget cannot be met, or a property is looked for.
+    ModelError
+        If the model does not allow DP-SGD.
+    """
+    if not is_private(config):
+        return None
+    if study.client_property:
+        raise ConfigError(
+            f"property = {study.client_property!r} with DP-SGD: the attack's shadow updates do not model DP-SGD yet, "
+            "and its result would say too little; set dp-noise and dp-epsilon to 0, or leave the property out"
+        )
+    check_private_model(study.build_model())
+    rounds, delta = int(config["rounds"]), float(config["dp-delta"])
+    sizes = [len(part) for part in study.parts]
+    noise = [noise_of(config, size) for size in sizes]
+    spent = [
+        privacy_spent(sigma, sampling_of(config, size), rounds=rounds, delta=delta)
+        for sigma, size in zip(noise, sizes, strict=True)
+    ]
+    return Privacy(
+        clip=float(config["dp-clip"]),
+        delta=delta,
+        rounds=rounds,
+        noise=tuple(noise),
+        epsilon_round=tuple(item.epsilon_round for item in spent),
+        epsilon_run=tuple(item.epsilon_run for item in spent),
+    )
+
+
 def _check_secure_aggregation(study: Study, fraction: float) -> None:
     # Flower takes a second to import, and only this needs it.
     from strategies.secure_aggregation import plan_secure_aggregation
@@ -122,6 +166,8 @@ def main() -> None:
         for config in configs:
             pick_device(str(config["device"]))
             study = Study.of(config)
+            if study.framework == "fedsgd":
+                check_gradients(study.build_model())
             if config["secagg"]:
                 _check_secure_aggregation(study, float(config["fraction"]))
             prepare(
@@ -135,6 +181,7 @@ def main() -> None:
                 ),
                 knowledge=Path(config["knowledge"]),
                 truth=Path(config["truth"]),
+                privacy=privacy_of(study, config),
             )
     except FedAttackError as problem:
         print(problem, file=sys.stderr)

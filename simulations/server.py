@@ -1,57 +1,112 @@
 """The ServerApp of the reference system."""
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
 from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedattack.observe import ObservedStrategy
 from simulations.order import OrderedGrid
 from simulations.study import Study
+from strategies.fedsgd import observed_fedsgd
 from strategies.honest_but_curious import honest_but_curious
 from strategies.secure_aggregation import run_secure_aggregation
 
 # What an honest server knows of its own run; everything else in the run config is the clients' or the auditor's.
 _SERVER_FACTS = ("rounds", "fraction", "local-epochs", "batch-size", "lr", "momentum", "weight-decay")
 
+
+@dataclass(frozen=True)
+class Federation:
+    """One run as its server needs it; ``grid`` lists the nodes in an order that is the same in every run of a seed."""
+
+    grid: Grid
+    context: Context
+    study: Study
+    facts: Mapping[str, Any]
+    rounds: int
+    fraction: float
+    lr: float
+
+    def start(self, strategy: ObservedStrategy) -> None:
+        """Run a strategy that starts from the study's model."""
+        strategy.start(
+            self.grid,
+            ArrayRecord(self.study.build_model().state_dict()),
+            num_rounds=self.rounds,
+            train_config=ConfigRecord({"lr": self.lr}),
+        )
+
+
+def run_fedavg(run: Federation) -> None:
+    """Run FedAvg.
+
+    With ``secagg`` that is the real protocol. Without it, clients that may have a property are recorded as a
+    secure-aggregation server would have seen them: that is the view in which they are looked for.
+    """
+    config, study = run.context.run_config, run.study
+    if config["secagg"]:
+        run_secure_aggregation(
+            run.grid,
+            run.context,
+            str(config["record"]),
+            initial=study.initial_arrays(),
+            rounds=run.rounds,
+            fraction=run.fraction,
+            clients=study.clients,
+            seed=study.seed,
+            max_examples=study.max_examples,
+            config={"lr": run.lr},
+            facts=run.facts,
+        )
+        return
+    run.start(
+        honest_but_curious(
+            str(config["record"]),
+            fraction=run.fraction,
+            clients=study.clients,
+            seed=study.seed,
+            facts=run.facts,
+            view="aggregate" if study.client_property else "individual",
+        )
+    )
+
+
+def run_fedsgd(run: Federation) -> None:
+    """Run FedSGD."""
+    run.start(
+        observed_fedsgd(
+            str(run.context.run_config["record"]),
+            fraction=run.fraction,
+            clients=run.study.clients,
+            seed=run.study.seed,
+            lr=run.lr,
+            facts=run.facts,
+        )
+    )
+
+
+SERVERS: Mapping[str, Callable[[Federation], None]] = {"fedavg": run_fedavg, "fedsgd": run_fedsgd}
+"""How each framework of :data:`simulations.study.FRAMEWORKS` is run."""
+
 app = ServerApp()
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run FedAvg under observation.
-
-    With ``secagg`` that is the real protocol. Without it, clients that may have a property are recorded as a
-    secure-aggregation server would have seen them: that is the view in which they are looked for.
-    """
+    """Run the framework that the run config names, under observation."""
     config = context.run_config
     study = Study.of(config)
-    facts = {key: config[key] for key in _SERVER_FACTS} | {"model": study.model_name}
-    ordered = OrderedGrid(grid, study.clients)
-    rounds, fraction, lr = int(config["rounds"]), float(config["fraction"]), float(config["lr"])
-    if config["secagg"]:
-        run_secure_aggregation(
-            ordered,
-            context,
-            str(config["record"]),
-            initial=study.initial_arrays(),
-            rounds=rounds,
-            fraction=fraction,
-            clients=study.clients,
-            seed=study.seed,
-            max_examples=study.max_examples,
-            config={"lr": lr},
-            facts=facts,
+    SERVERS[study.framework](
+        Federation(
+            grid=OrderedGrid(grid, study.clients),
+            context=context,
+            study=study,
+            facts={key: config[key] for key in _SERVER_FACTS} | {"model": study.model_name},
+            rounds=int(config["rounds"]),
+            fraction=float(config["fraction"]),
+            lr=float(config["lr"]),
         )
-        return
-    strategy = honest_but_curious(
-        str(config["record"]),
-        fraction=fraction,
-        clients=study.clients,
-        seed=study.seed,
-        facts=facts,
-        view="aggregate" if study.client_property else "individual",
-    )
-    strategy.start(
-        ordered,
-        ArrayRecord(study.build_model().state_dict()),
-        num_rounds=rounds,
-        train_config=ConfigRecord({"lr": lr}),
     )

@@ -1,5 +1,6 @@
 """What a run config means: data, partition, model. Client, server and preparation agree because they all ask here."""
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,6 +28,17 @@ _RECORDS_STREAM = 4
 _CHOICE_STREAM = 5
 _POSITIVE_STREAM = 6
 _AUXILIARY_STREAM = 7
+
+# PROLIN's properties and SecAgg+ are about sums of FedAvg's models.
+_NO_SUMS: Mapping[str, Any] = {"property": "", "secagg": False}
+
+FRAMEWORKS: Mapping[str, Mapping[str, Any]] = {
+    "fedavg": {},
+    # one gradient over all records: there are no local steps to say anything about
+    "fedsgd": {**_NO_SUMS, "local-epochs": 1, "batch-size": 0, "momentum": 0.0},
+}
+"""Ways to learn together, and the settings that each leaves no choice of. clients.app and simulations.server have the
+clients and the server of each."""
 
 PROPERTIES = ("membership", "inversion", "ascent")
 """What clients may have in common that others lack: they hold a target record, invert their updates, or ascend the
@@ -79,8 +91,10 @@ class Study:
         For membership, how many target records positive clients hold; as many more are held by nobody.
     auxiliary
         With a property, how many records the attacker has; 0 for all that no client and no target uses.
-    model, hidden
-        Architecture; an empty name stands for the one that suits the data.
+    framework
+        One of :data:`FRAMEWORKS`.
+    model, hidden, dropout
+        Architecture; an empty name stands for the one that suits the data. See :func:`fedattack.learning.build_model`.
     seed
         Everything random in the run follows from it.
 
@@ -98,12 +112,14 @@ class Study:
     clients: int
     model: str
     hidden: int
+    dropout: float
     seed: int
     records_per_client: int
     client_property: str
     positive_share: float
     targets: int
     auxiliary: int
+    framework: str
 
     def __post_init__(self) -> None:
         if not self.client_property:
@@ -124,7 +140,22 @@ class Study:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Study":
-        """Read the study from a run config."""
+        """Read the study from a run config.
+
+        Raises
+        ------
+        ConfigError
+            If the framework is unknown or does not go with other settings.
+        """
+        framework = str(config["framework"])
+        if framework not in FRAMEWORKS:
+            raise ConfigError(f"framework = {framework!r}: expected one of {', '.join(FRAMEWORKS)}")
+        for key, wanted in FRAMEWORKS[framework].items():
+            if config[key] != wanted:
+                raise ConfigError(
+                    f"framework = {framework!r} needs {key} = {json.dumps(wanted)}, got {json.dumps(config[key])}; "
+                    "change it, or take framework fedavg"
+                )
         return cls(
             dataset=str(config["dataset"]),
             size=int(config["size"]),
@@ -134,12 +165,14 @@ class Study:
             clients=int(config["clients"]),
             model=str(config["model"]),
             hidden=int(config["hidden"]),
+            dropout=float(config["dropout"]),
             seed=int(config["seed"]),
             records_per_client=int(config["records-per-client"]),
             client_property=str(config["property"]),
             positive_share=float(config["positives"]),
             targets=int(config["targets"]),
             auxiliary=int(config["auxiliary"]),
+            framework=framework,
         )
 
     @property
@@ -266,6 +299,7 @@ class Study:
             input_shape=self.data.input_shape,
             classes=self.data.classes,
             hidden=self.hidden,
+            dropout=self.dropout,
             seed=derive_seed(self.seed, _MODEL_STREAM),
         )
 

@@ -9,13 +9,14 @@ import numpy as np
 
 from fedattack.attacks import Knowledge, ModelKnowledge, Targets, write_knowledge
 from fedattack.audit.truth import NOBODY, note_node, write_truth
-from fedattack.learning import LocalSGD, build_model, train_local
+from fedattack.learning import LocalSGD, build_model, full_gradient, gradient_step, train_local
 from fedattack.record import Exchange, RecordWriter, Reply
 
 CLIENTS = 4
 EACH = 30
 FEATURES = 30
 CLASSES = 10
+LR = 0.2
 MODEL = ModelKnowledge(spec="mlp", input_shape=(FEATURES,), classes=CLASSES, hidden=64)
 
 SMALL = ModelKnowledge(spec="mlp", input_shape=(12,), classes=4, hidden=8)
@@ -32,10 +33,12 @@ def write_run(
     epochs: int = 60,
     skip: tuple[tuple[int, int], ...] = (),
     close: bool = True,
+    protocol: str = "fedavg",
 ) -> Path:
     """Write record, knowledge and truth; ``epochs=0`` gives clients that learn nothing, so that nothing can leak.
 
-    ``skip`` lists (round, client) pairs that were not sampled.
+    ``skip`` lists (round, client) pairs that were not sampled. In the protocol fedsgd clients send their gradient,
+    whatever the epochs, or zeros where there are none.
     """
     draw = np.random.default_rng(seed)
     total = CLIENTS * EACH
@@ -43,7 +46,7 @@ def write_run(
     y = draw.integers(CLASSES, size=2 * total)
     parts = np.arange(total).reshape(CLIENTS, EACH)
     common = _state(build_model("mlp", input_shape=(FEATURES,), classes=CLASSES, hidden=64, seed=seed))
-    writer = RecordWriter(folder / "record" / part, seed=seed, facts={"lr": 0.2})
+    writer = RecordWriter(folder / "record" / part, seed=seed, facts={"lr": LR}, protocol=protocol)
     for number in range(1, rounds + 1):
         replies = []
         for client, rows in enumerate(parts):
@@ -51,14 +54,20 @@ def write_run(
                 continue
             model = MODEL.build()
             _load(model, common)
-            if epochs:
-                train_local(
-                    model, x[rows], y[rows], epochs=epochs, batch_size=10, lr=0.2, seed=seed + 10 * number + client
-                )
-            replies.append(Reply(f"node{client}", "ok", _state(model), EACH, {"train-loss": 0.1}))
-        writer.write(Exchange(number, common, replies, config={"lr": 0.2}, mean="message"))
-        common = {name: sum(reply.arrays[name] for reply in replies) / len(replies) for name in common}
-        common = {name: np.asarray(array, dtype=np.float32) for name, array in common.items()}
+            if protocol == "fedsgd":
+                gradient = full_gradient(model, x[rows], y[rows], seed=0).arrays
+                sent = gradient if epochs else {name: np.zeros_like(array) for name, array in gradient.items()}
+            else:
+                if epochs:
+                    train_local(
+                        model, x[rows], y[rows], epochs=epochs, batch_size=10, lr=LR, seed=seed + 10 * number + client
+                    )
+                sent = _state(model)
+            replies.append(Reply(f"node{client}", "ok", sent, EACH, {"train-loss": 0.1}))
+        writer.write(Exchange(number, common, replies, config={"lr": LR}, mean="message"))
+        mean = {name: sum(reply.arrays[name] for reply in replies) / len(replies) for name in common}
+        mean = {name: np.asarray(array, dtype=np.float32) for name, array in mean.items()}
+        common = gradient_step(common, mean, LR) if protocol == "fedsgd" else mean
     if close:
         writer.close(final=common)
     order = draw.permutation(2 * total)

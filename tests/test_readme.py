@@ -82,4 +82,4 @@ def test_code_blocks_run(code, tmp_path, monkeypatch):
 
 def test_links_lead_somewhere():
     for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert target.startswith("https://flower.ai") or (ROOT / target).exists(), target
+        assert target.startswith(("https://flower.ai", "https://opacus.ai")) or (ROOT / target).exists(), target

@@ -25,18 +25,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedattack.attacks.disaggregation import Array
 from fedattack.attacks.knowledge import ModelKnowledge, Targets
 from fedattack.attacks.many_features import FeatureDetector
 from fedattack.attacks.properties import Property
 from fedattack.errors import NeedsError
 from fedattack.learning import LocalSGD
+from fedattack.learning.importing import one_line
 from fedattack.learning.shadows import ShadowModel, mean_loss
 from fedattack.learning.torch_utils import to_tensor
 
 Mode = Literal["linear", "exact"]
 Part = Literal["train", "choose", "test"]
-Array = NDArray[np.float64]
-
 MODES: tuple[Mode, ...] = ("linear", "exact")
 
 # How the auxiliary records are divided. The paper trains on 80 % and takes the densities from the other 20 %; the part
@@ -199,17 +199,14 @@ def fit_detectors(setting: Setting, start: NDArray[Any], shares: Array, number: 
         setting.model.build(), setting.auxiliary.x[0], mean_loss(setting.model.loss), device=setting.device
     )
     common = to_tensor(start, dtype=torch.float32, device=setting.device)
-    kind = _Linear if setting.mode == "linear" else _Exact
-    shadows: _Shadows = kind(setting, shadow, common, number)
-    exact = (
-        _Exact(replace(setting, mode="exact"), shadow, common, number, count=_CHECKED)
-        if check and setting.mode == "linear"
-        else None
-    )
-    return [
-        _fit(shadows, question, space, shares, exact or (shadows if check else None), setting.features)
+    linear = setting.mode == "linear"
+    shadows: _Shadows = (_Linear if linear else _Exact)(setting, shadow, common, number)
+    checker = _Exact(setting, shadow, common, number, count=_CHECKED) if check and linear else None
+    found = [
+        _fit(shadows, question, space, shares, checker, setting.features)
         for question, space in enumerate(shadows.spaces())
     ]
+    return found if linear or not check else [replace(item, checked=item.accuracy) for item in found]
 
 
 def can_be_linear(model: ModelKnowledge, record: NDArray[np.float32]) -> bool:
@@ -321,15 +318,19 @@ class _Base:
         self, question: int, has: bool, part: Part, counts: Sequence[int], generator: np.random.Generator
     ) -> Iterator[NDArray[np.int64]]:
         """Draw (clients, size) record indices for each size of client."""
-        draw = self.setting.questions[question].draw
+        asked, rows = self.setting.questions[question], self.rows[part]
         for count, size in zip(counts, self.setting.sizes, strict=True):
             try:
-                yield draw(has, count, size, self.rows[part], generator)
+                drawn = asked.draw(has, count, size, rows, generator)
+                extra = len(asked.extra) if asked.extra is not None else 0
+                yield _checked_batches(drawn, (count, size), rows, len(self.x), extra)
             except NeedsError as cause:
                 raise NeedsError(
-                    f"property {self.setting.questions[question].name}: {cause} (of {len(self.x)} auxiliary records, "
-                    f"{len(self.rows[part])} are kept to {part} with)"
+                    f"property {asked.name}: {cause} (of {len(self.x)} auxiliary records, {len(rows)} are kept to "
+                    f"{part} with)"
                 ) from None
+            except Exception as cause:  # the user's code may raise anything
+                raise NeedsError(f"property {asked.name}: drawing batches failed ({one_line(cause)})") from cause
 
     def records(self, question: int, batches: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Look the records (clients, size, *shape) and labels of ``batches`` up."""
@@ -340,6 +341,22 @@ class _Base:
             y = torch.cat([y, to_tensor(extra.y)])
         index = torch.as_tensor(batches)
         return x[index], y[index]
+
+
+def _checked_batches(
+    drawn: object, shape: tuple[int, int], rows: NDArray[np.int64], auxiliary: int, extra: int
+) -> NDArray[np.int64]:
+    """Check what a recipe drew: records beside ``rows`` may be those that the detector is fitted on."""
+    batches = np.asarray(drawn)
+    if batches.shape != shape or batches.dtype.kind not in "iu":
+        raise NeedsError(
+            f"batches must be record indices of shape {shape}, (clients, records each); got {batches.dtype} of shape "
+            f"{batches.shape}"
+        )
+    strange = np.setdiff1d(batches, np.concatenate([rows, auxiliary + np.arange(extra)]))
+    if len(strange):
+        raise NeedsError(f"batches must be drawn from the rows given and from extra; got record {strange[0]}")
+    return batches.astype(np.int64)
 
 
 class _Exact(_Base):

@@ -62,14 +62,14 @@ def baseline_votes(A: Array, products: Array, offsets: Array) -> Array:
     products
         (rounds, rounds): ⟨weights of round r's detector, sum of updates of round q⟩.
     offsets
-        (rounds,): constants of the detectors.
+        (rounds, clients): constants of the detectors, less what a client's feature is compared with.
 
     Returns
     -------
     ndarray
         (clients,), in 0 … 1.
     """
-    features = np.linalg.pinv(A) @ products.T + offsets
+    features = np.linalg.pinv(A) @ products.T + offsets.T
     return np.asarray((features > 0).mean(axis=1) if len(A) else np.zeros(A.shape[1]))
 
 

@@ -27,7 +27,7 @@ class ModelKnowledge:
     ----------
     spec
         A model of :data:`fedattack.learning.MODELS` or an import path ``module:function``.
-    input_shape, classes, hidden
+    input_shape, classes, hidden, dropout
         As for :func:`fedattack.learning.build_model`.
     loss
         A loss of :data:`fedattack.learning.LOSSES` or an import path.
@@ -38,10 +38,13 @@ class ModelKnowledge:
     classes: int
     hidden: int = 128
     loss: str = "cross-entropy"
+    dropout: float = 0.0
 
     def build(self) -> nn.Module:
         """Build the architecture; its parameters are arbitrary."""
-        return build_model(self.spec, input_shape=self.input_shape, classes=self.classes, hidden=self.hidden)
+        return build_model(
+            self.spec, input_shape=self.input_shape, classes=self.classes, hidden=self.hidden, dropout=self.dropout
+        )
 
 
 @dataclass(frozen=True)
@@ -155,6 +158,7 @@ def _read_model(value: Mapping[str, Any]) -> ModelKnowledge:
         classes=int(value["classes"]),
         hidden=int(value["hidden"]),
         loss=str(value["loss"]),
+        dropout=float(value.get("dropout", ModelKnowledge.dropout)),
     )
 
 

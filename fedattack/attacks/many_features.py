@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import multivariate_normal
 from torch import Tensor
 
 from fedattack.attacks.disaggregation import Array, least_squares, weighted_ridge
@@ -70,6 +69,9 @@ class FeatureDetector:
 
     def output_of(self, features: Array) -> Array:
         """Return h_r (…,) of features (…, t): log odds of the property."""
+        # takes seconds to import, in every worker, and with one feature nobody needs it
+        from scipy.stats import multivariate_normal
+
         plus = multivariate_normal(self.plus_mean, self.plus_covariance).logpdf(features)
         minus = multivariate_normal(self.minus_mean, self.minus_covariance).logpdf(features)
         return np.asarray(plus - minus)

@@ -178,24 +178,20 @@ class Prolin(Attack):
                 f"detectors of {len(silent)} rounds see no difference and say nothing: {', '.join(map(str, silent))}"
             )
         per_question = {
-            name: np.array([[getattr(row[question], name) for row in found] for question in range(len(properties))])
-            for name in ("plus_mean", "plus_sd", "minus_mean", "minus_sd", "accuracy", "checked")
+            name: np.array([[getattr(item, name) for item in detectors] for detectors in zip(*found, strict=True)])
+            for name in ("plus_mean", "plus_sd", "minus_mean", "minus_sd", "accuracy", *_SHOWN)
         }
+        checked = [[item.checked for item in detectors] for detectors in zip(*found, strict=True)]
         return Scores(
             attack=self.name,
             arrays=per_question
-            | {"checked": per_question["checked"].astype(np.float64)}
+            | {name: per_question[name][:, shown] for name in _SHOWN}
+            | {"checked": np.array(checked, dtype=np.float64)}
             | {name: np.stack([item[name] for item in decided]) for name in ("posterior", *_LIMITS)}
             | {name: np.stack([item[name] for item in decided], axis=1) for name in ("decisions", "scores")}
             | {
                 "overlap": np.stack([1 - item.v for item in evidence]),
                 "sums": np.stack([item.G for item in evidence]),
-                "plus_sample": np.array([[row.plus_sample for row in item] for item in zip(*found, strict=True)])[
-                    :, shown
-                ],
-                "minus_sample": np.array([[row.minus_sample for row in item] for item in zip(*found, strict=True)])[
-                    :, shown
-                ],
                 "participation": sums.A,
             },
             facts={
@@ -227,6 +223,7 @@ class Prolin(Attack):
 
 
 _LIMITS = ("posterior_low", "posterior_high")
+_SHOWN = ("plus_sample", "minus_sample")
 
 
 def _detect(
@@ -338,13 +335,19 @@ def _decide(
 def _by_one_feature(
     evidence: _Evidence, A: Array, G: Array, v: Array, window: int, seen: NDArray[np.int64]
 ) -> dict[str, tuple[Array, NDArray[np.bool_]]]:
+    densities = evidence.densities.of(window, seen)
     # regressions with equal weights must not take the silence of a detector for an answer
-    loud = (evidence.densities.plus_sd[:window] > _SILENCE).all(axis=1)
-    expected, ordinary = weighted_ridge(A, G, v), least_squares(A[loud], G[loud])
-    joint = Joint(A, G, v, evidence.densities.of(window, seen), expected)
+    loud = (densities.plus_sd > _SILENCE).all(axis=1)
+    # The detector's threshold lies between the means of all sizes together. A client's own lies between those of its
+    # size, and that is what its features are compared with.
+    middle = (densities.plus_mean + densities.minus_mean) / 2
+    above = G - (A * middle).sum(axis=1)
+    expected, ordinary = weighted_ridge(A, above, v), least_squares(A[loud], above[loud])
+    usual = np.average(middle, axis=0, weights=A > 0)
+    joint = Joint(A, G, v, densities, expected + usual)
     tau, _ = joint.solve(expected > 0)
     products = evidence.products[:window, :window][np.ix_(loud, loud)]
-    votes = baseline_votes(A[loud], products, evidence.offsets[:window][loud])
+    votes = baseline_votes(A[loud], products, evidence.offsets[:window, None][loud] - middle[loud])
     return {
         "PROLIN": (joint.gains(tau), tau),
         "REG": (expected, expected > 0),

@@ -5,18 +5,17 @@ local model has the smallest loss on a target record is the most likely source (
 over all clients is softmax_k(−ℓ_k/γ + log λ_k).
 """
 
-from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from fedattack.attacks.base import Attack, Needs, Progress, Scores
 from fedattack.attacks.knowledge import Knowledge
-from fedattack.errors import ModelError, NeedsError
-from fedattack.learning import check_parameters, losses_of_models, per_record_loss, pick_device
-from fedattack.record import Observation, Record, Round
+from fedattack.attacks.local_models import REBUILD, local_models
+from fedattack.errors import NeedsError
+from fedattack.learning import losses_of_models, per_record_loss, pick_device
+from fedattack.record import Record
 
 
 class SourceInference(Attack):
@@ -33,7 +32,7 @@ class SourceInference(Attack):
     name: ClassVar[str] = "sia"
     title: ClassVar[str] = "Source inference"
     paper: ClassVar[str] = "Hu et al. 2023, Source inference attacks, Sections 3.2 to 3.4"
-    needs: ClassVar[Needs] = Needs(views=("individual",), protocols=("fedavg",), knowledge=("model", "targets"))
+    needs: ClassVar[Needs] = Needs(views=("individual",), protocols=tuple(REBUILD), knowledge=("model", "targets"))
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
         "target records with their labels, known to be somebody's training data but not whose",
@@ -44,18 +43,17 @@ class SourceInference(Attack):
             raise AssertionError("checked by run")
         targets = knowledge.targets
         model = knowledge.model.build()
-        check_parameters(model, {parameter.name: parameter.shape for parameter in record.parameters})
         loss = per_record_loss(knowledge.model.loss)
         place = pick_device(device)
         position = {node: index for index, node in enumerate(record.nodes)}
         losses: list[NDArray[np.float64]] = []
         rounds: list[int] = []
         notes: list[str] = []
+        models_of = local_models(record, knowledge, seed=seed, device=place, notes=notes)
         counts = np.ones(len(position))
         for done, item in enumerate(record):
             single = np.full((len(targets), len(position)), np.nan)
-            for seen, state in _usable(item, model, notes):
-                # One client at a time: a record of many rounds and clients is never held in memory.
+            for seen, state in models_of(item):
                 ours = losses_of_models(model, [state], targets.x, targets.y, loss, device=place)[0].numpy()
                 single[:, position[seen.node]] = ours
                 counts[position[seen.node]] = seen.num_examples or 1
@@ -67,12 +65,13 @@ class SourceInference(Attack):
             progress(done + 1, len(record))
         if not losses:
             raise NeedsError(f"attack {self.name} needs at least one usable reply, and {record.path} holds none")
-        combined = combine_rounds(np.stack(losses))
+        stacked = np.stack(losses)
+        combined = combine_rounds(stacked)
         prior = counts / counts.sum() if knowledge.prior == "examples" else np.full(len(position), 1 / len(position))
         return Scores(
             attack=self.name,
             arrays={
-                "losses": np.stack(losses),
+                "losses": stacked,
                 "combined": combined,
                 "log_prior": np.log(prior),
                 "decisions": _decide(combined, np.random.default_rng(seed)),
@@ -114,8 +113,54 @@ def combine_rounds(losses: NDArray[np.float64]) -> NDArray[np.float64]:
         seen = ~np.isnan(single)
         total[seen] += np.expm1(-single[seen])
         rounds_seen += seen
-    with np.errstate(invalid="ignore"):
-        return np.asarray(np.where(rounds_seen > 0, total / rounds_seen, np.nan))
+    return _mean(total, rounds_seen)
+
+
+def combine_likelihoods(losses: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Combine the rounds' losses into one log likelihood per target and client: Theorem 2's exponents over rounds.
+
+    In the theorem a client's loss counts against that of models which have not learned the target, for which the paper
+    takes the other clients of the round: ℓ_pτ − ℓ_k. The score is its mean over the rounds in which the client was
+    seen. Where all clients are seen in all rounds, ℓ_pτ is the same for all of them and left out, which keeps the
+    digits of tiny losses; otherwise it makes an early round, when nobody has learned much, comparable with a late one.
+    ℓ_pτ is the median over the round's clients and not their mean, which one diverging model would decide.
+
+    Parameters
+    ----------
+    losses
+        (rounds, targets, clients), NaN where a client was not seen.
+
+    Returns
+    -------
+    ndarray
+        (targets, clients); −∞ where a loss was infinite, NaN for clients never seen.
+    """
+    total = np.zeros(losses.shape[1:])
+    typical = np.zeros(losses.shape[1:])
+    rounds_seen = np.zeros(losses.shape[1:])
+    for single in losses:
+        there = ~np.isnan(single).all(axis=0)
+        seen = ~np.isnan(single)
+        total[seen] -= single[seen]
+        typical += np.where(seen, _median(single[:, there])[:, None], 0.0)
+        rounds_seen += seen
+    others = _mean(typical, rounds_seen)
+    # Against the largest rather than against zero: where all clients have the same rounds, nothing is added.
+    return _mean(total, rounds_seen) + (others - np.fmax.reduce(others, axis=1, keepdims=True))
+
+
+def _mean(total: NDArray[np.float64], count: NDArray[np.float64]) -> NDArray[np.float64]:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.where(count > 0, total / count, np.nan))
+
+
+def _median(losses: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Median of each row's finite losses; zero where there is none."""
+    ordered = np.sort(np.where(np.isfinite(losses), losses, np.nan), axis=1)
+    count = np.isfinite(ordered).sum(axis=1)
+    middle = np.stack([(count - 1) // 2, count // 2], axis=1).clip(0)
+    picked = np.take_along_axis(ordered, middle, axis=1) if ordered.shape[1] else np.zeros((len(losses), 2))
+    return np.where(count > 0, (picked / 2).sum(axis=1), 0.0)
 
 
 def posterior(combined: NDArray[np.float64], log_prior: NDArray[np.float64], gamma: float = 1.0) -> NDArray[np.float64]:
@@ -129,20 +174,6 @@ def posterior(combined: NDArray[np.float64], log_prior: NDArray[np.float64], gam
     logits = logits - logits.max(axis=1, keepdims=True)
     weights = np.exp(logits)
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
-
-
-def _usable(item: Round, model: nn.Module, notes: list[str]) -> Iterator[tuple[Observation, dict[str, NDArray[Any]]]]:
-    """Load the replies that fit the model, one at a time and each once."""
-    for seen in item.observations:
-        if seen.status != "ok" or seen.arrays is None:
-            continue
-        state = dict(seen.arrays)
-        try:
-            check_parameters(model, {name: array.shape for name, array in state.items()})
-        except ModelError as cause:
-            notes.append(f"round {item.number}, client {seen.node} left out: {cause}")
-            continue
-        yield seen, state
 
 
 def _decide(scores: NDArray[np.float64], generator: np.random.Generator) -> NDArray[np.int64]:

@@ -4,13 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from fedattack.attacks import Knowledge
+from fedattack.attacks.local_models import LocalModels, local_models
 from fedattack.audit.truth import NOBODY, Truth
-from fedattack.errors import RecordError
+from fedattack.errors import NeedsError, RecordError
 from fedattack.learning import accuracy_of_models, pick_device
 from fedattack.record import Record, Round
-from fedattack.record.format import Arrays
+from fedattack.record.format import MODEL_PROTOCOLS, Arrays
 
 # Overfitting needs every client's model, so it is measured at a few rounds and on fewer records than the accuracy.
 _OVERFITTING_ROUNDS = 5
@@ -24,10 +26,12 @@ class Quality:
     Attributes
     ----------
     rounds, accuracy
-        Accuracy of the common model after each round on records that no client holds.
+        Accuracy of the common model after each round on records that no client holds; empty where the protocol has no
+        common model.
     overfitting_rounds, overfitting
-        Mean over clients of |accuracy on own targets − accuracy on records that no client holds| of the local models:
-        the overfitting level of Hu et al. 2023, Section 4.6.
+        Mean over clients of |accuracy on own targets − accuracy on records that no client holds| of the local models,
+        as :func:`fedattack.attacks.local_models.local_models` rebuilds them: the overfitting level of Hu et al. 2023,
+        Section 4.6. Empty where they cannot be rebuilt.
     """
 
     rounds: list[int]
@@ -55,31 +59,42 @@ def measure_quality(
         return Quality([], [], [], [])
     model, place, (x, y) = knowledge.model.build(), pick_device(device), truth.evaluation
     targets = knowledge.targets
+    models_of = _local_models(record, knowledge, place)
     steps = np.unique(np.linspace(0, len(record) - 1, _OVERFITTING_ROUNDS).round().astype(int)).tolist()
     accuracy: list[float | None] = []
     overfitting: list[float | None] = []
     for position, item in enumerate(record):
-        after = _after(item)
-        accuracy.append(None if after is None else float(accuracy_of_models(model, [after], x, y, device=place)[0]))
-        if position in steps and targets is not None and record.view == "individual":
+        if record.protocol in MODEL_PROTOCOLS:
+            after = _after(item)
+            accuracy.append(None if after is None else float(accuracy_of_models(model, [after], x, y, device=place)[0]))
+        if position in steps and targets is not None and models_of is not None:
             gaps = []
-            for seen in item.observations:
+            for seen, state in models_of(item):
                 own = np.flatnonzero(truth.owners == truth.nodes.get(seen.node, "?"))
-                if seen.status != "ok" or seen.arrays is None or not len(own):
+                if not len(own):
                     continue
-                # A client whose reply has another shape is named in the attack's notes.
-                if {n: a.shape for n, a in seen.arrays.items()} != {p.name: p.shape for p in record.parameters}:
-                    continue
-                state = [seen.arrays]
-                held = accuracy_of_models(model, state, targets.x[own], targets.y[own], device=place)
+                held = accuracy_of_models(model, [state], targets.x[own], targets.y[own], device=place)
                 unheld = accuracy_of_models(
-                    model, state, x[:_OVERFITTING_RECORDS], y[:_OVERFITTING_RECORDS], device=place
+                    model, [state], x[:_OVERFITTING_RECORDS], y[:_OVERFITTING_RECORDS], device=place
                 )
                 gaps.append(abs(float(held[0]) - float(unheld[0])))
             overfitting.append(float(np.mean(gaps)) if gaps else None)
         progress(position + 1, len(record))
     numbers = [item.number for item in record]
-    return Quality(numbers, accuracy, [numbers[step] for step in steps][: len(overfitting)], overfitting)
+    return Quality(
+        numbers[: len(accuracy)], accuracy, [numbers[step] for step in steps][: len(overfitting)], overfitting
+    )
+
+
+def _local_models(record: Record, knowledge: Knowledge, device: torch.device) -> LocalModels | None:
+    """Rebuild the clients' models, if the record shows single clients and says what it takes."""
+    if record.view != "individual":
+        return None
+    try:
+        # A client whose reply cannot be used is named in the attack's notes.
+        return local_models(record, knowledge, seed=record.seed or 0, device=device, notes=[])
+    except NeedsError:
+        return None
 
 
 def training_accuracy(record: Record, knowledge: Knowledge, truth: Truth, *, device: str = "auto") -> float | None:
@@ -88,15 +103,11 @@ def training_accuracy(record: Record, knowledge: Knowledge, truth: Truth, *, dev
     None if there is no such model or record. Targets are drawn from the training records, as many from each client.
     """
     targets, held = knowledge.targets, np.flatnonzero(truth.owners != NOBODY)
-    after = _after(record.rounds[-1]) if len(record) else None
+    there = len(record) and record.protocol in MODEL_PROTOCOLS
+    after = _after(record.rounds[-1]) if there else None
     if after is None or knowledge.model is None or targets is None or not len(held):
         return None
-    model = knowledge.model.build()
-    if {name: tuple(value.shape) for name, value in model.state_dict().items()} != {
-        n: a.shape for n, a in after.items()
-    }:
-        return None  # clients of several architectures have no model in common
-    place = pick_device(device)
+    model, place = knowledge.model.build(), pick_device(device)
     return float(accuracy_of_models(model, [after], targets.x[held], targets.y[held], device=place)[0])
 
 

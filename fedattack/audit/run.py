@@ -3,9 +3,10 @@
 import hashlib
 import importlib.metadata
 import json
+import math
 import platform
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,26 +16,47 @@ from fedattack.audit.finding import NOT_APPLICABLE, Finding
 from fedattack.audit.property import PropertyCase, judge_property
 from fedattack.audit.quality import Quality, measure_quality, training_accuracy
 from fedattack.audit.source import SourceCase, judge_source
-from fedattack.audit.truth import HOLDINGS, Truth, read_truth
+from fedattack.audit.truth import HOLDINGS, Privacy, Truth, read_truth
 from fedattack.errors import DataError
 from fedattack.files import write_json
 from fedattack.folder import Part, find_parts, read_study
 from fedattack.record import Record
+from fedattack.record.format import Protocol
 
 FINDINGS = "findings.json"
 RUN = "run.json"
 
-_PACKAGES = ("fedattack", "flwr", "torch", "numpy", "scikit-learn", "ray", "safetensors")
+_PACKAGES = ("fedattack", "flwr", "torch", "numpy", "scikit-learn", "opacus", "ray", "safetensors")
+
+# What a client sends beside its example count and its metrics.
+_REPLIES: Mapping[Protocol, str] = {
+    "fedavg": "its model",
+    "fedsgd": "the average gradient over its records",
+    "fedmd": "its predictions on the public records",
+}
 
 _VIEWS = {
     "individual": (
-        "every client's reply by itself: its model, its example count, its metrics",
+        "every client's reply by itself: {reply}, its example count, its metrics",
         "the clients' records, and what a client computes before it replies",
     ),
     "aggregate": (
         "sums of the clients' replies, who took part, and what secure aggregation lets through in plaintext",
         "any single client's model or update",
     ),
+}
+
+# What ε speaks of; its numbers come from the truth.
+_PRIVACY = {
+    "mechanism": "DP-SGD in local training: the gradient of each record is clipped to norm C, and Gaussian noise of "
+    "standard deviation σ·C is added to their sum in every step",
+    "unit": "one record of one client, there or not, towards a server that sees all that the client sends; how many "
+    "records a client has counts as known",
+    "not_protected": "what many records of a client have in common, such as its mix of classes, from which an owner "
+    "can be guessed as well",
+    "accountant": "Rényi orders (Opacus): an upper bound",
+    "assumes": "that the server learns neither which records a step was computed on (Poisson sampling) nor the seed of "
+    "the noise, which in a simulation follows from the run's own",
 }
 
 _NOTES = {
@@ -115,6 +137,9 @@ def audit_folder(folder: Path, *, device: str = "auto", progress: Progress | Non
     }
     if len(quality) == len(records):
         run |= _curves(records, quality, trained)
+    private = [truth.privacy for truth in truths if truth is not None and truth.privacy is not None]
+    if len(private) == len(records):
+        run["privacy"] = _privacy(private)
     if truths[0] is not None:
         run["holdings"] = {
             "clients": list(truths[0].clients),
@@ -231,7 +256,28 @@ def _threat_model(record: Record, attacks: Sequence[Attack], knowledge: Knowledg
     knows = list(dict.fromkeys(item for attack in attacks for item in attack.knows))
     if knowledge.prior == "examples":
         knows.append("that a client with more examples is a likelier source, from the counts sent in plaintext")
+    sees = sees.format(reply=_REPLIES[record.protocol])
     return {"server": record.server, "view": record.view, "sees": sees, "does_not_see": hidden, "knows": knows}
+
+
+def _privacy(of_parts: Sequence[Privacy]) -> dict[str, Any]:
+    """Give the extremes over all clients and seeds; ``None`` stands for no guarantee."""
+
+    def ends(values: Iterable[float]) -> dict[str, float | None]:
+        found = sorted(values)
+        return {name: end if math.isfinite(end) else None for name, end in (("low", found[0]), ("high", found[-1]))}
+
+    one = of_parts[0]
+    return {
+        **_PRIVACY,
+        "clip": one.clip,
+        "delta": one.delta,
+        "rounds": one.rounds,
+        **{
+            name: ends(value for part in of_parts for value in getattr(part, name))
+            for name in ("noise", "epsilon_round", "epsilon_run")
+        },
+    }
 
 
 def _observed(records: Sequence[Record]) -> dict[str, Any]:

@@ -7,14 +7,14 @@ tie for the best score, so that ties count neither for nor against the attack wh
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
 from fedattack.attacks import Scores
-from fedattack.attacks.sia import SourceInference, combine_rounds, posterior
+from fedattack.attacks.sia import SourceInference, combine_likelihoods, combine_rounds, posterior
 from fedattack.audit.finding import Finding, Null, verdict
 from fedattack.audit.intervals import rate_interval
 from fedattack.audit.truth import NOBODY, Truth
@@ -24,9 +24,14 @@ _LEVEL = 0.95
 _BINS = 10
 _MOST_EXPOSED = 10
 
+# Kinds of targets beside those of the main measure.
+_SEVERAL = "several clients hold"
+_NEVER = "a client holds that was never seen"
+
 # Streams of a seed's random numbers, apart from each other.
 _DEALING = 1
 _FOLDS = 2
+_DEALING_SHARED = 3
 
 
 @dataclass(frozen=True)
@@ -41,11 +46,24 @@ class SourceCase:
         What :class:`fedattack.attacks.sia.SourceInference` found.
     truth
         Who holds what.
+
+    Raises
+    ------
+    DataError
+        If the truth speaks of another number of targets than the scores.
     """
 
     seed: int
     scores: Scores
     truth: Truth
+
+    def __post_init__(self) -> None:
+        scored, owned = self.scores.arrays["losses"].shape[1], len(self.truth.owners)
+        if scored != owned:
+            raise DataError(
+                f"seed {self.seed}: the truth names owners of {owned} targets, the scores are of {scored}; write the "
+                "truth with one entry for each target"
+            )
 
     @cached_property
     def _names(self) -> list[str]:
@@ -71,12 +89,19 @@ class SourceCase:
     def losses(self) -> NDArray[np.float64]:
         """(rounds, targets, clients): the scores' losses, a client's several nodes put together."""
         losses = self.scores.arrays["losses"]
+        if len(self.clients) == len(self._names):
+            return losses
         return np.stack([self._by_client(losses[..., self._columns(name)]) for name in self.clients], axis=-1)
 
     @cached_property
     def combined(self) -> NDArray[np.float64]:
         """(targets, clients): scores over all rounds, as the attack combines them."""
         return combine_rounds(self.losses)
+
+    @cached_property
+    def likelihood(self) -> NDArray[np.float64]:
+        """(targets, clients): log likelihoods over all rounds."""
+        return combine_likelihoods(self.losses)
 
     @cached_property
     def log_prior(self) -> NDArray[np.float64]:
@@ -98,20 +123,52 @@ class SourceCase:
         """(targets,): the targets' labels."""
         return np.asarray(self.scores.arrays["labels"])
 
-    @property
+    @cached_property
     def sizes(self) -> NDArray[np.int64]:
         """(clients,): how many training records each client holds."""
         held = dict(zip(self.truth.clients, self.truth.counts.sum(axis=1), strict=True))
         return np.array([held.get(name, 0) for name in self.clients], dtype=np.int64)
 
-    @property
+    @cached_property
     def owner(self) -> NDArray[np.int64]:
-        """(targets,): index of the owner among :attr:`clients`; −1 for null targets and owners never sampled."""
-        never = self.never_seen
-        place = {name: index for index, name in enumerate(self.clients) if not never[index]}
+        """(targets,): index of the sole owner among :attr:`clients`; −1 without one, or if it was never seen."""
+        place = self._places
         return np.array([place.get(name, -1) for name in self.truth.owners.tolist()], dtype=np.int64)
 
     @property
+    def sole(self) -> "_Held":
+        """The targets with one owner, if it was ever seen."""
+        rows = np.flatnonzero(self.owner >= 0)
+        return _Held(rows, self.owner[rows, None] == np.arange(len(self.clients)))
+
+    @property
+    def shared(self) -> "_Held":
+        """The targets that several clients hold, of which one was ever seen at least."""
+        place = self._places
+        held = {row: [place[name] for name in names if name in place] for row, names in self.truth.shared.items()}
+        rows = np.array([row for row, owners in held.items() if owners], dtype=np.int64)
+        by = np.zeros((len(rows), len(self.clients)), dtype=np.bool_)
+        for line, row in zip(by, rows.tolist(), strict=True):
+            line[held[row]] = True
+        return _Held(rows, by)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many targets there are of each kind."""
+        sole, nobody, shared = int((self.owner >= 0).sum()), int(self.null.sum()), len(self.truth.shared)
+        return {
+            "one client holds": sole,
+            "nobody holds": nobody,
+            _SEVERAL: shared,
+            _NEVER: len(self.owner) - sole - nobody - shared,
+        }
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        never = self.never_seen
+        return {name: index for index, name in enumerate(self.clients) if not never[index]}
+
+    @cached_property
     def never_seen(self) -> NDArray[np.bool_]:
         """(clients,): whether the attack never got a usable model of a client."""
         return np.asarray(np.isnan(self.combined).all(axis=0))
@@ -121,10 +178,11 @@ class SourceCase:
         """(targets,): whether no client holds the target."""
         return np.asarray(self.truth.owners == NOBODY)
 
-    def dealt(self) -> NDArray[np.int64]:
-        """Deal the null targets out as if they were somebody's, as evenly as the real ones; (null targets,)."""
-        draw = np.random.default_rng((self.seed, _DEALING))
-        return np.resize(draw.permutation(self.owner[self.owner >= 0]), int(self.null.sum()))
+    def dealt(self, held: "_Held", stream: int) -> "_Held":
+        """Deal the null targets out as if they were held as those of ``held`` are, and as evenly."""
+        draw = np.random.default_rng((self.seed, stream))
+        rows = np.flatnonzero(self.null) if len(held.rows) else held.rows
+        return _Held(rows, held.by[np.resize(draw.permutation(len(held.by)), len(rows))])
 
     def label_shares(self) -> NDArray[np.float64]:
         """(null targets, clients): shares of a label's records by client, of those seen; zero if none of them holds it.
@@ -139,6 +197,58 @@ class SourceCase:
         counts[self.never_seen] = 0
         totals = counts.sum(axis=0)
         return np.asarray((counts / np.maximum(totals, 1)).T[labels])
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Some targets, and who holds each.
+
+    Attributes
+    ----------
+    rows
+        (n,): indices of the targets.
+    by
+        (n, clients): who holds them.
+    """
+
+    rows: NDArray[np.int64]
+    by: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class _Tally:
+    """What one seed's scores come to; targets of which no owner was seen are left out: that is no wrong answer.
+
+    Attributes
+    ----------
+    hits
+        Credit for naming an owner, for each target that counts.
+    chance, largest
+        What guessing, and naming the largest client, would have got; sums over the same targets.
+    null
+        Credits for the null targets as dealt.
+    """
+
+    hits: NDArray[np.float64]
+    chance: float
+    largest: float
+    null: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, scores: NDArray[np.float64], held: _Held, dealt: _Held, sizes: NDArray[np.int64]) -> "_Tally":
+        """Count the scores (targets, clients) of ``held`` and of the null targets ``dealt`` like them."""
+        by_size = np.where(np.isnan(scores).all(axis=0), np.nan, sizes.astype(float))
+        single = scores[held.rows]
+        seen = ~np.isnan(single)
+        counted = (seen & held.by).any(axis=1)
+        guess = (seen & held.by).sum(axis=1) / np.maximum(seen.sum(axis=1), 1)
+        largest = np.where(held.by, np.nan_to_num(credits_of(by_size[None])), 0.0).sum(axis=1)
+        return cls(
+            hits=_credit(single, held.by),
+            chance=float(guess[counted].sum()),
+            largest=float(largest[counted].sum()),
+            null=_credit(scores[dealt.rows], dealt.by),
+        )
 
 
 def credits_of(scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -166,10 +276,11 @@ def judge_source(cases: Sequence[SourceCase], *, setting: dict[str, Any], proven
     Returns
     -------
     list of Finding
-        ``asr``, all rounds combined, the headline that is fixed in advance; ``asr-last-round``; ``asr-best-round``,
-        the paper's number, selected after the fact; ``asr-worst-client``, likewise; ``asr-beyond-labels``, what is
-        left when the same attack's success on records that nobody holds, but that fit the clients' labels as well, is
-        taken away.
+        ``asr``, all rounds combined, the headline that is fixed in advance; ``asr-likelihood``, the rounds combined
+        in the other way; ``asr-last-round``; ``asr-best-round``, the paper's number, selected after the fact;
+        ``asr-worst-client``, likewise; ``asr-beyond-labels``, what is left when the same attack's success on records
+        that nobody holds, but that fit the clients' labels as well, is taken away; and, where there are such targets,
+        ``asr-shared``, naming one of several owners. All others are about targets with one owner.
     """
     return _Judge(cases, setting, provenance).findings()
 
@@ -186,48 +297,106 @@ class _Judge:
             "setting": setting,
             "provenance": provenance,
         }
+        self.sole = [(case.sole, case.dealt(case.sole, _DEALING)) for case in cases]
         self.combined = [credits_of(case.combined) for case in cases]
-        self.rounds = [[credits_of(-losses) for losses in case.losses] for case in cases]
-        self.members = [case.owner >= 0 for case in cases]
+        # A round's scores are counted and let go: the rounds of many clients are too large to be held twice.
+        self.rounds = [
+            [_Tally.of(-losses, *held, case.sizes) for losses in case.losses]
+            for case, held in zip(cases, self.sole, strict=True)
+        ]
+        self.all_rounds = self._tallies([case.combined for case in cases], self.sole)
+        self.counts = {kind: sum(case.counts[kind] for case in cases) for kind in cases[0].counts}
 
     def findings(self) -> list[Finding]:
         last = [rounds[-1] for rounds in self.rounds]
-        curve = self._per_round()
+        likely = self._tallies([case.likelihood for case in self.cases], self.sole)
+        choices = max(len(rounds) for rounds in self.rounds)
+        best = [max(rounds, key=_rate_of) for rounds in self.rounds]
+        ways = (
+            ("last round alone", last, 1),
+            (f"best of {choices} rounds, known only afterwards", best, choices),
+            ("all rounds: mean probability", self.all_rounds, 1),
+            ("all rounds: likelihood", likely, 1),
+        )
         clients = self._per_client()
+        series = {
+            "per_round": self._per_round(),
+            "combining": [
+                {"way": way, **rate} for way, tallies, count in ways if (rate := _pooled(tallies, count)) is not None
+            ],
+            "per_client": clients,
+            "reliability": self._reliability(),
+            "most_exposed": self._most_exposed(),
+            "targets": self.counts,
+        }
         findings = [
             self._rate(
                 "asr",
                 "Owner named, all rounds combined",
-                self.combined,
+                self.all_rounds,
                 headline=True,
-                series={
-                    "per_round": curve,
-                    "per_client": clients,
-                    "reliability": self._reliability(),
-                    "most_exposed": self._most_exposed(),
-                },
+                reason=self._left_out(),
+                series=series,
             ),
+            self._rate("asr-likelihood", "Owner named, all rounds combined as likelihoods", likely),
             self._rate("asr-last-round", "Owner named, last round alone", last),
-            self._best_round(),
+            self._rate(
+                "asr-best-round",
+                f"Owner named, best of {choices} rounds, each seed's own",
+                best,
+                comparisons=choices,
+                reason="chosen after the fact among all rounds, as the paper does, with the interval widened for it: ",
+            )
+            if choices > 1
+            else None,
             self._worst_client(clients),
             self._beyond_labels(),
+            self._shared(),
         ]
         return [finding for finding in findings if finding is not None]
+
+    def _tallies(
+        self, scores: Sequence[NDArray[np.float64]], held: Sequence[tuple["_Held", "_Held"]]
+    ) -> list["_Tally"]:
+        return [
+            _Tally.of(single, *pair, case.sizes) for case, single, pair in zip(self.cases, scores, held, strict=True)
+        ]
+
+    def _left_out(self) -> str:
+        several, never = self.counts[_SEVERAL], self.counts[_NEVER]
+        return "".join(
+            (
+                f"{several:,} targets that several clients hold are judged apart (asr-shared); " * bool(several),
+                f"{never:,} targets of clients that were never seen are left out; " * bool(never),
+            )
+        )
+
+    def _shared(self) -> Finding | None:
+        """Judge the targets that several clients hold: naming any of them is right."""
+        if not self.counts[_SEVERAL]:
+            return None
+        held = [(case.shared, case.dealt(case.shared, _DEALING_SHARED)) for case in self.cases]
+        return self._rate(
+            "asr-shared",
+            "One of several owners named, all rounds combined",
+            self._tallies([case.combined for case in self.cases], held),
+            reason="records that several clients hold, of whom any is right; their chance is the owners' share of the "
+            "clients: ",
+        )
 
     def _rate(
         self,
         metric: str,
         label: str,
-        credit: Sequence[NDArray[np.float64]],
+        tallies: Sequence[_Tally],
         *,
         comparisons: int = 1,
         headline: bool = False,
         reason: str = "",
         series: dict[str, Any] | None = None,
     ) -> Finding:
-        hits = [self._hits(index, credit[index]) for index in range(len(self.cases))]
-        sums, sizes = [float(h.sum()) for h in hits], [len(h) for h in hits]
-        if not sum(sizes):
+        rate = _pooled(tallies, comparisons)
+        if rate is None:
             return Finding(
                 metric=metric,
                 label=label,
@@ -240,23 +409,12 @@ class _Judge:
                 reason="no target record has an owner that was ever sampled",
                 **self.shared,
             )
-        low, high = rate_interval(sums, sizes, _LEVEL, comparisons)
-        value = sum(sums) / sum(sizes)
-        null = self._null(credit)
-        chance = self._chance(credit)
-        baselines = self._size_prior()
-        words, why = verdict(value, low, chance, null["high"] if null else None, bars=baselines)
-        rates = [total / size for total, size in zip(sums, sizes, strict=True) if size]
+        null, baselines = rate["null"], rate["baselines"]
+        words, why = verdict(rate["value"], rate["low"], rate["chance"], null["high"] if null else None, bars=baselines)
+        rates = [_rate_of(tally) for tally in tallies if len(tally.hits)]
         return Finding(
             metric=metric,
             label=label,
-            value=value,
-            low=low,
-            high=high,
-            n=sum(sizes),
-            chance=chance,
-            null=null,
-            baselines=baselines,
             headline=headline,
             selected_after_the_fact=comparisons > 1,
             comparisons=comparisons,
@@ -265,70 +423,22 @@ class _Judge:
             verdict=words,
             reason=f"{reason}{why}",
             series=series or {},
+            **rate,
             **self.shared,
         )
 
-    def _hits(self, index: int, credit: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Credits for the true owners, of targets whose owner was seen in these scores."""
-        owner = self.cases[index].owner
-        rows = np.flatnonzero(owner >= 0)
-        return _seen(credit[rows, owner[rows]])
-
-    def _null(self, credit: Sequence[NDArray[np.float64]]) -> Null | None:
-        sums, sizes = [], []
-        for case, matrix in zip(self.cases, credit, strict=True):
-            hits = _seen(matrix[np.flatnonzero(case.null), case.dealt()])
-            sums.append(float(hits.sum()))
-            sizes.append(len(hits))
-        return _null(sums, sizes)
-
-    @staticmethod
-    def _chance(credit: Sequence[NDArray[np.float64]]) -> float:
-        return float(np.mean([np.mean(1 / np.maximum((~np.isnan(matrix)).sum(axis=1), 1)) for matrix in credit]))
-
-    def _size_prior(self) -> dict[str, float]:
-        """Success of always naming the client that sent the largest example count."""
-        shares = []
-        for case, members in zip(self.cases, self.members, strict=True):
-            shares.append(float(np.mean(case.owner[members] == case.sizes.argmax())) if members.any() else 0.0)
-        return {"always naming the largest client": float(np.mean(shares))}
-
     def _per_round(self) -> dict[str, list[Any]]:
         numbers = self.cases[0].scores.facts["rounds"]
-        curve: dict[str, list[Any]] = {"rounds": [], "value": [], "low": [], "high": [], "null": []}
-        for position in range(min(len(rounds) for rounds in self.rounds)):
-            credit = [rounds[position] for rounds in self.rounds]
-            hits = [self._hits(index, matrix) for index, matrix in enumerate(credit)]
-            sums, sizes = [float(h.sum()) for h in hits], [len(h) for h in hits]
-            if not all(sizes):
+        curve: dict[str, list[Any]] = {key: [] for key in ("rounds", "value", "low", "high", "null", "chance")}
+        for position, tallies in enumerate(zip(*self.rounds, strict=False)):
+            rate = _pooled(tallies) if all(len(tally.hits) for tally in tallies) else None
+            if rate is None:
                 continue
-            low, high = rate_interval(sums, sizes, _LEVEL)
-            null = self._null(credit)
-            for key, value in (
-                ("rounds", numbers[position]),
-                ("value", sum(sums) / sum(sizes)),
-                ("low", low),
-                ("high", high),
-                ("null", null["value"] if null else None),
-            ):
-                curve[key].append(value)
+            null = rate["null"]
+            entry = rate | {"rounds": numbers[position], "null": null["value"] if null else None}
+            for key, values in curve.items():
+                values.append(entry[key])
         return curve
-
-    def _best_round(self) -> Finding | None:
-        count = min(len(rounds) for rounds in self.rounds)
-        if count < 2:
-            return None
-        best = []
-        for index, rounds in enumerate(self.rounds):
-            rates = [float(np.mean(hits)) if len(hits := self._hits(index, credit)) else 0.0 for credit in rounds]
-            best.append(rounds[int(np.argmax(rates))])
-        return self._rate(
-            "asr-best-round",
-            f"Owner named, best of {count} rounds, each seed's own",
-            best,
-            comparisons=count,
-            reason="chosen after the fact among all rounds, as the paper does, with the interval widened for it: ",
-        )
 
     def _per_client(self) -> list[dict[str, Any]]:
         entries = []
@@ -341,6 +451,7 @@ class _Judge:
                 hits = _seen(credit[case.owner == place, place])
                 if not len(hits):
                     continue
+                named = _seen(blame[:, place])
                 low, high = rate_interval([float(hits.sum())], [len(hits)], _LEVEL, bars)
                 entries.append(
                     {
@@ -350,7 +461,7 @@ class _Judge:
                         "high": high,
                         "n": len(hits),
                         "share": float(sizes[place] / sizes.sum()),
-                        "null": _null([float(blame[:, place].sum())], [len(blame)], bars),
+                        "null": _null([float(named.sum())], [len(named)], bars),
                     }
                 )
         return sorted(entries, key=lambda entry: -entry["value"])
@@ -360,7 +471,7 @@ class _Judge:
             return None
         worst = max(entries, key=lambda entry: entry["low"])
         null = worst["null"]
-        chance = self._chance(self.combined)
+        chance = self._chance()
         words, why = verdict(worst["value"], worst["low"], chance, null["high"] if null else None)
         return Finding(
             metric="asr-worst-client",
@@ -384,24 +495,25 @@ class _Judge:
         null_sums, null_sizes, sums, sizes = [], [], [], []
         for case, credit in zip(self.cases, self.combined, strict=True):
             # Expected success if each null target belonged to a client drawn in proportion to its label's holders.
-            likely = case.label_shares()
+            blame = credit[case.null]
+            likely = np.where(np.isnan(blame), 0.0, case.label_shares())
             held = likely.sum(axis=1) > 0
-            null_sums.append(float(np.nansum((credit[case.null] * likely)[held])))
+            null_sums.append(float((np.nansum(blame * likely, axis=1)[held] / likely.sum(axis=1)[held]).sum()))
             null_sizes.append(int(held.sum()))
             # The targets are drawn evenly over clients and the matched null evenly over records, so that the targets
             # are weighted by what their owners hold. Unequal weights count for fewer targets (Kish's effective size).
-            rows = np.flatnonzero(case.owner >= 0)
+            rows = self._counted(case, credit)
             owner = case.owner[rows]
             weights = (case.sizes / np.maximum(np.bincount(owner, minlength=len(case.sizes)), 1))[owner]
             effective = int(weights.sum() ** 2 / (weights**2).sum()) if len(rows) else 0
-            sums.append(effective * float(np.nansum(credit[rows, owner] * weights) / max(weights.sum(), 1e-12)))
+            sums.append(effective * float((credit[rows, owner] * weights).sum() / max(weights.sum(), 1e-12)))
             sizes.append(effective)
         matched = _null(null_sums, null_sizes)
         if matched is None or not all(sizes):
             return None
         low, high = rate_interval(sums, sizes, _LEVEL)
         value = sum(sums) / sum(sizes)
-        words, why = verdict(value, low, self._chance(self.combined), matched["high"])
+        words, why = verdict(value, low, self._chance(), matched["high"])
         return Finding(
             metric="asr-beyond-labels",
             label="Owner named, against label-matched records that nobody holds",
@@ -409,7 +521,7 @@ class _Judge:
             low=low,
             high=high,
             n=sum(sizes),
-            chance=self._chance(self.combined),
+            chance=self._chance(),
             null=matched,
             verdict=words,
             reason="the null is this attack's success on unseen records whose owner is drawn among the holders of "
@@ -418,12 +530,23 @@ class _Judge:
             **self.shared,
         )
 
+    def _chance(self) -> float:
+        """Success of guessing, all rounds combined."""
+        rate = _pooled(self.all_rounds)
+        return rate["chance"] if rate else 0.0
+
+    @staticmethod
+    def _counted(case: SourceCase, credit: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Targets with one owner, who was seen."""
+        rows = np.flatnonzero(case.owner >= 0)
+        return rows[~np.isnan(credit[rows, case.owner[rows]])]
+
     def _reliability(self) -> dict[str, Any]:
         """Calibrate γ on one half of the targets and test it on the other, both ways."""
         confidence, correct, gammas = [], [], []
         for index, case in enumerate(self.cases):
             draw = np.random.default_rng((case.seed, _FOLDS))
-            rows = draw.permutation(np.flatnonzero(self.members[index]))
+            rows = draw.permutation(self._counted(case, self.combined[index]))
             combined, prior = case.combined, case.log_prior
             for test, fit in ((rows[::2], rows[1::2]), (rows[1::2], rows[::2])):
                 if not len(fit):
@@ -432,7 +555,9 @@ class _Judge:
                 gammas.append(gamma)
                 belief = posterior(combined[test], prior, gamma)
                 confidence.append(belief.max(axis=1))
-                correct.append(self.combined[index][test, case.owner[test]])
+                # With a prior the posterior may name another client than the scores alone.
+                named = credits_of(combined[test] / gamma + (prior - prior.max()))
+                correct.append(named[np.arange(len(test)), case.owner[test]])
         if not confidence:
             return {}
         sure, right = np.concatenate(confidence), np.concatenate(correct)
@@ -453,7 +578,7 @@ class _Judge:
         """List the targets whose owner was named with the highest posterior, γ fitted on all targets."""
         found: list[tuple[float, int, str]] = []
         for index, case in enumerate(self.cases):
-            rows = np.flatnonzero(self.members[index])
+            rows = self._counted(case, self.combined[index])
             if not len(rows):
                 continue
             combined, prior = case.combined, case.log_prior
@@ -479,6 +604,48 @@ def fit_gamma(combined: NDArray[np.float64], log_prior: NDArray[np.float64], own
         return -float(np.log(np.maximum(belief[np.arange(len(owner)), owner], 1e-300)).mean())
 
     return float(np.exp(minimize_scalar(loss, bounds=(-5.0, 5.0), method="bounded").x))
+
+
+class _Rate(TypedDict):
+    """A pooled rate: the fields of a :class:`Finding` that speak of numbers."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+    chance: float
+    null: Null | None
+    baselines: dict[str, float]
+
+
+def _pooled(tallies: Sequence[_Tally], comparisons: int = 1) -> _Rate | None:
+    """Pool the seeds in which something counts."""
+    tallies = [tally for tally in tallies if len(tally.hits)]
+    if not tallies:
+        return None
+    sums, sizes = [float(tally.hits.sum()) for tally in tallies], [len(tally.hits) for tally in tallies]
+    low, high = rate_interval(sums, sizes, _LEVEL, comparisons)
+    total = sum(sizes)
+    return {
+        "value": sum(sums) / total,
+        "low": low,
+        "high": high,
+        "n": total,
+        "chance": sum(tally.chance for tally in tallies) / total,
+        "null": _null([float(tally.null.sum()) for tally in tallies], [len(tally.null) for tally in tallies]),
+        "baselines": {"always naming the largest client": sum(tally.largest for tally in tallies) / total},
+    }
+
+
+def _rate_of(tally: _Tally) -> float:
+    return float(tally.hits.mean()) if len(tally.hits) else 0.0
+
+
+def _credit(scores: NDArray[np.float64], by: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Credit for naming a holder, of targets (rows of ``scores``) of which a holder was seen."""
+    credit = credits_of(scores)
+    counted = (by & ~np.isnan(credit)).any(axis=1)
+    return np.asarray(np.where(by, np.nan_to_num(credit), 0.0).sum(axis=1)[counted])
 
 
 def _seen(credit: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,7 +1,10 @@
 """Who holds what. Written beside the record by whoever knows it; only the audit reads it."""
 
-from dataclasses import dataclass
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +16,36 @@ HOLDINGS = "holdings.json"
 OWNERS = "owners.npz"
 EVALUATION = "evaluation.npz"
 POSITIVES = "positives.npz"
+PRIVACY = "privacy.json"
 NODES = "nodes"
 
 NOBODY = ""
 """The owner of a target that no client holds."""
+
+SEVERAL = "*"
+"""Stands for the owner of a target that several clients hold."""
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """What clients that train by DP-SGD may tell of any one record; see :func:`fedattack.learning.privacy_spent`.
+
+    Attributes
+    ----------
+    clip, delta
+        The norm C to which gradients of single records are clipped, and δ.
+    rounds
+        In how many rounds a client takes part, at most.
+    noise, epsilon_round, epsilon_run
+        (clients,): noise multiplier σ, and ε of one round and of all of them; infinite where there is no guarantee.
+    """
+
+    clip: float
+    delta: float
+    rounds: int
+    noise: tuple[float, ...]
+    epsilon_round: tuple[float, ...]
+    epsilon_run: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -30,8 +59,9 @@ class Truth:
     counts
         (clients, classes): how many training records of a class a client holds.
     owners
-        (targets,): name of the client that holds each target record, :data:`NOBODY` for the null targets. Empty where
-        the truth is about a property that several clients may have.
+        (targets,): name of the client that holds each target record, :data:`NOBODY` for the null targets,
+        :data:`SEVERAL` for those in ``shared``. Empty where the truth is about a property that several clients may
+        have.
     evaluation
         Records ``x`` and labels ``y`` that no client holds, to measure the quality of models with.
     nodes
@@ -43,6 +73,10 @@ class Truth:
     positives
         (targets, clients), or (1, clients) for a property that speaks of no target record: which clients have the
         property; ``None`` where the truth is about owners.
+    shared
+        The holders of each target that several clients hold, by the target's index.
+    privacy
+        What the clients' training guarantees; ``None`` without DP-SGD.
     """
 
     clients: tuple[str, ...]
@@ -54,6 +88,8 @@ class Truth:
     targets: str
     data: str = ""
     positives: NDArray[np.bool_] | None = None
+    shared: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    privacy: Privacy | None = None
 
 
 def write_truth(
@@ -64,18 +100,50 @@ def write_truth(
     counts: NDArray[np.int64],
     evaluation: tuple[NDArray[np.float32], NDArray[np.int64]],
     targets: str,
-    owners: list[str] | None = None,
+    owners: Sequence[str | Collection[str]] | None = None,
     positives: NDArray[np.bool_] | None = None,
     data: str = "",
+    privacy: Privacy | None = None,
 ) -> None:
-    """Write all of :class:`Truth` but ``nodes``, which the clients themselves note with :func:`note_node`."""
+    """Write all of :class:`Truth` but ``nodes``, which the clients themselves note with :func:`note_node`.
+
+    Parameters are those of :class:`Truth`, but that ``owners`` says all there is to say of a target: the name of the
+    client that holds it, :data:`NOBODY`, or the names of all clients that hold it.
+
+    Raises
+    ------
+    DataError
+        If an owner is none of the clients, or a client has a name that means something else.
+    """
+    sole, shared = _told_apart(owners or [], clients)
     (folder / NODES).mkdir(parents=True, exist_ok=True)
     holdings = {"clients": clients, "classes": classes, "counts": counts.tolist(), "targets": targets, "data": data}
     write_json(folder / HOLDINGS, holdings)
-    np.savez(folder / OWNERS, owners=np.array(owners or [], dtype=np.str_))
+    np.savez(folder / OWNERS, owners=sole, shared=shared)
     if positives is not None:
         np.savez(folder / POSITIVES, positives=positives)
+    if privacy is not None:
+        write_json(folder / PRIVACY, {name: _finite_or_none(value) for name, value in vars(privacy).items()})
     np.savez(folder / EVALUATION, x=evaluation[0], y=evaluation[1])
+
+
+def _told_apart(
+    owners: Sequence[str | Collection[str]], clients: Sequence[str]
+) -> tuple[NDArray[np.str_], NDArray[np.int64]]:
+    """Put owners into the two arrays of the file: a name a target, and (target, client) pairs where it is SEVERAL."""
+    if taken := {NOBODY, SEVERAL} & {*clients}:
+        raise DataError(f"{taken.pop()!r} cannot be a client's name in the truth, where it means something else")
+    place = {name: index for index, name in enumerate(clients)}
+    sole: list[str] = []
+    shared: list[tuple[int, int]] = []
+    for target, entry in enumerate(owners):
+        names = list(dict.fromkeys([entry] if isinstance(entry, str) else entry))
+        names = [name for name in names if name != NOBODY]
+        if unknown := [name for name in names if name not in place]:
+            raise DataError(f"target {target} is said to be held by {unknown[0]!r}, which is none of the clients")
+        sole.append(names[0] if len(names) == 1 else SEVERAL if names else NOBODY)
+        shared += [(target, place[name]) for name in names if len(names) > 1]
+    return np.array(sole, dtype=np.str_), np.array(shared, dtype=np.int64).reshape(-1, 2)
 
 
 def note_node(folder: Path | str, *, node: str, client: str) -> None:
@@ -96,7 +164,7 @@ def read_truth(folder: Path) -> Truth:
     """
     hint = "without the truth a result can be computed but not judged"
     holdings = read_json(folder / HOLDINGS, DataError, hint)
-    owners = read_npz(folder / OWNERS, DataError, hint, "owners")["owners"]
+    owned = read_npz(folder / OWNERS, DataError, hint)
     evaluation = read_npz(folder / EVALUATION, DataError, hint, "x", "y")
     there = (folder / POSITIVES).exists()
     positives = read_npz(folder / POSITIVES, DataError, hint, "positives")["positives"] if there else None
@@ -106,18 +174,24 @@ def read_truth(folder: Path) -> Truth:
             clients=tuple(str(name) for name in holdings["clients"]),
             classes=tuple(str(name) for name in holdings["classes"]),
             counts=np.asarray(holdings["counts"], dtype=np.int64),
-            owners=owners,
+            owners=owned["owners"],
             evaluation=(evaluation["x"], evaluation["y"]),
             nodes={str(note["node"]): str(note["client"]) for note in notes},
             targets=str(holdings["targets"]),
             data=str(holdings["data"]),
             positives=positives,
+            shared=_holders(owned.get("shared", np.zeros((0, 2), dtype=np.int64)), holdings["clients"]),
+            privacy=_read_privacy(folder / PRIVACY, len(holdings["clients"]), hint),
         )
-    except (KeyError, TypeError, ValueError) as cause:
-        raise DataError(f"{folder}: {HOLDINGS} or a file of {NODES}/ lacks or misstates {cause}; {hint}") from None
-    unknown = sorted({*map(str, owners.tolist()), *truth.nodes.values()} - {*truth.clients, NOBODY})
+    except (KeyError, IndexError, TypeError, ValueError) as cause:
+        raise DataError(
+            f"{folder}: {HOLDINGS}, {OWNERS} or a file of {NODES}/ lacks or misstates {cause}; {hint}"
+        ) from None
+    unknown = sorted({*map(str, truth.owners.tolist()), *truth.nodes.values()} - {*truth.clients, NOBODY, SEVERAL})
     if unknown:
         raise DataError(f"{folder}: {', '.join(unknown)} is no client of {HOLDINGS}; the truth contradicts itself")
+    if {*truth.shared} != {*np.flatnonzero(truth.owners == SEVERAL).tolist()}:
+        raise DataError(f"{folder / OWNERS}: the targets of several owners are not those of `shared`; {hint}")
     if truth.counts.shape != (len(truth.clients), len(truth.classes)):
         raise DataError(f"{folder / HOLDINGS}: counts have shape {truth.counts.shape}, not clients by classes; {hint}")
     if positives is not None and (
@@ -128,3 +202,34 @@ def read_truth(folder: Path) -> Truth:
             f"{positives.dtype} of shape {positives.shape}; {hint}"
         )
     return truth
+
+
+def _holders(pairs: NDArray[np.int64], clients: Sequence[str]) -> dict[int, tuple[str, ...]]:
+    holders: dict[int, tuple[str, ...]] = {}
+    for target, client in pairs.tolist():
+        if not 0 <= client < len(clients):
+            raise IndexError(f"client {client} of {len(clients)}")
+        holders[target] = (*holders.get(target, ()), str(clients[client]))
+    return holders
+
+
+def _finite_or_none(value: Any) -> Any:
+    """Put ``None`` in the place of infinity, for which JSON has no number."""
+    return [item if math.isfinite(item) else None for item in value] if isinstance(value, tuple) else value
+
+
+def _read_privacy(path: Path, clients: int, hint: str) -> Privacy | None:
+    if not path.exists():
+        return None
+    value = read_json(path, DataError, hint)
+    try:
+        lists = {
+            name: tuple(math.inf if item is None else float(item) for item in value[name])
+            for name in ("noise", "epsilon_round", "epsilon_run")
+        }
+        privacy = Privacy(float(value["clip"]), float(value["delta"]), int(value["rounds"]), **lists)
+    except (KeyError, TypeError, ValueError) as cause:
+        raise DataError(f"{path} lacks or misstates {cause}; {hint}") from None
+    if {len(item) for item in lists.values()} != {clients}:
+        raise DataError(f"{path}: expected σ and ε of each of {clients} clients; {hint}")
+    return privacy

@@ -1,20 +1,42 @@
-"""Models, losses, local training, and the evaluation of many clients' models at once."""
+"""Models, losses, local training with or without DP-SGD, and the evaluation of many clients' models at once."""
 
+from fedattack.learning.accounting import PrivacySpent, Sampling, noise_for, privacy_spent
 from fedattack.learning.batched import accuracy_of_models, losses_of_models
+from fedattack.learning.dp_sgd import check_private_model, private_gradient, train_private
 from fedattack.learning.losses import LOSSES, per_record_loss
 from fedattack.learning.models import MODELS, build_model, check_parameters
-from fedattack.learning.training import LocalSGD, LocalTraining, pick_device, train_local
+from fedattack.learning.training import (
+    FullGradient,
+    LocalSGD,
+    LocalTraining,
+    check_gradients,
+    full_gradient,
+    gradient_step,
+    pick_device,
+    train_local,
+)
 
 __all__ = [
     "LOSSES",
     "MODELS",
+    "FullGradient",
     "LocalSGD",
     "LocalTraining",
+    "PrivacySpent",
+    "Sampling",
     "accuracy_of_models",
     "build_model",
+    "check_gradients",
     "check_parameters",
+    "check_private_model",
+    "full_gradient",
+    "gradient_step",
     "losses_of_models",
+    "noise_for",
     "per_record_loss",
     "pick_device",
+    "privacy_spent",
+    "private_gradient",
     "train_local",
+    "train_private",
 ]

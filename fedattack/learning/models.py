@@ -101,7 +101,13 @@ MODELS: Mapping[str, Builder] = {
 
 
 def build_model(
-    spec: str, *, input_shape: tuple[int, ...], classes: int, seed: int | None = None, hidden: int = 128
+    spec: str,
+    *,
+    input_shape: tuple[int, ...],
+    classes: int,
+    seed: int | None = None,
+    hidden: int = 128,
+    dropout: float = 0.0,
 ) -> nn.Module:
     """Build a model; the global random state is left as it was.
 
@@ -110,7 +116,7 @@ def build_model(
     spec : str
         A name in :data:`MODELS`, or the import path ``package.module:function`` of a function (or class) that returns
         an :class:`torch.nn.Module`. It is called with those of the keyword arguments ``input_shape`` and ``classes``
-        that it accepts.
+        that it accepts, and with ``dropout`` if that is not 0, which it must then accept.
     input_shape : tuple of int
         Shape of one record, (channels, height, width) for images.
     classes : int
@@ -119,6 +125,9 @@ def build_model(
         Seed of the initial parameters. Without one they are arbitrary, for when others will be loaded.
     hidden : int
         Width of the hidden layer of ``mlp``. Other models do not use it.
+    dropout : float
+        Probability, in [0, 1), with which each activation of the built-in models' hidden fully connected layers is
+        dropped in training. Names and initial values of the parameters stay as they are without.
 
     Returns
     -------
@@ -128,8 +137,11 @@ def build_model(
     Raises
     ------
     ModelError
-        If the model is unknown, cannot be imported or called, or does not fit the shape.
+        If the model is unknown, cannot be imported or called, does not fit the shape, or is asked for dropout and has
+        its own (``lenet-mnist``) or accepts none.
     """
+    if not 0 <= dropout < 1:
+        raise ModelError(f"model {spec!r}: expected dropout of at least 0 and less than 1; got {dropout}")
     if classes < 1 or hidden < 1 or not input_shape or min(input_shape) < 1:
         raise ModelError(
             f"model {spec!r}: expected at least 1 class, 1 hidden unit and a record that is not empty; got {classes} "
@@ -140,8 +152,10 @@ def build_model(
             # torch.manual_seed would seed the GPUs as well, whose states are not put back
             torch.default_generator.manual_seed(seed)
         if spec in MODELS:
-            return MODELS[spec](tuple(input_shape), classes, hidden)
-        return _build_imported(spec, input_shape=tuple(input_shape), classes=classes)
+            built = MODELS[spec](tuple(input_shape), classes, hidden)
+            return _with_dropout(spec, built, dropout) if dropout else built
+        wanted = {"dropout": dropout} if dropout else {}
+        return _build_imported(spec, input_shape=tuple(input_shape), classes=classes, **wanted)
 
 
 def check_parameters(model: nn.Module, names_shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -179,6 +193,22 @@ def _sequential(**layers: nn.Module) -> nn.Sequential:
     return nn.Sequential(OrderedDict(layers))
 
 
+def _with_dropout(spec: str, model: nn.Module, dropout: float) -> nn.Module:
+    """Put dropout after each activation that follows a fully connected layer."""
+    layers: dict[str, nn.Module] = {}
+    last: nn.Module | None = None
+    for name, layer in model.named_children():
+        if isinstance(layer, nn.Dropout):
+            raise ModelError(
+                f"model {spec!r} has dropout of its own ({layer.p}); set dropout to 0, or take another model"
+            )
+        layers[name] = layer
+        if isinstance(layer, nn.ReLU) and isinstance(last, nn.Linear):
+            layers[f"{name}_dropout"] = nn.Dropout(dropout)
+        last = layer
+    return _sequential(**layers)
+
+
 def _flat_size(channels: int, input_shape: tuple[int, ...]) -> int:
     """Return the number of features that two unpadded 5x5 convolutions, each with a 2x2 pooling, leave."""
     if len(input_shape) != 3 or min(input_shape[1:]) < SMALLEST_IMAGE:
@@ -200,12 +230,18 @@ def _build_imported(spec: str, **offered: Any) -> nn.Module:
             for parameter in parameters
             if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         }
+        ignored = "dropout" in offered and not takes_all and "dropout" not in accepted
         model = function(**{name: value for name, value in offered.items() if takes_all or name in accepted})
     except Exception as error:  # the user's code may raise anything
         raise ModelError(
             f"model {spec!r}: calling it failed ({one_line(error)}); it must work with no other arguments than "
             f"{' and '.join(offered)}"
         ) from error
+    if ignored:
+        raise ModelError(
+            f"model {spec!r} accepts no dropout, and {offered['dropout']} is asked for; give the function an argument "
+            "of that name, or set dropout to 0"
+        )
     if not isinstance(model, nn.Module):
         raise ModelError(f"model {spec!r}: expected it to return a torch.nn.Module; got {type(model).__name__}")
     return model

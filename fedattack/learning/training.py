@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedattack.errors import ConfigError, DataError
+from fedattack.errors import ConfigError, DataError, ModelError
 from fedattack.learning.torch_utils import in_mode, seeded, to_tensor
+
+GRADIENT_CHUNK = 256
+"""Records whose gradient is taken at a time, so that memory does not grow with a client's records."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,22 @@ class LocalTraining:
 
 
 @dataclass(frozen=True)
+class FullGradient:
+    """The gradient over all records of a client.
+
+    Attributes
+    ----------
+    arrays : dict of str to ndarray
+        By parameter name, in the model's order; in units of the loss per unit of the parameter.
+    loss : float
+        Mean cross-entropy over the records, without the weight decay.
+    """
+
+    arrays: dict[str, NDArray[Any]]
+    loss: float
+
+
+@dataclass(frozen=True)
 class LocalSGD:
     """How a client trains in a round, as far as an attacker who rebuilds its updates must know.
 
@@ -47,7 +68,7 @@ class LocalSGD:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_sgd(**vars(self))
+        check_sgd(**vars(self))
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -129,14 +150,10 @@ def train_local(
     DataError
         If there are no records, or not one label for each.
     """
-    _check_sgd(epochs, batch_size, lr, momentum, weight_decay)
-    if len(x) == 0 or len(x) != len(y):
-        raise DataError(f"local training: expected at least one record and a label for each; got {len(x)} and {len(y)}")
-
+    check_sgd(epochs, batch_size, lr, momentum, weight_decay)
     device = torch.device(device)
+    records, labels = records_of(x, y, device)
     model.to(device)
-    records = to_tensor(x, dtype=torch.float32, device=device)
-    labels = to_tensor(y, dtype=torch.int64, device=device)
     optimizer = torch.optim.SGD(
         model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay, maximize=maximise
     )
@@ -156,7 +173,126 @@ def train_local(
     return LocalTraining(steps, float(total) / len(records))
 
 
-def _check_sgd(epochs: int, batch_size: int, lr: float, momentum: float, weight_decay: float) -> None:
+def full_gradient(
+    model: nn.Module,
+    x: NDArray[Any] | Tensor,
+    y: NDArray[Any] | Tensor,
+    *,
+    weight_decay: float = 0.0,
+    seed: int,
+    device: torch.device | str = "cpu",
+    chunk: int = GRADIENT_CHUNK,
+) -> FullGradient:
+    """Compute the gradient that one step of SGD over all records at once follows; the parameters stay as they were.
+
+    It is the gradient of the mean cross-entropy plus ``weight_decay``/2 · ‖θ‖², as :class:`torch.optim.SGD` takes it.
+    Dropout is on, because FedSGD is FedAvg with one step over all records (McMahan et al. 2017, Section 2): with the
+    same parameters and dropout masks, :func:`train_local` with ``batch_size=0`` moves by −lr times this.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Moved to the device; its training mode is restored afterwards.
+    x : array or Tensor, shape (n, *input_shape)
+        Records.
+    y : array or Tensor of int, shape (n,)
+        Labels.
+    weight_decay : float
+        As for :class:`torch.optim.SGD`.
+    seed : int
+        Decides the dropout.
+    device : torch.device or str
+        Where to compute.
+    chunk : int
+        Records taken at a time. The result does not depend on it but for rounding and the dropout masks.
+
+    Returns
+    -------
+    FullGradient
+
+    Raises
+    ------
+    ConfigError
+        If the weight decay is negative.
+    DataError
+        If there are no records, or not one label for each.
+    ModelError
+        If :func:`check_gradients` refuses the model.
+    """
+    check_sgd(1, 0, 0.0, 0.0, weight_decay)
+    check_gradients(model)
+    device = torch.device(device)
+    records, labels = records_of(x, y, device)
+    model.to(device)
+    model.zero_grad()
+    loss = torch.zeros((), dtype=torch.float64, device=device)
+    with seeded(seed, device), in_mode(model, training=True):
+        for rows, own in zip(records.split(chunk), labels.split(chunk), strict=True):
+            part = nn.functional.cross_entropy(model(rows), own, reduction="sum") / len(records)
+            part.backward()
+            loss += part.detach()
+    arrays = {}
+    for name, value in model.named_parameters():
+        # like torch.optim.SGD, which leaves a parameter alone that the loss does not depend on
+        slope = torch.zeros_like(value) if value.grad is None else value.grad + weight_decay * value
+        arrays[name] = slope.detach().cpu().numpy()
+    model.zero_grad()
+    return FullGradient(arrays, float(loss))
+
+
+def check_gradients(model: nn.Module) -> None:
+    """Check that a gradient says all that a step over records changes in a model, and is a sum over records.
+
+    Raises
+    ------
+    ModelError
+        If the model normalises by the batch, has buffers, or uses a parameter under two names.
+    """
+    norms = [name for name, part in model.named_modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+    named = dict(model.named_parameters())
+    others = [name for name in model.state_dict() if name not in named]
+    if norms or others:
+        what = f"{norms[0]} normalises by the batch" if norms else f"{others[0]} is a buffer or a tied parameter"
+        raise ModelError(
+            f"FedSGD sends gradients, and {what}: expected a model of parameters alone whose loss is a mean over "
+            "records; take one with group or layer normalisation, or framework fedavg"
+        )
+
+
+def gradient_step(
+    before: Mapping[str, NDArray[Any]], gradient: Mapping[str, NDArray[Any]], lr: float
+) -> dict[str, NDArray[Any]]:
+    """Return θ − lr · g for each array of ``before``, in float64 and rounded once to the array's own type.
+
+    ``gradient`` has an array of the same shape for each name; nothing is changed.
+    """
+    return {
+        name: (array.astype(np.float64) - lr * gradient[name].astype(np.float64)).astype(array.dtype)
+        for name, array in before.items()
+    }
+
+
+def records_of(x: NDArray[Any] | Tensor, y: NDArray[Any] | Tensor, device: torch.device | str) -> tuple[Tensor, Tensor]:
+    """Return a client's records and labels as tensors on a device.
+
+    Raises
+    ------
+    DataError
+        If there are no records, or not one label for each.
+    """
+    if len(x) == 0 or len(x) != len(y):
+        raise DataError(f"local training: expected at least one record and a label for each; got {len(x)} and {len(y)}")
+    return to_tensor(x, dtype=torch.float32, device=device), to_tensor(y, dtype=torch.int64, device=device)
+
+
+def check_sgd(epochs: int, batch_size: int, lr: float, momentum: float, weight_decay: float) -> None:
+    """Refuse numbers that SGD cannot take.
+
+    Raises
+    ------
+    ConfigError
+        If one is out of its range.
+    """
     for name, value, low in (
         ("epochs", epochs, 1),
         ("batch_size", batch_size, 0),

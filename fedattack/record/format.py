@@ -29,6 +29,8 @@ Arrays = Mapping[str, NDArray[Any]]
 
 VIEWS: tuple[View, ...] = ("individual", "aggregate")
 PROTOCOLS: tuple[Protocol, ...] = ("fedavg", "fedsgd", "fedmd")
+MODEL_PROTOCOLS: tuple[Protocol, ...] = ("fedavg", "fedsgd")
+"""Protocols in which the server sends a model, so that what the record calls common is one."""
 SERVERS: tuple[Server, ...] = ("passive", "isolating")
 
 # Batch normalisation's running statistics travel with the weights but are no result of a gradient step. A server that

@@ -103,7 +103,7 @@ class Observation:
     node, status, reason, num_examples, metrics, of_round
         As written; see :class:`fedattack.record.writer.Reply`.
     arrays
-        What the client sent (in FedAvg its local model), or ``None``.
+        What the client sent (in FedAvg its local model, in FedSGD its gradient), or ``None``.
     """
 
     def __init__(self, entry: Mapping[str, Any], index: int, round_: "Round") -> None:
@@ -128,8 +128,13 @@ class Observation:
         Raises
         ------
         RecordError
-            If there is no reply, if what was sent to the node is unknown, or if the shapes differ.
+            If there is no reply, if what was sent to the node is unknown, if the shapes differ, or if replies of the
+            record's protocol are no models.
         """
+        if self._round.protocol != "fedavg":
+            raise RecordError(
+                f"{self._round.where}: an update is sent − received in fedavg; this is {self._round.protocol}"
+            )
         if self.arrays is None or self.received is None:
             raise RecordError(f"{self._round.where}, node {self.node}: no update, because {self.reason or self.status}")
         roles = {parameter.name: parameter.role for parameter in self._round.parameters}
@@ -177,6 +182,11 @@ class Round:
     def parameters(self) -> tuple[Parameter, ...]:
         """The record's table of parameters."""
         return self._record.parameters
+
+    @property
+    def protocol(self) -> Protocol:
+        """The record's protocol."""
+        return self._record.protocol
 
     @cached_property
     def observations(self) -> tuple[Observation, ...]:

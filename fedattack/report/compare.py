@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
+from numpy.typing import NDArray
 
 from fedattack.audit.finding import PROPORTION, Finding
 from fedattack.errors import ReportError
@@ -16,7 +18,9 @@ from fedattack.report.drawing import (
     DASHES,
     FIRST,
     INK,
+    SECOND,
     STYLE,
+    THIRD,
     Plot,
     draw_lines,
     floats,
@@ -44,7 +48,13 @@ from fedattack.report.words import (
     with_interval,
 )
 
-_NUMBERS = ("name", "label", "value", "low", "high", "level", "units", "chance", "null", "n", "verdict")
+_NUMBERS = ("name", "label", "value", "low", "high", "level", "units", "chance", "baselines", "null", "n", "verdict")
+_BASELINE_LOOKS: list[dict[str, Any]] = [
+    {"color": SECOND, "linestyle": (0, (5, 2)), "marker": "s"},
+    {"color": THIRD, "linestyle": (0, (1.2, 1.2)), "marker": "^"},
+]
+# Numbers that are drawn on a logarithmic axis differ by this factor at least.
+_FAR_APART = 8
 
 
 @dataclass(frozen=True)
@@ -110,7 +120,7 @@ def compare_runs(folders: Sequence[Path], out: Path, by: str | None = None) -> P
     headline = next((name for name in common if all(run.named(name).headline for run in runs)), common[0])
     by_setting, by_rounds = _by_setting(runs, keys, headline), _by_rounds(runs, keys, headline)
     tables = [(runs[0].named(name), _rows(runs, keys, name)) for name in common]
-    header = [" · ".join(keys), "value", "interval", "chance", "null run (interval)", "n", "verdict"]
+    headers = {name: _header(runs, keys, name) for name in common}
     title = f"{runs[0].named(headline).label}, by {' and '.join(keys)}"
 
     out = Path(out)
@@ -134,7 +144,7 @@ def compare_runs(folders: Sequence[Path], out: Path, by: str | None = None) -> P
             ],
         },
     )
-    sections = [(f"{finding.label} ({finding.name})", header, rows) for finding, rows in tables]
+    sections = [(f"{finding.label} ({finding.name})", headers[finding.name], rows) for finding, rows in tables]
     if by_rounds is not None:
         sections.append(("F1 score of each method after the last round", by_setting.header, by_setting.rows))
     text = f"# {markdown(title)}\n" + "".join(
@@ -151,7 +161,7 @@ def compare_runs(folders: Sequence[Path], out: Path, by: str | None = None) -> P
         runs=runs,
         plots=[plot for plot in (by_setting, by_rounds) if plot],
         tables=tables,
-        header=header,
+        headers=headers,
         shared=_shared(runs),
     )
     write_atomically(page, html.encode())
@@ -194,6 +204,16 @@ def _shared(runs: Sequence[_Run]) -> list[tuple[str, Any]]:
     ]
 
 
+def _bars(runs: Sequence[_Run], name: str) -> list[str]:
+    """Names of the baselines that the finding `name` is held against in some run."""
+    return list(dict.fromkeys(bar for run in runs for bar in run.named(name).baselines))
+
+
+def _header(runs: Sequence[_Run], keys: Sequence[str], name: str) -> list[str]:
+    bars = _bars(runs, name)
+    return [" · ".join(keys), "value", "interval", "chance", *bars, "null run (interval)", "n", "verdict"]
+
+
 def _rows(runs: Sequence[_Run], keys: Sequence[str], name: str) -> list[list[str]]:
     return [
         [
@@ -201,6 +221,7 @@ def _rows(runs: Sequence[_Run], keys: Sequence[str], name: str) -> list[list[str
             shown(finding.value, finding.units),
             interval(finding.low, finding.high, finding.units),
             shown(finding.chance, finding.units),
+            *(shown(finding.baselines.get(bar), finding.units) for bar in _bars(runs, name)),
             with_interval(finding.null, finding.units),
             f"{finding.n:,}",
             finding.verdict,
@@ -215,12 +236,14 @@ def _rows(runs: Sequence[_Run], keys: Sequence[str], name: str) -> list[list[str
 def _by_setting(runs: Sequence[_Run], keys: Sequence[str], name: str) -> Plot:
     findings = [run.named(name) for run in runs]
     units = findings[0].units
-    places = np.arange(len(runs))
+    places, on_scale = _places(runs, keys)
+    bars = _bars(runs, name)
     scores = [run.f1(name) for run in runs]
     methods = list(dict.fromkeys(method for curves in scores for method in curves))
     ends = {method: [curves.get(method, [None])[-1] for curves in scores] for method in methods}
     columns = {key: [getattr(finding, key) for finding in findings] for key in ("value", "low", "high", "chance")}
     columns["null"] = [finding.null["value"] if finding.null else None for finding in findings]
+    columns |= {bar: [finding.baselines.get(bar) for finding in findings] for bar in bars}
     drawn = {key: scale_of(units) * floats(values) for key, values in columns.items()}
     figure, axes = one_axes(300)
     # With methods, the colours are theirs.
@@ -238,13 +261,26 @@ def _by_setting(runs: Sequence[_Run], keys: Sequence[str], name: str) -> Plot:
     for key, label, look in (("chance", "chance", CHANCE), ("null", "null run", {"marker": "x"})):
         if not np.isnan(drawn[key]).all():
             axes.plot(places, drawn[key], **{"color": INK, "linestyle": "none", **look, "label": label})
+    for bar, look in zip(bars, cycle(_BASELINE_LOOKS), strict=False):
+        axes.plot(places, drawn[bar], **look, markersize=4, linewidth=1.2, label=bar)
     if methods:
         draw_lines(axes, places.tolist(), ends, looks_of(methods))
-    name_ticks(axes.xaxis, [run.label(keys) for run in runs])
-    axes.set_xlim(-0.4, len(runs) - 0.6)
     axes.set_xlabel(" · ".join(keys))
     axes.set_ylabel(quantity("Result", units))
-    if units == PROPORTION:
+    if on_scale:
+        axes.set_xscale("log")
+        axes.set_xticks(places, [run.label(keys) for run in runs])
+        axes.minorticks_off()
+        axes.margins(x=0.1)
+    else:
+        name_ticks(axes.xaxis, [run.label(keys) for run in runs])
+        axes.set_xlim(-0.4, len(runs) - 0.6)
+    # Where chance itself falls a long way, as it does with the number of clients, a straight axis would hide both.
+    if units == PROPORTION and on_scale and not methods and _far_apart(drawn["chance"]):
+        axes.set_yscale("log")
+        axes.set_ylim(np.nanmin(drawn["chance"]) / 2, 140)
+        axes.yaxis.set_major_formatter("{x:g}")
+    elif units == PROPORTION:
         axes.set_ylim(-4, 104)
     one_legend(figure, [axes], handlelength=DASHES)
 
@@ -256,20 +292,37 @@ def _by_setting(runs: Sequence[_Run], keys: Sequence[str], name: str) -> Plot:
     return Plot(
         title,
         to_svg(figure, "by-setting", title, words + "."),
-        "Runs are evenly spaced, whatever the setting's values." + (" Lines: F1 after the last round." * bool(methods)),
-        [" · ".join(keys), "result", "interval", "chance", "null run", *methods],
+        ("" if on_scale else "Runs are evenly spaced, whatever the setting's values.")
+        + " Lines: F1 after the last round." * bool(methods),
+        [" · ".join(keys), "result", "interval", "chance", *bars, "null run", *methods],
         [
             [
                 run.label(keys),
                 shown(f.value, units),
                 interval(f.low, f.high, units),
                 shown(f.chance, units),
+                *(shown(columns[bar][i], units) for bar in bars),
                 shown(columns["null"][i], units),
                 *(shown(values[i]) for values in ends.values()),
             ]
             for i, (run, f) in enumerate(zip(runs, findings, strict=True))
         ],
     )
+
+
+def _places(runs: Sequence[_Run], keys: Sequence[str]) -> tuple[NDArray[np.float64], bool]:
+    """Where runs stand: at their setting on a logarithmic axis if that is one of far apart numbers, else in a row."""
+    values = [run.setting(key) for run in runs for key in keys]
+    if len(keys) == 1 and all(isinstance(v, int | float) and not isinstance(v, bool) and v > 0 for v in values):
+        places = np.array(values, dtype=float)
+        if _far_apart(places):
+            return places, True
+    return np.arange(len(runs), dtype=float), False
+
+
+def _far_apart(values: NDArray[np.float64]) -> bool:
+    known = values[~np.isnan(values)]
+    return bool(len(known) and known.min() > 0 and known.max() >= _FAR_APART * known.min())
 
 
 @matplotlib.rc_context(STYLE)

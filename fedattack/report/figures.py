@@ -29,6 +29,8 @@ from fedattack.report.drawing import (
 from fedattack.report.words import interval, level, shown
 
 _MOST_CLIENTS = 25
+_MOST_HOLDERS = 50
+_MOST_ROWS = 100
 
 
 @matplotlib.rc_context(STYLE)
@@ -112,7 +114,10 @@ def per_round(finding: Finding, slug: str) -> Plot:
             label=f"{level(finding.level)} interval",
         )
     axes.plot(rounds, drawn["value"], "-o", color=FIRST, label="result")
-    if finding.chance is not None:
+    if "chance" in series:
+        # Where not all clients are seen in a round, there are fewer to choose from than in all rounds together.
+        axes.plot(rounds, scale * floats(series["chance"]), **CHANCE)
+    elif finding.chance is not None:
         axes.axhline(scale * finding.chance, **CHANCE)
     if "null" in drawn:
         axes.plot(rounds, drawn["null"], "--s", color=SECOND, markersize=3, linewidth=1.2, label="null run")
@@ -123,6 +128,7 @@ def per_round(finding: Finding, slug: str) -> Plot:
     figure.legend(loc="outside upper left", ncols=4)
 
     columns = [series.get(key, [None] * len(rounds)) for key in ("value", "low", "high", "null")]
+    columns.append(series.get("chance", [finding.chance] * len(rounds)))
     title = f"{finding.label}: each round by itself"
     values = {r: v for r, v in zip(rounds, series["value"], strict=True) if v is not None}
     words = f"Line chart over {len(rounds)} rounds. "
@@ -133,7 +139,8 @@ def per_round(finding: Finding, slug: str) -> Plot:
             f"highest {shown(values[best], finding.units)} in round {best}, "
             f"{shown(values[max(values)], finding.units)} in round {max(values)}. "
         )
-    words += f"Chance is {shown(finding.chance, finding.units)}."
+    guessed = [v for v in series.get("chance", [finding.chance]) if v is not None] or [None]
+    words += f"Chance is {shown(guessed[-1], finding.units)}."
     nulls = [v for v in series.get("null", []) if v is not None]
     if nulls:
         words += f" The null run stays within {interval(min(nulls), max(nulls), finding.units)}."
@@ -142,15 +149,16 @@ def per_round(finding: Finding, slug: str) -> Plot:
         to_svg(figure, slug, title, words),
         "Each round is attacked by itself, from what the server saw in that round. Which round is best is only known "
         "after the fact.",
-        ["round", "result", "interval", "null run"],
+        ["round", "result", "interval", "null run", "chance"],
         [
             [
                 str(r),
                 shown(value, finding.units),
                 interval(low, high, finding.units),
                 shown(null, finding.units),
+                shown(chance, finding.units),
             ]
-            for r, value, low, high, null in zip(rounds, *columns, strict=True)
+            for r, value, low, high, null, chance in zip(rounds, *columns, strict=True)
         ],
     )
 
@@ -195,7 +203,8 @@ def per_client(finding: Finding, slug: str) -> Plot:
         to_svg(figure, slug, title, words + "."),
         (f"The {len(top)} most exposed of {len(clients)} clients. " if len(clients) > len(top) else "")
         + "Each client's own records as targets. The order was found by looking at the results, so the first bars are "
-        "high partly by luck.",
+        "high partly by luck."
+        + (f" The numbers are those of the first {_MOST_ROWS}." if len(clients) > _MOST_ROWS else ""),
         ["client", "result", "interval", "targets", "share of records"],
         [
             [
@@ -205,7 +214,7 @@ def per_client(finding: Finding, slug: str) -> Plot:
                 f"{client['n']:,}",
                 shown(client.get("share")),
             ]
-            for client in clients
+            for client in clients[:_MOST_ROWS]
         ],
     )
 
@@ -256,8 +265,12 @@ def reliability(finding: Finding, slug: str) -> Plot:
 @matplotlib.rc_context(STYLE)
 def who_holds_what(holdings: Mapping[str, Any], slug: str) -> Plot:
     """Bubble per client and class, its area the number of records (``run.json``'s ``holdings``)."""
-    clients, classes = holdings["clients"], holdings["classes"]
-    counts = np.asarray(holdings["counts"], dtype=float).reshape(len(clients), len(classes))
+    every, classes = holdings["clients"], holdings["classes"]
+    held = np.asarray(holdings["counts"], dtype=float).reshape(len(every), len(classes))
+    # Of many clients some of every size, in the order in which they stand.
+    by_size = np.argsort(held.sum(axis=1), kind="stable")
+    drawn = np.sort(by_size[np.linspace(0, len(every) - 1, min(len(every), _MOST_HOLDERS)).round().astype(int)])
+    clients, counts = [every[i] for i in drawn], held[drawn]
     height = int(np.clip(110 + 24 * len(classes), 200, 420))
     figure, axes = one_axes(height)
     cell = min((WIDTH - 70) / len(clients), (height - 95) / len(classes))
@@ -276,10 +289,12 @@ def who_holds_what(holdings: Mapping[str, Any], slug: str) -> Plot:
     figure.legend(loc="outside upper left", ncols=2, handletextpad=0.6)
 
     totals = counts.sum(axis=1)
+    some = f" The figure shows {len(clients)} of them, of all sizes." if len(clients) < len(every) else ""
     title = "Who holds what"
     most, least = int(totals.argmax()), int(totals.argmin())
     words = (
-        f"Bubble chart of {int(counts.sum()):,} training records of {len(classes)} classes at {len(clients)} clients. "
+        f"Bubble chart of {int(held.sum()):,} training records of {len(classes)} classes at {len(every)} clients."
+        f"{some} "
         f"Client {clients[most]} holds most, {int(totals[most]):,}; client {clients[least]} holds fewest, "
         f"{int(totals[least]):,}. "
         + " ".join(
@@ -293,7 +308,8 @@ def who_holds_what(holdings: Mapping[str, Any], slug: str) -> Plot:
     return Plot(
         title,
         to_svg(figure, slug, title, words),
-        f"Training records by client and class. The server is not told this; the audit knows it.{seed}",
+        f"Training records by client and class, at {len(every)} clients.{some} The server is not told this; the audit "
+        f"knows it.{seed}",
         ["client", *(f"class {name}" for name in classes), "all"],
         [[clients[i], *(f"{int(c):,}" for c in counts[i]), f"{int(totals[i]):,}"] for i in range(len(clients))],
     )

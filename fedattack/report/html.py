@@ -12,7 +12,7 @@ from fedattack.files import write_atomically
 from fedattack.report import figures, property_figures
 from fedattack.report.drawing import Plot
 from fedattack.report.validate import read_findings, read_run, validate_findings, validate_run
-from fedattack.report.words import NOTHING, interval, interval_title, level, printable_all, shown, with_interval
+from fedattack.report.words import NOTHING, interval, interval_title, level, printable_all, shown, spread, with_interval
 
 _VERDICTS = {
     LEAK: "Leak",
@@ -22,6 +22,8 @@ _VERDICTS = {
 # What a finding says about the world, for those whose measure allows a plainer sentence than its label.
 _SENTENCES = {
     "sia.asr": "Given a record from the training data, the server named the client that holds it in {value} of cases"
+    "{interval}{chance}.",
+    "sia.asr-shared": "Given a record that several clients hold, the server named one of them in {value} of cases"
     "{interval}{chance}.",
     "sia.asr-last-round": "Given a record from the training data, the server named the client that holds it in {value} "
     "of cases from what it saw in the last round{interval}{chance}.",
@@ -131,7 +133,14 @@ def template(name: str) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"shown": shown, "level": level, "stopped": _stopped, "words": _words, "scalar": scalar}
+    environment.filters |= {
+        "shown": shown,
+        "level": level,
+        "stopped": _stopped,
+        "words": _words,
+        "scalar": scalar,
+        "spread": spread,
+    }
     environment.globals |= {"interval": interval, "with_interval": with_interval, "verdicts": _VERDICTS}
     return environment.get_template(name)
 
@@ -170,6 +179,37 @@ def _exposed(finding: Finding) -> Table:
     )
 
 
+def _combining(finding: Finding) -> Table:
+    return Table(
+        "Does combining rounds help?",
+        "The same targets, named from one round or from all. A single round has fewer clients to choose from where not "
+        "all take part in it, which its chance says; targets count where their owner was seen.",
+        ["named from", "result", f"{level(finding.level)} interval", "chance", "× chance", "null run", "targets"],
+        [
+            [
+                item["way"],
+                shown(item["value"]),
+                interval(item["low"], item["high"]),
+                shown(item["chance"]),
+                shown(item["value"] / item["chance"], "") if item["chance"] else NOTHING,
+                shown(item["null"]["value"] if item["null"] else None),
+                f"{item['n']:,}",
+            ]
+            for item in finding.series["combining"]
+        ],
+    )
+
+
+def _targets(finding: Finding) -> Table:
+    return Table(
+        "Targets",
+        "Those that one client holds are the main measure, those that nobody holds its null run; those that several "
+        "hold are judged apart. No answer about a client that was never seen can be right or wrong.",
+        ["records that", "targets"],
+        [[kind, f"{count:,}"] for kind, count in finding.series["targets"].items()],
+    )
+
+
 def _plaintext(finding: Finding) -> Table:
     return Table(
         "What each number that is sent in plaintext tells by itself",
@@ -183,7 +223,12 @@ def _plaintext(finding: Finding) -> Table:
     )
 
 
-_SERIES_TABLES = (("most_exposed", _exposed), ("plaintext", _plaintext))
+_SERIES_TABLES = (
+    ("combining", _combining),
+    ("targets", _targets),
+    ("most_exposed", _exposed),
+    ("plaintext", _plaintext),
+)
 
 
 def _sentence(finding: Finding) -> str:

@@ -43,25 +43,17 @@ _MOST_POSTERIORS = 40
 def f1(finding: Finding, slug: str) -> Plot:
     """F1 score of each method after each number of rounds, as Figures 3–5 of the paper (``series["methods"]``)."""
     series = finding.series["methods"]
-    rounds, chance = series["rounds"], series.get("chance")
-    scores = {name: method["f1"] for name, method in series["methods"].items()}
-    figure, axes = one_axes(290)
-    draw_lines(axes, rounds, scores, _looks(finding))
-    if chance is not None:
-        axes.axhline(100 * chance, **CHANCE)
-    label_rounds(axes, _ROUNDS_SEEN)
-    axes.set_ylabel("F1 score (%)")
-    one_legend(figure, [axes], handlelength=DASHES)
-
-    title = "F1 score of each method"
-    words = f"{_after(rounds, scores)} Chance is {shown(chance)}."
-    return Plot(
-        title,
-        to_svg(figure, slug, title, words),
-        "What each method answers from the rounds so far, against the truth. F1 is the harmonic mean of precision "
-        "(how many of the named clients have the property) and recall (how many of those that have it are named).",
-        ["rounds seen", *scores],
-        _rows(rounds, scores.values()),
+    return _by_method(
+        finding,
+        slug,
+        series["rounds"],
+        {name: method["f1"] for name, method in series["methods"].items()},
+        title="F1 score of each method",
+        axis="F1 score (%)",
+        caption="What each method answers from the rounds so far, against the truth. F1 is the harmonic mean of "
+        "precision (how many of the named clients have the property) and recall (how many of those that have it are "
+        "named).",
+        chance=series.get("chance"),
     )
 
 
@@ -99,20 +91,14 @@ def precision_and_recall(finding: Finding, slug: str) -> Plot | None:
 def stability(finding: Finding, slug: str) -> Plot:
     """Share of the decisions that are already the final ones (``series["stability"]``)."""
     series = finding.series["stability"]
-    rounds, shares = series["rounds"], series["methods"]
-    figure, axes = one_axes(270)
-    draw_lines(axes, rounds, shares, _looks(finding))
-    label_rounds(axes, _ROUNDS_SEEN)
-    axes.set_ylabel("Decisions as at the end (%)")
-    one_legend(figure, [axes], handlelength=DASHES)
-
-    title = "How soon decisions are final"
-    return Plot(
-        title,
-        to_svg(figure, slug, title, _after(rounds, shares)),
-        "Share of the clients about which a method says what it will say after the last round, right or wrong.",
-        ["rounds seen", *shares],
-        _rows(rounds, shares.values()),
+    return _by_method(
+        finding,
+        slug,
+        series["rounds"],
+        series["methods"],
+        title="How soon decisions are final",
+        axis="Decisions as at the end (%)",
+        caption="Share of the clients about which a method says what it will say after the last round, right or wrong.",
     )
 
 
@@ -293,6 +279,32 @@ def posteriors(finding: Finding, slug: str) -> Plot:
             for answer in answers
         ],
         tall=len(top) > _MOST_POSTERIORS // 2,
+    )
+
+
+def _by_method(
+    finding: Finding,
+    slug: str,
+    rounds: Sequence[int],
+    lines: Mapping[str, Sequence[float | None]],
+    *,
+    title: str,
+    axis: str,
+    caption: str,
+    chance: float | None = None,
+) -> Plot:
+    """Draw one line for each method over the rounds that the server has seen."""
+    figure, axes = one_axes(280)
+    draw_lines(axes, rounds, lines, _looks(finding))
+    words = _after(rounds, lines)
+    if chance is not None:
+        axes.axhline(100 * chance, **CHANCE)
+        words += f" Chance is {shown(chance)}."
+    label_rounds(axes, _ROUNDS_SEEN)
+    axes.set_ylabel(axis)
+    one_legend(figure, [axes], handlelength=DASHES)
+    return Plot(
+        title, to_svg(figure, slug, title, words), caption, ["rounds seen", *lines], _rows(rounds, lines.values())
     )
 
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, PROPORTION, Finding
-from fedattack.report.words import interval, interval_title, printable, shown
+from fedattack.report.words import interval, interval_title, printable, shown, spread
 
 _STYLES = {LEAK: "bold red", NO_EVIDENCE: "cyan", NOT_APPLICABLE: "dim"}
 
@@ -63,4 +63,16 @@ def render_table(findings: Sequence[Finding], run: Mapping[str, Any]) -> Group:
     ]
     if any(finding.selected_after_the_fact for finding in findings):
         below.append(Text("† selected after the fact: chosen by looking at the results", style="yellow"))
+    if "privacy" in run:
+        below.append(_privacy(run["privacy"]))
     return Group(table, *below) if findings else Group(Text("There are no findings."))
+
+
+def _privacy(privacy: Mapping[str, Any]) -> Text:
+    return Text.assemble(
+        "\n",
+        ("DP-SGD", "bold"),
+        f" (σ {spread(privacy['noise'])}, C {privacy['clip']:g}, δ {privacy['delta']:g}): ε "
+        f"{spread(privacy['epsilon_round'])} a round, {spread(privacy['epsilon_run'])} for the whole run, least to "
+        f"most over clients; protects {printable(privacy['unit'])}",
+    )

@@ -91,7 +91,7 @@ def validate_run(obj: Any, where: str = "run") -> dict[str, Any]:
 def _together(series: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Give lists of one length, by series."""
     for name, keys in (
-        ("per_round", ("rounds", "value", "low", "high", "null")),
+        ("per_round", ("rounds", "value", "low", "high", "null", "chance")),
         ("reliability", ("confidence", "accuracy", "count")),
         ("overlap", ("rounds", "overlap", "low", "high", "accuracy")),
         ("overlap", ("checked_rounds", "checked_accuracy")),

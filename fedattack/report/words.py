@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedattack.audit.finding import PROPORTION, Finding, Null, in_units
@@ -24,6 +24,15 @@ def interval(low: float | None, high: float | None, units: str = PROPORTION) -> 
     if units == PROPORTION:
         return f"{in_units(low).removesuffix('%')}–{in_units(high)}"
     return f"{in_units(low, '')} to {in_units(high, units)}"
+
+
+def spread(ends: Mapping[str, float | None]) -> str:
+    """Write the ends ``low`` and ``high`` of numbers of any size, such as ``0.81–2.1``; ``None`` is no guarantee."""
+    low, high = (
+        "no finite guarantee" if end is None else f"{end:.3g}" if end < 1000 else f"{end:,.0f}"
+        for end in (ends["low"], ends["high"])
+    )
+    return low if low == high else f"{low}–{high}" if ends["high"] is not None else f"{low} to {high}"
 
 
 def interval_title(findings: Iterable[Finding]) -> str:

@@ -10,19 +10,29 @@ import pytest
 from fedattack.attacks import ATTACKS, Knowledge, Scores, read_knowledge
 from fedattack.errors import DataError, NeedsError
 from fedattack.record import Exchange, Record, RecordWriter, Reply, project_record
+from fedattack.record.format import PROTOCOLS
 from tests.federation import write_property_run, write_run
 
-# A folder in which each attack has all that it needs; a new attack adds its own.
+# A folder in which each attack has all that it needs, for each protocol that it takes; a new attack adds its own.
 RUNS = {
-    "sia": write_run,
-    "prolin": partial(write_property_run, asked="membership", rounds=6, sampled=3, clients=5, positives=(1,)),
+    ("sia", "fedavg"): write_run,
+    ("sia", "fedsgd"): partial(write_run, protocol="fedsgd"),
+    ("prolin", "fedavg"): partial(
+        write_property_run, asked="membership", rounds=6, sampled=3, clients=5, positives=(1,)
+    ),
 }
 
 
-@pytest.fixture(scope="module", params=list(ATTACKS))
+@pytest.fixture(
+    scope="module",
+    params=[(name, protocol) for name, attack in ATTACKS.items() for protocol in attack.needs.protocols],
+    ids="-".join,
+)
 def case(request, tmp_path_factory):
-    folder = RUNS[request.param](tmp_path_factory.mktemp(request.param))
-    return ATTACKS[request.param], folder
+    name, protocol = request.param
+    folder = RUNS[name, protocol](tmp_path_factory.mktemp(f"{name}-{protocol}"))
+    assert Record(folder / "record").protocol == protocol
+    return ATTACKS[name], folder
 
 
 def run(attack, folder, **changes):
@@ -76,12 +86,15 @@ def test_a_record_of_another_view_is_refused_by_name(case, tmp_path):
 
 def test_a_record_of_another_protocol_is_refused_by_name(case, tmp_path):
     attack, folder = case
-    (other,) = {"fedavg", "fedmd"} - set(attack.needs.protocols)
-    RecordWriter(tmp_path / "other", view=attack.needs.views[0], protocol=other).close()
-    with pytest.raises(
-        NeedsError, match=f"attack {attack.name} needs a record in the protocol .* has the protocol {other}"
-    ):
-        attack.run(Record(tmp_path / "other"), read_knowledge(folder / "knowledge"))
+    others = set(PROTOCOLS) - set(attack.needs.protocols)
+    if not others:
+        pytest.skip("takes every protocol")
+    for other in others:
+        RecordWriter(tmp_path / other, view=attack.needs.views[0], protocol=other).close()
+        with pytest.raises(
+            NeedsError, match=f"attack {attack.name} needs a record in the protocol .* has the protocol {other}"
+        ):
+            attack.run(Record(tmp_path / other), read_knowledge(folder / "knowledge"))
 
 
 def test_the_truth_is_not_needed(case, tmp_path):

@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 
 from fedattack.attacks import ModelKnowledge, Targets
 from fedattack.attacks.detectors import Detector, Setting, can_be_linear, divide, fit_detectors
-from fedattack.attacks.properties import questions
+from fedattack.attacks.properties import Property, questions
 from fedattack.errors import NeedsError
 from fedattack.learning import LocalSGD
 from fedattack.learning.shadows import ShadowModel, mean_loss
@@ -271,4 +271,23 @@ def test_too_few_auxiliary_records_are_counted_in_the_refusal(mode):
     )
     with pytest.raises(NeedsError, match=words) as refusal:
         fit(make("membership", mode, auxiliary=40))
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("draw", "words"),
+    [
+        (lambda has, count, size, rows, generator: rows[:size], r"batches must be record indices of shape \(\d+, 8\)"),
+        (lambda has, count, size, rows, generator: np.full((count, size), 0.5), "got float64"),
+        (lambda has, count, size, rows, generator: np.full((count, size), 10_000), "got record 10000"),
+        (
+            lambda has, count, size, rows, generator: np.resize(np.arange(len(rows) + 8), (count, size)),
+            "the rows given",
+        ),
+        (lambda has, count, size, rows, generator: rows[size, 0], "drawing batches failed .IndexError"),
+    ],
+)
+def test_a_recipe_that_draws_something_else_is_refused_by_name(draw, words):
+    with pytest.raises(NeedsError, match=f"property mine: .*{words}") as refusal:
+        fit(replace(make("membership"), questions=[Property("mine", draw)]))
     assert "\n" not in str(refusal.value)

@@ -1,7 +1,9 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from torch import nn
 
 from fedattack.attacks import Knowledge, Targets, read_knowledge, read_targets, write_knowledge
 from fedattack.errors import DataError
@@ -87,3 +89,14 @@ def test_what_prolin_must_know_survives_the_disk(tmp_path):
     assert (again.training, again.property, again.positive_share) == (known.training, "membership", 0.2)
     np.testing.assert_array_equal(again.auxiliary.x, X)
     assert again.targets is None
+
+
+def test_dropout_survives_the_disk_and_files_from_before_have_none(tmp_path):
+    write_knowledge(tmp_path, Knowledge(model=replace(MODEL, dropout=0.4), targets=Targets(X, Y)))
+    again = read_knowledge(tmp_path)
+    assert again.model.dropout == 0.4
+    assert [part.p for part in again.model.build().modules() if isinstance(part, nn.Dropout)] == [0.4]
+    value = json.loads((tmp_path / "knowledge.json").read_text())
+    del value["model"]["dropout"]
+    (tmp_path / "knowledge.json").write_text(json.dumps(value))
+    assert read_knowledge(tmp_path).model == MODEL

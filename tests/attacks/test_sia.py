@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from fedattack.attacks import ATTACKS, Knowledge, Scores, Targets, read_knowledge
-from fedattack.attacks.sia import combine_rounds, posterior
+from fedattack.attacks.sia import combine_likelihoods, combine_rounds, posterior
 from fedattack.audit.source import credits_of
 from fedattack.audit.truth import read_truth
 from fedattack.errors import ModelError
@@ -81,6 +81,59 @@ def test_tiny_losses_do_not_tie_and_huge_ones_do_not_drown_the_rest():
     assert combine_rounds(tiny)[0, 0] != combine_rounds(tiny)[0, 1]
     huge = np.array([[[0.1, 0.2, 1e18]], [[0.1, 0.2, np.inf]]])
     np.testing.assert_allclose(combine_rounds(huge), [[np.exp(-0.1) - 1, np.exp(-0.2) - 1, -1.0]])
+
+
+def test_likelihoods_of_clients_that_are_always_seen_are_theorem_2_s_exponents():
+    losses = np.random.default_rng(0).exponential(size=(4, 6, 5))
+    np.testing.assert_allclose(combine_likelihoods(losses), -losses.mean(axis=0), rtol=1e-14)
+    tiny = np.array([[[1e-30, 2e-30, 0.5, 1e18]]] * 3)
+    np.testing.assert_array_equal(combine_likelihoods(tiny)[0].argsort(), [3, 2, 1, 0])
+
+
+def test_likelihoods_match_a_plain_loop_where_clients_were_not_always_seen():
+    draw = np.random.default_rng(1)
+    losses = draw.exponential(size=(7, 5, 6))
+    losses[draw.random(losses.shape) < 0.1] = np.inf
+    losses[:, :, draw.integers(6)] = 0.5  # one client without infinite losses
+    for number in range(7):
+        losses[number, :, draw.permutation(6)[:3]] = np.nan
+    losses[:, :, 4] = np.nan
+    got = combine_likelihoods(losses)
+    for target in range(5):
+        scores = {}
+        for client in range(6):
+            terms = []
+            for number in range(7):
+                if np.isnan(losses[number, target, client]):
+                    continue
+                others = [loss for loss in losses[number, target] if np.isfinite(loss)]
+                terms.append((np.median(others) if others else 0.0) - losses[number, target, client])
+            if terms:
+                scores[client] = np.mean(terms)
+        assert np.flatnonzero(~np.isnan(got[target])).tolist() == sorted(scores)
+        finite = [client for client, score in scores.items() if np.isfinite(score)]
+        for client, score in scores.items():
+            expected = score - scores[finite[0]]  # what all clients of a target share says nothing of its owner
+            assert got[target, client] - got[target, finite[0]] == pytest.approx(expected, abs=1e-12)
+
+
+def test_an_early_round_is_not_held_against_the_client_that_was_seen_in_it_alone():
+    """All clients' losses fall from 2 to 1; the owner's is lower than the others' in the only round it took part."""
+    losses = np.array([[[1.7, 2.0, np.nan]], [[np.nan, 1.0, 1.05]]])
+    losses = np.concatenate([losses, [[[np.nan, 1.0, 1.02]]]])
+    assert np.nanargmax(combine_likelihoods(losses)[0]) == 0
+    assert np.nanargmax(combine_rounds(losses)[0]) == 2
+
+
+@pytest.mark.parametrize("combine", [combine_rounds, combine_likelihoods])
+def test_losses_that_are_not_finite_stay_with_their_client(combine):
+    losses = np.array([[[np.nan, np.inf, 0.2, 0.1]], [[np.nan, 0.1, 0.2, np.nan]]])
+    scores = combine(losses)
+    assert np.isnan(scores[0, 0])
+    assert np.nanargmin(scores[0]) == 1
+    assert np.isfinite(scores[0, 2:]).all()
+    hopeless = combine(np.full((1, 1, 3), np.inf))
+    np.testing.assert_array_equal(credits_of(hopeless), [[1 / 3] * 3])
 
 
 def test_posterior_is_the_softmax_of_scores_and_prior():

@@ -2,14 +2,17 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from fedattack.attacks import ATTACKS, Knowledge, Targets, read_knowledge
+from fedattack.audit.quality import measure_quality
 from fedattack.audit.run import audit_folder
+from fedattack.audit.truth import read_truth
 from fedattack.errors import DataError, FedAttackError
 from fedattack.folder import Part, find_parts
-from fedattack.record import Record
+from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.report import read_findings, read_run, write_report
-from tests.federation import CLIENTS, EACH, write_run
+from tests.federation import CLIENTS, EACH, LR, MODEL, write_run
 
 
 def attack_all(folder) -> None:
@@ -47,6 +50,54 @@ def test_one_run_is_audited_and_rendered(tmp_path):
     assert write_report(tmp_path).read_text().startswith("<!")
 
 
+def test_gradients_are_audited_through_the_models_that_they_lead_to(tmp_path):
+    write_run(tmp_path, protocol="fedsgd", rounds=3)
+    attack_all(tmp_path)
+    findings = {finding.metric: finding for finding in audit_folder(tmp_path, device="cpu")}
+    assert findings["asr"].value > 0.7  # one gradient over 30 records with random labels gives most of them away
+    assert findings["asr"].verdict == findings["asr-beyond-labels"].verdict == "leak"
+    assert findings["asr"].null["low"] < 1 / CLIENTS < findings["asr"].null["high"]
+    run = read_run(tmp_path)
+    assert run["threat_model"]["sees"].startswith("every client's reply by itself: the average gradient over its")
+    record = Record(tmp_path / "record")
+    assert run["accuracy"]["rounds"] == run["overfitting"]["rounds"] == [1, 2, 3]
+    known, truth = read_knowledge(tmp_path / "knowledge"), read_truth(tmp_path / "truth")
+    x, y = truth.evaluation
+
+    def accuracy(state, x, y) -> float:
+        model = MODEL.build()
+        model.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in state.items()})
+        return float((model(torch.from_numpy(x)).argmax(dim=1).numpy() == y).mean())
+
+    for position, item in enumerate(record):
+        assert run["accuracy"]["seeds"]["0"][position] == pytest.approx(accuracy(item.after, x, y))
+        gaps = []
+        for seen in item.observations:
+            local = {name: array - np.float32(LR) * seen.arrays[name] for name, array in item.common.items()}
+            own = truth.owners == truth.nodes[seen.node]
+            held = accuracy(local, known.targets.x[own], known.targets.y[own])
+            gaps.append(abs(held - accuracy(local, x[:500], y[:500])))
+        assert run["overfitting"]["seeds"]["0"][position] == pytest.approx(np.mean(gaps), abs=0.01)
+
+
+def test_what_is_unknown_of_the_models_is_left_out(tmp_path):
+    """Records of which no model can be rebuilt: no learning rate, or a protocol whose server sends no model."""
+    write_run(tmp_path, protocol="fedsgd")
+    known, truth = read_knowledge(tmp_path / "knowledge"), read_truth(tmp_path / "truth")
+    (item,) = Record(tmp_path / "record").rounds[:1]
+    replies = [Reply(seen.node, "ok", dict(seen.arrays), EACH) for seen in item.observations]
+    for name, protocol in (("silent", "fedsgd"), ("predictions", "fedmd")):
+        writer = RecordWriter(tmp_path / name, protocol=protocol)
+        writer.write(Exchange(1, dict(item.common), replies))
+        writer.close(final=dict(item.common))
+    silent = measure_quality(Record(tmp_path / "silent"), known, truth, device="cpu")
+    assert len(silent.accuracy) == len(silent.rounds) == 1
+    assert silent.accuracy[0] is not None
+    assert silent.overfitting == silent.overfitting_rounds == []
+    predictions = measure_quality(Record(tmp_path / "predictions"), known, truth, device="cpu")
+    assert predictions.accuracy == predictions.rounds == []
+
+
 def test_several_seeds_are_pooled(tmp_path):
     for seed in (0, 1, 2):
         write_run(tmp_path, seed=seed, part=f"seed-{seed}")
@@ -58,8 +109,9 @@ def test_several_seeds_are_pooled(tmp_path):
     assert write_report(tmp_path).exists()
 
 
-def test_clients_that_learn_nothing_leak_nothing(tmp_path):
-    write_run(tmp_path, epochs=0)
+@pytest.mark.parametrize("protocol", ["fedavg", "fedsgd"])
+def test_clients_that_learn_nothing_leak_nothing(tmp_path, protocol):
+    write_run(tmp_path, epochs=0, protocol=protocol)
     attack_all(tmp_path)
     for finding in audit_folder(tmp_path, device="cpu"):
         assert finding.verdict == "no evidence", finding.metric

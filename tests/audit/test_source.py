@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from fedattack.attacks import Scores
-from fedattack.attacks.sia import combine_rounds
+from fedattack.attacks.sia import combine_likelihoods, combine_rounds
 from fedattack.audit.source import SourceCase, credits_of, fit_gamma, judge_source
-from fedattack.audit.truth import Truth
+from fedattack.audit.truth import NOBODY, SEVERAL, Truth
 from fedattack.errors import DataError
 
 K = 5
@@ -218,3 +218,188 @@ def test_the_order_of_targets_and_clients_does_not_matter():
     truth = Truth(**{**vars(original.truth), "owners": original.truth.owners[order]})
     shuffled = SourceCase(0, scores, truth)
     assert judged(shuffled)["asr"].value == judged(original)["asr"].value
+
+
+def partly_seen(seed: int, *, sampled: int = 2, rounds: int = 4, broken: bool = False) -> SourceCase:
+    """Random losses of few values, so that many tie, of clients of which few are sampled in a round."""
+    draw = np.random.default_rng((seed, 5))
+    each, null = 6, 40
+    owners = [str(client) for client in range(K) for _ in range(each)] + [NOBODY] * null
+    order = draw.permutation(len(owners))
+    losses = draw.choice([0.0, 0.5, 1.0, np.inf], p=[0.3, 0.3, 0.3, 0.1], size=(rounds, len(owners), K))
+    for single in losses:
+        single[:, draw.permutation(K)[sampled:]] = np.nan
+    if broken:
+        losses[draw.random(losses.shape) < 0.2] = np.nan
+    arrays = {
+        "losses": losses,
+        "combined": combine_rounds(losses),
+        "log_prior": np.log(np.full(K, 1 / K)),
+        "labels": draw.integers(CLASSES, size=len(owners)),
+    }
+    truth = Truth(
+        clients=tuple(map(str, range(K))),
+        classes=("a", "b"),
+        counts=np.arange(2, 2 * K + 2).reshape(K, 2),
+        owners=np.array(owners)[order],
+        evaluation=(np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64)),
+        nodes={f"node{index}": str(index) for index in range(K)},
+        targets="",
+    )
+    facts = {"clients": [f"node{index}" for index in range(K)], "rounds": list(range(1, rounds + 1))}
+    return SourceCase(seed, Scores("sia", arrays, facts), truth)
+
+
+def by_hand(cases, scores_of) -> dict:
+    """Success, chance, size prior and n, one target at a time; ``scores_of`` gives each case's (targets, clients)."""
+    hits, chances, largest = [], [], []
+    for single in cases:
+        scores = scores_of(single)
+        there = [client for client in range(K) if not all(np.isnan(row[client]) for row in scores)]
+        sizes = {client: int(single.truth.counts[client].sum()) for client in there}
+        for row, name in zip(scores, single.truth.owners.tolist(), strict=True):
+            seen = [client for client in range(K) if not np.isnan(row[client])]
+            if name == NOBODY or int(name) not in seen:
+                continue
+            best = max(row[client] for client in seen)
+            winners = [client for client in seen if row[client] == best]
+            hits.append(1 / len(winners) if int(name) in winners else 0.0)
+            chances.append(1 / len(seen))
+            largest.append(float(int(name) == max(sizes, key=sizes.get)))
+    return {"value": np.mean(hits), "chance": np.mean(chances), "largest": np.mean(largest), "n": len(hits)}
+
+
+@pytest.mark.parametrize("broken", [False, True])
+@pytest.mark.parametrize("rounds", [1, 4])
+def test_clients_that_were_not_sampled_are_neither_right_nor_wrong(broken, rounds):
+    """With ``broken``, clients give no number for some targets: they are not seen there, and nowhere else."""
+    cases = [partly_seen(seed, broken=broken, rounds=rounds) for seed in (0, 1)]
+    found = judged(*cases)
+    ways = {
+        "asr": lambda single: combine_rounds(single.losses),
+        "asr-likelihood": lambda single: combine_likelihoods(single.losses),
+        "asr-last-round": lambda single: -single.losses[-1],
+    }
+    for metric, scores_of in ways.items():
+        expected = by_hand(cases, scores_of)
+        got = found[metric]
+        assert got.n == expected["n"], metric
+        assert got.value == pytest.approx(expected["value"]), metric
+        assert got.chance == pytest.approx(expected["chance"]), metric
+        assert got.baselines["always naming the largest client"] == pytest.approx(expected["largest"]), metric
+    assert 0 < found["asr"].n < 2 * 6 * K or rounds == 4
+    series = found["asr"].series
+    for number, got in zip(series["per_round"]["rounds"], series["per_round"]["value"], strict=True):
+        expected = by_hand(cases, lambda single, number=number: -single.losses[number - 1])
+        assert got == pytest.approx(expected["value"])
+        assert series["per_round"]["chance"][number - 1] == pytest.approx(expected["chance"])
+    reliability = series["reliability"]
+    assert sum(reliability["count"]) == found["asr"].n
+    right = np.dot(reliability["accuracy"], reliability["count"]) / found["asr"].n
+    assert right == pytest.approx(found["asr"].value, abs=1e-9)
+    assert [entry["n"] for entry in series["combining"]][-2:] == [found["asr"].n, found["asr-likelihood"].n]
+    per_client = {entry["client"]: entry for entry in series["per_client"]}
+    assert sum(entry["n"] for entry in per_client.values()) == found["asr"].n
+
+
+def test_partial_participation_without_a_leak_is_at_chance():
+    findings = [judged(*[partly_seen(10 * trial + seed) for seed in range(3)]) for trial in range(20)]
+    alarms = [f.verdict == "leak" for found in findings for f in found.values() if f.metric != "asr-worst-client"]
+    assert sum(alarms) <= 0.05 * len(alarms)
+
+
+def shared_by(single: SourceCase, shared: dict) -> SourceCase:
+    owners = single.truth.owners.copy()
+    owners[list(shared)] = SEVERAL
+    return SourceCase(single.seed, single.scores, Truth(**{**vars(single.truth), "owners": owners, "shared": shared}))
+
+
+def test_targets_of_several_owners_are_judged_apart():
+    """Every target is named rightly; some are said to be held by a second client, and some by two wrong ones."""
+    single = case(hits=1.0, n=200, null=300)
+    right = {row: (str(row % K), str((row + 1) % K)) for row in range(0, 40, 2)}
+    wrong = {row: (str((row + 1) % K), str((row + 2) % K)) for row in range(1, 20, 2)}
+    found = judged(shared_by(single, right | wrong))
+    assert found["asr"].n == 170
+    assert found["asr"].value == 1.0
+    assert found["asr"].null["n"] == 300
+    assert "30 targets that several clients hold are judged apart" in found["asr"].reason
+    assert found["asr"].series["targets"] == {
+        "one client holds": 170,
+        "nobody holds": 300,
+        "several clients hold": 30,
+        "a client holds that was never seen": 0,
+    }
+    apart = found["asr-shared"]
+    assert apart.n == 30
+    assert apart.value == pytest.approx(20 / 30)
+    assert apart.chance == pytest.approx(2 / K)
+    assert apart.null["value"] == pytest.approx(2 / K, abs=0.09)
+    assert apart.null["n"] == 300
+    assert apart.verdict == "leak"
+    assert sum(entry["n"] for entry in found["asr"].series["per_client"]) == 170
+
+
+def test_without_shared_targets_there_is_no_finding_about_them():
+    assert "asr-shared" not in judged(case(hits=0.5))
+
+
+def test_naming_any_of_several_owners_at_random_is_no_leak():
+    shared = {row: (str(row % K), str((row + 2) % K), str((row + 3) % K)) for row in range(150)}
+    apart = judged(*[shared_by(case(hits=0.0, n=200, seed=seed), shared) for seed in range(3)])["asr-shared"]
+    assert apart.value == pytest.approx(3 / K, abs=0.08)
+    assert apart.chance == pytest.approx(3 / K)
+    assert apart.verdict == "no evidence"
+
+
+def test_ties_among_the_owners_of_a_target_count_as_naming_one():
+    single = case(hits=1.0, n=40)
+    single.scores.arrays["losses"][:, :10] = 0.3  # all clients tie
+    arrays = {**single.scores.arrays, "combined": combine_rounds(single.scores.arrays["losses"])}
+    tied = SourceCase(0, Scores("sia", arrays, single.scores.facts), single.truth)
+    found = judged(shared_by(tied, dict.fromkeys(range(10), ("0", "3"))))
+    assert found["asr-shared"].value == pytest.approx(2 / K)
+
+
+def test_of_several_owners_those_that_were_seen_count():
+    single = case(hits=1.0, n=40)
+    losses = single.scores.arrays["losses"].copy()
+    losses[:, :, [0, 1]] = np.nan
+    arrays = {**single.scores.arrays, "losses": losses, "combined": combine_rounds(losses)}
+    partly = SourceCase(0, Scores("sia", arrays, single.scores.facts), single.truth)
+    found = judged(shared_by(partly, {2: ("2", "0"), 3: ("3", "1"), 5: ("0", "1")}))
+    assert found["asr-shared"].n == 2
+    assert found["asr-shared"].chance == pytest.approx(1 / (K - 2))
+    assert found["asr-shared"].value == 1.0
+
+
+def test_a_seed_in_which_no_owner_was_seen_says_nothing():
+    whole, empty = case(hits=1.0, seed=0), case(hits=1.0, seed=1)
+    losses = empty.scores.arrays["losses"].copy()
+    losses[:, :, :4] = np.nan
+    arrays = {**empty.scores.arrays, "losses": losses, "combined": combine_rounds(losses)}
+    owners = np.where(empty.truth.owners == "4", "3", empty.truth.owners)
+    truth = Truth(**{**vars(empty.truth), "owners": owners})
+    found = judged(whole, SourceCase(1, Scores("sia", arrays, empty.scores.facts), truth))
+    assert found["asr"].n == 200
+    assert found["asr"].series["targets"]["a client holds that was never seen"] == 200
+
+
+def test_a_truth_about_another_number_of_targets_is_refused():
+    single = case(hits=1.0)
+    truth = Truth(**{**vars(single.truth), "owners": single.truth.owners[:-1]})
+    with pytest.raises(DataError, match="owners of 399 targets, the scores are of 400"):
+        SourceCase(0, single.scores, truth)
+
+
+def test_a_prior_that_changes_who_is_named_is_judged_by_whom_it_names():
+    """With hopeless scores and a sure prior the posterior is right as often as its favourite owns the target."""
+    single = case(hits=0.0)
+    prior = np.log(np.array([0.96, 0.01, 0.01, 0.01, 0.01]))
+    flat = np.full_like(single.scores.arrays["losses"], 0.7)
+    arrays = {**single.scores.arrays, "losses": flat, "combined": combine_rounds(flat), "log_prior": prior}
+    reliability = judged(SourceCase(0, Scores("sia", arrays, single.scores.facts), single.truth))["asr"].series[
+        "reliability"
+    ]
+    assert np.dot(reliability["accuracy"], reliability["count"]) / sum(reliability["count"]) == pytest.approx(1 / K)
+    assert reliability["accuracy"] == [pytest.approx(1 / K)]

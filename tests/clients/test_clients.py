@@ -6,9 +6,10 @@ from torch import nn
 
 from clients import app
 from clients.fedavg import FedAvgClient, dump_arrays
+from clients.fedsgd import FedSGDClient
 from clients.poisoning import AscendingClient, InvertingClient
 from fedattack.app import load_settings
-from fedattack.learning import train_local
+from fedattack.learning import private_gradient, train_local
 from simulations.study import Study
 from tests.local_grid import FIRST_NODE, LocalGrid
 
@@ -89,6 +90,30 @@ def test_the_study_decides_who_has_the_property(name, kind):
     assert {app.kind_of(null, client) for client in range(20)} == {FedAvgClient}
     honest = Study.of(CONFIG | {"property": ""})
     assert {app.kind_of(honest, client) for client in range(20)} == {FedAvgClient}
+
+
+def test_a_private_fedsgd_client_sends_a_noisy_gradient_and_no_loss():
+    config = CONFIG | {
+        "framework": "fedsgd",
+        "property": "",
+        "local-epochs": 1,
+        "batch-size": 0,
+        "weight-decay": 0.01,
+        "dp-noise": 0.5,
+        "dp-clip": 0.3,
+    }
+    study, start, sent, count, metrics = trained(FedSGDClient, config)
+    rows, model = study.parts[3], study.build_model()
+    model.load_state_dict({name: torch.tensor(array) for name, array in start.items()})
+    noisy = private_gradient(
+        model, study.data.x_train[rows], study.data.y_train[rows], noise=0.5, clip=0.3, seed=study.client_seed(3, 2)
+    )
+    assert (count, metrics) == (12, {})
+    for name, array in sent.items():
+        np.testing.assert_allclose(array, noisy[name].numpy() + 0.01 * start[name], rtol=1e-5, atol=1e-8)
+    _, _, plain, _, told = trained(FedSGDClient, config | {"dp-noise": 0.0})
+    assert [*told] == ["train-loss"]
+    assert max(np.abs(plain[name] - array).max() for name, array in sent.items()) > 1e-3
 
 
 @pytest.mark.parametrize("secagg", [True, False])

@@ -55,6 +55,55 @@ def test_losses_and_accuracy_are_those_of_one_model_and_one_record_at_a_time(nam
     np.testing.assert_allclose(accuracy, hits.mean(axis=1), rtol=1e-12)
 
 
+class Viewing(nn.Module):
+    """Takes a view of what its convolution gives, which only PyTorch's own memory layout allows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 5)
+        self.fc = nn.Linear(4 * 12 * 12, 5)
+
+    def forward(self, x):
+        return self.fc(torch.relu(self.conv(x)).view(len(x), -1))
+
+
+class Reshaping(Viewing):
+    def forward(self, x):
+        return self.fc(torch.relu(self.conv(x)).flatten(1))
+
+
+@pytest.mark.parametrize("kind", [Viewing, Reshaping])
+def test_any_model_of_images_gives_what_it_gives_in_pytorch_s_layout(kind):
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        model = kind()
+    x = np.random.default_rng(0).normal(size=(9, 3, 16, 16)).astype(np.float32)
+    y = np.arange(9) % 5
+    with torch.inference_mode():
+        expected = CROSS_ENTROPY(model(torch.from_numpy(x)), torch.from_numpy(y))
+    got = losses_of_models(model, [model.state_dict()], x, y, CROSS_ENTROPY)[0]
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_reach_the_model_with_their_channels_last(channels):
+    strides = []
+
+    class Watching(Reshaping):
+        def forward(self, x):
+            strides.append((x.stride(), tuple(x.shape[1:])))
+            return x.flatten(1)
+
+    model = Watching()
+    x = np.random.default_rng(0).normal(size=(5, channels, 16, 16)).astype(np.float32)
+    outputs = []
+    losses_of_models(
+        model, [model.state_dict()], x, np.zeros(5), lambda out, y: outputs.append(out) or out.double().sum(1)
+    )
+    assert set(strides) == {((256 * channels, 1, 16 * channels, channels), (channels, 16, 16))}
+    np.testing.assert_array_equal(outputs[0], x.reshape(5, -1))
+
+
 def test_numpy_states_as_a_memory_mapped_record_gives_them_are_taken_without_a_warning(recwarn):
     model, states, x, y = setting("batch-norm")
     arrays = [{name: value.numpy().copy() for name, value in state.items()} for state in states]

@@ -18,6 +18,8 @@ def user_module(tmp_path, monkeypatch):
         "    def __init__(self, *, input_shape, classes):\n"
         "        super().__init__()\n        self.fc = nn.Linear(input_shape[0], classes)\n"
         "def needy(width):\n    return nn.Linear(width, 2)\n"
+        "def dropping(classes, dropout=0.0):\n"
+        "    return nn.Sequential(nn.Linear(4, classes), nn.Dropout(dropout))\n"
         "def wrong():\n    return 3\n"
         "number = 3\n"
     )
@@ -57,6 +59,51 @@ def test_lenet_drops_out_only_in_training():
 
 def test_hidden_sets_the_width_of_the_mlp():
     assert shapes(build_model("mlp", input_shape=(446,), classes=30, hidden=7)) == [(7, 446), (7,), (30, 7), (30,)]
+
+
+@pytest.mark.parametrize(
+    ("name", "places"),
+    [
+        ("lenet-cifar", ["relu3_dropout", "relu4_dropout"]),
+        ("sia-cnn", ["relu3_dropout", "relu4_dropout"]),
+        ("sia-mlp", ["relu1_dropout"]),
+        ("mlp", ["relu1_dropout"]),
+    ],
+)
+def test_dropout_follows_the_hidden_fully_connected_layers_and_changes_no_parameter(name, places):
+    plain = build_model(name, input_shape=(1, 16, 16), classes=4, seed=3)
+    model = build_model(name, input_shape=(1, 16, 16), classes=4, seed=3, dropout=0.3)
+    layers = dict(model.named_children())
+    assert [key for key, layer in layers.items() if isinstance(layer, nn.Dropout)] == places
+    assert {layers[place].p for place in places} == {0.3}
+    for (left, value), (right, other) in zip(model.state_dict().items(), plain.state_dict().items(), strict=True):
+        assert left == right
+        assert torch.equal(value, other)
+    x = torch.ones(2, 1, 16, 16)
+    assert not torch.equal(model(x), model(x))
+    assert torch.equal(model.eval()(x), plain.eval()(x))
+
+
+def test_dropout_is_passed_to_a_model_of_the_users_own(user_module):
+    model = build_model("their_models:dropping", input_shape=(4,), classes=5, dropout=0.25)
+    assert model[1].p == 0.25
+    assert build_model("their_models:dropping", input_shape=(4,), classes=5)[1].p == 0.0
+
+
+@pytest.mark.parametrize(
+    ("spec", "dropout", "message"),
+    [
+        ("lenet-mnist", 0.2, "has dropout of its own .0.5.; set dropout to 0"),
+        ("their_models:sized", 0.2, "accepts no dropout, and 0.2 is asked for"),
+        ("mlp", 1.0, "dropout of at least 0 and less than 1; got 1.0"),
+        ("mlp", -0.1, "got -0.1"),
+        ("mlp", float("nan"), "got nan"),
+    ],
+)
+def test_dropout_that_cannot_be_had_is_refused(user_module, spec, dropout, message):
+    with pytest.raises(ModelError, match=message) as caught:
+        build_model(spec, input_shape=(1, 16, 16), classes=5, dropout=dropout)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", MODELS)

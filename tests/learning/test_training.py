@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedattack.errors import ConfigError, DataError
-from fedattack.learning import build_model, pick_device, train_local
+from fedattack.errors import ConfigError, DataError, ModelError
+from fedattack.learning import build_model, full_gradient, gradient_step, pick_device, train_local
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(10, 3)).astype(np.float32)
@@ -162,3 +162,89 @@ def test_training_on_cuda_is_close_to_the_cpu_and_leaves_its_random_state():
     train_local(on_gpu, X, Y, **OPTIONS, device="cuda")
     torch.testing.assert_close(values(on_gpu).cpu(), values(on_cpu), rtol=1e-4, atol=1e-5)
     assert torch.equal(torch.cuda.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 10, 99])
+def test_the_full_gradient_is_the_mean_over_records_one_at_a_time(chunk):
+    model = linear()
+    before = values(model).clone()
+    loss, expected = softmax_gradient(model.weight.detach().numpy(), model.bias.detach().numpy(), X, Y)
+    got = full_gradient(model, X, Y, seed=0, chunk=chunk)
+    assert list(got.arrays) == ["weight", "bias"]
+    np.testing.assert_allclose(got.arrays["weight"], expected[:, :3], rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(got.arrays["bias"], expected[:, 3], rtol=1e-5, atol=1e-7)
+    assert got.loss == pytest.approx(loss, rel=1e-6)
+    assert torch.equal(values(model), before)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
+def test_a_full_batch_step_moves_along_the_full_gradient_dropout_included(weight_decay):
+    """FedSGD is FedAvg with one step over all records; they share the masks that they share the seed of."""
+    options = {"weight_decay": weight_decay, "seed": 5}
+    x = np.random.default_rng(1).random((12, 1, 28, 28), dtype=np.float32)
+    y = np.arange(12) % 10
+    model, stepped = (build_model("lenet-mnist", input_shape=(1, 28, 28), classes=10, seed=0) for _ in range(2))
+    torch.manual_seed(3)
+    random = torch.random.get_rng_state()
+    gradient = full_gradient(model, x, y, **options)
+    assert torch.equal(torch.random.get_rng_state(), random)
+    other = full_gradient(model, x, y, weight_decay=weight_decay, seed=6)
+    assert np.abs(other.arrays["fc2.weight"] - gradient.arrays["fc2.weight"]).max() > 1e-3, "dropout is off"
+    # One record order for both, in which the masks fall on the records.
+    order = torch.randperm(12, generator=torch.Generator().manual_seed(5)).numpy()
+    gradient = full_gradient(model, x[order], y[order], **options)
+    train_local(stepped, x, y, epochs=1, batch_size=0, lr=0.1, **options)
+    before = {name: value.detach().numpy() for name, value in model.named_parameters()}
+    for name, array in gradient_step(before, gradient.arrays, 0.1).items():
+        np.testing.assert_allclose(array, stepped.state_dict()[name].numpy(), rtol=1e-5, atol=1e-7)
+
+
+def test_what_the_loss_does_not_depend_on_has_a_gradient_of_zero():
+    model = nn.Sequential(linear(), nn.Linear(4, 4))
+    model[1].weight.requires_grad_(False)
+    model[0].unused = nn.Parameter(torch.ones(2))
+    got = full_gradient(model, X, Y, weight_decay=0.5, seed=0).arrays
+    assert not got["1.weight"].any()
+    assert not got["0.unused"].any()
+    assert got["0.weight"].any()
+
+
+def test_a_gradient_step_is_taken_in_double_precision_and_rounded_once():
+    before = {"w": np.array([1.0, 3.0], dtype=np.float32), "h": np.array([0.5], dtype=np.float16)}
+    gradient = {"w": np.array([1 / 3, 2.0], dtype=np.float32), "h": np.array([1e-3], dtype=np.float32)}
+    after = gradient_step(before, gradient, 0.1)
+    assert after["w"][0] == np.float32(1.0 - 0.1 * float(np.float32(1 / 3)))
+    assert after["h"].dtype == np.float16
+    np.testing.assert_array_equal(before["w"], [1.0, 3.0])
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one = self.two = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.two(self.one(x))
+
+
+@pytest.mark.parametrize(
+    ("model", "what"),
+    [
+        (nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), "1 normalises by the batch"),
+        (nn.Sequential(nn.BatchNorm1d(3, affine=False, track_running_stats=False), linear()), "0 normalises"),
+        (nn.Sequential(nn.Linear(3, 4), nn.InstanceNorm1d(4, track_running_stats=True)), "1.* is a buffer"),
+        (Tied(), "two.weight is a buffer or a tied parameter"),
+    ],
+)
+def test_models_whose_gradient_does_not_say_all_are_refused(model, what):
+    with pytest.raises(ModelError, match=what) as caught:
+        full_gradient(model, X, Y % 3, seed=0)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_gradient_needs_records():
+    with pytest.raises(DataError, match="at least one record"):
+        full_gradient(linear(), X[:0], Y[:0], seed=0)
+    with pytest.raises(ConfigError, match="weight_decay must be at least 0"):
+        full_gradient(linear(), X, Y, weight_decay=-1.0, seed=0)

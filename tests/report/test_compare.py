@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fedattack.errors import ReportError
-from fedattack.report import compare_runs
+from fedattack.report import compare, compare_runs
 from tests.report import example
 from tests.report.test_figures import texts
 from tests.report.test_html import HOSTILE, Page
@@ -91,6 +91,54 @@ def test_runs_without_methods_have_one_figure_and_are_sorted(source, tmp_path):
     # Settings that all share are told once.
     assert text.count("sia-mlp") == 1
     assert not re.search(r"<script|<link|@import|src=|url\((?!#)", page)
+
+
+@pytest.fixture
+def many(tmp_path):
+    """Source inference at 10, 1,000 and 100 clients: twice as often right as guessing."""
+    runs = []
+    for clients in (10, 1000, 100):
+        run = example.run()
+        run["setting"]["clients"] = clients
+        finding = replace(
+            example.findings()[0],
+            value=2 / clients,
+            low=1.5 / clients,
+            high=2.5 / clients,
+            chance=1 / clients,
+            null={"value": 1 / clients, "low": 0.5 / clients, "high": 1.2 / clients, "n": 500},
+            baselines={"always naming the largest client": 1.1 / clients},
+        )
+        runs.append(write(tmp_path / f"k{clients}", [finding], run))
+    return runs
+
+
+def test_success_against_the_number_of_clients_stands_beside_chance_and_the_size_prior(many, tmp_path):
+    page = compare_runs(many, tmp_path / "out").read_text()
+    header, *rows = table((tmp_path / "out" / "compare.md").read_text(), f"{example.findings()[0].label} (sia.asr)")
+    assert header[:5] == ["clients", "value", "interval", "chance", "always naming the largest client"]
+    assert [row[:5] for row in rows] == [
+        ["10", "20.0%", "15.0–25.0%", "10.0%", "11.0%"],
+        ["100", "2.0%", "1.5–2.5%", "1.0%", "1.1%"],
+        ["1000", "0.2%", "0.1–0.2%", "0.1%", "0.1%"],
+    ]
+    compared = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert compared["runs"][2]["findings"][0]["baselines"] == {"always naming the largest client": 0.0011}
+    (drawing,) = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    assert {"10", "100", "1000", "always naming the largest client", "chance"} <= set(texts(drawing))
+    assert "evenly spaced" not in page
+
+
+def test_numbers_far_apart_are_drawn_to_scale(many):
+    """On a logarithmic axis 10, 100 and 1,000 are evenly spaced, and 10, 20 and 1,000 are not."""
+    runs = [compare._read(folder) for folder in many]
+    places, on_scale = compare._places(runs, ["clients"])
+    assert on_scale
+    assert places.tolist() == [10, 1000, 100]
+    assert not compare._places(runs, ["clients", "alpha"])[1]
+    runs[1].facts["setting"]["clients"] = 20
+    runs[2].facts["setting"]["clients"] = 40
+    assert not compare._places(runs, ["clients"])[1]
 
 
 def test_a_setting_that_one_run_lacks_is_compared_too(source, tmp_path):

@@ -119,7 +119,10 @@ def test_descriptions_state_the_numbers():
 
 def test_tables_hold_the_numbers_that_are_drawn():
     finding = with_series(per_round={"rounds": [1, 2], "value": [0.2, None], "low": [0.1, None], "high": [0.3, None]})
-    assert figures.per_round(finding, "x").rows == [["1", "20.0%", "10.0–30.0%", "–"], ["2", "–", "–", "–"]]
+    assert figures.per_round(finding, "x").rows == [
+        ["1", "20.0%", "10.0–30.0%", "–", "10.0%"],
+        ["2", "–", "–", "–", "10.0%"],
+    ]
     holdings = {"clients": ["a", "b"], "classes": ["0", "1"], "counts": [[1, 2], [0, 1500]]}
     assert figures.who_holds_what(holdings, "x").rows == [["a", "1", "2", "3"], ["b", "0", "1,500", "1,500"]]
     curves = {"rounds": [1, 3], "seeds": {"0": [0.2, 0.4], "1": [0.4, None]}, "what": "test split"}
@@ -145,6 +148,34 @@ def test_bubbles_have_areas_in_proportion_to_the_records():
     assert (widths[-1] / widths) ** 2 == pytest.approx([25, 4, 1], rel=0.02)
 
 
+def test_a_round_s_own_chance_is_drawn():
+    """Where few clients take part in a round, it is easier to guess than among all."""
+    lists = {"rounds": [1, 2], "value": [0.5, 0.6], "chance": [0.2, 0.25]}
+    plot = figures.per_round(with_series(per_round=lists), "x")
+    assert [row[-1] for row in plot.rows] == ["20.0%", "25.0%"]
+    assert "Chance is 25.0%." in plot.svg
+
+
+def test_of_many_clients_some_of_every_size_are_drawn():
+    counts = np.random.default_rng(1).permutation(1000)[:, None] * [1, 2]
+    holdings = {"clients": list(map(str, range(1000))), "classes": ["0", "1"], "counts": counts.tolist()}
+    plot = figures.who_holds_what(holdings, "x")
+    totals = [int(row[-1].replace(",", "")) for row in plot.rows]
+    assert len(totals) == 50
+    assert min(totals) == 0
+    assert max(totals) == 3 * 999
+    assert np.abs(np.diff(np.sort(totals)) / 3 - 999 / 49).max() <= 1
+    assert f"{3 * sum(range(1000)):,} training records" in plot.svg
+    assert len(plot.svg) < 200_000
+
+
+def test_the_table_of_many_clients_is_cut():
+    clients = [{"client": str(i), "value": 1 - i / 1000, "low": None, "high": None, "n": 5} for i in range(700)]
+    plot = figures.per_client(with_series(per_client=clients), "x")
+    assert len(plot.rows) == 100
+    assert "the first 100" in plot.caption
+
+
 def test_many_clients_are_cut_to_the_most_exposed_and_stay_in_the_table():
     clients = [{"client": str(i), "value": 1 - i / 100, "low": None, "high": None, "n": 5} for i in range(60)]
     plot = figures.per_client(with_series(per_client=clients), "x")
@@ -161,7 +192,8 @@ def test_holdings_of_any_size_are_drawn_without_crowded_ticks(clients, classes):
     plot = figures.who_holds_what({**holdings, "counts": counts}, "x")
     assert len([text for text in texts(plot.svg) if text.startswith("client-")]) <= 20
     assert len(texts(plot.svg)) <= 44
-    assert len(plot.rows) == clients
+    assert len(plot.rows) == min(clients, 50)
+    assert f"at {clients} clients." in plot.caption
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,22 @@ def test_everything_in_the_two_files_is_on_the_page(html):
         assert words in text
 
 
+def test_the_guarantee_of_private_training_is_on_the_page(html):
+    assert "Differential privacy" not in Page(html).text
+    run = {**example.run(), "privacy": example.privacy()}
+    text = Page(render_html(example.findings(), run)).text
+    for words in (
+        "Differential privacy ε of one round 5.55–6.35 ε of the whole run 40–1,234 δ 1e-05 noise multiplier σ 0.5",
+        "clipping norm C 1 rounds, at most 20",
+        *(value for value in run["privacy"].values() if isinstance(value, str)),
+    ):
+        assert words in text
+    run["privacy"]["epsilon_run"] = {"low": None, "high": None}
+    assert "ε of the whole run no finite guarantee" in Page(render_html(example.findings(), run)).text
+    run["privacy"]["epsilon_run"] = {"low": 7.0, "high": None}
+    assert "ε of the whole run 7 to no finite guarantee" in Page(render_html(example.findings(), run)).text
+
+
 def test_numbers_chosen_after_the_fact_are_marked(html):
     rows = re.findall(r'<tr role="row">.*?</tr>', html, re.DOTALL)
     marked = {label: "Selected after the fact" in row for row in rows for label in re.findall(r'row">([^<]+)<?', row)}

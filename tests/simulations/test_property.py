@@ -5,11 +5,8 @@ import sys
 
 import numpy as np
 import pytest
-from flwr.app import Context, RecordDict
 
-import clients.app
 import simulations.prepare
-import simulations.server
 from fedattack.app import app_folder, load_preset, load_settings, preset_names, resolve_settings
 from fedattack.attacks import read_knowledge
 from fedattack.audit.truth import read_truth
@@ -20,7 +17,7 @@ from fedattack.record import Record, check_record
 from simulations.prepare import prepare
 from simulations.study import PROPERTIES, Study, singles
 from strategies.secure_aggregation import SecAggPlan
-from tests.local_grid import LocalGrid
+from tests.reference import run_app
 
 DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
 SMALL = {**DEFAULTS, "clients": 20, "records-per-client": 10, "positives": 0.2, "targets": 3, "device": "cpu"}
@@ -202,15 +199,7 @@ def test_in_a_null_run_the_attacker_still_expects_the_usual_share(tmp_path):
 
 
 def run(folder, **changes) -> Record:
-    """Run the app itself, server and clients, in this process."""
-    config = SMALL | {"batch-size": 10, "lr": 0.1, "fraction": 0.5, "rounds": 4, "record": str(folder / "record")}
-    config |= {"truth": str(folder / "truth")} | changes
-    grid = LocalGrid(clients.app.app, 20)
-    for context in grid._contexts.values():
-        context.run_config.update(config)
-    server = Context(run_id=7, node_id=1, node_config={}, state=RecordDict(), run_config=config)
-    simulations.server.app(grid, server)
-    return Record(folder / "record")
+    return run_app(folder, SMALL | {"batch-size": 10, "lr": 0.1, "fraction": 0.5, "rounds": 4} | changes)
 
 
 @pytest.mark.parametrize("name", PROPERTIES)

@@ -1,0 +1,32 @@
+"""The FedSGD client: the gradient of its loss over all of its records, and nothing that knows of attacks."""
+
+from flwr.common import NDArrays, Scalar
+
+from clients.fedavg import FedAvgClient, load_arrays
+from fedattack.learning import full_gradient, pick_device, private_gradient
+
+
+class FedSGDClient(FedAvgClient):
+    """Sends the average gradient of its loss at the received model (McMahan et al. 2017; Hu et al. 2023, Algorithm 1).
+
+    Of the run config it uses ``weight-decay``, ``device`` and what there is for DP-SGD; the step is the server's.
+    """
+
+    def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
+        """Return the gradient at ``parameters``, one array for each of these and in their order."""
+        load_arrays(self._model, parameters)
+        data, decay = self._study.data, float(self._config["weight-decay"])
+        x, y = data.x_train[self._indices], data.y_train[self._indices]
+        seed = self._study.client_seed(self._client, int(config["server-round"]))
+        device = pick_device(str(self._config["device"]))
+        if self._noise:
+            noisy = private_gradient(
+                self._model, x, y, noise=self._noise, clip=float(self._config["dp-clip"]), seed=seed, device=device
+            )
+            # weight decay depends on no record; the loss, which does, is not sent
+            arrays = [
+                (noisy[name] + decay * value.detach()).cpu().numpy() for name, value in self._model.named_parameters()
+            ]
+            return arrays, len(y), {}
+        gradient = full_gradient(self._model, x, y, weight_decay=decay, seed=seed, device=device)
+        return list(gradient.arrays.values()), len(y), {"train-loss": gradient.loss}

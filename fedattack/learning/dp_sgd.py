@@ -1,0 +1,257 @@
+"""DP-SGD (Abadi et al. 2016) through Opacus: a client's defence at the level of records, which the SIA paper tries.
+
+Opacus takes as long to import as torch. It is imported where it is used, so that clients without DP-SGD do not pay.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedattack.errors import ConfigError, ModelError
+from fedattack.learning.accounting import Sampling, check_noise
+from fedattack.learning.torch_utils import in_mode, seeded
+from fedattack.learning.training import LocalTraining, check_sgd, records_of
+
+if TYPE_CHECKING:
+    from opacus import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+
+CHUNK = 128
+"""Records whose gradients are held at a time: 330 MB for the CNN of the SIA paper on MNIST."""
+
+
+def train_private(
+    model: nn.Module,
+    x: NDArray[Any] | Tensor,
+    y: NDArray[Any] | Tensor,
+    *,
+    epochs: int,
+    batch_size: int,
+    lr: float,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    maximise: bool = False,
+    noise: float,
+    clip: float,
+    seed: int,
+    device: torch.device | str = "cpu",
+) -> LocalTraining:
+    """Train a model in place as :func:`train_local` does, by DP-SGD; the global random state is left as it was.
+
+    In each of an epoch's ⌈n / batch_size⌉ steps every record is drawn with probability batch_size / n, independently of
+    the others. The gradients of those drawn are clipped to norm C one by one and added up; noise is added, and the sum
+    is divided by the batch size that was expected.
+
+    Parameters
+    ----------
+    model : nn.Module
+        See :func:`check_private_model`. Names of its parameters stay as they are.
+    x, y, epochs, lr, momentum, weight_decay, maximise, device
+        As for :func:`train_local`.
+    batch_size : int
+        Records a step on average. 0, or n and more: all records in every step.
+    noise : float
+        σ: the noise's standard deviation is σ·C in every coordinate of the sum. 0 clips and draws batches all the same.
+    clip : float
+        C, the largest norm of one record's gradient over all parameters together.
+    seed : int
+        Decides batches, noise and dropout, from a generator each. Who knows it can take the noise away: the guarantee
+        of :func:`privacy_spent` holds towards a server that does not.
+
+    Returns
+    -------
+    LocalTraining
+        Its loss is over the records that were drawn in the last epoch, NaN if none was. It is not private.
+
+    Raises
+    ------
+    ConfigError
+        If a number is out of its range.
+    DataError
+        If there are no records, or not one label for each.
+    ModelError
+        If the model does not allow it.
+    """
+    check_sgd(epochs, batch_size, lr, momentum, weight_decay)
+    records, labels = records_of(x, y, device)
+    sampling = Sampling.of(len(records), batch_size=batch_size)
+    model.to(device)
+    sgd = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay, maximize=maximise)
+    expected = sampling.rate * len(records)
+    with _private(model, sgd, noise=noise, clip=clip, expected=expected, seed=seed, device=device) as private:
+        for _ in range(epochs):
+            total, drawn = torch.zeros((), dtype=torch.float64, device=device), 0
+            for rows in private.batches(len(records), sampling):
+                total += private.fill_gradients(records[rows], labels[rows])
+                sgd.step()
+                drawn += len(rows)
+    return LocalTraining(epochs * sampling.steps, float(total) / drawn if drawn else math.nan)
+
+
+def private_gradient(
+    model: nn.Module,
+    x: NDArray[Any] | Tensor,
+    y: NDArray[Any] | Tensor,
+    *,
+    weight_decay: float = 0.0,
+    noise: float,
+    clip: float,
+    seed: int,
+    device: torch.device | str = "cpu",
+) -> dict[str, NDArray[Any]]:
+    """Compute the mean over all records of their clipped gradients of the cross-entropy, with noise, plus λθ.
+
+    What a FedSGD client sends in a round; for :func:`privacy_spent` it is one step at sampling rate 1. The model is
+    left as it was, but for the device; parameters as for :func:`train_private`.
+
+    Returns
+    -------
+    dict of str to ndarray
+        Gradient by parameter name, in the model's order.
+
+    Raises
+    ------
+    ConfigError, DataError, ModelError
+        As :func:`train_private`.
+    """
+    check_sgd(1, 0, 0.0, 0.0, weight_decay)
+    records, labels = records_of(x, y, device)
+    model.to(device)
+    sgd = torch.optim.SGD(model.parameters())
+    with _private(model, sgd, noise=noise, clip=clip, expected=len(records), seed=seed, device=device) as private:
+        private.fill_gradients(records, labels)
+        # a frozen parameter has no gradient, and SGD leaves it alone
+        gradient = {
+            name: torch.zeros_like(p) if p.grad is None else p.grad + weight_decay * p.detach()
+            for name, p in model.named_parameters()
+        }
+        sgd.zero_grad()
+    return {name: slope.cpu().numpy() for name, slope in gradient.items()}
+
+
+def check_private_model(model: nn.Module) -> None:
+    """Check that each record has a gradient of its own in a model, and that Opacus can compute it.
+
+    Raises
+    ------
+    ModelError
+        If the model mixes the records of a batch (batch norm), keeps statistics of them, has layers that Opacus cannot
+        follow, or activations that work in place, which its hooks do not allow.
+    """
+    from opacus import GradSampleModule
+    from opacus.validators import ModuleValidator
+
+    with in_mode(model, training=True):
+        faults = [*ModuleValidator.validate(model), *GradSampleModule.validate(model)]
+    in_place = [name for name, part in model.named_modules() if getattr(part, "inplace", False)]
+    if faults:
+        first = " ".join(str(faults[0]).split())
+        raise ModelError(
+            f"DP-SGD cannot train this model: {first[:150]}{'…' * (len(first) > 150)}; take one without batch norm, "
+            "such as one with group norm, or train without DP-SGD"
+        )
+    if in_place:
+        raise ModelError(
+            f"DP-SGD cannot train a model whose layers work in place ({', '.join(in_place)}); set inplace=False there"
+        )
+
+
+class _Private:
+    """A model and its optimiser under Opacus; see :func:`_private`."""
+
+    def __init__(self, model: GradSampleModule, optimizer: DPOptimizer, sampler: torch.Generator) -> None:
+        self._model = model
+        self._optimizer = optimizer
+        self._sampler = sampler
+
+    def batches(self, records: int, sampling: Sampling) -> Iterator[list[int]]:
+        """Draw the batches of an epoch, which may be empty."""
+        from opacus.utils.uniform_sampler import UniformWithReplacementSampler
+
+        return iter(
+            UniformWithReplacementSampler(
+                num_samples=records, sample_rate=sampling.rate, generator=self._sampler, steps=sampling.steps
+            )
+        )
+
+    def fill_gradients(self, records: Tensor, labels: Tensor) -> Tensor:
+        """Set the parameters' ``grad`` to the clipped, noisy mean, and return the sum of the losses."""
+        self._optimizer.zero_grad()
+        total = torch.zeros((), dtype=torch.float64, device=records.device)
+        if not len(records):
+            # the noise alone is sent, and many a layer cannot take an empty batch
+            for parameter in self._optimizer.params:
+                parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))
+            self._optimizer.pre_step()
+        for start in range(0, len(records), CHUNK):
+            part = slice(start, start + CHUNK)
+            loss = nn.functional.cross_entropy(self._model(records[part]), labels[part], reduction="sum")
+            loss.backward()
+            self._check_all_took_part()
+            more = start + CHUNK < len(records)
+            self._optimizer.signal_skip_step(more)
+            self._optimizer.pre_step()
+            if more:
+                self._optimizer.zero_grad()  # of this chunk: the sum of the clipped gradients stays
+            total += loss.detach()
+        return total
+
+    def _check_all_took_part(self) -> None:
+        idle = [
+            name.removeprefix("_module.")
+            for name, p in self._model.named_parameters()
+            if p.requires_grad and p.grad_sample is None
+        ]
+        if idle:
+            raise ModelError(
+                f"DP-SGD: the parameters {', '.join(idle)} take no part in the model's output; freeze them with "
+                "requires_grad_(False), or remove them"
+            )
+
+
+@contextmanager
+def _private(
+    model: nn.Module,
+    sgd: torch.optim.Optimizer,
+    *,
+    noise: float,
+    clip: float,
+    expected: float,
+    seed: int,
+    device: torch.device | str,
+) -> Iterator[_Private]:
+    """Put a model under Opacus, in training mode and with seeded dropout, and take every trace away afterwards."""
+    check_noise(noise)
+    if not (clip > 0 and math.isfinite(clip)):
+        raise ConfigError(f"DP-SGD: the clipping norm must be a finite number above 0; got {clip}")
+    check_private_model(model)
+    from opacus import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+
+    # Batches, noise and dropout must not be drawn from streams that start alike.
+    batch_seed, noise_seed = (int(state) for state in np.random.SeedSequence(seed).generate_state(2))
+    with seeded(seed, torch.device(device)), in_mode(model, training=True), warnings.catch_warnings():
+        # the first layer's input needs no gradient, of which torch warns whoever hooks a backward pass
+        warnings.filterwarnings("ignore", message="Full backward hook is firing")
+        wrapped = GradSampleModule(model, loss_reduction="sum")
+        try:
+            optimizer = DPOptimizer(
+                sgd,
+                noise_multiplier=noise,
+                max_grad_norm=clip,
+                expected_batch_size=expected,
+                generator=torch.Generator(device).manual_seed(noise_seed),
+            )
+            yield _Private(wrapped, optimizer, torch.Generator().manual_seed(batch_seed))
+            optimizer.zero_grad()
+        finally:
+            wrapped.to_standard_module()

@@ -1,0 +1,75 @@
+import json
+
+import numpy as np
+import pytest
+
+from fedattack.audit.truth import NOBODY, SEVERAL, note_node, read_truth, write_truth
+from fedattack.errors import DataError
+
+CLIENTS = ["a", "b", "c"]
+
+
+def write(folder, owners, clients=CLIENTS):
+    write_truth(
+        folder,
+        clients=clients,
+        classes=["0", "1"],
+        counts=np.ones((len(clients), 2), dtype=np.int64),
+        evaluation=(np.zeros((1, 2), dtype=np.float32), np.zeros(1, dtype=np.int64)),
+        targets="print",
+        owners=owners,
+    )
+    return folder
+
+
+def test_a_target_has_one_owner_or_none_or_several(tmp_path):
+    owners = ["b", NOBODY, ["c", "a"], ["b"], [], ("a", "a"), {"a", "b", "c"}]
+    truth = read_truth(write(tmp_path, owners))
+    assert truth.owners.tolist() == ["b", NOBODY, SEVERAL, "b", NOBODY, "a", SEVERAL]
+    assert {row: set(names) for row, names in truth.shared.items()} == {2: {"a", "c"}, 6: {"a", "b", "c"}}
+
+
+def test_a_truth_written_before_targets_could_have_several_owners_is_read(tmp_path):
+    write(tmp_path, ["a", NOBODY, "c"])
+    np.savez(tmp_path / "owners.npz", owners=np.array(["a", NOBODY, "c"]))
+    truth = read_truth(tmp_path)
+    assert truth.owners.tolist() == ["a", NOBODY, "c"]
+    assert truth.shared == {}
+
+
+@pytest.mark.parametrize("owners", [["a", "z"], [["a", "z"]]])
+def test_an_owner_that_is_no_client_is_refused_when_it_is_written(tmp_path, owners):
+    with pytest.raises(DataError, match="held by 'z', which is none of the clients"):
+        write(tmp_path, owners)
+
+
+@pytest.mark.parametrize("name", [NOBODY, SEVERAL])
+def test_a_client_cannot_have_a_name_that_means_something_else(tmp_path, name):
+    with pytest.raises(DataError, match="cannot be a client's name"):
+        write(tmp_path, [], clients=["a", name])
+
+
+@pytest.mark.parametrize(
+    ("owners", "shared", "message"),
+    [
+        (["a", SEVERAL], [[1, 0], [1, 3]], "client 3 of 3"),
+        (["a", SEVERAL], [[1, 0], [1, -1]], "client -1 of 3"),
+        (["a", SEVERAL], np.zeros((0, 2), dtype=np.int64), "not those of `shared`"),
+        (["a", "b"], [[1, 0], [1, 2]], "not those of `shared`"),
+        (["a", SEVERAL], [1, 0, 2], "lacks or misstates"),
+    ],
+)
+def test_a_truth_that_contradicts_itself_is_refused_in_one_line(tmp_path, owners, shared, message):
+    write(tmp_path, ["a", "b"])
+    np.savez(tmp_path / "owners.npz", owners=np.array(owners), shared=np.array(shared))
+    with pytest.raises(DataError, match=message) as problem:
+        read_truth(tmp_path)
+    assert "\n" not in str(problem.value)
+
+
+def test_a_node_is_noted_once(tmp_path):
+    write(tmp_path, ["a"])
+    note_node(tmp_path, node="7", client="a")
+    note_node(tmp_path, node="7", client="b")
+    assert json.loads((tmp_path / "nodes" / "7.json").read_text())["client"] == "a"
+    assert read_truth(tmp_path).nodes == {"7": "a"}

@@ -1,0 +1,27 @@
+"""The reference system's app, server and clients, in this process."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message, RecordDict
+
+import clients.app
+import simulations.server
+from fedattack.record import Record
+from tests.local_grid import LocalGrid
+
+
+def run_app(
+    folder: Path, config: dict[str, Any], drop: Callable[[Message, int], str | None] = lambda *_: None
+) -> Record:
+    """Run a whole run config but for its folders, record and truth, which are put into ``folder``.
+
+    ``drop`` is that of :class:`tests.local_grid.LocalGrid`.
+    """
+    config = config | {"record": str(folder / "record"), "truth": str(folder / "truth")}
+    grid = LocalGrid(clients.app.app, config["clients"], drop)
+    for context in grid._contexts.values():
+        context.run_config.update(config)
+    simulations.server.app(grid, Context(run_id=7, node_id=1, node_config={}, state=RecordDict(), run_config=config))
+    return Record(folder / "record")

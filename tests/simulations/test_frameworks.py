@@ -1,0 +1,96 @@
+"""The frameworks of the reference system: which settings go with which, and that each runs on Flower."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+import clients.app
+import simulations.prepare
+import simulations.server
+from fedattack.app import app_folder, load_settings
+from fedattack.attacks import ATTACKS, read_knowledge
+from fedattack.errors import ConfigError
+from fedattack.launch import Simulator
+from fedattack.record import Record, check_record
+from simulations.study import FRAMEWORKS, Study
+from tests.reference import run_app
+
+DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
+FEDSGD = DEFAULTS | {"framework": "fedsgd", "batch-size": 0, "clients": 3, "rounds": 2, "device": "cpu", "targets": 20}
+
+
+def test_every_framework_has_clients_and_a_server():
+    assert set(clients.app.HONEST) == set(simulations.server.SERVERS) == set(FRAMEWORKS)
+    for name, kind in clients.app.HONEST.items():
+        assert clients.app.kind_of(Study.of(DEFAULTS | {"framework": name} | FRAMEWORKS[name]), 0) is kind
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"framework": "fedprox"}, "framework = 'fedprox': expected one of fedavg, fedsgd"),
+        ({"property": "ascent"}, 'framework = \'fedsgd\' needs property = "", got "ascent"; change it, or take'),
+        ({"secagg": True}, "framework = 'fedsgd' needs secagg = false, got true"),
+        ({"local-epochs": 2}, "framework = 'fedsgd' needs local-epochs = 1, got 2"),
+        ({"batch-size": 64}, "framework = 'fedsgd' needs batch-size = 0, got 64"),
+        ({"momentum": 0.9}, "framework = 'fedsgd' needs momentum = 0.0, got 0.9"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused_in_one_line(changes, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        Study.of(FEDSGD | changes)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_that_has_more_than_gradients_is_refused_before_the_training(tmp_path, monkeypatch, capsys):
+    folders = {"knowledge": str(tmp_path / "knowledge"), "truth": str(tmp_path / "truth")}
+    config = FEDSGD | {"model": "tests.clients.test_clients:normed"} | folders
+    (tmp_path / "configs.json").write_text(json.dumps([config]))
+    monkeypatch.setattr(sys, "argv", ["prepare", str(tmp_path / "configs.json")])
+    with pytest.raises(SystemExit) as stop:
+        simulations.prepare.main()
+    assert stop.value.code == 2
+    assert "normalises by the batch" in capsys.readouterr().err
+
+
+@pytest.mark.flower
+def test_fedsgd_runs_on_flower_and_ray(tmp_path):
+    """The app as `flwr run` bundles it: the same gradients as in this process, and a record that can be attacked."""
+    here = run_app(tmp_path / "here", FEDSGD)
+    config = FEDSGD | {name: str(tmp_path / name) for name in ("record", "truth", "knowledge")}
+    (tmp_path / "configs.json").write_text(json.dumps([config]))
+    with Simulator(app_folder(), supernodes=3, log=tmp_path / "flower.log") as simulator:
+        assert simulator.run(config, timeout=300).client_error is None
+    record = Record(tmp_path / "record")
+    assert record.protocol == "fedsgd"
+    assert check_record(record.path).whole
+    clients_of = {folder: read_nodes(tmp_path / folder) for folder in ("here/truth", "truth")}
+    for left, right in zip(record, here, strict=True):
+        expected = {clients_of["here/truth"][seen.node]: seen for seen in right.observations}
+        for seen in left.observations:
+            other = expected.pop(clients_of["truth"][seen.node])
+            assert seen.num_examples == other.num_examples
+            for name, array in other.arrays.items():
+                assert np.linalg.norm(seen.arrays[name] - array) < 1e-3 * np.linalg.norm(array)
+        assert not expected
+    for name, array in here.final.items():
+        np.testing.assert_allclose(record.final[name], array, rtol=1e-4, atol=1e-6)
+
+
+def test_the_attack_runs_over_what_the_app_records(tmp_path):
+    folders = {name: str(tmp_path / name) for name in ("knowledge", "truth")}
+    plan = Study.of(FEDSGD | folders)
+    simulations.prepare.prepare(plan, training=None, knowledge=tmp_path / "knowledge", truth=tmp_path / "truth")
+    record = run_app(tmp_path, FEDSGD)
+    scores = ATTACKS["sia"].run(record, read_knowledge(tmp_path / "knowledge"), device="cpu")
+    assert scores.arrays["losses"].shape == (2, 120, 3)
+    assert np.isfinite(scores.arrays["losses"]).all()
+    assert not scores.notes
+
+
+def read_nodes(truth) -> dict[str, str]:
+    """Which client each node is."""
+    notes = [json.loads(path.read_text()) for path in (truth / "nodes").iterdir()]
+    return {note["node"]: note["client"] for note in notes}

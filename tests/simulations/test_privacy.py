@@ -1,0 +1,175 @@
+"""What DP-SGD changes of a study: what clients send, what the auditor knows, and what is refused."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from clients.fedavg import FedAvgClient, dump_arrays
+from fedattack.app import app_folder, load_settings
+from fedattack.attacks import ATTACKS, read_knowledge
+from fedattack.audit.run import audit_folder
+from fedattack.audit.truth import read_truth
+from fedattack.errors import ConfigError, DataError, ModelError
+from fedattack.launch import Simulator
+from fedattack.learning import LocalSGD, Sampling, noise_for, privacy_spent, train_private
+from fedattack.record import Record
+from fedattack.report import read_run, write_report
+from simulations.prepare import prepare, privacy_of
+from simulations.privacy import noise_of, sampling_of
+from simulations.study import Study
+
+DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
+CONFIG = {**DEFAULTS, "rounds": 2, "lr": 0.1, "momentum": 0.5, "device": "cpu", "dp-noise": 1.2, "dp-clip": 0.7}
+TRAINING = LocalSGD(epochs=1, batch_size=64, lr=0.1, momentum=0.5)
+
+
+def reply(config, client=4, server_round=2):
+    study = Study.of(config)
+    return study, FedAvgClient(study, client, config).fit(
+        dump_arrays(study.build_model()), {"server-round": server_round}
+    )
+
+
+def test_a_private_client_trains_by_dp_sgd_and_sends_nothing_that_is_not_private():
+    """Its mean loss, which clients send otherwise, is a function of its records without any noise."""
+    study, (sent, count, metrics) = reply(CONFIG)
+    model = study.build_model()
+    names = list(model.state_dict())
+    train_private(
+        model,
+        study.data.x_train[study.parts[4]],
+        study.data.y_train[study.parts[4]],
+        epochs=1,
+        batch_size=64,
+        lr=0.1,
+        momentum=0.5,
+        noise=1.2,
+        clip=0.7,
+        seed=study.client_seed(4, 2),
+    )
+    for left, right in zip(sent, dump_arrays(model), strict=True):
+        np.testing.assert_array_equal(left, right)
+    assert list(model.state_dict()) == names
+    assert (count, metrics) == (len(study.parts[4]), {})
+
+
+def test_rounds_and_clients_have_noise_of_their_own():
+    same = [reply(CONFIG, *which)[1][0] for which in ((4, 1), (4, 1), (4, 2), (5, 1))]
+    first, again, *others = [np.concatenate([array.ravel() for array in arrays]) for arrays in same]
+    np.testing.assert_array_equal(first, again)
+    assert all(np.abs(first - other).max() > 0 for other in others)
+
+
+def test_without_noise_nothing_changes_bit_for_bit():
+    plain = {**CONFIG, "dp-noise": 0.0}
+    _, (sent, count, metrics) = reply(plain)
+    before = torch.get_rng_state()
+    _, (again, same, others) = reply({**plain, "dp-clip": 1e-3, "dp-delta": 0.5})
+    assert torch.equal(torch.get_rng_state(), before)
+    for left, right in zip(sent, again, strict=True):
+        np.testing.assert_array_equal(left, right)
+    assert (count, metrics) == (same, others)
+    assert list(metrics) == ["train-loss"]
+    assert privacy_of(Study.of(plain), plain) is None
+
+
+def test_the_truth_has_each_client_s_own_epsilon(tmp_path):
+    study = Study.of(CONFIG)
+    privacy = privacy_of(study, CONFIG)
+    prepare(study, training=TRAINING, knowledge=tmp_path / "k", truth=tmp_path / "t", privacy=privacy)
+    assert read_truth(tmp_path / "t").privacy == privacy
+    assert privacy.noise == (1.2,) * 10
+    for client, part in enumerate(study.parts):
+        rate, steps = min(64 / len(part), 1.0), math.ceil(len(part) / 64)
+        spent = privacy_spent(1.2, Sampling(rate, steps), rounds=2, delta=1e-5)
+        assert privacy.epsilon_round[client] == spent.epsilon_round
+        assert privacy.epsilon_run[client] == spent.epsilon_run
+    assert len(set(privacy.epsilon_run)) > 1
+    # The attacker is told nothing of it.
+    assert "privacy" not in (tmp_path / "k" / "knowledge.json").read_text()
+    assert not (tmp_path / "k" / "privacy.json").exists()
+
+
+def test_a_budget_gives_each_client_the_noise_that_it_needs():
+    config = {**CONFIG, "dp-noise": 0.0, "dp-epsilon": 3.0, "clients": 3, "local-epochs": 2}
+    study = Study.of(config)
+    privacy = privacy_of(study, config)
+    assert all(2.97 < epsilon <= 3.0 for epsilon in privacy.epsilon_run)
+    for client, part in enumerate(study.parts):
+        sampling = sampling_of(config, len(part))
+        assert privacy.noise[client] == noise_of(config, len(part)) == noise_for(3.0, sampling, rounds=2, delta=1e-5)
+    smallest = min(study.parts, key=len)
+    assert noise_of(config, len(smallest)) == max(privacy.noise)
+    sent, other = reply(config, 1)[1][0], reply({**config, "dp-epsilon": 0.5}, 1)[1][0]
+    assert any(np.abs(left - right).max() > 0 for left, right in zip(sent, other, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"dp-epsilon": 1.0}, ConfigError, "dp-noise = 1.2 and dp-epsilon = 1: expected one of them"),
+        ({"dp-noise": 0.0, "dp-epsilon": 1e-4}, ConfigError, "no noise keeps .* within ε = 0.0001"),
+        ({"property": "ascent", "records-per-client": 10}, ConfigError, "shadow updates do not model DP-SGD yet"),
+        ({"model": "tests.clients.test_clients:normed"}, ModelError, "DP-SGD cannot train this model: BatchNorm"),
+        ({"dp-noise": math.inf}, ConfigError, "noise multiplier must be a finite number"),
+    ],
+)
+def test_what_cannot_be_private_is_refused_in_one_line(changes, error, message):
+    config = {**CONFIG, **changes}
+    with pytest.raises(error, match=message) as problem:
+        privacy_of(Study.of(config), config)
+    assert "\n" not in str(problem.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"noise": [1.0]}, "expected σ and ε of each of 10 clients"),
+        ({"epsilon_run": None}, "lacks or misstates"),
+        ({"delta": "small"}, "lacks or misstates"),
+    ],
+)
+def test_a_truth_that_misstates_it_is_refused(tmp_path, change, message):
+    study = Study.of(CONFIG)
+    privacy = privacy_of(study, CONFIG)
+    prepare(study, training=TRAINING, knowledge=tmp_path / "k", truth=tmp_path / "t", privacy=privacy)
+    file = tmp_path / "t" / "privacy.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    with pytest.raises(DataError, match=message):
+        read_truth(tmp_path / "t")
+
+
+@pytest.mark.flower
+def test_a_private_run_on_flower_is_audited_with_its_epsilon(tmp_path):
+    folders = {key: str(tmp_path / key) for key in ("record", "truth", "knowledge")}
+    config = {**CONFIG, "targets": 20, **folders}
+    study = Study.of(config)
+    privacy = privacy_of(study, config)
+    prepare(study, training=TRAINING, knowledge=tmp_path / "knowledge", truth=tmp_path / "truth", privacy=privacy)
+    with Simulator(app_folder(), supernodes=10, log=tmp_path / "flower.log") as simulator:
+        assert simulator.run(config, timeout=300).client_error is None
+    record, nodes = Record(tmp_path / "record"), read_truth(tmp_path / "truth").nodes
+    names = list(study.build_model().state_dict())
+    first = record.rounds[0]
+    assert len(first.observations) == 10
+    for seen in first.observations:
+        client = int(nodes[seen.node])
+        assert list(seen.arrays) == names
+        assert not seen.metrics
+        _, (sent, count, _) = reply(config, client, 1)
+        assert seen.num_examples == count
+        for left, right in zip(seen.arrays.values(), sent, strict=True):
+            np.testing.assert_allclose(left, right, atol=1e-6)
+    ATTACKS["sia"].run(record, read_knowledge(tmp_path / "knowledge"), device="cpu").save(
+        tmp_path / "scores" / "sia.npz"
+    )
+    audit_folder(tmp_path, device="cpu")
+    run = read_run(tmp_path)
+    assert run["observed"]["in_plaintext"] == ["num-examples"]
+    assert run["privacy"]["noise"] == {"low": 1.2, "high": 1.2}
+    for name, values in (("epsilon_round", privacy.epsilon_round), ("epsilon_run", privacy.epsilon_run)):
+        assert run["privacy"][name] == {"low": min(values), "high": max(values)}
+    assert "ε of the whole run" in write_report(tmp_path).read_text()
