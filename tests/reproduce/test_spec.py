@@ -130,9 +130,10 @@ def test_figures_share_the_runs_of_table_3(name):
     assert {cell.name for cell in load_reproduction(name).cells} <= table
 
 
-def test_settings_are_known():
+@pytest.mark.parametrize("name", reproduction_names())
+def test_settings_are_known(name):
     known = load_settings()
-    cells = [cell for cell in load_reproduction("sia-table3").cells if cell.preset in preset_names()]
+    cells = [cell for cell in load_reproduction(name).cells if cell.preset in preset_names()]
     assert cells
     for cell in cells:
         for key, value in cell.settings.items():
