@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from flwr.app import RecordDict
 from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar
 from numpy.typing import NDArray
@@ -28,12 +29,15 @@ class FedAvgClient(NumPyClient):
         Index of this client's partition.
     config
         Run config: ``local-epochs``, ``batch-size``, ``lr``, ``momentum``, ``weight-decay``, ``device``.
+    state
+        What Flower keeps for this client from round to round; this client keeps nothing.
     """
 
-    def __init__(self, study: Study, client: int, config: Mapping[str, Any]) -> None:
+    def __init__(self, study: Study, client: int, config: Mapping[str, Any], state: RecordDict | None = None) -> None:
         self._study = study
         self._client = client
         self._config = config
+        self._state = RecordDict() if state is None else state
         self._indices: NDArray[np.int64] = study.parts[client]
         self._model = study.build_model()
 

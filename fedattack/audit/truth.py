@@ -1,6 +1,9 @@
 """Who holds what. Written beside the record by whoever knows it; only the audit reads it."""
 
-from dataclasses import dataclass
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,7 @@ HOLDINGS = "holdings.json"
 OWNERS = "owners.npz"
 EVALUATION = "evaluation.npz"
 POSITIVES = "positives.npz"
+ACCURACY = "accuracy"
 NODES = "nodes"
 
 NOBODY = ""
@@ -43,6 +47,11 @@ class Truth:
     positives
         (targets, clients), or (1, clients) for a property that speaks of no target record: which clients have the
         property; ``None`` where the truth is about owners.
+    notes
+        What a reader of the report must know of the run's data.
+    accuracy
+        By round, then by client: accuracy of the client's own model on its training records and on records that no
+        client holds; empty where clients note none (the record holds their models).
     """
 
     clients: tuple[str, ...]
@@ -54,6 +63,8 @@ class Truth:
     targets: str
     data: str = ""
     positives: NDArray[np.bool_] | None = None
+    notes: tuple[str, ...] = ()
+    accuracy: Mapping[int, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
 
 
 def write_truth(
@@ -67,11 +78,15 @@ def write_truth(
     owners: list[str] | None = None,
     positives: NDArray[np.bool_] | None = None,
     data: str = "",
+    notes: Sequence[str] = (),
 ) -> None:
-    """Write all of :class:`Truth` but ``nodes``, which the clients themselves note with :func:`note_node`."""
+    """Write all of :class:`Truth` but ``nodes`` and ``accuracy``.
+
+    The clients themselves note these with :func:`note_node` and :func:`note_accuracy`.
+    """
     (folder / NODES).mkdir(parents=True, exist_ok=True)
     holdings = {"clients": clients, "classes": classes, "counts": counts.tolist(), "targets": targets, "data": data}
-    write_json(folder / HOLDINGS, holdings)
+    write_json(folder / HOLDINGS, holdings | ({"notes": [*notes]} if notes else {}))
     np.savez(folder / OWNERS, owners=np.array(owners or [], dtype=np.str_))
     if positives is not None:
         np.savez(folder / POSITIVES, positives=positives)
@@ -84,6 +99,24 @@ def note_node(folder: Path | str, *, node: str, client: str) -> None:
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, {"node": node, "client": client})
+
+
+def note_accuracy(folder: Path | str, *, client: str, server_round: int, own: float, unheld: float) -> None:
+    """Note, on the client's side, how good its model is after a round, where no model ever leaves the client.
+
+    Parameters
+    ----------
+    folder
+        The truth's.
+    client, server_round
+        Whose model, and when.
+    own, unheld
+        Its accuracy, in 0 … 1, on the client's training records and on records that no client holds.
+    """
+    path = Path(folder) / ACCURACY / f"{client}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"round": server_round, "own": own, "unheld": unheld}) + "\n")
 
 
 def read_truth(folder: Path) -> Truth:
@@ -112,9 +145,13 @@ def read_truth(folder: Path) -> Truth:
             targets=str(holdings["targets"]),
             data=str(holdings["data"]),
             positives=positives,
+            notes=tuple(str(note) for note in holdings.get("notes", ())),
+            accuracy=_read_accuracy(folder / ACCURACY),
         )
     except (KeyError, TypeError, ValueError) as cause:
-        raise DataError(f"{folder}: {HOLDINGS} or a file of {NODES}/ lacks or misstates {cause}; {hint}") from None
+        raise DataError(
+            f"{folder}: {HOLDINGS} or a file of {NODES}/ or {ACCURACY}/ lacks or misstates {cause}; {hint}"
+        ) from None
     unknown = sorted({*map(str, owners.tolist()), *truth.nodes.values()} - {*truth.clients, NOBODY})
     if unknown:
         raise DataError(f"{folder}: {', '.join(unknown)} is no client of {HOLDINGS}; the truth contradicts itself")
@@ -128,3 +165,12 @@ def read_truth(folder: Path) -> Truth:
             f"{positives.dtype} of shape {positives.shape}; {hint}"
         )
     return truth
+
+
+def _read_accuracy(folder: Path) -> dict[int, dict[str, tuple[float, float]]]:
+    accuracy: dict[int, dict[str, tuple[float, float]]] = defaultdict(dict)
+    for path in sorted(folder.glob("*.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            noted = json.loads(line)
+            accuracy[int(noted["round"])][path.stem] = (float(noted["own"]), float(noted["unheld"]))
+    return dict(accuracy)

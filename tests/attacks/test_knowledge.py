@@ -87,3 +87,27 @@ def test_what_prolin_must_know_survives_the_disk(tmp_path):
     assert (again.training, again.property, again.positive_share) == (known.training, "membership", 0.2)
     np.testing.assert_array_equal(again.auxiliary.x, X)
     assert again.targets is None
+
+
+def test_public_records_survive_the_disk(tmp_path):
+    write_knowledge(tmp_path, Knowledge(model=MODEL, public=X))
+    again = read_knowledge(tmp_path)
+    assert again.targets is None
+    np.testing.assert_array_equal(again.public, X)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"y": Y}, "expected the arrays x"),
+        ({"x": X[:0]}, "at least one public record"),
+        ({"x": Y}, "at least one public record"),
+        ({"x": X * np.nan}, "not finite"),
+        ({"x": X[:, :5]}, r"public records have shape \(5,\), but the model takes"),
+    ],
+)
+def test_public_records_that_do_not_fit_are_refused(tmp_path, arrays, message):
+    write_knowledge(tmp_path, Knowledge(model=MODEL, public=X))
+    np.savez(tmp_path / "public.npz", **arrays)
+    with pytest.raises(DataError, match=message):
+        read_knowledge(tmp_path)
