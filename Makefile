@@ -22,6 +22,7 @@ lint: $(DEV)
 benchmark: $(DEV) ## Time and size of recording, speed of attacks; prints ratios (minutes).
 	$(VENV)/bin/python -m tests.benchmarks.recording
 	$(VENV)/bin/python -m tests.benchmarks.source_inference
+	$(VENV)/bin/python -m tests.benchmarks.distillation
 	$(VENV)/bin/python -m tests.benchmarks.prolin
 
 screenshot: $(DEV) ## Make the README's picture from a quickstart's report (needs Chromium).

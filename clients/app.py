@@ -9,6 +9,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 
 from clients.fedavg import FedAvgClient
+from clients.fedmd import FedMDClient
 from clients.fedsgd import FedSGDClient
 from clients.poisoning import AscendingClient, InvertingClient
 from fedattack.audit.truth import note_node
@@ -16,7 +17,11 @@ from fedattack.bridge import numpy_client_bridge
 from simulations.study import Study, study_of
 
 # What an honest client is in each framework of simulations.study.FRAMEWORKS.
-HONEST: Mapping[str, type[FedAvgClient]] = {"fedavg": FedAvgClient, "fedsgd": FedSGDClient}
+HONEST: Mapping[str, type[FedAvgClient]] = {
+    "fedavg": FedAvgClient,
+    "fedmd": FedMDClient,
+    "fedsgd": FedSGDClient,
+}
 
 # What a client is that has the run's property. A holder of a target record is honest: the record is among its own.
 POSITIVE: Mapping[str, type[FedAvgClient]] = {
@@ -38,7 +43,7 @@ def client_fn(context: Context) -> Client:
     if truth := str(config["truth"]):
         note_node(truth, node=str(context.node_id), client=str(client))
     study = study_of(tuple(sorted(config.items())))
-    return kind_of(study, client)(study, client, config).to_client()
+    return kind_of(study, client)(study, client, config, context.state).to_client()
 
 
 def secure_aggregation(message: Message, context: Context, call_next: ClientAppCallable) -> Message:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from flwr.app import RecordDict
 from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar
 from numpy.typing import NDArray
@@ -31,12 +32,15 @@ class FedAvgClient(NumPyClient):
     config
         Run config: ``local-epochs``, ``batch-size``, ``lr``, ``momentum``, ``weight-decay``, ``device``, and for DP-SGD
         ``dp-noise`` or ``dp-epsilon``, ``dp-clip``, ``dp-delta``, ``rounds``.
+    state
+        What Flower keeps for this client from round to round; this client keeps nothing.
     """
 
-    def __init__(self, study: Study, client: int, config: Mapping[str, Any]) -> None:
+    def __init__(self, study: Study, client: int, config: Mapping[str, Any], state: RecordDict | None = None) -> None:
         self._study = study
         self._client = client
         self._config = config
+        self._state = RecordDict() if state is None else state
         self._indices: NDArray[np.int64] = study.parts[client]
         self._model = study.build_model()
         self._noise = noise_of(config, len(self._indices))
@@ -49,9 +53,11 @@ class FedAvgClient(NumPyClient):
         """Train for ``local-epochs`` from ``parameters``; arrays are the state dict's, in its order."""
         load_arrays(self._model, parameters)
         training = self._train(int(config["server-round"]))
-        # The loss is computed from the records without noise: sent along, it would void what DP-SGD guarantees.
-        metrics: dict[str, Scalar] = {} if self._noise else {"train-loss": training.loss}
-        return dump_arrays(self._model), len(self._indices), metrics
+        return dump_arrays(self._model), len(self._indices), self._told(training.loss)
+
+    def _told(self, loss: float) -> dict[str, Scalar]:
+        """Say what goes along in plaintext: not the loss under DP-SGD, because it is computed without noise."""
+        return {} if self._noise else {"train-loss": loss}
 
     def _train(self, server_round: int, **options: Any) -> LocalTraining:
         data = self._study.data

@@ -24,9 +24,7 @@ class FedSGDClient(FedAvgClient):
                 self._model, x, y, noise=self._noise, clip=float(self._config["dp-clip"]), seed=seed, device=device
             )
             # weight decay depends on no record; the loss, which does, is not sent
-            arrays = [
-                (noisy[name] + decay * value.detach()).cpu().numpy() for name, value in self._model.named_parameters()
-            ]
-            return arrays, len(y), {}
+            weights = self._model.state_dict()
+            return [array + decay * weights[name].cpu().numpy() for name, array in noisy.items()], len(y), {}
         gradient = full_gradient(self._model, x, y, weight_decay=decay, seed=seed, device=device)
-        return list(gradient.arrays.values()), len(y), {"train-loss": gradient.loss}
+        return list(gradient.arrays.values()), len(y), self._told(gradient.loss)

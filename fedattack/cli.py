@@ -95,6 +95,9 @@ def attack(
     auxiliary: Annotated[
         Path | None, typer.Option(help="The attacker's own records, an .npz with x and y, for prolin.")
     ] = None,
+    public: Annotated[
+        Path | None, typer.Option(help="The public records of FedMD, an .npz with x in the order of the predictions.")
+    ] = None,
     wanted: Annotated[
         str | None,
         typer.Option(
@@ -116,7 +119,7 @@ def attack(
     `fedattack attack sia audit --targets mine.npz --model mypackage.models:make_net`;
     `fedattack attack prolin runs/sums --option shadows=exact`
     """
-    declared = Declared(targets, model, classes, hidden, loss, prior, auxiliary, wanted, training)
+    declared = Declared(targets, model, classes, hidden, loss, prior, auxiliary, public, wanted, training)
     files = _attack(_configured(name, options), folder, seed, device, skip_damaged, declared)
     _tell({"scores": files}, f"Scores in [bold]{escape(', '.join(files))}[/bold].", as_json)
 
@@ -356,6 +359,7 @@ class Declared:
     loss: str
     prior: str | None
     auxiliary: Path | None
+    public: Path | None
     property: str | None
     training: str | None
 
@@ -383,7 +387,7 @@ def _pairs(where: str, texts: Sequence[str]) -> dict[str, str]:
 def _knowledge_of(part: "Part", declared: Declared | None) -> "Knowledge":
     """Read what the run folder says of the attacker's knowledge, and put what the command line says on top."""
     from fedattack.attacks import ModelKnowledge, read_targets
-    from fedattack.attacks.knowledge import PRIORS
+    from fedattack.attacks.knowledge import PRIORS, read_public
     from fedattack.learning import per_record_loss
     from fedattack.pipeline import known_to
 
@@ -414,6 +418,8 @@ def _knowledge_of(part: "Part", declared: Declared | None) -> "Knowledge":
         known = replace(known, targets=read_targets(declared.targets, known.model))
     if declared.auxiliary is not None:
         known = replace(known, auxiliary=read_targets(declared.auxiliary, known.model))
+    if declared.public is not None:
+        known = replace(known, public=read_public(declared.public, known.model))
     if declared.training is not None:
         known = replace(known, training=_training(declared.training))
     if declared.property is not None:

@@ -25,6 +25,9 @@ from simulations.study import TARGET_STREAM, Study, derive_seed, singles
 # Enough to know an accuracy to within a point, and quick to evaluate for every client and round.
 _EVALUATION_RECORDS = 2000
 
+# Cosine from which two images are the same: single precision keeps seven digits.
+_SAME = 1 - 1e-5
+
 
 def prepare(study: Study, *, training: LocalSGD, knowledge: Path, truth: Path, privacy: Privacy | None = None) -> None:
     """Draw what is to be drawn of an attacker's knowledge, and write both folders.
@@ -41,12 +44,15 @@ def prepare(study: Study, *, training: LocalSGD, knowledge: Path, truth: Path, p
         What the training guarantees, if it is private.
     """
     model = ModelKnowledge(
-        spec=study.model_name,
+        spec=study.attacked_model,
         input_shape=study.data.input_shape,
         classes=study.data.classes,
         hidden=study.hidden,
         dropout=study.dropout,
     )
+    if study.framework == "fedmd":
+        for client in range(len(study.client_models)):
+            study.build_client_model(client)
     model.build()  # a model that does not fit the data is better refused now than after the training
     draw = np.random.default_rng(derive_seed(study.seed, TARGET_STREAM))
     if study.client_property:
@@ -65,6 +71,7 @@ def prepare(study: Study, *, training: LocalSGD, knowledge: Path, truth: Path, p
         targets=known.targets.fingerprint if known.targets is not None else "",
         data=data.fingerprint,
         privacy=privacy,
+        notes=_overlap(study),
         **holders,
     )
 
@@ -91,7 +98,34 @@ def _with_owners(study: Study, model: ModelKnowledge, draw: np.random.Generator)
     x = np.concatenate([data.x_train[members], data.x_test[null]])[order]
     y = np.concatenate([data.y_train[members], data.y_test[null]])[order]
     owners += [NOBODY] * len(null)
-    return Knowledge(model=model, targets=Targets(x, y)), {"owners": [owners[index] for index in order]}
+    public = study.public_x if study.framework == "fedmd" else None
+    return Knowledge(model=model, targets=Targets(x, y), public=public), {"owners": [owners[index] for index in order]}
+
+
+def _overlap(study: Study) -> list[str]:
+    """Say how many public records are some client's training data, too.
+
+    Each dataset is scaled by its own statistics, so that images are compared without their brightness and contrast.
+    """
+    if not study.public:
+        return []
+    public, private = study.public_x, study.data.x_train[np.concatenate(study.parts)]
+    if public.ndim == 4:
+        public, private = _without_scale(public), _without_scale(private)
+        same = sum(
+            int((public[at : at + 100] @ private.T > _SAME).any(axis=1).sum()) for at in range(0, len(public), 100)
+        )
+    else:
+        held = {record.tobytes() for record in private}
+        same = sum(record.tobytes() in held for record in public)
+    return [f"public set: {same} of {len(public)} records are also some client's training data"] if same else []
+
+
+def _without_scale(images: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return images as rows of length 1, with mean 0 and one deviation in each channel."""
+    centred = images - images.mean(axis=(2, 3), keepdims=True)
+    rows = (centred / np.maximum(centred.std(axis=(2, 3), keepdims=True), 1e-6)).reshape(len(images), -1)
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12), dtype=np.float32)
 
 
 def _with_property(
@@ -132,7 +166,9 @@ def privacy_of(study: Study, config: Mapping[str, Any]) -> Privacy | None:
             f"property = {study.client_property!r} with DP-SGD: the attack's shadow updates do not model DP-SGD yet, "
             "and its result would say too little; set dp-noise and dp-epsilon to 0, or leave the property out"
         )
-    check_private_model(study.build_model())
+    fedmd = study.framework == "fedmd"
+    for model in map(study.build_client_model, range(len(study.client_models))) if fedmd else [study.build_model()]:
+        check_private_model(model)
     rounds, delta = int(config["rounds"]), float(config["dp-delta"])
     sizes = [len(part) for part in study.parts]
     noise = [noise_of(config, size) for size in sizes]

@@ -10,6 +10,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedattack.observe import ObservedStrategy
 from simulations.order import OrderedGrid
 from simulations.study import Study
+from strategies.fedmd import observed_fedmd
 from strategies.fedsgd import observed_fedsgd
 from strategies.honest_but_curious import honest_but_curious
 from strategies.secure_aggregation import run_secure_aggregation
@@ -30,11 +31,11 @@ class Federation:
     fraction: float
     lr: float
 
-    def start(self, strategy: ObservedStrategy) -> None:
-        """Run a strategy that starts from the study's model."""
+    def start(self, strategy: ObservedStrategy, initial: ArrayRecord | None = None) -> None:
+        """Run a strategy that starts from the study's model, or from ``initial``."""
         strategy.start(
             self.grid,
-            ArrayRecord(self.study.build_model().state_dict()),
+            ArrayRecord(self.study.build_model().state_dict()) if initial is None else initial,
             num_rounds=self.rounds,
             train_config=ConfigRecord({"lr": self.lr}),
         )
@@ -88,7 +89,22 @@ def run_fedsgd(run: Federation) -> None:
     )
 
 
-SERVERS: Mapping[str, Callable[[Federation], None]] = {"fedavg": run_fedavg, "fedsgd": run_fedsgd}
+def run_fedmd(run: Federation) -> None:
+    """Run FedMD, which has no common model, and no consensus before the first round."""
+    study, config = run.study, run.context.run_config
+    facts = {key: value for key, value in run.facts.items() if key != "model"}
+    strategy = observed_fedmd(
+        str(config["record"]),
+        fraction=run.fraction,
+        clients=study.clients,
+        seed=study.seed,
+        shape=(len(study.public_x), study.data.classes),
+        facts=facts | {"public-records": len(study.public_x), "digest-epochs": config["digest-epochs"]},
+    )
+    run.start(strategy, ArrayRecord())
+
+
+SERVERS: Mapping[str, Callable[[Federation], None]] = {"fedavg": run_fedavg, "fedmd": run_fedmd, "fedsgd": run_fedsgd}
 """How each framework of :data:`simulations.study.FRAMEWORKS` is run."""
 
 app = ServerApp()

@@ -19,6 +19,13 @@ from fedattack.learning import build_model
 # The architecture that the SIA paper trains on such data (its Table II); user files follow their records' shape.
 _MODELS = {"digits": "sia-mlp", "synthetic": "sia-mlp", "cifar10": "sia-cnn", "cifar100": "sia-cnn"}
 
+# What clients of FedMD have, in turn, where the run config leaves it open: for images and for other records.
+_IMAGE_MIX = ("fedmd-cnn-1", "fedmd-cnn-2", "fedmd-cnn-3", "mlp")
+_MIX = ("fedmd-mlp-1", "fedmd-mlp-2", "fedmd-mlp-3", "sia-mlp")
+
+# As much of the training split may be set aside as public records; the rest is the clients'.
+_PUBLIC_SHARE = 0.25
+
 # Streams that one seed is split into, so that what draws from one does not shift the others: a null run has the data,
 # targets and model of the run that it is compared with. The data's split and the partition take the seed itself.
 _MODEL_STREAM = 1
@@ -28,12 +35,14 @@ _RECORDS_STREAM = 4
 _CHOICE_STREAM = 5
 _POSITIVE_STREAM = 6
 _AUXILIARY_STREAM = 7
+_PUBLIC_STREAM = 8
 
 # PROLIN's properties and SecAgg+ are about sums of FedAvg's models.
 _NO_SUMS: Mapping[str, Any] = {"property": "", "secagg": False}
 
 FRAMEWORKS: Mapping[str, Mapping[str, Any]] = {
     "fedavg": {},
+    "fedmd": _NO_SUMS,
     # one gradient over all records: there are no local steps to say anything about
     "fedsgd": {**_NO_SUMS, "local-epochs": 1, "batch-size": 0, "momentum": 0.0},
 }
@@ -93,6 +102,12 @@ class Study:
         With a property, how many records the attacker has; 0 for all that no client and no target uses.
     framework
         One of :data:`FRAMEWORKS`.
+    public, public_records
+        In FedMD, the dataset of the public records (empty: records of the run's own training split that no client gets)
+        and how many these are, a quarter of that split at most.
+    models, student
+        In FedMD, names of the clients' architectures, separated by commas and dealt to them in turn, and that of the
+        attacker's students; empty for those that suit the data.
     model, hidden, dropout
         Architecture; an empty name stands for the one that suits the data. See :func:`fedattack.learning.build_model`.
     seed
@@ -120,6 +135,10 @@ class Study:
     targets: int
     auxiliary: int
     framework: str
+    public: str
+    public_records: int
+    models: str
+    student: str
 
     def __post_init__(self) -> None:
         if not self.client_property:
@@ -173,6 +192,10 @@ class Study:
             targets=int(config["targets"]),
             auxiliary=int(config["auxiliary"]),
             framework=framework,
+            public=str(config["public"]),
+            public_records=int(config["public-records"]),
+            models=str(config["models"]),
+            student=str(config["student"]),
         )
 
     @property
@@ -236,10 +259,10 @@ class Study:
         chosen = np.random.default_rng(derive_seed(self.seed, _CHOICE_STREAM)).permutation(single)
         held, null = chosen[: targets // 2], chosen[targets // 2 : targets]
         if self.records_per_client:
-            parts = self._equal_parts(np.setdiff1d(rows, chosen[:targets]))
+            parts = self._equal_parts(np.setdiff1d(rows, [*chosen[:targets], *self._public_rows]))
         else:
             # Without a number of records of their own, clients get all but what is set aside.
-            rest = np.setdiff1d(rows, chosen[: targets + self.auxiliary])
+            rest = np.setdiff1d(rows, [*chosen[: targets + self.auxiliary], *self._public_rows])
             divided = partition(
                 labels[rest], scheme=self.scheme, clients=self.clients, alpha=self.alpha, seed=self.seed
             )
@@ -311,6 +334,59 @@ class Study:
     def max_examples(self) -> int:
         """The largest number of records that a client has."""
         return max(len(part) for part in self.parts)
+
+    @property
+    def attacked_model(self) -> str:
+        """The architecture that the attacker evaluates: the clients' own, or in FedMD that of its students."""
+        return self.model_name if self.framework != "fedmd" else self.student or "student-mlp"
+
+    @property
+    def client_models(self) -> tuple[str, ...]:
+        """In FedMD, the clients' architectures by name, dealt to them in turn."""
+        if self.models:
+            return tuple(name.strip() for name in self.models.split(","))
+        return _IMAGE_MIX if self.data.x_train.ndim == 4 else _MIX
+
+    def build_client_model(self, client: int) -> nn.Module:
+        """Build a client's own model of FedMD in the state in which the client starts it."""
+        return build_model(
+            self.client_models[client % len(self.client_models)],
+            input_shape=self.data.input_shape,
+            classes=self.data.classes,
+            hidden=self.hidden,
+            dropout=self.dropout,
+            seed=derive_seed(self.seed, _MODEL_STREAM, client),
+        )
+
+    @cached_property
+    def public_x(self) -> NDArray[np.float32]:
+        """The public records (n, *shape) of FedMD, in the order in which clients send their predictions for them.
+
+        Raises
+        ------
+        DataError
+            If they are of another shape than the clients' records.
+        """
+        if not self.public:
+            return self.data.x_train[self._public_rows]
+        records = _load(self.public, 0, self.data_root, self.seed).x_train
+        if records.shape[1:] != self.data.input_shape:
+            raise DataError(
+                f"public = {self.public}: its records have shape {records.shape[1:]}, expected {self.data.input_shape} "
+                f"as in {self.data.name}; choose another public dataset, or leave it empty"
+            )
+        return records[self._draw_public(np.arange(len(records)), len(records))]
+
+    @cached_property
+    def _public_rows(self) -> NDArray[np.int64]:
+        """Training records that are set aside as public ones; each occurs once in the data."""
+        if self.framework != "fedmd" or self.public:
+            return np.zeros(0, dtype=np.int64)
+        return self._draw_public(singles(self.data)[0], int(_PUBLIC_SHARE * len(self.data.y_train)))
+
+    def _draw_public(self, rows: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+        draw = np.random.default_rng(derive_seed(self.seed, _PUBLIC_STREAM))
+        return draw.permutation(rows)[: min(self.public_records, most)]
 
     def client_seed(self, client: int, server_round: int) -> int:
         """Seed of one client's local training in one round."""

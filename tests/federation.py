@@ -3,14 +3,15 @@
 In one, clients memorise random labels; in the other some clients have a property, and the server sees sums alone.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from fedattack.attacks import Knowledge, ModelKnowledge, Targets, write_knowledge
+from fedattack.attacks import Knowledge, ModelKnowledge, Targets, read_knowledge, write_knowledge
 from fedattack.audit.truth import NOBODY, note_node, write_truth
-from fedattack.learning import LocalSGD, build_model, full_gradient, gradient_step, train_local
-from fedattack.record import Exchange, RecordWriter, Reply
+from fedattack.learning import LocalSGD, build_model, full_gradient, gradient_step, outputs_of, train_local
+from fedattack.record import Exchange, Record, RecordWriter, Reply
 
 CLIENTS = 4
 EACH = 30
@@ -85,6 +86,26 @@ def write_run(
     )
     for client in range(CLIENTS):
         note_node(folder / "truth" / part, node=f"node{client}", client=str(client))
+    return folder
+
+
+def write_predictions_run(folder: Path, **options) -> Path:
+    """Write a run of FedMD: that of :func:`write_run`, with what the clients' models predict in place of the models."""
+    models = write_run(folder / "models", **options)
+    public = np.random.default_rng(99).normal(size=(60, FEATURES)).astype(np.float32)
+    writer = RecordWriter(folder / "record", protocol="fedmd", seed=options.get("seed", 0))
+    consensus = None
+    for item in Record(models / "record"):
+        replies = []
+        for seen in item.observations:
+            model = MODEL.build()
+            _load(model, dict(seen.arrays))
+            replies.append(Reply(seen.node, "ok", {"predictions": outputs_of(model, public)}, seen.num_examples))
+        writer.write(Exchange(item.number, consensus, replies))
+        consensus = {"predictions": np.mean([reply.arrays["predictions"] for reply in replies], axis=0)}
+    writer.close(final=consensus)
+    write_knowledge(folder / "knowledge", replace(read_knowledge(models / "knowledge"), public=public))
+    (models / "truth").rename(folder / "truth")
     return folder
 
 

@@ -17,6 +17,7 @@ from fedattack.learning import LOSSES, LocalSGD, build_model
 KNOWLEDGE = "knowledge.json"
 TARGETS = "targets.npz"
 AUXILIARY = "auxiliary.npz"
+PUBLIC = "public.npz"
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,9 @@ class Knowledge:
         ``module:function``.
     positive_share
         The share of clients that the attacker expects to have the property.
+    public
+        (n, *shape): in FedMD the public records, in the order in which clients send their predictions for them. The
+        model is then the architecture of the attacker's own students: clients' architectures are not known to it.
     """
 
     model: ModelKnowledge | None = None
@@ -95,6 +99,7 @@ class Knowledge:
     training: LocalSGD | None = None
     property: str | None = None
     positive_share: float = 0.1
+    public: NDArray[np.float32] | None = None
 
     def has(self, need: str) -> bool:
         """Whether a piece of knowledge is there."""
@@ -111,6 +116,8 @@ def write_knowledge(folder: Path, knowledge: Knowledge) -> None:
         np.savez(folder / TARGETS, x=knowledge.targets.x, y=knowledge.targets.y)
     if knowledge.auxiliary is not None:
         np.savez(folder / AUXILIARY, x=knowledge.auxiliary.x, y=knowledge.auxiliary.y)
+    if knowledge.public is not None:
+        np.savez(folder / PUBLIC, x=knowledge.public)
     model = None if knowledge.model is None else vars(knowledge.model) | {"input_shape": [*knowledge.model.input_shape]}
     value: dict[str, Any] = {"model": model, "prior": knowledge.prior}
     if knowledge.training is not None:
@@ -148,7 +155,8 @@ def read_knowledge(folder: Path) -> Knowledge:
         raise DataError(f"{folder / KNOWLEDGE}: positive_share is {share}; expected a number between 0 and 1")
     targets = read_targets(folder / TARGETS, model) if (folder / TARGETS).exists() else None
     auxiliary = read_targets(folder / AUXILIARY, model) if (folder / AUXILIARY).exists() else None
-    return Knowledge(model, targets, prior, auxiliary, training, wanted, share)
+    public = read_public(folder / PUBLIC, model) if (folder / PUBLIC).exists() else None
+    return Knowledge(model, targets, prior, auxiliary, training, wanted, share, public)
 
 
 def _read_model(value: Mapping[str, Any]) -> ModelKnowledge:
@@ -176,16 +184,36 @@ def read_targets(path: Path, model: ModelKnowledge | None = None) -> Targets:
         raise DataError(f"{path}: expected as many labels as records and at least one, got x {x.shape} and y {y.shape}")
     if not np.issubdtype(y.dtype, np.number) or not np.isfinite(y).all():
         raise DataError(f"{path}: y holds values that are not finite numbers (dtype {y.dtype})")
-    if not np.issubdtype(x.dtype, np.number) or not np.isfinite(x).all():
-        raise DataError(f"{path}: x holds values that are not finite numbers (dtype {x.dtype})")
-    if model is not None:
-        if x.shape[1:] != model.input_shape:
-            raise DataError(f"{path}: target records have shape {x.shape[1:]}, but the model takes {model.input_shape}")
-        if model.loss == "cross-entropy" and (
-            not np.issubdtype(y.dtype, np.integer) or y.min() < 0 or y.max() >= model.classes
-        ):
-            raise DataError(
-                f"{path}: expected integer labels in 0 … {model.classes - 1}, got {y.dtype} in {y.min()} … {y.max()}"
-            )
+    _check_records(path, x, model, "target")
+    if (
+        model is not None
+        and model.loss == "cross-entropy"
+        and (not np.issubdtype(y.dtype, np.integer) or y.min() < 0 or y.max() >= model.classes)
+    ):
+        raise DataError(
+            f"{path}: expected integer labels in 0 … {model.classes - 1}, got {y.dtype} in {y.min()} … {y.max()}"
+        )
     labels = y.astype(np.int64) if np.issubdtype(y.dtype, np.integer) else y
     return Targets(x=np.ascontiguousarray(x, dtype=np.float32), y=labels)
+
+
+def read_public(path: Path, model: ModelKnowledge | None = None) -> NDArray[np.float32]:
+    """Read FedMD's public records from an ``.npz`` with ``x`` (n, *shape), in the order of the clients' predictions.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read without pickle, records are missing or not finite, or they do not fit the model.
+    """
+    x = read_npz(path, DataError, "public records go into x", "x")["x"]
+    if x.ndim < 2 or not len(x):
+        raise DataError(f"{path}: expected at least one public record, with one feature or more, got x {x.shape}")
+    _check_records(path, x, model, "public")
+    return np.ascontiguousarray(x, dtype=np.float32)
+
+
+def _check_records(path: Path, x: NDArray[Any], model: ModelKnowledge | None, what: str) -> None:
+    if not np.issubdtype(x.dtype, np.number) or not np.isfinite(x).all():
+        raise DataError(f"{path}: x holds values that are not finite numbers (dtype {x.dtype})")
+    if model is not None and x.shape[1:] != model.input_shape:
+        raise DataError(f"{path}: {what} records have shape {x.shape[1:]}, but the model takes {model.input_shape}")

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from fedattack.attacks.knowledge import Knowledge
+from fedattack.attacks.students import student_models
 from fedattack.errors import ModelError, NeedsError, RecordError
 from fedattack.learning import check_gradients, check_parameters, gradient_step
 from fedattack.record import Observation, Record, Round
@@ -90,7 +91,7 @@ def _stepped(record: Record, knowledge: Knowledge, seed: int, device: torch.devi
     return of_round
 
 
-REBUILD: Mapping[str, Rebuild] = {"fedavg": _sent, "fedsgd": _stepped}
+REBUILD: Mapping[str, Rebuild] = {"fedavg": _sent, "fedsgd": _stepped, "fedmd": student_models}
 """The rule of each protocol."""
 
 

@@ -32,12 +32,16 @@ class Quality:
         Mean over clients of |accuracy on own targets − accuracy on records that no client holds| of the local models,
         as :func:`fedattack.attacks.local_models.local_models` rebuilds them: the overfitting level of Hu et al. 2023,
         Section 4.6. Empty where they cannot be rebuilt.
+    local
+        Whether the accuracy is the mean of the clients' models, in place of a common model that there is not (FedMD);
+        overfitting is then about all training records of a client, and known in every round.
     """
 
     rounds: list[int]
     accuracy: list[float | None]
     overfitting_rounds: list[int]
     overfitting: list[float | None]
+    local: bool = False
 
 
 def measure_quality(
@@ -55,6 +59,8 @@ def measure_quality(
     ModelError
         If the model does not fit the record.
     """
+    if record.protocol == "fedmd":
+        return _noted_quality(record, truth)
     if knowledge.model is None:
         return Quality([], [], [], [])
     model, place, (x, y) = knowledge.model.build(), pick_device(device), truth.evaluation
@@ -109,6 +115,17 @@ def training_accuracy(record: Record, knowledge: Knowledge, truth: Truth, *, dev
         return None
     model, place = knowledge.model.build(), pick_device(device)
     return float(accuracy_of_models(model, [after], targets.x[held], targets.y[held], device=place)[0])
+
+
+def _noted_quality(record: Record, truth: Truth) -> Quality:
+    """Take the quality from what the clients noted, whose models never leave them (Hu et al. 2023, Table IV)."""
+    noted = [
+        (item.number, list(truth.accuracy[item.number].values())) for item in record if item.number in truth.accuracy
+    ]
+    rounds = [number for number, _ in noted]
+    accuracy: list[float | None] = [float(np.mean([unheld for _, unheld in pairs])) for _, pairs in noted]
+    overfitting: list[float | None] = [float(np.mean([abs(own - new) for own, new in pairs])) for _, pairs in noted]
+    return Quality(rounds, accuracy, rounds, overfitting, local=True)
 
 
 def _after(item: Round) -> Arrays | None:

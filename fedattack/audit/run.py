@@ -106,6 +106,12 @@ def audit_folder(folder: Path, *, device: str = "auto", progress: Progress | Non
         provenance["data_sha256"] = data
     findings: list[Finding] = []
     notes: list[str] = [*_aggregation(records[0])]
+    notes += [
+        f"{part.label}: {note}"
+        for part, truth in zip(parts, truths, strict=True)
+        if truth is not None
+        for note in truth.notes
+    ]
     for name in attacks:
         notes += _NOTES.get(name, ())
         scores = [Scores.load(part.scores(name)) for part in parts]
@@ -256,6 +262,8 @@ def _threat_model(record: Record, attacks: Sequence[Attack], knowledge: Knowledg
     knows = list(dict.fromkeys(item for attack in attacks for item in attack.knows))
     if knowledge.prior == "examples":
         knows.append("that a client with more examples is a likelier source, from the counts sent in plaintext")
+    if knowledge.public is not None:
+        knows.append("the public records that clients predict on; the architecture is that of its own students")
     sees = sees.format(reply=_REPLIES[record.protocol])
     return {"server": record.server, "view": record.view, "sees": sees, "does_not_see": hidden, "knows": knows}
 
@@ -320,7 +328,9 @@ def _curves(records: Sequence[Record], quality: Sequence[Quality], trained: Sequ
         curves["accuracy"] = {
             "rounds": quality[0].rounds[:length],
             "seeds": {name: item.accuracy[:length] for name, item in zip(names, quality, strict=True)},
-            "what": "global model on the test split",
+            "what": "mean of the local models on the test split"
+            if any(item.local for item in quality)
+            else "global model on the test split",
         }
     if any(value is not None for value in trained):
         curves["train_accuracy"] = {

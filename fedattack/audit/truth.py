@@ -1,6 +1,8 @@
 """Who holds what. Written beside the record by whoever knows it; only the audit reads it."""
 
+import json
 import math
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +19,7 @@ OWNERS = "owners.npz"
 EVALUATION = "evaluation.npz"
 POSITIVES = "positives.npz"
 PRIVACY = "privacy.json"
+ACCURACY = "accuracy"
 NODES = "nodes"
 
 NOBODY = ""
@@ -77,6 +80,11 @@ class Truth:
         The holders of each target that several clients hold, by the target's index.
     privacy
         What the clients' training guarantees; ``None`` without DP-SGD.
+    notes
+        What a reader of the report must know of the run's data.
+    accuracy
+        By round, then by client: accuracy of the client's own model on its training records and on records that no
+        client holds; empty where clients note none (the record holds their models).
     """
 
     clients: tuple[str, ...]
@@ -90,6 +98,8 @@ class Truth:
     positives: NDArray[np.bool_] | None = None
     shared: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     privacy: Privacy | None = None
+    notes: tuple[str, ...] = ()
+    accuracy: Mapping[int, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
 
 
 def write_truth(
@@ -104,11 +114,13 @@ def write_truth(
     positives: NDArray[np.bool_] | None = None,
     data: str = "",
     privacy: Privacy | None = None,
+    notes: Sequence[str] = (),
 ) -> None:
-    """Write all of :class:`Truth` but ``nodes``, which the clients themselves note with :func:`note_node`.
+    """Write all of :class:`Truth` but ``nodes`` and ``accuracy``.
 
-    Parameters are those of :class:`Truth`, but that ``owners`` says all there is to say of a target: the name of the
-    client that holds it, :data:`NOBODY`, or the names of all clients that hold it.
+    The clients themselves note these with :func:`note_node` and :func:`note_accuracy`. Parameters are those of
+    :class:`Truth`, but that ``owners`` says all there is to say of a target: the name of the client that holds it,
+    :data:`NOBODY`, or the names of all clients that hold it.
 
     Raises
     ------
@@ -118,7 +130,7 @@ def write_truth(
     sole, shared = _told_apart(owners or [], clients)
     (folder / NODES).mkdir(parents=True, exist_ok=True)
     holdings = {"clients": clients, "classes": classes, "counts": counts.tolist(), "targets": targets, "data": data}
-    write_json(folder / HOLDINGS, holdings)
+    write_json(folder / HOLDINGS, holdings | ({"notes": [*notes]} if notes else {}))
     np.savez(folder / OWNERS, owners=sole, shared=shared)
     if positives is not None:
         np.savez(folder / POSITIVES, positives=positives)
@@ -154,6 +166,24 @@ def note_node(folder: Path | str, *, node: str, client: str) -> None:
         write_json(path, {"node": node, "client": client})
 
 
+def note_accuracy(folder: Path | str, *, client: str, server_round: int, own: float, unheld: float) -> None:
+    """Note, on the client's side, how good its model is after a round, where no model ever leaves the client.
+
+    Parameters
+    ----------
+    folder
+        The truth's.
+    client, server_round
+        Whose model, and when.
+    own, unheld
+        Its accuracy, in 0 … 1, on the client's training records and on records that no client holds.
+    """
+    path = Path(folder) / ACCURACY / f"{client}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"round": server_round, "own": own, "unheld": unheld}) + "\n")
+
+
 def read_truth(folder: Path) -> Truth:
     """Read the truth at ``folder``.
 
@@ -182,10 +212,12 @@ def read_truth(folder: Path) -> Truth:
             positives=positives,
             shared=_holders(owned.get("shared", np.zeros((0, 2), dtype=np.int64)), holdings["clients"]),
             privacy=_read_privacy(folder / PRIVACY, len(holdings["clients"]), hint),
+            notes=tuple(str(note) for note in holdings.get("notes", ())),
+            accuracy=_read_accuracy(folder / ACCURACY),
         )
     except (KeyError, IndexError, TypeError, ValueError) as cause:
         raise DataError(
-            f"{folder}: {HOLDINGS}, {OWNERS} or a file of {NODES}/ lacks or misstates {cause}; {hint}"
+            f"{folder}: {HOLDINGS}, {OWNERS} or a file of {NODES}/ or {ACCURACY}/ lacks or misstates {cause}; {hint}"
         ) from None
     unknown = sorted({*map(str, truth.owners.tolist()), *truth.nodes.values()} - {*truth.clients, NOBODY, SEVERAL})
     if unknown:
@@ -233,3 +265,12 @@ def _read_privacy(path: Path, clients: int, hint: str) -> Privacy | None:
     if {len(item) for item in lists.values()} != {clients}:
         raise DataError(f"{path}: expected σ and ε of each of {clients} clients; {hint}")
     return privacy
+
+
+def _read_accuracy(folder: Path) -> dict[int, dict[str, tuple[float, float]]]:
+    accuracy: dict[int, dict[str, tuple[float, float]]] = defaultdict(dict)
+    for path in sorted(folder.glob("*.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            noted = json.loads(line)
+            accuracy[int(noted["round"])][path.stem] = (float(noted["own"]), float(noted["unheld"]))
+    return dict(accuracy)

@@ -1,7 +1,8 @@
 """Models, losses, local training with or without DP-SGD, and the evaluation of many clients' models at once."""
 
 from fedattack.learning.accounting import PrivacySpent, Sampling, noise_for, privacy_spent
-from fedattack.learning.batched import accuracy_of_models, losses_of_models
+from fedattack.learning.batched import accuracy_of_models, losses_of_models, outputs_of
+from fedattack.learning.distillation import Distillation, distil, distil_students
 from fedattack.learning.dp_sgd import check_private_model, private_gradient, train_private
 from fedattack.learning.losses import LOSSES, per_record_loss
 from fedattack.learning.models import MODELS, build_model, check_parameters
@@ -19,6 +20,7 @@ from fedattack.learning.training import (
 __all__ = [
     "LOSSES",
     "MODELS",
+    "Distillation",
     "FullGradient",
     "LocalSGD",
     "LocalTraining",
@@ -29,10 +31,13 @@ __all__ = [
     "check_gradients",
     "check_parameters",
     "check_private_model",
+    "distil",
+    "distil_students",
     "full_gradient",
     "gradient_step",
     "losses_of_models",
     "noise_for",
+    "outputs_of",
     "per_record_loss",
     "pick_device",
     "privacy_spent",

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -106,6 +107,32 @@ def accuracy_of_models(
     if len(x) == 0:
         raise DataError("accuracy needs at least one record; got none")
     return _evaluate(model, states, x, y, _hits, device, chunk).mean(dim=1)
+
+
+def outputs_of(
+    model: nn.Module, x: NDArray[Any] | Tensor, *, device: torch.device | str = "cpu", chunk: int = CHUNK
+) -> NDArray[np.float32]:
+    """Compute a model's outputs for records, in evaluation mode.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Moved to the device, and otherwise left as it was.
+    x : array or Tensor, shape (n, *input_shape)
+        Records.
+    device : torch.device or str
+        Where to compute.
+    chunk : int
+        Records evaluated at a time, at least 1.
+
+    Returns
+    -------
+    ndarray of float32, shape (n, …)
+    """
+    records = to_tensor(x, dtype=torch.float32, device=device)
+    model.to(device)
+    with torch.inference_mode(), in_mode(model, training=False):
+        return np.concatenate([model(part).float().cpu().numpy() for part in records.split(chunk)])
 
 
 def _hits(outputs: Tensor, labels: Tensor) -> Tensor:

@@ -90,12 +90,72 @@ def _mlp(input_shape: tuple[int, ...], classes: int, hidden: int) -> nn.Module:
     )
 
 
+def _student_mlp(input_shape: tuple[int, ...], classes: int, hidden: int) -> nn.Module:
+    """Build a small network that many students of FedMD's clients are trained of at once.
+
+    It is ``sia-mlp``, on images of 16 x 16 and more after a 2 x 2 pooling.
+    """
+    if len(input_shape) != 3 or min(input_shape[1:]) < SMALLEST_IMAGE:
+        return _sia_mlp(input_shape, classes, hidden)
+    halved = (input_shape[0], *(side // 2 for side in input_shape[1:]))
+    return _sequential(pool=nn.AvgPool2d(2), **dict(_sia_mlp(halved, classes, hidden).named_children()))
+
+
+def _fedmd_cnn(*channels: int) -> Builder:
+    """Return a builder of a CNN after Li & Wang 2019 (FedMD, Section 4), who give each client two or three layers.
+
+    The widths are about a quarter of theirs, for CPUs. Padding keeps images of 4 x 4 and more. There is no batch
+    normalisation, which DP-SGD does not allow, and dropout is left to the run.
+    """
+
+    def build(input_shape: tuple[int, ...], classes: int, hidden: int) -> nn.Module:
+        if len(input_shape) != 3 or min(input_shape[1:]) < 4:
+            raise ModelError(
+                "this convolutional model needs images (channels, height, width) of at least 4 x 4; got records of "
+                f"shape {input_shape}; take one of the fedmd-mlp models"
+            )
+        layers: dict[str, nn.Module] = {}
+        before, sides = input_shape[0], list(input_shape[1:])
+        for number, width in enumerate(channels, start=1):
+            layers[f"conv{number}"] = nn.Conv2d(before, width, 3, padding=1)
+            layers[f"relu{number}"] = nn.ReLU()
+            if number < 3:
+                layers[f"pool{number}"] = nn.MaxPool2d(2)
+                sides = [side // 2 for side in sides]
+            before = width
+        return _sequential(**layers, flatten=nn.Flatten(), fc=nn.Linear(before * math.prod(sides), classes))
+
+    return build
+
+
+def _fedmd_mlp(*widths: int) -> Builder:
+    """Return a builder of a fully connected network with hidden layers of these widths."""
+
+    def build(input_shape: tuple[int, ...], classes: int, hidden: int) -> nn.Module:
+        layers: dict[str, nn.Module] = {"flatten": nn.Flatten()}
+        before = math.prod(input_shape)
+        for number, width in enumerate(widths, start=1):
+            layers[f"fc{number}"] = nn.Linear(before, width)
+            layers[f"relu{number}"] = nn.ReLU()
+            before = width
+        return _sequential(**layers, **{f"fc{len(widths) + 1}": nn.Linear(before, classes)})
+
+    return build
+
+
 MODELS: Mapping[str, Builder] = {
     "lenet-mnist": _lenet_mnist,
     "lenet-cifar": _lenet_cifar,
     "sia-cnn": _sia_cnn,
     "sia-mlp": _sia_mlp,
     "mlp": _mlp,
+    "student-mlp": _student_mlp,
+    "fedmd-cnn-1": _fedmd_cnn(32, 64),
+    "fedmd-cnn-2": _fedmd_cnn(16, 64),
+    "fedmd-cnn-3": _fedmd_cnn(16, 32, 48),
+    "fedmd-mlp-1": _fedmd_mlp(100),
+    "fedmd-mlp-2": _fedmd_mlp(300),
+    "fedmd-mlp-3": _fedmd_mlp(128, 64),
 }
 """Builders of the built-in models by name."""
 

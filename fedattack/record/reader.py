@@ -103,7 +103,7 @@ class Observation:
     node, status, reason, num_examples, metrics, of_round
         As written; see :class:`fedattack.record.writer.Reply`.
     arrays
-        What the client sent (in FedAvg its local model, in FedSGD its gradient), or ``None``.
+        What the client sent (in FedAvg its local model, in FedSGD its gradient, in FedMD its predictions), or ``None``.
     """
 
     def __init__(self, entry: Mapping[str, Any], index: int, round_: "Round") -> None:

@@ -11,12 +11,13 @@ from fedattack.attacks import ATTACKS, Knowledge, Scores, read_knowledge
 from fedattack.errors import DataError, NeedsError
 from fedattack.record import Exchange, Record, RecordWriter, Reply, project_record
 from fedattack.record.format import PROTOCOLS
-from tests.federation import write_property_run, write_run
+from tests.federation import write_predictions_run, write_property_run, write_run
 
 # A folder in which each attack has all that it needs, for each protocol that it takes; a new attack adds its own.
 RUNS = {
     ("sia", "fedavg"): write_run,
     ("sia", "fedsgd"): partial(write_run, protocol="fedsgd"),
+    ("sia", "fedmd"): write_predictions_run,
     ("prolin", "fedavg"): partial(
         write_property_run, asked="membership", rounds=6, sampled=3, clients=5, positives=(1,)
     ),

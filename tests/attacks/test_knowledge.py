@@ -100,3 +100,27 @@ def test_dropout_survives_the_disk_and_files_from_before_have_none(tmp_path):
     del value["model"]["dropout"]
     (tmp_path / "knowledge.json").write_text(json.dumps(value))
     assert read_knowledge(tmp_path).model == MODEL
+
+
+def test_public_records_survive_the_disk(tmp_path):
+    write_knowledge(tmp_path, Knowledge(model=MODEL, public=X))
+    again = read_knowledge(tmp_path)
+    assert again.targets is None
+    np.testing.assert_array_equal(again.public, X)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"y": Y}, "expected the arrays x"),
+        ({"x": X[:0]}, "at least one public record"),
+        ({"x": Y}, "at least one public record"),
+        ({"x": X * np.nan}, "not finite"),
+        ({"x": X[:, :5]}, r"public records have shape \(5,\), but the model takes"),
+    ],
+)
+def test_public_records_that_do_not_fit_are_refused(tmp_path, arrays, message):
+    write_knowledge(tmp_path, Knowledge(model=MODEL, public=X))
+    np.savez(tmp_path / "public.npz", **arrays)
+    with pytest.raises(DataError, match=message):
+        read_knowledge(tmp_path)

@@ -39,6 +39,14 @@ def shapes(model: nn.Module) -> list[tuple[int, ...]]:
         ("sia-cnn", (1, 28, 28), 10, 832 + 51_264 + 524_800 + 65_664 + 1_290),
         ("sia-cnn", (3, 32, 32), 100, 2_432 + 51_264 + 819_712 + 65_664 + 12_900),
         ("sia-mlp", (60,), 10, 60 * 200 + 200 + 200 * 10 + 10),
+        ("student-mlp", (60,), 10, 60 * 200 + 200 + 200 * 10 + 10),
+        ("student-mlp", (1, 8, 8), 10, 64 * 200 + 200 + 200 * 10 + 10),
+        ("student-mlp", (3, 32, 32), 10, 768 * 200 + 200 + 200 * 10 + 10),
+        ("fedmd-cnn-1", (1, 4, 4), 10, 320 + 18_496 + 64 * 10 + 10),
+        ("fedmd-cnn-1", (1, 8, 8), 10, 320 + 18_496 + 256 * 10 + 10),
+        ("fedmd-cnn-2", (1, 28, 28), 10, 160 + 9_280 + 64 * 49 * 10 + 10),
+        ("fedmd-cnn-3", (3, 32, 32), 100, 448 + 4_640 + 13_872 + 48 * 64 * 100 + 100),
+        ("fedmd-mlp-3", (60,), 10, 61 * 128 + 129 * 64 + 65 * 10),
         ("mlp", (1, 8, 8), 10, 64 * 128 + 128 + 128 * 10 + 10),
     ],
 )
@@ -179,3 +187,9 @@ def test_check_parameters_shows_every_fault():
     assert "missing: bias (2,)" in message
     assert "unexpected: scale ()" in message
     assert "of another shape: weight (model (2, 3), parameters (2, 4))" in message
+
+
+def test_the_cnns_of_fedmd_say_which_images_they_take():
+    for shape in ((60,), (1, 3, 8)):
+        with pytest.raises(ModelError, match="at least 4 x 4"):
+            build_model("fedmd-cnn-1", input_shape=shape, classes=10)
