@@ -21,10 +21,15 @@ class FedSGDClient(FedAvgClient):
         device = pick_device(str(self._config["device"]))
         if self._noise:
             noisy = private_gradient(
-                self._model, x, y, noise=self._noise, clip=float(self._config["dp-clip"]), seed=seed, device=device
+                self._model,
+                x,
+                y,
+                noise=self._noise,
+                clip=float(self._config["dp-clip"]),
+                weight_decay=decay,
+                seed=seed,
+                device=device,
             )
-            # weight decay depends on no record; the loss, which does, is not sent
-            weights = self._model.state_dict()
-            return [array + decay * weights[name].cpu().numpy() for name, array in noisy.items()], len(y), {}
+            return list(noisy.values()), len(y), {}  # the loss depends on the records, and has no noise
         gradient = full_gradient(self._model, x, y, weight_decay=decay, seed=seed, device=device)
         return list(gradient.arrays.values()), len(y), self._told(gradient.loss)
