@@ -1,7 +1,6 @@
 """Run a reproduction cell by cell, each an ordinary run folder, so that it can stop and go on."""
 
 import fcntl
-import json
 import shlex
 import shutil
 import time
@@ -331,13 +330,14 @@ class _Study:
             study = read_study(job.folder)
         except FedAttackError:
             return False
-        # As JSON has them, which knows no tuples.
-        expected = json.loads(json.dumps({**job.settings, "seeds": list(job.seeds)}))
-        found = {**study.get("settings", {}), "seeds": study.get("seeds")}
-        for key in sorted(expected.keys() | found.keys()):
-            if expected.get(key) != found.get(key):
+        # A setting that did not exist then was at what is its default now.
+        defaults = {name: setting.default for name, setting in load_settings().items() if not setting.internal}
+        expected = {**job.settings, "seeds": list(job.seeds)}
+        found = {**defaults, **study.get("settings", {}), "seeds": study.get("seeds")}
+        for key in sorted(found):
+            if expected.get(key) != found[key]:
                 raise ConfigError(
-                    f"{job.folder} was run with {key} = {found.get(key)}, and now it is {expected.get(key)}; give the "
+                    f"{job.folder} was run with {key} = {found[key]}, and now it is {expected.get(key)}; give the "
                     "same settings again, or another --out, or delete that folder"
                 )
         return True

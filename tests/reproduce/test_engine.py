@@ -165,6 +165,18 @@ def test_other_settings_are_refused(go, audits, words, message):
     assert len(audits.made) == 2
 
 
+def test_a_setting_that_is_newer_than_a_cell_counts_as_its_default(go, audits, tmp_path):
+    go(only=["dataset=digits", "alpha=1"])
+    path = tmp_path / "out" / "cells" / DIGITS[0] / "study.json"
+    study = json.loads(path.read_text())
+    del study["settings"]["momentum"]
+    path.write_text(json.dumps(study))
+    go(only=["dataset=digits", "alpha=1"])
+    assert audits.made == [DIGITS[0]]
+    with pytest.raises(ConfigError, match=r"was run with momentum = 0\.0, and now it is 0\.5"):
+        go(changes=["momentum=0.5"])
+
+
 def test_other_settings_may_follow_where_nothing_is_finished(go, audits):
     audits.fail_at = DIGITS[0]
     go(only=["dataset=digits", "alpha=1"])
