@@ -17,6 +17,8 @@ from fedattack.record.format import MODEL_PROTOCOLS, Arrays
 # Overfitting needs every client's model, so it is measured at a few rounds and on fewer records than the accuracy.
 _OVERFITTING_ROUNDS = 5
 _OVERFITTING_RECORDS = 500
+# The level is a mean of absolute differences: of clients with fewer targets it would be mostly their noise.
+_FEWEST_TARGETS = 10
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Quality:
     overfitting_rounds, overfitting
         Mean over clients of |accuracy on own targets − accuracy on records that no client holds| of the local models,
         as :func:`fedattack.attacks.local_models.local_models` rebuilds them: the overfitting level of Hu et al. 2023,
-        Section 4.6. Empty where they cannot be rebuilt.
+        Section 4.6. Clients with fewer than ten targets are left out. Empty where they cannot be rebuilt.
     local
         Whether the accuracy is the mean of the clients' models, in place of a common model that there is not (FedMD);
         overfitting is then about all training records of a client, and known in every round.
@@ -77,7 +79,7 @@ def measure_quality(
             gaps = []
             for seen, state in models_of(item):
                 own = np.flatnonzero(truth.owners == truth.nodes.get(seen.node, "?"))
-                if not len(own):
+                if len(own) < _FEWEST_TARGETS:
                     continue
                 held = accuracy_of_models(model, [state], targets.x[own], targets.y[own], device=place)
                 unheld = accuracy_of_models(

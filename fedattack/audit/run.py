@@ -338,7 +338,7 @@ def _curves(records: Sequence[Record], quality: Sequence[Quality], trained: Sequ
             "seeds": {name: [value] for name, value in zip(names, trained, strict=True)},
             "what": "global model on the target records that clients hold",
         }
-    if steps:
+    if steps and any(value is not None for item in quality for value in item.overfitting):
         curves["overfitting"] = {
             "rounds": quality[0].overfitting_rounds[:steps],
             "seeds": {name: item.overfitting[:steps] for name, item in zip(names, quality, strict=True)},

@@ -10,6 +10,7 @@ from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import read_truth
 from fedattack.errors import DataError, FedAttackError
 from fedattack.folder import Part, find_parts
+from fedattack.learning import accuracy_of_models
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.report import read_findings, read_run, write_report
 from tests.federation import CLIENTS, EACH, LR, MODEL, write_run
@@ -189,3 +190,29 @@ def test_scores_are_needed(tmp_path):
     write_run(tmp_path)
     with pytest.raises(DataError, match="holds no scores"):
         audit_folder(tmp_path)
+
+
+def test_overfitting_is_not_told_from_a_handful_of_targets(tmp_path):
+    """A mean of absolute differences of a few records each would be large whether or not the models overfit."""
+    write_run(tmp_path)
+    attack_all(tmp_path)
+    owners = np.load(tmp_path / "truth" / "owners.npz")["owners"]
+    kept = np.zeros(len(owners), dtype=bool)
+    for client in map(str, range(1, CLIENTS)):
+        kept[np.flatnonzero(owners == client)[:9]] = True
+    owners[~kept & (owners != "0")] = ""
+    np.savez(tmp_path / "truth" / "owners.npz", owners=owners)
+    audit_folder(tmp_path, device="cpu")
+    record, truth = Record(tmp_path / "record"), read_truth(tmp_path / "truth")
+    own, (x, y) = owners == "0", truth.evaluation
+    model, known = MODEL.build(), read_knowledge(tmp_path / "knowledge")
+    for item, value in zip(record, read_run(tmp_path)["overfitting"]["seeds"]["0"], strict=True):
+        (state,) = [dict(seen.arrays) for seen in item.observations if seen.node == "node0"]
+        held = accuracy_of_models(model, [state], known.targets.x[own], known.targets.y[own])
+        unheld = accuracy_of_models(model, [state], x, y)
+        assert value == pytest.approx(abs(float(held[0]) - float(unheld[0])))
+    owners[owners == "0"] = ""
+    np.savez(tmp_path / "truth" / "owners.npz", owners=owners)
+    audit_folder(tmp_path, device="cpu")
+    assert "overfitting" not in read_run(tmp_path)
+    assert write_report(tmp_path).exists()
