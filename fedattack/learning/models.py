@@ -188,8 +188,7 @@ def build_model(
         Width of the hidden layer of ``mlp``. Other models do not use it.
     dropout : float
         Probability, in [0, 1), with which each activation of the built-in models' hidden fully connected layers (of all
-        layers where there are none, as in FedMD's) is dropped in training. Names and initial values of the parameters
-        stay as they are without.
+        layers where there are none, as in FedMD's) is dropped in training. Names and initial values of the parameters stay as they are without.
 
     Returns
     -------
@@ -257,8 +256,9 @@ def _sequential(**layers: nn.Module) -> nn.Sequential:
 
 def _with_dropout(spec: str, model: nn.Module, dropout: float) -> nn.Module:
     """Put dropout after each activation that follows a fully connected layer, or after all if there is none such."""
-    order = list(model.children())
-    after_linear = [isinstance(last, nn.Linear) for last, layer in pairwise(order) if isinstance(layer, nn.ReLU)]
+    hidden = any(
+        isinstance(last, nn.Linear) and isinstance(layer, nn.ReLU) for last, layer in pairwise(model.children())
+    )
     layers: dict[str, nn.Module] = {}
     last: nn.Module | None = None
     for name, layer in model.named_children():
@@ -267,7 +267,7 @@ def _with_dropout(spec: str, model: nn.Module, dropout: float) -> nn.Module:
                 f"model {spec!r} has dropout of its own ({layer.p}); set dropout to 0, or take another model"
             )
         layers[name] = layer
-        if isinstance(layer, nn.ReLU) and (isinstance(last, nn.Linear) or not any(after_linear)):
+        if isinstance(layer, nn.ReLU) and (isinstance(last, nn.Linear) or not hidden):
             layers[f"{name}_dropout"] = nn.Dropout(dropout)
         last = layer
     return _sequential(**layers)

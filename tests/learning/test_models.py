@@ -76,6 +76,8 @@ def test_hidden_sets_the_width_of_the_mlp():
         ("sia-cnn", ["relu3_dropout", "relu4_dropout"]),
         ("sia-mlp", ["relu1_dropout"]),
         ("mlp", ["relu1_dropout"]),
+        ("fedmd-mlp-3", ["relu1_dropout", "relu2_dropout"]),
+        ("fedmd-cnn-1", ["relu1_dropout", "relu2_dropout"]),  # no hidden layer is fully connected
     ],
 )
 def test_dropout_follows_the_hidden_fully_connected_layers_and_changes_no_parameter(name, places):
