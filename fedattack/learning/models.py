@@ -188,7 +188,8 @@ def build_model(
         Width of the hidden layer of ``mlp``. Other models do not use it.
     dropout : float
         Probability, in [0, 1), with which each activation of the built-in models' hidden fully connected layers (of all
-        layers where there are none, as in FedMD's) is dropped in training. Names and initial values of the parameters stay as they are without.
+        layers where there are none, as in FedMD's) is dropped in training. Names and initial values of the parameters
+        stay as they are without.
 
     Returns
     -------
