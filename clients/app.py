@@ -10,8 +10,8 @@ from flwr.clientapp.typing import ClientAppCallable
 
 from clients.fedavg import FedAvgClient
 from clients.poisoning import AscendingClient, InvertingClient
-from fedattack.audit.truth import note_node
 from fedattack.bridge import numpy_client_bridge
+from fedattack.nodes import note_node
 from simulations.study import Study, study_of
 
 # What a client is that has the run's property. A holder of a target record is honest: the record is among its own.
@@ -28,12 +28,15 @@ def kind_of(study: Study, client: int) -> type[FedAvgClient]:
 
 
 def client_fn(context: Context) -> Client:
-    """Make the client that this node runs, and note in the truth folder which partition the node holds."""
+    """Make the client that this node runs, and note where the run asks for it which partition the node holds."""
     config = context.run_config
     client = int(context.node_config["partition-id"])
     if truth := str(config["truth"]):
         note_node(truth, node=str(context.node_id), client=str(client))
     study = study_of(tuple(sorted(config.items())))
+    if study.sensitive and (knowledge := str(config["knowledge"])):
+        # A server that knows its customers knows whose node is whose.
+        note_node(knowledge, node=str(context.node_id), client=str(client))
     return kind_of(study, client)(study, client, config).to_client()
 
 

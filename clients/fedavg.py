@@ -3,11 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar
-from numpy.typing import NDArray
 from torch import nn
 
 from fedattack.learning import LocalTraining, pick_device, train_local
@@ -34,7 +32,7 @@ class FedAvgClient(NumPyClient):
         self._study = study
         self._client = client
         self._config = config
-        self._indices: NDArray[np.int64] = study.parts[client]
+        self._x, self._y = study.records_of(client)
         self._model = study.build_model()
 
     def get_properties(self, config: dict[str, Scalar]) -> dict[str, Scalar]:
@@ -45,14 +43,13 @@ class FedAvgClient(NumPyClient):
         """Train for ``local-epochs`` from ``parameters``; arrays are the state dict's, in its order."""
         load_arrays(self._model, parameters)
         training = self._train(int(config["server-round"]))
-        return dump_arrays(self._model), len(self._indices), {"train-loss": training.loss}
+        return dump_arrays(self._model), len(self._y), {"train-loss": training.loss}
 
     def _train(self, server_round: int, **options: Any) -> LocalTraining:
-        data = self._study.data
         return train_local(
             self._model,
-            data.x_train[self._indices],
-            data.y_train[self._indices],
+            self._x,
+            self._y,
             epochs=int(self._config["local-epochs"]),
             batch_size=int(self._config["batch-size"]),
             lr=float(self._config["lr"]),
@@ -60,6 +57,7 @@ class FedAvgClient(NumPyClient):
             weight_decay=float(self._config["weight-decay"]),
             seed=self._study.client_seed(self._client, server_round),
             device=pick_device(str(self._config["device"])),
+            loss=self._study.loss,
             **options,
         )
 

@@ -98,7 +98,7 @@ def audit_folder(folder: Path, *, device: str = "auto", progress: Progress | Non
             progress=lambda done, total, part=part: tell(f"models of {part.label}", done, total),  # type: ignore[misc]
         )
         for part, record, known, truth in zip(parts, records, knowledge, truths, strict=True)
-        if truth is not None and (known.targets.fingerprint if known.targets is not None else "") == truth.targets
+        if truth is not None and known.asked() == truth.targets
     ]
     run = {
         "title": study.get("title", f"Audit of {folder.name}"),
@@ -264,17 +264,19 @@ def _curves(records: Sequence[Record], quality: Sequence[Quality]) -> dict[str, 
     names = [str(record.seed if record.seed is not None else index) for index, record in enumerate(records)]
     length = min(len(item.rounds) for item in quality)
     steps = min(len(item.overfitting_rounds) for item in quality)
+    measure = quality[0].measure
     curves: dict[str, Any] = {}
     if length:
         curves["accuracy"] = {
             "rounds": quality[0].rounds[:length],
             "seeds": {name: item.accuracy[:length] for name, item in zip(names, quality, strict=True)},
-            "what": "global model on the test split",
+            "what": "global model on the test split" + ("" if measure == "accuracy" else f", as {measure}"),
+            "measure": measure,
         }
     if steps:
         curves["overfitting"] = {
             "rounds": quality[0].overfitting_rounds[:steps],
             "seeds": {name: item.overfitting[:steps] for name, item in zip(names, quality, strict=True)},
-            "what": "local models: accuracy on own training records minus accuracy on the test split",
+            "what": f"local models: {measure} on own training records minus {measure} on the test split",
         }
     return curves

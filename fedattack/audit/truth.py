@@ -2,21 +2,47 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.errors import DataError
 from fedattack.files import read_json, read_npz, write_json
+from fedattack.nodes import NODES, note_node, read_nodes
 
 HOLDINGS = "holdings.json"
 OWNERS = "owners.npz"
 EVALUATION = "evaluation.npz"
 POSITIVES = "positives.npz"
-NODES = "nodes"
+ATTRIBUTES = "attributes.npz"
+
+__all__ = ["NOBODY", "Attributes", "Truth", "note_node", "read_truth", "write_truth"]
 
 NOBODY = ""
 """The owner of a target that no client holds."""
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """The values of a sensitive attribute.
+
+    Attributes
+    ----------
+    values
+        (n,): index of each record's value among ``names``, in the order of the attacker's partial records.
+    names
+        The possible values for people.
+    owners
+        (n,): name of the client that holds each record.
+    column
+        Name of the column.
+    """
+
+    values: NDArray[np.int64]
+    names: tuple[str, ...]
+    owners: tuple[str, ...]
+    column: str
 
 
 @dataclass(frozen=True)
@@ -31,7 +57,7 @@ class Truth:
         (clients, classes): how many training records of a class a client holds.
     owners
         (targets,): name of the client that holds each target record, :data:`NOBODY` for the null targets. Empty where
-        the truth is about a property that several clients may have.
+        the truth is about a property that several clients may have, or about an attribute.
     evaluation
         Records ``x`` and labels ``y`` that no client holds, to measure the quality of models with.
     nodes
@@ -42,18 +68,21 @@ class Truth:
         Fingerprint of the whole dataset, if known.
     positives
         (targets, clients), or (1, clients) for a property that speaks of no target record: which clients have the
-        property; ``None`` where the truth is about owners.
+        property; ``None`` where the truth is about something else.
+    attributes
+        What an attacker who knows all of a record but one column wants to know; likewise.
     """
 
     clients: tuple[str, ...]
     classes: tuple[str, ...]
     counts: NDArray[np.int64]
     owners: NDArray[np.str_]
-    evaluation: tuple[NDArray[np.float32], NDArray[np.int64]]
+    evaluation: tuple[NDArray[np.float32], NDArray[Any]]
     nodes: dict[str, str]
     targets: str
     data: str = ""
     positives: NDArray[np.bool_] | None = None
+    attributes: Attributes | None = None
 
 
 def write_truth(
@@ -62,10 +91,11 @@ def write_truth(
     clients: list[str],
     classes: list[str],
     counts: NDArray[np.int64],
-    evaluation: tuple[NDArray[np.float32], NDArray[np.int64]],
+    evaluation: tuple[NDArray[np.float32], NDArray[Any]],
     targets: str,
     owners: list[str] | None = None,
     positives: NDArray[np.bool_] | None = None,
+    attributes: Attributes | None = None,
     data: str = "",
 ) -> None:
     """Write all of :class:`Truth` but ``nodes``, which the clients themselves note with :func:`note_node`."""
@@ -75,15 +105,15 @@ def write_truth(
     np.savez(folder / OWNERS, owners=np.array(owners or [], dtype=np.str_))
     if positives is not None:
         np.savez(folder / POSITIVES, positives=positives)
+    if attributes is not None:
+        np.savez(
+            folder / ATTRIBUTES,
+            values=attributes.values,
+            names=np.array(attributes.names, dtype=np.str_),
+            owners=np.array(attributes.owners, dtype=np.str_),
+            column=np.array(attributes.column),
+        )
     np.savez(folder / EVALUATION, x=evaluation[0], y=evaluation[1])
-
-
-def note_node(folder: Path | str, *, node: str, client: str) -> None:
-    """Note, on the client's side, which client runs as ``node``: Flower's node ids are random and known to it alone."""
-    path = Path(folder) / NODES / f"{node}.json"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"node": node, "client": client})
 
 
 def read_truth(folder: Path) -> Truth:
@@ -100,7 +130,7 @@ def read_truth(folder: Path) -> Truth:
     evaluation = read_npz(folder / EVALUATION, DataError, hint, "x", "y")
     there = (folder / POSITIVES).exists()
     positives = read_npz(folder / POSITIVES, DataError, hint, "positives")["positives"] if there else None
-    notes = [read_json(path, DataError, hint) for path in sorted((folder / NODES).glob("*.json"))]
+    nodes = read_nodes(folder, DataError, hint)
     try:
         truth = Truth(
             clients=tuple(str(name) for name in holdings["clients"]),
@@ -108,14 +138,16 @@ def read_truth(folder: Path) -> Truth:
             counts=np.asarray(holdings["counts"], dtype=np.int64),
             owners=owners,
             evaluation=(evaluation["x"], evaluation["y"]),
-            nodes={str(note["node"]): str(note["client"]) for note in notes},
+            nodes=nodes,
             targets=str(holdings["targets"]),
             data=str(holdings["data"]),
             positives=positives,
+            attributes=_read_attributes(folder, hint),
         )
     except (KeyError, TypeError, ValueError) as cause:
-        raise DataError(f"{folder}: {HOLDINGS} or a file of {NODES}/ lacks or misstates {cause}; {hint}") from None
-    unknown = sorted({*map(str, owners.tolist()), *truth.nodes.values()} - {*truth.clients, NOBODY})
+        raise DataError(f"{folder}: {HOLDINGS} lacks or misstates {cause}; {hint}") from None
+    told = {*truth.attributes.owners} if truth.attributes is not None else set()
+    unknown = sorted({*map(str, owners.tolist()), *truth.nodes.values(), *told} - {*truth.clients, NOBODY})
     if unknown:
         raise DataError(f"{folder}: {', '.join(unknown)} is no client of {HOLDINGS}; the truth contradicts itself")
     if truth.counts.shape != (len(truth.clients), len(truth.classes)):
@@ -128,3 +160,19 @@ def read_truth(folder: Path) -> Truth:
             f"{positives.dtype} of shape {positives.shape}; {hint}"
         )
     return truth
+
+
+def _read_attributes(folder: Path, hint: str) -> Attributes | None:
+    path = folder / ATTRIBUTES
+    if not path.exists():
+        return None
+    arrays = read_npz(path, DataError, hint, "values", "names", "owners", "column")
+    values, names, owners = arrays["values"], arrays["names"], arrays["owners"]
+    if values.ndim != 1 or owners.shape != values.shape or names.ndim != 1 or values.dtype.kind != "i":
+        raise DataError(
+            f"{path}: expected an index and an owner for every record; got {values.dtype} {values.shape}, owners "
+            f"{owners.shape} and names {names.shape}; {hint}"
+        )
+    if len(values) == 0 or values.min() < 0 or values.max() >= len(names):
+        raise DataError(f"{path}: expected indices 0 … {len(names) - 1} of at least one record; {hint}")
+    return Attributes(values.astype(np.int64), tuple(names.tolist()), tuple(owners.tolist()), str(arrays["column"]))

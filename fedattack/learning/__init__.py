@@ -1,6 +1,6 @@
 """Models, losses, local training, and the evaluation of many clients' models at once."""
 
-from fedattack.learning.batched import accuracy_of_models, losses_of_models
+from fedattack.learning.batched import accuracy_of_models, losses_of_models, r2_of_models
 from fedattack.learning.losses import LOSSES, per_record_loss
 from fedattack.learning.models import MODELS, build_model, check_parameters
 from fedattack.learning.training import LocalSGD, LocalTraining, pick_device, train_local
@@ -16,5 +16,6 @@ __all__ = [
     "losses_of_models",
     "per_record_loss",
     "pick_device",
+    "r2_of_models",
     "train_local",
 ]

@@ -90,12 +90,18 @@ def _mlp(input_shape: tuple[int, ...], classes: int, hidden: int) -> nn.Module:
     )
 
 
+def _linear(input_shape: tuple[int, ...], classes: int, hidden: int) -> nn.Module:
+    """Build a linear model: a least-squares regression for one output, a multinomial logistic one for classes."""
+    return _sequential(flatten=nn.Flatten(), fc1=nn.Linear(math.prod(input_shape), classes))
+
+
 MODELS: Mapping[str, Builder] = {
     "lenet-mnist": _lenet_mnist,
     "lenet-cifar": _lenet_cifar,
     "sia-cnn": _sia_cnn,
     "sia-mlp": _sia_mlp,
     "mlp": _mlp,
+    "linear": _linear,
 }
 """Builders of the built-in models by name."""
 

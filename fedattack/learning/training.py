@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedattack.errors import ConfigError, DataError
+from fedattack.learning.losses import mean_loss
 from fedattack.learning.torch_utils import in_mode, seeded, to_tensor
 
 
@@ -22,7 +23,7 @@ class LocalTraining:
     steps : int
         Number of optimiser steps.
     loss : float
-        Mean cross-entropy over the records of the last epoch, each taken before its step; not finite if the training
+        Mean loss over the records of the last epoch, each taken before its step; not finite if the training
         diverged.
     """
 
@@ -92,10 +93,11 @@ def train_local(
     momentum: float = 0.0,
     weight_decay: float = 0.0,
     maximise: bool = False,
+    loss: str = "cross-entropy",
     seed: int,
     device: torch.device | str = "cpu",
 ) -> LocalTraining:
-    """Train a model in place by SGD on the mean cross-entropy; the global random state is left as it was.
+    """Train a model in place by SGD on the mean loss; the global random state is left as it was.
 
     Parameters
     ----------
@@ -103,8 +105,8 @@ def train_local(
         Moved to the device; its training mode is restored afterwards.
     x : array or Tensor, shape (n, *input_shape)
         Records.
-    y : array or Tensor of int, shape (n,)
-        Labels.
+    y : array or Tensor, shape (n,)
+        Integer labels, or the targets of a regression.
     epochs : int
         Passes over the records, in a new order each.
     batch_size : int
@@ -113,6 +115,8 @@ def train_local(
         As for :class:`torch.optim.SGD`.
     maximise : bool
         Ascend the loss instead of descending it.
+    loss : str
+        What is minimised; see :func:`fedattack.learning.losses.mean_loss`.
     seed : int
         Decides the order of the records and the dropout.
     device : torch.device or str
@@ -128,7 +132,10 @@ def train_local(
         If a number is out of its range.
     DataError
         If there are no records, or not one label for each.
+    ModelError
+        If the loss is unknown.
     """
+    objective = mean_loss(loss)
     _check_sgd(epochs, batch_size, lr, momentum, weight_decay)
     if len(x) == 0 or len(x) != len(y):
         raise DataError(f"local training: expected at least one record and a label for each; got {len(x)} and {len(y)}")
@@ -136,7 +143,8 @@ def train_local(
     device = torch.device(device)
     model.to(device)
     records = to_tensor(x, dtype=torch.float32, device=device)
-    labels = to_tensor(y, dtype=torch.int64, device=device)
+    labels = to_tensor(y, device=device)
+    labels = labels.float() if labels.is_floating_point() else labels.long()
     optimizer = torch.optim.SGD(
         model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay, maximize=maximise
     )
@@ -148,10 +156,10 @@ def train_local(
             total = torch.zeros((), dtype=torch.float64, device=device)
             for batch in torch.randperm(len(records), generator=order).to(device).split(batch_size or len(records)):
                 optimizer.zero_grad()
-                loss = nn.functional.cross_entropy(model(records[batch]), labels[batch])
-                loss.backward()
+                value = objective(model(records[batch]), labels[batch])
+                value.backward()
                 optimizer.step()
-                total += loss.detach() * len(batch)
+                total += value.detach() * len(batch)
                 steps += 1
     return LocalTraining(steps, float(total) / len(records))
 

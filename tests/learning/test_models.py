@@ -38,6 +38,8 @@ def shapes(model: nn.Module) -> list[tuple[int, ...]]:
         ("sia-cnn", (3, 32, 32), 100, 2_432 + 51_264 + 819_712 + 65_664 + 12_900),
         ("sia-mlp", (60,), 10, 60 * 200 + 200 + 200 * 10 + 10),
         ("mlp", (1, 8, 8), 10, 64 * 128 + 128 + 128 * 10 + 10),
+        ("linear", (1, 8, 8), 10, 64 * 10 + 10),
+        ("linear", (10,), 1, 11),
     ],
 )
 def test_models_have_the_papers_sizes(name, input_shape, classes, parameters):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedattack.errors import ConfigError, DataError
+from fedattack.errors import ConfigError, DataError, ModelError
 from fedattack.learning import build_model, pick_device, train_local
 
 RNG = np.random.default_rng(0)
@@ -162,3 +162,21 @@ def test_training_on_cuda_is_close_to_the_cpu_and_leaves_its_random_state():
     train_local(on_gpu, X, Y, **OPTIONS, device="cuda")
     torch.testing.assert_close(values(on_gpu).cpu(), values(on_cpu), rtol=1e-4, atol=1e-5)
     assert torch.equal(torch.cuda.get_rng_state(), before)
+
+
+def test_a_full_batch_step_of_least_squares_is_the_closed_form_and_scalar_targets_are_not_broadcast():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Linear(3, 1)
+    start = values(model).numpy().astype(np.float64)
+    targets = RNG.normal(size=10)
+    design = np.c_[X, np.ones(10)].astype(np.float64)
+    error = design @ start - targets
+    done = train_local(model, X, targets, epochs=1, batch_size=0, lr=0.1, loss="mse", seed=0)
+    np.testing.assert_allclose(values(model), start - 0.1 * 2 / 10 * design.T @ error, rtol=1e-5, atol=1e-6)
+    assert done.loss == pytest.approx((error**2).mean(), rel=1e-5)
+
+
+def test_an_unknown_loss_is_refused():
+    with pytest.raises(ModelError, match="unknown loss 'hinge'"):
+        train_local(linear(), X, Y, **OPTIONS, loss="hinge")
