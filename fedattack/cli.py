@@ -96,6 +96,10 @@ def attack(
     auxiliary: Annotated[
         Path | None, typer.Option(help="The attacker's own records, an .npz with x and y, for prolin.")
     ] = None,
+    partial: Annotated[
+        Path | None,
+        typer.Option(help="Clients' records without one column, an .npz as PartialRecords describes it, for aia, ara."),
+    ] = None,
     wanted: Annotated[
         str | None,
         typer.Option(
@@ -117,7 +121,7 @@ def attack(
     `fedattack attack sia audit --targets mine.npz --model mypackage.models:make_net`;
     `fedattack attack prolin runs/sums --option shadows=exact`
     """
-    declared = Declared(targets, model, classes, hidden, loss, prior, auxiliary, wanted, training)
+    declared = Declared(targets, model, classes, hidden, loss, prior, auxiliary, partial, wanted, training)
     files = _attack(_configured(name, options), folder, seed, device, skip_damaged, declared)
     _tell({"scores": files}, f"Scores in [bold]{escape(', '.join(files))}[/bold].", as_json)
 
@@ -249,7 +253,7 @@ def list_all(as_json: AsJson = False) -> None:
     )
     options = [(name, key, what) for name, item in ATTACKS.items() for key, what in item.options.items()]
     _table("Options of attacks", ("attack", "--option", "what"), options)
-    _table("Datasets", ("name",), [(name,) for name in (*DATASETS, "PATH.npz")])
+    _table("Datasets", ("name",), [(name,) for name in (*DATASETS, "PATH.npz", "PATH.toml")])
     _table("Settings", ("--set", "default", "what"), [(item.name, str(item.default), item.help) for item in settings])
 
 
@@ -361,6 +365,7 @@ class Declared:
     loss: str
     prior: str | None
     auxiliary: Path | None
+    partial: Path | None
     property: str | None
     training: str | None
 
@@ -383,7 +388,7 @@ def _pairs(where: str, texts: Sequence[str]) -> dict[str, str]:
 
 def _knowledge_of(part: "Part", declared: Declared | None) -> "Knowledge":
     """Read what the run folder says of the attacker's knowledge, and put what the command line says on top."""
-    from fedattack.attacks import Knowledge, ModelKnowledge, read_knowledge, read_targets
+    from fedattack.attacks import Knowledge, ModelKnowledge, read_knowledge, read_partial, read_targets
     from fedattack.attacks.knowledge import KNOWLEDGE, PRIORS
     from fedattack.learning import per_record_loss
 
@@ -391,15 +396,16 @@ def _knowledge_of(part: "Part", declared: Declared | None) -> "Knowledge":
     if declared is None:
         return known
     if declared.model is not None:
-        files = [path for path in (declared.targets, declared.auxiliary) if path is not None]
-        there = [item for item in (known.targets, known.auxiliary) if item is not None]
+        files = [path for path in (declared.targets, declared.auxiliary, declared.partial) if path is not None]
+        there = [item for item in (known.targets, known.auxiliary, known.partial) if item is not None]
         records = [read_targets(path) for path in files] or there
         if not records:
             raise ConfigError(
-                "--model needs records to know the shape of its input; add --targets FILE.npz or --auxiliary FILE.npz"
+                "--model needs records to know the shape of its input; add --targets, --auxiliary or --partial FILE.npz"
             )
         per_record_loss(declared.loss)
-        most = max(int(item.y.max()) for item in records) + 1
+        regression = any(item.y.dtype.kind == "f" for item in records)
+        most = 1 if regression else max(int(item.y.max()) for item in records) + 1
         known = replace(
             known,
             model=ModelKnowledge(
@@ -414,6 +420,8 @@ def _knowledge_of(part: "Part", declared: Declared | None) -> "Knowledge":
         known = replace(known, targets=read_targets(declared.targets, known.model))
     if declared.auxiliary is not None:
         known = replace(known, auxiliary=read_targets(declared.auxiliary, known.model))
+    if declared.partial is not None:
+        known = replace(known, partial=read_partial(declared.partial, known.model))
     if declared.training is not None:
         known = replace(known, training=_training(declared.training))
     if declared.property is not None:

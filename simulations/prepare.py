@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedattack.attacks import Knowledge, ModelKnowledge, PartialRecords, Targets, write_knowledge
 from fedattack.audit.truth import NOBODY, Attributes, write_truth
 from fedattack.data import label_counts
-from fedattack.errors import FedAttackError
+from fedattack.errors import ConfigError, FedAttackError
 from fedattack.learning import LocalSGD, pick_device
 from simulations.study import TARGET_STREAM, Study, derive_seed, singles
 
@@ -158,6 +158,8 @@ def main() -> None:
         for config in configs:
             pick_device(str(config["device"]))
             study = Study.of(config)
+            if config["secagg"] and study.isolate:
+                raise ConfigError("secagg and isolate: the server cannot single out a client whose reply it cannot see")
             if config["secagg"]:
                 _check_secure_aggregation(study, float(config["fraction"]))
             prepare(

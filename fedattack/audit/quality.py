@@ -98,6 +98,8 @@ def measure_quality(
                 own = np.flatnonzero(truth.owners == truth.nodes.get(seen.node, "?"))
                 if seen.status != "ok" or seen.arrays is None or not len(own):
                     continue
+                if measure_of(y) == "R²" and len(np.unique(targets.y[own])) < 2:
+                    continue
                 # A client whose reply has another shape is named in the attack's notes.
                 if {n: a.shape for n, a in seen.arrays.items()} != {p.name: p.shape for p in record.parameters}:
                     continue

@@ -7,11 +7,14 @@ import platform
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedattack.attacks import ATTACKS, Attack, Knowledge, Scores, read_knowledge
+from fedattack.audit.attribute import AttributeCase, judge_attribute
 from fedattack.audit.finding import NOT_APPLICABLE, Finding
+from fedattack.audit.isolation import ISOLATING, judge_isolation
 from fedattack.audit.property import PropertyCase, judge_property
 from fedattack.audit.quality import Quality, measure_quality
 from fedattack.audit.source import SourceCase, judge_source
@@ -37,7 +40,18 @@ _VIEWS = {
     ),
 }
 
+_ACTIVE = {"isolating": " (active server)"}
+_SERVERS = {"passive": "passive", "isolating": ISOLATING}
+
+_ATTRIBUTE_NOTES = (
+    "What counts of attribute inference is the excess over guessing the attribute without any update, from the other "
+    "columns and the label. Its null is the same against a shuffled truth; a null run, in which clients train on a "
+    "shuffled column, is `--set permute-sensitive=true`.",
+)
+
 _NOTES = {
+    "aia": _ATTRIBUTE_NOTES,
+    "ara": _ATTRIBUTE_NOTES,
     "sia": (
         "The null run deals records that nobody holds to clients at random, so it stays at chance unless something but "
         "the record's content gives the owner away. The null of sia.asr-beyond-labels is the harder one.",
@@ -88,7 +102,17 @@ def audit_folder(folder: Path, *, device: str = "auto", progress: Progress | Non
         notes += _NOTES.get(name, ())
         scores = [Scores.load(part.scores(name)) for part in parts]
         notes += [f"{part.label}: {note}" for part, item in zip(parts, scores, strict=True) for note in item.notes]
-        findings += _judge(name, scores, records, truths, setting, provenance)
+        findings += _judge(name, scores, records, truths, knowledge, setting, provenance)
+    if records[0].server == "isolating":
+        findings += judge_isolation(
+            records,
+            knowledge,
+            truths,
+            setting=setting,
+            provenance=provenance,
+            device=device,
+            progress=lambda done, total: tell("isolated models", done, total),
+        )
     quality = [
         measure_quality(
             record,
@@ -101,12 +125,12 @@ def audit_folder(folder: Path, *, device: str = "auto", progress: Progress | Non
         if truth is not None and known.asked() == truth.targets
     ]
     run = {
-        "title": study.get("title", f"Audit of {folder.name}"),
+        "title": study.get("title", f"Audit of {folder.name}") + _ACTIVE.get(records[0].server, ""),
         "threat_model": _threat_model(records[0], [ATTACKS[name] for name in attacks], knowledge[0]),
         "setting": setting,
         "provenance": provenance,
         "observed": _observed(records),
-        "notes": [*notes, *_record_notes(parts, records)],
+        "notes": [*dict.fromkeys(notes), *_record_notes(parts, records)],
     }
     if len(quality) == len(records):
         run |= _curves(records, quality)
@@ -127,13 +151,14 @@ def _judge(
     scores: Sequence[Scores],
     records: Sequence[Record],
     truths: Sequence[Truth | None],
+    knowledge: Sequence[Knowledge],
     setting: dict[str, Any],
     provenance: dict[str, Any],
 ) -> list[Finding]:
     seeds = [record.seed if record.seed is not None else index for index, record in enumerate(records)]
     judge = _JUDGES[name]
     cases = []
-    for seed, item, truth, record in zip(seeds, scores, truths, records, strict=True):
+    for seed, item, truth, record, known in zip(seeds, scores, truths, records, knowledge, strict=True):
         if truth is None:
             attack = ATTACKS[name]
             return [
@@ -160,7 +185,7 @@ def _judge(
                 f"seed {seed}: the scores of {name} are about other target records than the truth; attack the run with "
                 "the targets that its knowledge/ holds, or move truth/ away to see the decisions alone"
             )
-        cases.append(judge.case(seed, item, truth, record))
+        cases.append(judge.case(seed, item, truth, record, known))
     return judge.judge(cases, setting=setting, provenance=provenance)
 
 
@@ -168,14 +193,18 @@ def _judge(
 class _Judge:
     """Who judges an attack: how a seed's case is made, the judge, and which measure is the headline."""
 
-    case: Callable[[int, Scores, Truth, Record], Any]
+    case: Callable[[int, Scores, Truth, Record, Knowledge], Any]
     judge: Callable[..., list[Finding]]
     headline: str
 
 
 _JUDGES: Mapping[str, _Judge] = {
-    "sia": _Judge(lambda seed, scores, truth, record: SourceCase(seed, scores, truth), judge_source, "asr"),
-    "prolin": _Judge(PropertyCase, judge_property, "f1"),
+    "sia": _Judge(lambda seed, scores, truth, record, known: SourceCase(seed, scores, truth), judge_source, "asr"),
+    "prolin": _Judge(
+        lambda seed, scores, truth, record, known: PropertyCase(seed, scores, truth, record), judge_property, "f1"
+    ),
+    "aia": _Judge(AttributeCase, partial(judge_attribute, headline="reconstructed"), "excess"),
+    "ara": _Judge(AttributeCase, judge_attribute, "excess"),
 }
 
 
@@ -226,7 +255,13 @@ def _threat_model(record: Record, attacks: Sequence[Attack], knowledge: Knowledg
     knows = list(dict.fromkeys(item for attack in attacks for item in attack.knows))
     if knowledge.prior == "examples":
         knows.append("that a client with more examples is a likelier source, from the counts sent in plaintext")
-    return {"server": record.server, "view": record.view, "sees": sees, "does_not_see": hidden, "knows": knows}
+    return {
+        "server": _SERVERS[record.server],
+        "view": record.view,
+        "sees": sees,
+        "does_not_see": hidden,
+        "knows": knows,
+    }
 
 
 def _observed(records: Sequence[Record]) -> dict[str, Any]:
