@@ -158,8 +158,9 @@ def main() -> None:
         for config in configs:
             pick_device(str(config["device"]))
             study = Study.of(config)
-            if config["secagg"] and study.isolate:
-                raise ConfigError("secagg and isolate: the server cannot single out a client whose reply it cannot see")
+            if config["secagg"] and (study.isolate or study.sensitive):
+                key = "isolate" if study.isolate else "sensitive"
+                raise ConfigError(f"secagg and {key}: the server sees no single client's reply; set secagg=false")
             if config["secagg"]:
                 _check_secure_aggregation(study, float(config["fraction"]))
             prepare(

@@ -29,10 +29,13 @@ _DRAWS = 4_000
 _BINS = 10
 
 # Streams of random numbers, apart from each other.
-_SHUFFLING, _POSTERIOR, _IMPUTATION = 1, 2, 3
+_SHUFFLING, _POSTERIOR, _IMPUTATION, _DEALING = 1, 2, 3, 4
 
 POINTS = "points"
 """Units of a difference of two rates, in per cent of the records."""
+
+BASELINES = "attribute-baselines"
+"""The attack whose methods are guesses, to be held against the others'."""
 
 MAJORITY = "majority"
 IMPUTATION = "imputation without the model"
@@ -51,13 +54,16 @@ class AttributeCase:
         Seed of the run.
     scores
         What an attack on attributes found: ``decisions`` (methods, n), −1 for no answer, and ``beliefs`` (n, v) or
-        (methods, n, v). The facts name the ``methods`` and, if there are any, those among them that are ``baselines``.
+        (methods, n, v). The facts name the ``methods``.
     truth
         The attribute's values.
     record
         What the server saw.
     knowledge
         What the attacker knew; its auxiliary records are what the attribute is imputed from.
+    beside
+        What other attacks on attributes found in the same record; those of :data:`BASELINES` are bars to clear, the
+        others stand in the same table.
     """
 
     seed: int
@@ -65,18 +71,23 @@ class AttributeCase:
     truth: Truth
     record: Record
     knowledge: Knowledge
+    beside: tuple[Scores, ...] = ()
 
     def __post_init__(self) -> None:
-        decisions, methods = self.scores.arrays["decisions"], self.scores.facts["methods"]
+        for scores in (self.scores, *self.beside):
+            self._check(scores)
+
+    def _check(self, scores: Scores) -> None:
+        decisions, methods = scores.arrays["decisions"], scores.facts["methods"]
         if self.truth.attributes is None or self.knowledge.partial is None:
             raise DataError(
-                f"seed {self.seed}: {self.scores.attack} asks for an attribute, of which truth/attributes.npz or "
+                f"seed {self.seed}: {scores.attack} asks for an attribute, of which truth/attributes.npz or "
                 "knowledge/partial.npz says nothing; expected both, as the run's preparation writes them"
             )
         expected = (len(methods), len(self.attributes.values))
         if decisions.shape != expected or decisions.max(initial=-1) >= len(self.attributes.names):
             raise DataError(
-                f"seed {self.seed}: the decisions of {self.scores.attack} have shape {decisions.shape}; expected "
+                f"seed {self.seed}: the decisions of {scores.attack} have shape {decisions.shape}; expected "
                 f"{expected}, a method and a record each, and values below {len(self.attributes.names)}; attack again"
             )
 
@@ -100,18 +111,34 @@ class AttributeCase:
     @cached_property
     def answers(self) -> dict[str, Rows]:
         """(n,) for each method of the scores; no answer is the commonest value, the guess that is left."""
-        decisions = self.scores.arrays["decisions"]
+        return self._answers_of(self.scores)
+
+    def _answers_of(self, scores: Scores) -> dict[str, Rows]:
+        decisions = scores.arrays["decisions"]
         filled = np.where(decisions < 0, self.commonest, decisions)
-        return dict(zip(self.scores.facts["methods"], filled, strict=True))
+        return dict(zip(scores.facts["methods"], filled, strict=True))
+
+    @cached_property
+    def others(self) -> dict[str, Rows]:
+        """(n,) for each method of other attacks on the same record."""
+        return {
+            f"{scores.attack}: {name}": answers
+            for scores in self.beside
+            if scores.attack != BASELINES
+            for name, answers in self._answers_of(scores).items()
+        }
 
     @cached_property
     def baselines(self) -> dict[str, Rows]:
         """(n,) for each way to guess without updates."""
         found = {MAJORITY: np.full(len(self.values), self.commonest, dtype=np.int64)}
-        partial, auxiliary = self.knowledge.partial, self.knowledge.auxiliary
-        if partial is not None and auxiliary is not None:
+        if self.knowledge.auxiliary is not None:
             found[IMPUTATION], _ = self._imputed
-        return found | {name: self.answers[name] for name in self.scores.facts.get("baselines", [])}
+        for scores in self.beside:
+            if scores.attack == BASELINES:
+                # The majority that is right most often is a higher bar than the one that an attacker can know.
+                found = self._answers_of(scores) | found
+        return found
 
     @cached_property
     def _imputed(self) -> tuple[Rows, str]:
@@ -164,7 +191,8 @@ def judge_attribute(
     list of Finding
         ``excess``, accuracy above the best baseline on the same records, the headline; ``accuracy``,
         ``balanced-accuracy`` and ``rare-recall`` of the same method; ``accuracy-METHOD`` of the others; ``bound``, what
-        Proposition 3 of Driouich et al. 2022 promises, where the scores tell.
+        Proposition 3 of Driouich et al. 2022 promises, and ``membership``, how well records of the client were told
+        from others first, where the scores tell.
     """
     return _Judge(cases, setting, provenance, headline).findings()
 
@@ -193,19 +221,19 @@ class _Judge:
         self.names = cases[0].attributes.names
         self.baselines = [name for name in cases[0].baselines if all(name in case.baselines for case in cases)]
         self.methods = [
-            name
-            for name in cases[0].scores.facts["methods"]
-            if name not in self.baselines and all(name in case.answers for case in cases)
+            name for name in cases[0].scores.facts["methods"] if all(name in case.answers for case in cases)
         ]
         if not self.methods or (headline is not None and headline not in self.methods):
             raise DataError(
                 f"the scores of {self.attack} have the methods {', '.join(self.methods) or 'none'}; expected "
-                f"{headline or 'at least one beside the baselines'}; attack again"
+                f"{headline or 'at least one'}; attack again"
             )
         self.main = headline or self.methods[0]
+        others = [name for name in cases[0].others if all(name in case.others for case in cases)]
         self.answers: Mapping[str, list[Rows]] = {
-            **{name: [case.baselines[name] for case in cases] for name in self.baselines},
             **{name: [case.answers[name] for case in cases] for name in self.methods},
+            **{name: [case.others[name] for case in cases] for name in others},
+            **{name: [case.baselines[name] for case in cases] for name in self.baselines},
         }
         self.hits: Mapping[str, list[Flags]] = {
             name: [own == values for own, values in zip(rows, self.truth, strict=True)]
@@ -228,6 +256,7 @@ class _Judge:
             self._rare(),
             *(self._accuracy(name) for name in others),
             self._bound(),
+            self._membership(),
         ]
         return [item for item in found if item is not None]
 
@@ -402,6 +431,47 @@ class _Judge:
             verdict=NOT_APPLICABLE,
             reason="max(|1 − 2ρ|, 1 − 4·MSE/θ_s²) of each client's decoded least-squares model, weighted by its "
             f"records; the accuracy is at least the bound for {kept} of {len(bounds)} clients",
+            **self.shared,
+        )
+
+    def _membership(self) -> Finding | None:
+        """Judge what was told of membership, where clients' records lay among others (``members``, ``decoys``)."""
+        hits, sizes, largest = [], [], []
+        for case in self.cases:
+            arrays = case.scores.arrays
+            if "members" not in arrays or "decoys" not in arrays:
+                return None
+            inside, outside = (arrays[name][~np.isnan(arrays[name])] for name in ("members", "decoys"))
+            hits.append(float((inside > 0.5).sum() + (outside <= 0.5).sum()))
+            sizes.append(len(inside) + len(outside))
+            largest.append(max(len(inside), len(outside)))
+        if not all(sizes):
+            return None
+        low, high = rate_interval(hits, sizes, _LEVEL)
+        value, chance = sum(hits) / sum(sizes), sum(largest) / sum(sizes)
+        draw = np.random.default_rng((self.cases[0].seed, _DEALING))
+        nulls = []
+        for _ in range(_SHUFFLES):
+            right = 0
+            for case in self.cases:
+                arrays = case.scores.arrays
+                inside, outside = (arrays[name][~np.isnan(arrays[name])] for name in ("members", "decoys"))
+                named = draw.permutation(np.concatenate([inside, outside]) > 0.5)
+                right += int(named[: len(inside)].sum() + (~named[len(inside) :]).sum())
+            nulls.append(right / sum(sizes))
+        null = _null(nulls, sum(sizes))
+        words, why = verdict(value, low, chance, null["high"])
+        return Finding(
+            metric="membership",
+            label="Records told to be the client's, or not, before the attribute",
+            value=value,
+            low=low,
+            high=high,
+            n=sum(sizes),
+            chance=chance,
+            null=null,
+            verdict=words,
+            reason=f"chance is saying the same of all, the null the same answers dealt at random: {why}",
             **self.shared,
         )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedattack.attacks import ATTACKS, Attack, Knowledge, Scores, read_knowledge
-from fedattack.audit.attribute import AttributeCase, judge_attribute
+from fedattack.audit.attribute import BASELINES, AttributeCase, judge_attribute
 from fedattack.audit.finding import NOT_APPLICABLE, Finding
 from fedattack.audit.isolation import ISOLATING, judge_isolation
 from fedattack.audit.property import PropertyCase, judge_property
@@ -83,6 +83,11 @@ def audit_folder(folder: Path, *, device: str = "auto", progress: Progress | Non
     tell = progress or (lambda what, done, total: None)
     parts = find_parts(folder)
     attacks = [name for name in ATTACKS if all(part.scores(name).exists() for part in parts)]
+    if attacks == [BASELINES]:
+        raise DataError(
+            f"{folder / 'scores'} holds the scores of {BASELINES} alone, which are bars for attacks on attributes; run "
+            f"`fedattack attack NAME {folder}` with one of these, too"
+        )
     if not attacks:
         raise DataError(
             f"{folder / 'scores'} holds no scores for every record; run `fedattack attack NAME {folder}` first"
@@ -98,11 +103,12 @@ def audit_folder(folder: Path, *, device: str = "auto", progress: Progress | Non
         provenance["data_sha256"] = data
     findings: list[Finding] = []
     notes: list[str] = [*_aggregation(records[0])]
-    for name in attacks:
+    scores = {name: [Scores.load(part.scores(name)) for part in parts] for name in attacks}
+    for name, items in scores.items():
         notes += _NOTES.get(name, ())
-        scores = [Scores.load(part.scores(name)) for part in parts]
-        notes += [f"{part.label}: {note}" for part, item in zip(parts, scores, strict=True) for note in item.notes]
-        findings += _judge(name, scores, records, truths, knowledge, setting, provenance)
+        notes += [f"{part.label}: {note}" for part, item in zip(parts, items, strict=True) for note in item.notes]
+        if name in _JUDGES:
+            findings += _judge(name, scores, records, truths, knowledge, setting, provenance)
     if records[0].server == "isolating":
         findings += judge_isolation(
             records,
@@ -148,7 +154,7 @@ def audit_folder(folder: Path, *, device: str = "auto", progress: Progress | Non
 
 def _judge(
     name: str,
-    scores: Sequence[Scores],
+    scores: Mapping[str, Sequence[Scores]],
     records: Sequence[Record],
     truths: Sequence[Truth | None],
     knowledge: Sequence[Knowledge],
@@ -158,7 +164,8 @@ def _judge(
     seeds = [record.seed if record.seed is not None else index for index, record in enumerate(records)]
     judge = _JUDGES[name]
     cases = []
-    for seed, item, truth, record, known in zip(seeds, scores, truths, records, knowledge, strict=True):
+    for index, (seed, truth) in enumerate(zip(seeds, truths, strict=True)):
+        item = scores[name][index]
         if truth is None:
             attack = ATTACKS[name]
             return [
@@ -180,31 +187,52 @@ def _judge(
                     paper=attack.paper,
                 )
             ]
-        if item.facts["targets"] != truth.targets:
+        beside = tuple(scores[other][index] for other in scores if other != name and other in judge.beside)
+        if any(each.facts["targets"] != truth.targets for each in (item, *beside)):
             raise DataError(
                 f"seed {seed}: the scores of {name} are about other target records than the truth; attack the run with "
                 "the targets that its knowledge/ holds, or move truth/ away to see the decisions alone"
             )
-        cases.append(judge.case(seed, item, truth, record, known))
+        cases.append(judge.case(_Evidence(seed, item, truth, records[index], knowledge[index], beside)))
     return judge.judge(cases, setting=setting, provenance=provenance)
 
 
 @dataclass(frozen=True)
-class _Judge:
-    """Who judges an attack: how a seed's case is made, the judge, and which measure is the headline."""
+class _Evidence:
+    """All that there is about one seed's attack; ``beside`` are the scores of others on the same questions."""
 
-    case: Callable[[int, Scores, Truth, Record, Knowledge], Any]
+    seed: int
+    scores: Scores
+    truth: Truth
+    record: Record
+    knowledge: Knowledge
+    beside: tuple[Scores, ...]
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """Who judges an attack: how a seed's case is made, the judge, which measure is the headline, and who is beside."""
+
+    case: Callable[[_Evidence], Any]
     judge: Callable[..., list[Finding]]
     headline: str
+    beside: tuple[str, ...] = ()
+
+
+def _attribute_case(given: _Evidence) -> AttributeCase:
+    return AttributeCase(**vars(given))
+
+
+_ON_ATTRIBUTES = ("aia", "ara", BASELINES)
 
 
 _JUDGES: Mapping[str, _Judge] = {
-    "sia": _Judge(lambda seed, scores, truth, record, known: SourceCase(seed, scores, truth), judge_source, "asr"),
+    "sia": _Judge(lambda given: SourceCase(given.seed, given.scores, given.truth), judge_source, "asr"),
     "prolin": _Judge(
-        lambda seed, scores, truth, record, known: PropertyCase(seed, scores, truth, record), judge_property, "f1"
+        lambda given: PropertyCase(given.seed, given.scores, given.truth, given.record), judge_property, "f1"
     ),
-    "aia": _Judge(AttributeCase, partial(judge_attribute, headline="reconstructed"), "excess"),
-    "ara": _Judge(AttributeCase, judge_attribute, "excess"),
+    "aia": _Judge(_attribute_case, partial(judge_attribute, headline="reconstructed"), "excess", beside=_ON_ATTRIBUTES),
+    "ara": _Judge(_attribute_case, judge_attribute, "excess", beside=_ON_ATTRIBUTES),
 }
 
 

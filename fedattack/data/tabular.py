@@ -101,8 +101,7 @@ def read_declaration(path: Path) -> Declaration:
     for key, value in table.items():
         if key not in known:
             raise DataError(f"{path}: unknown key {key!r}; expected one of {', '.join(known)}")
-        expected = {"version": int, "header": bool, "domain": dict}.get(key, list if key in _LISTS else (str, int))
-        if not isinstance(value, expected):
+        if not isinstance(value, _TYPES.get(key, str)):
             raise DataError(f"{path}: {key} = {value!r}: expected a {_KINDS.get(key, 'text')}")
     given: dict[str, Any] = {
         key: tuple(map(str, value)) if key in _LISTS else str(value) if key in ("target", "sensitive") else value
@@ -127,6 +126,14 @@ def read_declaration(path: Path) -> Declaration:
 
 
 _LISTS = ("columns", "categorical", "groups")
+_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "version": int,
+    "header": bool,
+    "domain": dict,
+    **dict.fromkeys(_LISTS, list),
+    # Columns may be named by number.
+    **dict.fromkeys(("target", "sensitive"), (str, int)),
+}
 _KINDS = {
     "version": "whole number",
     "header": "true or false",
@@ -262,7 +269,11 @@ def encode(frame: pd.DataFrame, declared: Declaration, where: str) -> Pool:
     columns: list[Column] = []
     scaled: list[int] = []
     for name in inputs:
-        table, domain, values, is_number = _encode_column(name, _filled(frame[name], name, declared, where), declared)
+        series = _filled(frame[name], name, declared, where)
+        try:
+            table, domain, values, is_number = _encode_column(name, series, declared)
+        except DataError as cause:
+            raise DataError(f"{where}: {cause}") from None
         start = sum(part.shape[1] for part in tables)
         own = tuple(range(start, start + table.shape[1]))
         columns.append(Column(name, own, domain, values))

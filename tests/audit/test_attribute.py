@@ -23,7 +23,7 @@ def values(ones=40, n=N):
     return (np.arange(n) < ones).astype(int)
 
 
-def case(decisions, truth, *, seed=0, auxiliary=None, arrays=(), facts=(), names=("no", "yes")):
+def case(decisions, truth, *, seed=0, auxiliary=None, arrays=(), facts=(), names=("no", "yes"), beside=()):
     """A case whose methods are the names in ``decisions``; public columns say nothing of the attribute."""
     truth, n = np.asarray(truth), len(truth)
     draw = np.random.default_rng(seed)
@@ -48,7 +48,7 @@ def case(decisions, truth, *, seed=0, auxiliary=None, arrays=(), facts=(), names
         attributes=Attributes(truth, tuple(names), tuple(owners.tolist()), "sex"),
     )
     known = Knowledge(model=LINEAR, partial=partial, auxiliary=auxiliary)
-    return AttributeCase(seed, scores, told, SimpleNamespace(view="individual"), known)
+    return AttributeCase(seed, scores, told, SimpleNamespace(view="individual"), known, beside)
 
 
 def judged(*cases, **options):
@@ -123,13 +123,34 @@ def test_the_best_baseline_is_the_bar_imputation_included():
     assert found["excess"].series["attributes"]["imputed_by"] != []
 
 
-def test_baselines_that_the_attack_brings_are_bars_and_not_attacks():
+def test_scores_of_baselines_are_bars_and_those_of_other_attacks_stand_in_the_table():
     truth = values(100)
-    both = {"cos": truth, "stats": flipped(truth, 10)}
-    found = judged(case(both, truth, facts={"baselines": ["stats"]}))
+    bars = Scores("attribute-baselines", {"decisions": flipped(truth, 10)[None]}, {"methods": ["stats"]})
+    other = Scores("ara", {"decisions": flipped(truth, 4)[None]}, {"methods": ["cos"]})
+    found = judged(case({"local": truth}, truth, beside=(other, bars)))
     assert found["excess"].value == pytest.approx(5.0)
     assert "accuracy-stats" not in found
-    assert found["accuracy"].baselines["stats"] == 0.95
+    assert found["accuracy"].baselines == {MAJORITY: 0.5, "stats": 0.95}
+    table = {row["method"]: row for row in found["excess"].series["attributes"]["methods"]}
+    assert table["ara: cos"]["excess"] == pytest.approx(3.0)
+    assert {name for name, row in table.items() if row["baseline"]} == {MAJORITY, "stats"}
+    with pytest.raises(DataError, match="the decisions of ara have shape"):
+        case({"local": truth}, truth, beside=(Scores("ara", {"decisions": truth[None, :9]}, {"methods": ["cos"]}),))
+
+
+def test_membership_is_judged_where_records_lay_among_others():
+    truth = values()
+    members, decoys = np.full(N, 0.9), np.full(N, 0.1)
+    members[:20], decoys[:10] = 0.2, 0.7
+    members[20:30] = np.nan
+    found = judged(case({"cos": truth}, truth, arrays={"members": members, "decoys": decoys}))
+    assert found["membership"].value == pytest.approx((170 + 190) / 390)
+    assert found["membership"].chance == pytest.approx(200 / 390)
+    assert found["membership"].verdict == LEAK
+    guess = np.random.default_rng(0).random((2, N))
+    nothing = judged(case({"cos": truth}, truth, arrays={"members": guess[0], "decoys": guess[1]}))
+    assert nothing["membership"].verdict == NO_EVIDENCE
+    assert "membership" not in judged(case({"cos": truth}, truth))
 
 
 def test_the_headline_is_fixed_in_advance_and_others_stand_beside_it():

@@ -238,12 +238,17 @@ def test_missing_values_are_refused_by_column_and_record_or_imputed(tmp_path):
         (CSV, "target = 'income'\n", "either a file or an openml name"),
         (CSV, TOML + "speed = 3\n", "unknown key 'speed'; expected one of target, task"),
         (CSV, TOML + "header = 'yes'\n", "header = 'yes': expected a true or false"),
+        (CSV, TOML + "missing = 3\n", "missing = 3: expected a text"),
         (CSV, TOML + "task = 'ranking'\n", "task = 'ranking': expected classification or regression"),
         (CSV, TOML + "task = 'regression'\n", "target 'income': record 1 has 'low'; expected a finite number"),
         (CSV, TOML + "sensitive = 'income'\n", "the sensitive column is the target"),
         (CSV, TOML + "sensitive = 'size'\n", "no column 'size'; expected it among age, sex, work, income"),
         (CSV, TOML + "columns = ['sex', 'income']\n", "the target 'income' is among the columns"),
-        (CSV, TOML + "[domain]\nsex = ['F']\n", "column 'sex': record 2 has the value M, outside the domain F"),
+        (
+            CSV,
+            TOML + "[domain]\nsex = ['F']\n",
+            "people.csv: column 'sex': record 2 has the value M, outside the domain F",
+        ),
         (
             CSV,
             TOML + "[domain]\nage = [20, 30]\n",
