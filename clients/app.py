@@ -12,8 +12,8 @@ from clients.fedavg import FedAvgClient
 from clients.fedmd import FedMDClient
 from clients.fedsgd import FedSGDClient
 from clients.poisoning import AscendingClient, InvertingClient
-from fedattack.audit.truth import note_node
 from fedattack.bridge import numpy_client_bridge
+from fedattack.nodes import note_node
 from simulations.study import Study, study_of
 
 # What an honest client is in each framework of simulations.study.FRAMEWORKS.
@@ -37,12 +37,15 @@ def kind_of(study: Study, client: int) -> type[FedAvgClient]:
 
 
 def client_fn(context: Context) -> Client:
-    """Make the client that this node runs, and note in the truth folder which partition the node holds."""
+    """Make the client that this node runs, and note where the run asks for it which partition the node holds."""
     config = context.run_config
     client = int(context.node_config["partition-id"])
     if truth := str(config["truth"]):
         note_node(truth, node=str(context.node_id), client=str(client))
     study = study_of(tuple(sorted(config.items())))
+    if study.sensitive and (knowledge := str(config["knowledge"])):
+        # A server that knows its customers knows whose node is whose.
+        note_node(knowledge, node=str(context.node_id), client=str(client))
     return kind_of(study, client)(study, client, config, context.state).to_client()
 
 

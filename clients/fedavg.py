@@ -4,12 +4,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from flwr.app import RecordDict
 from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar
-from numpy.typing import NDArray
 from torch import nn
 
 from fedattack.learning import LocalTraining, pick_device, train_local, train_private
@@ -41,9 +39,9 @@ class FedAvgClient(NumPyClient):
         self._client = client
         self._config = config
         self._state = RecordDict() if state is None else state
-        self._indices: NDArray[np.int64] = study.parts[client]
+        self._x, self._y = study.records_of(client)
         self._model = study.build_model()
-        self._noise = noise_of(config, len(self._indices))
+        self._noise = noise_of(config, len(self._y))
 
     def get_properties(self, config: dict[str, Scalar]) -> dict[str, Scalar]:
         """Say which partition this client holds, so that a simulation can put its nodes into a repeatable order."""
@@ -53,21 +51,20 @@ class FedAvgClient(NumPyClient):
         """Train for ``local-epochs`` from ``parameters``; arrays are the state dict's, in its order."""
         load_arrays(self._model, parameters)
         training = self._train(int(config["server-round"]))
-        return dump_arrays(self._model), len(self._indices), self._told(training.loss)
+        return dump_arrays(self._model), len(self._y), self._told(training.loss)
 
     def _told(self, loss: float) -> dict[str, Scalar]:
         """Say what goes along in plaintext: not the loss under DP-SGD, because it is computed without noise."""
         return {} if self._noise else {"train-loss": loss}
 
     def _train(self, server_round: int, **options: Any) -> LocalTraining:
-        data = self._study.data
         train: Callable[..., LocalTraining] = train_local
         if self._noise:
             train = partial(train_private, noise=self._noise, clip=float(self._config["dp-clip"]))
         return train(
             self._model,
-            data.x_train[self._indices],
-            data.y_train[self._indices],
+            self._x,
+            self._y,
             epochs=int(self._config["local-epochs"]),
             batch_size=int(self._config["batch-size"]),
             lr=float(self._config["lr"]),
@@ -75,6 +72,7 @@ class FedAvgClient(NumPyClient):
             weight_decay=float(self._config["weight-decay"]),
             seed=self._study.client_seed(self._client, server_round),
             device=pick_device(str(self._config["device"])),
+            loss=self._study.loss,
             **options,
         )
 

@@ -54,7 +54,7 @@ class FedMDClient(FedAvgClient):
         if truth := str(self._config["truth"]):
             self._note_accuracy(truth, server_round, device)
         predictions = outputs_of(self._model, self._study.public_x, device=device)
-        return [predictions], len(self._indices), self._told(training.loss)
+        return [predictions], len(self._y), self._told(training.loss)
 
     def _note_accuracy(self, truth: str, server_round: int, device: torch.device) -> None:
         data, models = self._study.data, [self._model.state_dict()]
@@ -62,7 +62,7 @@ class FedMDClient(FedAvgClient):
         own, unheld = (
             float(accuracy_of_models(self._model, models, x, y, device=device)[0])
             for x, y in (
-                (data.x_train[self._indices], data.y_train[self._indices]),
+                (self._x, self._y),
                 (data.x_test[some], data.y_test[some]),
             )
         )

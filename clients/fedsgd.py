@@ -1,5 +1,7 @@
 """The FedSGD client: the gradient of its loss over all of its records, and nothing that knows of attacks."""
 
+from typing import Any
+
 from flwr.common import NDArrays, Scalar
 
 from clients.fedavg import FedAvgClient, load_arrays
@@ -15,21 +17,15 @@ class FedSGDClient(FedAvgClient):
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Return the gradient at ``parameters``, one array for each of these and in their order."""
         load_arrays(self._model, parameters)
-        data, decay = self._study.data, float(self._config["weight-decay"])
-        x, y = data.x_train[self._indices], data.y_train[self._indices]
-        seed = self._study.client_seed(self._client, int(config["server-round"]))
-        device = pick_device(str(self._config["device"]))
+        options: dict[str, Any] = {
+            "weight_decay": float(self._config["weight-decay"]),
+            "loss": self._study.loss,
+            "seed": self._study.client_seed(self._client, int(config["server-round"])),
+            "device": pick_device(str(self._config["device"])),
+        }
         if self._noise:
-            noisy = private_gradient(
-                self._model,
-                x,
-                y,
-                noise=self._noise,
-                clip=float(self._config["dp-clip"]),
-                weight_decay=decay,
-                seed=seed,
-                device=device,
-            )
-            return list(noisy.values()), len(y), {}  # the loss depends on the records, and has no noise
-        gradient = full_gradient(self._model, x, y, weight_decay=decay, seed=seed, device=device)
-        return list(gradient.arrays.values()), len(y), self._told(gradient.loss)
+            clip = float(self._config["dp-clip"])
+            noisy = private_gradient(self._model, self._x, self._y, noise=self._noise, clip=clip, **options)
+            return list(noisy.values()), len(self._y), {}  # the loss depends on the records, and has no noise
+        gradient = full_gradient(self._model, self._x, self._y, **options)
+        return list(gradient.arrays.values()), len(self._y), self._told(gradient.loss)

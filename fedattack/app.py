@@ -38,7 +38,7 @@ def app_folder() -> Path:
 
 @dataclass(frozen=True)
 class Setting:
-    """One key that a preset or ``--set`` may change."""
+    """One key that a preset or ``--set`` may change; ``alias`` is a second name for it."""
 
     name: str
     default: Value
@@ -48,6 +48,7 @@ class Setting:
     above: float | None = None
     below: float | None = None
     internal: bool = False
+    alias: str = ""
 
     def parse(self, text: str) -> Value:
         """Read a value from the command line.
@@ -142,17 +143,19 @@ def resolve_settings(preset: Preset, changes: Sequence[str]) -> dict[str, Value]
     """
     known = {name: setting for name, setting in load_settings().items() if not setting.internal}
     values = {name: setting.default for name, setting in known.items()} | dict(preset.settings)
+    aliases = {setting.alias: name for name, setting in known.items() if setting.alias}
     for change in changes:
         key, separator, text = change.partition("=")
         if not separator:
             raise ConfigError(f"--set {change}: expected key=value")
+        key = aliases.get(key, key)
         if key not in known:
             raise ConfigError(f"--set {change}: unknown key {key!r}; expected one of {', '.join(known)}")
         values[key] = known[key].parse(text)
     for key in ("dataset", "public", "data-root"):
         # The app runs in a folder of its own, where a relative path would mean something else.
         text = str(values[key])
-        if text.endswith(".npz") or (key == "data-root" and text):
+        if text.endswith((".npz", ".toml")) or (key == "data-root" and text):
             values[key] = str(Path(text).expanduser().absolute())
     return values
 

@@ -98,6 +98,10 @@ def attack(
     public: Annotated[
         Path | None, typer.Option(help="The public records of FedMD, an .npz with x in the order of the predictions.")
     ] = None,
+    partial: Annotated[
+        Path | None,
+        typer.Option(help="Clients' records without one column, an .npz as PartialRecords describes it, for aia, ara."),
+    ] = None,
     wanted: Annotated[
         str | None,
         typer.Option(
@@ -119,7 +123,7 @@ def attack(
     `fedattack attack sia audit --targets mine.npz --model mypackage.models:make_net`;
     `fedattack attack prolin runs/sums --option shadows=exact`
     """
-    declared = Declared(targets, model, classes, hidden, loss, prior, auxiliary, public, wanted, training)
+    declared = Declared(targets, model, classes, hidden, loss, prior, auxiliary, public, partial, wanted, training)
     files = _attack(_configured(name, options), folder, seed, device, skip_damaged, declared)
     _tell({"scores": files}, f"Scores in [bold]{escape(', '.join(files))}[/bold].", as_json)
 
@@ -320,7 +324,7 @@ def list_all(as_json: AsJson = False) -> None:
         ("name", "what", "paper", "cells"),
         [(item.name, item.title, item.paper, str(len(item.cells))) for item in reproductions],
     )
-    _table("Datasets", ("name",), [(name,) for name in (*DATASETS, "PATH.npz")])
+    _table("Datasets", ("name",), [(name,) for name in (*DATASETS, "PATH.npz", "PATH.toml")])
     _table("Settings", ("--set", "default", "what"), [(item.name, str(item.default), item.help) for item in settings])
 
 
@@ -360,6 +364,7 @@ class Declared:
     prior: str | None
     auxiliary: Path | None
     public: Path | None
+    partial: Path | None
     property: str | None
     training: str | None
 
@@ -386,7 +391,7 @@ def _pairs(where: str, texts: Sequence[str]) -> dict[str, str]:
 
 def _knowledge_of(part: "Part", declared: Declared | None) -> "Knowledge":
     """Read what the run folder says of the attacker's knowledge, and put what the command line says on top."""
-    from fedattack.attacks import ModelKnowledge, read_targets
+    from fedattack.attacks import ModelKnowledge, read_partial, read_targets
     from fedattack.attacks.knowledge import PRIORS, read_public
     from fedattack.learning import per_record_loss
     from fedattack.pipeline import known_to
@@ -395,15 +400,16 @@ def _knowledge_of(part: "Part", declared: Declared | None) -> "Knowledge":
     if declared is None:
         return known
     if declared.model is not None:
-        files = [path for path in (declared.targets, declared.auxiliary) if path is not None]
-        there = [item for item in (known.targets, known.auxiliary) if item is not None]
+        files = [path for path in (declared.targets, declared.auxiliary, declared.partial) if path is not None]
+        there = [item for item in (known.targets, known.auxiliary, known.partial) if item is not None]
         records = [read_targets(path) for path in files] or there
         if not records:
             raise ConfigError(
-                "--model needs records to know the shape of its input; add --targets FILE.npz or --auxiliary FILE.npz"
+                "--model needs records to know the shape of its input; add --targets, --auxiliary or --partial FILE.npz"
             )
         per_record_loss(declared.loss)
-        most = max(int(item.y.max()) for item in records) + 1
+        regression = any(item.y.dtype.kind == "f" for item in records)
+        most = 1 if regression else max(int(item.y.max()) for item in records) + 1
         known = replace(
             known,
             model=ModelKnowledge(
@@ -420,6 +426,8 @@ def _knowledge_of(part: "Part", declared: Declared | None) -> "Knowledge":
         known = replace(known, auxiliary=read_targets(declared.auxiliary, known.model))
     if declared.public is not None:
         known = replace(known, public=read_public(declared.public, known.model))
+    if declared.partial is not None:
+        known = replace(known, partial=read_partial(declared.partial, known.model))
     if declared.training is not None:
         known = replace(known, training=_training(declared.training))
     if declared.property is not None:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attacks import Knowledge, ModelKnowledge, Targets, write_knowledge
-from fedattack.audit.truth import NOBODY, Privacy, write_truth
+from fedattack.attacks import Knowledge, ModelKnowledge, PartialRecords, Targets, write_knowledge
+from fedattack.audit.truth import NOBODY, Attributes, Privacy, write_truth
 from fedattack.data import label_counts
 from fedattack.errors import ConfigError, FedAttackError
 from fedattack.learning import LocalSGD, check_gradients, check_private_model, pick_device, privacy_spent
@@ -37,7 +37,7 @@ def prepare(study: Study, *, training: LocalSGD, knowledge: Path, truth: Path, p
     study
         The run.
     training
-        How its clients train; an attacker who looks for a property knows that.
+        How its clients train; an attacker who looks for a property or an attribute knows that.
     knowledge, truth
         Folders to write.
     privacy
@@ -49,6 +49,7 @@ def prepare(study: Study, *, training: LocalSGD, knowledge: Path, truth: Path, p
         classes=study.data.classes,
         hidden=study.hidden,
         dropout=study.dropout,
+        loss=study.loss,
     )
     if study.framework == "fedmd":
         for client in range(len(study.client_models)):
@@ -57,18 +58,21 @@ def prepare(study: Study, *, training: LocalSGD, knowledge: Path, truth: Path, p
     draw = np.random.default_rng(derive_seed(study.seed, TARGET_STREAM))
     if study.client_property:
         known, holders = _with_property(study, model, training, draw)
+    elif study.sensitive:
+        known, holders = _with_attribute(study, model, training)
     else:
         known, holders = _with_owners(study, model, draw)
     write_knowledge(knowledge, known)
     data = study.data
+    labels, names = data.labels
     sample = np.sort(draw.permutation(len(data.y_test))[:_EVALUATION_RECORDS])
     write_truth(
         truth,
         clients=[str(client) for client in range(study.clients)],
-        classes=[str(label) for label in range(data.classes)],
-        counts=label_counts(data.y_train, study.parts, data.classes),
+        classes=list(names),
+        counts=label_counts(labels, study.parts, len(names)),
         evaluation=(data.x_test[sample], data.y_test[sample]),
-        targets=known.targets.fingerprint if known.targets is not None else "",
+        targets=known.asked(),
         data=data.fingerprint,
         privacy=privacy,
         notes=_overlap(study),
@@ -149,6 +153,35 @@ def _with_property(
     return known, {"positives": study.positives[order] if len(rows) else study.positives}
 
 
+def _with_attribute(study: Study, model: ModelKnowledge, training: LocalSGD) -> tuple[Knowledge, dict[str, Any]]:
+    """Gather what an attacker knows who has the victims' records but for one column, and say what that column holds.
+
+    The prior is the attribute's distribution in the training split. In a null run the truth is about the records as
+    they are, and not as they were shuffled for the training.
+    """
+    data, column = study.data, study.sensitive_column
+    codes = column.codes(data.x_train)
+    parts = study.parts[: study.victim_count]
+    rows = np.concatenate(parts)
+    owners = [str(client) for client, part in enumerate(parts) for _ in part]
+    x = data.x_train[rows]
+    x[:, list(column.inputs)] = 0
+    if column.domain is None:
+        raise AssertionError("a sensitive column has a domain")
+    partial = PartialRecords(
+        x=x,
+        y=data.y_train[rows],
+        clients=np.array(owners),
+        columns=column.inputs,
+        domain=column.domain,
+        names=column.values,
+        prior=np.bincount(codes, minlength=len(column.values)) / len(codes),
+    )
+    auxiliary = Targets(data.x_train[study.auxiliary_rows], data.y_train[study.auxiliary_rows])
+    known = Knowledge(model=model, training=training, auxiliary=auxiliary, partial=partial)
+    return known, {"attributes": Attributes(codes[rows], column.values, tuple(owners), column.name)}
+
+
 def privacy_of(study: Study, config: Mapping[str, Any]) -> Privacy | None:
     """Account for each client's DP-SGD; ``None`` without it.
 
@@ -204,6 +237,9 @@ def main() -> None:
             study = Study.of(config)
             if study.framework == "fedsgd":
                 check_gradients(study.build_model())
+            if config["secagg"] and (study.isolate or study.sensitive):
+                key = "isolate" if study.isolate else "sensitive"
+                raise ConfigError(f"secagg and {key}: the server sees no single client's reply; set secagg=false")
             if config["secagg"]:
                 _check_secure_aggregation(study, float(config["fraction"]))
             prepare(

@@ -8,11 +8,13 @@ from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedattack.observe import ObservedStrategy
+from fedattack.record.format import View
 from simulations.order import OrderedGrid
 from simulations.study import Study
 from strategies.fedmd import observed_fedmd
 from strategies.fedsgd import observed_fedsgd
 from strategies.honest_but_curious import honest_but_curious
+from strategies.isolating import isolating
 from strategies.secure_aggregation import run_secure_aggregation
 
 # What an honest server knows of its own run; everything else in the run config is the clients' or the auditor's.
@@ -45,7 +47,8 @@ def run_fedavg(run: Federation) -> None:
     """Run FedAvg.
 
     With ``secagg`` that is the real protocol. Without it, clients that may have a property are recorded as a
-    secure-aggregation server would have seen them: that is the view in which they are looked for.
+    secure-aggregation server would have seen them: that is the view in which they are looked for. With ``isolate`` the
+    server is active.
     """
     config, study = run.context.run_config, run.study
     if config["secagg"]:
@@ -63,16 +66,18 @@ def run_fedavg(run: Federation) -> None:
             facts=run.facts,
         )
         return
-    run.start(
-        honest_but_curious(
-            str(config["record"]),
-            fraction=run.fraction,
-            clients=study.clients,
-            seed=study.seed,
-            facts=run.facts,
-            view="aggregate" if study.client_property else "individual",
-        )
-    )
+    record = str(config["record"])
+    options: dict[str, Any] = {
+        "fraction": run.fraction,
+        "clients": study.clients,
+        "seed": study.seed,
+        "facts": run.facts,
+    }
+    if study.isolate:
+        run.start(isolating(record, victims=study.victim_count, **options))
+    else:
+        view: View = "aggregate" if study.client_property else "individual"
+        run.start(honest_but_curious(record, view=view, **options))
 
 
 def run_fedsgd(run: Federation) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedattack.data import Dataset, load_dataset, partition
+from fedattack.data.columns import Column, sensitive_column
 from fedattack.errors import ConfigError, DataError
 from fedattack.learning import build_model
 
@@ -25,6 +26,13 @@ _MIX = ("fedmd-mlp-1", "fedmd-mlp-2", "fedmd-mlp-3", "sia-mlp")
 
 # As much of the training split may be set aside as public records; the rest is the clients'.
 _PUBLIC_SHARE = 0.25
+# What clients minimise in each task.
+_LOSSES = {"classification": "cross-entropy", "regression": "mse"}
+
+# The value of `sensitive` that stands for the column that the data's source declares.
+_DECLARED = "declared"
+# How `partition` says by which column.
+_BY_COLUMN = "column:"
 
 # Streams that one seed is split into, so that what draws from one does not shift the others: a null run has the data,
 # targets and model of the run that it is compared with. The data's split and the partition take the seed itself.
@@ -36,9 +44,10 @@ _CHOICE_STREAM = 5
 _POSITIVE_STREAM = 6
 _AUXILIARY_STREAM = 7
 _PUBLIC_STREAM = 8
+_PERMUTATION_STREAM = 9
 
-# PROLIN's properties and SecAgg+ are about sums of FedAvg's models.
-_NO_SUMS: Mapping[str, Any] = {"property": "", "secagg": False}
+# PROLIN's properties and SecAgg+ are about sums of FedAvg's models; an isolating server sends models back.
+_NO_SUMS: Mapping[str, Any] = {"property": "", "secagg": False, "isolate": False}
 
 FRAMEWORKS: Mapping[str, Mapping[str, Any]] = {
     "fedavg": {},
@@ -91,7 +100,7 @@ class Study:
     dataset, size, data_root
         Which records; see :func:`fedattack.data.load_dataset`. ``size`` 0 means all of them.
     scheme, alpha, clients
-        How they are divided; see :func:`fedattack.data.partition`.
+        How they are divided; see :func:`fedattack.data.partition`. By a column is ``column:NAME``.
     records_per_client
         If above 0, each client has that many records, drawn at random, whatever the scheme.
     client_property, positive_share
@@ -99,7 +108,16 @@ class Study:
     targets
         For membership, how many target records positive clients hold; as many more are held by nobody.
     auxiliary
-        With a property, how many records the attacker has; 0 for all that no client and no target uses.
+        With a property or a sensitive column, how many records the attacker has; 0 for all that no client and no target
+        uses.
+    sensitive
+        The column that is to be inferred, by its name or number, or ``declared``; empty for none.
+    victims
+        How many clients, from the first, are asked about and isolated; 0 for all.
+    isolate
+        Whether the server sends each victim its own model back.
+    permute_sensitive
+        Whether clients train on records among which the sensitive column is shuffled, which is a null run.
     framework
         One of :data:`FRAMEWORKS`.
     public, public_records
@@ -116,7 +134,8 @@ class Study:
     Raises
     ------
     ConfigError
-        If the property is unknown, its share leaves no client with it or none without, or clients get all records.
+        If the property is unknown, its share leaves no client with it or none without, clients get all records, or
+        settings contradict each other.
     """
 
     dataset: str
@@ -139,8 +158,13 @@ class Study:
     public_records: int
     models: str
     student: str
+    sensitive: str
+    victims: int
+    isolate: bool
+    permute_sensitive: bool
 
     def __post_init__(self) -> None:
+        self._check_attribute()
         if not self.client_property:
             return
         if self.client_property not in PROPERTIES:
@@ -151,10 +175,31 @@ class Study:
                 f"positives = {self.positive_share} of {self.clients} clients is {self._positive_count}: expected some "
                 "clients with the property and some without, or positives = 0 for a null run"
             )
+        self._check_auxiliary(f"property = {self.client_property!r}")
+
+    def _check_attribute(self) -> None:
+        for wrong, what in (
+            (self.sensitive and self.client_property, "sensitive and property: expected one of the two"),
+            (self.isolate and self.client_property, "isolate and property: the property is looked for in sums alone"),
+            (self.permute_sensitive and not self.sensitive, "permute-sensitive without sensitive: name a column"),
+            (
+                self.victims and not (self.sensitive or self.isolate),
+                f"victims = {self.victims} without sensitive or isolate: set one of these, or victims = 0",
+            ),
+            (
+                self.victims > self.clients,
+                f"victims = {self.victims}: expected at most the {self.clients} clients that there are",
+            ),
+        ):
+            if wrong:
+                raise ConfigError(what)
+        if self.sensitive:
+            self._check_auxiliary(f"sensitive = {self.sensitive!r}")
+
+    def _check_auxiliary(self, why: str) -> None:
         if not self.records_per_client and not self.auxiliary:
             raise ConfigError(
-                f"property = {self.client_property!r} leaves no records to the attacker, because clients get all; set "
-                "records-per-client or auxiliary"
+                f"{why} leaves no records to the attacker, because clients get all; set records-per-client or auxiliary"
             )
 
     @classmethod
@@ -196,6 +241,10 @@ class Study:
             public_records=int(config["public-records"]),
             models=str(config["models"]),
             student=str(config["student"]),
+            sensitive=str(config["sensitive"]),
+            victims=int(config["victims"]),
+            isolate=bool(config["isolate"]),
+            permute_sensitive=bool(config["permute-sensitive"]),
         )
 
     @property
@@ -221,8 +270,45 @@ class Study:
 
     @property
     def auxiliary_rows(self) -> NDArray[np.int64]:
-        """Indices of the records that the attacker has; empty without a property."""
+        """Indices of the records that the attacker has; empty unless it needs some."""
         return self._split.auxiliary
+
+    @property
+    def victim_count(self) -> int:
+        """How many clients, from the first, are asked about and isolated."""
+        return self.victims or self.clients
+
+    @cached_property
+    def sensitive_column(self) -> Column:
+        """The column that is to be inferred.
+
+        Raises
+        ------
+        DataError
+            If there is no such column, or it cannot be inferred; see :func:`fedattack.data.columns.sensitive_column`.
+        """
+        name = self.data.sensitive if self.sensitive == _DECLARED else self.sensitive
+        if not name:
+            raise DataError(
+                f"{self.data.name} declares no sensitive column; set sensitive to the name or number of one of its "
+                "columns"
+            )
+        return sensitive_column(self.data, name)
+
+    def records_of(self, client: int) -> tuple[NDArray[np.float32], NDArray[Any]]:
+        """Return the records (n, …) that a client trains on, and their labels or targets (n,)."""
+        rows = self.parts[client]
+        x = self.data.x_train[rows]
+        if self.permute_sensitive:
+            start = sum(len(part) for part in self.parts[:client])
+            x[:, list(self.sensitive_column.inputs)] = self._permuted[start : start + len(rows)]
+        return x, self.data.y_train[rows]
+
+    @cached_property
+    def _permuted(self) -> NDArray[np.float32]:
+        """The sensitive inputs of all clients' records, one client after another, shuffled."""
+        own = self.data.x_train[np.concatenate(self.parts)][:, list(self.sensitive_column.inputs)]
+        return np.random.default_rng(derive_seed(self.seed, _PERMUTATION_STREAM)).permutation(own)
 
     @cached_property
     def positives(self) -> NDArray[np.bool_]:
@@ -247,10 +333,11 @@ class Study:
 
     @cached_property
     def _split(self) -> _Split:
-        labels = self.data.y_train
+        labels, _ = self.data.labels
         rows = np.arange(len(labels))
         targets = 2 * self.targets if self.client_property == "membership" else 0
-        single = singles(self.data)[0] if self.client_property else rows[:0]
+        has_attacker = bool(self.client_property or self.sensitive)
+        single = singles(self.data)[0] if has_attacker else rows[:0]
         if targets > len(single):
             raise DataError(
                 f"{targets} target records, held and not held, do not fit into the {len(single)} training records that "
@@ -263,13 +350,10 @@ class Study:
         else:
             # Without a number of records of their own, clients get all but what is set aside.
             rest = np.setdiff1d(rows, [*chosen[: targets + self.auxiliary], *self._public_rows])
-            divided = partition(
-                labels[rest], scheme=self.scheme, clients=self.clients, alpha=self.alpha, seed=self.seed
-            )
-            parts = [rest[part] for part in divided]
+            parts = [rest[part] for part in self._divided(rest)]
         if targets:
             parts = self._with_targets(parts, held)
-        if not self.client_property:
+        if not has_attacker:
             return _Split(parts, held, null, rows[:0])
         free = np.setdiff1d(single, np.concatenate([*parts, held, null]))
         if len(free) < max(self.auxiliary, 1):
@@ -281,6 +365,26 @@ class Study:
         size = self.auxiliary or len(free)
         draw = np.random.default_rng(derive_seed(self.seed, _AUXILIARY_STREAM))
         return _Split(parts, held, null, np.sort(draw.choice(free, size=size, replace=False)))
+
+    def _divided(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Divide ``rows`` as the scheme says; returns places in ``rows``."""
+        scheme, column = self.scheme, None
+        if scheme.startswith(_BY_COLUMN):
+            name = scheme.removeprefix(_BY_COLUMN)
+            scheme, column = "column", self._values_of(name)[rows]
+        labels, _ = self.data.labels
+        return partition(
+            labels[rows], scheme=scheme, clients=self.clients, alpha=self.alpha, seed=self.seed, column=column
+        )
+
+    def _values_of(self, name: str) -> NDArray[Any]:
+        """Return the values of a column, input or not, by which the training records are divided."""
+        if name in self.data.groups:
+            return self.data.groups[name]
+        column = self.data.column(name)
+        if column.domain is None:
+            return np.asarray(self.data.x_train[:, column.inputs[0]])
+        return column.codes(self.data.x_train)
 
     def _equal_parts(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Give each client ``records_per_client`` of ``rows``, at random."""
@@ -313,7 +417,13 @@ class Study:
         """The architecture's name, chosen by the data where the run config leaves it open."""
         if self.model:
             return self.model
-        return _MODELS.get(self.data.name, "sia-cnn" if self.data.x_train.ndim == 4 else "sia-mlp")
+        usual = "linear" if self.data.task == "regression" else "sia-cnn" if self.data.x_train.ndim == 4 else "sia-mlp"
+        return _MODELS.get(self.data.name, usual)
+
+    @property
+    def loss(self) -> str:
+        """What clients minimise, a name of :data:`fedattack.learning.LOSSES`: squared errors in a regression."""
+        return _LOSSES[self.data.task]
 
     def build_model(self) -> nn.Module:
         """Build the model in the state in which the server starts it."""

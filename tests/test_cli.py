@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedattack import cli
-from fedattack.attacks import read_knowledge
+from fedattack.attacks import ATTACKS, Attack, Needs, Scores, read_knowledge
 from tests.federation import MODEL, write_property_run, write_run
 
 
@@ -72,7 +72,7 @@ def test_list_is_complete(call):
     assert {"sia", "prolin"} <= set(value["attacks"])
     assert "shadows" in value["attacks"]["prolin"]["options"]
     assert value["reproductions"]["sia-table3"]["paper"] == "Hu et al. 2023, Table III"
-    assert {"digits", "mnist", "synthetic"} <= set(value["datasets"])
+    assert {"digits", "mnist", "synthetic", "diabetes", "location30"} <= set(value["datasets"])
     assert {"alpha", "clients", "rounds", "local-epochs", "dataset"} <= set(value["settings"])
     assert "truth" not in value["settings"]
     assert "quickstart" in call("list")[1]
@@ -256,6 +256,36 @@ def test_a_projected_record_is_attacked_with_declared_knowledge(call, tmp_path):
     assert call(*words, "--training", "epochs=1,batch-size=0,lr=0.1", "--option", "shadows=exact")[0] == 0
     assert read_knowledge(tmp_path / "sums" / "knowledge").property == "inversion"
     assert call("report", tmp_path / "sums")[0] == 0, "without the truth there is nothing to judge, and no error"
+
+
+class Guess(Attack):
+    """Guesses the first value, of whomever it is asked."""
+
+    name = "guess"
+    title = paper = "A guess"
+    needs = Needs(("individual",), ("fedavg",), ("model", "partial"))
+    knows = ("nothing",)
+
+    def _run(self, record, knowledge, seed, device, progress):
+        return Scores("guess", {"decisions": np.zeros((1, len(knowledge.partial)), dtype=int)}, {"methods": ["first"]})
+
+
+def test_a_record_from_elsewhere_is_attacked_with_declared_partial_records(call, tmp_path, monkeypatch):
+    monkeypatch.setitem(ATTACKS, "guess", Guess())
+    folder = write_run(tmp_path)
+    (folder / "knowledge" / "knowledge.json").unlink()
+    x, domain = np.zeros((5, 30)), np.array([[0.0], [1.0]])
+    columns = {"clients": np.array(["node0"] * 5), "columns": np.array([4]), "domain": domain}
+    np.savez(tmp_path / "partial.npz", x=x, y=np.linspace(0, 1, 5), **columns)
+    words = ["attack", "guess", folder, "--model", "linear", "--loss", "mse"]
+    code, _, err = call(*words)
+    assert code == 2
+    assert "--targets, --auxiliary or --partial FILE.npz" in err
+    assert call(*words, "--partial", tmp_path / "partial.npz")[0] == 0
+    known = read_knowledge(folder / "knowledge")
+    assert known.model.classes == 1, "a regression has one output"
+    assert known.partial.columns == (4,)
+    assert len(Scores.load(folder / "scores" / "guess.npz").arrays["decisions"][0]) == 5
 
 
 def test_runs_are_compared(call, tmp_path, sums):

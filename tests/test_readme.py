@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedattack.data import load_dataset
 from tests.federation import FEATURES, write_run
 
 ROOT = Path(__file__).parents[1]
@@ -78,6 +79,16 @@ def test_no_other_kind_of_command_hides_in_a_block():
 def test_code_blocks_run(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "README.md", "exec"), {})  # noqa: S102
+
+
+@pytest.mark.parametrize("text", blocks("toml"))
+def test_a_declared_table_is_read(text, tmp_path):
+    lines = [f"{20 + row},{'FM'[row % 2]},{'abc'[row % 3]},{row * 7 % 13}" for row in range(30)]
+    (tmp_path / "patients.csv").write_text("\n".join(["age,sex,hospital,cost", *lines, ",F,a,5"]))
+    (tmp_path / "table.toml").write_text(text)
+    data = load_dataset(str(tmp_path / "table.toml"))
+    assert (data.column_names, data.sensitive, data.task) == (["age", "sex"], "sex", "regression")
+    assert set(data.groups) == {"hospital"}
 
 
 def test_links_lead_somewhere():

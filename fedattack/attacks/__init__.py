@@ -9,8 +9,10 @@ from fedattack.attacks.base import Attack, Needs, Scores
 from fedattack.attacks.knowledge import (
     Knowledge,
     ModelKnowledge,
+    PartialRecords,
     Targets,
     read_knowledge,
+    read_partial,
     read_targets,
     write_knowledge,
 )
@@ -32,9 +34,11 @@ __all__ = [
     "Knowledge",
     "ModelKnowledge",
     "Needs",
+    "PartialRecords",
     "Scores",
     "Targets",
     "read_knowledge",
+    "read_partial",
     "read_targets",
     "write_knowledge",
 ]

@@ -32,7 +32,8 @@ from fedattack.attacks.properties import Property
 from fedattack.errors import NeedsError
 from fedattack.learning import LocalSGD
 from fedattack.learning.importing import one_line
-from fedattack.learning.shadows import ShadowModel, mean_loss
+from fedattack.learning.losses import mean_loss
+from fedattack.learning.shadows import ShadowModel
 from fedattack.learning.torch_utils import to_tensor
 
 Mode = Literal["linear", "exact"]

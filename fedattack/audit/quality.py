@@ -1,16 +1,19 @@
 """How good the models were, and how overfitted: what an attack's success is read beside."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import nn
 
 from fedattack.attacks import Knowledge
 from fedattack.attacks.local_models import LocalModels, local_models
 from fedattack.audit.truth import NOBODY, Truth
 from fedattack.errors import NeedsError, RecordError
-from fedattack.learning import accuracy_of_models, pick_device
+from fedattack.learning import accuracy_of_models, pick_device, r2_of_models
 from fedattack.record import Record, Round
 from fedattack.record.format import MODEL_PROTOCOLS, Arrays
 
@@ -28,8 +31,8 @@ class Quality:
     Attributes
     ----------
     rounds, accuracy
-        Accuracy of the common model after each round on records that no client holds; empty where the protocol has no
-        common model.
+        Accuracy of the common model after each round on records that no client holds; of a regression, R². Empty
+        where the protocol has no common model.
     overfitting_rounds, overfitting
         Mean over clients of |accuracy on own targets − accuracy on records that no client holds| of the local models,
         as :func:`fedattack.attacks.local_models.local_models` rebuilds them: the overfitting level of Hu et al. 2023,
@@ -37,6 +40,8 @@ class Quality:
     local
         Whether the accuracy is the mean of the clients' models, in place of a common model that there is not (FedMD);
         overfitting is then about all training records of a client, and known in every round.
+    measure
+        What ``accuracy`` is: ``accuracy`` or ``R²``.
     """
 
     rounds: list[int]
@@ -44,6 +49,31 @@ class Quality:
     overfitting_rounds: list[int]
     overfitting: list[float | None]
     local: bool = False
+    measure: str = "accuracy"
+
+
+def quality_of_models(
+    model: nn.Module,
+    states: Sequence[Arrays],
+    x: NDArray[Any],
+    y: NDArray[Any],
+    *,
+    device: torch.device | str = "cpu",
+) -> NDArray[np.float64]:
+    """Compute each model's accuracy on records (n, …) with labels (n,), or R² where these are no integers.
+
+    Raises
+    ------
+    DataError, ModelError
+        As :func:`fedattack.learning.accuracy_of_models`.
+    """
+    measure = accuracy_of_models if measure_of(y) == "accuracy" else r2_of_models
+    return np.asarray(measure(model, states, x, y, device=device))
+
+
+def measure_of(y: NDArray[Any]) -> str:
+    """Name the measure of models' quality that suits labels or targets: ``accuracy`` or ``R²``."""
+    return "accuracy" if np.issubdtype(y.dtype, np.integer) else "R²"
 
 
 def measure_quality(
@@ -74,15 +104,17 @@ def measure_quality(
     for position, item in enumerate(record):
         if record.protocol in MODEL_PROTOCOLS:
             after = _after(item)
-            accuracy.append(None if after is None else float(accuracy_of_models(model, [after], x, y, device=place)[0]))
+            accuracy.append(None if after is None else float(quality_of_models(model, [after], x, y, device=place)[0]))
         if position in steps and targets is not None and models_of is not None:
             gaps = []
             for seen, state in models_of(item):
                 own = np.flatnonzero(truth.owners == truth.nodes.get(seen.node, "?"))
                 if len(own) < _FEWEST_TARGETS:
                     continue
-                held = accuracy_of_models(model, [state], targets.x[own], targets.y[own], device=place)
-                unheld = accuracy_of_models(
+                if measure_of(y) == "R²" and len(np.unique(targets.y[own])) < 2:
+                    continue
+                held = quality_of_models(model, [state], targets.x[own], targets.y[own], device=place)
+                unheld = quality_of_models(
                     model, [state], x[:_OVERFITTING_RECORDS], y[:_OVERFITTING_RECORDS], device=place
                 )
                 gaps.append(abs(float(held[0]) - float(unheld[0])))
@@ -90,7 +122,11 @@ def measure_quality(
         progress(position + 1, len(record))
     numbers = [item.number for item in record]
     return Quality(
-        numbers[: len(accuracy)], accuracy, [numbers[step] for step in steps][: len(overfitting)], overfitting
+        rounds=numbers[: len(accuracy)],
+        accuracy=accuracy,
+        overfitting_rounds=[numbers[step] for step in steps][: len(overfitting)],
+        overfitting=overfitting,
+        measure=measure_of(y),
     )
 
 
@@ -116,7 +152,7 @@ def training_accuracy(record: Record, knowledge: Knowledge, truth: Truth, *, dev
     if after is None or knowledge.model is None or targets is None or not len(held):
         return None
     model, place = knowledge.model.build(), pick_device(device)
-    return float(accuracy_of_models(model, [after], targets.x[held], targets.y[held], device=place)[0])
+    return float(quality_of_models(model, [after], targets.x[held], targets.y[held], device=place)[0])
 
 
 def _noted_quality(record: Record, truth: Truth) -> Quality:

@@ -8,11 +8,14 @@ import platform
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedattack.attacks import ATTACKS, Attack, Knowledge, Scores, read_knowledge
+from fedattack.audit.attribute import BASELINES, AttributeCase, judge_attribute
 from fedattack.audit.finding import NOT_APPLICABLE, Finding
+from fedattack.audit.isolation import ISOLATING, judge_isolation
 from fedattack.audit.property import PropertyCase, judge_property
 from fedattack.audit.quality import Quality, measure_quality, training_accuracy
 from fedattack.audit.source import SourceCase, judge_source
@@ -58,8 +61,18 @@ _PRIVACY = {
     "assumes": "that the server learns neither which records a step was computed on (Poisson sampling) nor the seed of "
     "the noise, which in a simulation follows from the run's own",
 }
+_ACTIVE = {"isolating": " (active server)"}
+_SERVERS = {"passive": "passive", "isolating": ISOLATING}
+
+_ATTRIBUTE_NOTES = (
+    "What counts of attribute inference is the excess over guessing the attribute without any update, from the other "
+    "columns and the label. Its null is the same against a shuffled truth; a null run, in which clients train on a "
+    "shuffled column, is `--set permute-sensitive=true`.",
+)
 
 _NOTES = {
+    "aia": _ATTRIBUTE_NOTES,
+    "ara": _ATTRIBUTE_NOTES,
     "sia": (
         "The null run deals records that nobody holds to clients at random, so it stays at chance unless something but "
         "the record's content gives the owner away. The null of sia.asr-beyond-labels is the harder one.",
@@ -91,6 +104,11 @@ def audit_folder(folder: Path, *, device: str = "auto", progress: Progress | Non
     tell = progress or (lambda what, done, total: None)
     parts = find_parts(folder)
     attacks = [name for name in ATTACKS if all(part.scores(name).exists() for part in parts)]
+    if attacks == [BASELINES]:
+        raise DataError(
+            f"{folder / 'scores'} holds the scores of {BASELINES} alone, which are bars for attacks on attributes; run "
+            f"`fedattack attack NAME {folder}` with one of these, too"
+        )
     if not attacks:
         raise DataError(
             f"{folder / 'scores'} holds no scores for every record; run `fedattack attack NAME {folder}` first"
@@ -112,15 +130,26 @@ def audit_folder(folder: Path, *, device: str = "auto", progress: Progress | Non
         if truth is not None
         for note in truth.notes
     ]
-    for name in attacks:
+    scores = {name: [Scores.load(part.scores(name)) for part in parts] for name in attacks}
+    for name, items in scores.items():
         notes += _NOTES.get(name, ())
-        scores = [Scores.load(part.scores(name)) for part in parts]
-        notes += [f"{part.label}: {note}" for part, item in zip(parts, scores, strict=True) for note in item.notes]
-        findings += _judge(name, scores, records, truths, setting, provenance)
+        notes += [f"{part.label}: {note}" for part, item in zip(parts, items, strict=True) for note in item.notes]
+        if name in _JUDGES:
+            findings += _judge(name, scores, records, truths, knowledge, setting, provenance)
+    if records[0].server == "isolating":
+        findings += judge_isolation(
+            records,
+            knowledge,
+            truths,
+            setting=setting,
+            provenance=provenance,
+            device=device,
+            progress=lambda done, total: tell("isolated models", done, total),
+        )
     judged = [
         (part, record, known, truth)
         for part, record, known, truth in zip(parts, records, knowledge, truths, strict=True)
-        if truth is not None and (known.targets.fingerprint if known.targets is not None else "") == truth.targets
+        if truth is not None and known.asked() == truth.targets
     ]
     quality = [
         measure_quality(
@@ -134,12 +163,12 @@ def audit_folder(folder: Path, *, device: str = "auto", progress: Progress | Non
     ]
     trained = [training_accuracy(record, known, truth, device=device) for _, record, known, truth in judged]
     run = {
-        "title": study.get("title", f"Audit of {folder.name}"),
+        "title": study.get("title", f"Audit of {folder.name}") + _ACTIVE.get(records[0].server, ""),
         "threat_model": _threat_model(records[0], [ATTACKS[name] for name in attacks], knowledge[0]),
         "setting": setting,
         "provenance": provenance,
         "observed": _observed(records),
-        "notes": [*notes, *_record_notes(parts, records)],
+        "notes": [*dict.fromkeys(notes), *_record_notes(parts, records)],
     }
     if len(quality) == len(records):
         run |= _curves(records, quality, trained)
@@ -160,16 +189,18 @@ def audit_folder(folder: Path, *, device: str = "auto", progress: Progress | Non
 
 def _judge(
     name: str,
-    scores: Sequence[Scores],
+    scores: Mapping[str, Sequence[Scores]],
     records: Sequence[Record],
     truths: Sequence[Truth | None],
+    knowledge: Sequence[Knowledge],
     setting: dict[str, Any],
     provenance: dict[str, Any],
 ) -> list[Finding]:
     seeds = [record.seed if record.seed is not None else index for index, record in enumerate(records)]
     judge = _JUDGES[name]
     cases = []
-    for seed, item, truth, record in zip(seeds, scores, truths, records, strict=True):
+    for index, (seed, truth) in enumerate(zip(seeds, truths, strict=True)):
+        item = scores[name][index]
         if truth is None:
             attack = ATTACKS[name]
             return [
@@ -191,27 +222,52 @@ def _judge(
                     paper=attack.paper,
                 )
             ]
-        if item.facts["targets"] != truth.targets:
+        beside = tuple(scores[other][index] for other in scores if other != name and other in judge.beside)
+        if any(each.facts["targets"] != truth.targets for each in (item, *beside)):
             raise DataError(
                 f"seed {seed}: the scores of {name} are about other target records than the truth; attack the run with "
                 "the targets that its knowledge/ holds, or move truth/ away to see the decisions alone"
             )
-        cases.append(judge.case(seed, item, truth, record))
+        cases.append(judge.case(_Evidence(seed, item, truth, records[index], knowledge[index], beside)))
     return judge.judge(cases, setting=setting, provenance=provenance)
 
 
 @dataclass(frozen=True)
-class _Judge:
-    """Who judges an attack: how a seed's case is made, the judge, and which measure is the headline."""
+class _Evidence:
+    """All that there is about one seed's attack; ``beside`` are the scores of others on the same questions."""
 
-    case: Callable[[int, Scores, Truth, Record], Any]
+    seed: int
+    scores: Scores
+    truth: Truth
+    record: Record
+    knowledge: Knowledge
+    beside: tuple[Scores, ...]
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """Who judges an attack: how a seed's case is made, the judge, which measure is the headline, and who is beside."""
+
+    case: Callable[[_Evidence], Any]
     judge: Callable[..., list[Finding]]
     headline: str
+    beside: tuple[str, ...] = ()
+
+
+def _attribute_case(given: _Evidence) -> AttributeCase:
+    return AttributeCase(**vars(given))
+
+
+_ON_ATTRIBUTES = ("aia", "ara", BASELINES)
 
 
 _JUDGES: Mapping[str, _Judge] = {
-    "sia": _Judge(lambda seed, scores, truth, record: SourceCase(seed, scores, truth), judge_source, "asr"),
-    "prolin": _Judge(PropertyCase, judge_property, "f1"),
+    "sia": _Judge(lambda given: SourceCase(given.seed, given.scores, given.truth), judge_source, "asr"),
+    "prolin": _Judge(
+        lambda given: PropertyCase(given.seed, given.scores, given.truth, given.record), judge_property, "f1"
+    ),
+    "aia": _Judge(_attribute_case, partial(judge_attribute, headline="reconstructed"), "excess", beside=_ON_ATTRIBUTES),
+    "ara": _Judge(_attribute_case, judge_attribute, "excess", beside=_ON_ATTRIBUTES),
 }
 
 
@@ -265,7 +321,13 @@ def _threat_model(record: Record, attacks: Sequence[Attack], knowledge: Knowledg
     if knowledge.public is not None:
         knows.append("the public records that clients predict on; the architecture is that of its own students")
     sees = sees.format(reply=_REPLIES[record.protocol])
-    return {"server": record.server, "view": record.view, "sees": sees, "does_not_see": hidden, "knows": knows}
+    return {
+        "server": _SERVERS[record.server],
+        "view": record.view,
+        "sees": sees,
+        "does_not_see": hidden,
+        "knows": knows,
+    }
 
 
 def _privacy(of_parts: Sequence[Privacy]) -> dict[str, Any]:
@@ -323,14 +385,16 @@ def _curves(records: Sequence[Record], quality: Sequence[Quality], trained: Sequ
     names = [str(record.seed if record.seed is not None else index) for index, record in enumerate(records)]
     length = min(len(item.rounds) for item in quality)
     steps = min(len(item.overfitting_rounds) for item in quality)
+    measure = quality[0].measure
     curves: dict[str, Any] = {}
     if length:
         curves["accuracy"] = {
             "rounds": quality[0].rounds[:length],
             "seeds": {name: item.accuracy[:length] for name, item in zip(names, quality, strict=True)},
-            "what": "mean of the local models on the test split"
-            if any(item.local for item in quality)
-            else "global model on the test split",
+            "what": ("mean of the local models" if any(item.local for item in quality) else "global model")
+            + " on the test split"
+            + ("" if measure == "accuracy" else f", as {measure}"),
+            "measure": measure,
         }
     if any(value is not None for value in trained):
         curves["train_accuracy"] = {
@@ -342,6 +406,6 @@ def _curves(records: Sequence[Record], quality: Sequence[Quality], trained: Sequ
         curves["overfitting"] = {
             "rounds": quality[0].overfitting_rounds[:steps],
             "seeds": {name: item.overfitting[:steps] for name, item in zip(names, quality, strict=True)},
-            "what": "local models: accuracy on own training records minus accuracy on the test split",
+            "what": f"local models: {measure} on own training records minus {measure} on the test split",
         }
     return curves

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedattack.errors import DataError
 from fedattack.files import read_json, read_npz, write_json
+from fedattack.nodes import NODES, note_node, read_nodes
 
 HOLDINGS = "holdings.json"
 OWNERS = "owners.npz"
@@ -20,7 +21,9 @@ EVALUATION = "evaluation.npz"
 POSITIVES = "positives.npz"
 PRIVACY = "privacy.json"
 ACCURACY = "accuracy"
-NODES = "nodes"
+ATTRIBUTES = "attributes.npz"
+
+__all__ = ["NOBODY", "Attributes", "Truth", "note_node", "read_truth", "write_truth"]
 
 NOBODY = ""
 """The owner of a target that no client holds."""
@@ -52,6 +55,28 @@ class Privacy:
 
 
 @dataclass(frozen=True)
+class Attributes:
+    """The values of a sensitive attribute.
+
+    Attributes
+    ----------
+    values
+        (n,): index of each record's value among ``names``, in the order of the attacker's partial records.
+    names
+        The possible values for people.
+    owners
+        (n,): name of the client that holds each record.
+    column
+        Name of the column.
+    """
+
+    values: NDArray[np.int64]
+    names: tuple[str, ...]
+    owners: tuple[str, ...]
+    column: str
+
+
+@dataclass(frozen=True)
 class Truth:
     """The truth about one run.
 
@@ -64,7 +89,7 @@ class Truth:
     owners
         (targets,): name of the client that holds each target record, :data:`NOBODY` for the null targets,
         :data:`SEVERAL` for those in ``shared``. Empty where the truth is about a property that several clients may
-        have.
+        have, or about an attribute.
     evaluation
         Records ``x`` and labels ``y`` that no client holds, to measure the quality of models with.
     nodes
@@ -75,7 +100,7 @@ class Truth:
         Fingerprint of the whole dataset, if known.
     positives
         (targets, clients), or (1, clients) for a property that speaks of no target record: which clients have the
-        property; ``None`` where the truth is about owners.
+        property; ``None`` where the truth is about something else.
     shared
         The holders of each target that several clients hold, by the target's index.
     privacy
@@ -85,13 +110,15 @@ class Truth:
     accuracy
         By round, then by client: accuracy of the client's own model on its training records and on records that no
         client holds; empty where clients note none (the record holds their models).
+    attributes
+        What an attacker who knows all of a record but one column wants to know; likewise.
     """
 
     clients: tuple[str, ...]
     classes: tuple[str, ...]
     counts: NDArray[np.int64]
     owners: NDArray[np.str_]
-    evaluation: tuple[NDArray[np.float32], NDArray[np.int64]]
+    evaluation: tuple[NDArray[np.float32], NDArray[Any]]
     nodes: dict[str, str]
     targets: str
     data: str = ""
@@ -100,6 +127,7 @@ class Truth:
     privacy: Privacy | None = None
     notes: tuple[str, ...] = ()
     accuracy: Mapping[int, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
+    attributes: Attributes | None = None
 
 
 def write_truth(
@@ -108,10 +136,11 @@ def write_truth(
     clients: list[str],
     classes: list[str],
     counts: NDArray[np.int64],
-    evaluation: tuple[NDArray[np.float32], NDArray[np.int64]],
+    evaluation: tuple[NDArray[np.float32], NDArray[Any]],
     targets: str,
     owners: Sequence[str | Collection[str]] | None = None,
     positives: NDArray[np.bool_] | None = None,
+    attributes: Attributes | None = None,
     data: str = "",
     privacy: Privacy | None = None,
     notes: Sequence[str] = (),
@@ -134,6 +163,14 @@ def write_truth(
     np.savez(folder / OWNERS, owners=sole, shared=shared)
     if positives is not None:
         np.savez(folder / POSITIVES, positives=positives)
+    if attributes is not None:
+        np.savez(
+            folder / ATTRIBUTES,
+            values=attributes.values,
+            names=np.array(attributes.names, dtype=np.str_),
+            owners=np.array(attributes.owners, dtype=np.str_),
+            column=np.array(attributes.column),
+        )
     if privacy is not None:
         write_json(folder / PRIVACY, {name: _finite_or_none(value) for name, value in vars(privacy).items()})
     np.savez(folder / EVALUATION, x=evaluation[0], y=evaluation[1])
@@ -156,14 +193,6 @@ def _told_apart(
         sole.append(names[0] if len(names) == 1 else SEVERAL if names else NOBODY)
         shared += [(target, place[name]) for name in names if len(names) > 1]
     return np.array(sole, dtype=np.str_), np.array(shared, dtype=np.int64).reshape(-1, 2)
-
-
-def note_node(folder: Path | str, *, node: str, client: str) -> None:
-    """Note, on the client's side, which client runs as ``node``: Flower's node ids are random and known to it alone."""
-    path = Path(folder) / NODES / f"{node}.json"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"node": node, "client": client})
 
 
 def note_accuracy(folder: Path | str, *, client: str, server_round: int, own: float, unheld: float) -> None:
@@ -198,7 +227,7 @@ def read_truth(folder: Path) -> Truth:
     evaluation = read_npz(folder / EVALUATION, DataError, hint, "x", "y")
     there = (folder / POSITIVES).exists()
     positives = read_npz(folder / POSITIVES, DataError, hint, "positives")["positives"] if there else None
-    notes = [read_json(path, DataError, hint) for path in sorted((folder / NODES).glob("*.json"))]
+    nodes = read_nodes(folder, DataError, hint)
     try:
         truth = Truth(
             clients=tuple(str(name) for name in holdings["clients"]),
@@ -206,7 +235,7 @@ def read_truth(folder: Path) -> Truth:
             counts=np.asarray(holdings["counts"], dtype=np.int64),
             owners=owned["owners"],
             evaluation=(evaluation["x"], evaluation["y"]),
-            nodes={str(note["node"]): str(note["client"]) for note in notes},
+            nodes=nodes,
             targets=str(holdings["targets"]),
             data=str(holdings["data"]),
             positives=positives,
@@ -214,12 +243,16 @@ def read_truth(folder: Path) -> Truth:
             privacy=_read_privacy(folder / PRIVACY, len(holdings["clients"]), hint),
             notes=tuple(str(note) for note in holdings.get("notes", ())),
             accuracy=_read_accuracy(folder / ACCURACY),
+            attributes=_read_attributes(folder, hint),
         )
     except (KeyError, IndexError, TypeError, ValueError) as cause:
         raise DataError(
             f"{folder}: {HOLDINGS}, {OWNERS} or a file of {NODES}/ or {ACCURACY}/ lacks or misstates {cause}; {hint}"
         ) from None
-    unknown = sorted({*map(str, truth.owners.tolist()), *truth.nodes.values()} - {*truth.clients, NOBODY, SEVERAL})
+    told = {*truth.attributes.owners} if truth.attributes is not None else set()
+    unknown = sorted(
+        {*map(str, truth.owners.tolist()), *truth.nodes.values(), *told} - {*truth.clients, NOBODY, SEVERAL}
+    )
     if unknown:
         raise DataError(f"{folder}: {', '.join(unknown)} is no client of {HOLDINGS}; the truth contradicts itself")
     if {*truth.shared} != {*np.flatnonzero(truth.owners == SEVERAL).tolist()}:
@@ -274,3 +307,19 @@ def _read_accuracy(folder: Path) -> dict[int, dict[str, tuple[float, float]]]:
             noted = json.loads(line)
             accuracy[int(noted["round"])][path.stem] = (float(noted["own"]), float(noted["unheld"]))
     return dict(accuracy)
+
+
+def _read_attributes(folder: Path, hint: str) -> Attributes | None:
+    path = folder / ATTRIBUTES
+    if not path.exists():
+        return None
+    arrays = read_npz(path, DataError, hint, "values", "names", "owners", "column")
+    values, names, owners = arrays["values"], arrays["names"], arrays["owners"]
+    if values.ndim != 1 or owners.shape != values.shape or names.ndim != 1 or values.dtype.kind != "i":
+        raise DataError(
+            f"{path}: expected an index and an owner for every record; got {values.dtype} {values.shape}, owners "
+            f"{owners.shape} and names {names.shape}; {hint}"
+        )
+    if len(values) == 0 or values.min() < 0 or values.max() >= len(names):
+        raise DataError(f"{path}: expected indices 0 … {len(names) - 1} of at least one record; {hint}")
+    return Attributes(values.astype(np.int64), tuple(names.tolist()), tuple(owners.tolist()), str(arrays["column"]))

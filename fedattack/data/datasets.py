@@ -1,4 +1,4 @@
-"""Datasets by name or from a user's ``.npz`` file.
+"""Datasets by name, from a user's ``.npz`` file, or from a table that a TOML file declares.
 
 Nothing here reads a pickle. Torchvision's MNIST family would unpickle a ``processed`` folder left by its versions
 before 0.9, so only the idx files in ``raw`` are read. Torchvision's CIFAR reader unpickles the python version of the
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import math
 import os
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.data import tabular
+from fedattack.data._pool import Pool as _Pool
+from fedattack.data.columns import Column, find_column, plain_column
 from fedattack.errors import DataError
 
 MIN_RECORDS = 10
@@ -31,10 +35,13 @@ SYNTHETIC_RECORDS = 100_000
 SYNTHETIC_FEATURES = 60
 SYNTHETIC_CLASSES = 10
 
+TARGET_BINS = 5
+"""Into how many classes of about equal size the targets of a regression are put where classes are needed."""
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    r"""Training and test records of one classification task.
+    r"""Training and test records of one task.
 
     Attributes
     ----------
@@ -42,19 +49,69 @@ class Dataset:
         The name that it was loaded by, or the stem of its ``.npz`` file.
     x_train, x_test : ndarray of float32, shape (n, \*input_shape)
         Records. Images are (n, channels, height, width), with mean 0 and standard deviation 1 per channel over the
-        training split; tabular records are (n, features), as they came.
-    y_train, y_test : ndarray of int64, shape (n,)
-        Labels in 0 … classes - 1.
+        training split; tabular records are (n, features), as they came or as their columns are declared.
+    y_train, y_test : ndarray of int64 or float32, shape (n,)
+        Labels in 0 … classes - 1, or the targets of a regression, with mean 0 and standard deviation 1 over the
+        training split.
     classes : int
-        Number of classes.
+        Number of classes; 1, the number of outputs, for a regression.
+    columns : tuple of Column
+        What the inputs of tabular records mean, if that is declared.
+    groups : mapping of str to ndarray of int64, shape (n,)
+        Columns of the training records that are no input, by which records can be divided among clients.
+    sensitive : str
+        Name of the column that the data's source declares as sensitive; empty for none.
     """
 
     name: str
     x_train: NDArray[np.float32]
-    y_train: NDArray[np.int64]
+    y_train: NDArray[Any]
     x_test: NDArray[np.float32]
-    y_test: NDArray[np.int64]
+    y_test: NDArray[Any]
     classes: int
+    columns: tuple[Column, ...] = ()
+    groups: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    sensitive: str = ""
+
+    @property
+    def task(self) -> str:
+        """``classification`` or ``regression``."""
+        return "classification" if np.issubdtype(self.y_train.dtype, np.integer) else "regression"
+
+    @cached_property
+    def labels(self) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+        """Classes of the training records (n,), and their names; of a regression, fifths of its targets."""
+        if self.task == "classification":
+            return self.y_train, tuple(str(label) for label in range(self.classes))
+        edges = np.quantile(self.y_train, np.arange(1, TARGET_BINS) / TARGET_BINS)
+        names = tuple(f"target, fifth {index + 1}" for index in range(TARGET_BINS))
+        return np.searchsorted(edges, self.y_train, side="right"), names
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the columns; numbers from 1 where none are declared."""
+        declared = [column.name for column in self.columns]
+        return declared or [str(index + 1) for index in range(math.prod(self.input_shape))]
+
+    def column(self, name: str) -> Column:
+        """Return a column by its name, or its number from 1.
+
+        Raises
+        ------
+        DataError
+            If there is no such column, or the records are no tables.
+        """
+        if self.columns:
+            return find_column(self.columns, name, self.name)
+        if self.x_train.ndim != 2:
+            raise DataError(
+                f"{self.name}: its records have shape {self.input_shape} and so no columns; expected a table, such as "
+                "diabetes, or a file declared in TOML"
+            )
+        if not (name.isascii() and name.isdigit() and 1 <= int(name) <= self.input_shape[0]):
+            raise DataError(f"{self.name}: no column {name!r}; expected a number from 1 to {self.input_shape[0]}")
+        index = int(name) - 1
+        return plain_column(np.concatenate([self.x_train, self.x_test]), index)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -69,17 +126,6 @@ class Dataset:
             digest.update(f"{array.dtype.str}{array.shape}".encode())
             digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
-
-
-@dataclass(frozen=True, eq=False)
-class _Pool:
-    """All records of a source before they are split; the last ``own_test`` of them are the source's own test set."""
-
-    x: NDArray[Any]
-    y: NDArray[np.int64]
-    classes: int
-    images: bool = False
-    own_test: int = 0
 
 
 @dataclass(frozen=True)
@@ -117,7 +163,9 @@ def load_dataset(
     Parameters
     ----------
     name : str
-        A name in :data:`DATASETS`, or the path of an ``.npz`` file with arrays ``x`` and ``y``. There ``x`` of uint8
+        A name in :data:`DATASETS`, the path of a ``.toml`` file that declares a table (see
+        :class:`fedattack.data.tabular.Declaration`), or of an ``.npz`` file with arrays ``x`` and ``y``. There ``x``
+        of uint8
         with shape (n, H, W) or (n, H, W, C) holds images; any other numeric ``x`` is kept as it is, in float32. ``y``
         holds integer labels 0 … classes - 1, each of them at least once.
     seed : int
@@ -145,15 +193,22 @@ def load_dataset(
     if name.endswith(".npz"):
         path = Path(name).expanduser()
         pool, label = _read_npz(path), path.stem
+    elif name.endswith(".toml"):
+        path = Path(name).expanduser()
+        pool, label = tabular.read_toml(path, root or data_root()), path.stem
     else:
         pool, label = _source(name).read(seed, root or data_root()), name
     _check_size(name, len(pool.y), size)
 
     train, test = _split(pool, seed, size, test_fraction)
+    pool = _scale(pool, train)
     x_train, x_test = (pool.x[rows].astype(np.float32, order="C") for rows in (train, test))
     if pool.images:
         _standardise(x_train, x_test)
-    return Dataset(label, x_train, pool.y[train], x_test, pool.y[test], pool.classes)
+    groups = {name: group[train] for name, group in pool.groups.items()}
+    return Dataset(
+        label, x_train, pool.y[train], x_test, pool.y[test], pool.classes, pool.columns, groups, pool.sensitive
+    )
 
 
 def download_dataset(name: str, *, root: Path | None = None) -> Path:
@@ -162,7 +217,7 @@ def download_dataset(name: str, *, root: Path | None = None) -> Path:
     Parameters
     ----------
     name : str
-        A name in :data:`DATASETS`.
+        A name in :data:`DATASETS`, or the path of a ``.toml`` file that names a dataset of OpenML.
     root : Path, optional
         Folder to download into; :func:`data_root` by default.
 
@@ -177,9 +232,9 @@ def download_dataset(name: str, *, root: Path | None = None) -> Path:
         If the dataset is unknown or needs no download, or the download fails.
     """
     folder = root or data_root()
-    download = _source(name).download
+    download = _download_of(name)
     if download is None:
-        raise DataError(f"dataset {name!r} needs no download: it comes with fedattack; use it by its name")
+        raise DataError(f"dataset {name!r} needs no download: it is at hand; use it by its name")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         download(folder)
@@ -192,9 +247,18 @@ def download_dataset(name: str, *, root: Path | None = None) -> Path:
     return folder
 
 
+def _download_of(name: str) -> Callable[[Path], None] | None:
+    if not name.endswith(".toml"):
+        return _source(name).download
+    declared = tabular.read_declaration(Path(name).expanduser())
+    return partial(tabular.download_openml, declared) if declared.openml else None
+
+
 def _source(name: str) -> DatasetSource:
     if name not in DATASETS:
-        raise DataError(f"unknown dataset {name!r}; expected one of {', '.join(DATASETS)}, or the path of an .npz file")
+        raise DataError(
+            f"unknown dataset {name!r}; expected one of {', '.join(DATASETS)}, or the path of an .npz or .toml file"
+        )
     return DATASETS[name]
 
 
@@ -225,12 +289,36 @@ def _split(
     rows = np.arange(records) if size is None else np.sort(rng.choice(records, size, replace=False))
     counts = np.unique(pool.y[rows], return_counts=True)[1]
     smaller_split = min(test_fraction, 1 - test_fraction) * len(rows)
-    stratify = pool.y[rows] if counts.min() >= 2 and smaller_split >= len(counts) else None
+    has_classes = np.issubdtype(pool.y.dtype, np.integer)
+    stratify = pool.y[rows] if has_classes and counts.min() >= 2 and smaller_split >= len(counts) else None
     try:
         train, test = train_test_split(rows, test_size=test_fraction, random_state=seed, stratify=stratify)
     except ValueError as error:
         raise DataError(f"cannot split {len(rows)} records with test_fraction {test_fraction}: {error}") from error
     return train, test
+
+
+def _scale(pool: _Pool, train: NDArray[np.int64]) -> _Pool:
+    """Standardise columns of numbers, and the targets of a regression, by the training split."""
+    if not np.issubdtype(pool.y.dtype, np.integer):
+        mean, deviation = pool.y[train].mean(), pool.y[train].std() or 1.0
+        pool = replace(pool, y=((pool.y - mean) / deviation).astype(np.float32))
+    if not pool.scaled:
+        return pool
+    scaled = list(pool.scaled)
+    mean, deviation = np.zeros(pool.x.shape[1]), np.ones(pool.x.shape[1])
+    mean[scaled], deviation[scaled] = pool.x[train][:, scaled].mean(axis=0), pool.x[train][:, scaled].std(axis=0)
+    deviation[deviation == 0] = 1.0
+    # The values of a domain go the same way, so that they stay equal to the records' own.
+    columns = tuple(
+        column
+        if column.domain is None
+        else replace(
+            column, domain=((column.domain - mean[[*column.inputs]]) / deviation[[*column.inputs]]).astype(np.float32)
+        )
+        for column in pool.columns
+    )
+    return replace(pool, x=(pool.x - mean) / deviation, columns=columns)
 
 
 def _standardise(x_train: NDArray[np.float32], x_test: NDArray[np.float32]) -> None:
@@ -453,7 +541,7 @@ def _damaged(name: str, folder: Path) -> DataError:
 
 _MNIST = partial(_Idx, train_prefix="train", test_prefix="t10k", classes=10)
 
-_DOWNLOADED: Mapping[str, tuple[str, _Idx | _Cifar]] = {
+_DOWNLOADED: Mapping[str, tuple[str, _Idx | _Cifar | tabular.Shokri]] = {
     "mnist": ("handwritten digits, 70,000 grey images of 28 x 28", _MNIST("mnist", "MNIST")),
     "fashion-mnist": ("clothes, 70,000 grey images of 28 x 28", _MNIST("fashion-mnist", "FashionMNIST")),
     "emnist": (
@@ -495,6 +583,14 @@ _DOWNLOADED: Mapping[str, tuple[str, _Idx | _Cifar]] = {
             classes=100,
         ),
     ),
+    "location30": (
+        "visits of 5,010 persons to 446 places and kinds of place, 30 classes",
+        tabular.Shokri("location30", "dataset_location.tgz", "bangkok", (30, 446)),
+    ),
+    "purchase100": (
+        "197,324 customers and 600 goods, 100 classes",
+        tabular.Shokri("purchase100", "dataset_purchase.tgz", "dataset_purchase", (100, 600)),
+    ),
 }
 
 DATASETS: Mapping[str, DatasetSource] = {
@@ -506,4 +602,20 @@ DATASETS: Mapping[str, DatasetSource] = {
         name: DatasetSource(description, files.read, files.download)
         for name, (description, files) in _DOWNLOADED.items()
     },
+    "diabetes": DatasetSource(
+        "442 patients of 10 columns, a regression, sensitive column sex, bundled with scikit-learn", tabular.diabetes
+    ),
+    "breast-cancer": DatasetSource(
+        "569 tumours of 30 columns, 2 classes, sensitive column mean texture, bundled with scikit-learn",
+        tabular.breast_cancer,
+    ),
+    "synthetic-regression": DatasetSource(
+        "a regression drawn from the seed as LEAF draws, 10,000 records of 20 columns, 100 users, sensitive column s",
+        tabular.synthetic_regression,
+    ),
+    "adult": DatasetSource(
+        "48,842 persons of 14 columns, income in 2 classes, sensitive column sex, from OpenML",
+        lambda seed, root: tabular.read_openml(tabular.ADULT, root, "adult"),
+        partial(tabular.download_openml, tabular.ADULT),
+    ),
 }

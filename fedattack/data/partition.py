@@ -1,4 +1,4 @@
-"""Who holds which records: partitions of a training set among clients, by flwr-datasets' partitioners."""
+"""Who holds which records: partitions of a training set among clients, most by flwr-datasets' partitioners."""
 
 from __future__ import annotations
 
@@ -62,6 +62,41 @@ def _by_size(request: _Request) -> Partitioner:
     return SizePartitioner(partition_sizes=request.sizes)
 
 
+def _by_column(request: _Request) -> Partitioner:
+    """Give each client the records that :func:`_groups_of` put into its group."""
+    from flwr_datasets.partitioner import NaturalIdPartitioner
+
+    return NaturalIdPartitioner(partition_by=_GROUP)
+
+
+_GROUP = "group"
+
+
+def _groups_of(values: NDArray[np.generic], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Divide rows into groups of about equal size, one a client, that keep rows of one value together.
+
+    Few values (at most as many as clients) get clients of their own, several in proportion to their records where
+    there are more clients than values. More values than clients are put together in their order, as with numbers.
+    """
+    found, place = np.unique(values, return_inverse=True)
+    if len(found) > clients:
+        # Cut in the order of the values: whole values stay together unless a cut falls into one.
+        order = np.lexsort((rng.random(len(values)), place))
+        groups = np.empty(len(values), dtype=np.int64)
+        groups[order] = np.arange(len(values)) * clients // len(values)
+        return groups
+    counts = np.bincount(place)
+    shares = np.ones(len(found), dtype=np.int64)
+    for _ in range(clients - len(found)):
+        shares[np.argmax(counts / shares)] += 1
+    first = np.cumsum(shares) - shares
+    groups = np.empty(len(values), dtype=np.int64)
+    for index, (start, share) in enumerate(zip(first.tolist(), shares.tolist(), strict=True)):
+        rows = rng.permutation(np.flatnonzero(place == index))
+        groups[rows] = start + np.arange(len(rows)) % share
+    return groups
+
+
 SCHEMES: Mapping[str, Callable[[_Request], Partitioner]] = {
     "iid": _growing("IidPartitioner"),
     "dirichlet": _dirichlet(balanced=False),
@@ -70,6 +105,7 @@ SCHEMES: Mapping[str, Callable[[_Request], Partitioner]] = {
     "square": _growing("SquarePartitioner"),
     "exponential": _growing("ExponentialPartitioner"),
     "size": _by_size,
+    "column": _by_column,
 }
 """Partition schemes by name."""
 
@@ -83,6 +119,7 @@ def partition(
     seed: int,
     sizes: Sequence[int] | None = None,
     min_size: int = 1,
+    column: ArrayLike | None = None,
 ) -> list[NDArray[np.int64]]:
     """Divide records among clients.
 
@@ -95,7 +132,8 @@ def partition(
         Dirichlet(alpha), so a small alpha gives clients of few classes), ``dirichlet-balanced`` (likewise, but a client
         that has its even share of all records gets no further class, as in the code of many papers that say Dirichlet),
         ``linear``, ``square`` and ``exponential`` (client i gets a share in proportion to i, i squared, e to the i),
-        ``size`` (the sizes given).
+        ``size`` (the sizes given), ``column`` (by the values of a column: clients of about equal sizes whose records
+        have neighbouring values, or the same one where it has no more values than there are clients).
     clients : int
         Number of clients.
     alpha : float
@@ -106,6 +144,8 @@ def partition(
         Records per client for ``size``: one entry a client, with sum n.
     min_size : int
         Fewest records that a client may get.
+    column : array_like, shape (n,), optional
+        The values of each record for ``column``.
 
     Returns
     -------
@@ -137,6 +177,13 @@ def partition(
             f"with sum {sum(sizes)}"
         )
 
+    values = np.zeros(records) if column is None else np.asarray(column)
+    if (column is not None) != (scheme == "column") or values.shape != labels.shape:
+        raise DataError(
+            f"a column goes with the scheme 'column' and only with it, with a value for each of {records} records; got "
+            f"scheme {scheme!r} and {'no column' if column is None else f'values of shape {values.shape}'}"
+        )
+
     import datasets
 
     # The partitioners take rows in the order in which they come, Dirichlet within a class: without this shuffle a
@@ -144,6 +191,8 @@ def partition(
     rng = np.random.default_rng(seed)
     order = rng.permutation(records)
     table = datasets.Dataset.from_dict({"label": labels[order], "row": order})
+    if column is not None:
+        table = table.add_column(_GROUP, _groups_of(values[order], clients, rng).tolist())
     request = _Request(
         clients,
         float(alpha),

@@ -1,7 +1,7 @@
 """Models, losses, local training with or without DP-SGD, and the evaluation of many clients' models at once."""
 
 from fedattack.learning.accounting import PrivacySpent, Sampling, noise_for, privacy_spent
-from fedattack.learning.batched import accuracy_of_models, losses_of_models, outputs_of
+from fedattack.learning.batched import accuracy_of_models, losses_of_models, outputs_of, r2_of_models
 from fedattack.learning.distillation import Distillation, distil, distil_students
 from fedattack.learning.dp_sgd import check_private_model, private_gradient, train_private
 from fedattack.learning.losses import LOSSES, per_record_loss
@@ -42,6 +42,7 @@ __all__ = [
     "pick_device",
     "privacy_spent",
     "private_gradient",
+    "r2_of_models",
     "train_local",
     "train_private",
 ]

@@ -21,7 +21,7 @@ from torch.func import functional_call
 
 from fedattack.errors import DataError, ModelError
 from fedattack.learning.importing import one_line
-from fedattack.learning.losses import RecordLoss
+from fedattack.learning.losses import RecordLoss, mean_squared_error
 from fedattack.learning.models import check_parameters
 from fedattack.learning.torch_utils import in_mode, to_tensor
 
@@ -133,6 +133,38 @@ def outputs_of(
     model.to(device)
     with torch.inference_mode(), in_mode(model, training=False):
         return np.concatenate([model(part).float().cpu().numpy() for part in records.split(chunk)])
+
+
+def r2_of_models(
+    model: nn.Module,
+    states: Sequence[State],
+    x: NDArray[Any] | Tensor,
+    y: NDArray[Any] | Tensor,
+    *,
+    device: torch.device | str = "cpu",
+    chunk: int = CHUNK,
+) -> Tensor:
+    """Compute R² of every parameter set on a regression: 1 − mean squared error / variance of the targets.
+
+    Parameters are those of :func:`losses_of_models`, with at least two different targets (n,).
+
+    Returns
+    -------
+    Tensor of float64, shape (clients,)
+        On the CPU; 1 for exact predictions, 0 for those of the mean, and without a lower bound.
+
+    Raises
+    ------
+    DataError
+        If there are no two different targets, or not one for each record.
+    ModelError
+        If parameters do not match the model, or it has more than one output.
+    """
+    targets = to_tensor(y).double()
+    variance = targets.var(correction=0) if len(targets) else targets.sum()
+    if not variance > 0:
+        raise DataError(f"R² needs at least two different targets; got {len(targets)} targets")
+    return 1 - _evaluate(model, states, x, y, mean_squared_error, device, chunk).mean(dim=1) / variance
 
 
 def _hits(outputs: Tensor, labels: Tensor) -> Tensor:

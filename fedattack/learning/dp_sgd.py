@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from fedattack.errors import ConfigError, ModelError
 from fedattack.learning.accounting import Sampling, check_noise
+from fedattack.learning.losses import MeanLoss, mean_loss
 from fedattack.learning.torch_utils import in_mode, seeded
 from fedattack.learning.training import LocalTraining, check_sgd, records_of
 
@@ -40,6 +41,7 @@ def train_private(
     momentum: float = 0.0,
     weight_decay: float = 0.0,
     maximise: bool = False,
+    loss: str = "cross-entropy",
     noise: float,
     clip: float,
     seed: int,
@@ -55,7 +57,7 @@ def train_private(
     ----------
     model : nn.Module
         See :func:`check_private_model`. Names of its parameters stay as they are.
-    x, y, epochs, lr, momentum, weight_decay, maximise, device
+    x, y, epochs, lr, momentum, weight_decay, maximise, loss, device
         As for :func:`train_local`.
     batch_size : int
         Records a step on average. 0, or n and more: all records in every step.
@@ -81,13 +83,16 @@ def train_private(
     ModelError
         If the model does not allow it.
     """
+    objective = mean_loss(loss)
     check_sgd(epochs, batch_size, lr, momentum, weight_decay)
     records, labels = records_of(x, y, device)
     sampling = Sampling.of(len(records), batch_size=batch_size)
     model.to(device)
     sgd = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay, maximize=maximise)
     expected = sampling.rate * len(records)
-    with _private(model, sgd, noise=noise, clip=clip, expected=expected, seed=seed, device=device) as private:
+    with _private(
+        model, sgd, objective=objective, noise=noise, clip=clip, expected=expected, seed=seed, device=device
+    ) as private:
         for _ in range(epochs):
             total, drawn = torch.zeros((), dtype=torch.float64, device=device), 0
             for rows in private.batches(len(records), sampling):
@@ -103,12 +108,13 @@ def private_gradient(
     y: NDArray[Any] | Tensor,
     *,
     weight_decay: float = 0.0,
+    loss: str = "cross-entropy",
     noise: float,
     clip: float,
     seed: int,
     device: torch.device | str = "cpu",
 ) -> dict[str, NDArray[Any]]:
-    """Compute the mean over all records of their clipped gradients of the cross-entropy, with noise, plus λθ.
+    """Compute the mean over all records of their clipped gradients of the loss, with noise, plus λθ.
 
     What a FedSGD client sends in a round; for :func:`privacy_spent` it is one step at sampling rate 1. The model is
     left as it was, but for the device; parameters as for :func:`train_private`.
@@ -123,11 +129,14 @@ def private_gradient(
     ConfigError, DataError, ModelError
         As :func:`train_private`.
     """
+    objective = mean_loss(loss)
     check_sgd(1, 0, 0.0, 0.0, weight_decay)
     records, labels = records_of(x, y, device)
     model.to(device)
     sgd = torch.optim.SGD(model.parameters())
-    with _private(model, sgd, noise=noise, clip=clip, expected=len(records), seed=seed, device=device) as private:
+    with _private(
+        model, sgd, objective=objective, noise=noise, clip=clip, expected=len(records), seed=seed, device=device
+    ) as private:
         private.fill_gradients(records, labels)
         # a frozen parameter has no gradient, and SGD leaves it alone
         gradient = {
@@ -168,8 +177,11 @@ def check_private_model(model: nn.Module) -> None:
 class _Private:
     """A model and its optimiser under Opacus; see :func:`_private`."""
 
-    def __init__(self, model: GradSampleModule, optimizer: DPOptimizer, sampler: torch.Generator) -> None:
+    def __init__(
+        self, model: GradSampleModule, objective: MeanLoss, optimizer: DPOptimizer, sampler: torch.Generator
+    ) -> None:
         self._model = model
+        self._objective = objective
         self._optimizer = optimizer
         self._sampler = sampler
 
@@ -194,7 +206,8 @@ class _Private:
             self._optimizer.pre_step()
         for start in range(0, len(records), CHUNK):
             part = slice(start, start + CHUNK)
-            loss = nn.functional.cross_entropy(self._model(records[part]), labels[part], reduction="sum")
+            own = labels[part]
+            loss = self._objective(self._model(records[part]), own) * len(own)  # Opacus expects the sum
             loss.backward()
             self._check_all_took_part()
             more = start + CHUNK < len(records)
@@ -223,6 +236,7 @@ def _private(
     model: nn.Module,
     sgd: torch.optim.Optimizer,
     *,
+    objective: MeanLoss,
     noise: float,
     clip: float,
     expected: float,
@@ -251,7 +265,7 @@ def _private(
                 expected_batch_size=expected,
                 generator=torch.Generator(device).manual_seed(noise_seed),
             )
-            yield _Private(wrapped, optimizer, torch.Generator().manual_seed(batch_seed))
+            yield _Private(wrapped, objective, optimizer, torch.Generator().manual_seed(batch_seed))
             optimizer.zero_grad()
         finally:
             wrapped.to_standard_module()

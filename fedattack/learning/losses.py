@@ -1,11 +1,11 @@
-"""Losses of single records, in float64, for attacks that compare them between models."""
+"""Losses: of single records, in float64, for attacks that compare them between models, and as clients minimise them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedattack.errors import ModelError
 from fedattack.learning.importing import import_callable
@@ -116,3 +116,30 @@ def per_record_loss(spec: str) -> RecordLoss:
         return losses.double()
 
     return checked
+
+
+MeanLoss = Callable[[Tensor, Tensor], Tensor]
+"""Takes outputs (n, …) and targets (n, …) and returns their mean loss, as a client minimises it."""
+
+
+def _mean_squared(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean squared error; (n, 1) and (n,) go together, which torch would broadcast to (n, n)."""
+    count = len(outputs)
+    return nn.functional.mse_loss(outputs.reshape(count, -1), targets.reshape(count, -1).to(outputs.dtype))
+
+
+_MEAN_LOSSES: Mapping[str, MeanLoss] = {"cross-entropy": nn.functional.cross_entropy, "mse": _mean_squared}
+
+
+def mean_loss(spec: str) -> MeanLoss:
+    """Return the loss that clients minimise: ``cross-entropy``, ``mse``, or the mean of ``module:function``.
+
+    Raises
+    ------
+    ModelError
+        If the loss is unknown or cannot be imported.
+    """
+    if spec in _MEAN_LOSSES:
+        return _MEAN_LOSSES[spec]
+    function = import_callable(spec, what="loss", known=_MEAN_LOSSES)
+    return lambda outputs, targets: function(outputs, targets).mean()

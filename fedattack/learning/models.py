@@ -144,6 +144,11 @@ def _fedmd_mlp(*widths: int) -> Builder:
     return build
 
 
+def _linear(input_shape: tuple[int, ...], classes: int, hidden: int) -> nn.Module:
+    """Build a linear model: a least-squares regression for one output, a multinomial logistic one for classes."""
+    return _sequential(flatten=nn.Flatten(), fc1=nn.Linear(math.prod(input_shape), classes))
+
+
 MODELS: Mapping[str, Builder] = {
     "lenet-mnist": _lenet_mnist,
     "lenet-cifar": _lenet_cifar,
@@ -157,6 +162,7 @@ MODELS: Mapping[str, Builder] = {
     "fedmd-mlp-1": _fedmd_mlp(100),
     "fedmd-mlp-2": _fedmd_mlp(300),
     "fedmd-mlp-3": _fedmd_mlp(128, 64),
+    "linear": _linear,
 }
 """Builders of the built-in models by name."""
 

@@ -7,7 +7,7 @@ its masks are drawn beforehand from the caller's generator, so that the same dra
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,31 +17,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, replace_all_batch_norm_modules_, vmap
 
 from fedattack.errors import DataError
-from fedattack.learning.importing import import_callable
+from fedattack.learning.losses import MeanLoss
 from fedattack.learning.torch_utils import to_tensor
 from fedattack.learning.training import LocalSGD
 
 CHUNK = 64
 """Clients trained at a time; on a CPU larger chunks fall out of its caches."""
-
-MeanLoss = Callable[[Tensor, Tensor], Tensor]
-"""Takes outputs (n, …) and targets (n, …) and returns their mean loss, as a client minimises it."""
-
-_LOSSES: Mapping[str, MeanLoss] = {"cross-entropy": nn.functional.cross_entropy, "mse": nn.functional.mse_loss}
-
-
-def mean_loss(spec: str) -> MeanLoss:
-    """Return the loss that clients minimise: ``cross-entropy``, ``mse``, or the mean of ``module:function``.
-
-    Raises
-    ------
-    ModelError
-        If the loss is unknown or cannot be imported.
-    """
-    if spec in _LOSSES:
-        return _LOSSES[spec]
-    function = import_callable(spec, what="loss", known=_LOSSES)
-    return lambda outputs, targets: function(outputs, targets).mean()
 
 
 class GivenDropout(nn.Module):
@@ -82,7 +63,7 @@ class ShadowModel:
     record
         One record, to find the shapes of dropout masks with.
     loss
-        What the clients minimise; see :func:`mean_loss`.
+        What the clients minimise; see :func:`fedattack.learning.losses.mean_loss`.
     device
         Where to compute.
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedattack.errors import ConfigError, DataError, ModelError
+from fedattack.learning.losses import mean_loss
 from fedattack.learning.torch_utils import in_mode, seeded, to_tensor
 
 GRADIENT_CHUNK = 256
@@ -27,7 +28,7 @@ class LocalTraining:
     steps : int
         Number of optimiser steps.
     loss : float
-        Mean cross-entropy over the records of the last epoch, each taken before its step; not finite if the training
+        Mean loss over the records of the last epoch, each taken before its step; not finite if the training
         diverged.
     """
 
@@ -44,7 +45,7 @@ class FullGradient:
     arrays : dict of str to ndarray
         By parameter name, in the model's order; in units of the loss per unit of the parameter.
     loss : float
-        Mean cross-entropy over the records, without the weight decay.
+        Mean loss over the records, without the weight decay.
     """
 
     arrays: dict[str, NDArray[Any]]
@@ -113,10 +114,11 @@ def train_local(
     momentum: float = 0.0,
     weight_decay: float = 0.0,
     maximise: bool = False,
+    loss: str = "cross-entropy",
     seed: int,
     device: torch.device | str = "cpu",
 ) -> LocalTraining:
-    """Train a model in place by SGD on the mean cross-entropy; the global random state is left as it was.
+    """Train a model in place by SGD on the mean loss; the global random state is left as it was.
 
     Parameters
     ----------
@@ -124,8 +126,8 @@ def train_local(
         Moved to the device; its training mode is restored afterwards.
     x : array or Tensor, shape (n, *input_shape)
         Records.
-    y : array or Tensor of int, shape (n,)
-        Labels.
+    y : array or Tensor, shape (n,)
+        Integer labels, or the targets of a regression.
     epochs : int
         Passes over the records, in a new order each.
     batch_size : int
@@ -134,6 +136,8 @@ def train_local(
         As for :class:`torch.optim.SGD`.
     maximise : bool
         Ascend the loss instead of descending it.
+    loss : str
+        What is minimised; see :func:`fedattack.learning.losses.mean_loss`.
     seed : int
         Decides the order of the records and the dropout.
     device : torch.device or str
@@ -149,7 +153,10 @@ def train_local(
         If a number is out of its range.
     DataError
         If there are no records, or not one label for each.
+    ModelError
+        If the loss is unknown.
     """
+    objective = mean_loss(loss)
     check_sgd(epochs, batch_size, lr, momentum, weight_decay)
     device = torch.device(device)
     records, labels = records_of(x, y, device)
@@ -165,10 +172,10 @@ def train_local(
             total = torch.zeros((), dtype=torch.float64, device=device)
             for batch in torch.randperm(len(records), generator=order).to(device).split(batch_size or len(records)):
                 optimizer.zero_grad()
-                loss = nn.functional.cross_entropy(model(records[batch]), labels[batch])
-                loss.backward()
+                value = objective(model(records[batch]), labels[batch])
+                value.backward()
                 optimizer.step()
-                total += loss.detach() * len(batch)
+                total += value.detach() * len(batch)
                 steps += 1
     return LocalTraining(steps, float(total) / len(records))
 
@@ -179,13 +186,14 @@ def full_gradient(
     y: NDArray[Any] | Tensor,
     *,
     weight_decay: float = 0.0,
+    loss: str = "cross-entropy",
     seed: int,
     device: torch.device | str = "cpu",
     chunk: int = GRADIENT_CHUNK,
 ) -> FullGradient:
     """Compute the gradient that one step of SGD over all records at once follows; the parameters stay as they were.
 
-    It is the gradient of the mean cross-entropy plus ``weight_decay``/2 · ‖θ‖², as :class:`torch.optim.SGD` takes it.
+    It is the gradient of the mean loss plus ``weight_decay``/2 · ‖θ‖², as :class:`torch.optim.SGD` takes it.
     Dropout is on, because FedSGD is FedAvg with one step over all records (McMahan et al. 2017, Section 2): with the
     same parameters and dropout masks, :func:`train_local` with ``batch_size=0`` moves by −lr times this.
 
@@ -195,10 +203,12 @@ def full_gradient(
         Moved to the device; its training mode is restored afterwards.
     x : array or Tensor, shape (n, *input_shape)
         Records.
-    y : array or Tensor of int, shape (n,)
-        Labels.
+    y : array or Tensor, shape (n,)
+        Integer labels, or the targets of a regression.
     weight_decay : float
         As for :class:`torch.optim.SGD`.
+    loss : str
+        What a client minimises; see :func:`fedattack.learning.losses.mean_loss`.
     seed : int
         Decides the dropout.
     device : torch.device or str
@@ -219,25 +229,26 @@ def full_gradient(
     ModelError
         If :func:`check_gradients` refuses the model.
     """
+    objective = mean_loss(loss)
     check_sgd(1, 0, 0.0, 0.0, weight_decay)
     check_gradients(model)
     device = torch.device(device)
     records, labels = records_of(x, y, device)
     model.to(device)
     model.zero_grad()
-    loss = torch.zeros((), dtype=torch.float64, device=device)
+    total = torch.zeros((), dtype=torch.float64, device=device)
     with seeded(seed, device), in_mode(model, training=True):
         for rows, own in zip(records.split(chunk), labels.split(chunk), strict=True):
-            part = nn.functional.cross_entropy(model(rows), own, reduction="sum") / len(records)
+            part = objective(model(rows), own) * (len(own) / len(records))
             part.backward()
-            loss += part.detach()
+            total += part.detach()
     arrays = {}
     for name, value in model.named_parameters():
         # like torch.optim.SGD, which leaves a parameter alone that the loss does not depend on
         slope = torch.zeros_like(value) if value.grad is None else value.grad + weight_decay * value
         arrays[name] = slope.detach().cpu().numpy()
     model.zero_grad()
-    return FullGradient(arrays, float(loss))
+    return FullGradient(arrays, float(total))
 
 
 def check_gradients(model: nn.Module) -> None:
@@ -282,7 +293,9 @@ def records_of(x: NDArray[Any] | Tensor, y: NDArray[Any] | Tensor, device: torch
     """
     if len(x) == 0 or len(x) != len(y):
         raise DataError(f"local training: expected at least one record and a label for each; got {len(x)} and {len(y)}")
-    return to_tensor(x, dtype=torch.float32, device=device), to_tensor(y, dtype=torch.int64, device=device)
+    labels = to_tensor(y, device=device)
+    labels = labels.float() if labels.is_floating_point() else labels.long()
+    return to_tensor(x, dtype=torch.float32, device=device), labels
 
 
 def check_sgd(epochs: int, batch_size: int, lr: float, momentum: float, weight_decay: float) -> None:

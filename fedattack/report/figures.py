@@ -319,7 +319,8 @@ def who_holds_what(holdings: Mapping[str, Any], slug: str) -> Plot:
 def training(accuracy: Mapping[str, Any], overfitting: Mapping[str, Any] | None, slug: str) -> Plot:
     """Accuracy per round, and the overfitting level where it is known (``run.json``'s curves)."""
     figure, axes = one_axes(270)
-    curves = [("accuracy", accuracy, "-o", THIRD)]
+    measure = accuracy.get("measure", "accuracy")
+    curves = [(measure, accuracy, "-o", THIRD)]
     if overfitting is not None:
         curves.append(("overfitting level", overfitting, "--s", SECOND))
     words, header = [], ["round"]
@@ -350,12 +351,13 @@ def training(accuracy: Mapping[str, Any], overfitting: Mapping[str, Any] | None,
             f"{shown(means[-1])} in round {curve['rounds'][-1]}"
         )
     label_rounds(axes)
-    axes.set_ylabel("Accuracy (%)" if overfitting is None else "Accuracy (%), difference (points)")
+    axis = f"{measure[:1].upper()}{measure[1:]} (%)"
+    axes.set_ylabel(axis if overfitting is None else f"{axis}, difference (points)")
     axes.set_ylim(min(0, 1.2 * lowest), 102)
     figure.legend(loc="outside upper left", ncols=1 if max(len(c["seeds"]) for _, c, _, _ in curves) > 1 else 2)
 
     title = "Training" if overfitting is None else "Training and overfitting"
-    caption = " ".join(f"{name.capitalize()}: {curve['what']}." for name, curve, _, _ in curves)
+    caption = " ".join(f"{name[:1].upper()}{name[1:]}: {curve['what']}." for name, curve, _, _ in curves)
     if any(len(curve["seeds"]) > 1 for _, curve, _, _ in curves):
         caption += " Thin lines are single seeds."
     return Plot(

@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, Finding
 from fedattack.files import write_atomically
-from fedattack.report import figures, property_figures
+from fedattack.report import attribute_figures, figures, property_figures
 from fedattack.report.drawing import Plot
 from fedattack.report.validate import read_findings, read_run, validate_findings, validate_run
 from fedattack.report.words import NOTHING, interval, interval_title, level, printable_all, shown, spread, with_interval
@@ -32,9 +32,15 @@ _SENTENCES = {
     "prolin.false-alarms": "Of the clients that do not have the property, the server wrongly named {value} from sums "
     "alone{interval}{chance}.",
 }
+_EXCESS = (
+    "Against the best guess without any update, what the server filled in from clients' updates was right more often "
+    "by {value}{interval}; below zero is less often."
+)
+_SENTENCES |= dict.fromkeys(("aia.excess", "ara.excess"), _EXCESS)
 _SENTENCE = "{label}: {value}{interval}{chance}."
 _SERIES_PLOTS: tuple[tuple[str, Callable[[Finding, str], Plot | None]], ...] = (
     ("per_round", figures.per_round),
+    ("attributes", attribute_figures.accuracies),
     ("per_client", figures.per_client),
     ("reliability", figures.reliability),
     ("methods", property_figures.f1),
@@ -223,11 +229,36 @@ def _plaintext(finding: Finding) -> Table:
     )
 
 
+def _attributes(finding: Finding) -> Table:
+    series = finding.series["attributes"]
+    rare = series["rarest"]
+    imputed = f" Imputed by: {', '.join(series['imputed_by'])}." if series["imputed_by"] else ""
+    return Table(
+        f"Every way to fill in {series['column']}, on the same records",
+        f"The values are {', '.join(series['values'])}; at random {shown(series['random'])} would be right. The "
+        f"excess, in points, is over the best baseline ({series['best_baseline']}), with its paired interval.{imputed}",
+        ["method", "accuracy", "interval", "balanced accuracy", f"recall of {rare}", "excess", "interval"],
+        [
+            [
+                row["method"] + (" (baseline)" if row["baseline"] else ""),
+                shown(row["accuracy"]),
+                interval(row["low"], row["high"]),
+                shown(row["balanced"]),
+                shown(row["rare_recall"]),
+                shown(row["excess"], ""),
+                interval(row["excess_low"], row["excess_high"], ""),
+            ]
+            for row in series["methods"]
+        ],
+    )
+
+
 _SERIES_TABLES = (
     ("combining", _combining),
     ("targets", _targets),
     ("most_exposed", _exposed),
     ("plaintext", _plaintext),
+    ("attributes", _attributes),
 )
 
 

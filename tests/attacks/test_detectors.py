@@ -10,7 +10,8 @@ from fedattack.attacks.detectors import Detector, Setting, can_be_linear, divide
 from fedattack.attacks.properties import Property, questions
 from fedattack.errors import NeedsError
 from fedattack.learning import LocalSGD
-from fedattack.learning.shadows import ShadowModel, mean_loss
+from fedattack.learning.losses import mean_loss
+from fedattack.learning.shadows import ShadowModel
 from tests.federation import ONE_STEP, SMALL, blobs, odd_record
 
 PROPERTIES = ("membership", "inversion", "ascent")

@@ -5,7 +5,16 @@ import numpy as np
 import pytest
 from torch import nn
 
-from fedattack.attacks import Knowledge, Targets, read_knowledge, read_targets, write_knowledge
+from fedattack.attacks import (
+    Knowledge,
+    ModelKnowledge,
+    PartialRecords,
+    Targets,
+    read_knowledge,
+    read_partial,
+    read_targets,
+    write_knowledge,
+)
 from fedattack.errors import DataError
 from fedattack.learning import LocalSGD
 from tests.federation import CLASSES, FEATURES, MODEL
@@ -124,3 +133,77 @@ def test_public_records_that_do_not_fit_are_refused(tmp_path, arrays, message):
     np.savez(tmp_path / "public.npz", **arrays)
     with pytest.raises(DataError, match=message):
         read_knowledge(tmp_path)
+
+
+REGRESSION = ModelKnowledge(spec="linear", input_shape=(5,), classes=1, loss="mse")
+
+
+def partial(**changes) -> PartialRecords:
+    x = np.arange(20, dtype=np.float32).reshape(4, 5)
+    x[:, [1, 3]] = 0
+    given = {
+        "x": x,
+        "y": np.array([0.5, 1.5, -1, 2], dtype=np.float32),
+        "clients": np.array(["a", "b", "b", "a"]),
+        "columns": (1, 3),
+        "domain": np.float32([[1, 0], [0, 1]]),
+        "names": ("yes", "no"),
+        "prior": np.array([0.25, 0.75]),
+    }
+    return PartialRecords(**(given | changes))
+
+
+@pytest.mark.parametrize("prior", [np.array([0.25, 0.75]), None])
+def test_partial_records_and_nodes_survive_the_disk(tmp_path, prior):
+    known = Knowledge(model=REGRESSION, partial=partial(prior=prior), nodes={"17": "a", "4": "b"})
+    write_knowledge(tmp_path, known)
+    again = read_knowledge(tmp_path)
+    for name, value in vars(known.partial).items():
+        np.testing.assert_array_equal(getattr(again.partial, name), value)
+    assert again.partial.names == ("yes", "no")
+    assert again.partial.columns == (1, 3)
+    assert again.nodes == known.nodes
+    assert again.asked() == known.partial.fingerprint != ""
+    assert Knowledge().asked() == ""
+
+
+def test_records_are_completed_without_being_changed():
+    known = partial()
+    before = known.x.copy()
+    np.testing.assert_array_equal(known.completed(1)[:, [1, 3]], [[0, 1]] * 4)
+    np.testing.assert_array_equal(known.completed(1)[:, [0, 2, 4]], before[:, [0, 2, 4]])
+    np.testing.assert_array_equal(known.x, before)
+
+
+def arrays_of(records: PartialRecords, **changes):
+    given = vars(records) | {"columns": np.array(records.columns), "names": np.array(records.names)} | changes
+    return {name: array for name, array in given.items() if array is not None}
+
+
+def test_names_and_prior_may_be_left_out_of_a_file_from_elsewhere(tmp_path):
+    np.savez(tmp_path / "p.npz", **arrays_of(partial(), names=None, prior=None, y=np.array([0.5, 1, 2, 3])))
+    read = read_partial(tmp_path / "p.npz", REGRESSION)
+    assert (read.names, read.prior, read.y.dtype) == (("1, 0", "0, 1"), None, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"domain": None}, "lacks the array domain"),
+        ({"clients": np.array(["a"])}, r"a client for each; got \(4, 5\) and \(1,\)"),
+        ({"columns": np.array([1, 9])}, r"columns are \[1, 9\]; expected inputs among 0 … 4"),
+        ({"columns": np.array([1])}, r"domain has shape \(2, 2\); expected different values of 1 inputs"),
+        ({"domain": np.ones((2, 2))}, "expected different values"),
+        ({"domain": np.ones((1, 2))}, "at least two values"),
+        ({"x": np.ones((4, 5))}, r"x is not zero in the columns \[1, 3\]"),
+        ({"names": np.array(["one"])}, "one name and one share for each of 2"),
+        ({"prior": np.array([0.5, 0.6])}, "expected shares that sum to one"),
+        ({"y": np.full(4, np.nan)}, "not finite"),
+        ({"x": np.zeros((4, 6))}, r"records have shape \(6,\), but the model takes \(5,\)"),
+    ],
+)
+def test_partial_records_that_do_not_fit_are_refused_in_one_line(tmp_path, changes, message):
+    np.savez(tmp_path / "p.npz", **arrays_of(partial(), **changes))
+    with pytest.raises(DataError, match=message) as caught:
+        read_partial(tmp_path / "p.npz", REGRESSION)
+    assert "\n" not in str(caught.value)

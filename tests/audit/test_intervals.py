@@ -3,8 +3,9 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.optimize import minimize_scalar
 
-from fedattack.audit.intervals import clopper_pearson, rate_interval, t_interval
+from fedattack.audit.intervals import clopper_pearson, paired_interval, rate_interval, t_interval
 from fedattack.errors import ConfigError, DataError
 
 
@@ -129,3 +130,50 @@ def test_the_best_of_many_null_rounds_rarely_clears_chance():
     uncorrected = np.mean([rate_interval([k], [200])[0] > 0.1 for k in best.tolist()])
     assert corrected <= 0.05
     assert uncorrected > 0.2
+
+
+def constrained_score(delta: float, b: int, c: int, n: int) -> float:
+    """Score of b and c discordant pairs of n under p12 − p21 = delta, by maximising the likelihood numerically."""
+
+    def unlikely(p21: float) -> float:
+        cells = ((b, p21 + delta), (c, p21), (n - b - c, 1 - 2 * p21 - delta))
+        return -sum(count * np.log(max(p, 1e-300)) for count, p in cells if count)
+
+    bounds = (max(0.0, -delta), (1 - delta) / 2)
+    p21 = minimize_scalar(unlikely, bounds=bounds, method="bounded", options={"xatol": 1e-12}).x
+    return (b - c - n * delta) / np.sqrt(n * (2 * p21 + delta * (1 - delta)))
+
+
+@pytest.mark.parametrize("counts", [(1, 0, 44), (10, 3, 50), (0, 0, 30), (40, 0, 300), (3, 20, 60)])
+def test_the_paired_interval_inverts_the_score_test(counts):
+    b, c, n = counts
+    low, high = paired_interval([b], [c], [n])
+    assert low <= (b - c) / n <= high
+    for end in (low, high):
+        assert abs(constrained_score(end, b, c, n)) == pytest.approx(stats.norm.isf(0.025), rel=1e-3)
+
+
+def test_the_paired_interval_covers_the_difference_and_mirrors():
+    draw = np.random.default_rng(0)
+    covered = 0
+    for b, c, _ in draw.multinomial(80, (0.2, 0.08, 0.72), size=500).tolist():
+        low, high = paired_interval([b], [c], [80])
+        assert paired_interval([c], [b], [80]) == pytest.approx((-high, -low), abs=1e-6)
+        covered += low <= 0.12 <= high
+    assert 0.92 <= covered / 500 <= 0.99
+    assert paired_interval([50], [0], [50])[1] == 1.0
+
+
+def test_seeds_that_disagree_widen_the_paired_interval():
+    pooled = paired_interval([20], [10], [200])
+    wide = paired_interval([20, 0], [0, 10], [100, 100])
+    assert wide[0] < pooled[0]
+    assert wide[1] > pooled[1]
+
+
+@pytest.mark.parametrize(
+    "counts", [([], [], []), ([1], [1, 2], [5]), ([3], [3], [5]), ([-1], [0], [5]), ([0], [0], [0])]
+)
+def test_impossible_pairs_are_refused(counts):
+    with pytest.raises(DataError, match="paired_interval"):
+        paired_interval(*counts)

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from fedattack.audit.truth import NOBODY, SEVERAL, note_node, read_truth, write_truth
+from fedattack.audit.truth import NOBODY, SEVERAL, Attributes, note_node, read_truth, write_truth
 from fedattack.errors import DataError
 
 CLIENTS = ["a", "b", "c"]
@@ -73,3 +73,44 @@ def test_a_node_is_noted_once(tmp_path):
     note_node(tmp_path, node="7", client="b")
     assert json.loads((tmp_path / "nodes" / "7.json").read_text())["client"] == "a"
     assert read_truth(tmp_path).nodes == {"7": "a"}
+
+
+TOLD = Attributes(np.array([0, 1, 1]), ("no", "yes"), ("a", "b", "a"), "sex")
+
+
+def write_attributes(folder, attributes=TOLD):
+    write_truth(
+        folder,
+        clients=["a", "b"],
+        classes=["0"],
+        counts=np.ones((2, 1), dtype=int),
+        evaluation=(np.zeros((1, 2), dtype=np.float32), np.zeros(1, dtype=np.float32)),
+        targets="f",
+        attributes=attributes,
+    )
+
+
+def test_attributes_survive_the_disk(tmp_path):
+    write_attributes(tmp_path)
+    again = read_truth(tmp_path).attributes
+    np.testing.assert_array_equal(again.values, TOLD.values)
+    assert (again.names, again.owners, again.column) == (TOLD.names, TOLD.owners, TOLD.column)
+    write_attributes(tmp_path / "other", None)
+    assert read_truth(tmp_path / "other").attributes is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"owners": ("a", "b")}, "an index and an owner for every record"),
+        ({"values": np.array([0.0, 1.0, 1.0])}, "got float64"),
+        ({"values": np.array([0, 1, 2])}, "expected indices 0 … 1"),
+        ({"values": np.array([], dtype=int), "owners": ()}, "at least one record"),
+        ({"owners": ("a", "b", "stranger")}, "stranger is no client"),
+    ],
+)
+def test_attributes_that_contradict_themselves_are_refused(tmp_path, changes, message):
+    write_attributes(tmp_path, Attributes(**(vars(TOLD) | changes)))
+    with pytest.raises(DataError, match=message) as caught:
+        read_truth(tmp_path)
+    assert "\n" not in str(caught.value)

@@ -28,7 +28,8 @@ from fedattack.attacks.detectors import Mode, Setting, fit_detectors
 from fedattack.attacks.disaggregation import Joint, least_squares, posterior, weighted_ridge
 from fedattack.attacks.properties import draw_records, membership
 from fedattack.learning import LocalSGD, train_local
-from fedattack.learning.shadows import ShadowModel, mean_loss
+from fedattack.learning.losses import mean_loss
+from fedattack.learning.shadows import ShadowModel
 from tests.attacks.test_disaggregation import adam, f1, synthetic
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "mnist10k.npz"

@@ -353,6 +353,7 @@ def test_download_without_a_network_is_one_clear_line(tmp_path, monkeypatch, nam
         raise urllib.error.URLError("no route to host")
 
     monkeypatch.setattr(urllib.request, "urlopen", offline)
+    monkeypatch.setattr("sklearn.datasets._openml.urlopen", offline)
     with pytest.raises(DataError, match=f"could not download '{name}' into .*no route to host.*network") as caught:
         download_dataset(name, root=tmp_path)
     assert "\n" not in str(caught.value)

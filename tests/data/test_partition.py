@@ -1,3 +1,4 @@
+import itertools
 import subprocess
 import sys
 
@@ -12,7 +13,8 @@ SORTED_LABELS = np.repeat(np.arange(10), 55)
 
 def divide(scheme: str, seed: int = 0, y: np.ndarray = SORTED_LABELS, **options: object) -> list[np.ndarray]:
     sizes = [100, 50, 200, 120, 80] if scheme == "size" else None
-    return partition(y, **{"scheme": scheme, "clients": 5, "seed": seed, "sizes": sizes, **options})
+    column = np.arange(len(y)) % 7 if scheme == "column" else None
+    return partition(y, **{"scheme": scheme, "clients": 5, "seed": seed, "sizes": sizes, "column": column, **options})
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -130,3 +132,39 @@ def test_importing_the_package_imports_nothing_heavy():
     code = "import sys, fedattack.data; print(*{'torch', 'sklearn', 'datasets', 'flwr_datasets'} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == ""
+
+
+def by_column(values, clients: int, seed: int = 0) -> list[np.ndarray]:
+    values = np.asarray(values)
+    labels = np.zeros(len(values), dtype=int)
+    return [values[part] for part in partition(labels, scheme="column", clients=clients, seed=seed, column=values)]
+
+
+def test_a_value_of_a_column_is_a_client_s_own():
+    airlines = np.repeat(["x", "y", "z"], [30, 50, 20])
+    assert [set(own.tolist()) for own in by_column(airlines, 3)] == [{"x"}, {"y"}, {"z"}]
+
+
+def test_a_value_is_divided_where_there_are_more_clients_than_values():
+    parts = by_column(np.repeat(["few", "many"], [20, 80]), 5)
+    assert [set(own.tolist()) for own in parts] == [{"few"}] + [{"many"}] * 4
+    assert [len(own) for own in parts] == [20] * 5
+
+
+def test_numbers_are_divided_by_their_order():
+    ages = np.random.default_rng(0).integers(18, 90, size=503)
+    parts = by_column(ages, 10)
+    assert {len(own) for own in parts} <= {50, 51}
+    for younger, older in itertools.pairwise(parts):
+        assert younger.max() <= older.min()
+
+
+@pytest.mark.parametrize("clients", [2, 100])
+def test_two_to_a_hundred_clients(clients):
+    assert len(by_column(np.arange(1000) % 250, clients)) == clients
+
+
+@pytest.mark.parametrize("options", [{"scheme": "column"}, {"scheme": "iid", "column": SORTED_LABELS}])
+def test_a_column_goes_with_its_scheme(options):
+    with pytest.raises(DataError, match="a column goes with the scheme 'column' and only with it"):
+        partition(SORTED_LABELS, clients=2, seed=0, **options)

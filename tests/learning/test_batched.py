@@ -3,10 +3,11 @@ import copy
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import r2_score
 from torch import nn
 
 from fedattack.errors import DataError, ModelError
-from fedattack.learning import accuracy_of_models, build_model, losses_of_models, per_record_loss
+from fedattack.learning import accuracy_of_models, build_model, losses_of_models, per_record_loss, r2_of_models
 
 CROSS_ENTROPY = per_record_loss("cross-entropy")
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -153,3 +154,16 @@ def test_records_and_targets_that_do_not_fit_are_refused():
         losses_of_models(model, states, x, y + 1, CROSS_ENTROPY)
     with pytest.raises(ModelError, match=r"accuracy: expected .*\(23, 5\) and \(23, 1\)"):
         accuracy_of_models(model, states, x, y[:, None])
+
+
+def test_r2_is_scikit_learns():
+    draw = np.random.default_rng(0)
+    x, y = draw.normal(size=(300, 4)).astype(np.float32), draw.normal(size=300).astype(np.float32)
+    model = build_model("linear", input_shape=(4,), classes=1, seed=0)
+    states = [build_model("linear", input_shape=(4,), classes=1, seed=seed).state_dict() for seed in (1, 2)]
+    predicted = [x @ state["fc1.weight"].numpy().T + state["fc1.bias"].numpy() for state in states]
+    expected = [r2_score(y, values[:, 0]) for values in predicted]
+    np.testing.assert_allclose(r2_of_models(model, states, x, y), expected, rtol=1e-5)
+    for constant in (y[:0], np.ones(300, dtype=np.float32)):
+        with pytest.raises(DataError, match="at least two different targets"):
+            r2_of_models(model, states, x[: len(constant)], constant)

@@ -48,6 +48,8 @@ def shapes(model: nn.Module) -> list[tuple[int, ...]]:
         ("fedmd-cnn-3", (3, 32, 32), 100, 448 + 4_640 + 13_872 + 48 * 64 * 100 + 100),
         ("fedmd-mlp-3", (60,), 10, 61 * 128 + 129 * 64 + 65 * 10),
         ("mlp", (1, 8, 8), 10, 64 * 128 + 128 + 128 * 10 + 10),
+        ("linear", (1, 8, 8), 10, 64 * 10 + 10),
+        ("linear", (10,), 1, 11),
     ],
 )
 def test_models_have_the_papers_sizes(name, input_shape, classes, parameters):

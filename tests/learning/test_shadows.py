@@ -5,7 +5,8 @@ from torch import nn
 
 from fedattack.errors import DataError
 from fedattack.learning import LocalSGD, build_model, train_local
-from fedattack.learning.shadows import GivenDropout, ShadowModel, mean_loss
+from fedattack.learning.losses import mean_loss
+from fedattack.learning.shadows import GivenDropout, ShadowModel
 
 SHAPE = (1, 28, 28)
 TRAININGS = {

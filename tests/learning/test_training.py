@@ -248,3 +248,21 @@ def test_a_gradient_needs_records():
         full_gradient(linear(), X[:0], Y[:0], seed=0)
     with pytest.raises(ConfigError, match="weight_decay must be at least 0"):
         full_gradient(linear(), X, Y, weight_decay=-1.0, seed=0)
+
+
+def test_a_full_batch_step_of_least_squares_is_the_closed_form_and_scalar_targets_are_not_broadcast():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Linear(3, 1)
+    start = values(model).numpy().astype(np.float64)
+    targets = RNG.normal(size=10)
+    design = np.c_[X, np.ones(10)].astype(np.float64)
+    error = design @ start - targets
+    done = train_local(model, X, targets, epochs=1, batch_size=0, lr=0.1, loss="mse", seed=0)
+    np.testing.assert_allclose(values(model), start - 0.1 * 2 / 10 * design.T @ error, rtol=1e-5, atol=1e-6)
+    assert done.loss == pytest.approx((error**2).mean(), rel=1e-5)
+
+
+def test_an_unknown_loss_is_refused():
+    with pytest.raises(ModelError, match="unknown loss 'hinge'"):
+        train_local(linear(), X, Y, **OPTIONS, loss="hinge")

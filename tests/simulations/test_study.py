@@ -11,7 +11,7 @@ from clients.fedavg import FedAvgClient, dump_arrays
 from fedattack.app import load_preset, load_settings, preset_names, resolve_settings
 from fedattack.attacks import read_knowledge
 from fedattack.audit.truth import NOBODY, read_truth
-from fedattack.errors import DataError
+from fedattack.errors import ConfigError, DataError
 from fedattack.learning import LocalSGD, build_model, train_local
 from simulations.prepare import prepare
 from simulations.study import Study, derive_seed
@@ -28,6 +28,21 @@ def study(**changes) -> Study:
 def test_settings_and_the_app_s_run_config_agree():
     config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     assert config == DEFAULTS
+
+
+def test_records_is_short_for_records_per_client():
+    preset = load_preset("quickstart")
+    assert resolve_settings(preset, ["records=20"]) == resolve_settings(preset, ["records-per-client=20"])
+    assert "records" not in resolve_settings(preset, ["records=20"])
+    with pytest.raises(ConfigError, match="records-per-client=many: expected a whole number"):
+        resolve_settings(preset, ["records=many"])
+
+
+def test_paths_of_data_are_made_absolute():
+    for name in ("mine.npz", "mine.toml"):
+        values = resolve_settings(load_preset("quickstart"), [f"dataset={name}"])
+        assert Path(str(values["dataset"])).is_absolute()
+    assert resolve_settings(load_preset("quickstart"), ["dataset=diabetes"])["dataset"] == "diabetes"
 
 
 @pytest.mark.parametrize("name", preset_names())

@@ -1,0 +1,128 @@
+"""What a server that isolates clients does to them, and what an honest client could notice of it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedattack.attacks import Knowledge
+from fedattack.audit.finding import NOT_APPLICABLE, PROPORTION, Finding
+from fedattack.audit.intervals import rate_interval
+from fedattack.audit.quality import measure_of, quality_of_models
+from fedattack.audit.truth import Truth
+from fedattack.learning import pick_device
+from fedattack.record import Record
+from fedattack.record.format import Arrays
+from fedattack.record.means import identical
+
+_LEVEL = 0.95
+
+ISOLATING = "active: it isolates clients, which it sends their own model back instead of the average"
+
+
+def judge_isolation(
+    records: Sequence[Record],
+    knowledge: Sequence[Knowledge],
+    truths: Sequence[Truth | None],
+    *,
+    setting: dict[str, Any],
+    provenance: dict[str, Any],
+    device: str = "auto",
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Finding]:
+    """Describe records of an isolating server: neither finding is a leak by itself.
+
+    Parameters
+    ----------
+    records, knowledge, truths
+        One for each seed.
+    setting, provenance
+        Put into every finding.
+    device
+        Where models are evaluated.
+    progress
+        Called with seeds done and in all.
+
+    Returns
+    -------
+    list of Finding
+        ``isolation.noticed``: in what share of the rounds in which a victim could compare them the model that it got
+        was the one that it had sent, to the bit. ``isolation.accuracy``: how good the victims' own models are after
+        their last round, beside the common model.
+    """
+    echoes: list[int] = []
+    chances: list[int] = []
+    own: list[float] = []
+    common: list[float] = []
+    for index, (record, known, truth) in enumerate(zip(records, knowledge, truths, strict=True)):
+        repeated, compared, last = _echoes(record)
+        echoes.append(repeated)
+        chances.append(compared)
+        if truth is not None and known.model is not None and last:
+            model, (x, y), place = known.model.build(), truth.evaluation, pick_device(device)
+            own += quality_of_models(model, list(last.values()), x, y, device=place).tolist()
+            # The common model is anybody's but the victims'; without others there is none.
+            if len(last) < len(record.nodes) and (after := record.final) is not None:
+                common += quality_of_models(model, [after], x, y, device=place).tolist()
+        progress(index + 1, len(records))
+    shared: dict[str, Any] = {
+        "attack": "isolation",
+        "view": records[0].view,
+        "seeds": [record.seed if record.seed is not None else index for index, record in enumerate(records)],
+        "verdict": NOT_APPLICABLE,
+        "setting": setting,
+        "provenance": provenance,
+    }
+    found = []
+    if all(chances):
+        low, high = rate_interval(echoes, chances, _LEVEL)
+        found.append(
+            Finding(
+                metric="noticed",
+                label="Rounds in which a victim got back the very model that it had sent",
+                value=sum(echoes) / sum(chances),
+                low=low,
+                high=high,
+                n=sum(chances),
+                reason="an honest client that keeps its last model can compare it with what comes, to the bit: an "
+                "average of several clients equals none of them, so that one such round gives the server away",
+                **shared,
+            )
+        )
+    if own:
+        measure = measure_of(next(truth for truth in truths if truth is not None).evaluation[1])
+        found.append(
+            Finding(
+                metric="accuracy",
+                label=f"{measure[:1].upper()}{measure[1:]} of the victims' own models on the test split",
+                value=float(np.mean(own)),
+                low=None,
+                high=None,
+                units=PROPORTION if measure == "accuracy" else measure,
+                n=len(own),
+                baselines={"the others' common model": float(np.mean(common))} if common else {},
+                reason="what isolation costs those who are isolated: they learn from nobody else",
+                **shared,
+            )
+        )
+    return found
+
+
+def _echoes(record: Record) -> tuple[int, int, dict[str, Arrays]]:
+    """Count how often a node that ever was sent its own model was sent it, of how many rounds; and its last models."""
+    sent: dict[str, Arrays] = {}
+    repeated: dict[str, int] = {}
+    compared: dict[str, int] = {}
+    for item in record:
+        for seen in item.observations:
+            if seen.node in sent and seen.received is not None:
+                compared[seen.node] = compared.get(seen.node, 0) + 1
+                repeated[seen.node] = repeated.get(seen.node, 0) + identical(sent[seen.node], seen.received)
+            if seen.status == "ok" and seen.arrays is not None:
+                sent[seen.node] = seen.arrays
+    victims = [node for node, count in repeated.items() if count]
+    return (
+        sum(repeated[node] for node in victims),
+        sum(compared[node] for node in victims),
+        {node: dict(sent[node]) for node in victims},
+    )

@@ -1,0 +1,70 @@
+import numpy as np
+import pytest
+
+from fedattack.attacks import PartialRecords, Targets
+from fedattack.audit.imputation import impute
+
+
+def problem(kind, n=400, seed=0):
+    """Records of which the second column is asked; it follows from another column, from the label, or from nothing."""
+    draw = np.random.default_rng(seed)
+    x = draw.normal(size=(n, 4)).astype(np.float32)
+    y = draw.integers(0, 3, size=n)
+    s = {"column": x[:, 0] > 0, "label": y == 2, "nothing": draw.random(n) < 0.3}[kind].astype(int)
+    x[:, 1] = s
+    asked, public = np.arange(n) < n // 2, np.arange(n) >= n // 2
+    blank = x[asked].copy()
+    blank[:, 1] = 0
+    partial = PartialRecords(blank, y[asked], np.full(asked.sum(), "0"), (1,), np.float32([[0], [1]]), ("no", "yes"))
+    return partial, Targets(x[public], y[public]), s[asked]
+
+
+@pytest.mark.parametrize(("kind", "least"), [("column", 0.95), ("label", 1.0)])
+def test_what_follows_from_columns_or_label_is_imputed(kind, least):
+    partial, auxiliary, truth = problem(kind)
+    decisions, name = impute(partial, auxiliary, seed=0)
+    assert (decisions == truth).mean() >= least
+    assert name != "majority"
+
+
+def test_what_follows_from_nothing_is_no_better_than_the_majority():
+    partial, auxiliary, truth = problem("nothing")
+    decisions, _ = impute(partial, auxiliary, seed=0)
+    assert (decisions == truth).mean() <= (truth == 0).mean() + 0.02
+
+
+def test_the_blanked_inputs_are_not_looked_at_and_the_seed_decides():
+    partial, auxiliary, _ = problem("column")
+    first, name = impute(partial, auxiliary, seed=3)
+    again, same = impute(partial, auxiliary, seed=3)
+    assert name == same
+    np.testing.assert_array_equal(first, again)
+    filled = PartialRecords(**(vars(partial) | {"x": partial.completed(1)}))
+    np.testing.assert_array_equal(impute(filled, auxiliary, seed=3)[0], first)
+
+
+def test_one_hot_attributes_and_a_regression_s_label_are_used():
+    draw = np.random.default_rng(0)
+    y = draw.normal(size=300).astype(np.float32)
+    s = np.digitize(y, [-0.5, 0.5])
+    x = np.c_[draw.normal(size=300), np.eye(3)[s]].astype(np.float32)
+    blank = x[:100].copy()
+    blank[:, 1:] = 0
+    partial = PartialRecords(blank, y[:100], np.full(100, "0"), (1, 2, 3), np.eye(3, dtype=np.float32), ("a", "b", "c"))
+    assert (impute(partial, Targets(x[100:], y[100:]), seed=0)[0] == s[:100]).mean() > 0.95
+
+
+def test_a_public_attribute_that_never_varies_is_that_value():
+    partial, auxiliary, _ = problem("column")
+    auxiliary.x[:, 1] = 1
+    decisions, name = impute(partial, auxiliary, seed=0)
+    assert set(decisions.tolist()) == {1}
+    assert name == "the only public value"
+
+
+def test_few_public_records_give_the_majority():
+    partial, auxiliary, _ = problem("nothing")
+    few = Targets(auxiliary.x[:9], auxiliary.y[:9])
+    decisions, name = impute(partial, few, seed=0)
+    assert name == "majority"
+    assert len(set(decisions.tolist())) == 1

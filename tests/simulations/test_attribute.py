@@ -1,0 +1,320 @@
+"""What a study of a sensitive column gives to clients and attacker, and what a run of it records."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+
+import clients.app
+import simulations.server
+from clients.fedavg import FedAvgClient, dump_arrays
+from fedattack.app import app_folder, load_settings
+from fedattack.attacks import ATTACKS, Scores, read_knowledge
+from fedattack.audit.isolation import judge_isolation
+from fedattack.audit.run import audit_folder
+from fedattack.audit.truth import read_truth
+from fedattack.errors import ConfigError, DataError
+from fedattack.folder import find_parts
+from fedattack.launch import Simulator
+from fedattack.learning import LocalSGD
+from fedattack.record import Record, check_record
+from fedattack.report import read_run, write_report
+from simulations.prepare import prepare
+from simulations.study import Study
+from tests.local_grid import LocalGrid
+
+DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
+SMALL = {
+    **DEFAULTS,
+    "dataset": "diabetes",
+    "sensitive": "sex",
+    "clients": 5,
+    "records-per-client": 30,
+    "batch-size": 0,
+    "lr": 0.05,
+    "rounds": 4,
+    "device": "cpu",
+}
+TRAINING = LocalSGD(epochs=1, batch_size=0, lr=0.05)
+
+
+def study(**changes) -> Study:
+    return Study.of(SMALL | {key.replace("_", "-"): value for key, value in changes.items()})
+
+
+def run(folder, **changes) -> Record:
+    """Prepare and run the app itself, server and clients, in this process."""
+    config = SMALL | {key.replace("_", "-"): value for key, value in changes.items()}
+    config |= {name: str(folder / name) for name in ("record", "truth", "knowledge")}
+    prepare(Study.of(config), training=TRAINING, knowledge=folder / "knowledge", truth=folder / "truth")
+    grid = LocalGrid(clients.app.app, config["clients"])
+    for context in grid._contexts.values():
+        context.run_config.update(config)
+    server = Context(run_id=7, node_id=1, node_config={}, state=RecordDict(), run_config=config)
+    simulations.server.app(grid, server)
+    return Record(folder / "record")
+
+
+@pytest.mark.parametrize("victims", [0, 2])
+def test_the_attacker_gets_all_but_the_column_and_the_truth_is_the_column(tmp_path, victims):
+    plan = study(victims=victims, seed=3)
+    prepare(plan, training=TRAINING, knowledge=tmp_path / "k", truth=tmp_path / "t")
+    known, truth, data = read_knowledge(tmp_path / "k"), read_truth(tmp_path / "t"), plan.data
+    rows = np.concatenate(plan.parts[: victims or 5])
+    partial = known.partial
+    assert not partial.x[:, 1].any()
+    public = np.delete(np.arange(10), 1)
+    np.testing.assert_array_equal(partial.x[:, public], data.x_train[rows][:, public])
+    np.testing.assert_array_equal(partial.y, data.y_train[rows])
+    np.testing.assert_array_equal(truth.attributes.values, data.x_train[rows, 1])
+    assert partial.clients.tolist() == list(truth.attributes.owners) == sorted(map(str, [*range(victims or 5)] * 30))
+    assert (partial.columns, partial.names, partial.domain.tolist()) == ((1,), ("1", "2"), [[0.0], [1.0]])
+    assert partial.prior.sum() == pytest.approx(1)
+    assert partial.prior[1] == pytest.approx(data.x_train[:, 1].mean())
+    assert truth.targets == partial.fingerprint == known.asked()
+    assert truth.attributes.column == "sex"
+    assert known.training == TRAINING
+    assert (known.model.spec, known.model.loss, known.model.classes) == ("linear", "mse", 1)
+    held = {record.tobytes() for record in data.x_train[np.concatenate(plan.parts)]}
+    assert not held & {record.tobytes() for record in known.auxiliary.x}
+    assert not {record.tobytes() for record in data.x_test} & {record.tobytes() for record in known.auxiliary.x}
+    assert len(known.auxiliary) > 100
+    assert truth.counts.sum() == 150
+
+
+def test_the_truth_is_in_no_file_of_the_knowledge(tmp_path):
+    plan = study()
+    prepare(plan, training=TRAINING, knowledge=tmp_path / "k", truth=tmp_path / "t")
+    assert sorted(path.name for path in (tmp_path / "k").iterdir()) == [
+        "auxiliary.npz",
+        "knowledge.json",
+        "partial.npz",
+    ]
+    with np.load(tmp_path / "k" / "partial.npz") as file:
+        assert sorted(file.files) == ["clients", "columns", "domain", "names", "prior", "x", "y"]
+
+
+def test_one_hot_columns_are_blanked_together(tmp_path):
+    csv = "age,work,y\n" + "".join(f"{20 + i % 37},{'abc'[i * 7 % 3]},{(i * 5) % 11}\n" for i in range(200))
+    (tmp_path / "t.csv").write_text(csv)
+    toml = "file = 't.csv'\ntarget = 'y'\ntask = 'regression'\nsensitive = 'work'\n"
+    (tmp_path / "t.toml").write_text(toml)
+    plan = study(dataset=str(tmp_path / "t.toml"), sensitive="declared", records_per_client=10)
+    prepare(plan, training=TRAINING, knowledge=tmp_path / "k", truth=tmp_path / "t")
+    partial, truth = read_knowledge(tmp_path / "k").partial, read_truth(tmp_path / "t")
+    assert partial.columns == (1, 2, 3)
+    assert not partial.x[:, 1:].any()
+    np.testing.assert_array_equal(partial.domain, np.eye(3))
+    completed = np.stack([partial.completed(value) for value in range(3)])
+    own = completed[truth.attributes.values, np.arange(len(partial))]
+    np.testing.assert_array_equal(own, plan.data.x_train[np.concatenate(plan.parts)])
+
+
+def test_clients_train_on_squared_errors_of_their_own_records():
+    plan = study()
+    start = dump_arrays(plan.build_model())
+    sent, count, _ = FedAvgClient(plan, 2, SMALL).fit([array.copy() for array in start], {"server-round": 1})
+    x, y = plan.data.x_train[plan.parts[2]].astype(np.float64), plan.data.y_train[plan.parts[2]].astype(np.float64)
+    error = x @ start[0][0] + start[1][0] - y
+    np.testing.assert_allclose(sent[0][0], start[0][0] - 0.05 * 2 / 30 * x.T @ error, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(sent[1][0], start[1][0] - 0.05 * 2 * error.mean(), rtol=1e-5, atol=1e-6)
+    assert count == 30
+
+
+def test_a_null_run_shuffles_the_column_for_the_training_alone(tmp_path):
+    plan, null = study(), study(permute_sensitive=True)
+    shuffled, real = [], []
+    for client in range(5):
+        (x, y), (other, labels) = plan.records_of(client), null.records_of(client)
+        np.testing.assert_array_equal(np.delete(x, 1, axis=1), np.delete(other, 1, axis=1))
+        np.testing.assert_array_equal(y, labels)
+        shuffled.append(other[:, 1])
+        real.append(x[:, 1])
+    assert sorted(np.concatenate(shuffled)) == sorted(np.concatenate(real))
+    assert 0.35 < (np.concatenate(shuffled) == np.concatenate(real)).mean() < 0.65
+    for name, one in (("real", plan), ("null", null)):
+        prepare(one, training=TRAINING, knowledge=tmp_path / name / "k", truth=tmp_path / name / "t")
+    left, right = (read_truth(tmp_path / name / "t").attributes for name in ("real", "null"))
+    np.testing.assert_array_equal(left.values, right.values)
+    assert plan.data.x_train[:, 1].tolist() == null.data.x_train[:, 1].tolist(), "the data stay as they are"
+
+
+def test_clients_are_divided_by_a_column():
+    by_sex = study(partition="column:sex", clients=4, records_per_client=0, auxiliary=60)
+    assert len(by_sex.auxiliary_rows) == 60
+    assert [set(by_sex.data.x_train[part, 1].tolist()) for part in by_sex.parts] == [{0.0}] * 2 + [{1.0}] * 2
+    by_age = study(partition="column:age", records_per_client=0, auxiliary=60)
+    ages = [by_age.data.x_train[part, 0] for part in by_age.parts]
+    assert all(younger.max() <= older.min() for younger, older in itertools.pairwise(ages))
+    users = study(
+        dataset="synthetic-regression", sensitive="s", partition="column:user", clients=10, records_per_client=0,
+        auxiliary=500,
+    )  # fmt: skip
+    assert all(len(np.unique(users.data.groups["user"][part])) <= 12 for part in users.parts)
+
+
+def test_dirichlet_divides_a_regression_by_fifths_of_its_targets():
+    plan = study(partition="dirichlet", alpha=0.1, records_per_client=0, auxiliary=60)
+    spread = [plan.data.y_train[part].std() for part in plan.parts]
+    assert min(spread) < 0.7 * plan.data.y_train.std()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sensitive": "wealth"}, "diabetes: no column 'wealth'; expected one of age, sex"),
+        ({"sensitive": "bmi"}, "'bmi' has more than 100 values, too many to enumerate"),
+        ({"dataset": "digits"}, r"digits: its records have shape \(1, 8, 8\) and so no columns"),
+        ({"dataset": "digits", "sensitive": "declared"}, "digits declares no sensitive column"),
+        ({"records_per_client": 0}, "sensitive = 'sex' leaves no records to the attacker"),
+        ({"property": "ascent"}, "sensitive and property"),
+        ({"sensitive": "", "permute_sensitive": True}, "permute-sensitive without sensitive"),
+        ({"sensitive": "", "victims": 2}, "victims = 2 without sensitive or isolate"),
+        ({"victims": 6}, "victims = 6: expected at most the 5 clients"),
+        ({"sensitive": "", "property": "ascent", "isolate": True}, "isolate and property"),
+        ({"partition": "column:wealth", "records_per_client": 0, "auxiliary": 9}, "no column 'wealth'"),
+    ],
+)
+def test_a_study_that_cannot_be_is_refused_in_one_line(tmp_path, changes, message):
+    with pytest.raises((ConfigError, DataError), match=message) as caught:
+        prepare(study(**changes), training=TRAINING, knowledge=tmp_path / "k", truth=tmp_path / "t")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "k").exists()
+
+
+def models(record, item):
+    """What each node got and sent in a round, by name of the client."""
+    notes = [json.loads(path.read_text()) for path in (record.path.parent / "truth" / "nodes").iterdir()]
+    names = {note["node"]: int(note["client"]) for note in notes}
+    return {
+        names[seen.node]: (dict(seen.received), dict(seen.arrays)) for seen in item.observations if seen.status == "ok"
+    }
+
+
+def test_an_isolating_server_sends_victims_their_own_model_and_others_their_average(tmp_path):
+    record = run(tmp_path, isolate=True, victims=2)
+    assert record.server == "isolating"
+    assert check_record(record.path).whole
+    before = models(record, record.rounds[0])
+    assert len({received["fc1.weight"].tobytes() for received, _ in before.values()}) == 1
+    for item in record.rounds[1:]:
+        now = models(record, item)
+        for client, (received, _) in now.items():
+            if client < 2:
+                np.testing.assert_array_equal(received["fc1.weight"], before[client][1]["fc1.weight"])
+            else:
+                mean = np.mean([before[other][1]["fc1.weight"] for other in (2, 3, 4)], axis=0)
+                np.testing.assert_allclose(received["fc1.weight"], mean, rtol=1e-5, atol=1e-6)
+        before = now
+
+
+def test_an_isolated_client_s_record_is_gradient_descent_on_its_records_alone(tmp_path):
+    record = run(tmp_path, isolate=True, victims=1)
+    x, y = Study.of(SMALL).records_of(0)
+    design, target = np.c_[x, np.ones(len(x))].astype(np.float64), y.astype(np.float64)
+    start = models(record, record.rounds[0])[0][0]
+    theta = np.r_[start["fc1.weight"][0], start["fc1.bias"]].astype(np.float64)
+    for item in record:
+        theta = theta - 0.05 * 2 / 30 * design.T @ (design @ theta - target)
+        sent = models(record, item)[0][1]
+        np.testing.assert_allclose(np.r_[sent["fc1.weight"][0], sent["fc1.bias"]], theta, rtol=1e-4, atol=1e-5)
+
+
+def test_all_clients_can_be_isolated_and_a_passive_server_isolates_nobody(tmp_path):
+    record = run(tmp_path / "all", isolate=True)
+    before = models(record, record.rounds[0])
+    for client, (received, _) in models(record, record.rounds[1]).items():
+        np.testing.assert_array_equal(received["fc1.weight"], before[client][1]["fc1.weight"])
+    passive = run(tmp_path / "passive", rounds=2)
+    assert passive.server == "passive"
+    assert len({r["fc1.weight"].tobytes() for r, _ in models(passive, passive.rounds[1]).values()}) == 1
+
+
+def findings_of(folder, record):
+    known, truth = read_knowledge(folder / "knowledge"), read_truth(folder / "truth")
+    return {
+        item.metric: item
+        for item in judge_isolation([record], [known], [truth], setting={}, provenance={}, device="cpu")
+    }
+
+
+def test_what_isolation_costs_and_who_could_notice_is_stated(tmp_path):
+    record = run(tmp_path / "one", isolate=True, victims=2)
+    found = findings_of(tmp_path / "one", record)
+    assert (found["noticed"].value, found["noticed"].n) == (1.0, 2 * 3)
+    truth = read_truth(tmp_path / "one" / "truth")
+    x, y = truth.evaluation
+    last = models(record, record.rounds[-1])
+    r2 = [
+        1 - np.mean((x @ sent["fc1.weight"][0] + sent["fc1.bias"] - y) ** 2) / y.var()
+        for _, sent in (last[client] for client in (0, 1))
+    ]
+    assert found["accuracy"].value == pytest.approx(np.mean(r2), rel=1e-5)
+    assert found["accuracy"].units == "R²"
+    assert list(found["accuracy"].baselines) == ["the others' common model"]
+    passive = run(tmp_path / "passive")
+    assert findings_of(tmp_path / "passive", passive) == {}, "nobody ever gets the model that it sent"
+
+
+class Perfect:
+    """An attack that knows the truth, or nothing."""
+
+    name = "ara"
+    title = paper = "An attack for tests"
+    knows = ("everything",)
+
+
+@pytest.mark.parametrize("isolate", [True, False])
+def test_a_run_is_audited_and_rendered(tmp_path, monkeypatch, isolate):
+    monkeypatch.setitem(ATTACKS, "ara", Perfect())
+    run(tmp_path, isolate=isolate, victims=2)
+    known, truth = read_knowledge(tmp_path / "knowledge"), read_truth(tmp_path / "truth")
+    assert set(known.nodes.values()) == {str(client) for client in range(5)}
+    assert known.nodes == truth.nodes
+    decisions = np.stack([truth.attributes.values, np.zeros(60, dtype=int)])
+    facts = {"methods": ["cos", "nothing"], "targets": known.partial.fingerprint}
+    (part,) = find_parts(tmp_path)
+    Scores("ara", {"decisions": decisions}, facts).save(part.scores("ara"))
+    findings = {finding.name: finding for finding in audit_folder(tmp_path, device="cpu")}
+    assert findings["ara.excess"].verdict == "leak"
+    assert findings["ara.accuracy"].value == 1.0
+    assert set(findings["ara.accuracy"].baselines) == {"majority", "imputation without the model"}
+    assert findings["ara.accuracy-nothing"].verdict == "no evidence"
+    facts = read_run(tmp_path)
+    assert facts["accuracy"]["measure"] == "R²"
+    assert facts["threat_model"]["server"].startswith("active" if isolate else "passive")
+    assert facts["title"].endswith("(active server)") == isolate
+    assert ("isolation.noticed" in findings) == isolate
+    page = write_report(tmp_path).read_text()
+    assert "How often sex was filled in right" in page
+    assert "R² (%)" in page
+    assert ("active: it isolates" in page) == isolate
+    Scores("ara", {"decisions": decisions}, facts={"methods": ["cos", "nothing"], "targets": "others"}).save(
+        part.scores("ara")
+    )
+    with pytest.raises(DataError, match="about other target records than the truth"):
+        audit_folder(tmp_path, device="cpu")
+
+
+@pytest.mark.flower
+def test_an_isolating_server_runs_on_flower_and_ray(tmp_path):
+    """The app as `flwr run` bundles it gives the same models as in this process."""
+    here = run(tmp_path / "here", isolate=True, victims=1, rounds=3)
+    config = SMALL | {"isolate": True, "victims": 1, "rounds": 3}
+    config |= {name: str(tmp_path / "there" / name) for name in ("record", "truth", "knowledge")}
+    prepare(Study.of(config), training=TRAINING, knowledge=tmp_path / "there/knowledge", truth=tmp_path / "there/truth")
+    with Simulator(app_folder(), supernodes=5, log=tmp_path / "flower.log") as simulator:
+        assert simulator.run(config, timeout=300).client_error is None
+    there = Record(tmp_path / "there" / "record")
+    assert there.server == "isolating"
+    assert check_record(there.path).whole
+    assert read_knowledge(tmp_path / "there/knowledge").nodes == read_truth(tmp_path / "there/truth").nodes
+    for left, right in zip(here, there, strict=True):
+        one, other = models(here, left), models(there, right)
+        assert one.keys() == other.keys() == set(range(5))
+        for client, pair in one.items():
+            for mine, theirs in zip(pair, other[client], strict=True):
+                for name in mine:
+                    np.testing.assert_allclose(mine[name], theirs[name], rtol=1e-5, atol=1e-6)
