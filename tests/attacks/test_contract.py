@@ -10,11 +10,13 @@ import pytest
 from fedattack.attacks import ATTACKS, Knowledge, Scores, read_knowledge
 from fedattack.errors import DataError, NeedsError
 from fedattack.record import Exchange, Record, RecordWriter, Reply, project_record
+from tests.attributes import write_attribute_run
 from tests.federation import write_property_run, write_run
 
 # A folder in which each attack has all that it needs; a new attack adds its own.
 RUNS = {
     "sia": write_run,
+    "aia": write_attribute_run,
     "prolin": partial(write_property_run, asked="membership", rounds=6, sampled=3, clients=5, positives=(1,)),
 }
 
