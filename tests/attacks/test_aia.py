@@ -100,7 +100,9 @@ def test_proposition_3_bounds_a_thousand_random_problems():
         x[:, -1] = draw.random(records) < draw.uniform(0.05, 0.95)
         if x[:, -1].std() == 0:
             continue
-        y = x @ (draw.normal(size=features) * draw.uniform(0.1, 3)) + draw.exponential(0.5) * draw.standard_t(3, records)
+        y = x @ (draw.normal(size=features) * draw.uniform(0.1, 3)) + draw.exponential(0.5) * draw.standard_t(
+            3, records
+        )
         optimum = np.linalg.lstsq(x, y, rcond=None)[0]
         estimates = (y - x[:, :-1] @ optimum[:-1]) / optimum[-1]
         share = x[:, -1].mean()
@@ -323,9 +325,7 @@ def test_replies_that_cannot_be_used_are_named(tmp_path):
     writer = RecordWriter(tmp_path / "record")
     writer.write(Exchange(1, good, [Reply("client 0", "ok", good, 40), Reply("client 1", "ok", broken, 40)]))
     writer.close(final=good)
-    known = Knowledge(
-        model=linear(5), training=LocalSGD(1, 0, 0.1), partial=partial_of(data, ((0.0,), (1.0,)))
-    )
+    known = Knowledge(model=linear(5), training=LocalSGD(1, 0, 0.1), partial=partial_of(data, ((0.0,), (1.0,))))
     scores = AIA.run(Record(tmp_path / "record"), known, device="cpu")
     assert scores.notes[0] == "round 1, client client 1 left out: its model is not finite"
     assert (scores.arrays["decisions"][LAST:, 40:] == -1).all()

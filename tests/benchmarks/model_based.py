@@ -67,7 +67,9 @@ def main() -> None:
         together = seconds(lambda: ATTACKS["aia"].run(record, known, device="cpu"))
         start = time.process_time()
         for client in np.unique(known.partial.clients):
-            ATTACKS["aia"].run(record, Knowledge(**{**vars(known), "partial": only(known.partial, client)}), device="cpu")
+            ATTACKS["aia"].run(
+                record, Knowledge(**{**vars(known), "partial": only(known.partial, client)}), device="cpu"
+            )
         each = time.process_time() - start
         print(
             f"the whole attack on a record of 150 rounds: {CLIENTS} clients at once {together:.1f} s, one after another "
