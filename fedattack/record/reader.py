@@ -122,6 +122,11 @@ class Observation:
         """The model that was sent to this node: the round's common one unless the server singled it out."""
         return self._received if self._received is not None else self._round.common
 
+    @property
+    def singled_out(self) -> bool:
+        """Whether the server sent this node another model than the common one."""
+        return self._received is not None
+
     def update(self) -> dict[str, NDArray[np.float32]]:
         """Δ = sent − received in float32, by name, without buffers and integer arrays.
 

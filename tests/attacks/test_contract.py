@@ -11,6 +11,7 @@ from fedattack.attacks import ATTACKS, Knowledge, Scores, read_knowledge
 from fedattack.errors import DataError, NeedsError
 from fedattack.record import Exchange, Record, RecordWriter, Reply, project_record
 from fedattack.record.format import PROTOCOLS
+from tests.attributes import write_attribute_run
 from tests.federation import write_predictions_run, write_property_run, write_run
 
 # A folder in which each attack has all that it needs, for each protocol that it takes; a new attack adds its own.
@@ -21,6 +22,7 @@ RUNS = {
     ("prolin", "fedavg"): partial(
         write_property_run, asked="membership", rounds=6, sampled=3, clients=5, positives=(1,)
     ),
+    ("aia", "fedavg"): write_attribute_run,
 }
 
 
