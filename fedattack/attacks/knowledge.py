@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,12 @@ from torch import nn
 from fedattack.errors import DataError
 from fedattack.files import read_json, read_npz, write_json
 from fedattack.learning import LOSSES, LocalSGD, build_model
+from fedattack.nodes import note_node, read_nodes
 
 KNOWLEDGE = "knowledge.json"
 TARGETS = "targets.npz"
 AUXILIARY = "auxiliary.npz"
+PARTIAL = "partial.npz"
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,13 @@ class ModelKnowledge:
 
 @dataclass(frozen=True)
 class Targets:
-    """Labelled records ``x`` (n, *shape), ``y`` (n,); target records in an order that says nothing of their owners."""
+    """Labelled records ``x`` (n, *shape), ``y`` (n,); target records in an order that says nothing of their owners.
+
+    Labels are int64; for a regression the targets are float32.
+    """
 
     x: NDArray[np.float32]
-    y: NDArray[np.int64]
+    y: NDArray[Any]
 
     def __len__(self) -> int:
         return len(self.y)
@@ -57,10 +62,59 @@ class Targets:
     @property
     def fingerprint(self) -> str:
         """SHA-256 of the records and labels, by which the truth and an attack's scores say what they speak of."""
-        digest = hashlib.sha256(f"{self.x.shape}{self.y.dtype}".encode())
-        digest.update(np.ascontiguousarray(self.x).tobytes())
-        digest.update(np.ascontiguousarray(self.y).tobytes())
-        return digest.hexdigest()
+        return _fingerprint(self.x, self.y)
+
+
+@dataclass(frozen=True)
+class PartialRecords:
+    """Clients' records without one attribute.
+
+    Attributes
+    ----------
+    x
+        (n, d) float32: model inputs, zero in those that encode the attribute.
+    y
+        (n,): labels, int64, or float32 targets of a regression.
+    clients
+        (n,) str: whose record each is.
+    columns
+        Which inputs encode the attribute: one for a number, several for one-hot.
+    domain
+        (v, len(columns)) float32: how each possible value is encoded.
+    names
+        The values for people, in the order of ``domain``.
+    prior
+        (v,): shares of the values in the population; ``None`` if the attacker does not know them.
+    """
+
+    x: NDArray[np.float32]
+    y: NDArray[Any]
+    clients: NDArray[np.str_]
+    columns: tuple[int, ...]
+    domain: NDArray[np.float32]
+    names: tuple[str, ...]
+    prior: NDArray[np.float64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the records, labels and domain, by which the truth and scores say what they speak of."""
+        return _fingerprint(self.x, self.y, self.domain)
+
+    def completed(self, value: int) -> NDArray[np.float32]:
+        """Return the records (n, d) with the attribute at ``domain[value]`` throughout."""
+        x = self.x.copy()
+        x[:, list(self.columns)] = self.domain[value]
+        return x
+
+
+def _fingerprint(x: NDArray[Any], y: NDArray[Any], *others: NDArray[Any]) -> str:
+    digest = hashlib.sha256(f"{x.shape}{y.dtype}".encode())
+    for array in (x, y, *others):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -83,6 +137,11 @@ class Knowledge:
         ``module:function``.
     positive_share
         The share of clients that the attacker expects to have the property.
+    partial
+        Records of clients without one attribute, which the attacker wants to know.
+    nodes
+        Which client hides behind each node id, as far as the server knows its customers; a node that is not named
+        here is a client of that name.
     """
 
     model: ModelKnowledge | None = None
@@ -92,6 +151,13 @@ class Knowledge:
     training: LocalSGD | None = None
     property: str | None = None
     positive_share: float = 0.1
+    partial: PartialRecords | None = None
+    nodes: Mapping[str, str] = field(default_factory=dict)
+
+    def asked(self) -> str:
+        """Return the fingerprint of the records that are asked about; empty where none are."""
+        about = self.targets if self.targets is not None else self.partial
+        return about.fingerprint if about is not None else ""
 
     def has(self, need: str) -> bool:
         """Whether a piece of knowledge is there."""
@@ -102,12 +168,16 @@ PRIORS = ("uniform", "examples")
 
 
 def write_knowledge(folder: Path, knowledge: Knowledge) -> None:
-    """Write ``knowledge`` to ``folder``: a JSON file, and the targets as an ``.npz`` beside it."""
+    """Write ``knowledge`` to ``folder``: a JSON file, records as ``.npz`` beside it, and a file for each node."""
     folder.mkdir(parents=True, exist_ok=True)
     if knowledge.targets is not None:
         np.savez(folder / TARGETS, x=knowledge.targets.x, y=knowledge.targets.y)
     if knowledge.auxiliary is not None:
         np.savez(folder / AUXILIARY, x=knowledge.auxiliary.x, y=knowledge.auxiliary.y)
+    if knowledge.partial is not None:
+        _write_partial(folder / PARTIAL, knowledge.partial)
+    for node, client in knowledge.nodes.items():
+        note_node(folder, node=node, client=client)
     model = None if knowledge.model is None else vars(knowledge.model) | {"input_shape": [*knowledge.model.input_shape]}
     value: dict[str, Any] = {"model": model, "prior": knowledge.prior}
     if knowledge.training is not None:
@@ -145,7 +215,9 @@ def read_knowledge(folder: Path) -> Knowledge:
         raise DataError(f"{folder / KNOWLEDGE}: positive_share is {share}; expected a number between 0 and 1")
     targets = read_targets(folder / TARGETS, model) if (folder / TARGETS).exists() else None
     auxiliary = read_targets(folder / AUXILIARY, model) if (folder / AUXILIARY).exists() else None
-    return Knowledge(model, targets, prior, auxiliary, training, wanted, share)
+    partial = read_partial(folder / PARTIAL, model) if (folder / PARTIAL).exists() else None
+    nodes = read_nodes(folder, DataError, hint)
+    return Knowledge(model, targets, prior, auxiliary, training, wanted, share, partial, nodes)
 
 
 def _read_model(value: Mapping[str, Any]) -> ModelKnowledge:
@@ -183,5 +255,65 @@ def read_targets(path: Path, model: ModelKnowledge | None = None) -> Targets:
             raise DataError(
                 f"{path}: expected integer labels in 0 … {model.classes - 1}, got {y.dtype} in {y.min()} … {y.max()}"
             )
-    labels = y.astype(np.int64) if np.issubdtype(y.dtype, np.integer) else y
-    return Targets(x=np.ascontiguousarray(x, dtype=np.float32), y=labels)
+    return Targets(x=np.ascontiguousarray(x, dtype=np.float32), y=_labels(y))
+
+
+def _labels(y: NDArray[Any]) -> NDArray[Any]:
+    return y.astype(np.int64) if np.issubdtype(y.dtype, np.integer) else y
+
+
+def _write_partial(path: Path, partial: PartialRecords) -> None:
+    prior = {} if partial.prior is None else {"prior": partial.prior}
+    arrays = vars(partial) | {"columns": np.array(partial.columns), "names": np.array(partial.names, dtype=np.str_)}
+    np.savez(path, **{name: array for name, array in arrays.items() if name != "prior"} | prior)
+
+
+def read_partial(path: Path, model: ModelKnowledge | None = None) -> PartialRecords:
+    """Read clients' records without one attribute from an ``.npz``.
+
+    Its arrays are those of :class:`PartialRecords`; ``names`` and ``prior`` may be left out.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read without pickle, or arrays are missing or do not fit each other or the model.
+    """
+    records = read_targets(path, model)
+    hint = "expected x, y, clients, columns and domain, as PartialRecords describes them"
+    arrays = read_npz(path, DataError, hint)
+    lacking = [name for name in ("clients", "columns", "domain") if name not in arrays]
+    if lacking:
+        raise DataError(f"{path} lacks the array {lacking[0]}; {hint}")
+    x, clients, columns, domain = records.x, arrays["clients"], arrays["columns"], arrays["domain"]
+    if x.ndim != 2 or clients.shape != (len(x),):
+        raise DataError(f"{path}: expected records (n, d) with a client for each; got {x.shape} and {clients.shape}")
+    if (
+        columns.dtype.kind not in "iu"
+        or columns.ndim != 1
+        or not len(columns)
+        or not set(columns) <= {*range(x.shape[1])}
+    ):
+        raise DataError(f"{path}: columns are {columns.tolist()}; expected inputs among 0 … {x.shape[1] - 1}")
+    if domain.ndim != 2 or domain.shape[1] != len(columns) or len(np.unique(domain, axis=0)) != len(domain):
+        raise DataError(f"{path}: domain has shape {domain.shape}; expected different values of {len(columns)} inputs")
+    if len(domain) < 2 or domain.dtype.kind not in "biuf" or not np.isfinite(domain).all():
+        raise DataError(f"{path}: domain: expected at least two values of finite numbers; got {len(domain)}")
+    if x[:, columns].any():
+        raise DataError(
+            f"{path}: x is not zero in the columns {columns.tolist()}, which are to be inferred; blank them"
+        )
+    names = arrays.get("names", np.array([", ".join(f"{part:g}" for part in value) for value in domain]))
+    prior = arrays.get("prior")
+    if names.shape != (len(domain),) or (prior is not None and prior.shape != (len(domain),)):
+        raise DataError(f"{path}: expected one name and one share for each of {len(domain)} values")
+    if prior is not None and not (np.all(prior >= 0) and abs(prior.sum() - 1) < 1e-6):
+        raise DataError(f"{path}: prior is {prior.tolist()}; expected shares that sum to one")
+    return PartialRecords(
+        x=x,
+        y=records.y if records.y.dtype == np.int64 else records.y.astype(np.float32),
+        clients=clients.astype(np.str_),
+        columns=tuple(int(column) for column in columns),
+        domain=domain.astype(np.float32),
+        names=tuple(str(name) for name in names),
+        prior=prior,
+    )

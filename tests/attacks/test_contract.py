@@ -10,12 +10,21 @@ import pytest
 from fedattack.attacks import ATTACKS, Knowledge, Scores, read_knowledge
 from fedattack.errors import DataError, NeedsError
 from fedattack.record import Exchange, Record, RecordWriter, Reply, project_record
+from tests.attribute_federation import write_attribute_run
 from tests.federation import write_property_run, write_run
+
+
+def attribute_run(folder):
+    write_attribute_run(folder)
+    return folder
+
 
 # A folder in which each attack has all that it needs; a new attack adds its own.
 RUNS = {
     "sia": write_run,
     "prolin": partial(write_property_run, asked="membership", rounds=6, sampled=3, clients=5, positives=(1,)),
+    "ara": attribute_run,
+    "attribute-baselines": attribute_run,
 }
 
 

@@ -1,0 +1,25 @@
+"""Which client hides behind each node id: Flower's ids are random, so that only the client itself can tell."""
+
+from pathlib import Path
+
+from fedattack.errors import FedAttackError
+from fedattack.files import read_json, write_json
+
+NODES = "nodes"
+
+
+def note_node(folder: Path | str, *, node: str, client: str) -> None:
+    """Note that ``client`` runs as ``node``, in a file of its own: clients note it side by side."""
+    path = Path(folder) / NODES / f"{node}.json"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {"node": node, "client": client})
+
+
+def read_nodes(folder: Path, error: type[FedAttackError], hint: str) -> dict[str, str]:
+    """Read what :func:`note_node` wrote, or raise ``error`` in one line that ends with ``hint``."""
+    notes = {path: read_json(path, error, hint) for path in sorted((folder / NODES).glob("*.json"))}
+    try:
+        return {str(note["node"]): str(note["client"]) for note in notes.values()}
+    except (KeyError, TypeError) as cause:
+        raise error(f"{folder}: a file of {NODES}/ lacks or misstates {cause}; {hint}") from None
