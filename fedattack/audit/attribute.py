@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.attacks import ATTACKS, Knowledge, Scores
+from fedattack.attacks.imputation import impute
 from fedattack.audit.finding import NOT_APPLICABLE, Finding, Null, verdict
-from fedattack.audit.imputation import impute
 from fedattack.audit.intervals import paired_interval, rate_interval, t_interval
 from fedattack.audit.truth import Attributes, Truth
 from fedattack.errors import DataError
@@ -146,7 +146,8 @@ class AttributeCase:
         if partial is None or auxiliary is None:
             raise AssertionError("asked for only where both are there")
         seed = int(np.random.SeedSequence((self.seed, _IMPUTATION)).generate_state(1)[0])
-        return impute(partial, auxiliary, seed=seed)
+        beliefs, name = impute(partial, auxiliary, seed=seed)
+        return beliefs.argmax(axis=1), name
 
     @property
     def imputed_by(self) -> str:

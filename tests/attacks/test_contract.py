@@ -11,6 +11,7 @@ from fedattack.attacks import ATTACKS, Knowledge, Scores, read_knowledge
 from fedattack.errors import DataError, NeedsError
 from fedattack.record import Exchange, Record, RecordWriter, Reply, project_record
 from fedattack.record.format import PROTOCOLS
+from tests.attribute_federation import write_attribute_run as write_classified_run
 from tests.attributes import write_attribute_run
 from tests.federation import write_predictions_run, write_property_run, write_run
 
@@ -23,6 +24,8 @@ RUNS = {
         write_property_run, asked="membership", rounds=6, sampled=3, clients=5, positives=(1,)
     ),
     ("aia", "fedavg"): write_attribute_run,
+    ("ara", "fedavg"): write_classified_run,
+    ("attribute-baselines", "fedavg"): write_classified_run,
 }
 
 

@@ -44,7 +44,7 @@ def messages(x, y, rounds, seed=0, dtype=np.float64, **how):
 
 
 def federation(clients, rounds, share, seed=0, dtype=np.float64):
-    """Return what the first of ``clients`` [(x, y), …] received, and how far it moved that; the others join at random."""
+    """Return what the first of ``clients`` [(x, y), …] received, and how far it moved that; others join at random."""
     draw = np.random.default_rng(seed)
     model = np.zeros(clients[0][0].shape[1])
     received, moves = [], []
@@ -114,7 +114,7 @@ def test_clients_decoded_together_are_decoded_as_alone():
 def test_symmetry_halves_the_noise_of_what_two_directions_share():
     """Against the plain least-squares solution of the same equations, whose matrix is not symmetric."""
     x, y = problem(60, 8)
-    received, moves = messages(x, y, 12)
+    received, _ = messages(x, y, 12)
     received[:, :4] *= 30
     draw = np.random.default_rng(3)
     errors = []

@@ -72,8 +72,8 @@ def main() -> None:
             )
         each = time.process_time() - start
         print(
-            f"the whole attack on a record of 150 rounds: {CLIENTS} clients at once {together:.1f} s, one after another "
-            f"{each:.1f} s, {each / together:.1f} times"
+            f"the whole attack on a record of 150 rounds: {CLIENTS} clients at once {together:.1f} s, one after "
+            f"another {each:.1f} s, {each / together:.1f} times"
         )
 
 

@@ -7,14 +7,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attacks import PartialRecords, Targets
+from fedattack.attacks.knowledge import PartialRecords, Targets
 
 FOLDS = 5
 MOST_RECORDS = 5_000
 """Of more public records a random sample is learnt from."""
 
 
-def impute(partial: PartialRecords, auxiliary: Targets, *, seed: int) -> tuple[NDArray[np.int64], str]:
+def impute(
+    partial: PartialRecords, auxiliary: Targets, *, labels: bool = True, seed: int
+) -> tuple[NDArray[np.float64], str]:
     """Guess the attribute from the other columns and the label, by the best of several classifiers.
 
     Which one is best is decided by cross-validated accuracy on the public records alone.
@@ -24,14 +26,16 @@ def impute(partial: PartialRecords, auxiliary: Targets, *, seed: int) -> tuple[N
     partial
         The records (n, d) that are asked about.
     auxiliary
-        Public records with the attribute.
+        Public records with the attribute; those with a value outside the domain are left out.
+    labels
+        Whether labels are looked at.
     seed
         Seed of the folds, the sample and the classifiers.
 
     Returns
     -------
-    decisions, name
-        Indices in the domain (n,), and what the classifier is called.
+    beliefs, name
+        (n, v), rows summing to one, and what the classifier is called.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.model_selection import StratifiedKFold, cross_val_score
@@ -39,15 +43,18 @@ def impute(partial: PartialRecords, auxiliary: Targets, *, seed: int) -> tuple[N
     rows = np.arange(len(auxiliary))
     if len(rows) > MOST_RECORDS:
         rows = np.sort(np.random.default_rng(seed).choice(rows, MOST_RECORDS, replace=False))
-    values, known = _values(partial, auxiliary.x[rows])
+    values, known = values_of(partial, auxiliary.x[rows])
     rows, values = rows[known], values[known]
+    beliefs = np.zeros((len(partial), len(partial.domain)))
     if len(np.unique(values)) < 2:
         # What is never seen to vary cannot be learnt to vary.
-        only = values[0] if len(values) else 0
-        return np.full(len(partial), only, dtype=np.int64), "the only public value"
+        beliefs[:, values[0] if len(values) else 0] = 1
+        return beliefs, "the only public value"
     classes = int(max(partial.y.max(), auxiliary.y.max())) + 1 if auxiliary.y.dtype == np.int64 else 0
-    x = _features(auxiliary.x[rows], auxiliary.y[rows], partial.columns, classes)
-    asked = _features(partial.x, partial.y, partial.columns, classes)
+    x, asked = (
+        _features(own, label if labels else None, partial.columns, classes)
+        for own, label in ((auxiliary.x[rows], auxiliary.y[rows]), (partial.x, partial.y))
+    )
     candidates = {name: make(seed) for name, make in _CLASSIFIERS.items()}
     best = "majority"
     smallest = int(np.bincount(values)[np.unique(values)].min())
@@ -60,25 +67,30 @@ def impute(partial: PartialRecords, auxiliary: Targets, *, seed: int) -> tuple[N
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         fitted = candidates[best].fit(x, values)
-    return np.asarray(fitted.predict(asked), dtype=np.int64), best
+        beliefs[:, np.unique(values)] = fitted.predict_proba(asked)
+    return beliefs, best
 
 
-def _values(partial: PartialRecords, x: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def values_of(partial: PartialRecords, x: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return the attribute of public records, and which of them have a value of the domain."""
     equal = (x[:, None, list(partial.columns)] == partial.domain[None]).all(axis=2)
     return equal.argmax(axis=1), equal.any(axis=1)
 
 
-def _features(x: NDArray[np.float32], y: NDArray[Any], columns: tuple[int, ...], classes: int) -> NDArray[np.float64]:
+def _features(
+    x: NDArray[np.float32], y: NDArray[Any] | None, columns: tuple[int, ...], classes: int
+) -> NDArray[np.float64]:
     """Join the public columns and the label, one-hot where it is a class."""
-    label = np.eye(classes)[y] if classes else y[:, np.newaxis]
-    return np.concatenate([np.delete(x, list(columns), axis=1), label], axis=1, dtype=np.float64)
+    public = np.delete(x, list(columns), axis=1).astype(np.float64)
+    if y is None:
+        return public
+    return np.concatenate([public, np.eye(classes)[y] if classes else y[:, np.newaxis]], axis=1, dtype=np.float64)
 
 
 def _majority(seed: int) -> Any:
     from sklearn.dummy import DummyClassifier
 
-    return DummyClassifier(strategy="most_frequent")
+    return DummyClassifier(strategy="prior")
 
 
 def _logistic(seed: int) -> Any:

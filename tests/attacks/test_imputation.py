@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fedattack.attacks import PartialRecords, Targets
-from fedattack.audit.imputation import impute
+from fedattack.attacks.imputation import impute
 
 
 def problem(kind, n=400, seed=0):
@@ -22,15 +22,16 @@ def problem(kind, n=400, seed=0):
 @pytest.mark.parametrize(("kind", "least"), [("column", 0.95), ("label", 1.0)])
 def test_what_follows_from_columns_or_label_is_imputed(kind, least):
     partial, auxiliary, truth = problem(kind)
-    decisions, name = impute(partial, auxiliary, seed=0)
-    assert (decisions == truth).mean() >= least
+    beliefs, name = impute(partial, auxiliary, seed=0)
+    np.testing.assert_allclose(beliefs.sum(axis=1), 1)
+    assert (beliefs.argmax(axis=1) == truth).mean() >= least
     assert name != "majority"
 
 
 def test_what_follows_from_nothing_is_no_better_than_the_majority():
     partial, auxiliary, truth = problem("nothing")
-    decisions, _ = impute(partial, auxiliary, seed=0)
-    assert (decisions == truth).mean() <= (truth == 0).mean() + 0.02
+    beliefs, _ = impute(partial, auxiliary, seed=0)
+    assert (beliefs.argmax(axis=1) == truth).mean() <= (truth == 0).mean() + 0.02
 
 
 def test_the_blanked_inputs_are_not_looked_at_and_the_seed_decides():
@@ -51,20 +52,35 @@ def test_one_hot_attributes_and_a_regression_s_label_are_used():
     blank = x[:100].copy()
     blank[:, 1:] = 0
     partial = PartialRecords(blank, y[:100], np.full(100, "0"), (1, 2, 3), np.eye(3, dtype=np.float32), ("a", "b", "c"))
-    assert (impute(partial, Targets(x[100:], y[100:]), seed=0)[0] == s[:100]).mean() > 0.95
+    assert (impute(partial, Targets(x[100:], y[100:]), seed=0)[0].argmax(axis=1) == s[:100]).mean() > 0.95
 
 
 def test_a_public_attribute_that_never_varies_is_that_value():
     partial, auxiliary, _ = problem("column")
     auxiliary.x[:, 1] = 1
-    decisions, name = impute(partial, auxiliary, seed=0)
-    assert set(decisions.tolist()) == {1}
+    beliefs, name = impute(partial, auxiliary, seed=0)
+    np.testing.assert_array_equal(beliefs, [[0, 1]] * len(partial))
     assert name == "the only public value"
 
 
 def test_few_public_records_give_the_majority():
     partial, auxiliary, _ = problem("nothing")
     few = Targets(auxiliary.x[:9], auxiliary.y[:9])
-    decisions, name = impute(partial, few, seed=0)
+    beliefs, name = impute(partial, few, seed=0)
     assert name == "majority"
-    assert len(set(decisions.tolist())) == 1
+    share = few.x[:, 1].mean()
+    np.testing.assert_allclose(beliefs, [[1 - share, share]] * len(partial), rtol=1e-6)
+
+
+def test_without_labels_what_follows_from_them_alone_is_not_found():
+    partial, auxiliary, truth = problem("label")
+    beliefs, _ = impute(partial, auxiliary, labels=False, seed=0)
+    assert (beliefs.argmax(axis=1) == truth).mean() <= (truth == 0).mean() + 0.05
+
+
+def test_public_records_outside_the_domain_are_left_out():
+    partial, auxiliary, truth = problem("column")
+    odd = auxiliary.x.copy()
+    odd[::2, 1] = 7
+    beliefs, _ = impute(partial, Targets(odd, auxiliary.y), seed=0)
+    assert (beliefs.argmax(axis=1) == truth).mean() >= 0.9
