@@ -230,9 +230,9 @@ class GradientMatching(Attack):
                 )
                 before += len(chosen)
                 for case, match in zip(chosen, matches, strict=True):
-                    own = case.rows >= 0
-                    beliefs[row, case.rows[own]] = match.beliefs[own]
-                    decisions[row, case.rows[own]] = match.decisions[own]
+                    asked = case.rows >= 0
+                    beliefs[row, case.rows[asked]] = match.beliefs[asked]
+                    decisions[row, case.rows[asked]] = match.decisions[asked]
                     objectives[row, clients.index(case.client)] = match.objective
         return Scores(
             attack=self.name,

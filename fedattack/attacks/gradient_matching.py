@@ -207,8 +207,8 @@ def match_gradients(
                     found += problem.solve(how, draws)
                 except (RuntimeError, ValueError, TypeError, IndexError) as error:
                     raise ModelError(
-                        f"gradient matching: the model or the loss {loss!r} failed ({one_line(error)}); torch.func must "
-                        "be able to differentiate them twice, on records of the shape given"
+                        f"gradient matching: the model or the loss {loss!r} failed ({one_line(error)}); it must "
+                        "be differentiable twice by torch.func, on records of the shape given"
                     ) from error
                 if progress is not None:
                     progress(len(found))
@@ -407,7 +407,7 @@ class _Problem:
             objective = (distance * self._shares[:, None]).sum(dim=2)
         else:
             along = sum((virtual[name] * target[:, None]).flatten(3).sum(3) for name, target in self._targets.items())
-            squared = sum(value.flatten(3).square().sum(3) for value in virtual.values())
+            squared = torch.stack([value.flatten(3).square().sum(3) for value in virtual.values()]).sum(0)
             cosine = along / (squared + torch.finfo(torch.float32).tiny).sqrt()
             objective = (cosine * there).sum(dim=2) / there.sum(dim=2)
         return {"objective": objective, "shares": shares, "weights": weights, "labels": labels}
