@@ -11,9 +11,15 @@ from fedattack.attacks import ATTACKS, Knowledge, Scores, read_knowledge
 from fedattack.errors import DataError, NeedsError
 from fedattack.record import Exchange, Record, RecordWriter, Reply, project_record
 from fedattack.record.format import PROTOCOLS
-from tests.attribute_federation import write_attribute_run as write_classified_run
+from tests.attribute_federation import write_attribute_run as write_classified
 from tests.attributes import write_attribute_run
 from tests.federation import write_predictions_run, write_property_run, write_run
+
+
+def write_classified_run(folder):
+    write_classified(folder)
+    return folder
+
 
 # A folder in which each attack has all that it needs, for each protocol that it takes; a new attack adds its own.
 RUNS = {
