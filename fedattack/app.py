@@ -95,14 +95,15 @@ class Setting:
 
 @dataclass(frozen=True)
 class Preset:
-    """A named study: which attack on which federated run."""
+    """A named study: which attacks, with which options, on which federated run; the first is what it is about."""
 
     name: str
     title: str
     help: str
-    attack: str
+    attacks: tuple[str, ...]
     seeds: tuple[int, ...]
     settings: Mapping[str, Value]
+    options: Mapping[str, str]
 
 
 def load_settings() -> dict[str, Setting]:
@@ -130,7 +131,15 @@ def load_preset(name: str) -> Preset:
     value = tomllib.loads(text)
     known = load_settings()
     settings = {key: known[key].check(item) for key, item in value["settings"].items()}
-    return Preset(name, value["title"], value["help"], value["attack"], tuple(value["seeds"]), settings)
+    return Preset(
+        name=name,
+        title=value["title"],
+        help=value["help"],
+        attacks=(value["attack"], *value.get("beside", ())),
+        seeds=tuple(value["seeds"]),
+        settings=settings,
+        options=value.get("options", {}),
+    )
 
 
 def resolve_settings(preset: Preset, changes: Sequence[str]) -> dict[str, Value]:

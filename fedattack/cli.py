@@ -123,8 +123,11 @@ def attack(
     `fedattack attack sia audit --targets mine.npz --model mypackage.models:make_net`;
     `fedattack attack prolin runs/sums --option shadows=exact`
     """
+    from fedattack.pipeline import choose_attacks
+
     declared = Declared(targets, model, classes, hidden, loss, prior, auxiliary, public, partial, wanted, training)
-    files = _attack(_configured(name, options), folder, seed, device, skip_damaged, declared)
+    (chosen,) = choose_attacks([name], _pairs("--option", options or []))
+    files = _attack(chosen, folder, seed, device, skip_damaged, declared)
     _tell({"scores": files}, f"Scores in [bold]{escape(', '.join(files))}[/bold].", as_json)
 
 
@@ -156,11 +159,14 @@ def audit(
     `fedattack audit sia-fedavg --out runs/mnist --set dataset=mnist --set alpha=0.1 --fail-if "sia.asr > 0.3"`
     """
     from fedattack.app import load_preset
+    from fedattack.pipeline import choose_attacks
 
     conditions = _conditions(fail_if)
-    chosen = _configured(load_preset(preset).attack, options)
+    study = load_preset(preset)
+    chosen = choose_attacks(study.attacks, {**study.options, **_pairs("--option", options or [])})
     _simulate(preset, out, changes or [], seed, seeds)
-    _attack(chosen, out, 0, device, skip_damaged=False)
+    for item in chosen:
+        _attack(item, out, 0, device, skip_damaged=False)
     _report(out, device, conditions, as_json)
 
 
@@ -240,7 +246,9 @@ def reproduce(
     ] = None,
     data: Annotated[
         list[str] | None,
-        typer.Option("--data", help="A file that stands for a dataset; repeatable.", metavar="NAME=PATH.npz"),
+        typer.Option(
+            "--data", help="A file that stands for a dataset, .npz or .toml; repeatable.", metavar="NAME=PATH"
+        ),
     ] = None,
     seeds: SeedCount = None,
     device: Device = "auto",
@@ -371,15 +379,6 @@ class Declared:
 
 def _command() -> str:
     return shlex.join(["fedattack", *sys.argv[1:]])
-
-
-def _configured(name: str, options: list[str] | None) -> "Attack":
-    """Find an attack and set its options, before any long work."""
-    from fedattack.attacks import ATTACKS
-
-    if name not in ATTACKS:
-        raise ConfigError(f"unknown attack {name!r}: expected one of {', '.join(ATTACKS)}")
-    return ATTACKS[name].with_options(_pairs("--option", options or []))
 
 
 def _pairs(where: str, texts: Sequence[str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedattack.app import Preset, Value, app_folder, prepare
-from fedattack.attacks import Attack, Knowledge, read_knowledge, write_knowledge
+from fedattack.attacks import ATTACKS, Attack, Knowledge, read_knowledge, write_knowledge
 from fedattack.attacks.knowledge import KNOWLEDGE
 from fedattack.audit.finding import Finding
 from fedattack.audit.run import audit_folder
@@ -43,6 +43,28 @@ def choose_seeds(preset: Preset, first: int | None, count: int | None) -> list[i
         return seeds
     start = preset.seeds[0] if first is None else first
     return list(range(start, start + (count or len(preset.seeds))))
+
+
+def choose_attacks(names: Sequence[str], options: Mapping[str, str]) -> list[Attack]:
+    """Find attacks by name, and set in each the options that it has.
+
+    Raises
+    ------
+    ConfigError
+        If an attack is unknown, an option is none of any of them, or its value is refused.
+    """
+    for name in names:
+        if name not in ATTACKS:
+            raise ConfigError(f"unknown attack {name!r}: expected one of {', '.join(ATTACKS)}")
+    known = {key for name in names for key in ATTACKS[name].options}
+    for key in options:
+        if key not in known:
+            told = f"the options {', '.join(sorted(known))}" if known else "no options"
+            raise ConfigError(f"--option {key}: {' and '.join(names)} {'have' if len(names) > 1 else 'has'} {told}")
+    return [
+        ATTACKS[name].with_options({key: text for key, text in options.items() if key in ATTACKS[name].options})
+        for name in names
+    ]
 
 
 def simulate(
@@ -85,7 +107,7 @@ def simulate(
     study: dict[str, Any] = {
         "preset": preset.name,
         "title": preset.title,
-        "attack": preset.attack,
+        "attacks": list(preset.attacks),
         "settings": dict(settings),
         "seeds": list(seeds),
         "commands": [command],

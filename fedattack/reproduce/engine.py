@@ -13,12 +13,11 @@ from typing import Any
 
 from fedattack import __version__
 from fedattack.app import Value, load_preset, load_settings, resolve_settings
-from fedattack.attacks import ATTACKS
 from fedattack.data import DATASETS, data_root
 from fedattack.errors import ConfigError, DataError, FedAttackError, ReportError
 from fedattack.files import read_json, write_atomically, write_json
 from fedattack.folder import read_study
-from fedattack.pipeline import Watch, attack_folder, choose_seeds, judge_folder, simulate
+from fedattack.pipeline import Watch, attack_folder, choose_attacks, choose_seeds, judge_folder, simulate
 from fedattack.report import read_findings, read_run
 from fedattack.reproduce.measure import measure, per_round, training_records
 from fedattack.reproduce.page import to_markdown
@@ -47,7 +46,8 @@ def audit_cell(job: Job, device: str, watch: Watch) -> None:
     """Make a cell's run folder, as ``fedattack audit`` does."""
     preset = load_preset(job.cell.preset)
     simulate(preset, job.settings, job.seeds, job.folder, command=job.command, watch=watch)
-    attack_folder(ATTACKS[preset.attack], job.folder, device=device, watch=watch)
+    for attack in choose_attacks(preset.attacks, {**preset.options, **job.cell.options}):
+        attack_folder(attack, job.folder, device=device, watch=watch)
     judge_folder(job.folder, device=device, watch=watch)
 
 
@@ -81,7 +81,7 @@ def reproduce(
     changes
         ``key=value``: settings of all cells.
     data
-        ``name=path.npz``: files that stand for datasets.
+        ``name=path.npz`` or ``.toml``: files that stand for datasets.
     seeds
         Number of seeds; the presets' if None.
     device
@@ -309,6 +309,7 @@ class _Study:
         words = ["fedattack", "audit", preset.name, "--out", cell.name]
         words += ["--seeds", str(self.seeds)] if self.seeds else []
         words += [word for text in named for word in ("--set", text)]
+        words += [word for key, text in cell.options.items() for word in ("--option", f"{key}={text}")]
         return Job(cell, self._cells / cell.name, settings, seeds, shlex.join(words))
 
     def _value(self, key: str, value: Value) -> str:
@@ -385,11 +386,11 @@ def _files(what: Reproduction, data: Sequence[str]) -> dict[str, Path]:
     files = {}
     for text in data:
         name, _, path = text.partition("=")
-        if name not in names or not path.endswith(".npz"):
-            raise ConfigError(f"--data {text}: expected NAME=PATH.npz, with one of {', '.join(sorted(names))}")
+        if name not in names or not path.endswith((".npz", ".toml")):
+            raise ConfigError(f"--data {text}: expected NAME=PATH.npz or .toml, with one of {', '.join(sorted(names))}")
         files[name] = Path(path).expanduser().absolute()
         if not files[name].is_file():
-            raise ConfigError(f"--data {text}: there is no such file; expected an .npz with x and y")
+            raise ConfigError(f"--data {text}: there is no such file; expected an .npz with x and y, or a .toml")
     return files
 
 
@@ -409,4 +410,4 @@ def _lacking(name: str, root: Path) -> str:
 
 def _data_name(text: str) -> str:
     """Name data without the folder of their file, which is this machine's."""
-    return Path(text).name if text.endswith(".npz") else text
+    return Path(text).name if text.endswith((".npz", ".toml")) else text

@@ -39,10 +39,16 @@ def measure(
         ("value", "seed_mean", "seed_sd", "low", "high", "level", "comparisons", "chance", "null", "n", "seeds")
     )
     found |= read(source, findings, run, number.units)
+    if number.baseline:
+        found = dict.fromkeys(found) | {"value": _baseline(number, findings), "n": found["n"], "seeds": found["seeds"]}
     ours = found["value"] if found["seed_mean"] is None else found["seed_mean"]
     found["paper"] = None if paper is None else {"mean": paper.mean, "sd": paper.sd}
     found["difference"] = None if paper is None or ours is None else ours - paper.mean
     return found
+
+
+def _baseline(number: Number, findings: Sequence[Finding]) -> float | None:
+    return next((item.baselines.get(number.baseline) for item in findings if item.name == number.finding), None)
 
 
 def per_round(number: Number, findings: Sequence[Finding]) -> Any:

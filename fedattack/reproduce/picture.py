@@ -27,6 +27,9 @@ from fedattack.reproduce.spec import Number, Reproduction, shown
 
 Entry = Mapping[str, Any]
 
+# From this ratio of the largest place to the smallest on, places are drawn on a logarithmic axis.
+_WIDE = 20
+
 
 @matplotlib.rc_context(STYLE)
 def to_picture(what: Reproduction, results: Mapping[str, Any]) -> str:
@@ -43,7 +46,8 @@ def to_picture(what: Reproduction, results: Mapping[str, Any]) -> str:
         by_panel.setdefault(" · ".join(shown(entry["place"][column]) for column in figure.panels), []).append(entry)
     columns = min(len(by_panel), 2)
     canvas, grid = panels(90 + 190 * -(-len(by_panel) // columns), len(by_panel), columns)
-    looks = _looks([shown(entry["place"][figure.lines]) for entry in drawn]) if figure.lines else {}
+    named = [shown(entry["place"][figure.lines]) for entry in drawn] if figure.lines else []
+    looks = _looks(named or [numbers[name].title for name in (figure.y, *figure.beside)])
     for axes, (title, entries) in zip(grid, by_panel.items(), strict=True):
         _KINDS[figure.kind](axes, what, y, numbers.get(figure.x), entries, looks)
         axes.set_title(title)
@@ -97,10 +101,13 @@ def _points(
 def _curves(
     axes: Axes, what: Reproduction, y: Number, x: Number | None, entries: Sequence[Entry], looks: Mapping[str, Any]
 ) -> None:
-    """Draw a number against another one, or against a column of numbers."""
+    """Draw a number, or several, against another one, or against a column of numbers."""
     figure = what.figure
+    several = {number.title: number for number in what.numbers if number.name in figure.beside}
     for name, look in looks.items():
-        own = [entry for entry in entries if shown(entry["place"][figure.lines]) == name]
+        drawn = several.get(name, y)
+        own = [entry for entry in entries if not figure.lines or shown(entry["place"][figure.lines]) == name]
+        own = [entry for entry in own if entry["numbers"][drawn.name]["value"] is not None]
         if x is None:
             own.sort(key=lambda entry: float(entry["place"][figure.x]), reverse=figure.inverse)
             places = floats([float(entry["place"][figure.x]) for entry in own])
@@ -110,12 +117,15 @@ def _curves(
         if own:
             # Points of two measured numbers have no order in which they could be joined.
             style = {"linestyle": "none"} if x is not None else {}
-            _ours(axes, 1 / places if figure.inverse else places, y, [e["numbers"][y.name] for e in own], look | style)
+            found = [entry["numbers"][drawn.name] for entry in own]
+            _ours(axes, 1 / places if figure.inverse else places, drawn, found, look | style)
     if figure.inverse:
         axes.set_xscale("log")
     if x is None:
         ticks = sorted({float(entry["place"][figure.x]) for entry in entries})
         ticks = [1 / tick for tick in ticks] if figure.inverse else ticks
+        if ticks[0] > 0 and ticks[-1] > _WIDE * ticks[0]:
+            axes.set_xscale("log")
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.minorticks_off()
     axes.set_xlabel(quantity(x.title, x.units) if x is not None else f"1/{figure.x}" if figure.inverse else figure.x)

@@ -8,8 +8,9 @@ Each is a TOML file in ``simulations/reproductions``::
     [figure]                   what is drawn
     [[groups]]                 a preset, and the grid of settings that it is run with
       place                    values of columns that are no settings
-      grid                     values of settings, every combination of which is a cell
-      settings                 settings of all cells
+      grid                     values of settings, every combination of which is a cell; ``--KEY`` is an option of the
+                               attacks, and KEY its column
+      settings                 settings of all cells, and options likewise
       with.VALUE               further settings where the grid's first setting has that value
       paper.NUMBER             the paper's numbers where the grid's first setting has a value: the rest of the grid in
                                order, the last setting fastest, as ``mean±sd``, ``mean`` or ``–``; bars are for the eye
@@ -55,6 +56,8 @@ class Number:
         The curve in ``run.json`` at whose end it stands, one value per seed, such as ``accuracy``; or empty.
     fact
         Keys that lead to it in ``run.json``, joined by dots; or empty.
+    baseline
+        Which of the finding's baselines is meant, in place of its value; or empty.
     units
         ``proportion``, shown in per cent, or any text.
     """
@@ -62,6 +65,7 @@ class Number:
     name: str
     title: str
     finding: str = ""
+    baseline: str = ""
     curve: str = ""
     fact: str = ""
     units: str = PROPORTION
@@ -91,6 +95,8 @@ class Drawing:
         The column whose values are told apart in a panel, of which ``points`` has none.
     x, y
         Names of a number or a column.
+    beside
+        Further numbers that ``curves`` without lines draws in each panel beside `y`.
     inverse
         Whether 1/`x` is drawn, on a logarithmic axis.
     """
@@ -100,6 +106,7 @@ class Drawing:
     y: str
     lines: str = ""
     x: str = ""
+    beside: Sequence[str] = ()
     inverse: bool = False
 
 
@@ -115,17 +122,21 @@ class Cell:
         Value of each column; ``–`` where it has none.
     paper
         The paper's numbers by name, as far as it has them.
+    options
+        Of the attacks, besides the preset's.
     """
 
     preset: str
     settings: Mapping[str, Value]
     place: Mapping[str, Value]
     paper: Mapping[str, Stated] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """Name of the cell's folder: the same run has the same one in every reproduction."""
-        parts = [f"{key}-{shown(value)}" for key, value in sorted(self.settings.items()) if key != "dataset"]
+        changed = {**self.settings, **self.options}
+        parts = [f"{key}-{shown(value)}" for key, value in sorted(changed.items()) if key != "dataset"]
         words = [self.preset, *([shown(self.settings["dataset"])] if "dataset" in self.settings else []), *parts]
         return "_".join(re.sub(r"[^A-Za-z0-9.-]+", "-", word) for word in words)
 
@@ -257,11 +268,13 @@ def _cells(
                 **dict(zip(grid, (value, *others), strict=True)),
                 **extra.get(shown(value), {}),
             }
-            where = {**chosen, **(place or {})}
+            options = {key[2:]: shown(chosen.pop(key)) for key in [*chosen] if key.startswith("--")}
+            where = {**chosen, **options, **(place or {})}
             found = {name: row[index] for name, row in stated.items()}
             yield Cell(
                 preset=preset,
                 settings=chosen,
+                options=options,
                 place={column: where.get(column, ABSENT) for column in columns},
                 paper={name: number for name, number in found.items() if number is not None},
             )

@@ -194,7 +194,10 @@ def test_other_settings_may_follow_where_nothing_is_finished(go, audits):
         ({"changes": ["speed=3"]}, "--set speed=3: expected key=value"),
         ({"changes": ["alpha=3"]}, "alpha belongs to the grid of some; choose cells with --only"),
         ({"changes": ["clients=many"]}, "expected a whole number"),
-        ({"data": ["cifar10=x.npz"]}, "--data cifar10=x.npz: expected NAME=PATH.npz, with one of digits, synthetic"),
+        (
+            {"data": ["cifar10=x.npz"]},
+            "--data cifar10=x.npz: expected NAME=PATH.npz or .toml, with one of digits, synthetic",
+        ),
         ({"data": ["digits=x.csv"]}, "--data digits=x.csv: expected NAME=PATH.npz"),
         ({"data": ["digits=x.npz"]}, "there is no such file"),
     ],

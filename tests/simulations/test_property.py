@@ -304,7 +304,7 @@ def test_there_are_six_presets_of_the_paper_s_tasks():
 def test_prolin_presets_are_the_paper_s_federation(name):
     preset = load_preset(name)
     settings = resolve_settings(preset, [])
-    assert preset.attack == "prolin"
+    assert preset.attacks == ("prolin",)
     assert settings["property"] == name.split("-")[1]
     assert (settings["clients"], settings["fraction"], settings["positives"]) == (50, 0.2, 0.1)
     assert settings["rounds"] >= 100
