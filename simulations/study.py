@@ -102,7 +102,8 @@ class Study:
     scheme, alpha, clients
         How they are divided; see :func:`fedattack.data.partition`. By a column is ``column:NAME``.
     records_per_client
-        If above 0, each client has that many records, drawn at random, whatever the scheme.
+        If above 0, each client has that many records, drawn at random: from its own where the scheme is by a column,
+        else from all.
     client_property, positive_share
         What a share of the clients has; see :data:`PROPERTIES`, or empty. A share of 0 is a null run.
     targets
@@ -389,12 +390,21 @@ class Study:
     def _equal_parts(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Give each client ``records_per_client`` of ``rows``, at random."""
         size = self.records_per_client
+        drawn = np.random.default_rng(derive_seed(self.seed, _RECORDS_STREAM)).permutation(rows)
+        if self.scheme.startswith(_BY_COLUMN):
+            parts = [drawn[part] for part in self._divided(drawn)]
+            fewest = min(map(len, parts))
+            if fewest < size:
+                raise DataError(
+                    f"records-per-client = {size}: by {self.scheme} a client has {fewest} training records; lower "
+                    "records-per-client or clients, or use more data"
+                )
+            return [np.sort(part[:size]) for part in parts]
         if self.clients * size > len(rows):
             raise DataError(
                 f"{self.clients} clients of {size} records do not fit into {len(rows)} training records; lower "
                 "records-per-client or clients, or use more data"
             )
-        drawn = np.random.default_rng(derive_seed(self.seed, _RECORDS_STREAM)).permutation(rows)
         return [np.sort(drawn[client * size : (client + 1) * size]) for client in range(self.clients)]
 
     def _with_targets(self, parts: list[NDArray[np.int64]], held: NDArray[np.int64]) -> list[NDArray[np.int64]]:

@@ -606,11 +606,11 @@ DATASETS: Mapping[str, DatasetSource] = {
         "442 patients of 10 columns, a regression, sensitive column sex, bundled with scikit-learn", tabular.diabetes
     ),
     "breast-cancer": DatasetSource(
-        "569 tumours of 30 columns, 2 classes, sensitive column mean texture, bundled with scikit-learn",
+        "569 tumours of 30 columns, 2 classes, sensitive column symmetry error, bundled with scikit-learn",
         tabular.breast_cancer,
     ),
     "synthetic-regression": DatasetSource(
-        "a regression drawn from the seed as LEAF draws, 10,000 records of 20 columns, 100 users, sensitive column s",
+        "a regression drawn from the seed as LEAF draws, 15,000 records of 20 columns, 10 users, sensitive column s",
         tabular.synthetic_regression,
     ),
     "adult": DatasetSource(

@@ -27,8 +27,8 @@ TASKS = ("classification", "regression")
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null")
 """Texts that stand for a missing value."""
 
-REGRESSION_USERS = 100
-REGRESSION_RECORDS = 100
+REGRESSION_USERS = 10
+REGRESSION_RECORDS = 1_500
 REGRESSION_FEATURES = 20
 
 
@@ -415,22 +415,22 @@ def diabetes(seed: int, root: Path) -> Pool:
 def breast_cancer(seed: int, root: Path) -> Pool:
     """Read scikit-learn's breast cancer (569 tumours, 30 numbers, benign or malignant) with a binary column.
 
-    None of its columns is one of few values, so that ``mean texture`` is cut at its median: that is the column
-    declared as sensitive.
+    None of its columns is one of few values, so that ``symmetry error`` is cut at its median: that is the column
+    declared as sensitive. Of all columns cut so, the others tell the least of it (a random forest is right for 74 %).
     """
     from sklearn.datasets import load_breast_cancer
 
     frame = load_breast_cancer(as_frame=True).frame
-    texture = frame["mean texture"]
-    frame["mean texture"] = np.where(texture > texture.median(), "high", "low")
-    declared = Declaration(target="target", sensitive="mean texture", domain={"mean texture": ("low", "high")})
+    name = "symmetry error"
+    frame[name] = np.where(frame[name] > frame[name].median(), "high", "low")
+    declared = Declaration(target="target", sensitive=name, domain={name: ("low", "high")})
     return encode(frame, declared, "breast-cancer")
 
 
 def synthetic_regression(seed: int, root: Path) -> Pool:
     """Draw a regression as LEAF draws its synthetic classification (Caldas et al. 2018, Appendix A.1).
 
-    Each of 100 users has weights w = Q u, with Q ~ N(0, 1) common to all and u ~ N(0, I) of two dimensions, and records
+    Each of ten users has weights w = Q u, with Q ~ N(0, 1) common to all and u ~ N(0, I) of two dimensions, and records
     x ~ N(v, Σ) around its own v ~ N(b, I), b ~ N(0, 1), with Σ diagonal, Σ_jj = j^-1.2. Where LEAF takes the largest of
     several outputs, the target is the one output [x, 1]·w + N(0, 0.1²). The first column, ``s``, is the sensitive one:
     it is cut at zero to 0 and 1 before the target is computed. ``user`` is a column to divide by and no input.

@@ -152,7 +152,15 @@ def test_clients_are_divided_by_a_column():
         dataset="synthetic-regression", sensitive="s", partition="column:user", clients=10, records_per_client=0,
         auxiliary=500,
     )  # fmt: skip
-    assert all(len(np.unique(users.data.groups["user"][part])) <= 12 for part in users.parts)
+    of = users.data.groups["user"]
+    assert sorted(int(user) for part in users.parts for user in np.unique(of[part])) == list(range(10))
+    few = study(
+        dataset="synthetic-regression", sensitive="s", partition="column:user", clients=10, records_per_client=7
+    )
+    assert [len(part) for part in few.parts] == [7] * 10
+    assert [np.unique(of[part]).tolist() for part in few.parts] == [
+        np.unique(of[part]).tolist() for part in users.parts
+    ]
 
 
 def test_dirichlet_divides_a_regression_by_fifths_of_its_targets():
@@ -175,6 +183,7 @@ def test_dirichlet_divides_a_regression_by_fifths_of_its_targets():
         ({"victims": 6}, "victims = 6: expected at most the 5 clients"),
         ({"sensitive": "", "property": "ascent", "isolate": True}, "isolate and property"),
         ({"partition": "column:wealth", "records_per_client": 0, "auxiliary": 9}, "no column 'wealth'"),
+        ({"partition": "column:sex", "records_per_client": 99}, "records-per-client = 99: by column:sex a client has"),
     ],
 )
 def test_a_study_that_cannot_be_is_refused_in_one_line(tmp_path, changes, message):
