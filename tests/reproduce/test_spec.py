@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from fedattack.app import load_settings, preset_names
+from fedattack.app import load_preset, load_settings, preset_names
 from fedattack.errors import ConfigError
+from fedattack.pipeline import choose_attacks
 from fedattack.reproduce.spec import Reproduction, Stated, load_reproduction, reproduction_names, shown
 
-PAPER = Path(__file__).parents[3] / "shared" / "papers" / "sia.txt"
+PAPERS = Path(__file__).parents[3] / "shared" / "papers"
+PAPER = PAPERS / "sia.txt"
 
 SPEC = """
 title = "t"
@@ -106,7 +108,7 @@ def test_a_damaged_file_is_named(read, old, new, message):
 
 
 def test_an_unknown_name_is_refused():
-    with pytest.raises(ConfigError, match="unknown reproduction 'sia-table9': expected one of sia-fig3"):
+    with pytest.raises(ConfigError, match="unknown reproduction 'sia-table9': expected one of aia-fig1"):
         load_reproduction("sia-table9")
 
 
@@ -121,7 +123,7 @@ def test_those_that_come_along_are_whole(name):
     assert what.figure.x in {"", *numbers, *what.columns}
     assert any(cell.paper for cell in what.cells)
     for number in what.numbers:
-        assert not number.finding or re.fullmatch(r"[a-z]+\.[a-z-]+", number.finding)
+        assert not number.finding or re.fullmatch(r"[a-z]+\.[a-z0-9-]+", number.finding)
 
 
 @pytest.mark.parametrize("name", [name for name in reproduction_names() if name.startswith("sia-fig")])
@@ -138,6 +140,7 @@ def test_settings_are_known(name):
     for cell in cells:
         for key, value in cell.settings.items():
             known[key].parse(shown(value))
+        choose_attacks(load_preset(cell.preset).attacks, cell.options)
 
 
 PRINTED = re.compile(r"(\d+\.\d)±(\d+\.\d)plus-or-minus")
@@ -195,3 +198,45 @@ def test_table_4_states_what_the_paper_prints():
         without, under = cells[framework, dataset, "none"], cells[framework, dataset, "paper"]
         assert [without[name] for name in measures] + [under[name] for name in measures] == numbers
         assert under["epsilon"] == Stated(float(last), None)
+
+
+# What a row of a table is called in the paper, by table and our number; the cells are in the order of the row.
+ROWS = {
+    ("3", "accuracy"): "Our",
+    ("3", "l2"): "L2-BFGS",
+    ("3", "public100"): "public100",
+    ("3", "public1000"): "public1000",
+    ("3", "stats"): "stats",
+}
+SPLIT = {
+    "6": ("batch-size", {8: "B=8", 32: "B=32", 0: "B=|Dv|"}),
+    "7": ("updates", {name: name for name in ("pre1", "pre2", "pre5", "gap10", "last5")}),
+    "9": ("hidden", {128: "128", 1024: "1024"}),
+    "12": ("batch-size", {8: "B=8", 32: "B=32", 0: "B=|Dv|"}),
+}
+
+
+def ara_row(table: str, start: str) -> list[float]:
+    """Numbers of a row of a table of Lyu & Chen 2021, of whose last columns Location's are."""
+    lines = (PAPERS / "ara_cos_matching.txt").read_text(encoding="utf-8").splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith(f"Table {table}:"))
+    after = [i for i, line in enumerate(lines) if i > first and (not line.strip() or line.startswith("Table "))]
+    (line,) = [line for line in lines[first : after[0]] if line.startswith((f"{start} ", f"{start}subscript"))]
+    return [float(number) for number in re.findall(r"(?<= )[01]\.\d+", line)]
+
+
+@needs_the_paper
+@pytest.mark.parametrize(("table", "number"), ROWS, ids=" ".join)
+def test_tables_of_gradient_matching_state_what_the_paper_prints(table, number):
+    cells = load_reproduction(f"ara-table{table}").cells
+    assert [cell.paper[number].mean for cell in cells] == pytest.approx(ara_row(table, ROWS[table, number]))
+
+
+@needs_the_paper
+@pytest.mark.parametrize("table", SPLIT)
+def test_tables_of_hard_settings_state_what_the_paper_prints(table):
+    column, rows = SPLIT[table]
+    cells = load_reproduction(f"ara-table{table}").cells
+    for value, row in rows.items():
+        stated = [cell.paper["accuracy"].mean for cell in cells if cell.place[column] == value]
+        assert stated == pytest.approx(ara_row(table, row)[-len(stated) :]), row
