@@ -64,6 +64,8 @@ class AttributeCase:
     beside
         What other attacks on attributes found in the same record; those of :data:`BASELINES` are bars to clear, the
         others stand in the same table.
+    first
+        Whether no other attack's findings have that table.
     """
 
     seed: int
@@ -72,6 +74,7 @@ class AttributeCase:
     record: Record
     knowledge: Knowledge
     beside: tuple[Scores, ...] = ()
+    first: bool = True
 
     def __post_init__(self) -> None:
         for scores in (self.scores, *self.beside):
@@ -285,7 +288,7 @@ class _Judge:
             "interval, over several seeds also Student's), the null is the same against a shuffled truth: " + why,
             seed_mean=fmean(each),
             seed_sd=stdev(each) if len(each) > 1 else None,
-            series={"attributes": self._table()},
+            series={"attributes": self._table()} if self.cases[0].first else {},
             **self.shared,
         )
 
@@ -311,7 +314,7 @@ class _Judge:
         value, chance = self.accuracy[method], 1 / len(self.names)
         null = _null([self._shuffled_accuracy(method, truth) for truth in self.shuffled], sum(self.sizes))
         bars = {name: self.accuracy[name] for name in self.baselines}
-        words, why = verdict(value, low, chance, null["high"], bars=bars)
+        words, why = verdict(value, low, chance, null["high"], bars=_highest(bars))
         each = [float(hits.mean()) for hits in self.hits[method]]
         silent = sum(case.unanswered(method) for case in self.cases)
         note = f"; {silent:,} records without an answer count as the majority's value" if silent else ""
@@ -340,7 +343,7 @@ class _Judge:
         chance = 1 / len({int(v) for values in self.truth for v in values})
         null = _null([self._balanced_of(self.answers[self.main], truth) for truth in self.shuffled], sum(self.sizes))
         bars = {name: self._balanced_of(self.answers[name], self.truth) for name in self.baselines}
-        words, why = verdict(value, low, chance, null["high"], bars=bars)
+        words, why = verdict(value, low, chance, null["high"], bars=_highest(bars))
         return Finding(
             metric="balanced-accuracy",
             label=f"Balanced accuracy of {self.main}",
@@ -593,6 +596,12 @@ def _reliability(sure: NDArray[np.float64], right: Flags) -> dict[str, Any]:
         "count": sizes,
         "ece": sum(size * abs(a - b) for size, (a, b) in zip(sizes, means, strict=True)) / len(sure),
     }
+
+
+def _highest(bars: Mapping[str, float]) -> dict[str, float]:
+    """Keep the highest of many bars: who clears it clears them all, and a list of them is nothing to read."""
+    name = max(bars, key=lambda name: bars[name])
+    return {f"the best baseline, {name}": bars[name]}
 
 
 def _pooled(hits: Sequence[Flags]) -> float:

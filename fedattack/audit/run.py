@@ -114,6 +114,8 @@ def audit_folder(folder: Path, *, device: str = "auto", progress: Progress | Non
             f"{folder / 'scores'} holds no scores for every record; run `fedattack attack NAME {folder}` first"
         )
     study = read_study(folder)
+    # What the study is about comes first.
+    attacks = sorted(attacks, key=lambda name: name not in study.get("attacks", ())[:1])
     records = [Record(part.record, skip_damaged=True) for part in parts]
     truths = [read_truth(part.truth) if (part.truth / HOLDINGS).exists() else None for part in parts]
     knowledge = [read_knowledge(part.knowledge) for part in parts]
@@ -228,13 +230,17 @@ def _judge(
                 f"seed {seed}: the scores of {name} are about other target records than the truth; attack the run with "
                 "the targets that its knowledge/ holds, or move truth/ away to see the decisions alone"
             )
-        cases.append(judge.case(_Evidence(seed, item, truth, records[index], knowledge[index], beside)))
+        first = name == next(other for other in scores if other in (name, *judge.beside) and other in _JUDGES)
+        cases.append(judge.case(_Evidence(seed, item, truth, records[index], knowledge[index], beside, first)))
     return judge.judge(cases, setting=setting, provenance=provenance)
 
 
 @dataclass(frozen=True)
 class _Evidence:
-    """All that there is about one seed's attack; ``beside`` are the scores of others on the same questions."""
+    """All that there is about one seed's attack.
+
+    ``beside`` are the scores of others on the same questions, ``first`` whether none of these is judged before it.
+    """
 
     seed: int
     scores: Scores
@@ -242,6 +248,7 @@ class _Evidence:
     record: Record
     knowledge: Knowledge
     beside: tuple[Scores, ...]
+    first: bool
 
 
 @dataclass(frozen=True)
