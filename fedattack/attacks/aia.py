@@ -522,7 +522,7 @@ def _how(clients: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         missing = sorted({name for item in clients for name in item["undetermined"]})
         yield (
             f"{len(names)} of {len(clients)} clients ({_few(names)}): their records leave parameters open "
-            f"({_few(missing)}), which stay as last received"
+            f"({_few(missing)}) as far as the messages show; these stay as last received"
         )
 
 

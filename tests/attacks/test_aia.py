@@ -248,6 +248,15 @@ def test_parameters_that_a_clients_records_leave_open_are_named():
     assert "their records leave parameters open (fc1.weight[0, 1])" in scores.notes[-1]
 
 
+def test_a_column_on_a_small_scale_that_rounding_hides_is_decoded_with_the_public_attributes():
+    data = tables(noise=0.05)
+    for x, _ in data:
+        x[:, 1] /= 1_000
+    scores = attack_in_memory(data)
+    assert [item["undetermined"] for item in scores.facts["clients"]] == [[]] * 4
+    assert accuracy(scores, values_of(data))[LOCAL] == 1
+
+
 def test_mini_batches_and_epochs_are_undone_well_enough():
     data = tables(clients=4, features=8, records=40, noise=0.1)
     scores = attack_in_memory(data, share=1.0, training=LocalSGD(epochs=3, batch_size=8, lr=0.02))
