@@ -24,6 +24,7 @@ from fedattack.attacks.local_optimum import (
     BinaryAttribute,
     LeastSquares,
     UpdateMap,
+    best_attribute,
     decode_least_squares,
     decode_with_public,
     extrapolate,
@@ -250,7 +251,8 @@ class _Answers:
         """Decide by all that a decoded problem holds, if the client's records are all there."""
         if self._linear is None or found.problem is None or found.share is None or not found.whole:
             return
-        estimates = self._linear.attribute(rows).estimates(found.problem)
+        # what differs by less is the rounding of the messages, which must not order records
+        estimates = self._linear.attribute(rows).estimates(found.problem).round(3)
         moments = METHODS.index("moments")
         self.decisions[moments, rows] = mark_largest(estimates, found.ones(len(rows)), self._generator)
         self.beliefs[moments, rows] = np.stack([1 - estimates, estimates], axis=1)
@@ -341,10 +343,8 @@ class _Linear:
         return cls(base, (other - base).mean(axis=0), model.partial.y.astype(np.float64))
 
     def estimates(self, flat: Array, rows: NDArray[np.int64]) -> Array:
-        """Return s̃ (rows,), which makes each error zero (Algorithm 3, line 3); all zero if s does not matter."""
-        weight = self.change @ flat
-        rest = self.y[rows] - self.base[rows] @ flat
-        return rest / weight if weight else np.zeros(len(rows))
+        """Return s̃ (rows,) under some parameters (p,)."""
+        return best_attribute(self.y[rows] - self.base[rows] @ flat, float(self.change @ flat))
 
     def attribute(self, rows: NDArray[np.int64]) -> BinaryAttribute:
         """Return some records alone, as what is to be decoded with."""
@@ -522,7 +522,7 @@ def _how(clients: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         missing = sorted({name for item in clients for name in item["undetermined"]})
         yield (
             f"{len(names)} of {len(clients)} clients ({_few(names)}): their records leave parameters open "
-            f"({_few(missing)}), which stay as last received"
+            f"({_few(missing)}) as far as the messages show; these stay as last received"
         )
 
 
@@ -543,6 +543,7 @@ def _reconstruct(
     moves = received - np.stack(seen.returned)
     rank = None if fit is None else fit.rank
     proposals: list[_Found] = []
+    alone: _Found | None = None
     if linear is not None and fit is not None and training.lr:
         total = round(seen.examples or len(rows))
         whole = total == len(rows)
@@ -551,8 +552,8 @@ def _reconstruct(
         if per_epoch == 1 and (steps == 1 or not training.momentum):
             problem = decode_least_squares(fit, lr=training.lr, steps=steps, weight_decay=training.weight_decay)
             if problem is not None:
-                return _decoded(problem, "messages", rank, linear, total, whole)
-        if whole:
+                alone = _decoded(problem, "messages", rank, linear, total, whole)
+        if whole and (alone is None or alone.undetermined):
             decoded = decode_with_public(
                 received,
                 moves,
@@ -567,6 +568,8 @@ def _reconstruct(
                 if decoded.exact:
                     return found
                 proposals.append(found)
+    if alone is not None:
+        return alone
     first, *rest = extrapolate(received, moves, seen.precision)
     proposals.append(_Found(first, "last returned", rank))
     proposals += [_Found(optimum, "extrapolated", rank) for optimum in rest]

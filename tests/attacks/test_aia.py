@@ -1,5 +1,6 @@
 import math
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Scores, read_knowledge
 from fedattack.attacks import aia as module
 from fedattack.attacks.aia import METHODS, beliefs_of, mark_largest, smallest_loss
+from fedattack.attacks.local_optimum import decode_least_squares, fit_update_maps
 from fedattack.audit.attribute import lower_bound
 from fedattack.errors import DataError, NeedsError
 from fedattack.learning import LocalSGD, build_model
@@ -67,6 +69,16 @@ def test_decisions_under_the_local_optimum_are_those_of_algorithm_3_by_hand():
         start += len(x)
 
 
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_a_hundred_unknowns_are_decoded_from_messages_in_float32(share):
+    data = tables(clients=3, records=300, features=99)
+    scores = attack_in_memory(data, share=share, rounds=20)
+    for (x, y), facts in zip(data, scores.facts["clients"], strict=True):
+        assert facts["unknowns"] == 100
+        assert facts["share"] == pytest.approx(x[:, -1].mean(), abs=1e-6)
+        assert facts["weight"]["reconstructed"] == pytest.approx(optimum_of(x, y)[-2], rel=1e-4)
+
+
 def test_losses_are_those_of_each_record_with_each_value():
     data = tables(clients=2, records=7)
     scores = attack_in_memory(data, share=1.0)
@@ -91,24 +103,26 @@ def test_the_sign_of_the_weight_does_not_matter(sign):
 
 
 def test_proposition_3_bounds_a_thousand_random_problems():
+    """Decoded from features + 1 messages each."""
     draw = np.random.default_rng(0)
-    tight = 0
-    for _ in range(1_000):
+    checked = tight = 0
+    while checked < 1_000:
         features = int(draw.integers(2, 8))
-        records = int(draw.integers(features + 1, 60))
+        records = int(draw.integers(2 * features, 60))
         x = draw.normal(size=(records, features))
         x[:, -1] = draw.random(records) < draw.uniform(0.05, 0.95)
         if x[:, -1].std() == 0:
             continue
-        y = x @ (draw.normal(size=features) * draw.uniform(0.1, 3)) + draw.exponential(0.5) * draw.standard_t(
-            3, records
-        )
-        optimum = np.linalg.lstsq(x, y, rcond=None)[0]
-        estimates = (y - x[:, :-1] @ optimum[:-1]) / optimum[-1]
-        share = x[:, -1].mean()
-        decisions = mark_largest(estimates, math.ceil(share * records - 1e-9), draw)
-        bound = lower_bound(share, np.mean((y - x @ optimum) ** 2), optimum[-1])
-        assert np.mean(decisions == x[:, -1]) >= bound - 1e-12
+        noise = draw.exponential(0.5) * draw.standard_t(3, records)
+        y = x @ (draw.normal(size=features) * draw.uniform(0.1, 3)) + noise
+        received = draw.normal(size=(features + 1, features))
+        moves = 0.1 * 2 / records * (received @ x.T - y) @ x
+        found = decode_least_squares(fit_update_maps(received, moves[None], np.finfo(float).eps)[0], lr=0.1)
+        share, weight = found.H[-1, -1] / 2, found.optimum[-1]
+        decisions = mark_largest((y - x[:, :-1] @ found.optimum[:-1]) / weight, math.ceil(share * records - 1e-6), draw)
+        bound = lower_bound(x[:, -1].mean(), np.mean((y - x @ found.optimum) ** 2), weight)
+        assert np.mean(decisions == x[:, -1]) >= bound - 1e-9
+        checked += 1
         tight += bound > abs(1 - 2 * share)
     assert tight > 100
 
@@ -133,11 +147,11 @@ def pair(half=10, seed=0):
 def test_proposition_1s_pair_averages_exactly_one_half():
     other = tables(clients=2, features=4)
     first, second = pair()
-    found = [attack_in_memory([client, *other]).arrays["decisions"][:3, :20] for client in (first, second)]
+    found = [attack_in_memory([client, *other]).arrays["decisions"][:, :20] for client in (first, second)]
     truths = [client[0][:, -1] for client in (first, second)]
     np.testing.assert_array_equal(found[0], found[1])
     mean = np.mean([(ours == truth).mean(axis=1) for ours, truth in zip(found, truths, strict=True)], axis=0)
-    assert mean.tolist() == [0.5, 0.5, 0.5]
+    assert mean.tolist() == [0.5] * len(METHODS)
 
 
 def test_an_attribute_that_was_permuted_before_training_gives_no_excess():
@@ -203,9 +217,21 @@ def test_all_clients_in_every_round_are_decoded_with_their_public_attributes():
     assert accuracy(scores, values_of(data))[LOCAL] == 1
 
 
-def test_too_few_messages_fall_back_and_say_so():
-    data = tables(features=8)
+def test_one_message_is_decoded_with_the_public_attributes():
+    data = tables(features=8, noise=0.05)
     scores = attack_in_memory(data, rounds=1, share=1.0)
+    assert {item["how"] for item in scores.facts["clients"]} == {"messages and public attributes"}
+    assert "messages alone do not determine the local optimum" in scores.notes[0]
+    assert accuracy(scores, values_of(data))[LOCAL] == 1
+
+
+def test_too_few_messages_from_clients_half_known_fall_back_and_say_so(tmp_path):
+    data = tables(features=8)
+    folder = write_attribute_run(tmp_path, data, rounds=5, share=1.0)
+    known = read_knowledge(folder / "knowledge")
+    half = {name: getattr(known.partial, name)[::2] for name in ("x", "y", "clients")}
+    known = replace(known, partial=replace(known.partial, **half))
+    scores = AIA.run(Record(folder / "record"), known, device="cpu")
     assert {item["how"] for item in scores.facts["clients"]} <= {"last returned", "extrapolated"}
     assert [item["share"] for item in scores.facts["clients"]] == [None] * 4
     assert "not determined" in scores.notes[0]
@@ -220,6 +246,15 @@ def test_parameters_that_a_clients_records_leave_open_are_named():
     scores = attack_in_memory(data, rounds=40)
     assert {tuple(item["undetermined"]) for item in scores.facts["clients"]} == {("fc1.weight[0, 1]",)}
     assert "their records leave parameters open (fc1.weight[0, 1])" in scores.notes[-1]
+
+
+def test_a_column_on_a_small_scale_that_rounding_hides_is_decoded_with_the_public_attributes():
+    data = tables(noise=0.05)
+    for x, _ in data:
+        x[:, 1] /= 1_000
+    scores = attack_in_memory(data)
+    assert [item["undetermined"] for item in scores.facts["clients"]] == [[]] * 4
+    assert accuracy(scores, values_of(data))[LOCAL] == 1
 
 
 def test_mini_batches_and_epochs_are_undone_well_enough():
@@ -268,7 +303,9 @@ def test_algorithm_4_takes_the_value_with_the_smallest_loss_of_any_model(tmp_pat
                 losses = []
                 for value in ONE_HOT:
                     full = torch.tensor([[*x[row, :2], *value]], dtype=torch.float64)
-                    losses.append(float(torch.nn.functional.cross_entropy(model(full), torch.tensor([y[row]]))))
+                    losses.append(
+                        float(torch.nn.functional.cross_entropy(model(full).detach(), torch.tensor([y[row]])))
+                    )
                 at = client * len(x) + row
                 np.testing.assert_allclose(scores.arrays["losses"][method, at], losses, rtol=1e-4)
                 assert scores.arrays["decisions"][method, at] == int(np.argmin(losses))
@@ -285,6 +322,15 @@ def test_an_isolated_clients_network_is_followed_towards_its_optimum():
     own = scores.arrays["losses"][:, np.arange(len(truth)), truth].mean(axis=1)
     assert own[LOCAL] < own[LAST] < own[GLOBAL]
     assert scores.facts["server"] == "isolating"
+
+
+@pytest.mark.parametrize("training", [LocalSGD(1, 0, 0.3), LocalSGD(3, 8, 0.05)], ids=["one step", "mini-batches"])
+def test_logistic_clients_are_followed_towards_their_optima_by_watching_alone(training):
+    data = [(x, (y > 0).astype(np.int64)) for x, y in tables(records=60, noise=0.3)]
+    truth, rows = values_of(data), np.arange(240)
+    own = attack_in_memory(data, model=LOGISTIC, training=training).arrays["losses"][:, rows, truth].mean(axis=1)
+    assert own[LOCAL] < 0.8 * own[LAST]
+    assert own[LAST] < own[GLOBAL]
 
 
 def test_clients_with_different_messages_and_clients_never_seen():

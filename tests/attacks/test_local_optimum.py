@@ -3,6 +3,7 @@ import pytest
 
 from fedattack.attacks.local_optimum import (
     BinaryAttribute,
+    best_attribute,
     decode_least_squares,
     decode_with_public,
     extrapolate,
@@ -120,7 +121,7 @@ def test_symmetry_halves_the_noise_of_what_two_directions_share():
     errors = []
     for _ in range(20):
         exact = np.stack([model - train(model, x, y) for model in received])
-        noisy = exact + 1e-3 * draw.normal(size=exact.shape)
+        noisy = exact + 1e-5 * draw.normal(size=exact.shape)
         (fit,) = fit_update_maps(received, noisy[None], FLOAT64)
         centred = received - received.mean(axis=0)
         plain = np.linalg.lstsq(centred, noisy - noisy.mean(axis=0), rcond=None)[0] / LR
@@ -227,10 +228,51 @@ def test_public_attributes_of_others_are_not_exact():
     assert not decode_with_public(received, moves, attribute(*problem(60, 10, seed=1)), lr=LR).exact
 
 
+@pytest.mark.parametrize(("bias", "at", "needed"), [(True, -2, 1), (False, -1, 2)])
+def test_one_message_is_enough_with_a_bias_and_two_are_without(bias, at, needed):
+    x, y = problem(60, 10, bias=bias)
+    received, moves = messages(x, y, needed)
+    known = attribute(x, y, at)
+    H, c, optimum = closed_form(x, y)
+    found = decode_with_public(received, moves, known, lr=LR)
+    assert found.exact
+    for got, expected in ((found.problem.H, H), (found.problem.c, c), (found.problem.optimum, optimum)):
+        assert apart(got, expected) < 1e-6
+    assert needed == 1 or decode_with_public(received[:1], moves[:1], known, lr=LR) is None
+
+
 def test_an_attribute_that_no_model_weighs_is_not_determined():
     x, y = problem(60, 10)
-    received, moves = messages(x, y, 1)
+    received = np.random.default_rng(0).normal(size=(3, x.shape[1]))
+    received[:, -2] = 0
+    moves = received - np.stack([train(model, x, y) for model in received])
     assert decode_with_public(received, moves, attribute(x, y), lr=LR) is None
+
+
+def test_one_message_after_mini_batches_agrees_with_itself_but_is_not_exact():
+    x, y = problem(40, 10)
+    received, moves = messages(x, y, 1, steps=3, batches=np.random.default_rng(0))
+    assert not decode_with_public(received, moves, attribute(x, y), lr=LR, steps=15).exact
+
+
+def test_a_direction_that_is_curved_hardly_more_than_noise_is_not_divided_by():
+    curvature = np.diag([1.0, 0.5, 1e-3])
+    received = np.random.default_rng(0).normal(size=(40, 3))
+    moves = received @ curvature
+    noise = np.random.default_rng(1).normal(size=moves.shape)
+    for size, decoded in ((1e-6, True), (1e-3, False)):
+        (fit,) = fit_update_maps(received, (moves + size * noise)[None], FLOAT64)
+        assert fit.rank == 3
+        found = decode_least_squares(fit, lr=1.0)
+        assert (found is not None) == decoded
+        assert found is None or np.abs(found.optimum).max() < 1e-2
+
+
+@pytest.mark.parametrize(("weight", "tells"), [(2.0, True), (-2.0, True), (1e-6, False), (-1e-6, False), (0.0, False)])
+def test_an_attribute_as_good_as_without_weight_gets_no_sign_from_rounding(weight, tells):
+    s, errors = np.array([0.0, 1.0, 1.0, 0.0]), np.array([0.3, -0.2, 0.1, -0.1])
+    found = best_attribute(weight * s + errors, weight)
+    np.testing.assert_allclose(found, s + errors / weight if tells else 0.5)
 
 
 def test_mini_batches_and_epochs_blur_the_public_decoding_little():
