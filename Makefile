@@ -4,6 +4,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 RUN := $(VENV)/.run-installed
 DEV := $(VENV)/.dev-installed
+# Files of tests that run side by side; each may start a Flower run of its own.
+WORKERS ?= 2
 STAMP := $(shell date +%Y%m%d-%H%M%S)
 
 .PHONY: audit test lint benchmark screenshot clean
@@ -12,7 +14,7 @@ audit: $(RUN) ## Audit the embedded default and say where the report is.
 	$(VENV)/bin/fedattack audit quickstart --out runs/quickstart-$(STAMP)
 
 test: $(DEV) lint ## Format, lint, type and run all tests.
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 lint: $(DEV)
 	$(VENV)/bin/ruff format --check
