@@ -194,7 +194,10 @@ BAD = [
     (("audit", "prolin-membership", "--out", "out", "--set", "fraction=0.02"), "SecAgg+ needs 3 to"),
     (("audit", "prolin-membership", "--out", "out", "--set", "records-per-client=500"), "do not fit into"),
     (("audit", "prolin-membership", "--out", "out", "--option", "shadows=soft"), "option shadows=soft"),
-    (("audit", "prolin-membership", "--out", "out", "--option", "magic=1"), "--option magic: prolin has the options features, ray"),
+    (
+        ("audit", "prolin-membership", "--out", "out", "--option", "magic=1"),
+        "--option magic: prolin has the options features, ray",
+    ),
     (("attack", "sia", ".", "--option", "shadows=exact"), "--option shadows: sia has no options"),
     (("compare", ".", "--out", "out"), "expected two or more"),
     (("project", ".", "out"), "holds no record"),

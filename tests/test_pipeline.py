@@ -1,7 +1,8 @@
 import pytest
 
 from fedattack.app import load_preset
-from fedattack.pipeline import choose_seeds
+from fedattack.errors import ConfigError
+from fedattack.pipeline import choose_attacks, choose_seeds
 
 
 @pytest.mark.parametrize(
@@ -17,3 +18,22 @@ from fedattack.pipeline import choose_seeds
 )
 def test_seeds_are_the_presets_unless_said_otherwise(first, count, seeds):
     assert choose_seeds(load_preset("quickstart"), first, count) == seeds
+
+
+def test_each_attack_gets_the_options_that_it_has():
+    ara, baselines = choose_attacks(["ara", "attribute-baselines"], {"updates": "pre1"})
+    assert (ara.updates, baselines.name) == ("pre1", "attribute-baselines")
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "message"),
+    [
+        (["sia", "magic"], {}, "unknown attack 'magic': expected one of aia, ara"),
+        (["ara", "aia"], {"magic": "1"}, "--option magic: ara and aia have the options label, membership"),
+        (["sia"], {"magic": "1"}, "--option magic: sia has no options"),
+        (["ara"], {"updates": "soon"}, "option updates=soon: expected one of pre1"),
+    ],
+)
+def test_an_option_that_no_attack_has_is_refused(names, options, message):
+    with pytest.raises(ConfigError, match=message):
+        choose_attacks(names, options)

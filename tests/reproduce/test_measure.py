@@ -59,3 +59,12 @@ def test_series_and_sizes():
     assert per_round(Number("a", "a", finding="sia.nothing"), example.findings()) is None
     assert training_records({"holdings": {"counts": [[1, 2], [3, 4]]}}) == 10
     assert training_records({}) is None
+
+
+def test_a_baseline_of_a_finding_is_a_number_without_an_interval():
+    finding = replace(example.findings()[0], baselines={"majority": 0.4})
+    number = Number("m", "m", finding="sia.asr", baseline="majority")
+    found = measure(number, [finding], {}, Stated(0.3, None))
+    assert (found["value"], found["low"], found["null"], found["n"]) == (0.4, None, None, finding.n)
+    assert found["difference"] == pytest.approx(0.1)
+    assert measure(replace(number, baseline="other"), [finding], {})["value"] is None

@@ -61,6 +61,16 @@ def test_a_grid_is_every_combination_in_order(read):
     assert what.choices("alpha") == [1.0, 0.1]
 
 
+def test_options_of_attacks_are_part_of_the_grid_and_of_a_cell_s_name(read):
+    text = SPEC.replace('columns = ["who", "dataset", "alpha"]', 'columns = ["dataset", "alpha", "updates"]')
+    text = text.replace("alpha = [1.0, 0.1] }", 'alpha = [1.0], "--updates" = ["pre1", "last5"] }')
+    what = read(text)
+    assert [cell.options for cell in what.cells] == [{"updates": "pre1"}, {"updates": "last5"}] * 2
+    assert [cell.place["updates"] for cell in what.cells] == ["pre1", "last5"] * 2
+    assert not any("--updates" in cell.settings for cell in what.cells)
+    assert len({cell.name for cell in what.cells}) == 4
+
+
 def test_rows_are_sorted_by_columns_not_by_groups(read):
     group = SPEC[SPEC.index("[[groups]]") :]
     other = (
