@@ -18,6 +18,7 @@ from fedattack.attacks.gradient_matching import (
     RELAXATIONS,
     Arrays,
     Matching,
+    Method,
     Relaxation,
     Victim,
     Weights,
@@ -134,8 +135,8 @@ class GradientMatching(Attack):
     )
     options: ClassVar[Mapping[str, str]] = {
         "updates": f"{', '.join(UPDATES)}, or numbers of rounds such as 1,2,10 (pre5)",
-        "restarts": "starts of the optimisation, of which the best counts (1)",
-        "steps": "steps of Adam, and at most of L-BFGS (150)",
+        "restarts": "starts of the optimisation, of which the best counts (1 of Adam, 4 of L-BFGS)",
+        "steps": "steps of Adam, and at most of L-BFGS (200)",
         "relaxation": "softmax as in the paper's algorithm, or gumbel with noise (softmax)",
         "temperature": "of the relaxation (1)",
         "weights": "uniform as in the paper, or free: find records' weights too (free if a round has several steps)",
@@ -145,8 +146,8 @@ class GradientMatching(Attack):
     }
 
     updates: str = "pre5"
-    restarts: int = 1
-    steps: int = 150
+    restarts: int | None = None
+    steps: int = 200
     relaxation: Relaxation = "softmax"
     temperature: float = 1.0
     weights: Literal["uniform", "free"] | None = None
@@ -218,7 +219,8 @@ class GradientMatching(Attack):
         for row, method in enumerate(METHODS):
             for kind in sorted(set(weights.values())):
                 chosen = [case for case in cases if weights[case.client] == kind]
-                how = Matching(method, self.steps, self.restarts, self.temperature, self.relaxation, kind)
+                restarts = self.restarts or _RESTARTS[method]
+                how = Matching(method, self.steps, restarts, self.temperature, self.relaxation, kind)
                 matches = match_gradients(
                     architecture,
                     model.loss,
@@ -256,6 +258,9 @@ class GradientMatching(Attack):
             return "uniform"
         return "shared" if steps == 1 else "round"
 
+
+# L-BFGS stops for good where a unit of a ReLU switches and the gradient with it jumps; Adam goes on.
+_RESTARTS: Mapping[Method, int] = {"cos": 1, "l2": 4}
 
 _WORDS: Mapping[str, tuple[str, ...]] = {
     "relaxation": RELAXATIONS,

@@ -210,11 +210,6 @@ class AttributeBaselines(Attack):
         return found
 
 
-def _with_labels(x: NDArray[np.float32], y: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float32]:
-    columns = y[:, None] == np.union1d(y, others) if np.issubdtype(y.dtype, np.integer) else y.reshape(len(y), -1)
-    return np.concatenate([x, columns.astype(np.float32)], axis=1)
-
-
 def _predicted(model: nn.Module, state: Arrays, rows: NDArray[np.float32]) -> NDArray[np.int64]:
     with torch.inference_mode(), in_mode(model, training=False):
         outputs = functional_call(model, {name: to_tensor(array) for name, array in state.items()}, (to_tensor(rows),))

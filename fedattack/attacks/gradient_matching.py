@@ -15,8 +15,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from fedattack.errors import ConfigError, DataError, ModelError
 from fedattack.learning import per_record_loss
@@ -37,11 +39,14 @@ MEMORY = 2**30
 """Bytes that the victims attacked together may take; more victims are attacked in groups."""
 
 _RATES = {"logits": 0.3, "labels": 0.3, "weights": 0.1}
+# A value that first goes astray comes back soon only if Adam forgets the steep slopes of the start (0.999 does not).
+_BETAS = (0.9, 0.99)
 # A gradient and its own gradient keep about this many copies of a model alive.
 _COPIES = 8
 _LEAST_SHARE = 1e-6
-# L-BFGS measures its progress in absolute numbers; the objective is about 1 at the start.
-_TOLERANCE = 1e-12
+# Of L-BFGS: how many steps it remembers, and the slope, as a share of the objective at its start, at which it ends.
+_MEMORY = 20
+_FLAT = 1e-8
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,7 @@ class Matching:
     """
 
     method: Method = "cos"
-    steps: int = 150
+    steps: int = 200
     restarts: int = 1
     temperature: float = 1.0
     relaxation: Relaxation = "softmax"
@@ -325,7 +330,7 @@ class _Problem:
     def _adam(self, how: Matching, draws: Sequence[np.random.Generator]) -> dict[str, Tensor]:
         variables = self._start(how, draws)
         free = [{"params": [value], "lr": _RATES[name]} for name, value in variables.items() if value.requires_grad]
-        optimizer = torch.optim.Adam(free)
+        optimizer = torch.optim.Adam(free, betas=_BETAS)
         for _ in range(how.steps):
             noise = self._gumbel(variables["logits"], draws) if how.relaxation == "gumbel" else None
             objective = self._objective(variables, how, noise)["objective"]
@@ -342,24 +347,28 @@ class _Problem:
                 name: value.detach()[:, restart : restart + 1].clone().requires_grad_(value.requires_grad)
                 for name, value in starts.items()
             }
-            optimizer = torch.optim.LBFGS(
-                [value for value in variables.values() if value.requires_grad],
-                max_iter=how.steps,
-                tolerance_grad=_TOLERANCE,
-                tolerance_change=_TOLERANCE,
-                history_size=20,
-                line_search_fn="strong_wolfe",
-            )
+            free = [value for value in variables.values() if value.requires_grad]
 
-            def closure(
-                variables: dict[str, Tensor] = variables, optimizer: torch.optim.Optimizer = optimizer
-            ) -> Tensor:
-                optimizer.zero_grad()
+            def evaluate(
+                point: NDArray[np.float64], variables: dict[str, Tensor] = variables, free: list[Tensor] = free
+            ) -> tuple[float, NDArray[np.float64]]:
+                vector_to_parameters(torch.from_numpy(point).to(free[0]), free)
                 objective = self._objective(variables, how, None)["objective"].sum()
-                objective.backward()
-                return objective
+                slope = torch.autograd.grad(objective, free)
+                return objective.item(), parameters_to_vector(slope).double().cpu().numpy()
 
-            optimizer.step(closure)
+            # SciPy's, because PyTorch's skips curvature below a fixed size, and near the prior's start all of it is.
+            start = parameters_to_vector(free).detach().double().cpu().numpy()
+            # Steps follow from the objective's own size, which is tiny where most values are as the prior has them.
+            first = max(evaluate(start)[0], torch.finfo(torch.float32).tiny)
+            best = minimize(
+                lambda point, evaluate=evaluate, first=first: tuple(part / first for part in evaluate(point)),
+                start,
+                jac=True,
+                method="L-BFGS-B",
+                options={"maxiter": how.steps, "maxcor": _MEMORY, "ftol": 0.0, "gtol": _FLAT},
+            )
+            vector_to_parameters(torch.from_numpy(best.x).to(free[0]), free)
             found.append(self._final(variables, how))
         return {name: torch.cat([item[name] for item in found], dim=1) for name in found[0]}
 

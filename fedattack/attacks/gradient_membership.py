@@ -107,8 +107,9 @@ def gradient_variances(
 def infer_membership(variances: NDArray[np.float64], *, seed: int = 0) -> NDArray[np.float64]:
     """Return how likely each record is a member, by a mixture of two normal distributions.
 
-    The mixture is fitted to the mean over the candidates of the variances' logarithms: variances span many orders of
-    magnitude and are far from normal, their logarithms are not. The paper does not say which of the two it takes.
+    The mixture is fitted to the mean over the candidates of the variances' square roots, which grow with the error of
+    the predicted probabilities: members' lie close to zero and others' spread widely, as the paper describes them. Of
+    the variances themselves most are close to zero, and of their logarithms even members' spread widely.
 
     Parameters
     ----------
@@ -132,7 +133,8 @@ def infer_membership(variances: NDArray[np.float64], *, seed: int = 0) -> NDArra
             f"membership by a mixture of two components needs at least two records with finite gradients; got "
             f"{len(variances)}, {int(np.isfinite(variances).all(axis=1).sum())} of them finite"
         )
-    tiny = np.finfo(np.float64).tiny
-    logs = np.log(np.maximum(variances, tiny)).mean(axis=1, keepdims=True)
-    mixture = GaussianMixture(2, n_init=_STARTS, random_state=seed).fit(logs)
-    return np.asarray(mixture.predict_proba(logs)[:, int(mixture.means_[:, 0].argmin())])
+    deviations = np.sqrt(variances).mean(axis=1, keepdims=True)
+    # The mixture keeps its components' variances above a fixed size.
+    deviations /= deviations.max() or 1.0
+    mixture = GaussianMixture(2, n_init=_STARTS, random_state=seed).fit(deviations)
+    return np.asarray(mixture.predict_proba(deviations)[:, int(mixture.means_[:, 0].argmin())])

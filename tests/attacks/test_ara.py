@@ -102,10 +102,18 @@ def test_full_batches_give_every_value_away(plain):
     assert scores.arrays["objectives"][COS].min() > 0.99
 
 
+def test_l_bfgs_starts_more_often_unless_told_otherwise(plain):
+    folder, _ = plain
+    usual, once, often = (attack(folder, steps="20", **how) for how in ({}, {"restarts": "1"}, {"restarts": "4"}))
+    np.testing.assert_array_equal(usual.arrays["objectives"][COS], once.arrays["objectives"][COS])
+    np.testing.assert_array_equal(usual.arrays["objectives"][L2], often.arrays["objectives"][L2])
+    assert (usual.arrays["objectives"][L2] < once.arrays["objectives"][L2]).any()
+
+
 def test_a_permuted_attribute_is_found_as_it_was_trained_on_and_not_as_it_is(tmp_path):
     """The null run: updates that say nothing of the truth give nothing beyond guessing."""
     truth = write_attribute_run(tmp_path, permute=True, clients=6, each=30)
-    decided = attack(tmp_path).arrays["decisions"][COS]
+    decided = attack(tmp_path, restarts="1").arrays["decisions"][COS]
     balanced = np.mean([(decided[truth == value] == value).mean() for value in (0, 1)])
     # Three standard deviations of a mean of two shares of about 70 and 110 draws.
     assert abs(balanced - 0.5) < 0.12
@@ -113,7 +121,7 @@ def test_a_permuted_attribute_is_found_as_it_was_trained_on_and_not_as_it_is(tmp
 
 def test_records_weights_are_found_where_a_last_batch_is_short(tmp_path):
     truth = write_attribute_run(tmp_path, each=20, training=LocalSGD(epochs=1, batch_size=16, lr=0.02))
-    free, uniform = attack(tmp_path), attack(tmp_path, weights="uniform")
+    free, uniform = (attack(tmp_path, restarts="1", **choice) for choice in ({}, {"weights": "uniform"}))
     assert set(free.facts["weights"].values()) == {"round"}
     assert set(uniform.facts["weights"].values()) == {"uniform"}
     hits = [(scores.arrays["decisions"][COS] == truth).mean() for scores in (free, uniform)]
@@ -184,14 +192,14 @@ def test_updates_that_cannot_be_used_are_named_and_left_out(plain, tmp_path):
 
 def test_less_knowledge_is_said_and_used_less(plain):
     folder, truth = plain
-    scores = attack(folder, prior="unknown", label="unknown", restarts="2", updates="1,3")
+    scores = attack(folder, prior="unknown", label="unknown", restarts="2", steps="40", updates="1,3")
     assert (scores.facts["prior"], scores.facts["label"]) == ("unknown", "unknown")
     assert scores.facts["rounds"]["0"] == [1, 3]
     blind = replace(
         read_knowledge(folder / "knowledge"),
         partial=replace(read_knowledge(folder / "knowledge").partial, y=np.zeros(len(truth), dtype=np.int64)),
     )
-    other = attack(folder, blind, prior="unknown", label="unknown", restarts="2", updates="1,3")
+    other = attack(folder, blind, prior="unknown", label="unknown", restarts="2", steps="40", updates="1,3")
     np.testing.assert_array_equal(scores.arrays["beliefs"], other.arrays["beliefs"])
 
 
@@ -200,7 +208,7 @@ def test_members_are_judged_first_where_membership_is_unknown(tmp_path):
     truth = write_attribute_run(
         tmp_path, clients=2, each=16, rounds=40, training=LocalSGD(epochs=5, batch_size=0, lr=0.5), auxiliary=40
     )
-    scores = attack(tmp_path, membership="unknown", updates="pre5")
+    scores = attack(tmp_path, membership="unknown", restarts="1")
     members, decoys = scores.arrays["members"], scores.arrays["decoys"]
     assert members.shape == truth.shape
     assert scores.arrays["decoy_clients"].tolist() == ["0"] * 16 + ["1"] * 16

@@ -102,7 +102,7 @@ def test_the_objective_is_what_plain_autograd_gives(method, weights, width):
 def test_victims_together_give_what_each_gives_alone(method, monkeypatch):
     """Of different sizes and rounds, wide enough for coordinates of their own span."""
     cases = [victim(width=40, count=count, rounds=rounds, seed=count)[0] for count, rounds in ((5, 1), (9, 3), (3, 2))]
-    model, how = mlp(40), Matching(method)
+    model, how = mlp(40), Matching(method, steps=60)
     together = match_gradients(model, "cross-entropy", cases, how)
     monkeypatch.setattr(gradient_matching, "MEMORY", 1)
     grouped = match_gradients(model, "cross-entropy", cases, how)
@@ -172,8 +172,8 @@ def test_unlike_weights_of_records_are_found():
         weights.append(single / single.sum())
     case, truth = victim(count=10, rounds=3, seed=4, weights=weights)
     uniform, free = (
-        match_gradients(mlp(8), "cross-entropy", [case], Matching(weights=kind, steps=400))[0]
-        for kind in ("uniform", "round")
+        match_gradients(mlp(8), "cross-entropy", [case], Matching(weights=kind, steps=steps))[0]
+        for kind, steps in (("uniform", 200), ("round", 1200))
     )
     assert uniform.objective < 0.95 < 0.99 < free.objective
     np.testing.assert_array_equal(free.decisions, truth)
