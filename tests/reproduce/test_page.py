@@ -153,3 +153,15 @@ def test_pictures_name_what_they_show(tmp_path, figure, there):
     svg = to_picture(spec, results(*done))
     assert there <= texts(svg)
     assert "us · digits · 1: 24.0 ± 1.2 (21.3–28.6)" in svg, "the numbers in words"
+
+
+def test_several_numbers_are_drawn_in_one_panel_and_far_places_on_a_logarithmic_axis(tmp_path):
+    other = '[[numbers]]\nname = "other"\ntitle = "another rate"\nfinding = "sia.other"\n'
+    drawn = 'kind = "curves"\npanels = ["who"]\nx = "alpha"\nbeside = ["other"]'
+    text = SPEC.replace("[figure]", f"{other}[figure]").replace('kind = "points"\npanels = ["dataset"]', drawn)
+    (tmp_path / "some.toml").write_text(text)
+    done = [cell(("us", "digits", alpha), OURS | {"paper": None}) for alpha in (1.0, 0.01)]
+    for entry in done:
+        entry["numbers"]["other"] = entry["numbers"]["asr"] | {"value": None if entry is done[0] else 0.5}
+    found = texts(to_picture(Reproduction.read(tmp_path / "some.toml"), results(*done)))
+    assert {"rate", "another rate", "alpha", "1", "0.01"} <= found
