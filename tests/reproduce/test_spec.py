@@ -250,3 +250,18 @@ def test_tables_of_hard_settings_state_what_the_paper_prints(table):
     for value, row in rows.items():
         stated = [cell.paper["accuracy"].mean for cell in cells if cell.place[column] == value]
         assert stated == pytest.approx(ara_row(table, row)[-len(stated) :]), row
+
+
+@needs_the_paper
+def test_the_table_of_membership_states_what_the_paper_prints():
+    cells = load_reproduction("ara-table11").cells
+    for value, row in SPLIT["12"][1].items():
+        by_size = [
+            [
+                cell.paper["membership"].mean
+                for cell in cells
+                if cell.place["batch-size"] == value and cell.place[key] == n
+            ]
+            for key, n in [("records-per-client", count) for count in (50, 100, 300)]
+        ]
+        assert [mean for pair in by_size for mean in pair] == pytest.approx(ara_row("11", row)), row
