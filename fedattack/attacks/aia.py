@@ -151,9 +151,9 @@ class ModelBased(Attack):
         views=("individual",), protocols=("fedavg",), knowledge=("model", "training", "partial")
     )
     knows: ClassVar[tuple[str, ...]] = (
-        "the model's architecture and loss, and how clients train",
-        "clients' records and labels without one attribute, and which client sends which update",
-        "the values that the attribute can have",
+        "the model's architecture and loss",
+        "how clients train: learning rate, epochs, batch size",
+        "clients' records and labels but for one attribute, its possible values, and whose they are",
     )
 
     def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:

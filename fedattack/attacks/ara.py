@@ -131,7 +131,7 @@ class GradientMatching(Attack):
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
         "how clients train: learning rate, epochs, batch size",
-        "clients' records but for one attribute, and whose they are",
+        "clients' records and labels but for one attribute, its possible values, and whose they are",
     )
     options: ClassVar[Mapping[str, str]] = {
         "updates": f"{', '.join(UPDATES)}, or numbers of rounds such as 1,2,10 (pre5)",

@@ -121,7 +121,7 @@ class AttributeBaselines(Attack):
     needs: ClassVar[Needs] = Needs(views=("individual",), protocols=("fedavg",), knowledge=("model", "partial"))
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
-        "clients' records but for one attribute",
+        "clients' records and labels but for one attribute, its possible values, and whose they are",
         "public records with the attribute, where there are any",
     )
 
