@@ -28,7 +28,7 @@ from fedattack.attacks.gradient_matching import Matching, Victim, match_gradient
 from fedattack.attacks.knowledge import PartialRecords, Targets
 from fedattack.data import Dataset, load_dataset
 from fedattack.errors import DataError
-from fedattack.learning import LocalSGD, train_local
+from fedattack.learning import LocalSGD, build_model, train_local
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 
 ATTRIBUTES = (1, 69)
@@ -74,7 +74,7 @@ def write_isolated(folder: Path, data: Dataset, count: int, training: LocalSGD, 
     """Record a client that is sent its own model back, and return its records."""
     rows = np.random.default_rng(seed).permutation(len(data.y_train))[:count]
     own = Targets(data.x_train[rows], data.y_train[rows])
-    model = model_of(data).build()
+    model = build_model("mlp", input_shape=data.input_shape, classes=data.classes, hidden=128, seed=seed)
     writer = RecordWriter(folder)
     state = {name: value.numpy().copy() for name, value in model.state_dict().items()}
     for number in range(1, rounds + 1):
