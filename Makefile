@@ -14,7 +14,7 @@ audit: $(RUN) ## Audit the embedded default and say where the report is.
 	$(VENV)/bin/fedattack audit quickstart --out runs/quickstart-$(STAMP)
 
 test: $(DEV) lint ## Format, lint, type and run all tests.
-	$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile
+	$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 lint: $(DEV)
 	$(VENV)/bin/ruff format --check

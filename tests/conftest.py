@@ -11,3 +11,9 @@ os.environ["COLUMNS"] = "200"
 def one_thread():
     """Tests' tensors are tiny: a second thread only waits for the first."""
     torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items):
+    """Put files with real Flower runs first: where files run side by side, a long one must not be left for the end."""
+    long = {item.path for item in items if item.get_closest_marker("flower")}
+    items.sort(key=lambda item: item.path not in long)
