@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -37,6 +38,7 @@ FULL, STEPS5 = LocalSGD(1, 0, 0.5), LocalSGD(5, 0, 0.5)
 SMALL, MIDDLE = LocalSGD(1, 8, 0.1), LocalSGD(1, 32, 0.1)
 SMALL_FAST, MIDDLE_FAST = LocalSGD(1, 8, 0.5), LocalSGD(1, 32, 0.5)
 VICTIMS, COMPARED = 10, 20
+LOSS = "cross-entropy"
 
 Reported = tuple[float, ...]
 
@@ -170,27 +172,33 @@ def print_costs(data: Dataset) -> None:
                     partial.x, partial.y, attribute_codes(partial), seen.received, seen.gradients, prior=partial.prior
                 )
             )
-        one = seconds(lambda model=model, own=victims[:1]: match_gradients(model, "cross-entropy", own, Matching()))
+        one = seconds(
+            time.process_time, lambda model=model, own=victims[:1]: match_gradients(model, LOSS, own, Matching())
+        )
+        print(f"  {count} records, 5 rounds: one client {one:.1f} s of processor time", flush=True)
 
         def match(some: list[Victim], model: nn.Module = model) -> object:
-            return match_gradients(model, "cross-entropy", some, Matching(steps=COMPARED))
+            return match_gradients(model, LOSS, some, Matching(steps=COMPARED))
 
-        together = seconds(lambda match=match, some=victims: match(some))
-        each = seconds(lambda match=match, some=victims: [match([single]) for single in some])
-        print(
-            f"  {count} records, 5 rounds: one client {one:.1f} s; {VICTIMS} clients at once ({COMPARED} steps) "
-            f"{together:.1f} s, one after another {each:.1f} s, {each / together:.1f} times",
-            flush=True,
-        )
+        for clock, threads, what in ((time.process_time, 1, "processor time"), (time.perf_counter, 2, "clock")):
+            torch.set_num_threads(threads)
+            together = seconds(clock, lambda match=match, some=victims: match(some))
+            each = seconds(clock, lambda match=match, some=victims: [match([single]) for single in some])
+            print(
+                f"    {what}, {threads} thread{'s' * (threads > 1)}: {VICTIMS} clients at once ({COMPARED} steps) "
+                f"{together:.1f} s, one after another {each:.1f} s, {each / together:.1f} times",
+                flush=True,
+            )
+        torch.set_num_threads(1)
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """Return the least processor time of two runs."""
+def seconds(clock: Callable[[], float], work: Callable[[], object]) -> float:
+    """Return the least time of two runs."""
     found = []
     for _ in range(2):
-        start = time.process_time()
+        start = clock()
         work()
-        found.append(time.process_time() - start)
+        found.append(clock() - start)
     return min(found)
 
 
@@ -201,7 +209,8 @@ def main() -> None:
     except DataError as missing:
         print(f"gradient matching is not measured: {missing}")
         return
-    print("Location-30, isolating server; processor time:")
+    print("Location-30, isolating server; a clock's time is only worth reading on a quiet machine:")
+    torch.set_num_threads(1)
     print_costs(data)
     for setting in SETTINGS:
         print_setting(setting, data)
