@@ -43,7 +43,7 @@ def to_picture(what: Reproduction, results: Mapping[str, Any]) -> str:
         return ""
     by_panel: dict[str, list[Entry]] = {}
     for entry in drawn:
-        by_panel.setdefault(" · ".join(shown(entry["place"][column]) for column in figure.panels), []).append(entry)
+        by_panel.setdefault(" · ".join(_named(column, entry) for column in figure.panels), []).append(entry)
     columns = min(len(by_panel), 2)
     canvas, grid = panels(90 + 190 * -(-len(by_panel) // columns), len(by_panel), columns)
     named = [shown(entry["place"][figure.lines]) for entry in drawn] if figure.lines else []
@@ -66,6 +66,12 @@ def to_picture(what: Reproduction, results: Mapping[str, Any]) -> str:
     drawing = to_svg(canvas, what.name, what.title, f"{y.title}. {words}.")
     # In a page the colours are the page's; by itself it needs a ground of its own.
     return drawing.replace("<svg ", '<svg width="840" style="background: white; color: black" ', 1)
+
+
+def _named(column: str, entry: Entry) -> str:
+    """Name a cell's place in a column for a title, in which a number alone would say nothing."""
+    text = shown(entry["place"][column])
+    return f"{column} {text}" if text.replace(".", "").isdigit() else text
 
 
 def _looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:

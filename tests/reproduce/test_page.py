@@ -143,7 +143,10 @@ def texts(svg: str) -> set[str]:
         ),
         ('kind = "curves"\npanels = ["who"]\nlines = "dataset"\nx = "alpha"', {"us", "digits", "alpha"}),
         ('kind = "curves"\npanels = ["who"]\nlines = "dataset"\nx = "asr"', {"us", "digits", "rate (%)"}),
-        ('kind = "rounds"\npanels = ["who", "alpha"]\nlines = "dataset"', {"us · 1", "us · 0.1", "Round", "digits"}),
+        (
+            'kind = "rounds"\npanels = ["who", "alpha"]\nlines = "dataset"',
+            {"us · alpha 1", "us · alpha 0.1", "Round", "digits"},
+        ),
     ],
 )
 def test_pictures_name_what_they_show(tmp_path, figure, there):
