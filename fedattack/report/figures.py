@@ -29,6 +29,8 @@ from fedattack.report.drawing import (
 from fedattack.report.words import interval, level, shown
 
 _MOST_CLIENTS = 25
+# Points; in the legend a wider one would cover its label.
+_WIDEST_BUBBLE = 26
 _MOST_HOLDERS = 50
 _MOST_ROWS = 100
 
@@ -273,7 +275,7 @@ def who_holds_what(holdings: Mapping[str, Any], slug: str) -> Plot:
     clients, counts = [every[i] for i in drawn], held[drawn]
     height = int(np.clip(110 + 24 * len(classes), 200, 420))
     figure, axes = one_axes(height)
-    cell = min((WIDTH - 70) / len(clients), (height - 95) / len(classes))
+    cell = min((WIDTH - 70) / len(clients), (height - 95) / len(classes), _WIDEST_BUBBLE)
     largest = max(counts.max(), 1)
     area = (0.92 * cell) ** 2 / largest
     x, y = np.nonzero(counts)
