@@ -170,7 +170,7 @@ class ModelBased(Attack):
         linear = _Linear.of(model)
         clients = {str(name): np.flatnonzero(partial.clients == name) for name in np.unique(partial.clients)}
         notes: list[str] = []
-        seen = _collect(record, knowledge.nodes, clients, model, notes, progress)
+        seen = _collect(record, knowledge, clients, model, notes, progress)
         if not seen:
             raise NeedsError(
                 f"attack {self.name} needs a usable reply of a client that has partial records, and {record.path} "
@@ -295,12 +295,6 @@ class _Model:
             index -= math.prod(shape)
         raise AssertionError("no such parameter")
 
-    def inputs(self, value: int, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return records (rows, d) with the attribute at one value."""
-        x = self.partial.x[rows]
-        x[:, list(self.partial.columns)] = self.partial.domain[value]
-        return x
-
     def losses(self, states: Sequence[Mapping[str, Any] | None], rows: NDArray[np.int64]) -> Array:
         """Return the losses (states, rows, v) of records with each value."""
         count = len(self.partial.domain)
@@ -309,7 +303,7 @@ class _Model:
         step = max(1, _ROWS // max(len(rows), 1))
         for start in range(0, count, step):
             values = range(start, min(start + step, count))
-            x = np.concatenate([self.inputs(value, rows) for value in values])
+            x = np.concatenate([self.partial.completed(value, rows) for value in values])
             y = np.concatenate([self.partial.y[rows]] * len(values))
             ours = [state for state in states if state is not None]
             single = losses_of_models(self.module, ours, x, y, self._loss, device=self._device, chunk=_ROWS).numpy()
@@ -334,10 +328,10 @@ class _Linear:
         if not model.gaussian or len(model.partial.domain) != 2 or model.size > _UNKNOWNS:
             return None
         rows = np.arange(len(model.partial.y))
-        base = _derivative(model, model.inputs(0, rows))
+        base = _derivative(model, model.partial.completed(0, rows))
         if base is None:
             return None
-        other = _derivative(model, model.inputs(1, rows))
+        other = _derivative(model, model.partial.completed(1, rows))
         if other is None or np.ptp(other - base, axis=0).max() > 1e-6 * np.abs(other).max():
             return None
         return cls(base, (other - base).mean(axis=0), model.partial.y.astype(np.float64))
@@ -408,7 +402,7 @@ class _Messages:
 
 def _collect(
     record: Record,
-    nodes: Mapping[str, str],
+    knowledge: Knowledge,
     clients: Mapping[str, NDArray[np.int64]],
     model: _Model,
     notes: list[str],
@@ -418,12 +412,12 @@ def _collect(
     most = max(2, int(MEMORY // (16 * model.size * len(clients))))
     found: dict[str, _Messages] = {}
     for done, item in enumerate(record):
-        usable = [seen for seen in item.observations if nodes.get(seen.node, seen.node) in clients and _answered(seen)]
+        usable = [seen for seen in item.observations if knowledge.client_of(seen.node) in clients and _answered(seen)]
         common = None
         if any(not seen.singled_out for seen in usable) and item.common is not None:
             common = model.flat(item.common)
         for seen in usable:
-            name = nodes.get(seen.node, seen.node)
+            name = knowledge.client_of(seen.node)
             state = dict(seen.arrays or {})
             received = common if not seen.singled_out or seen.received is None else model.flat(seen.received)
             try:

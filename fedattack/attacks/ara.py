@@ -305,7 +305,7 @@ def replies_of(record: Record, knowledge: Knowledge, client: str) -> Iterator[tu
     """Yield the rounds in which a client's reply arrived in time, with that reply; no array is read."""
     for item in record:
         for seen in item.observations:
-            if seen.status == "ok" and seen.arrays is not None and knowledge.nodes.get(seen.node, seen.node) == client:
+            if seen.status == "ok" and seen.arrays is not None and knowledge.client_of(seen.node) == client:
                 yield item.number, seen
                 break
 

@@ -107,9 +107,9 @@ class PartialRecords:
         """SHA-256 of the records, labels and domain, by which the truth and scores say what they speak of."""
         return _fingerprint(self.x, self.y, self.domain)
 
-    def completed(self, value: int) -> NDArray[np.float32]:
-        """Return the records (n, d) with the attribute at ``domain[value]`` throughout."""
-        x = self.x.copy()
+    def completed(self, value: int, rows: NDArray[np.int64] | slice = slice(None)) -> NDArray[np.float32]:
+        """Return records (n, d), or those of ``rows``, with the attribute at ``domain[value]`` throughout."""
+        x = self.x[rows].copy()
         x[:, list(self.columns)] = self.domain[value]
         return x
 
@@ -166,6 +166,10 @@ class Knowledge:
         """Return the fingerprint of the records that are asked about; empty where none are."""
         about = self.targets if self.targets is not None else self.partial
         return about.fingerprint if about is not None else ""
+
+    def client_of(self, node: str) -> str:
+        """Return the name of the client that hides behind a node."""
+        return self.nodes.get(node, node)
 
     def has(self, need: str) -> bool:
         """Whether a piece of knowledge is there."""

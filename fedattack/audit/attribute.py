@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from fedattack.attacks import ATTACKS, Knowledge, Scores
 from fedattack.attacks.imputation import impute
-from fedattack.audit.finding import NOT_APPLICABLE, Finding, Null, verdict
+from fedattack.audit.finding import NOT_APPLICABLE, Finding, verdict
 from fedattack.audit.intervals import paired_interval, rate_interval, t_interval
+from fedattack.audit.summaries import null_of, reliability
 from fedattack.audit.truth import Attributes, Truth
 from fedattack.errors import DataError
 from fedattack.record import Record
@@ -26,7 +27,6 @@ from fedattack.record import Record
 _LEVEL = 0.95
 _SHUFFLES = 1_000
 _DRAWS = 4_000
-_BINS = 10
 
 # Streams of random numbers, apart from each other.
 _SHUFFLING, _POSTERIOR, _IMPUTATION, _DEALING = 1, 2, 3, 4
@@ -266,7 +266,7 @@ class _Judge:
 
     def _excess(self) -> Finding:
         value, low, high = self._over(self.main)
-        null = _null([self._shuffled_excess(truth) for truth in self.shuffled], sum(self.sizes))
+        null = null_of([self._shuffled_excess(truth) for truth in self.shuffled], sum(self.sizes), _LEVEL)
         words, why = verdict(value, low, 0.0, null["high"], units=POINTS)
         each = [
             100 * (float(own.mean()) - float(other.mean()))
@@ -312,7 +312,7 @@ class _Judge:
         sums = [float(hits.sum()) for hits in self.hits[method]]
         low, high = rate_interval(sums, self.sizes, _LEVEL)
         value, chance = self.accuracy[method], 1 / len(self.names)
-        null = _null([self._shuffled_accuracy(method, truth) for truth in self.shuffled], sum(self.sizes))
+        null = null_of([self._shuffled_accuracy(method, truth) for truth in self.shuffled], sum(self.sizes), _LEVEL)
         bars = {name: self.accuracy[name] for name in self.baselines}
         words, why = verdict(value, low, chance, null["high"], bars=_highest(bars))
         each = [float(hits.mean()) for hits in self.hits[method]]
@@ -341,7 +341,9 @@ class _Judge:
         value = self._balanced_of(self.answers[self.main], self.truth)
         low, high = self._balanced_interval()
         chance = 1 / len({int(v) for values in self.truth for v in values})
-        null = _null([self._balanced_of(self.answers[self.main], truth) for truth in self.shuffled], sum(self.sizes))
+        null = null_of(
+            [self._balanced_of(self.answers[self.main], truth) for truth in self.shuffled], sum(self.sizes), _LEVEL
+        )
         bars = {name: self._balanced_of(self.answers[name], self.truth) for name in self.baselines}
         words, why = verdict(value, low, chance, null["high"], bars=_highest(bars))
         return Finding(
@@ -395,7 +397,7 @@ class _Judge:
             pairs = zip(self.answers[method], asked, strict=True)
             return sum(float((own[rows] == self.rarest).sum()) for own, rows in pairs) / sum(sizes)
 
-        null = _null([recall(self.main, truth) for truth in self.shuffled], sum(sizes))
+        null = null_of([recall(self.main, truth) for truth in self.shuffled], sum(sizes), _LEVEL)
         words, why = verdict(value, low, named, null["high"])
         return Finding(
             metric="rare-recall",
@@ -440,30 +442,29 @@ class _Judge:
 
     def _membership(self) -> Finding | None:
         """Judge what was told of membership, where clients' records lay among others (``members``, ``decoys``)."""
-        hits, sizes, largest = [], [], []
+        told = []
         for case in self.cases:
             arrays = case.scores.arrays
             if "members" not in arrays or "decoys" not in arrays:
                 return None
-            inside, outside = (arrays[name][~np.isnan(arrays[name])] for name in ("members", "decoys"))
-            hits.append(float((inside > 0.5).sum() + (outside <= 0.5).sum()))
-            sizes.append(len(inside) + len(outside))
-            largest.append(max(len(inside), len(outside)))
+            # who is taken for a member, of the client's records and of the others
+            told.append([arrays[name][~np.isnan(arrays[name])] > 0.5 for name in ("members", "decoys")])
+        sizes = [len(inside) + len(outside) for inside, outside in told]
         if not all(sizes):
             return None
+        hits = [float(inside.sum() + (~outside).sum()) for inside, outside in told]
+        largest = [max(len(inside), len(outside)) for inside, outside in told]
         low, high = rate_interval(hits, sizes, _LEVEL)
         value, chance = sum(hits) / sum(sizes), sum(largest) / sum(sizes)
         draw = np.random.default_rng((self.cases[0].seed, _DEALING))
         nulls = []
         for _ in range(_SHUFFLES):
             right = 0
-            for case in self.cases:
-                arrays = case.scores.arrays
-                inside, outside = (arrays[name][~np.isnan(arrays[name])] for name in ("members", "decoys"))
-                named = draw.permutation(np.concatenate([inside, outside]) > 0.5)
+            for inside, outside in told:
+                named = draw.permutation(np.concatenate([inside, outside]))
                 right += int(named[: len(inside)].sum() + (~named[len(inside) :]).sum())
             nulls.append(right / sum(sizes))
-        null = _null(nulls, sum(sizes))
+        null = null_of(nulls, sum(sizes), _LEVEL)
         words, why = verdict(value, low, chance, null["high"])
         return Finding(
             metric="membership",
@@ -517,7 +518,7 @@ class _Judge:
         sure = [case.belief(self.main) for case in self.cases]
         told = [belief for belief in sure if belief is not None]
         if len(told) == len(sure):
-            series["reliability"] = _reliability(np.concatenate(told), np.concatenate(self.hits[self.main]))
+            series["reliability"] = reliability(np.concatenate(told), np.concatenate(self.hits[self.main]))
         return series
 
     def _per_client(self) -> list[dict[str, Any]]:
@@ -585,19 +586,6 @@ def _bounds_of(case: AttributeCase, method: str) -> dict[str, float]:
     return found
 
 
-def _reliability(sure: NDArray[np.float64], right: Flags) -> dict[str, Any]:
-    slot = np.minimum((sure * _BINS).astype(int), _BINS - 1)
-    used = [place for place in range(_BINS) if (slot == place).any()]
-    means = [(float(sure[slot == place].mean()), float(right[slot == place].mean())) for place in used]
-    sizes = [int((slot == place).sum()) for place in used]
-    return {
-        "confidence": [a for a, _ in means],
-        "accuracy": [b for _, b in means],
-        "count": sizes,
-        "ece": sum(size * abs(a - b) for size, (a, b) in zip(sizes, means, strict=True)) / len(sure),
-    }
-
-
 def _highest(bars: Mapping[str, float]) -> dict[str, float]:
     """Keep the highest of many bars: who clears it clears them all, and a list of them is nothing to read."""
     name = max(bars, key=lambda name: bars[name])
@@ -606,9 +594,3 @@ def _highest(bars: Mapping[str, float]) -> dict[str, float]:
 
 def _pooled(hits: Sequence[Flags]) -> float:
     return sum(int(item.sum()) for item in hits) / sum(len(item) for item in hits)
-
-
-def _null(values: Sequence[float], n: int) -> Null:
-    low, high = np.quantile(values, ((1 - _LEVEL) / 2, (1 + _LEVEL) / 2))
-    mean = fmean(values)
-    return {"value": mean, "low": min(float(low), mean), "high": max(float(high), mean), "n": n}

@@ -16,8 +16,9 @@ from scipy import stats
 
 from fedattack.attacks import Scores
 from fedattack.attacks.prolin import METHODS, Prolin
-from fedattack.audit.finding import NO_EVIDENCE, NOT_APPLICABLE, Finding, Null, verdict
+from fedattack.audit.finding import NO_EVIDENCE, NOT_APPLICABLE, Finding, verdict
 from fedattack.audit.intervals import rate_interval
+from fedattack.audit.summaries import null_of
 from fedattack.audit.truth import Truth
 from fedattack.errors import DataError
 from fedattack.record import Record
@@ -227,7 +228,7 @@ class _Judge:
         for truth in self.shuffled:
             other = _Counts.of(self.cases, method, self.last, truth)
             nulls.append(_pooled_value(other.hits, trials(other), read))
-        null = _null(nulls, self.decisions)
+        null = null_of(nulls, self.decisions, _LEVEL)
         share = counts.positive.sum() / self.decisions
         # Naming everybody is the best that guessing can do for F1; precision is then the share of positives.
         chance = {"f1": 2 * share / (1 + share), "precision": share, "recall": counts.named.sum() / self.decisions}
@@ -316,7 +317,7 @@ class _Judge:
             trials.append(int((truth & seen).sum()))
             nulls.append([float((above & dealt[index] & seen).sum()) for dealt in self.shuffled])
         low, high = rate_interval(hits, trials, _LEVEL)
-        null = _null((np.sum(nulls, axis=0) / sum(trials)).tolist(), sum(trials))
+        null = null_of((np.sum(nulls, axis=0) / sum(trials)).tolist(), sum(trials), _LEVEL)
         value = sum(hits) / sum(trials)
         words, why = verdict(value, low, _FALSE_ALARMS, null["high"])
         name = METHODS[method]
@@ -348,7 +349,7 @@ class _Judge:
         nulls = np.array(
             [[self._area([item[name] for item in values], truth) for name in metrics] for truth in shuffled]
         )
-        null = _null((0.5 + np.abs(nulls - 0.5)).max(axis=1).tolist(), self.decisions)
+        null = null_of((0.5 + np.abs(nulls - 0.5)).max(axis=1).tolist(), self.decisions, _LEVEL)
         draw = np.random.default_rng((self.cases[0].seed, _TIES))
         low, high = self._area_interval([item[best] for item in values], draw, areas[best] >= 0.5, 2 * len(metrics))
         low, high = min(low, value), max(high, value)
@@ -541,9 +542,3 @@ def _pooled(
         return 0.0, 0.0, 1.0
     low, high = rate_interval(hits[use].tolist(), trials[use].astype(int).tolist(), _LEVEL)
     return _pooled_value(hits, trials, read), read(low), read(high)
-
-
-def _null(values: Sequence[float], n: int) -> Null:
-    low, high = np.quantile(values, ((1 - _LEVEL) / 2, (1 + _LEVEL) / 2))
-    mean = fmean(values)
-    return {"value": mean, "low": min(float(low), mean), "high": max(float(high), mean), "n": n}

@@ -17,11 +17,11 @@ from fedattack.attacks import Scores
 from fedattack.attacks.sia import SourceInference, combine_likelihoods, combine_rounds, posterior
 from fedattack.audit.finding import Finding, Null, verdict
 from fedattack.audit.intervals import rate_interval
+from fedattack.audit.summaries import reliability
 from fedattack.audit.truth import NOBODY, Truth
 from fedattack.errors import DataError
 
 _LEVEL = 0.95
-_BINS = 10
 _MOST_EXPOSED = 10
 
 # Kinds of targets beside those of the main measure.
@@ -561,18 +561,7 @@ class _Judge:
         if not confidence:
             return {}
         sure, right = np.concatenate(confidence), np.concatenate(correct)
-        slot = np.minimum((sure * _BINS).astype(int), _BINS - 1)
-        used = [place for place in range(_BINS) if (slot == place).any()]
-        means = [(float(sure[slot == place].mean()), float(right[slot == place].mean())) for place in used]
-        sizes = [int((slot == place).sum()) for place in used]
-        gap = sum(size * abs(a - b) for size, (a, b) in zip(sizes, means, strict=True)) / len(sure)
-        return {
-            "confidence": [a for a, _ in means],
-            "accuracy": [b for _, b in means],
-            "count": sizes,
-            "ece": gap,
-            "gamma": float(np.median(gammas)),
-        }
+        return {**reliability(sure, right), "gamma": float(np.median(gammas))}
 
     def _most_exposed(self) -> list[dict[str, Any]]:
         """List the targets whose owner was named with the highest posterior, γ fitted on all targets."""
