@@ -185,7 +185,8 @@ def test_a_defended_run_on_flower_is_recorded_and_audited(tmp_path, secagg):
     first = record.rounds[0]
     assert [len(item.observations) for item in record.rounds] == [4, 4]
     assert not any(seen.metrics for item in record.rounds for seen in item.observations)
-    sent = {client: arrays_of(reply(config, client=client, server_round=1)) for client in range(4)}
+    clear = config | {"secagg": False, "truth": ""}
+    sent = {client: arrays_of(reply(clear, client=client, server_round=1)) for client in range(4)}
     counts = np.array([len(part) for part in study.parts])
     if secagg:
         for name, array in first.aggregate.items():
