@@ -13,7 +13,10 @@ from clients.fedmd import FedMDClient
 from clients.fedsgd import FedSGDClient
 from clients.poisoning import AscendingClient, InvertingClient
 from fedattack.bridge import numpy_client_bridge
+from fedattack.defences import DP_SGD
+from fedattack.defences.mods import DefenceMod
 from fedattack.nodes import note_node
+from simulations.privacy import SENDS
 from simulations.study import Study, study_of
 
 # What an honest client is in each framework of simulations.study.FRAMEWORKS.
@@ -56,5 +59,13 @@ def secure_aggregation(message: Message, context: Context, call_next: ClientAppC
     return call_next(message, context)
 
 
-# SecAgg+ comes first, and so is outermost: it masks what the others have made of the reply.
-app = ClientApp(client_fn=client_fn, mods=[secure_aggregation, numpy_client_bridge])
+def defend(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Client mod: change the update as the run asks for; DP-SGD is in the training already."""
+    config = context.run_config
+    if config["defence"] == DP_SGD:
+        return call_next(message, context)
+    return DefenceMod(sends=SENDS[str(config["framework"])], seed=int(config["seed"]))(message, context, call_next)
+
+
+# SecAgg+ comes first, and so is outermost: it masks what the others, the defence among them, have made of the reply.
+app = ClientApp(client_fn=client_fn, mods=[secure_aggregation, defend, numpy_client_bridge])

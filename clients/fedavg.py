@@ -10,6 +10,7 @@ from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar
 from torch import nn
 
+from fedattack.defences import hand_over
 from fedattack.learning import LocalTraining, pick_device, train_local, train_private
 from simulations.privacy import noise_of
 from simulations.study import Study
@@ -50,6 +51,7 @@ class FedAvgClient(NumPyClient):
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Train for ``local-epochs`` from ``parameters``; arrays are the state dict's, in its order."""
         load_arrays(self._model, parameters)
+        hand_over(self._model, self._x, self._y)
         training = self._train(int(config["server-round"]))
         return dump_arrays(self._model), len(self._y), self._told(training.loss)
 

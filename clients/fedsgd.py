@@ -5,6 +5,7 @@ from typing import Any
 from flwr.common import NDArrays, Scalar
 
 from clients.fedavg import FedAvgClient, load_arrays
+from fedattack.defences import hand_over
 from fedattack.learning import full_gradient, pick_device, private_gradient
 
 
@@ -17,6 +18,7 @@ class FedSGDClient(FedAvgClient):
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Return the gradient at ``parameters``, one array for each of these and in their order."""
         load_arrays(self._model, parameters)
+        hand_over(self._model, self._x, self._y)
         options: dict[str, Any] = {
             "weight_decay": float(self._config["weight-decay"]),
             "loss": self._study.loss,

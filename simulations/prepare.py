@@ -7,7 +7,7 @@ only their part.
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,12 @@ from numpy.typing import NDArray
 from fedattack.attacks import Knowledge, ModelKnowledge, PartialRecords, Targets, write_knowledge
 from fedattack.audit.truth import NOBODY, Attributes, Privacy, write_truth
 from fedattack.data import label_counts
+from fedattack.defences import DP_SGD, NONE, in_words, update_privacy
+from fedattack.defences.guarantee import NOISY
+from fedattack.defences.soteria import defended_layer
 from fedattack.errors import ConfigError, FedAttackError
 from fedattack.learning import LocalSGD, check_gradients, check_private_model, pick_device, privacy_spent
-from simulations.privacy import is_private, noise_of, sampling_of
+from simulations.privacy import check_defence, is_private, noise_of, sampling_of
 from simulations.study import TARGET_STREAM, Study, derive_seed, singles
 
 # Enough to know an accuracy to within a point, and quick to evaluate for every client and round.
@@ -29,7 +32,15 @@ _EVALUATION_RECORDS = 2000
 _SAME = 1 - 1e-5
 
 
-def prepare(study: Study, *, training: LocalSGD, knowledge: Path, truth: Path, privacy: Privacy | None = None) -> None:
+def prepare(
+    study: Study,
+    *,
+    training: LocalSGD,
+    knowledge: Path,
+    truth: Path,
+    privacy: Privacy | None = None,
+    notes: Sequence[str] = (),
+) -> None:
     """Draw what is to be drawn of an attacker's knowledge, and write both folders.
 
     Parameters
@@ -41,7 +52,9 @@ def prepare(study: Study, *, training: LocalSGD, knowledge: Path, truth: Path, p
     knowledge, truth
         Folders to write.
     privacy
-        What the training guarantees, if it is private.
+        What the clients guarantee, if they are private.
+    notes
+        What else the report is to say.
     """
     model = ModelKnowledge(
         spec=study.attacked_model,
@@ -75,7 +88,7 @@ def prepare(study: Study, *, training: LocalSGD, knowledge: Path, truth: Path, p
         targets=known.asked(),
         data=data.fingerprint,
         privacy=privacy,
-        notes=_overlap(study),
+        notes=[*notes, *_overlap(study)],
         **holders,
     )
 
@@ -183,22 +196,28 @@ def _with_attribute(study: Study, model: ModelKnowledge, training: LocalSGD) -> 
 
 
 def privacy_of(study: Study, config: Mapping[str, Any]) -> Privacy | None:
-    """Account for each client's DP-SGD; ``None`` without it.
+    """Account for each client's DP-SGD or noise on the update; ``None`` without them.
 
     Raises
     ------
     ConfigError
-        If noise and budget are both set, the budget cannot be met, or a property is looked for.
+        If noise and budget are both set, or the budget cannot be met.
     ModelError
         If the model does not allow DP-SGD.
     """
+    if config["defence"] in NOISY:
+        local = update_privacy(config, rounds=int(config["rounds"]))
+        return Privacy(
+            clip=float(config["defence-clip"]),
+            delta=local.delta,
+            rounds=int(config["rounds"]),
+            noise=(float(config["defence-strength"]),) * study.clients,
+            epsilon_round=(local.epsilon_round,) * study.clients,
+            epsilon_run=(local.epsilon_run,) * study.clients,
+            mechanism=str(config["defence"]),
+        )
     if not is_private(config):
         return None
-    if study.client_property:
-        raise ConfigError(
-            f"property = {study.client_property!r} with DP-SGD: the attack's shadow updates do not model DP-SGD yet, "
-            "and its result would say too little; set dp-noise and dp-epsilon to 0, or leave the property out"
-        )
     fedmd = study.framework == "fedmd"
     for model in map(study.build_client_model, range(len(study.client_models))) if fedmd else [study.build_model()]:
         check_private_model(model)
@@ -217,6 +236,32 @@ def privacy_of(study: Study, config: Mapping[str, Any]) -> Privacy | None:
         epsilon_round=tuple(item.epsilon_round for item in spent),
         epsilon_run=tuple(item.epsilon_run for item in spent),
     )
+
+
+def defence_notes(study: Study, config: Mapping[str, Any]) -> list[str]:
+    """Say in the report what its numbers do not: what a defence does not promise, and who does not know of it.
+
+    Raises
+    ------
+    ConfigError, ModelError
+        If the defence cannot be applied.
+    """
+    check_defence(config)
+    name = str(config["defence"])
+    private = is_private(config)
+    defended = private or (name != NONE and float(config["defence-strength"]) > 0)
+    if not defended:
+        return []
+    if name == "soteria":
+        defended_layer(study.build_model(), str(config["soteria-layer"]))
+    notes = []
+    if name not in (NONE, DP_SGD):
+        notes.append(f"defence {name}: {in_words(update_privacy(config, rounds=int(config['rounds'])))}")
+    if study.client_property:
+        notes.append(
+            "the attack's shadow updates do not model the clients' defence: an attacker who knows of it may find more"
+        )
+    return notes
 
 
 def _check_secure_aggregation(study: Study, fraction: float) -> None:
@@ -254,6 +299,7 @@ def main() -> None:
                 knowledge=Path(config["knowledge"]),
                 truth=Path(config["truth"]),
                 privacy=privacy_of(study, config),
+                notes=defence_notes(study, config),
             )
     except FedAttackError as problem:
         print(problem, file=sys.stderr)

@@ -1,10 +1,15 @@
-"""What the run config asks for of DP-SGD. Clients and preparation agree because they both ask here."""
+"""What the run config asks for of DP-SGD and other defences. Clients and preparation agree because both ask here."""
 
 from collections.abc import Mapping
 from typing import Any
 
+from fedattack.defences import DP_SGD, NONE, defence_of
+from fedattack.defences.applying import Sends
 from fedattack.errors import ConfigError
 from fedattack.learning import Sampling, noise_for
+
+SENDS: Mapping[str, Sends] = {"fedavg": "model", "fedmd": "update", "fedsgd": "update"}
+"""What a client's reply is to a defence, in each framework of :data:`simulations.study.FRAMEWORKS`."""
 
 
 def is_private(config: Mapping[str, Any]) -> bool:
@@ -13,9 +18,13 @@ def is_private(config: Mapping[str, Any]) -> bool:
     Raises
     ------
     ConfigError
-        If both the noise and the budget are set.
+        If more than one of noise, budget and another defence is set.
     """
-    noise, epsilon = float(config["dp-noise"]), float(config["dp-epsilon"])
+    noise, epsilon = _noise(config), float(config["dp-epsilon"])
+    if (noise or epsilon) and config["defence"] not in (NONE, DP_SGD):
+        raise ConfigError(
+            f"dp-noise or dp-epsilon beside defence = {config['defence']!r}: expected one defence; set one of them off"
+        )
     if noise and epsilon:
         raise ConfigError(
             f"dp-noise = {noise:g} and dp-epsilon = {epsilon:g}: expected one of them, because each follows from the "
@@ -38,10 +47,41 @@ def noise_of(config: Mapping[str, Any], records: int) -> float:
         If both are set, or the budget cannot be met.
     """
     if not is_private(config) or not float(config["dp-epsilon"]):
-        return float(config["dp-noise"])
+        return _noise(config)
     return noise_for(
         float(config["dp-epsilon"]),
         sampling_of(config, records),
         rounds=int(config["rounds"]),
         delta=float(config["dp-delta"]),
     )
+
+
+def check_defence(config: Mapping[str, Any]) -> None:
+    """Refuse a defence that cannot be applied, before the run: its clients would send errors.
+
+    Raises
+    ------
+    ConfigError
+        If it is unknown, one of its settings is out of its range, or what it changes is not there.
+    """
+    if config["defence"] == DP_SGD:
+        return
+    defence = defence_of(config)
+    if defence is not None and defence.needs_batch and config["framework"] == "fedmd":
+        raise ConfigError(
+            f"defence = {defence.name!r} changes a layer's update, and with framework = 'fedmd' clients send "
+            "predictions; take another defence"
+        )
+
+
+def _noise(config: Mapping[str, Any]) -> float:
+    """Return the noise multiplier, by either of its names."""
+    noise, strength = float(config["dp-noise"]), float(config["defence-strength"])
+    if config["defence"] != DP_SGD or not strength:
+        return noise
+    if noise and noise != strength:
+        raise ConfigError(
+            f"dp-noise = {noise:g} and defence-strength = {strength:g} of defence = 'dp-sgd': expected one of them, "
+            "because both are the noise multiplier; set one to 0"
+        )
+    return strength

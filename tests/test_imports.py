@@ -17,6 +17,7 @@ ALLOWED = {
     "bridge": {"errors"},
     "data": {"errors", "files"},
     "learning": {"errors", "files"},
+    "defences": {"errors", "learning"},
     "attacks": {"errors", "files", "nodes", "record", "data", "learning"},
     "folder": {"errors", "files", "record"},
     "audit": {"errors", "files", "folder", "nodes", "record", "data", "learning", "attacks"},
@@ -67,6 +68,13 @@ def test_a_layer_imports_only_what_lies_below_it(layer, file):
         if top == "fedattack" and rest.split(".")[0] not in ("", "__version__"):
             below = rest.split(".")[0]
             assert below == layer or below in ALLOWED[layer], f"{file} imports {name}"
+
+
+def test_flower_is_imported_where_defences_meet_its_messages_alone():
+    """A study of defences, in one process without Flower, should not pay a second for its import."""
+    for file in (ROOT / "fedattack" / "defences").glob("*.py"):
+        if file.stem not in ("mods", "wrapper"):
+            assert not any(name.startswith("flwr") for name in imports(file)), file
 
 
 def test_clients_and_strategies_know_nothing_of_attacks():

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.client import NumPyClient
+from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 
 from fedattack.data import load_dataset
 from tests.federation import FEATURES, write_run
@@ -79,6 +81,23 @@ def test_no_other_kind_of_command_hides_in_a_block():
 def test_code_blocks_run(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "README.md", "exec"), {})  # noqa: S102
+
+
+def test_a_client_is_defended_by_the_lines_that_are_shown():
+    """Three lines at most: the import, and the call around the client in the user's own `client_fn`."""
+
+    class YourNumPyClient(NumPyClient):
+        def fit(self, parameters, config):
+            return [parameters[0] + np.arange(1.0, 11.0, dtype=np.float32)], 5, {"train-loss": 0.1}
+
+    (code,) = (block for block in blocks("python") if "defended(" in block)
+    assert sum("defended" in line for line in code.splitlines()) <= 3
+    scope = {"YourNumPyClient": YourNumPyClient}
+    exec(compile(code, "README.md", "exec"), scope)  # noqa: S102
+    received = [np.full(10, 7.0, dtype=np.float32)]
+    reply = scope["client_fn"](None).fit(FitIns(ndarrays_to_parameters(received), {}))
+    assert (parameters_to_ndarrays(reply.parameters)[0] - received[0]).tolist() == [0.0] * 9 + [10.0]
+    assert (reply.num_examples, reply.metrics) == (5, {})
 
 
 @pytest.mark.parametrize("text", blocks("toml"))

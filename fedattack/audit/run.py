@@ -50,7 +50,9 @@ _VIEWS = {
 }
 
 # What ε speaks of; its numbers come from the truth.
-_PRIVACY = {
+_DP_SGD = {
+    "name": "DP-SGD",
+    "noise_is": "noise multiplier σ",
     "mechanism": "DP-SGD in local training: the gradient of each record is clipped to norm C, and Gaussian noise of "
     "standard deviation σ·C is added to their sum in every step",
     "unit": "one record of one client, there or not, towards a server that sees all that the client sends; how many "
@@ -60,6 +62,30 @@ _PRIVACY = {
     "accountant": "Rényi orders (Opacus): an upper bound",
     "assumes": "that the server learns neither which records a step was computed on (Poisson sampling) nor the seed of "
     "the noise, which in a simulation follows from the run's own",
+}
+_LOCAL = {
+    "unit": "all records of one client, whatever they are, towards a server that sees all that the client sends; how "
+    "many records a client has counts as known",
+    "not_protected": "how many records a client has, and in which rounds it takes part",
+    "accountant": "Rényi orders (Opacus) for a sensitivity of 2C, composed over the rounds: an upper bound",
+    "assumes": "that the server does not learn the seed of the noise, which in a simulation follows from the run's own",
+}
+_GAUSSIAN = _LOCAL | {
+    "noise_is": "standard deviation σ of the noise",
+    "mechanism": "DP-Gaussian: the update is clipped to norm C, and Gaussian noise of standard deviation σ is added to "
+    "every entry",
+}
+_PRIVACY: Mapping[str, Mapping[str, str]] = {
+    "dp-sgd": _DP_SGD,
+    "dp-gaussian": _GAUSSIAN | {"name": "DP-Gaussian"},
+    "dp-laplace": _LOCAL
+    | {
+        "name": "DP-Laplace",
+        "noise_is": "scale b of the noise",
+        "mechanism": "DP-Laplace: the update is clipped to norm C, and Laplace noise of scale b is added to every "
+        "entry",
+    },
+    "flower-localdp": _GAUSSIAN | {"name": "Flower's LocalDpMod"},
 }
 _ACTIVE = {"isolating": " (active server)"}
 _SERVERS = {"passive": "passive", "isolating": ISOLATING}
@@ -346,7 +372,7 @@ def _privacy(of_parts: Sequence[Privacy]) -> dict[str, Any]:
 
     one = of_parts[0]
     return {
-        **_PRIVACY,
+        **_PRIVACY[one.mechanism],
         "clip": one.clip,
         "delta": one.delta,
         "rounds": one.rounds,

@@ -32,18 +32,25 @@ SEVERAL = "*"
 """Stands for the owner of a target that several clients hold."""
 
 
+MECHANISMS = ("dp-sgd", "dp-gaussian", "dp-laplace", "flower-localdp")
+"""Defences with differential privacy, by name."""
+
+
 @dataclass(frozen=True)
 class Privacy:
-    """What clients that train by DP-SGD may tell of any one record; see :func:`fedattack.learning.privacy_spent`.
+    """What clients with differential privacy may tell; see :func:`fedattack.learning.privacy_spent`.
 
     Attributes
     ----------
     clip, delta
-        The norm C to which gradients of single records are clipped, and δ.
+        The norm C to which gradients of single records (DP-SGD) or whole updates are clipped, 0 for none, and δ.
     rounds
         In how many rounds a client takes part, at most.
     noise, epsilon_round, epsilon_run
-        (clients,): noise multiplier σ, and ε of one round and of all of them; infinite where there is no guarantee.
+        (clients,): DP-SGD's noise multiplier σ or the scale of the update's noise, and ε of one round and of all of
+        them; infinite where there is no guarantee.
+    mechanism
+        One of :data:`MECHANISMS`.
     """
 
     clip: float
@@ -52,6 +59,7 @@ class Privacy:
     noise: tuple[float, ...]
     epsilon_round: tuple[float, ...]
     epsilon_run: tuple[float, ...]
+    mechanism: str = "dp-sgd"
 
 
 @dataclass(frozen=True)
@@ -292,9 +300,17 @@ def _read_privacy(path: Path, clients: int, hint: str) -> Privacy | None:
             name: tuple(math.inf if item is None else float(item) for item in value[name])
             for name in ("noise", "epsilon_round", "epsilon_run")
         }
-        privacy = Privacy(float(value["clip"]), float(value["delta"]), int(value["rounds"]), **lists)
+        privacy = Privacy(
+            float(value["clip"]),
+            float(value["delta"]),
+            int(value["rounds"]),
+            mechanism=str(value.get("mechanism", Privacy.mechanism)),
+            **lists,
+        )
     except (KeyError, TypeError, ValueError) as cause:
         raise DataError(f"{path} lacks or misstates {cause}; {hint}") from None
+    if privacy.mechanism not in MECHANISMS:
+        raise DataError(f"{path}: mechanism {privacy.mechanism!r}, expected one of {', '.join(MECHANISMS)}; {hint}")
     if {len(item) for item in lists.values()} != {clients}:
         raise DataError(f"{path}: expected σ and ε of each of {clients} clients; {hint}")
     return privacy

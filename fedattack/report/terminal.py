@@ -71,8 +71,8 @@ def render_table(findings: Sequence[Finding], run: Mapping[str, Any]) -> Group:
 def _privacy(privacy: Mapping[str, Any]) -> Text:
     return Text.assemble(
         "\n",
-        ("DP-SGD", "bold"),
-        f" (σ {spread(privacy['noise'])}, C {privacy['clip']:g}, δ {privacy['delta']:g}): ε "
-        f"{spread(privacy['epsilon_round'])} a round, {spread(privacy['epsilon_run'])} for the whole run, least to "
-        f"most over clients; protects {printable(privacy['unit'])}",
+        (printable(privacy["name"]), "bold"),
+        f" ({printable(privacy['noise_is'])} {spread(privacy['noise'])}, C {privacy['clip']:g}, "
+        f"δ {privacy['delta']:g}): ε {spread(privacy['epsilon_round'])} a round, {spread(privacy['epsilon_run'])} for "
+        f"the whole run, least to most over clients; protects {printable(privacy['unit'])}",
     )

@@ -231,6 +231,8 @@ def run():
 def privacy():
     """What a run's ``privacy`` holds where clients train by DP-SGD."""
     return {
+        "name": "DP-SGD",
+        "noise_is": "noise multiplier σ",
         "mechanism": "DP-SGD: each gradient is clipped, the sum is noisy",
         "unit": "one record of one client",
         "not_protected": "a client's mix of classes",

@@ -112,7 +112,12 @@ def test_a_budget_gives_each_client_the_noise_that_it_needs():
     [
         ({"dp-epsilon": 1.0}, ConfigError, "dp-noise = 1.2 and dp-epsilon = 1: expected one of them"),
         ({"dp-noise": 0.0, "dp-epsilon": 1e-4}, ConfigError, "no noise keeps .* within ε = 0.0001"),
-        ({"property": "ascent", "records-per-client": 10}, ConfigError, "shadow updates do not model DP-SGD yet"),
+        ({"defence": "sparsify"}, ConfigError, "beside defence = 'sparsify': expected one defence"),
+        (
+            {"defence": "dp-sgd", "defence-strength": 1.0},
+            ConfigError,
+            "dp-noise = 1.2 and defence-strength = 1 of defence = 'dp-sgd': expected one of them",
+        ),
         ({"model": "tests.clients.test_clients:normed"}, ModelError, "DP-SGD cannot train this model: BatchNorm"),
         ({"dp-noise": math.inf}, ConfigError, "noise multiplier must be a finite number"),
     ],
@@ -130,6 +135,7 @@ def test_what_cannot_be_private_is_refused_in_one_line(changes, error, message):
         ({"noise": [1.0]}, "expected σ and ε of each of 10 clients"),
         ({"epsilon_run": None}, "lacks or misstates"),
         ({"delta": "small"}, "lacks or misstates"),
+        ({"mechanism": "hope"}, "mechanism 'hope', expected one of dp-sgd, dp-gaussian"),
     ],
 )
 def test_a_truth_that_misstates_it_is_refused(tmp_path, change, message):

@@ -1,0 +1,84 @@
+"""Defences that a client switches on: changes to its update before it leaves the client.
+
+:class:`fedattack.defences.mods.DefenceMod` applies them as a Flower client mod,
+:func:`fedattack.defences.wrapper.defended` to a NumPyClient without mods.
+"""
+
+from collections.abc import Callable, Mapping
+
+from fedattack.defences import noise, soteria, sparsify
+from fedattack.defences.base import SETTINGS, Batch, Defence, Settings, Update, number
+from fedattack.defences.guarantee import in_words, update_privacy
+from fedattack.defences.hook import hand_over
+from fedattack.errors import ConfigError
+
+
+def _flower_localdp(settings: Settings) -> Defence:
+    # Flower takes a second to import, and only this defence needs it.
+    from fedattack.defences.mods import FlowerLocalDP
+
+    return FlowerLocalDP.of(settings)
+
+
+DEFENCES: Mapping[str, Callable[[Settings], Defence]] = {
+    "dp-gaussian": noise.maker("dp-gaussian"),
+    "dp-laplace": noise.maker("dp-laplace"),
+    "flower-localdp": _flower_localdp,
+    "soteria": soteria.make,
+    "sparsify": sparsify.make,
+}
+"""Defences of the update by name, each with what makes it from the settings."""
+
+NONE = "none"
+"""The setting ``defence`` for no defence."""
+
+DP_SGD = "dp-sgd"
+"""The defence that is no change of the update: the training itself is :func:`fedattack.learning.train_private`."""
+
+
+def defence_of(settings: Settings) -> Defence | None:
+    """Make the defence that the settings ask for; ``None`` without one, and at strength 0.
+
+    Raises
+    ------
+    ConfigError
+        If it is unknown or not stated, one of its settings is out of its range, there is a strength without a defence,
+        or it is DP-SGD.
+    """
+    known = ", ".join((NONE, *DEFENCES, DP_SGD))
+    if "defence" not in settings:
+        raise ConfigError(
+            'the settings lack "defence", and a client might go undefended; add defence = "none" to '
+            f"[tool.flwr.app.config], or one of {known}"
+        )
+    name, strength = settings["defence"], number(settings, "defence-strength")
+    if name == NONE:
+        if strength:
+            raise ConfigError(f"defence-strength = {strength:g} without a defence: set defence to one of {known}")
+        return None
+    if name == DP_SGD:
+        raise ConfigError(
+            "defence = 'dp-sgd' changes the training and not the update: call fedattack.learning.train_private in the "
+            "client's training code"
+        )
+    if name not in DEFENCES:
+        raise ConfigError(f"defence = {name!r}: expected one of {known}")
+    defence = DEFENCES[name](settings)
+    return defence if strength else None
+
+
+__all__ = [
+    "DEFENCES",
+    "DP_SGD",
+    "NONE",
+    "SETTINGS",
+    "Batch",
+    "Defence",
+    "Settings",
+    "Update",
+    "defence_of",
+    "hand_over",
+    "in_words",
+    "number",
+    "update_privacy",
+]

@@ -1,0 +1,97 @@
+"""The hook by which a client's training code hands over what some defences need besides the update.
+
+One call in the training code, once the received parameters are in the model and before it is trained::
+
+    from fedattack.defences import hand_over
+
+    hand_over(model, x, y)
+
+Under a defence that needs it, model and records are copied; otherwise the call costs nothing, so that it can stay.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.defences.base import Batch
+from fedattack.errors import DataError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+@dataclass
+class Handed:
+    """What was handed over; see :func:`collecting`.
+
+    Attributes
+    ----------
+    wanted
+        Whether the batch is wanted; without, only the names are noted.
+    names
+        Of all that is in the model's state dict, in its order; empty before the hand-over.
+    batch
+        Model and records, if they were wanted.
+    """
+
+    wanted: bool
+    names: tuple[str, ...] = ()
+    batch: Batch | None = None
+
+
+_handed: ContextVar[Handed | None] = ContextVar("fedattack-handed", default=None)
+
+
+def hand_over(model: nn.Module, x: NDArray[Any] | Tensor, y: NDArray[Any] | Tensor) -> None:
+    """Hand over the model at the received parameters and the records of this round's training.
+
+    Parameters
+    ----------
+    model
+        Not trained yet in this round.
+    x
+        (n, …): records.
+    y
+        (n,): labels.
+
+    Raises
+    ------
+    DataError
+        If it is the second call of a round, or there is not one label for each of at least one record.
+    """
+    collector = _handed.get()
+    if collector is None:
+        return
+    if collector.names:
+        raise DataError(
+            "hand_over was called twice in a round: expected one call with all records, before the training; move it "
+            "out of the loop"
+        )
+    if len(x) != len(y) or len(x) == 0:
+        raise DataError(f"hand_over: expected a label for each of at least one record; got {len(y)} and {len(x)}")
+    collector.names = tuple(model.state_dict())
+    if collector.wanted:
+        collector.batch = Batch(_array(x), _array(y), copy.deepcopy(model))
+
+
+@contextmanager
+def collecting(wanted: bool) -> Iterator[Handed]:
+    """Collect what the code inside hands over; for what applies a defence around a client."""
+    handed = Handed(wanted)
+    token = _handed.set(handed)
+    try:
+        yield handed
+    finally:
+        _handed.reset(token)
+
+
+def _array(values: NDArray[Any] | Tensor) -> NDArray[Any]:
+    return values.copy() if isinstance(values, np.ndarray) else np.array(values.detach().cpu().numpy())

@@ -1,0 +1,105 @@
+"""Noise on the clipped update: DP-Gaussian (Wei et al. 2021) and DP-Laplace (Liu et al. 2020).
+
+As RecUP-FL's paper has them (Cui et al. 2023, Section 3.1): g ← g / max(1, ‖g‖₂ / C), then noise in every entry. What
+they guarantee is in :mod:`fedattack.defences.guarantee`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.defences.base import Batch, Settings, Update, as_float32, number
+
+
+class _Draw(Protocol):
+    def __call__(self, rng: np.random.Generator, scale: float, size: tuple[int, ...]) -> NDArray[Any]: ...
+
+
+def _normal(rng: np.random.Generator, scale: float, size: tuple[int, ...]) -> NDArray[Any]:
+    return rng.normal(0.0, scale, size)
+
+
+def _laplace(rng: np.random.Generator, scale: float, size: tuple[int, ...]) -> NDArray[Any]:
+    return rng.laplace(0.0, scale, size)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Clips an update and adds noise with mean 0.
+
+    Parameters
+    ----------
+    name
+        ``dp-gaussian`` or ``dp-laplace``.
+    scale
+        The Gaussian's standard deviation σ, or the Laplace's scale b (its standard deviation is √2·b), in units of the
+        update. 0: the update as it is, not even clipped.
+    clip
+        C, the largest norm of the whole update; 0 for no clipping, with which there is no guarantee.
+    """
+
+    name: str
+    scale: float
+    clip: float
+    needs_batch = False
+
+    DRAWS: ClassVar[dict[str, _Draw]] = {"dp-gaussian": _normal, "dp-laplace": _laplace}
+
+    def apply(
+        self, update: Update, rng: np.random.Generator, batch: Batch | None = None
+    ) -> dict[str, NDArray[np.float32]]:
+        """Return the clipped and noisy update. The noise is drawn for one array after another."""
+        if not self.scale:
+            return as_float32(update)
+        draw = self.DRAWS[self.name]
+        clipped = clip_update(update, self.clip) if self.clip else update
+        return {
+            name: np.asarray(array.astype(np.float64) + draw(rng, self.scale, array.shape), dtype=np.float32)
+            for name, array in clipped.items()
+        }
+
+
+def clip_update(update: Update, clip: float) -> dict[str, NDArray[np.float64]]:
+    """Scale an update down to the norm ``clip`` if it is longer: g / max(1, ‖g‖₂ / C).
+
+    Parameters
+    ----------
+    update
+        Arrays by name; the norm is that of all together.
+    clip
+        C, above 0.
+
+    Returns
+    -------
+    dict of str to ndarray
+        In float64, in which the norm is no more than C. An update that is short enough has its own values.
+    """
+    arrays = {name: np.asarray(array, dtype=np.float64) for name, array in update.items()}
+    factor, norm = 1.0, _norm(arrays)
+    while norm > clip:
+        # A second pass takes away what rounding may have left above the norm.
+        factor = math.nextafter(factor * (clip / norm), 0.0)
+        scaled = {name: array * factor for name, array in arrays.items()}
+        norm = _norm(scaled)
+        if norm <= clip:
+            return scaled
+    return arrays
+
+
+def _norm(arrays: Update) -> float:
+    return math.sqrt(math.fsum(float(np.vdot(array, array)) for array in arrays.values()))
+
+
+def maker(name: str) -> Callable[[Settings], Noise]:
+    """Return what reads ``defence-strength`` (σ or b) and ``defence-clip`` of a run's settings."""
+
+    def make(settings: Settings) -> Noise:
+        return Noise(name, number(settings, "defence-strength"), number(settings, "defence-clip"))
+
+    return make

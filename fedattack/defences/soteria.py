@@ -1,0 +1,180 @@
+"""Soteria (Sun et al. 2021): the gradient of one fully connected layer, without what tells most of the records.
+
+The representation r of a record x is what enters the defended layer. Its entries with the largest |r_i| / ‖∂r_i/∂x‖
+are pruned, which for that layer's gradient ∂ℓ/∂W = Σ δ rᵀ means columns of zeros; the other layers stay (RecUP-FL's
+paper, Cui et al. 2023, Section 3.1: "a mask only to the update of the defend layer").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedattack.defences.base import SETTINGS, Batch, Settings, Update, as_float32, number
+from fedattack.errors import DataError, ModelError
+from fedattack.learning.torch_utils import in_mode
+
+_RECORDS = 64
+"""Records whose representation is differentiated at a time."""
+
+
+@dataclass(frozen=True)
+class Soteria:
+    """Masks the defended layer's weight update.
+
+    For several records the measure |r_i| / ‖∂r_i/∂x‖ is averaged over them, with 0 for a dead entry (0 / 0). After
+    several local steps the mask, computed at the received model, is applied to the update as a whole.
+
+    Parameters
+    ----------
+    share
+        Of the representation's entries that are pruned, in [0, 1]; of l entries round(share · l).
+    layer
+        Name of the defended layer among the model's modules; empty for the first fully connected layer that does not
+        see the records themselves.
+    """
+
+    share: float
+    layer: str = ""
+    name = "soteria"
+    needs_batch = True
+
+    def apply(
+        self, update: Update, rng: np.random.Generator, batch: Batch | None = None
+    ) -> dict[str, NDArray[np.float32]]:
+        """Return the masked update; nothing is random.
+
+        Raises
+        ------
+        DataError
+            If there is no batch.
+        ModelError
+            If the model has no such layer, or the update no array for its weight.
+        """
+        masked = as_float32(update)
+        if not self.share:
+            return masked
+        if batch is None:
+            raise DataError(
+                "defence soteria needs the batch and the model; call fedattack.defences.hand_over(model, x, y) in the "
+                "client's training code, before it trains"
+            )
+        name, layer = defended_layer(batch.model, self.layer)
+        weight = f"{name}.weight"
+        if weight not in masked or masked[weight].shape != tuple(layer.weight.shape):
+            raise ModelError(
+                f"defence soteria: the update has no array {weight} of shape {tuple(layer.weight.shape)}; it has "
+                f"{', '.join(masked)}; hand over the model whose parameters are sent"
+            )
+        measure = representation_measure(batch.model, layer, batch.x)
+        pruned = round(self.share * len(measure))
+        # Stable, so that among equals those of the lowest index are pruned.
+        masked[weight][:, np.argsort(-measure, kind="stable")[:pruned]] = 0
+        return masked
+
+
+def defended_layer(model: nn.Module, name: str = "") -> tuple[str, nn.Linear]:
+    """Find the layer that Soteria defends.
+
+    Parameters
+    ----------
+    model
+        Its modules are taken to be registered in the order in which they are used.
+    name
+        Name of the layer; empty for the first fully connected one with a layer of parameters before it.
+
+    Raises
+    ------
+    ModelError
+        If there is none, or it is none that is fully connected.
+    """
+    modules: Mapping[str, nn.Module] = dict(model.named_modules())
+    if name:
+        layer = modules.get(name)
+        if not isinstance(layer, nn.Linear):
+            got = "none of that name" if layer is None else f"a {type(layer).__name__}"
+            there = ", ".join(key for key, module in modules.items() if isinstance(module, nn.Linear)) or "none"
+            raise ModelError(
+                f"soteria-layer = {name!r}: expected a fully connected layer of the model, got {got}; it has: {there}"
+            )
+        return name, layer
+    with_parameters = [item for item in modules.items() if [*item[1].parameters(recurse=False)]]
+    for key, module in with_parameters[1:]:
+        if isinstance(module, nn.Linear):
+            return key, module
+    raise ModelError(
+        "defence soteria: the model has no fully connected layer behind another layer, whose representation could be "
+        "pruned; take another model or another defence"
+    )
+
+
+def representation_measure(model: nn.Module, layer: nn.Linear, x: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Compute the mean over records of |r_i| / ‖∂r_i/∂x‖₂, with r what enters ``layer``.
+
+    The model is taken in evaluation mode, in which records do not depend on each other, and left as it was.
+
+    Parameters
+    ----------
+    model
+        Takes records x.
+    layer
+        One of its modules, which it uses once.
+    x
+        (n, …): records of floating-point inputs.
+
+    Returns
+    -------
+    ndarray
+        (l,): infinite for an entry that is not 0 and does not depend on some record.
+
+    Raises
+    ------
+    ModelError
+        If the model does not use the layer once for each record.
+    """
+    device = next(model.parameters()).device
+    parts = []
+    with in_mode(model, training=False), torch.enable_grad():
+        for start in range(0, len(x), _RECORDS):
+            records = torch.as_tensor(x[start : start + _RECORDS], dtype=torch.float32, device=device)
+            records = records.clone().requires_grad_()
+            seen = _inputs_of(model, layer, records)
+            slopes = torch.stack([_slopes(entry, records) for entry in seen.unbind(1)], dim=1)
+            ratio = seen.detach().abs().double() / slopes
+            parts.append(torch.where(seen.detach() == 0, 0.0, ratio).cpu().numpy())
+    return np.asarray(np.concatenate(parts).mean(axis=0), dtype=np.float64)
+
+
+def _slopes(entry: Tensor, records: Tensor) -> Tensor:
+    """Return ‖∂r_i/∂x‖ for each record; ``entry`` (n,) is r_i of each."""
+    (slope,) = torch.autograd.grad(entry.sum(), records, retain_graph=True)
+    norms: Tensor = slope.flatten(1).double().norm(dim=1)
+    return norms
+
+
+def _inputs_of(model: nn.Module, layer: nn.Linear, records: Tensor) -> Tensor:
+    seen: list[Tensor] = []
+    hook = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    try:
+        model(records)
+    finally:
+        hook.remove()
+    if len(seen) != 1 or seen[0].shape != (len(records), layer.in_features):
+        shapes = ", ".join(str(tuple(item.shape)) for item in seen) or "nothing"
+        raise ModelError(
+            f"defence soteria: expected the defended layer to see ({len(records)}, {layer.in_features}) once; it saw "
+            f"{shapes}; name another by soteria-layer"
+        )
+    return seen[0]
+
+
+def make(settings: Settings) -> Soteria:
+    """Read ``defence-strength``, the share, and ``soteria-layer``."""
+    return Soteria(
+        number(settings, "defence-strength", high=1.0), str(settings.get("soteria-layer", SETTINGS["soteria-layer"]))
+    )

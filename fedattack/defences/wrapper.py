@@ -1,0 +1,70 @@
+"""Defences around a NumPyClient, for projects that do not use mods."""
+
+from __future__ import annotations
+
+import copy
+from typing import TypeVar
+
+import numpy as np
+from flwr.client import NumPyClient
+from flwr.common import NDArrays, Scalar
+
+from fedattack.defences import defence_of
+from fedattack.defences.applying import Sends, defended_arrays
+from fedattack.defences.base import Settings
+from fedattack.defences.hook import collecting
+
+Wrapped = TypeVar("Wrapped", bound=NumPyClient)
+
+
+class _Defended(NumPyClient):
+    """Comes before a client's own class, so that all but ``fit`` is as it was."""
+
+    _fedattack: tuple[Settings, Sends, np.random.Generator]
+
+    def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
+        settings, sends, rng = self._fedattack
+        defence = defence_of(settings)
+        if defence is None:
+            return super().fit(parameters, config)
+        received = [array.copy() for array in parameters]  # the client may train in them
+        with collecting(defence.needs_batch) as handed:
+            sent, count, _ = super().fit(parameters, config)
+        names = [str(index) for index in range(len(sent))]
+        arrays = defended_arrays(
+            defence, received=received, sent=sent, names=names, handed=handed, rng=rng, sends=sends
+        )
+        return arrays, count, {}
+
+
+def defended(
+    client: Wrapped, settings: Settings, *, sends: Sends = "model", rng: np.random.Generator | None = None
+) -> Wrapped:
+    """Return a client that sends defended updates, and is otherwise the one that it was.
+
+    Of what ``fit`` returns, the metrics are left out: they are functions of the records or of the clean update without
+    any defence. Without a defence, or at strength 0, everything is as it was.
+
+    Parameters
+    ----------
+    client
+        A NumPyClient; it is not changed.
+    settings
+        See :data:`fedattack.defences.SETTINGS`; ``context.run_config`` or a dict. Read at each ``fit``.
+    sends
+        Whether ``fit`` returns a model, or an update as it is, such as a gradient.
+    rng
+        The defence's randomness, for simulations: it must be another in each round. Without, it comes from the
+        operating system.
+
+    Returns
+    -------
+    NumPyClient
+        Its ``fit`` raises what :func:`fedattack.defences.defence_of` and
+        :func:`fedattack.defences.applying.defended_arrays` raise.
+    """
+    kind = type(client)
+    wrapped = copy.copy(client)
+    wrapped.__class__ = type(f"Defended{kind.__name__}", (_Defended, kind), {})
+    vars(wrapped)["_fedattack"] = (settings, sends, rng or np.random.default_rng())
+    return wrapped

@@ -1,0 +1,208 @@
+"""What `defence` in the run config changes of a study, in every framework, and what is refused before the run."""
+
+import json
+import math
+import sys
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+
+import simulations.prepare
+from clients.app import app
+from fedattack.app import app_folder, load_preset, load_settings, preset_names, resolve_settings
+from fedattack.attacks import ATTACKS, read_knowledge
+from fedattack.audit.run import audit_folder
+from fedattack.audit.truth import MECHANISMS, read_truth
+from fedattack.defences import DEFENCES, DP_SGD, NONE, update_privacy
+from fedattack.defences.guarantee import NOISY
+from fedattack.launch import Simulator
+from fedattack.record import Record
+from fedattack.report import read_run
+from simulations.prepare import defence_notes, prepare, privacy_of
+from simulations.privacy import SENDS, check_defence, noise_of
+from simulations.study import FRAMEWORKS, Study
+from tests.local_grid import FIRST_NODE, LocalGrid
+from tests.simulations.test_privacy import TRAINING
+
+DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
+CONFIG = {**DEFAULTS, "clients": 4, "rounds": 2, "lr": 0.1, "device": "cpu", "public-records": 50}
+FEDSGD = {"framework": "fedsgd", "batch-size": 0}
+CHOICES = [*DEFENCES, DP_SGD]
+
+
+def reply(config, *, client: int = 1, server_round: int = 2) -> Message:
+    """What the app's client replies, over the bridge."""
+    LocalGrid(app, 1)  # messages exist only within a run
+    study = Study.of(config)
+    arrays = {} if config["framework"] == "fedmd" else study.initial_arrays()
+    content = RecordDict(
+        {
+            "arrays": ArrayRecord({name: Array(array) for name, array in arrays.items()}),
+            "config": ConfigRecord({"server-round": server_round}),
+        }
+    )
+    context = Context(
+        run_id=7,
+        node_id=FIRST_NODE,
+        node_config={"partition-id": client},
+        state=RecordDict(),
+        run_config=dict(config),
+    )
+    return app(Message(content, FIRST_NODE, "train"), context)
+
+
+def arrays_of(message: Message) -> dict[str, np.ndarray]:
+    return {name: array.numpy() for name, array in message.content.array_records["arrays"].items()}
+
+
+def test_every_framework_says_what_its_clients_send():
+    assert set(SENDS) == set(FRAMEWORKS)
+
+
+def test_the_report_has_words_for_every_mechanism():
+    assert set(MECHANISMS) == {DP_SGD, *NOISY}
+
+
+@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("defence", CHOICES)
+def test_every_preset_takes_every_defence(name, defence):
+    """But for Soteria with FedMD, whose clients send no layer's update."""
+    preset = load_preset(name)
+    values = resolve_settings(preset, [f"defence={defence}", "defence-strength=0.5"])
+    if (values["framework"], defence) == ("fedmd", "soteria"):
+        pytest.skip("refused, which another test looks at")
+    check_defence(values)
+    if defence == DP_SGD:
+        assert noise_of(values, 100) == 0.5
+
+
+@pytest.mark.parametrize("framework", [{}, FEDSGD, {"framework": "fedmd"}])
+@pytest.mark.parametrize("defence", CHOICES)
+def test_a_defence_changes_what_is_sent_and_its_strength_0_does_not(framework, defence):
+    config = CONFIG | framework
+    plain = reply(config)
+    off = reply(config | {"defence": defence})
+    assert off.content == plain.content
+    if (framework.get("framework"), defence) == ("fedmd", "soteria"):
+        return
+    on = reply(config | {"defence": defence, "defence-strength": 0.5})
+    before, after = arrays_of(plain), arrays_of(on)
+    assert [(k, v.shape, v.dtype) for k, v in before.items()] == [(k, v.shape, v.dtype) for k, v in after.items()]
+    assert any((before[name] != after[name]).any() for name in before)
+    assert "train-loss" in plain.content.metric_records["metrics"]
+    assert [*on.content.metric_records["metrics"]] == ["num-examples"]
+    again = reply(config | {"defence": defence, "defence-strength": 0.5})
+    assert on.content == again.content
+
+
+def test_fedsgd_s_gradients_are_pruned_themselves():
+    sent = arrays_of(reply(CONFIG | FEDSGD | {"defence": "sparsify", "defence-strength": 0.9}))
+    size = sum(array.size for array in sent.values())
+    assert sum((array == 0).sum() for array in sent.values()) == round(0.9 * size)
+
+
+def test_dp_sgd_by_this_name_is_the_one_by_dp_noise():
+    named = reply(CONFIG | {"defence": "dp-sgd", "defence-strength": 0.7})
+    assert named.content == reply(CONFIG | {"dp-noise": 0.7}).content
+    config = CONFIG | {"defence": "dp-sgd", "defence-strength": 0.7}
+    assert privacy_of(Study.of(config), config).noise == (0.7,) * 4
+
+
+@pytest.mark.parametrize("defence", NOISY)
+def test_the_truth_has_what_the_noise_guarantees(tmp_path, defence):
+    config = CONFIG | {"defence": defence, "defence-strength": 3.0, "defence-clip": 0.5}
+    study = Study.of(config)
+    privacy, notes = privacy_of(study, config), defence_notes(study, config)
+    prepare(study, training=TRAINING, knowledge=tmp_path / "k", truth=tmp_path / "t", privacy=privacy, notes=notes)
+    truth = read_truth(tmp_path / "t")
+    assert truth.privacy == privacy
+    assert truth.privacy.mechanism == defence
+    spent = update_privacy(config, rounds=2)
+    assert truth.privacy.epsilon_run == (spent.epsilon_run,) * 4
+    assert truth.notes == (
+        f"defence {defence}: ε = {spent.epsilon_round:.3g} a round, ε = {spent.epsilon_run:.3g} for "
+        "the whole run, δ = 1e-05",
+    )
+    unclipped = config | {"defence-clip": 0.0}
+    if defence != "flower-localdp":
+        assert privacy_of(study, unclipped).epsilon_run == (math.inf,) * 4
+        assert defence_notes(study, unclipped) == [f"defence {defence}: no finite guarantee"]
+
+
+def test_the_report_says_who_does_not_know_of_the_defence():
+    config = CONFIG | {"property": "ascent", "records-per-client": 10, "positives": 0.25}
+    assert defence_notes(Study.of(config), config) == []
+    for change in ({"defence": "sparsify", "defence-strength": 0.5}, {"dp-noise": 1.0}):
+        notes = defence_notes(Study.of(config | change), config | change)
+        assert "shadow updates do not model the clients' defence" in notes[-1]
+    assert defence_notes(Study.of(CONFIG), CONFIG | {"defence": NONE}) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"defence": "prayer"}, "defence = 'prayer': expected one of none, dp-gaussian"),
+        ({"defence-strength": 0.5}, "defence-strength = 0.5 without a defence"),
+        ({"defence": "sparsify", "defence-strength": 2.0}, "defence-strength = 2.0"),
+        ({"defence": "flower-localdp", "defence-clip": 0.0}, "defence-clip = 0.0: expected a finite number above 0"),
+        ({"defence": "soteria", "defence-strength": 0.5, "model": "linear"}, "no fully connected layer behind another"),
+        ({"defence": "soteria", "defence-strength": 0.5, "soteria-layer": "fc9"}, "soteria-layer = 'fc9'"),
+        ({"defence": "soteria", "defence-strength": 0.5, "framework": "fedmd"}, "clients send predictions"),
+        ({"defence": "dp-laplace", "dp-noise": 1.0}, "expected one defence"),
+    ],
+)
+def test_what_cannot_be_applied_is_refused_before_the_training(tmp_path, monkeypatch, capsys, changes, message):
+    folders = {"knowledge": str(tmp_path / "knowledge"), "truth": str(tmp_path / "truth")}
+    (tmp_path / "configs.json").write_text(json.dumps([CONFIG | changes | folders]))
+    monkeypatch.setattr(sys, "argv", ["prepare", str(tmp_path / "configs.json")])
+    with pytest.raises(SystemExit) as stop:
+        simulations.prepare.main()
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.flower
+@pytest.mark.parametrize("secagg", [False, True])
+def test_a_defended_run_on_flower_is_recorded_and_audited(tmp_path, secagg):
+    folders = {key: str(tmp_path / key) for key in ("record", "truth", "knowledge")}
+    noise = {"defence": "dp-gaussian", "defence-strength": 0.02, "defence-clip": 0.5}
+    config = CONFIG | noise | folders | {"secagg": secagg, "targets": 20}
+    study = Study.of(config)
+    prepare(
+        study,
+        training=TRAINING,
+        knowledge=tmp_path / "knowledge",
+        truth=tmp_path / "truth",
+        privacy=privacy_of(study, config),
+        notes=defence_notes(study, config),
+    )
+    with Simulator(app_folder(), supernodes=4, log=tmp_path / "flower.log") as simulator:
+        assert simulator.run(config, timeout=300).client_error is None
+    record = Record(tmp_path / "record")
+    first = record.rounds[0]
+    assert [len(item.observations) for item in record.rounds] == [4, 4]
+    assert not any(seen.metrics for item in record.rounds for seen in item.observations)
+    clear = config | {"secagg": False, "truth": ""}
+    sent = {client: arrays_of(reply(clear, client=client, server_round=1)) for client in range(4)}
+    counts = np.array([len(part) for part in study.parts])
+    if secagg:
+        for name, array in first.aggregate.items():
+            mean = sum(count * sent[client][name] for client, count in enumerate(counts)) / counts.sum()
+            np.testing.assert_allclose(array, mean, atol=1e-4)
+        return
+    nodes = read_truth(tmp_path / "truth").nodes
+    for seen in first.observations:
+        for name, array in seen.arrays.items():
+            np.testing.assert_allclose(array, sent[int(nodes[seen.node])][name], atol=1e-6)
+    scores = ATTACKS["sia"].run(record, read_knowledge(tmp_path / "knowledge"), device="cpu")
+    scores.save(tmp_path / "scores" / "sia.npz")
+    audit_folder(tmp_path, device="cpu")
+    run = read_run(tmp_path)
+    assert run["observed"]["in_plaintext"] == ["num-examples"]
+    spent = update_privacy(config, rounds=2)
+    assert run["privacy"]["epsilon_run"] == {"low": spent.epsilon_run, "high": spent.epsilon_run}
+    assert run["privacy"]["name"] == "DP-Gaussian"
+    assert any("defence dp-gaussian: ε = " in note for note in run["notes"])
