@@ -1,0 +1,1 @@
+"""Defences that a client applies to its update before it is sent."""
