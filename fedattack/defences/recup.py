@@ -42,6 +42,7 @@ class _Search:
     iterations: int
     models: int
     rng: np.random.Generator
+    rows: NDArray[np.int64]
 
     def draw(self) -> list[Network]:
         chosen = self.rng.choice(len(self.zoo.networks), size=self.models, replace=False)
@@ -53,26 +54,25 @@ class _Search:
         The gradient of the other entries is 0: a maximum depends on one entry alone.
         """
         largest = windows.argmax(axis=1)
-        return largest, network.ascent(windows[np.arange(len(windows)), largest], self.value)
+        return largest, network.ascent(windows[self.rows, largest], self.value)
 
     def step(self, windows: Windows, network: Network, size: float) -> None:
         largest, direction = self.ascent(windows, network)
-        windows[np.arange(len(windows)), largest] += np.float32(size) * np.sign(direction)
+        windows[self.rows, largest] += np.float32(size) * np.sign(direction)
 
 
 def _meta(search: _Search) -> Windows:
     """Meta-train and meta-test (eqs. 5 to 8), α = β = ε/T."""
     size = search.budget / search.iterations
     now = search.start.copy()
-    rows = np.arange(len(now))
     for _ in range(search.iterations):
         *known, unseen = search.draw()
         ahead = now.copy()
         for network in known:
             search.step(ahead, network, size)
         largest, direction = search.ascent(ahead, unseen)
-        moved = now[rows, largest] + np.float32(size) * np.sign(direction)
-        now[rows, largest] = np.clip(moved, *bounds(search.start[rows, largest], search.budget))
+        moved = now[search.rows, largest] + np.float32(size) * np.sign(direction)
+        now[search.rows, largest] = np.clip(moved, *bounds(search.start[search.rows, largest], search.budget))
     return now
 
 
@@ -90,7 +90,7 @@ def _average(search: _Search) -> Windows:
         largest, direction = search.ascent(search.start, network)
         total += np.sign(direction)
     now = search.start.copy()
-    now[np.arange(len(now)), largest] += np.float32(search.budget / search.models) * total
+    now[search.rows, largest] += np.float32(search.budget / search.models) * total
     return now
 
 
@@ -106,11 +106,10 @@ def _momentum(search: _Search) -> Windows:
     """Step by ε/n along the accumulated gradients of n models in turn, each over its L1 norm (eqs. 13 and 14)."""
     now = search.start.copy()
     gathered = np.zeros_like(now)
-    rows = np.arange(len(now))
     for network in search.draw():
         largest, direction = search.ascent(now, network)
         gathered *= np.float32(MOMENTUM)
-        gathered[rows, largest] += direction / (np.abs(direction).sum() or np.float32(1))
+        gathered[search.rows, largest] += direction / (np.abs(direction).sum() or np.float32(1))
         now += np.float32(search.budget / search.models) * np.sign(gathered)
     return now
 
@@ -240,28 +239,21 @@ class RecUP:
         if self.budget == 0:
             pooling.check(update)
             return {name: np.array(value, dtype=np.float32) for name, value in update.items()}
-        start = pooling.windows(pooling.flat(update))
-        total = np.zeros(start.shape)
-        for zoo, weight, value in self._plan:
-            if weight == 0:
-                continue
-            search = _Search(
-                start,
-                zoo,
-                _likeliest(zoo, start) if value is None else value,
-                self.budget,
-                self.iterations,
-                self.models,
-                rng,
-            )
-            found = VARIANTS[self.variant](search)
-            changed = found != start
-            total[changed] += weight * (found[changed].astype(np.float64) - start[changed])
-        changed = total != 0
-        defended, before = start.copy(), start[changed]
-        defended[changed] = np.clip((before + total[changed]).astype(np.float32), *bounds(before, self.budget))
+        start = pooling.windows(update)
+        parts = [(weight, self._perturbed(start, zoo, value, rng)) for zoo, weight, value in self._plan if weight]
+        changed = np.any([found != start for _, found in parts], axis=0)
+        before = start[changed]
+        total = np.sum([weight * (found[changed].astype(np.float64) - before) for weight, found in parts], axis=0)
+        defended = start.copy()
+        defended[changed] = np.clip((before + total).astype(np.float32), *bounds(before, self.budget))
         arrays = pooling.unlaid(defended)
         return {name: arrays[name] for name in update}
+
+    def _perturbed(self, start: Windows, zoo: Zoo, value: int | None, rng: np.random.Generator) -> Windows:
+        value = _likeliest(zoo, start) if value is None else value
+        return VARIANTS[self.variant](
+            _Search(start, zoo, value, self.budget, self.iterations, self.models, rng, np.arange(len(start)))
+        )
 
 
 def _likeliest(zoo: Zoo, windows: Windows) -> int:

@@ -7,7 +7,7 @@ left; the defender's own models mimic it. Both sides therefore use what is here.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -66,28 +66,20 @@ class Pooling:
         return cls(shapes, width)
 
     @cached_property
-    def size(self) -> int:
-        """Number of entries of an update."""
-        return sum(math.prod(shape) for _, shape in self.shapes)
-
-    @property
     def features(self) -> int:
         """Number of windows."""
-        return len(self.entries) // self.width
+        return sum(-(-math.prod(shape) // self.width) for _, shape in self.shapes)
 
-    @cached_property
-    def entries(self) -> NDArray[np.int64]:
-        """(features · width,): where each entry of each window lies in the flat update; ``size`` for none."""
-        parts, at = [], 0
-        for _, shape in self.shapes:
+    def _places(self) -> Iterator[tuple[str, tuple[int, ...], slice]]:
+        """Yield where each parameter's entries lie in windows that follow one another."""
+        at = 0
+        for name, shape in self.shapes:
             size = math.prod(shape)
-            padding = np.full(-size % self.width, self.size)
-            parts += [np.arange(at, at + size), padding]
-            at += size
-        return np.concatenate(parts)
+            yield name, shape, slice(at, at + size)
+            at += -(-size // self.width) * self.width
 
-    def flat(self, update: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """Return an update as one vector (size,).
+    def windows(self, update: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+        """Lay an update out as windows (features, width), −∞ where there is no entry.
 
         Raises
         ------
@@ -97,26 +89,20 @@ class Pooling:
             If it has NaN or infinity.
         """
         self.check(update)
-        flat = np.concatenate([np.asarray(update[name], dtype=np.float32).reshape(-1) for name, _ in self.shapes])
-        if not np.isfinite(flat).all():
-            raise DataError(
-                "update to be pooled: expected finite numbers; got NaN or infinity: the training has diverged; lower "
-                "its learning rate"
-            )
-        return flat
-
-    def windows(self, flat: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Lay a flat update (size,) out as windows (features, width), −∞ where there is no entry."""
-        return np.append(flat, np.float32(-np.inf))[self.entries].reshape(-1, self.width)
+        laid = np.full(self.features * self.width, -np.inf, dtype=np.float32)
+        for name, _, place in self._places():
+            if not np.isfinite(update[name]).all():
+                raise DataError(
+                    f"update to be pooled: {name}: expected finite numbers; got NaN or infinity: the training has "
+                    "diverged; lower its learning rate"
+                )
+            laid[place] = update[name].reshape(-1)
+        return laid.reshape(self.features, self.width)
 
     def unlaid(self, windows: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
-        """Put windows (features, width) back into arrays by name."""
-        flat = windows.reshape(-1)[self.entries < self.size]
-        arrays, at = {}, 0
-        for name, shape in self.shapes:
-            arrays[name] = flat[at : at + math.prod(shape)].reshape(shape)
-            at += math.prod(shape)
-        return arrays
+        """Put windows (features, width) back into arrays by name, which share their memory."""
+        laid = windows.reshape(-1)
+        return {name: laid[place].reshape(shape) for name, shape, place in self._places()}
 
     def pooled(self, updates: Iterable[Mapping[str, NDArray[Any]]]) -> NDArray[np.float32]:
         """Return the features (n, features) of n updates.
@@ -124,9 +110,9 @@ class Pooling:
         Raises
         ------
         ModelError, DataError
-            As :meth:`flat`.
+            As :meth:`windows`.
         """
-        rows = [self.windows(self.flat(update)).max(axis=1) for update in updates]
+        rows = [self.windows(update).max(axis=1) for update in updates]
         return np.array(rows, dtype=np.float32).reshape(len(rows), self.features)
 
     def check(self, update: Mapping[str, NDArray[Any]]) -> None:

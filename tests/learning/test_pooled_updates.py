@@ -38,7 +38,7 @@ def test_pooling_takes_the_least_width_that_leaves_no_more_features(features):
 def test_windows_can_be_put_back():
     values = update(np.random.default_rng(0), a=(7, 5), b=(), c=(11,))
     pooling = Pooling.of(values, features=6)
-    back = pooling.unlaid(pooling.windows(pooling.flat(values)))
+    back = pooling.unlaid(pooling.windows(values))
     assert list(back) == list(values)
     for name, array in values.items():
         np.testing.assert_array_equal(back[name], array)
