@@ -17,7 +17,7 @@ ALLOWED = {
     "bridge": {"errors"},
     "data": {"errors", "files"},
     "learning": {"errors", "files"},
-    "defences": {"errors", "learning"},
+    "defences": {"errors", "files", "learning"},
     "attacks": {"errors", "files", "nodes", "record", "data", "learning"},
     "folder": {"errors", "files", "record"},
     "audit": {"errors", "files", "folder", "nodes", "record", "data", "learning", "attacks"},

@@ -35,6 +35,8 @@ class Pool:
         Columns that are no input, by which records can be divided among clients.
     sensitive : str
         Name of the column that the source declares as sensitive; empty for none.
+    private : mapping of str to (tuple of str, ndarray of int64, shape (n,))
+        Attributes that are no input: what their values are called, and each record's value, an index into these.
     """
 
     x: NDArray[Any]
@@ -46,3 +48,4 @@ class Pool:
     scaled: tuple[int, ...] = ()
     groups: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     sensitive: str = ""
+    private: Mapping[str, tuple[tuple[str, ...], NDArray[Any]]] = field(default_factory=dict)

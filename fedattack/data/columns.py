@@ -70,6 +70,23 @@ class Column:
         return codes
 
 
+@dataclass(frozen=True, eq=False)
+class PrivateColumn:
+    """An attribute of records that is no input: what an attacker may want to know of their owner.
+
+    Attributes
+    ----------
+    values : tuple of str
+        The values for people.
+    train, test : ndarray of int64, shape (n,)
+        Each training and each test record's value, an index into ``values``.
+    """
+
+    values: tuple[str, ...]
+    train: NDArray[np.int64]
+    test: NDArray[np.int64]
+
+
 def plain_column(x: NDArray[Any], index: int) -> Column:
     """Describe column ``index`` of records (n, d) that nobody declared."""
     found = np.unique(x[:, index])

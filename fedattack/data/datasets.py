@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.data import tabular
+from fedattack.data import coloured, tabular
 from fedattack.data._pool import Pool as _Pool
-from fedattack.data.columns import Column, find_column, plain_column
+from fedattack.data.columns import Column, PrivateColumn, find_column, plain_column
 from fedattack.errors import DataError
 
 MIN_RECORDS = 10
@@ -61,6 +61,8 @@ class Dataset:
         Columns of the training records that are no input, by which records can be divided among clients.
     sensitive : str
         Name of the column that the data's source declares as sensitive; empty for none.
+    private : mapping of str to PrivateColumn
+        Attributes of the records that are no input. They are among ``groups`` as well.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Dataset:
     columns: tuple[Column, ...] = ()
     groups: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     sensitive: str = ""
+    private: Mapping[str, PrivateColumn] = field(default_factory=dict)
 
     @property
     def task(self) -> str:
@@ -206,8 +209,19 @@ def load_dataset(
     if pool.images:
         _standardise(x_train, x_test)
     groups = {name: group[train] for name, group in pool.groups.items()}
+    private = {name: PrivateColumn(values, codes[train], codes[test]) for name, (values, codes) in pool.private.items()}
+    groups |= {name: column.train for name, column in private.items()}
     return Dataset(
-        label, x_train, pool.y[train], x_test, pool.y[test], pool.classes, pool.columns, groups, pool.sensitive
+        label,
+        x_train,
+        pool.y[train],
+        x_test,
+        pool.y[test],
+        pool.classes,
+        pool.columns,
+        groups,
+        pool.sensitive,
+        private,
     )
 
 
@@ -541,8 +555,20 @@ def _damaged(name: str, folder: Path) -> DataError:
 
 _MNIST = partial(_Idx, train_prefix="train", test_prefix="t10k", classes=10)
 
+_MNIST_FILES = _MNIST("mnist", "MNIST")
+
+
+def _colour_digits(seed: int, root: Path) -> _Pool:
+    return coloured.colour_images(coloured.doubled(_digits(seed, root)), seed)
+
+
+def _colour_mnist(seed: int, root: Path) -> _Pool:
+    own = root / "mnist.npz"
+    return coloured.colour_images(_read_npz(own) if own.is_file() else _MNIST_FILES.read(seed, root), seed)
+
+
 _DOWNLOADED: Mapping[str, tuple[str, _Idx | _Cifar | tabular.Shokri]] = {
-    "mnist": ("handwritten digits, 70,000 grey images of 28 x 28", _MNIST("mnist", "MNIST")),
+    "mnist": ("handwritten digits, 70,000 grey images of 28 x 28", _MNIST_FILES),
     "fashion-mnist": ("clothes, 70,000 grey images of 28 x 28", _MNIST("fashion-mnist", "FashionMNIST")),
     "emnist": (
         "handwritten letters and digits (balanced split), 131,600 grey images of 28 x 28, 47 classes",
@@ -602,6 +628,16 @@ DATASETS: Mapping[str, DatasetSource] = {
         name: DatasetSource(description, files.read, files.download)
         for name, (description, files) in _DOWNLOADED.items()
     },
+    "colour-digits": DatasetSource(
+        "digits in colour, 1,797 images of 3 x 16 x 16; private attributes colour and thickness, drawn from the seed",
+        _colour_digits,
+    ),
+    "colour-mnist": DatasetSource(
+        "MNIST in colour (or mnist.npz in the data folder); private attributes colour and thickness, drawn from the "
+        "seed",
+        _colour_mnist,
+        _MNIST_FILES.download,
+    ),
     "diabetes": DatasetSource(
         "442 patients of 10 columns, a regression, sensitive column sex, bundled with scikit-learn", tabular.diabetes
     ),

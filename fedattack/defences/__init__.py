@@ -6,7 +6,7 @@
 
 from collections.abc import Callable, Mapping
 
-from fedattack.defences import noise, soteria, sparsify
+from fedattack.defences import noise, recup, soteria, sparsify
 from fedattack.defences.base import SETTINGS, Batch, Defence, Settings, Update, number
 from fedattack.defences.guarantee import in_words, update_privacy
 from fedattack.defences.hook import hand_over
@@ -24,6 +24,7 @@ DEFENCES: Mapping[str, Callable[[Settings], Defence]] = {
     "dp-gaussian": noise.maker("dp-gaussian"),
     "dp-laplace": noise.maker("dp-laplace"),
     "flower-localdp": _flower_localdp,
+    "recup": recup.make,
     "soteria": soteria.make,
     "sparsify": sparsify.make,
 }

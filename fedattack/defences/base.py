@@ -27,6 +27,13 @@ SETTINGS: Mapping[str, str | float] = {
     "defence-clip": 1.0,
     "dp-delta": 1e-5,
     "soteria-layer": "",
+    "recup-zoo": "",
+    "recup-attributes": "",
+    "recup-weights": "",
+    "recup-values": "",
+    "recup-variant": "recup",
+    "recup-iterations": 10,
+    "recup-models": 5,
 }
 """Keys of the settings and what they are when they are left out; ``defence`` may not be."""
 

@@ -1,0 +1,342 @@
+"""RecUP-FL: the least change of an update that misleads models which infer a private attribute from it.
+
+Cui et al. 2023, Section 4.2 and Appendix E. The perturbation is an adversarial example against a zoo of defender
+models, made to carry over to models outside of it as in MGAA (Yuan et al. 2021). Nothing is guaranteed but its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.defences.base import Batch, Update
+from fedattack.defences.zoo import Zoo, load_zoo
+from fedattack.errors import ConfigError
+from fedattack.learning.pooled_updates import Network
+
+ITERATIONS = 10
+MODELS = 5
+"""T and n of Section 5.3."""
+
+MOMENTUM = 1.0
+"""Decay of the momentum variant, as in Dong et al. 2018, whom it follows; the paper states none."""
+
+# How far λ may be from a sum of one: decimals such as 0.1 have no exact sum.
+_SUM = 1e-6
+
+Windows = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class _Search:
+    """One attribute of one update: what a variant looks for its perturbation with."""
+
+    start: Windows
+    zoo: Zoo
+    value: int
+    budget: float
+    iterations: int
+    models: int
+    rng: np.random.Generator
+    rows: NDArray[np.int64]
+
+    def draw(self) -> list[Network]:
+        chosen = self.rng.choice(len(self.zoo.networks), size=self.models, replace=False)
+        return [self.zoo.networks[index] for index in chosen]
+
+    def ascent(self, windows: Windows, network: Network) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return which entry of each window the pooling takes, and the direction (features,) for these entries.
+
+        The gradient of the other entries is 0: a maximum depends on one entry alone.
+        """
+        largest = windows.argmax(axis=1)
+        return largest, network.ascent(windows[self.rows, largest], self.value)
+
+    def step(self, windows: Windows, network: Network, size: float) -> None:
+        largest, direction = self.ascent(windows, network)
+        windows[self.rows, largest] += np.float32(size) * np.sign(direction)
+
+
+def _meta(search: _Search) -> Windows:
+    """Meta-train and meta-test (eqs. 5 to 8), α = β = ε/T."""
+    size = search.budget / search.iterations
+    now = search.start.copy()
+    for _ in range(search.iterations):
+        *known, unseen = search.draw()
+        ahead = now.copy()
+        for network in known:
+            search.step(ahead, network, size)
+        largest, direction = search.ascent(ahead, unseen)
+        moved = now[search.rows, largest] + np.float32(size) * np.sign(direction)
+        now[search.rows, largest] = np.clip(moved, *bounds(search.start[search.rows, largest], search.budget))
+    return now
+
+
+def _one_step(search: _Search) -> Windows:
+    """Step once by ε against one model (eq. 10)."""
+    now = search.start.copy()
+    search.step(now, search.draw()[0], search.budget)
+    return now
+
+
+def _average(search: _Search) -> Windows:
+    """Average the steps by ε against n models, each from the update itself (eq. 11)."""
+    total = np.zeros(len(search.start), dtype=np.float32)
+    for network in search.draw():
+        largest, direction = search.ascent(search.start, network)
+        total += np.sign(direction)
+    now = search.start.copy()
+    now[search.rows, largest] += np.float32(search.budget / search.models) * total
+    return now
+
+
+def _iterative(search: _Search) -> Windows:
+    """Step by ε/n against each of n models in turn (eq. 12)."""
+    now = search.start.copy()
+    for network in search.draw():
+        search.step(now, network, search.budget / search.models)
+    return now
+
+
+def _momentum(search: _Search) -> Windows:
+    """Step by ε/n along the accumulated gradients of n models in turn, each over its L1 norm (eqs. 13 and 14)."""
+    now = search.start.copy()
+    gathered = np.zeros_like(now)
+    for network in search.draw():
+        largest, direction = search.ascent(now, network)
+        gathered *= np.float32(MOMENTUM)
+        gathered[search.rows, largest] += direction / (np.abs(direction).sum() or np.float32(1))
+        now += np.float32(search.budget / search.models) * np.sign(gathered)
+    return now
+
+
+VARIANTS: Mapping[str, Callable[[_Search], Windows]] = {
+    "recup": _meta,
+    "one-step": _one_step,
+    "average": _average,
+    "iterative": _iterative,
+    "momentum": _momentum,
+}
+"""RecUP-FL, and the four FGSM variants with which Section 6.5 compares it."""
+
+
+def bounds(values: NDArray[np.float32], budget: float) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return the least and the largest float32 that are not further than ``budget`` from each of ``values``.
+
+    Rounding to the nearest would step over the budget for about half of them.
+    """
+    wide = values.astype(np.float64)
+    low, high = (wide - budget).astype(np.float32), (wide + budget).astype(np.float32)
+    low = np.where(wide - low > budget, np.nextafter(low, np.float32(np.inf)), low)
+    high = np.where(high - wide > budget, np.nextafter(high, np.float32(-np.inf)), high)
+    return low, high
+
+
+@dataclass(frozen=True)
+class RecUP:
+    """The defence, for one or several attributes.
+
+    Attributes
+    ----------
+    zoos : sequence of Zoo
+        One for each attribute to protect, all made for the same updates and pooling.
+    budget : float
+        ε: no entry of an update is changed by more than that; 0 changes nothing.
+    weights : sequence of float
+        λ_k, how much each attribute is protected (eq. 9); they sum to one. Equal by default.
+    values : sequence of int or None
+        The client's own value of each attribute, an index into the zoo's; None for the value that the zoo's models
+        together hold for the likeliest, which is what an adversary would be told. All None by default.
+    variant : str
+        A name in :data:`VARIANTS`.
+    iterations, models : int
+        T, and n, how many models are drawn for each iteration.
+
+    Raises
+    ------
+    ConfigError
+        If weights do not sum to one or are negative, the budget is negative, the zoos do not go together, or are
+        smaller than n.
+    """
+
+    name = "recup"
+    needs_batch = False
+
+    zoos: Sequence[Zoo]
+    budget: float
+    weights: Sequence[float] = ()
+    values: Sequence[int | None] = ()
+    variant: str = "recup"
+    iterations: int = ITERATIONS
+    models: int = MODELS
+    _plan: tuple[tuple[Zoo, float, int | None], ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.zoos:
+            raise ConfigError("RecUP-FL: expected an attribute to protect, and a model zoo for it; got none")
+        names = ", ".join(zoo.attribute for zoo in self.zoos)
+        weights = list(self.weights) or [1 / len(self.zoos)] * len(self.zoos)
+        values = list(self.values) or [None] * len(self.zoos)
+        if not 0 <= self.budget < np.inf:
+            raise ConfigError(f"RecUP-FL: expected a budget of at least 0; got {self.budget}; 0 is no defence")
+        for what, given in (("weights", weights), ("values", values)):
+            if len(given) != len(self.zoos):
+                raise ConfigError(
+                    f"RecUP-FL: expected {len(self.zoos)} {what}, one for each of {names}; got {len(given)}"
+                )
+        if not all(weight >= 0 for weight in weights) or not abs(sum(weights) - 1) <= _SUM:
+            raise ConfigError(
+                f"RecUP-FL: expected weights of {names} of at least 0 that sum to one; got {weights}, whose sum is "
+                f"{sum(weights):g}; divide each by that"
+            )
+        if self.variant not in VARIANTS:
+            raise ConfigError(f"RecUP-FL: unknown variant {self.variant!r}; expected one of {', '.join(VARIANTS)}")
+        least = min(self.zoos, key=lambda zoo: len(zoo.networks))
+        if self.iterations < 1 or not 1 <= self.models <= len(least.networks):
+            raise ConfigError(
+                f"RecUP-FL: expected at least 1 iteration, and 1 to {len(least.networks)} models for each, as many as "
+                f"the zoo of {least.attribute!r} has; got {self.iterations} and {self.models}"
+            )
+        for zoo, value in zip(self.zoos, values, strict=True):
+            if zoo.pooling != self.zoos[0].pooling:
+                raise ConfigError(
+                    f"RecUP-FL: the zoos of {self.zoos[0].attribute!r} and {zoo.attribute!r} were made for other "
+                    "updates or pool them otherwise; expected zoos trained on the same updates; train them again"
+                )
+            if value is not None and not 0 <= value < len(zoo.values):
+                raise ConfigError(
+                    f"RecUP-FL: value of {zoo.attribute!r}: expected 0 to {len(zoo.values) - 1}, for "
+                    f"{', '.join(zoo.values)}; got {value}"
+                )
+        object.__setattr__(self, "_plan", tuple(zip(self.zoos, weights, values, strict=True)))
+
+    def apply(
+        self, update: Update, rng: np.random.Generator, batch: Batch | None = None
+    ) -> dict[str, NDArray[np.float32]]:
+        """Return the update that misleads, no entry further than the budget from ``update``.
+
+        Parameters
+        ----------
+        update : mapping of str to ndarray of float32
+            Left alone.
+        rng : Generator
+            Draws the models.
+        batch : Batch, optional
+            Not used.
+
+        Raises
+        ------
+        ModelError
+            If the zoos were made for other parameters.
+        DataError
+            If the update is not finite.
+        """
+        pooling = self.zoos[0].pooling
+        if self.budget == 0:
+            pooling.check(update)
+            return {name: np.array(value, dtype=np.float32) for name, value in update.items()}
+        start = pooling.windows(update)
+        parts = [(weight, self._perturbed(start, zoo, value, rng)) for zoo, weight, value in self._plan if weight]
+        changed = np.any([found != start for _, found in parts], axis=0)
+        before = start[changed]
+        total = np.sum([weight * (found[changed].astype(np.float64) - before) for weight, found in parts], axis=0)
+        defended = start.copy()
+        defended[changed] = np.clip((before + total).astype(np.float32), *bounds(before, self.budget))
+        arrays = pooling.unlaid(defended)
+        return {name: arrays[name] for name in update}
+
+    def _perturbed(self, start: Windows, zoo: Zoo, value: int | None, rng: np.random.Generator) -> Windows:
+        value = _likeliest(zoo, start) if value is None else value
+        return VARIANTS[self.variant](
+            _Search(start, zoo, value, self.budget, self.iterations, self.models, rng, np.arange(len(start)))
+        )
+
+
+def _likeliest(zoo: Zoo, windows: Windows) -> int:
+    pooled = windows.max(axis=1)
+    return int(np.sum([network.beliefs(pooled) for network in zoo.networks], axis=0).argmax())
+
+
+def make(settings: Mapping[str, str | float]) -> RecUP:
+    """Make the defence from a run's settings.
+
+    ``defence-strength`` is the budget ε. ``recup-zoo`` is a folder that has a zoo for each attribute, in a folder of
+    the attribute's name; ``recup-attributes`` says which of them to protect, separated by commas. ``recup-weights`` are
+    their λ and ``recup-values`` the client's own values (names, or ``?`` for those that the zoo finds likeliest), in
+    the same order and both possibly empty. ``recup-variant``, ``recup-iterations`` and ``recup-models`` have the
+    paper's defaults.
+
+    Raises
+    ------
+    ConfigError
+        If a setting is missing or cannot be taken, or an attribute has no zoo.
+    DataError
+        If a zoo cannot be read.
+    """
+    folder = Path(str(settings.get("recup-zoo", "")))
+    attributes = _words(settings, "recup-attributes")
+    if not attributes or not settings.get("recup-zoo"):
+        raise ConfigError(
+            "RecUP-FL: expected recup-zoo, a folder of zoos, and recup-attributes, such as colour; got none"
+        )
+    zoos = [_zoo(folder, attribute) for attribute in attributes]
+    names = _words(settings, "recup-values")
+    if names and len(names) != len(zoos):
+        raise ConfigError(f"recup-values: expected {len(zoos)}, one for each attribute, ? if unknown; got {len(names)}")
+    return RecUP(
+        zoos=zoos,
+        budget=_number(settings, "defence-strength", 0.0),
+        weights=[_as_number("recup-weights", word) for word in _words(settings, "recup-weights")],
+        values=[_value(zoo, name) for zoo, name in zip(zoos, names, strict=False)],
+        variant=str(settings.get("recup-variant", "recup")),
+        iterations=_whole(settings, "recup-iterations", ITERATIONS),
+        models=_whole(settings, "recup-models", MODELS),
+    )
+
+
+def _zoo(folder: Path, attribute: str) -> Zoo:
+    if not (folder / attribute / "zoo.json").is_file():
+        there = ", ".join(_zoos_in(folder)) or "none"
+        raise ConfigError(
+            f"attribute {attribute!r} has no model zoo in {folder}: expected {attribute}/zoo.json; there are {there}; "
+            "train one with fedattack.defences.zoo.train_zoo, or leave the attribute out of recup-attributes"
+        )
+    return load_zoo(folder / attribute)
+
+
+def _zoos_in(folder: Path) -> Iterator[str]:
+    return (path.parent.name for path in sorted(folder.glob("*/zoo.json")))
+
+
+def _value(zoo: Zoo, name: str) -> int | None:
+    if name == "?":
+        return None
+    if name not in zoo.values:
+        raise ConfigError(f"recup-values: {zoo.attribute!r} is one of {', '.join(zoo.values)}, or ?; got {name!r}")
+    return zoo.values.index(name)
+
+
+def _words(settings: Mapping[str, str | float], key: str) -> list[str]:
+    return [word.strip() for word in str(settings.get(key, "")).split(",") if word.strip()]
+
+
+def _number(settings: Mapping[str, str | float], key: str, default: float) -> float:
+    return _as_number(key, settings.get(key, default))
+
+
+def _whole(settings: Mapping[str, str | float], key: str, default: int) -> int:
+    number = _number(settings, key, default)
+    if number % 1:
+        raise ConfigError(f"{key}: expected a whole number; got {number}")
+    return int(number)
+
+
+def _as_number(key: str, text: str | float) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"{key}: expected a number; got {text!r}") from None
