@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.attacks import Knowledge, ModelKnowledge, PartialRecords, Targets, write_knowledge
-from fedattack.audit.truth import NOBODY, Attributes, Privacy, write_truth
+from fedattack.audit.truth import NOBODY, Attributes, HeldRecords, Privacy, write_truth
 from fedattack.data import label_counts
 from fedattack.defences import DP_SGD, NONE, in_words, update_privacy
 from fedattack.defences.guarantee import NOISY
@@ -27,6 +27,9 @@ from simulations.study import TARGET_STREAM, Study, derive_seed, singles
 
 # Enough to know an accuracy to within a point, and quick to evaluate for every client and round.
 _EVALUATION_RECORDS = 2000
+
+# A client of more records is no target of gradient inversion, and the truth need not hold a copy of the whole dataset.
+_FEW_RECORDS = 64
 
 # Cosine from which two images are the same: single precision keeps seven digits.
 _SAME = 1 - 1e-5
@@ -74,7 +77,7 @@ def prepare(
     elif study.sensitive:
         known, holders = _with_attribute(study, model, training)
     else:
-        known, holders = _with_owners(study, model, draw)
+        known, holders = _with_owners(study, model, training, draw)
     write_knowledge(knowledge, known)
     data = study.data
     labels, names = data.labels
@@ -88,12 +91,28 @@ def prepare(
         targets=known.asked(),
         data=data.fingerprint,
         privacy=privacy,
+        records=_few_records(study),
         notes=[*notes, *_overlap(study)],
         **holders,
     )
 
 
-def _with_owners(study: Study, model: ModelKnowledge, draw: np.random.Generator) -> tuple[Knowledge, dict[str, Any]]:
+def _few_records(study: Study) -> HeldRecords | None:
+    """Gather what clients of few records train on."""
+    few = [client for client, part in enumerate(study.parts) if len(part) <= _FEW_RECORDS]
+    if not few:
+        return None
+    held = [study.records_of(client) for client in few]
+    return HeldRecords(
+        x=np.concatenate([x for x, _ in held]),
+        y=np.concatenate([y for _, y in held]),
+        owners=tuple(str(client) for client, (_, y) in zip(few, held, strict=True) for _ in y),
+    )
+
+
+def _with_owners(
+    study: Study, model: ModelKnowledge, training: LocalSGD, draw: np.random.Generator
+) -> tuple[Knowledge, dict[str, Any]]:
     """Draw the targets of source inference, and say who owns them.
 
     ``study.targets`` training records of each client (fewer where it holds fewer), as in the SIA paper, Section 4.2,
@@ -116,7 +135,8 @@ def _with_owners(study: Study, model: ModelKnowledge, draw: np.random.Generator)
     y = np.concatenate([data.y_train[members], data.y_test[null]])[order]
     owners += [NOBODY] * len(null)
     public = study.public_x if study.framework == "fedmd" else None
-    return Knowledge(model=model, targets=Targets(x, y), public=public), {"owners": [owners[index] for index in order]}
+    known = Knowledge(model=model, targets=Targets(x, y), public=public, training=training)
+    return known, {"owners": [owners[index] for index in order]}
 
 
 def _overlap(study: Study) -> list[str]:

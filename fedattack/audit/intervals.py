@@ -1,8 +1,11 @@
-"""Confidence intervals for rates and for means over seeds."""
+"""Confidence intervals for rates, for medians, and for means over seeds."""
 
 import math
 from collections.abc import Sequence
+from statistics import median
 
+import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 from fedattack.errors import ConfigError, DataError
@@ -246,3 +249,38 @@ def _tango(b: int, c: int, n: int, level: float) -> tuple[float, float]:
                 break
         ends.append(outer if abs(outer) == 1 else (inner + outer) / 2)
     return min(ends[0], estimate), max(ends[1], estimate)
+
+
+def median_interval(
+    values_per_seed: Sequence[Sequence[float] | NDArray[np.float64]], level: float = 0.95
+) -> tuple[float, float] | tuple[None, None]:
+    """Interval of a median over the targets of one or several seeded runs.
+
+    One seed: between two order statistics, of which the k-th lowest and the k-th highest enclose the median with at
+    least the level, whatever the distribution (k from the binomial with probability one half).
+
+    Several seeds: at each end the wider of the pooled interval and the t interval over the seeds' medians, for the
+    reasons given at :func:`rate_interval`.
+
+    Parameters
+    ----------
+    values_per_seed
+        The targets' values, for each seed.
+    level
+        Two-sided confidence level, in (0, 1).
+
+    Returns
+    -------
+    tuple
+        Both ends; ``None`` where there are too few values for the level, fewer than six at 95%.
+    """
+    _check_level(level)
+    pooled = sorted(value for values in values_per_seed for value in values)
+    rank = int(stats.binom.ppf((1 - level) / 2, len(pooled), 0.5)) if pooled else 0
+    if rank < 1:
+        return None, None
+    low, high = float(pooled[rank - 1]), float(pooled[-rank])
+    if len(values_per_seed) > 1:
+        seeds = t_interval([median(values) for values in values_per_seed], level)
+        low, high = min(low, seeds[0]), max(high, seeds[1])
+    return low, high

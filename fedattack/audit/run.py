@@ -15,6 +15,7 @@ from typing import Any
 from fedattack.attacks import ATTACKS, Attack, Knowledge, Scores, read_knowledge
 from fedattack.audit.attribute import BASELINES, AttributeCase, judge_attribute
 from fedattack.audit.finding import NOT_APPLICABLE, Finding
+from fedattack.audit.inversion import InversionCase, judge_inversion
 from fedattack.audit.isolation import ISOLATING, judge_isolation
 from fedattack.audit.property import PropertyCase, judge_property
 from fedattack.audit.quality import Quality, measure_quality, training_accuracy
@@ -102,6 +103,11 @@ _NOTES = {
     "sia": (
         "The null run deals records that nobody holds to clients at random, so it stays at chance unless something but "
         "the record's content gives the owner away. The null of sia.asr-beyond-labels is the harder one.",
+    ),
+    "inversion": (
+        "A reconstruction is held against guesses without any gradient, too: images of one class resemble each other. "
+        "Where the residual of the replay is large, the attack looks at another computation than the client's, "
+        "and that it fails says nothing of privacy.",
     ),
     "prolin": (
         "The null of prolin's findings is the same result against a shuffled truth; a null run, in which no client has "
@@ -298,6 +304,11 @@ _JUDGES: Mapping[str, _Judge] = {
     "sia": _Judge(lambda given: SourceCase(given.seed, given.scores, given.truth), judge_source, "asr"),
     "prolin": _Judge(
         lambda given: PropertyCase(given.seed, given.scores, given.truth, given.record), judge_property, "f1"
+    ),
+    "inversion": _Judge(
+        lambda given: InversionCase(given.seed, given.scores, given.truth, given.record, given.knowledge),
+        judge_inversion,
+        "recognised",
     ),
     "aia": _Judge(_attribute_case, partial(judge_attribute, headline="reconstructed"), "excess", beside=_ON_ATTRIBUTES),
     "ara": _Judge(_attribute_case, judge_attribute, "excess", beside=_ON_ATTRIBUTES),

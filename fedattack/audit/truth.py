@@ -22,8 +22,9 @@ POSITIVES = "positives.npz"
 PRIVACY = "privacy.json"
 ACCURACY = "accuracy"
 ATTRIBUTES = "attributes.npz"
+RECORDS = "records.npz"
 
-__all__ = ["NOBODY", "Attributes", "Truth", "note_node", "read_truth", "write_truth"]
+__all__ = ["NOBODY", "Attributes", "HeldRecords", "Truth", "note_node", "read_truth", "write_truth"]
 
 NOBODY = ""
 """The owner of a target that no client holds."""
@@ -85,6 +86,25 @@ class Attributes:
 
 
 @dataclass(frozen=True)
+class HeldRecords:
+    """The records that clients train on in every round.
+
+    Attributes
+    ----------
+    x
+        (n, *shape) float32: model inputs.
+    y
+        (n,): labels, int64, or float32 targets of a regression.
+    owners
+        (n,): name of the client that holds each record.
+    """
+
+    x: NDArray[np.float32]
+    y: NDArray[Any]
+    owners: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Truth:
     """The truth about one run.
 
@@ -120,6 +140,8 @@ class Truth:
         client holds; empty where clients note none (the record holds their models).
     attributes
         What an attacker who knows all of a record but one column wants to know; likewise.
+    records
+        What an attacker who reconstructs records wants to see; likewise. Clients of many records may be left out.
     """
 
     clients: tuple[str, ...]
@@ -136,6 +158,7 @@ class Truth:
     notes: tuple[str, ...] = ()
     accuracy: Mapping[int, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
     attributes: Attributes | None = None
+    records: HeldRecords | None = None
 
 
 def write_truth(
@@ -149,6 +172,7 @@ def write_truth(
     owners: Sequence[str | Collection[str]] | None = None,
     positives: NDArray[np.bool_] | None = None,
     attributes: Attributes | None = None,
+    records: HeldRecords | None = None,
     data: str = "",
     privacy: Privacy | None = None,
     notes: Sequence[str] = (),
@@ -179,6 +203,8 @@ def write_truth(
             owners=np.array(attributes.owners, dtype=np.str_),
             column=np.array(attributes.column),
         )
+    if records is not None:
+        np.savez(folder / RECORDS, x=records.x, y=records.y, owners=np.array(records.owners, dtype=np.str_))
     if privacy is not None:
         write_json(folder / PRIVACY, {name: _finite_or_none(value) for name, value in vars(privacy).items()})
     np.savez(folder / EVALUATION, x=evaluation[0], y=evaluation[1])
@@ -252,12 +278,13 @@ def read_truth(folder: Path) -> Truth:
             notes=tuple(str(note) for note in holdings.get("notes", ())),
             accuracy=_read_accuracy(folder / ACCURACY),
             attributes=_read_attributes(folder, hint),
+            records=_read_records(folder, hint),
         )
     except (KeyError, IndexError, TypeError, ValueError) as cause:
         raise DataError(
             f"{folder}: {HOLDINGS}, {OWNERS} or a file of {NODES}/ or {ACCURACY}/ lacks or misstates {cause}; {hint}"
         ) from None
-    told = {*truth.attributes.owners} if truth.attributes is not None else set()
+    told = {name for about in (truth.attributes, truth.records) if about is not None for name in about.owners}
     unknown = sorted(
         {*map(str, truth.owners.tolist()), *truth.nodes.values(), *told} - {*truth.clients, NOBODY, SEVERAL}
     )
@@ -339,3 +366,17 @@ def _read_attributes(folder: Path, hint: str) -> Attributes | None:
     if len(values) == 0 or values.min() < 0 or values.max() >= len(names):
         raise DataError(f"{path}: expected indices 0 … {len(names) - 1} of at least one record; {hint}")
     return Attributes(values.astype(np.int64), tuple(names.tolist()), tuple(owners.tolist()), str(arrays["column"]))
+
+
+def _read_records(folder: Path, hint: str) -> HeldRecords | None:
+    path = folder / RECORDS
+    if not path.exists():
+        return None
+    arrays = read_npz(path, DataError, hint, "x", "y", "owners")
+    x, y, owners = arrays["x"], arrays["y"], arrays["owners"]
+    if x.ndim < 2 or not len(x) == len(y) == len(owners) > 0 or owners.ndim != 1 or not np.isfinite(x).all():
+        raise DataError(
+            f"{path}: expected finite records (n, …), each with a label and an owner; got x {x.shape}, y {y.shape} and "
+            f"owners {owners.shape}; {hint}"
+        )
+    return HeldRecords(x.astype(np.float32), y, tuple(owners.tolist()))

@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, Finding
 from fedattack.files import write_atomically
-from fedattack.report import attribute_figures, figures, property_figures
+from fedattack.report import attribute_figures, figures, inversion_figures, property_figures
 from fedattack.report.drawing import Plot
 from fedattack.report.validate import read_findings, read_run, validate_findings, validate_run
 from fedattack.report.words import NOTHING, interval, interval_title, level, printable_all, shown, spread, with_interval
@@ -37,10 +37,15 @@ _EXCESS = (
     "by {value}{interval}; below zero is less often."
 )
 _SENTENCES |= dict.fromkeys(("aia.excess", "ara.excess"), _EXCESS)
+_SENTENCES["inversion.recognised"] = (
+    "Of the records that clients trained on, the server reconstructed {value}{interval} so well that they can be "
+    "recognised, from what the clients sent{chance}."
+)
 _SENTENCE = "{label}: {value}{interval}{chance}."
 _SERIES_PLOTS: tuple[tuple[str, Callable[[Finding, str], Plot | None]], ...] = (
     ("per_round", figures.per_round),
     ("attributes", attribute_figures.accuracies),
+    ("pictures", inversion_figures.pictures),
     ("per_client", figures.per_client),
     ("reliability", figures.reliability),
     ("methods", property_figures.f1),

@@ -101,6 +101,9 @@ def _together(series: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
         for method, measures in series["methods"]["methods"].items():
             rounds = series["methods"]["rounds"]
             yield "methods", {"rounds": rounds} | {f"{method} {key}": values for key, values in measures.items()}
+    for number, picture in enumerate(series.get("pictures", ())):
+        for key in ("truth", "image"):
+            yield f"pictures[{number}].{key}", {f"row {row}": values for row, values in enumerate(picture[key])}
     if "stability" in series:
         yield "stability", {"rounds": series["stability"]["rounds"], **series["stability"]["methods"]}
 

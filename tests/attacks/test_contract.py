@@ -14,6 +14,7 @@ from fedattack.record.format import PROTOCOLS
 from tests.attribute_federation import write_attribute_run as write_classified
 from tests.attributes import write_attribute_run
 from tests.federation import write_predictions_run, write_property_run, write_run
+from tests.inversion_federation import write_inversion_run
 
 
 def write_classified_run(folder):
@@ -32,7 +33,12 @@ RUNS = {
     ("aia", "fedavg"): write_attribute_run,
     ("ara", "fedavg"): write_classified_run,
     ("attribute-baselines", "fedavg"): write_classified_run,
+    ("inversion", "fedsgd"): partial(write_inversion_run, clients=2),
+    ("inversion", "fedavg"): partial(write_inversion_run, clients=2, protocol="fedavg"),
 }
+
+# What keeps a long search short where its result does not matter.
+QUICK = {"inversion": {"iterations": "20"}}
 
 
 @pytest.fixture(
@@ -44,7 +50,7 @@ def case(request, tmp_path_factory):
     name, protocol = request.param
     folder = RUNS[name, protocol](tmp_path_factory.mktemp(f"{name}-{protocol}"))
     assert Record(folder / "record").protocol == protocol
-    return ATTACKS[name], folder
+    return ATTACKS[name].with_options(QUICK.get(name, {})), folder
 
 
 def run(attack, folder, **changes):

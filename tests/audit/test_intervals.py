@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 from scipy.optimize import minimize_scalar
 
-from fedattack.audit.intervals import clopper_pearson, paired_interval, rate_interval, t_interval
+from fedattack.audit.intervals import clopper_pearson, median_interval, paired_interval, rate_interval, t_interval
 from fedattack.errors import ConfigError, DataError
 
 
@@ -177,3 +177,24 @@ def test_seeds_that_disagree_widen_the_paired_interval():
 def test_impossible_pairs_are_refused(counts):
     with pytest.raises(DataError, match="paired_interval"):
         paired_interval(*counts)
+
+
+def test_the_median_s_ranks_are_the_published_ones():
+    """Conover, Practical Nonparametric Statistics (1999), the sign test: ranks 6 and 15 of 20, 1 and 6 of 6."""
+    assert median_interval([list(range(1, 21))]) == (6, 15)
+    assert median_interval([np.arange(1.0, 7.0)]) == (1, 6)
+    assert median_interval([[1.0] * 5]) == (None, None)
+    assert median_interval([[]]) == (None, None)
+
+
+def test_the_median_s_interval_covers_it_at_least_as_often_as_stated():
+    draw = np.random.default_rng(0)
+    ends = [median_interval([draw.exponential(size=25)]) for _ in range(2_000)]
+    covered = np.mean([low <= math.log(2) <= high for low, high in ends])
+    assert 0.945 < covered < 0.985
+
+
+def test_seeds_that_differ_widen_the_median_s_interval():
+    seeds = [[0.0] * 20, [1.0] * 20, [2.0] * 20]
+    low, high = median_interval(seeds)
+    assert (low, high) == pytest.approx(t_interval([0.0, 1.0, 2.0]))

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from fedattack.audit.truth import NOBODY, SEVERAL, Attributes, note_node, read_truth, write_truth
+from fedattack.audit.truth import NOBODY, SEVERAL, Attributes, HeldRecords, note_node, read_truth, write_truth
 from fedattack.errors import DataError
 
 CLIENTS = ["a", "b", "c"]
@@ -111,6 +111,48 @@ def test_attributes_survive_the_disk(tmp_path):
 )
 def test_attributes_that_contradict_themselves_are_refused(tmp_path, changes, message):
     write_attributes(tmp_path, Attributes(**(vars(TOLD) | changes)))
+    with pytest.raises(DataError, match=message) as caught:
+        read_truth(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+HELD = HeldRecords(np.ones((3, 1, 2, 2), dtype=np.float32), np.array([1, 0, 1]), ("a", "b", "b"))
+
+
+def write_records(folder, records):
+    write_attributes(folder, None)
+    np.savez(folder / "records.npz", **{**vars(records), "owners": np.array(records.owners)})
+
+
+def test_records_survive_the_disk(tmp_path):
+    write_truth(
+        tmp_path,
+        clients=["a", "b"],
+        classes=["0"],
+        counts=np.ones((2, 1), dtype=int),
+        evaluation=(np.zeros((1, 2), dtype=np.float32), np.zeros(1, dtype=np.float32)),
+        targets="",
+        records=HELD,
+    )
+    again = read_truth(tmp_path).records
+    np.testing.assert_array_equal(again.x, HELD.x)
+    np.testing.assert_array_equal(again.y, HELD.y)
+    assert again.owners == HELD.owners
+    write_attributes(tmp_path / "other", None)
+    assert read_truth(tmp_path / "other").records is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"owners": ("a",)}, "expected finite records"),
+        ({"x": np.full((3, 2), np.nan)}, "expected finite records"),
+        ({"x": np.ones(3)}, "expected finite records"),
+        ({"owners": ("a", "b", "stranger")}, "stranger is no client"),
+    ],
+)
+def test_records_that_contradict_themselves_are_refused(tmp_path, changes, message):
+    write_records(tmp_path, HeldRecords(**(vars(HELD) | changes)))
     with pytest.raises(DataError, match=message) as caught:
         read_truth(tmp_path)
     assert "\n" not in str(caught.value)

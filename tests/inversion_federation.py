@@ -1,0 +1,73 @@
+"""A tiny federation of images, one or a few at each client, written to a run folder without running Flower."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+
+from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, write_knowledge
+from fedattack.audit.truth import HeldRecords, note_node, write_truth
+from fedattack.learning import LocalSGD, build_model, full_gradient, gradient_step, train_local
+from fedattack.record import Exchange, RecordWriter, Reply
+
+MODEL = ModelKnowledge(spec="mlp", input_shape=(1, 8, 8), classes=10, hidden=32)
+ONE_STEP = LocalSGD(epochs=1, batch_size=0, lr=0.1)
+
+
+def digits() -> tuple[np.ndarray, np.ndarray]:
+    """Return scikit-learn's digits (1797, 1, 8, 8), standardised, and their labels."""
+    bundled = load_digits()
+    x = bundled.images[:, np.newaxis]
+    return ((x - x.mean()) / x.std()).astype(np.float32), bundled.target.astype(np.int64)
+
+
+def write_inversion_run(
+    folder: Path,
+    *,
+    clients: int = 3,
+    each: int = 1,
+    rounds: int = 2,
+    protocol: str = "fedsgd",
+    training: LocalSGD = ONE_STEP,
+    model: ModelKnowledge = MODEL,
+    silent: bool = False,
+    seed: int = 0,
+) -> Path:
+    """Write record, knowledge and truth; ``silent`` clients send updates of records that are not theirs."""
+    x, y = digits()
+    order = np.random.default_rng(seed).permutation(len(y))
+    rows = order[: clients * each].reshape(clients, each)
+    others = order[clients * each : 2 * clients * each].reshape(clients, each)
+    network = build_model(model.spec, input_shape=model.input_shape, classes=10, hidden=model.hidden, seed=seed)
+    common = {name: value.numpy().copy() for name, value in network.state_dict().items()}
+    writer = RecordWriter(folder / "record", protocol=protocol, seed=seed, facts={"lr": training.lr})
+    for number in range(1, rounds + 1):
+        replies = []
+        for client, own in enumerate(others if silent else rows):
+            network.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in common.items()})
+            if protocol == "fedsgd":
+                sent = full_gradient(network, x[own], y[own], weight_decay=training.weight_decay, seed=0).arrays
+            else:
+                train_local(network, x[own], y[own], seed=number, **vars(training))
+                sent = {name: value.numpy().copy() for name, value in network.state_dict().items()}
+            replies.append(Reply(f"node{client}", "ok", sent, each))
+        writer.write(Exchange(number, common, replies))
+        mean = {name: np.mean([reply.arrays[name] for reply in replies], axis=0, dtype=np.float32) for name in common}
+        common = gradient_step(common, mean, training.lr) if protocol == "fedsgd" else mean
+    writer.close(final=common)
+    write_knowledge(folder / "knowledge", Knowledge(model=model, training=training))
+    unheld = order[2 * clients * each :][:300]
+    held = rows.reshape(-1)
+    write_truth(
+        folder / "truth",
+        clients=[str(client) for client in range(clients)],
+        classes=[str(label) for label in range(10)],
+        counts=np.array([np.bincount(y[own], minlength=10) for own in rows]),
+        evaluation=(x[unheld], y[unheld]),
+        targets="",
+        records=HeldRecords(x[held], y[held], tuple(str(client) for client in range(clients) for _ in range(each))),
+    )
+    for client in range(clients):
+        note_node(folder / "truth", node=f"node{client}", client=str(client))
+    return folder
