@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping
 
 from fedattack.attacks.base import Attack, Needs, Scores
 from fedattack.attacks.knowledge import (
+    AuxiliaryAttribute,
     Knowledge,
+    KnownDefence,
     ModelKnowledge,
     PartialRecords,
     Targets,
@@ -31,7 +33,9 @@ ATTACKS: Mapping[str, Attack] = {attack.name: attack for attack in _found()}
 __all__ = [
     "ATTACKS",
     "Attack",
+    "AuxiliaryAttribute",
     "Knowledge",
+    "KnownDefence",
     "ModelKnowledge",
     "Needs",
     "PartialRecords",

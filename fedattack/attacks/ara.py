@@ -36,8 +36,12 @@ UPDATES: Mapping[str, Callable[[Sequence[int]], Sequence[int]]] = {
     "pre5": lambda rounds: rounds[:5],
     "gap10": lambda rounds: rounds[9:50:10],
     "last5": lambda rounds: rounds[-5:],
+    "stages": lambda rounds: sorted({*rounds[:1], *rounds[len(rounds) // 2 :][:1], *rounds[-1:]}),
 }
-"""Which of the rounds in which a client replied are used (Section 4.2); gap10 takes its 10th, 20th, … 50th."""
+"""Which of the rounds in which a client replied are used (Section 4.2).
+
+gap10 takes its 10th, 20th, … 50th. ``stages`` is not the paper's: the first, the middle and the last.
+"""
 
 Knows = Literal["known", "unknown"]
 

@@ -1,7 +1,7 @@
 """What an attacker is assumed to know besides the record: declared, kept in files of its own, printed in the report."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from torch import nn
 from fedattack.errors import DataError
 from fedattack.files import read_json, read_npz, write_json
 from fedattack.learning import LOSSES, LocalSGD, build_model
+from fedattack.learning.importing import import_callable
 from fedattack.nodes import note_node, read_nodes
 
 KNOWLEDGE = "knowledge.json"
@@ -20,6 +21,7 @@ TARGETS = "targets.npz"
 AUXILIARY = "auxiliary.npz"
 PUBLIC = "public.npz"
 PARTIAL = "partial.npz"
+ATTRIBUTES = "attributes.npz"
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,59 @@ class PartialRecords:
         return x
 
 
+@dataclass(frozen=True, eq=False)
+class AuxiliaryAttribute:
+    """What the auxiliary records' owners have of an attribute that is no input.
+
+    Attributes
+    ----------
+    values
+        The values for people.
+    codes
+        (n,) int64: each auxiliary record's value, an index into ``values``.
+    """
+
+    values: tuple[str, ...]
+    codes: NDArray[np.int64]
+
+
+Defend = Callable[..., Mapping[str, NDArray[np.float32]]]
+"""What clients do to an update before they send it: (update, rng, model, x, y) → what is sent in its place. The model
+is at the received parameters, x and y are the records that the client trains on."""
+
+
+@dataclass(frozen=True)
+class KnownDefence:
+    """The defence that this attacker knows clients to have; it need not be the one that they have.
+
+    Attributes
+    ----------
+    spec
+        Import path ``module:function`` of what makes, from the settings, a function of the kind :data:`Defend`.
+    settings
+        What the defence is set to.
+    files
+        Settings that are paths, relative to the folder of the knowledge.
+    """
+
+    spec: str
+    settings: Mapping[str, Any]
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def build(self) -> Defend:
+        """Make the defence.
+
+        Raises
+        ------
+        ModelError
+            If the import path does not lead to a function.
+        FedAttackError
+            Whatever the defence refuses.
+        """
+        made: Defend = import_callable(self.spec, what="defence", known=())(self.settings)
+        return made
+
+
 def _fingerprint(x: NDArray[Any], y: NDArray[Any], *others: NDArray[Any]) -> str:
     digest = hashlib.sha256(f"{x.shape}{y.dtype}".encode())
     for array in (x, y, *others):
@@ -146,6 +201,10 @@ class Knowledge:
         model is then the architecture of the attacker's own students: clients' architectures are not known to it.
     partial
         Records of clients without one attribute, which the attacker wants to know.
+    attributes
+        By name, what the owners of the auxiliary records have of attributes that are no inputs.
+    defence
+        What clients do to their updates, where this attacker knows of it.
     nodes
         Which client hides behind each node id, as far as the server knows its customers; a node that is not named
         here is a client of that name.
@@ -161,6 +220,8 @@ class Knowledge:
     public: NDArray[np.float32] | None = None
     partial: PartialRecords | None = None
     nodes: Mapping[str, str] = field(default_factory=dict)
+    attributes: Mapping[str, AuxiliaryAttribute] | None = None
+    defence: KnownDefence | None = None
 
     def asked(self) -> str:
         """Return the fingerprint of the records that are asked about; empty where none are."""
@@ -190,6 +251,8 @@ def write_knowledge(folder: Path, knowledge: Knowledge) -> None:
         np.savez(folder / PUBLIC, x=knowledge.public)
     if knowledge.partial is not None:
         _write_partial(folder / PARTIAL, knowledge.partial)
+    if knowledge.attributes is not None:
+        _write_attributes(folder / ATTRIBUTES, knowledge.attributes)
     for node, client in knowledge.nodes.items():
         note_node(folder, node=node, client=client)
     model = None if knowledge.model is None else vars(knowledge.model) | {"input_shape": [*knowledge.model.input_shape]}
@@ -198,6 +261,8 @@ def write_knowledge(folder: Path, knowledge: Knowledge) -> None:
         value["training"] = vars(knowledge.training)
     if knowledge.property is not None:
         value |= {"property": knowledge.property, "positive_share": knowledge.positive_share}
+    if knowledge.defence is not None:
+        value["defence"] = vars(knowledge.defence)
     write_json(folder / KNOWLEDGE, value)
 
 
@@ -217,7 +282,8 @@ def read_knowledge(folder: Path) -> Knowledge:
         training = None if value.get("training") is None else LocalSGD(**value["training"])
         wanted = None if value.get("property") is None else str(value["property"])
         share = float(value.get("positive_share", Knowledge.positive_share))
-    except (KeyError, TypeError, ValueError) as cause:
+        defence = None if value.get("defence") is None else _read_defence(folder, value["defence"])
+    except (KeyError, TypeError, ValueError, AttributeError) as cause:
         raise DataError(f"{folder / KNOWLEDGE} lacks or misstates {cause}; {hint}") from None
     if prior not in PRIORS:
         raise DataError(f"{folder / KNOWLEDGE}: prior is {prior!r}; expected one of {', '.join(PRIORS)}")
@@ -231,8 +297,21 @@ def read_knowledge(folder: Path) -> Knowledge:
     auxiliary = read_targets(folder / AUXILIARY, model) if (folder / AUXILIARY).exists() else None
     public = read_public(folder / PUBLIC, model) if (folder / PUBLIC).exists() else None
     partial = read_partial(folder / PARTIAL, model) if (folder / PARTIAL).exists() else None
-    nodes = read_nodes(folder, DataError, hint)
-    return Knowledge(model, targets, prior, auxiliary, training, wanted, share, public, partial, nodes)
+    attributes = read_attributes(folder / ATTRIBUTES, auxiliary) if (folder / ATTRIBUTES).exists() else None
+    return Knowledge(
+        model=model,
+        targets=targets,
+        prior=prior,
+        auxiliary=auxiliary,
+        training=training,
+        property=wanted,
+        positive_share=share,
+        public=public,
+        partial=partial,
+        nodes=read_nodes(folder, DataError, hint),
+        attributes=attributes,
+        defence=defence,
+    )
 
 
 def _read_model(value: Mapping[str, Any]) -> ModelKnowledge:
@@ -244,6 +323,47 @@ def _read_model(value: Mapping[str, Any]) -> ModelKnowledge:
         loss=str(value["loss"]),
         dropout=float(value.get("dropout", ModelKnowledge.dropout)),
     )
+
+
+def _read_defence(folder: Path, value: Mapping[str, Any]) -> KnownDefence:
+    files = {str(key): str((folder / path).resolve()) for key, path in value["files"].items()}
+    return KnownDefence(str(value["spec"]), {**value["settings"], **files})
+
+
+def _write_attributes(path: Path, attributes: Mapping[str, AuxiliaryAttribute]) -> None:
+    """Write two arrays for each attribute, of its values and of the records' codes."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, attribute in attributes.items():
+        arrays |= {f"values.{name}": np.array(attribute.values), f"codes.{name}": attribute.codes}
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+
+
+def read_attributes(path: Path, auxiliary: Targets | None) -> dict[str, AuxiliaryAttribute]:
+    """Read attributes of the auxiliary records from an ``.npz`` with ``values.NAME`` and ``codes.NAME`` for each.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read without pickle, there is no attribute, or codes do not fit values or records.
+    """
+    hint = "expected values.NAME, its values, and codes.NAME, an index into them for each auxiliary record"
+    arrays = read_npz(path, DataError, hint)
+    names = [key.removeprefix("codes.") for key in arrays if key.startswith("codes.")]
+    if not names:
+        raise DataError(f"{path} has no attribute; {hint}")
+    found = {}
+    for name in names:
+        codes, values = arrays[f"codes.{name}"], arrays.get(f"values.{name}", np.zeros(0))
+        count = len(auxiliary) if auxiliary is not None else 0
+        if codes.shape != (count,) or codes.dtype.kind not in "iu" or values.ndim != 1 or len(values) < 2:
+            raise DataError(
+                f"{path}: {name}: got {codes.dtype} {codes.shape} for {count} auxiliary records, and {values.size} "
+                f"values of at least two; {hint}"
+            )
+        if count and not 0 <= codes.min() <= codes.max() < len(values):
+            raise DataError(f"{path}: {name}: expected indices 0 … {len(values) - 1}, got others; {hint}")
+        found[name] = AuxiliaryAttribute(tuple(map(str, values.tolist())), codes.astype(np.int64))
+    return found
 
 
 def read_targets(path: Path, model: ModelKnowledge | None = None) -> Targets:

@@ -5,18 +5,22 @@ that it computes itself from auxiliary records, at the model of the round that i
 such updates as they are, an adaptive one on updates that it has put through the clients' defence first.
 """
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedattack.errors import ConfigError, DataError
-from fedattack.learning import LocalSGD
-from fedattack.learning.losses import mean_loss
+from fedattack.attacks.ara import choose_rounds
+from fedattack.attacks.base import Attack, Needs, Progress, Scores
+from fedattack.attacks.knowledge import Defend, Knowledge, ModelKnowledge, Targets
+from fedattack.errors import ConfigError, NeedsError, RecordError
+from fedattack.learning import LocalSGD, check_parameters, pick_device
+from fedattack.learning.attribute_updates import AttributeUpdates, attribute_updates
 from fedattack.learning.pooled_updates import (
     FEATURES,
     Fit,
@@ -25,8 +29,7 @@ from fedattack.learning.pooled_updates import (
     standardisation,
     train_network,
 )
-from fedattack.learning.shadows import ShadowModel
-from fedattack.learning.torch_utils import to_tensor
+from fedattack.record import Observation, Record, Round
 
 Update = Mapping[str, NDArray[np.float32]]
 Beliefs = Callable[[NDArray[np.float32]], NDArray[np.float64]]
@@ -35,6 +38,11 @@ Beliefs = Callable[[NDArray[np.float32]], NDArray[np.float64]]
 TREES = 120
 STRUCTURE_KNOWN = (512, 512)
 STRUCTURE_UNKNOWN = (1024, 1024, 512, 128)
+SHADOWS = 500
+"""Clients made up from auxiliary records, by default."""
+
+ADAPTIVE = "-adaptive"
+"""Ending of the names of adversaries that trained on defended updates."""
 
 
 class _Trainer(Protocol):
@@ -172,67 +180,189 @@ def train_adversary(
     return Adversary(pooling, ADVERSARIES[name](pooling.pooled(updates), labels, values, seed, fit))
 
 
-def auxiliary_updates(
-    model: nn.Module,
-    start: Mapping[str, NDArray[np.float32]],
-    x: NDArray[np.float32],
-    y: NDArray[np.int64],
-    attribute: NDArray[np.int64],
-    training: LocalSGD,
-    *,
-    clients: int,
-    records: int,
-    seed: int,
-    loss: str = "cross-entropy",
-    device: str = "cpu",
-) -> tuple[list[dict[str, NDArray[np.float32]]], NDArray[np.int64]]:
-    """Compute the updates of clients made up from auxiliary records, each of one value of the attribute.
+@dataclass(frozen=True)
+class _Made:
+    """Makes updates of clients that the attacker makes up."""
 
-    Parameters
-    ----------
-    model : nn.Module
-        The clients' architecture.
-    start : mapping
-        The common model of the round that is attacked.
-    x, y, attribute : ndarray, shape (n, …), (n,), (n,)
-        Auxiliary records, their labels and their attribute.
-    training : LocalSGD
-        How clients train.
-    clients, records : int
-        How many clients, and records of each. Values of the attribute are dealt to clients as they occur in
-        ``attribute``; a client's records are drawn from those of its value, none twice.
-    seed : int
-        Of all draws.
-    loss, device : str
-        What clients minimise; where to compute.
+    architecture: nn.Module
+    model: ModelKnowledge
+    training: LocalSGD
+    auxiliary: Targets
+    clients: int
+    device: str
 
-    Returns
-    -------
-    list of dict, ndarray of int64, shape (clients,)
-        Updates, and each client's value.
-
-    Raises
-    ------
-    DataError
-        If a value has fewer records than a client holds.
-    """
-    found, counts = np.unique(attribute, return_counts=True)
-    if len(found) == 0 or counts.min() < records or records < 1:
-        raise DataError(
-            f"auxiliary updates: expected at least {max(records, 1)} records of each value; got "
-            f"{dict(zip(found.tolist(), counts.tolist(), strict=True))}; take fewer records for each client"
+    def updates(
+        self, start: Mapping[str, NDArray[np.float32]], codes: NDArray[np.int64], *, records: int, seed: int
+    ) -> AttributeUpdates:
+        return attribute_updates(
+            self.architecture,
+            start,
+            self.auxiliary.x,
+            self.auxiliary.y,
+            codes,
+            self.training,
+            clients=self.clients,
+            records=records,
+            seed=seed,
+            loss=self.model.loss,
+            device=self.device,
         )
-    rng = np.random.default_rng(seed)
-    labels = rng.choice(found, size=clients, p=counts / counts.sum())
-    own = {value: np.flatnonzero(attribute == value) for value in found.tolist()}
-    rows = np.stack([rng.choice(own[value], size=records, replace=False) for value in labels.tolist()])
-    shadow = ShadowModel(model, x[0], mean_loss(loss), device=device)
-    updates = shadow.updates(
-        shadow.flatten(start),
-        to_tensor(x[rows], dtype=torch.float32),
-        to_tensor(y[rows]),
-        training,
-        generator=torch.Generator().manual_seed(int(rng.integers(2**31))),
+
+    def defended(
+        self,
+        made: AttributeUpdates,
+        start: Mapping[str, NDArray[np.float32]],
+        defend: Defend | None,
+        rng: np.random.Generator,
+    ) -> Sequence[Update]:
+        """Put updates through the clients' defence, if there is one."""
+        if defend is None:
+            return made.updates
+        received = copy.deepcopy(self.architecture)
+        received.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in start.items()})
+        return [
+            defend(update, rng=rng, model=received, x=self.auxiliary.x[rows], y=self.auxiliary.y[rows])
+            for update, rows in zip(made.updates, made.rows, strict=True)
+        ]
+
+
+def _replies(item: Round) -> list[Observation]:
+    return [seen for seen in item.observations if seen.status == "ok" and seen.arrays is not None]
+
+
+def _start_of(item: Round) -> dict[str, NDArray[Any]]:
+    """Return the model that all clients of a round were sent."""
+    if item.common is None:
+        raise RecordError(f"{item.where}: the common model is not in the record; record the run again")
+    return {name: np.array(array) for name, array in item.common.items()}
+
+
+def _update(reply: Observation, architecture: nn.Module) -> dict[str, NDArray[np.float32]]:
+    update = reply.update()
+    return {name: update[name] for name, _ in architecture.named_parameters()}
+
+
+def _records(replies: Iterable[Observation]) -> int:
+    """Return how many records a client of the middle has, by what they say; 1 where none says it."""
+    told = [reply.num_examples for reply in replies if reply.num_examples]
+    return max(int(np.median(told)), 1) if told else 1
+
+
+def _drawn(rng: np.random.Generator) -> int:
+    return int(rng.integers(2**31))
+
+
+@dataclass(frozen=True)
+class PrivateAttribute(Attack):
+    """What each client's records have in common, from its updates, by every adversary in several rounds.
+
+    Scores hold for each attribute the array ``beliefs-NAME`` (adversaries, rounds, nodes, values), rows summing to one,
+    NaN where a node sent nothing. The facts name ``adversaries``, static ones and, where the clients' defence is known,
+    adaptive ones, the ``rounds``, the ``nodes`` and the values of the ``attributes``.
+    """
+
+    name: ClassVar[str] = "private-attribute"
+    title: ClassVar[str] = "Inference of clients' private attributes from their updates"
+    paper: ClassVar[str] = (
+        "Cui et al. 2023, RecUP-FL, Section 5.4; Melis et al. 2019, Exploiting unintended feature leakage in "
+        "collaborative learning"
     )
-    unflattened = [shadow.unflatten(update) for update in updates.cpu()]
-    return [{name: value.numpy() for name, value in update.items()} for update in unflattened], labels
+    needs: ClassVar[Needs] = Needs(
+        views=("individual",), protocols=("fedavg",), knowledge=("model", "training", "auxiliary", "attributes")
+    )
+    knows: ClassVar[tuple[str, ...]] = (
+        "the model's architecture and loss",
+        "how clients train: learning rate, epochs, batch size",
+        "records of about the clients' distribution whose owners' private attributes it knows",
+        "for adaptive adversaries the clients' defence and its settings, but not what it draws",
+    )
+    options: ClassVar[Mapping[str, str]] = {
+        "updates": "stages (the first, the middle and the last round), pre1, pre2, pre5, gap10, last5, or numbers of "
+        "rounds such as 1,2,10 (stages)",
+        "adversaries": f"some of {', '.join(ADVERSARIES)}, separated by commas (all)",
+        "clients": f"how many clients are made up from auxiliary records ({SHADOWS})",
+        "epochs": "of the networks' training (80)",
+    }
+
+    updates: str = "stages"
+    adversaries: tuple[str, ...] = tuple(ADVERSARIES)
+    clients: int = SHADOWS
+    epochs: int = Fit.epochs
+
+    def _configured(self, choices: Mapping[str, str]) -> "PrivateAttribute":
+        taken: dict[str, Any] = dict(choices)
+        for name in ("clients", "epochs"):
+            if name in choices:
+                if not choices[name].isdecimal() or int(choices[name]) < 1:
+                    raise ConfigError(f"option {name}={choices[name]}: expected a whole number, 1 or more")
+                taken[name] = int(choices[name])
+        if "adversaries" in choices:
+            taken["adversaries"] = tuple(name.strip() for name in choices["adversaries"].split(","))
+            if not {*taken["adversaries"]} <= {*ADVERSARIES}:
+                raise ConfigError(
+                    f"option adversaries={choices['adversaries']}: expected some of {', '.join(ADVERSARIES)}"
+                )
+        choose_rounds(choices.get("updates", self.updates), [])
+        return replace(self, **taken)
+
+    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
+        model, training, auxiliary = knowledge.model, knowledge.training, knowledge.auxiliary
+        attributes = knowledge.attributes
+        defend = None if knowledge.defence is None else knowledge.defence.build()
+        if model is None or training is None or auxiliary is None or attributes is None:
+            raise AssertionError("checked by run")
+        if record.server != "passive":
+            raise NeedsError(
+                f"attack {self.name} needs a server that sends all clients the same model, and {record.path} is of one "
+                f"that is {record.server}; take the record of a passive one"
+            )
+        architecture = model.build()
+        check_parameters(architecture, {parameter.name: parameter.shape for parameter in record.parameters})
+        made = _Made(architecture, model, training, auxiliary, self.clients, str(pick_device(device)))
+        rounds = {item.number: item for item in record if _replies(item)}
+        chosen = choose_rounds(self.updates, sorted(rounds))
+        if not chosen:
+            raise NeedsError(
+                f"attack {self.name} needs a client's reply, and {record.path} holds none in updates={self.updates}; "
+                "take other rounds"
+            )
+        nodes = sorted({reply.node for number in chosen for reply in _replies(rounds[number])})
+        kinds: list[tuple[str, Defend | None]] = [("", None)]
+        if defend is not None:
+            kinds.append((ADAPTIVE, defend))
+        names = [f"{name}{ending}" for ending, _ in kinds for name in self.adversaries]
+        beliefs = {
+            name: np.full((len(names), len(chosen), len(nodes), len(known.values)), np.nan)
+            for name, known in attributes.items()
+        }
+        fit = Fit(epochs=self.epochs)
+        steps, done = len(chosen) * len(attributes) * len(names), 0
+        for place, number in enumerate(chosen):
+            replies = {nodes.index(reply.node): reply for reply in _replies(rounds[number])}
+            start, asked = _start_of(rounds[number]), [_update(reply, architecture) for reply in replies.values()]
+            for name, known in attributes.items():
+                rng = np.random.default_rng((seed, number, list(attributes).index(name)))
+                clean = made.updates(start, known.codes, records=_records(replies.values()), seed=_drawn(rng))
+                line = 0
+                for _, change in kinds:
+                    seen = made.defended(clean, start, change, rng)
+                    for adversary in self.adversaries:
+                        trained = train_adversary(
+                            adversary, seen, clean.values, values=len(known.values), seed=_drawn(rng), fit=fit
+                        )
+                        beliefs[name][line, place, list(replies)] = trained.infer(asked).beliefs
+                        line, done = line + 1, done + 1
+                        progress(done, steps)
+        return Scores(
+            attack=self.name,
+            arrays={f"beliefs-{name}": array for name, array in beliefs.items()},
+            facts={
+                "adversaries": names,
+                "rounds": chosen,
+                "nodes": nodes,
+                "attributes": {name: list(known.values) for name, known in attributes.items()},
+                "clients": self.clients,
+                "epochs": self.epochs,
+                "targets": knowledge.asked(),
+            },
+        )

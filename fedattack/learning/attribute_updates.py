@@ -1,0 +1,98 @@
+"""Updates of clients made up from auxiliary records, each client of one value of an attribute.
+
+Cui et al. 2023 (RecUP-FL), Sections 5.3 and 5.4: attackers train their classifiers on them, defenders their model zoo.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from fedattack.errors import DataError
+from fedattack.learning.losses import mean_loss
+from fedattack.learning.shadows import ShadowModel
+from fedattack.learning.torch_utils import to_tensor
+from fedattack.learning.training import LocalSGD
+
+
+@dataclass(frozen=True, eq=False)
+class AttributeUpdates:
+    """Updates of k clients, each of one value.
+
+    Attributes
+    ----------
+    updates : list of dict
+        Δ by parameter name, float32.
+    values : ndarray of int64, shape (k,)
+        Each client's value.
+    rows : ndarray of int64, shape (k, n)
+        The auxiliary records that each client trained on.
+    """
+
+    updates: list[dict[str, NDArray[np.float32]]]
+    values: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+
+def attribute_updates(
+    model: nn.Module,
+    start: Mapping[str, NDArray[np.float32]],
+    x: NDArray[np.float32],
+    y: NDArray[np.int64],
+    attribute: NDArray[np.int64],
+    training: LocalSGD,
+    *,
+    clients: int,
+    records: int,
+    seed: int,
+    loss: str = "cross-entropy",
+    device: str = "cpu",
+) -> AttributeUpdates:
+    """Compute the updates of clients made up from auxiliary records.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The clients' architecture.
+    start : mapping
+        The common model that clients start from.
+    x, y, attribute : ndarray, shape (n, …), (n,), (n,)
+        Auxiliary records, their labels and their attribute.
+    training : LocalSGD
+        How clients train.
+    clients, records : int
+        How many clients, and records of each. Values of the attribute are dealt to clients as they occur in
+        ``attribute``; a client's records are drawn from those of its value, none twice.
+    seed : int
+        Of all draws.
+    loss, device : str
+        What clients minimise; where to compute.
+
+    Raises
+    ------
+    DataError
+        If a value has fewer records than a client holds.
+    """
+    found, counts = np.unique(attribute, return_counts=True)
+    if len(found) == 0 or counts.min() < records or records < 1:
+        raise DataError(
+            f"auxiliary updates: expected at least {max(records, 1)} records of each value; got "
+            f"{dict(zip(found.tolist(), counts.tolist(), strict=True))}; take fewer records for each client"
+        )
+    rng = np.random.default_rng(seed)
+    values = rng.choice(found, size=clients, p=counts / counts.sum())
+    own = {value: np.flatnonzero(attribute == value) for value in found.tolist()}
+    rows = np.stack([rng.choice(own[value], size=records, replace=False) for value in values.tolist()])
+    shadow = ShadowModel(model, x[0], mean_loss(loss), device=device)
+    vectors = shadow.updates(
+        shadow.flatten(start),
+        to_tensor(x[rows], dtype=torch.float32),
+        to_tensor(y[rows]),
+        training,
+        generator=torch.Generator().manual_seed(int(rng.integers(2**31))),
+    )
+    updates = [{name: part.numpy() for name, part in shadow.unflatten(vector).items()} for vector in vectors.cpu()]
+    return AttributeUpdates(updates, values, rows)
