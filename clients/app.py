@@ -16,7 +16,7 @@ from fedattack.bridge import numpy_client_bridge
 from fedattack.defences import DP_SGD
 from fedattack.defences.mods import DefenceMod
 from fedattack.nodes import note_node
-from simulations.privacy import SENDS
+from simulations.privacy import SENDS, defence_settings
 from simulations.study import Study, study_of
 
 # What an honest client is in each framework of simulations.study.FRAMEWORKS.
@@ -64,7 +64,8 @@ def defend(message: Message, context: Context, call_next: ClientAppCallable) -> 
     config = context.run_config
     if config["defence"] == DP_SGD:
         return call_next(message, context)
-    return DefenceMod(sends=SENDS[str(config["framework"])], seed=int(config["seed"]))(message, context, call_next)
+    mod = DefenceMod(defence_settings(config), sends=SENDS[str(config["framework"])], seed=int(config["seed"]))
+    return mod(message, context, call_next)
 
 
 # SecAgg+ comes first, and so is outermost: it masks what the others, the defence among them, have made of the reply.

@@ -41,6 +41,11 @@ class Part:
         """Folder of the truth."""
         return self.folder / "truth" / self.name
 
+    @property
+    def zoo(self) -> Path:
+        """Folder of the model zoos by which clients defend themselves."""
+        return self.folder / "zoo" / self.name
+
     def scores(self, attack: str) -> Path:
         """File of an attack's scores."""
         return self.folder / "scores" / self.name / f"{attack}.npz"

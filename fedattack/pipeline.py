@@ -118,6 +118,7 @@ def simulate(
         {
             **settings,
             "seed": seed,
+            "zoo": str(part.zoo),
             "record": str(part.record),
             "truth": str(part.truth),
             "knowledge": str(part.knowledge),

@@ -6,6 +6,7 @@ only their part.
 """
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,16 +15,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attacks import Knowledge, ModelKnowledge, PartialRecords, Targets, write_knowledge
-from fedattack.audit.truth import NOBODY, Attributes, HeldRecords, Privacy, write_truth
+from fedattack.attacks import (
+    AuxiliaryAttribute,
+    Knowledge,
+    KnownDefence,
+    ModelKnowledge,
+    PartialRecords,
+    Targets,
+    write_knowledge,
+)
+from fedattack.audit.truth import NOBODY, Attributes, ClientAttribute, HeldRecords, Privacy, write_truth
 from fedattack.data import label_counts
-from fedattack.defences import DP_SGD, NONE, in_words, update_privacy
+from fedattack.defences import DP_SGD, NONE, SETTINGS, in_words, update_privacy
 from fedattack.defences.guarantee import NOISY
 from fedattack.defences.soteria import defended_layer
+from fedattack.defences.zoo import WIDTHS, save_zoo, train_zoo_on_records
 from fedattack.errors import ConfigError, FedAttackError
 from fedattack.learning import LocalSGD, check_gradients, check_private_model, pick_device, privacy_spent
-from simulations.privacy import check_defence, is_private, noise_of, sampling_of
-from simulations.study import TARGET_STREAM, Study, derive_seed, singles
+from fedattack.learning.pooled_updates import Fit
+from simulations.privacy import SENDS, check_defence, is_private, noise_of, sampling_of
+from simulations.study import TARGET_STREAM, ZOO_STREAM, Study, derive_seed, singles
 
 # Enough to know an accuracy to within a point, and quick to evaluate for every client and round.
 _EVALUATION_RECORDS = 2000
@@ -34,6 +45,12 @@ _FEW_RECORDS = 64
 # Cosine from which two images are the same: single precision keeps seven digits.
 _SAME = 1 - 1e-5
 
+# What makes the clients' defence for an attacker who knows of it.
+_DEFENCE = "fedattack.defences.known:known_defence"
+
+# The class of a client's records, as an attribute that RecUP-FL can protect.
+_LABEL = "label"
+
 
 def prepare(
     study: Study,
@@ -42,6 +59,7 @@ def prepare(
     knowledge: Path,
     truth: Path,
     privacy: Privacy | None = None,
+    defence: KnownDefence | None = None,
     notes: Sequence[str] = (),
 ) -> None:
     """Draw what is to be drawn of an attacker's knowledge, and write both folders.
@@ -56,6 +74,8 @@ def prepare(
         Folders to write.
     privacy
         What the clients guarantee, if they are private.
+    defence
+        What they do to their updates, for an attacker who knows of it.
     notes
         What else the report is to say.
     """
@@ -76,6 +96,8 @@ def prepare(
         known, holders = _with_property(study, model, training, draw)
     elif study.sensitive:
         known, holders = _with_attribute(study, model, training)
+    elif study.private:
+        known, holders = _with_private(study, model, training, defence)
     else:
         known, holders = _with_owners(study, model, training, draw)
     write_knowledge(knowledge, known)
@@ -215,6 +237,109 @@ def _with_attribute(study: Study, model: ModelKnowledge, training: LocalSGD) -> 
     return known, {"attributes": Attributes(codes[rows], column.values, tuple(owners), column.name)}
 
 
+def _with_private(
+    study: Study, model: ModelKnowledge, training: LocalSGD, defence: KnownDefence | None
+) -> tuple[Knowledge, dict[str, Any]]:
+    """Gather what an attacker knows who infers clients' private attributes, and say which values these have."""
+    data, rows, columns = study.data, study.auxiliary_rows, study.private_columns
+    known = Knowledge(
+        model=model,
+        training=training,
+        auxiliary=Targets(data.x_train[rows], data.y_train[rows]),
+        attributes={name: AuxiliaryAttribute(column.values, column.train[rows]) for name, column in columns.items()},
+        defence=defence,
+    )
+    private = {
+        name: ClientAttribute(tuple(study.values_of_clients(name).tolist()), column.values)
+        for name, column in columns.items()
+    }
+    return known, {"private": private}
+
+
+def known_defence(study: Study, config: Mapping[str, Any]) -> KnownDefence | None:
+    """Say what an attacker knows who knows of the clients' defence; ``None`` without one.
+
+    Of clients that spend a privacy budget it knows the noise of the one in the middle.
+    """
+    if is_private(config):
+        noise = float(np.median([noise_of(config, len(part)) for part in study.parts]))
+        settings = {"defence": DP_SGD, "noise": noise, "dp-clip": config["dp-clip"], "loss": study.loss}
+        return KnownDefence(_DEFENCE, settings | {"training": vars(training_of(config))})
+    if config["defence"] == NONE or not config["defence-strength"]:
+        return None
+    settings = {key: config[key] for key in SETTINGS}
+    here = os.path.relpath(config["recup-zoo"] or config["zoo"], config["knowledge"])
+    return KnownDefence(_DEFENCE, settings, {"recup-zoo": here} if config["defence"] == "recup" else {})
+
+
+def make_zoos(study: Study, config: Mapping[str, Any]) -> None:
+    """Train the model zoos of RecUP-FL before the run, where it is the clients' defence and names none.
+
+    Raises
+    ------
+    ConfigError
+        If there is nothing to train them for.
+    """
+    if config["defence"] != "recup" or not config["defence-strength"] or config["recup-zoo"]:
+        return
+    if study.framework == "fedmd":
+        raise ConfigError(
+            "defence = 'recup' changes updates of a model, and with framework = 'fedmd' clients send predictions; take "
+            "another defence"
+        )
+    sends_gradients = SENDS[study.framework] == "update"
+    aux = study.auxiliary_rows
+    data, arrays = study.data, study.initial_arrays()
+    x, y = (data.x_train[aux], data.y_train[aux]) if len(aux) else (data.x_test, data.y_test)
+    for name, (values, codes) in _protected(study, config, x, y).items():
+        zoo = train_zoo_on_records(
+            study.build_model(),
+            arrays,
+            x,
+            y,
+            codes,
+            LocalSGD(1, 0, float(config["lr"])) if sends_gradients else training_of(config),
+            attribute=name,
+            values=values,
+            records=int(np.median([len(part) for part in study.parts])),
+            rounds=int(config["rounds"]),
+            seed=derive_seed(study.seed, ZOO_STREAM),
+            loss=study.loss,
+            gradients=sends_gradients,
+            models=int(config["recup-zoo-models"]),
+            widths=[width for width in WIDTHS if width <= config["recup-zoo-width"]] or [config["recup-zoo-width"]],
+            fit=Fit(epochs=int(config["recup-zoo-epochs"])),
+        )
+        save_zoo(zoo, Path(config["zoo"]) / name)
+
+
+def _protected(
+    study: Study, config: Mapping[str, Any], x: NDArray[np.float32], y: NDArray[Any]
+) -> dict[str, tuple[tuple[str, ...], NDArray[np.int64]]]:
+    """Return the values of each attribute to protect, and the codes of the defender's records (n,)."""
+    data, aux = study.data, study.auxiliary_rows
+    known: dict[str, tuple[tuple[str, ...], NDArray[np.int64]]] = {
+        name: (column.values, column.train[aux] if len(aux) else column.test) for name, column in data.private.items()
+    }
+    usual = [*study.private_columns]
+    if study.sensitive:
+        column = study.sensitive_column
+        usual.append(column.name)
+        known[column.name] = (column.values, column.codes(x))
+    if data.task == "classification":
+        usual = usual or [_LABEL]
+        known[_LABEL] = (tuple(data.labels[1]), y)
+    asked = [name.strip() for name in str(config["recup-attributes"]).split(",") if name.strip()] or usual
+    unknown = [name for name in asked if name not in known]
+    if unknown or not asked:
+        raise ConfigError(
+            f"recup-attributes = {str(config['recup-attributes'])!r}: {unknown[0] if unknown else 'nothing'} can be "
+            f"protected without a zoo of one's own; expected some of {', '.join(known) or 'none, in a regression'}; "
+            "or set recup-zoo"
+        )
+    return {name: known[name] for name in asked}
+
+
 def privacy_of(study: Study, config: Mapping[str, Any]) -> Privacy | None:
     """Account for each client's DP-SGD or noise on the update; ``None`` without them.
 
@@ -293,6 +418,17 @@ def _check_secure_aggregation(study: Study, fraction: float) -> None:
     )
 
 
+def training_of(config: Mapping[str, Any]) -> LocalSGD:
+    """Say how clients train."""
+    return LocalSGD(
+        epochs=int(config["local-epochs"]),
+        batch_size=int(config["batch-size"]),
+        lr=float(config["lr"]),
+        momentum=float(config["momentum"]),
+        weight_decay=float(config["weight-decay"]),
+    )
+
+
 def main() -> None:
     """Run from the command line: one line and exit code 2 on bad input."""
     configs = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
@@ -307,18 +443,14 @@ def main() -> None:
                 raise ConfigError(f"secagg and {key}: the server sees no single client's reply; set secagg=false")
             if config["secagg"]:
                 _check_secure_aggregation(study, float(config["fraction"]))
+            make_zoos(study, config)
             prepare(
                 study,
-                training=LocalSGD(
-                    epochs=int(config["local-epochs"]),
-                    batch_size=int(config["batch-size"]),
-                    lr=float(config["lr"]),
-                    momentum=float(config["momentum"]),
-                    weight_decay=float(config["weight-decay"]),
-                ),
+                training=training_of(config),
                 knowledge=Path(config["knowledge"]),
                 truth=Path(config["truth"]),
                 privacy=privacy_of(study, config),
+                defence=known_defence(study, config),
                 notes=defence_notes(study, config),
             )
     except FedAttackError as problem:

@@ -12,6 +12,11 @@ SENDS: Mapping[str, Sends] = {"fedavg": "model", "fedmd": "update", "fedsgd": "u
 """What a client's reply is to a defence, in each framework of :data:`simulations.study.FRAMEWORKS`."""
 
 
+def defence_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings of the clients' defence: without model zoos of one's own it uses those of the preparation."""
+    return config if config["recup-zoo"] else {**config, "recup-zoo": config["zoo"]}
+
+
 def is_private(config: Mapping[str, Any]) -> bool:
     """Whether clients train by DP-SGD.
 
@@ -66,7 +71,7 @@ def check_defence(config: Mapping[str, Any]) -> None:
     """
     if config["defence"] == DP_SGD:
         return
-    defence = defence_of(config)
+    defence = defence_of(defence_settings(config))
     if defence is not None and defence.needs_batch and config["framework"] == "fedmd":
         raise ConfigError(
             f"defence = {defence.name!r} changes a layer's update, and with framework = 'fedmd' clients send "

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedattack.data import Dataset, load_dataset, partition
-from fedattack.data.columns import Column, sensitive_column
+from fedattack.data.columns import Column, PrivateColumn, sensitive_column
 from fedattack.errors import ConfigError, DataError
 from fedattack.learning import build_model
 
@@ -45,9 +45,11 @@ _POSITIVE_STREAM = 6
 _AUXILIARY_STREAM = 7
 _PUBLIC_STREAM = 8
 _PERMUTATION_STREAM = 9
+ZOO_STREAM = 10
 
 # PROLIN's properties and SecAgg+ are about sums of FedAvg's models; an isolating server sends models back.
-_NO_SUMS: Mapping[str, Any] = {"property": "", "secagg": False, "isolate": False}
+# A private attribute is inferred from updates of models.
+_NO_SUMS: Mapping[str, Any] = {"property": "", "secagg": False, "isolate": False, "private": ""}
 
 FRAMEWORKS: Mapping[str, Mapping[str, Any]] = {
     "fedavg": {},
@@ -100,7 +102,8 @@ class Study:
     dataset, size, data_root
         Which records; see :func:`fedattack.data.load_dataset`. ``size`` 0 means all of them.
     scheme, alpha, clients
-        How they are divided; see :func:`fedattack.data.partition`. By a column is ``column:NAME``.
+        How they are divided; see :func:`fedattack.data.partition`. By a column is ``column:NAME``, by the combinations
+        of several ``column:NAME,NAME``.
     records_per_client
         If above 0, each client has that many records, drawn at random: from its own where the scheme is by a column,
         else from all.
@@ -109,8 +112,8 @@ class Study:
     targets
         For membership, how many target records positive clients hold; as many more are held by nobody.
     auxiliary
-        With a property or a sensitive column, how many records the attacker has; 0 for all that no client and no target
-        uses.
+        With a property, a sensitive column or private attributes, how many records the attacker has; 0 for all that no
+        client and no target uses.
     sensitive
         The column that is to be inferred, by its name or number, or ``declared``; empty for none.
     victims
@@ -119,6 +122,9 @@ class Study:
         Whether the server sends each victim its own model back.
     permute_sensitive
         Whether clients train on records among which the sensitive column is shuffled, which is a null run.
+    private
+        Names, separated by commas, of the data's private attributes that are to be inferred; all records of a client
+        have the same values of them. Empty for none.
     framework
         One of :data:`FRAMEWORKS`.
     public, public_records
@@ -163,6 +169,7 @@ class Study:
     victims: int
     isolate: bool
     permute_sensitive: bool
+    private: str
 
     def __post_init__(self) -> None:
         self._check_attribute()
@@ -181,6 +188,10 @@ class Study:
     def _check_attribute(self) -> None:
         for wrong, what in (
             (self.sensitive and self.client_property, "sensitive and property: expected one of the two"),
+            (
+                self.private and (self.sensitive or self.client_property or self.isolate),
+                "private beside property, sensitive or isolate: expected one of them",
+            ),
             (self.isolate and self.client_property, "isolate and property: the property is looked for in sums alone"),
             (self.permute_sensitive and not self.sensitive, "permute-sensitive without sensitive: name a column"),
             (
@@ -196,6 +207,8 @@ class Study:
                 raise ConfigError(what)
         if self.sensitive:
             self._check_auxiliary(f"sensitive = {self.sensitive!r}")
+        if self.private:
+            self._check_auxiliary(f"private = {self.private!r}")
 
     def _check_auxiliary(self, why: str) -> None:
         if not self.records_per_client and not self.auxiliary:
@@ -246,6 +259,7 @@ class Study:
             victims=int(config["victims"]),
             isolate=bool(config["isolate"]),
             permute_sensitive=bool(config["permute-sensitive"]),
+            private=str(config["private"]),
         )
 
     @property
@@ -296,6 +310,35 @@ class Study:
             )
         return sensitive_column(self.data, name)
 
+    @cached_property
+    def private_columns(self) -> dict[str, PrivateColumn]:
+        """The private attributes that are to be inferred, by name.
+
+        Raises
+        ------
+        DataError
+            If the data has no such attribute, or a client's records have several of its values.
+        """
+        names = [name.strip() for name in self.private.split(",") if name.strip()]
+        for name in names:
+            if name not in self.data.private:
+                known = ", ".join(self.data.private) or "none; colour-digits has some"
+                raise DataError(f"private = {name!r}: {self.data.name} has the private attributes {known}")
+            mixed = [
+                client for client, part in enumerate(self.parts) if len({*self.data.private[name].train[part]}) > 1
+            ]
+            if mixed:
+                raise DataError(
+                    f"private = {name!r}: records of client {mixed[0]} have several of its values; expected one; set "
+                    f"partition=column:{','.join(names)}, or lower records-per-client or clients"
+                )
+        return {name: self.data.private[name] for name in names}
+
+    def values_of_clients(self, name: str) -> NDArray[np.int64]:
+        """Return each client's value of a private attribute, (clients,)."""
+        codes = self.private_columns[name].train
+        return np.array([codes[part[0]] for part in self.parts], dtype=np.int64)
+
     def records_of(self, client: int) -> tuple[NDArray[np.float32], NDArray[Any]]:
         """Return the records (n, …) that a client trains on, and their labels or targets (n,)."""
         rows = self.parts[client]
@@ -337,7 +380,7 @@ class Study:
         labels, _ = self.data.labels
         rows = np.arange(len(labels))
         targets = 2 * self.targets if self.client_property == "membership" else 0
-        has_attacker = bool(self.client_property or self.sensitive)
+        has_attacker = bool(self.client_property or self.sensitive or self.private)
         single = singles(self.data)[0] if has_attacker else rows[:0]
         if targets > len(single):
             raise DataError(
@@ -379,7 +422,10 @@ class Study:
         )
 
     def _values_of(self, name: str) -> NDArray[Any]:
-        """Return the values of a column, input or not, by which the training records are divided."""
+        """Return the values of a column, input or not, or of several, by which the training records are divided."""
+        if "," in name:
+            several = [self._values_of(part.strip()) for part in name.split(",")]
+            return np.unique(np.stack(several, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
         if name in self.data.groups:
             return self.data.groups[name]
         column = self.data.column(name)

@@ -17,6 +17,7 @@ from fedattack.audit.attribute import BASELINES, AttributeCase, judge_attribute
 from fedattack.audit.finding import NOT_APPLICABLE, Finding
 from fedattack.audit.inversion import InversionCase, judge_inversion
 from fedattack.audit.isolation import ISOLATING, judge_isolation
+from fedattack.audit.private_attribute import PrivateCase, judge_private
 from fedattack.audit.property import PropertyCase, judge_property
 from fedattack.audit.quality import Quality, measure_quality, training_accuracy
 from fedattack.audit.source import SourceCase, judge_source
@@ -108,6 +109,10 @@ _NOTES = {
         "A reconstruction is held against guesses without any gradient, too: images of one class resemble each other. "
         "Where the residual of the replay is large, the attack looks at another computation than the client's, "
         "and that it fails says nothing of privacy.",
+    ),
+    "private-attribute": (
+        "The null of private-attribute's findings is the same decisions against a shuffled truth. A static adversary "
+        "knows nothing of a defence; an adaptive one trained on updates that it defended itself.",
     ),
     "prolin": (
         "The null of prolin's findings is the same result against a shuffled truth; a null run, in which no client has "
@@ -309,6 +314,9 @@ _JUDGES: Mapping[str, _Judge] = {
         lambda given: InversionCase(given.seed, given.scores, given.truth, given.record, given.knowledge),
         judge_inversion,
         "recognised",
+    ),
+    "private-attribute": _Judge(
+        lambda given: PrivateCase(given.seed, given.scores, given.truth), judge_private, "success"
     ),
     "aia": _Judge(_attribute_case, partial(judge_attribute, headline="reconstructed"), "excess", beside=_ON_ATTRIBUTES),
     "ara": _Judge(_attribute_case, judge_attribute, "excess", beside=_ON_ATTRIBUTES),

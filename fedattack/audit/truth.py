@@ -23,8 +23,9 @@ PRIVACY = "privacy.json"
 ACCURACY = "accuracy"
 ATTRIBUTES = "attributes.npz"
 RECORDS = "records.npz"
+PRIVATE = "private.json"
 
-__all__ = ["NOBODY", "Attributes", "HeldRecords", "Truth", "note_node", "read_truth", "write_truth"]
+__all__ = ["NOBODY", "Attributes", "ClientAttribute", "HeldRecords", "Truth", "note_node", "read_truth", "write_truth"]
 
 NOBODY = ""
 """The owner of a target that no client holds."""
@@ -86,6 +87,22 @@ class Attributes:
 
 
 @dataclass(frozen=True)
+class ClientAttribute:
+    """What clients have of a private attribute.
+
+    Attributes
+    ----------
+    values
+        (clients,): index of each client's value among ``names``, in the order of the truth's clients.
+    names
+        The possible values for people.
+    """
+
+    values: tuple[int, ...]
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class HeldRecords:
     """The records that clients train on in every round.
 
@@ -142,6 +159,9 @@ class Truth:
         What an attacker who knows all of a record but one column wants to know; likewise.
     records
         What an attacker who reconstructs records wants to see; likewise. Clients of many records may be left out.
+    private
+        By name, what an attacker who infers private attributes of clients wants to know; empty where the truth is about
+        something else.
     """
 
     clients: tuple[str, ...]
@@ -159,6 +179,7 @@ class Truth:
     accuracy: Mapping[int, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
     attributes: Attributes | None = None
     records: HeldRecords | None = None
+    private: Mapping[str, ClientAttribute] = field(default_factory=dict)
 
 
 def write_truth(
@@ -173,6 +194,7 @@ def write_truth(
     positives: NDArray[np.bool_] | None = None,
     attributes: Attributes | None = None,
     records: HeldRecords | None = None,
+    private: Mapping[str, ClientAttribute] | None = None,
     data: str = "",
     privacy: Privacy | None = None,
     notes: Sequence[str] = (),
@@ -205,6 +227,8 @@ def write_truth(
         )
     if records is not None:
         np.savez(folder / RECORDS, x=records.x, y=records.y, owners=np.array(records.owners, dtype=np.str_))
+    if private:
+        write_json(folder / PRIVATE, {name: vars(attribute) for name, attribute in private.items()})
     if privacy is not None:
         write_json(folder / PRIVACY, {name: _finite_or_none(value) for name, value in vars(privacy).items()})
     np.savez(folder / EVALUATION, x=evaluation[0], y=evaluation[1])
@@ -279,6 +303,7 @@ def read_truth(folder: Path) -> Truth:
             accuracy=_read_accuracy(folder / ACCURACY),
             attributes=_read_attributes(folder, hint),
             records=_read_records(folder, hint),
+            private=_read_private(folder / PRIVATE, len(holdings["clients"]), hint),
         )
     except (KeyError, IndexError, TypeError, ValueError) as cause:
         raise DataError(
@@ -366,6 +391,24 @@ def _read_attributes(folder: Path, hint: str) -> Attributes | None:
     if len(values) == 0 or values.min() < 0 or values.max() >= len(names):
         raise DataError(f"{path}: expected indices 0 … {len(names) - 1} of at least one record; {hint}")
     return Attributes(values.astype(np.int64), tuple(names.tolist()), tuple(owners.tolist()), str(arrays["column"]))
+
+
+def _read_private(path: Path, clients: int, hint: str) -> dict[str, ClientAttribute]:
+    if not path.exists():
+        return {}
+    try:
+        found = {
+            str(name): ClientAttribute(tuple(int(code) for code in entry["values"]), tuple(map(str, entry["names"])))
+            for name, entry in read_json(path, DataError, hint).items()
+        }
+    except (AttributeError, KeyError, TypeError, ValueError) as cause:
+        raise DataError(f"{path} lacks or misstates {cause}; {hint}") from None
+    for name, attribute in found.items():
+        if len(attribute.values) != clients or not {*attribute.values} <= {*range(len(attribute.names))}:
+            raise DataError(
+                f"{path}: {name}: expected one of {len(attribute.names)} values for each of {clients} clients; {hint}"
+            )
+    return found
 
 
 def _read_records(folder: Path, hint: str) -> HeldRecords | None:

@@ -265,7 +265,8 @@ def make(settings: Mapping[str, str | float]) -> RecUP:
     """Make the defence from a run's settings.
 
     ``defence-strength`` is the budget ε. ``recup-zoo`` is a folder that has a zoo for each attribute, in a folder of
-    the attribute's name; ``recup-attributes`` says which of them to protect, separated by commas. ``recup-weights`` are
+    the attribute's name; ``recup-attributes`` says which of them to protect, separated by commas, or is empty for all.
+    ``recup-weights`` are
     their λ and ``recup-values`` the client's own values (names, or ``?`` for those that the zoo finds likeliest), in
     the same order and both possibly empty. ``recup-variant``, ``recup-iterations`` and ``recup-models`` have the
     paper's defaults.
@@ -278,10 +279,11 @@ def make(settings: Mapping[str, str | float]) -> RecUP:
         If a zoo cannot be read.
     """
     folder = Path(str(settings.get("recup-zoo", "")))
-    attributes = _words(settings, "recup-attributes")
+    attributes = _words(settings, "recup-attributes") or [*_zoos_in(folder)]
     if not attributes or not settings.get("recup-zoo"):
         raise ConfigError(
-            "RecUP-FL: expected recup-zoo, a folder of zoos, and recup-attributes, such as colour; got none"
+            "RecUP-FL: expected recup-zoo, a folder with a model zoo for each attribute; got none; train some with "
+            "fedattack.defences.zoo.train_zoo"
         )
     zoos = [_zoo(folder, attribute) for attribute in attributes]
     names = _words(settings, "recup-values")

@@ -17,10 +17,13 @@ import xxhash
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
+from torch import nn
 
 from fedattack.defences.base import Update
 from fedattack.errors import ConfigError, DataError
 from fedattack.files import read_json, write_atomically, write_json
+from fedattack.learning import LocalSGD
+from fedattack.learning.attribute_updates import attribute_updates
 from fedattack.learning.pooled_updates import FEATURES, Fit, Network, Pooling, check_labels, train_network
 
 FORMAT = 1
@@ -29,6 +32,12 @@ WIDTHS = (128, 256, 512, 1024, 2048)
 """Of a defender's hidden layers (Section 5.3: 128 to 2,048 neurons)."""
 MODELS = 20
 """Networks in a zoo; the paper studies 5 to 20."""
+
+SHADOWS = 300
+"""Clients made up at each stage of the training that a zoo is prepared for."""
+
+# As many take part in each round of it; its course matters little, and each costs a local training.
+_FEDERATION = 10
 
 _HINT = "train the zoo again with fedattack.defences.zoo.train_zoo, or ask whom you have it from"
 
@@ -114,6 +123,108 @@ def train_zoo(
         for _ in range(models)
     )
     return Zoo(attribute, tuple(values), pooling, networks)
+
+
+def train_zoo_on_records(
+    model: nn.Module,
+    start: Mapping[str, NDArray[np.float32]],
+    x: NDArray[np.float32],
+    y: NDArray[Any],
+    codes: NDArray[np.int64],
+    training: LocalSGD,
+    *,
+    attribute: str,
+    values: Sequence[str],
+    records: int,
+    rounds: int,
+    seed: int,
+    loss: str = "cross-entropy",
+    gradients: bool = False,
+    clients: int = SHADOWS,
+    models: int = MODELS,
+    widths: Sequence[int] = WIDTHS,
+    fit: Fit | None = None,
+) -> Zoo:
+    """Train a zoo from records alone, before a run: a small federation of clients made up from them is trained.
+
+    The updates are of three stages, the first, the middle and the last round, because those of a model that has learnt
+    differ from those of a new one.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The clients' architecture.
+    start : mapping
+        The parameters from which the run will start.
+    x, y, codes : ndarray, shape (n, …), (n,), (n,)
+        Records that the defender may use, their labels, and their value of the attribute, an index into ``values``.
+        Values of which there are fewer records than half of the others have are left out.
+    training : LocalSGD
+        How clients train.
+    attribute, values
+        As of :class:`Zoo`.
+    records : int
+        How many records a client has, at most.
+    rounds : int
+        Of the run.
+    seed : int
+        Of all draws.
+    loss : str
+        What clients minimise.
+    gradients : bool
+        Whether clients send −Δ/η, a gradient, in place of Δ.
+    clients : int
+        How many are made up at each stage.
+    models, widths, fit
+        As for :func:`train_zoo`.
+
+    Raises
+    ------
+    ConfigError, DataError
+        As :func:`train_zoo`.
+    """
+    _, counts = np.unique(codes, return_counts=True)
+    own = max(min(records, int(np.median(counts))), 1) if len(counts) else 1
+    rows = np.flatnonzero(np.bincount(codes, minlength=len(values))[codes] >= own)
+    rng = np.random.default_rng(seed)
+    state = {name: np.asarray(start[name], dtype=np.float32) for name, _ in model.named_parameters()}
+
+    def made(count: int) -> tuple[list[dict[str, NDArray[np.float32]]], NDArray[np.int64]]:
+        found = attribute_updates(
+            model,
+            state,
+            x[rows],
+            y[rows],
+            codes[rows],
+            training,
+            clients=count,
+            records=own,
+            seed=int(rng.integers(2**31)),
+            loss=loss,
+        )
+        return found.updates, found.values
+
+    updates: list[dict[str, NDArray[np.float32]]] = []
+    labels: list[NDArray[np.int64]] = []
+    for number in range(1, rounds + 1):
+        if number in (1, (rounds + 1) // 2, rounds):
+            seen, held = made(clients)
+            updates += seen
+            labels.append(held)
+        moves, _ = made(_FEDERATION)
+        state = {name: state[name] + np.mean([move[name] for move in moves], axis=0) for name in state}
+    if gradients:
+        updates = [{name: -move / np.float32(training.lr) for name, move in update.items()} for update in updates]
+    return train_zoo(
+        updates,
+        np.concatenate(labels),
+        attribute=attribute,
+        values=values,
+        seed=int(rng.integers(2**31)),
+        models=models,
+        widths=widths,
+        fit=fit,
+    )
 
 
 def save_zoo(zoo: Zoo, folder: Path) -> None:
