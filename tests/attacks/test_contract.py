@@ -15,6 +15,7 @@ from tests.attribute_federation import write_attribute_run as write_classified
 from tests.attributes import write_attribute_run
 from tests.federation import write_predictions_run, write_property_run, write_run
 from tests.inversion_federation import write_inversion_run
+from tests.private_federation import write_private_run
 
 
 def write_classified_run(folder):
@@ -35,10 +36,11 @@ RUNS = {
     ("attribute-baselines", "fedavg"): write_classified_run,
     ("inversion", "fedsgd"): partial(write_inversion_run, clients=2),
     ("inversion", "fedavg"): partial(write_inversion_run, clients=2, protocol="fedavg"),
+    ("private-attribute", "fedavg"): write_private_run,
 }
 
 # What keeps a long search short where its result does not matter.
-QUICK = {"inversion": {"iterations": "20"}}
+QUICK = {"inversion": {"iterations": "20"}, "private-attribute": {"clients": "60", "epochs": "2"}}
 
 
 @pytest.fixture(

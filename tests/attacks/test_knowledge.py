@@ -6,7 +6,9 @@ import pytest
 from torch import nn
 
 from fedattack.attacks import (
+    AuxiliaryAttribute,
     Knowledge,
+    KnownDefence,
     ModelKnowledge,
     PartialRecords,
     Targets,
@@ -15,7 +17,7 @@ from fedattack.attacks import (
     read_targets,
     write_knowledge,
 )
-from fedattack.errors import DataError
+from fedattack.errors import DataError, ModelError
 from fedattack.learning import LocalSGD
 from tests.federation import CLASSES, FEATURES, MODEL
 
@@ -207,3 +209,47 @@ def test_partial_records_that_do_not_fit_are_refused_in_one_line(tmp_path, chang
     with pytest.raises(DataError, match=message) as caught:
         read_partial(tmp_path / "p.npz", REGRESSION)
     assert "\n" not in str(caught.value)
+
+
+def test_attributes_of_auxiliary_records_survive_the_disk(tmp_path):
+    attribute = AuxiliaryAttribute(("red", "blue"), np.array([0, 1, 1, 0]))
+    write_knowledge(tmp_path, Knowledge(model=MODEL, auxiliary=Targets(X, Y), attributes={"the colour": attribute}))
+    again = read_knowledge(tmp_path).attributes
+    assert [*again] == ["the colour"]
+    assert again["the colour"].values == ("red", "blue")
+    np.testing.assert_array_equal(again["the colour"].codes, attribute.codes)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({}, "has no attribute"),
+        ({"codes.a": np.array([0, 1, 1])}, r"a: got int64 \(3,\) for 4 auxiliary records"),
+        ({"codes.a": np.array([0, 1, 1, 0])}, "0 values of at least two"),
+        ({"codes.a": np.array([0, 1, 2, 0]), "values.a": np.array(["x", "y"])}, "a: expected indices 0 … 1"),
+        ({"codes.a": np.zeros(4), "values.a": np.array(["x", "y"])}, "got float64"),
+    ],
+)
+def test_attributes_that_do_not_fit_are_refused(tmp_path, arrays, message):
+    write_knowledge(tmp_path, Knowledge(model=MODEL, auxiliary=Targets(X, Y)))
+    np.savez(tmp_path / "attributes.npz", **arrays)
+    with pytest.raises(DataError, match=message):
+        read_knowledge(tmp_path)
+
+
+def made(settings):
+    return settings
+
+
+def test_a_known_defence_is_made_from_its_settings_and_files_beside_the_knowledge(tmp_path):
+    defence = KnownDefence(f"{__name__}:made", {"strength": 0.5}, {"zoo": "../zoo"})
+    write_knowledge(tmp_path / "run" / "knowledge", Knowledge(model=MODEL, defence=defence))
+    (tmp_path / "run").rename(tmp_path / "moved")
+    again = read_knowledge(tmp_path / "moved" / "knowledge").defence
+    assert again.build() == {"strength": 0.5, "zoo": str(tmp_path / "moved" / "zoo")}
+    with pytest.raises(ModelError, match="defence 'nowhere:made': cannot import 'nowhere'"):
+        KnownDefence("nowhere:made", {}).build()
+    file = tmp_path / "moved" / "knowledge" / "knowledge.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"defence": {"spec": "a:b"}}))
+    with pytest.raises(DataError, match="lacks or misstates 'files'"):
+        read_knowledge(tmp_path / "moved" / "knowledge")

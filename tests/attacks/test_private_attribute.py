@@ -1,10 +1,16 @@
 import numpy as np
 import pytest
 
+from fedattack.attacks import ATTACKS, KnownDefence, read_knowledge
 from fedattack.attacks.private_attribute import ADVERSARIES, train_adversary
-from fedattack.errors import ConfigError, DataError, ModelError
+from fedattack.errors import ConfigError, DataError, ModelError, NeedsError
 from fedattack.learning.pooled_updates import Fit
+from fedattack.record import Exchange, Record, RecordWriter, Reply
 from tests.defences.updates import VALUES, planted_updates
+from tests.private_federation import write_private_run
+
+ATTACK = ATTACKS["private-attribute"].with_options({"clients": "200", "epochs": "15", "adversaries": "stru-nn,svm"})
+HELD = np.random.default_rng(0).permutation(np.arange(9) % 3)
 
 FIT = Fit(epochs=4)
 
@@ -74,3 +80,78 @@ def test_adversaries_refuse_what_does_not_fit():
         trained("svm", known, np.ones_like(labels))
     with pytest.raises(ModelError, match="b has shape none"):
         trained("svm", known, labels).infer([{"w": known[0]["w"]}])
+
+
+def turned(settings):
+    """A defence for the tests: the update times a factor, after a check of what it is given."""
+
+    def defend(update, *, rng, model, x, y):
+        assert x.shape == (4, 6)
+        assert y.shape == (4,)
+        assert {name for name, _ in model.named_parameters()} == {*update}
+        return {name: np.float32(settings["factor"]) * array for name, array in update.items()}
+
+    return defend
+
+
+def attacked(folder, attack=ATTACK):
+    return attack.run(Record(folder / "record"), read_knowledge(folder / "knowledge"), device="cpu")
+
+
+def test_the_attribute_of_every_client_is_named_in_every_round_and_without_a_signal_of_none(tmp_path):
+    found = attacked(write_private_run(tmp_path / "signal"))
+    assert found.facts["adversaries"] == ["stru-nn", "svm"]
+    assert found.facts["rounds"] == [1, 2, 3]
+    assert found.facts["nodes"] == [f"node{client}" for client in range(9)]
+    beliefs = found.arrays["beliefs-level"]
+    assert beliefs.shape == (2, 3, 9, 3)
+    assert np.isnan(beliefs[:, 1, 0]).all(), "it was not sampled"
+    seen = ~np.isnan(beliefs[..., 0])
+    assert seen.sum() == 2 * (3 * 9 - 1)
+    np.testing.assert_allclose(beliefs[seen].sum(axis=-1), 1)
+    assert (beliefs.argmax(axis=-1) == HELD)[seen].mean() > 0.9
+    silent = attacked(write_private_run(tmp_path / "silent", clients=90, rounds=1, signal=0.0))
+    held = np.random.default_rng(0).permutation(np.arange(90) % 3)
+    right = silent.arrays["beliefs-level"].argmax(axis=-1)[:, 0] == held
+    assert right.mean() == pytest.approx(1 / 3, abs=0.12)
+
+
+def test_adaptive_adversaries_train_on_what_the_known_defence_makes_of_updates(tmp_path):
+    """A defence that the clients do not have misleads them; one that changes nothing leaves them as the static ones."""
+
+    def told(factor):
+        defence = KnownDefence(f"{__name__}:turned", {"factor": factor})
+        return attacked(write_private_run(tmp_path / str(factor), defence=defence))
+
+    same, other = told(1.0), told(-1.0)
+    assert same.facts["adversaries"] == ["stru-nn", "svm", "stru-nn-adaptive", "svm-adaptive"]
+    for found, low, high in ((same, 0.9, 1.0), (other, 0.0, 0.5)):
+        beliefs = found.arrays["beliefs-level"]
+        seen = ~np.isnan(beliefs[0, ..., 0])
+        right = [(line.argmax(axis=-1) == HELD)[seen].mean() for line in beliefs]
+        assert min(right[:2]) > 0.9
+        assert low <= max(right[2:]) <= high
+
+
+def test_rounds_adversaries_and_numbers_are_chosen_and_checked(tmp_path):
+    folder = write_private_run(tmp_path)
+    assert attacked(folder, ATTACK.with_options({"updates": "2,3"})).facts["rounds"] == [2, 3]
+    for choice, message in (
+        ({"clients": "none"}, "option clients=none: expected a whole number"),
+        ({"adversaries": "knn"}, "option adversaries=knn: expected some of stru-nn"),
+        ({"updates": "first"}, "option updates=first: expected one of pre1"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            ATTACK.with_options(choice)
+    with pytest.raises(NeedsError, match="holds none in updates=9"):
+        attacked(folder, ATTACK.with_options({"updates": "9"}))
+
+
+def test_a_server_that_sends_every_client_its_own_model_is_refused(tmp_path):
+    known = read_knowledge(write_private_run(tmp_path) / "knowledge")
+    arrays = {"fc1.weight": np.zeros((3, 6), np.float32), "fc1.bias": np.zeros(3, np.float32)}
+    writer = RecordWriter(tmp_path / "other", server="isolating")
+    writer.write(Exchange(1, arrays, [Reply("a", "ok", arrays, 4)]))
+    writer.close(final=arrays)
+    with pytest.raises(NeedsError, match="of one that is isolating"):
+        ATTACK.run(Record(tmp_path / "other"), known)
