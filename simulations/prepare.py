@@ -267,9 +267,10 @@ def known_defence(study: Study, config: Mapping[str, Any]) -> KnownDefence | Non
         return KnownDefence(_DEFENCE, settings | {"training": vars(training_of(config))})
     if config["defence"] == NONE or not config["defence-strength"]:
         return None
-    settings = {key: config[key] for key in SETTINGS}
-    here = os.path.relpath(config["recup-zoo"] or config["zoo"], config["knowledge"])
-    return KnownDefence(_DEFENCE, settings, {"recup-zoo": here} if config["defence"] == "recup" else {})
+    files = {}
+    if config["defence"] == "recup":
+        files["recup-zoo"] = os.path.relpath(config["recup-zoo"] or config["zoo"], config["knowledge"])
+    return KnownDefence(_DEFENCE, {key: config[key] for key in SETTINGS}, files)
 
 
 def make_zoos(study: Study, config: Mapping[str, Any]) -> None:

@@ -309,7 +309,6 @@ def test_a_runs_settings_make_the_same_defence(colour, thickness, tmp_path):
     ("wrong", "match"),
     [
         ({"recup-attributes": "age"}, "attribute 'age' has no model zoo in .*; there are colour;"),
-        ({"recup-attributes": ""}, "expected recup-zoo"),
         ({"recup-zoo": ""}, "expected recup-zoo"),
         ({"recup-values": "pink"}, "one of red, green, blue, or \\?; got 'pink'"),
         ({"recup-values": "red,red"}, "recup-values: expected 1"),

@@ -6,10 +6,13 @@ import pytest
 import xxhash
 from safetensors.numpy import load_file, save
 
-from fedattack.defences.zoo import load_zoo, save_zoo, train_zoo
+from fedattack.defences.zoo import load_zoo, save_zoo, train_zoo, train_zoo_on_records
 from fedattack.errors import ConfigError, DataError, ModelError
+from fedattack.learning import build_model
+from fedattack.learning.attribute_updates import attribute_updates
 from fedattack.learning.pooled_updates import Fit
 from tests.defences.updates import planted_updates
+from tests.private_federation import TRAINING, VALUES, draw_records
 
 FIT = Fit(epochs=15)
 
@@ -119,3 +122,62 @@ def test_files_that_are_not_to_be_trusted_are_refused_in_one_line(zoo, tmp_path,
         load_zoo(tmp_path)
     assert "\n" not in str(caught.value)
     assert "zoo" in str(caught.value)
+
+
+def test_a_zoo_trained_on_records_predicts_updates_of_other_records_at_every_stage_of_the_training():
+    """Its small federation is trained, so that it has seen updates of a model that has learnt."""
+    model = build_model("linear", input_shape=(6,), classes=3, seed=0)
+    start = {name: value.detach().numpy().copy() for name, value in model.named_parameters()}
+    rng = np.random.default_rng(0)
+    codes = rng.integers(3, size=240)
+    x, y = draw_records(codes, rng, 5.0)
+
+    def zoo_for(**changes):
+        options = {"records": 4, "rounds": 6, "seed": 1, "clients": 120, "models": 3, "widths": (32,), "fit": FIT}
+        return train_zoo_on_records(
+            model, start, x, y, codes, TRAINING, attribute="level", values=VALUES, **{**options, **changes}
+        )
+
+    zoo = zoo_for()
+    others = draw_records(codes, np.random.default_rng(1), 5.0)
+    moved = {name: value + np.float32(0.5) for name, value in start.items()}
+    for state in (start, moved):
+        asked = attribute_updates(model, state, *others, codes, TRAINING, clients=90, records=4, seed=2)
+        pooled = zoo.pooling.pooled(asked.updates)
+        for network in zoo.networks:
+            assert (network.logits(pooled).argmax(axis=1) == asked.values).mean() > 0.8
+    again, turned = zoo_for(), zoo_for(gradients=True)
+    assert again.networks[0].layers[0][0].tobytes() == zoo.networks[0].layers[0][0].tobytes()
+    asked = attribute_updates(model, start, *others, codes, TRAINING, clients=90, records=4, seed=2)
+    gradients = [{name: -move / np.float32(TRAINING.lr) for name, move in update.items()} for update in asked.updates]
+    pooled = turned.pooling.pooled(gradients)
+    assert (turned.networks[0].logits(pooled).argmax(axis=1) == asked.values).mean() > 0.8
+
+
+def test_values_of_too_few_records_are_left_out_of_a_zoo_s_training():
+    rng = np.random.default_rng(0)
+    codes = np.array([0] * 30 + [1] * 30 + [2])
+    x, y = draw_records(codes, rng, 5.0)
+    model = build_model("linear", input_shape=(6,), classes=3, seed=0)
+    start = {name: value.detach().numpy().copy() for name, value in model.named_parameters()}
+    zoo = train_zoo_on_records(
+        model,
+        start,
+        x,
+        y,
+        codes,
+        TRAINING,
+        attribute="level",
+        values=VALUES,
+        records=10,
+        rounds=1,
+        seed=0,
+        clients=40,
+        models=1,
+        widths=(8,),
+        fit=FIT,
+    )
+    own = attribute_updates(model, start, x[:60], y[:60], codes[:60], TRAINING, clients=40, records=10, seed=3)
+    found = zoo.networks[0].logits(zoo.pooling.pooled(own.updates)).argmax(axis=1)
+    assert (found == own.values).mean() > 0.8
+    assert 2 not in found
