@@ -23,6 +23,13 @@ from fedattack.errors import DataError
 
 MAJORITY = "the commonest value"
 
+_WORDS = {
+    "stru-nn": "a network of known structure",
+    "unkwn-nn": "a network of unknown structure",
+    "svm": "an SVM",
+    "random-forest": "a random forest",
+}
+
 _LEVEL = 0.95
 _SHUFFLES = 200
 _SHUFFLING = 1
@@ -249,4 +256,5 @@ def _metric(name: str) -> str:
 
 def _in_words(adversary: str) -> str:
     plain = adversary.removesuffix(ADAPTIVE)
-    return f"{plain} (adaptive)" if plain != adversary else plain
+    words = _WORDS.get(plain, plain)
+    return f"{words} (adaptive)" if plain != adversary else words

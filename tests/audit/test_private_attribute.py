@@ -103,7 +103,7 @@ def test_the_headline_is_the_first_adaptive_adversary_where_there_is_one():
     assert [name for name, finding in found.items() if finding.headline] == ["level-svm-adaptive"]
     assert found["level-svm"].value == 1
     assert found["level-svm-adaptive"].value == 0
-    assert found["level-svm-adaptive"].label == "Level named by svm (adaptive)"
+    assert found["level-svm-adaptive"].label == "Level named by an SVM (adaptive)"
 
 
 def test_scores_and_truth_that_do_not_go_together_are_refused():
@@ -126,7 +126,7 @@ def test_a_run_folder_is_attacked_judged_and_reported(tmp_path):
     findings = audit_folder(folder, device="cpu")
     assert [finding.name for finding in findings] == ["private-attribute.level-svm"]
     assert findings[0].verdict == LEAK
-    assert "Level named by svm" in write_report(folder).read_text()
+    assert "Level named by an SVM" in write_report(folder).read_text()
 
 
 def test_the_truth_about_clients_survives_the_disk(tmp_path):
