@@ -26,7 +26,7 @@ def summarise(results: Results) -> list[str]:
     for adaptive, who in _ATTACKERS.items():
         of = [number["name"] for number in numbers if number["adaptive"] == adaptive]
         if of and (told := _mostly_lowest(results, of)):
-            lines.append(f"Over more than half of the losses that it reaches, lowest of all against {who}: {told}.")
+            lines.append(f"Over more than half of the losses that it reaches, lowest against {who}: {told}.")
     if results["front"]:
         lines.append(
             f"On the Pareto front for {results['front']['attack']}, that is no other cell has both less success and "
@@ -120,13 +120,14 @@ def _at_equal_loss(results: Results, number: Mapping[str, Any]) -> str:
 def _mostly_lowest(results: Results, names: Sequence[str]) -> str:
     """Name the defences that are lowest over more than half of what they reach, and against which attacks."""
     shares = {name: results["at_equal_loss"][name]["shares"] for name in names}
-    shares = {name: own for name, own in shares.items() if own}
     told = []
     for defence in dict.fromkeys(defence for own in shares.values() for defence in own):
         beaten = [name for name, own in shares.items() if own.get(defence, 0) > 0.5]
         there = sum(defence in own for own in shares.values())
-        told.append(f"{defence} in {len(beaten)} of {there}" + (f" ({', '.join(beaten)})" if beaten else ""))
-    return "; ".join(told)
+        if beaten:
+            told.append(f"{defence} in {len(beaten)} of {there} ({', '.join(beaten)})")
+    others = "no other one" if told else "none"
+    return "; ".join([*told, others]) if any(shares.values()) else ""
 
 
 def _on_front(results: Results) -> str:
@@ -215,13 +216,13 @@ def _comparisons(results: Results) -> Table | None:
         ]
         for name, found in compared.items()
     ]
-    limit = results["guessing"]
+    limit = results["limit"]
     worse = f" Losses above {limit:.3g}, that of finding every class alike, are left out." if limit is not None else ""
     return Table(
         "At equal learning loss",
         "Over which share of the learning losses that a defence and another one reach it leaves the attack the least "
-        "success. Success is interpolated between neighbouring losses, from the run without defence on, by point "
-        f"values.{worse}",
+        "success; of their logarithms where the largest is more than 20 times the smallest. Success is interpolated "
+        f"between neighbouring losses, from the run without defence on, by point values.{worse}",
         ["attack", "adaptive", "losses", *names],
         rows,
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.ticker import LogFormatter, NullFormatter
+from matplotlib.ticker import LogLocator
 
 from fedattack.defences import NONE
 from fedattack.report.drawing import (
@@ -31,6 +31,8 @@ from fedattack.tradeoff.analysis import is_wide
 
 Results = Mapping[str, Any]
 _X = "Learning loss"
+# As long may a panel's title be, in letters.
+_TITLE = 28
 
 
 @matplotlib.rc_context(STYLE)
@@ -45,7 +47,7 @@ def to_picture(results: Results) -> str:
     looks = _looks(results)
     for axes, number in zip(grid, drawn, strict=True):
         _draw(axes, results, number, looks)
-        axes.set_title(number["name"])
+        axes.set_title(_short(number["name"]))
     canvas.supxlabel(_X, fontsize=11.5)
     one_legend(canvas, grid, handlelength=DASHES)
     title, words = results["title"], " ".join(f"{number['name']}: {_words(results, number)}" for number in drawn)
@@ -91,7 +93,14 @@ def _cells(results: Results, number: Mapping[str, Any]) -> list[Results]:
 
 
 def _looks(results: Results) -> dict[str, dict[str, Any]]:
-    return tell_apart([cell["defence"] for cell in results["cells"] if cell["defence"] != NONE])
+    looks = tell_apart([cell["defence"] for cell in results["cells"] if cell["defence"] != NONE])
+    # Those that share a colour with another one are thin as well as hollow, because lines cross.
+    return {name: look | ({"linewidth": 1} if "fillstyle" in look else {}) for name, look in looks.items()}
+
+
+def _short(name: str) -> str:
+    """Leave out the attack where its metric fills a panel's width."""
+    return name if len(name) <= _TITLE else name.partition(".")[2]
 
 
 def _draw(axes: Axes, results: Results, number: Mapping[str, Any], looks: Mapping[str, Mapping[str, Any]]) -> None:
@@ -107,7 +116,7 @@ def _draw(axes: Axes, results: Results, number: Mapping[str, Any], looks: Mappin
             axes, start, number["name"], scale, {"color": INK, "marker": "*", "markersize": 10, "label": "no defence"}
         )
         _bars(axes, start, number["name"], scale, INK)
-        _references(axes, start[0]["attacks"][number["name"]], scale)
+    _references(axes, cells[0]["attacks"][number["name"]], scale)
     nulls = [cell["attacks"][number["name"]]["null"] for cell in cells]
     if any(nulls):
         losses = floats([cell["loss"]["value"] for cell in cells])
@@ -115,8 +124,9 @@ def _draw(axes: Axes, results: Results, number: Mapping[str, Any], looks: Mappin
         axes.plot(losses, values, linestyle="none", marker="x", color=INK, alpha=0.45, label="null")
     if is_wide([cell["loss"]["value"] for cell in cells]):
         axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(LogFormatter())
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.minorticks_off()
     limit = results["guessing"]
     if limit is not None and any(cell["loss"]["value"] > limit for cell in cells):
         axes.axvline(limit, color=INK, linewidth=0.8, alpha=0.6, label="loss of guessing")

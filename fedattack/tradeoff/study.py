@@ -150,6 +150,7 @@ class _Writer:
         cells = [self._cell(entry, out) for entry in results["cells"]]
         found = list(self._read.values())
         numbers = _numbers(found)
+        _complete(cells, numbers)
         measures = {item["measure"] for item in found if item["measure"]}
         self.results = {
             "tradeoff": self.preset,
@@ -167,6 +168,7 @@ class _Writer:
             "front": None,
             "cost": None,
         }
+        self.results["limit"] = _limit(self.results)
         self._analyse()
         self._write_files()
 
@@ -202,7 +204,7 @@ class _Writer:
     def _analyse(self) -> None:
         for number in self.results["numbers"]:
             curves = {name: curve for name, curve in _curves(self.results, number) if name != NONE}
-            limit = self.results["guessing"]
+            limit = self.results["limit"]
             found = compare(curves, math.inf if limit is None else limit)
             self.results["at_equal_loss"][number["name"]] = asdict(found)
         headline = next((item for item in self.results["numbers"] if item["headline"]), None)
@@ -275,6 +277,22 @@ def _numbers(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             }
         )
     return sorted(numbers, key=lambda number: not number["headline"])
+
+
+def _complete(cells: Sequence[dict[str, Any]], numbers: Sequence[Mapping[str, Any]]) -> None:
+    """Without a defence there is nothing to know of: there an adaptive attacker is the one who does not know."""
+    for cell in cells:
+        if cell["defence"] == NONE and cell["state"] == "done":
+            for name in (number["name"] for number in numbers if number["adaptive"]):
+                if name not in cell["attacks"] and name.removesuffix(ADAPTIVE) in cell["attacks"]:
+                    cell["attacks"][name] = cell["attacks"][name.removesuffix(ADAPTIVE)]
+
+
+def _limit(results: Mapping[str, Any]) -> float | None:
+    """Give the learning loss above which a model is worse than guessing, unless all are."""
+    losses = [cell["loss"]["value"] for cell in results["cells"] if cell["state"] == "done"]
+    limit: float | None = results["guessing"]
+    return limit if limit is not None and any(loss is not None and loss < limit for loss in losses) else None
 
 
 def _points(results: Mapping[str, Any], number: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], float, float]]:

@@ -43,6 +43,8 @@ class Audits:
         self.diverged: set[str] = set()
         self.metrics = ("asr", "stru-nn-adaptive")
         self.reconstructs = False
+        self.silent: dict[str, str] = {}
+        self.base = 0.5
 
     def __call__(self, job, device, watch) -> None:
         name, strength = job.cell.place["defence"], float(job.cell.place["strength"])
@@ -55,7 +57,7 @@ class Audits:
         fall = {"none": 0.0, "sparsify": 0.5, "soteria": 0.3, "recup": 0.7}[name]
         template = example.findings()[0]
         findings = []
-        for metric in self.metrics:
+        for metric in (metric for metric in self.metrics if metric != self.silent.get(key)):
             # Who knows of the defence sees through soteria's twin, and loses less everywhere.
             slope = fall if not metric.endswith("-adaptive") else {"sparsify": 0.1, "soteria": 0.2}.get(name, 0.0)
             value = 0.8 - slope * strength
@@ -66,7 +68,7 @@ class Audits:
         if self.reconstructs:
             findings.append(reconstruction(0.01 + strength))
         (job.folder / "findings.json").write_text(json.dumps([finding.to_dict() for finding in findings]))
-        loss = None if key in self.diverged else 0.5 + strength
+        loss = None if key in self.diverged else self.base + strength
         run = example.run()
         seeds = {str(seed): [1.0, loss] for seed in job.seeds}
         run["loss"] = {"rounds": [1, 2], "seeds": seeds, "what": "w"}
@@ -191,13 +193,31 @@ def test_static_and_adaptive_attackers_are_told_apart_at_equal_loss(go, tmp_path
     assert first.endswith("the lowest success is that of sparsify over 100% of that range (0.5–1).")
     assert "attackers who know of it (adaptive)" in second
     assert "that of soteria over 100%" in second
-    assert static.endswith("do not know of the defence: sparsify in 1 of 1 (sia.asr); soteria in 0 of 1.")
-    assert adaptive.endswith("(adaptive): sparsify in 0 of 1; soteria in 1 of 1 (sia.stru-nn-adaptive).")
+    assert static.endswith("do not know of the defence: sparsify in 1 of 1 (sia.asr); no other one.")
+    assert adaptive.endswith("(adaptive): soteria in 1 of 1 (sia.stru-nn-adaptive); no other one.")
     assert front.endswith("no defence; sparsify 0.25, 0.5.")
     assert results["front"]["cells"] == [results["cells"][place]["cell"] for place in (0, 1, 2)]
     text = (tmp_path / "out" / "tradeoff-quickstart.md").read_text()
     assert "| sia.stru-nn-adaptive | yes | 0.5–1 | 0% | 100% |" in text
     assert "| sparsify | 0.5 | 1 (1 to 1) | 65.0% (65.0–65.0%) | 55.0% (50.0–60.0%) | yes | none | 2 |" in text
+
+
+def test_without_a_defence_to_know_of_an_adaptive_attacker_is_the_other_one(go, audits):
+    audits.metrics = ("asr", "asr-adaptive")
+    audits.silent = {"none 0": "asr-adaptive"}
+    results = go()
+    none = results["cells"][0]["attacks"]
+    assert none["sia.asr-adaptive"] == none["sia.asr"]
+    ends = results["at_equal_loss"]["sia.asr-adaptive"]["stretches"]
+    assert (ends[0]["low"], ends[-1]["high"]) == (0.5, 1.0), "so that both reach from no defence on"
+
+
+def test_models_that_never_learnt_more_than_guessing_are_compared_all_the_same(go, audits):
+    audits.base = 3.0
+    results = go()
+    assert results["guessing"] < 3
+    assert results["limit"] is None
+    assert results["at_equal_loss"]["sia.asr"]["shares"] == {"sparsify": 1.0, "soteria": 0.0}
 
 
 def test_a_larger_error_of_reconstruction_is_the_defender_s_gain(go, audits):
