@@ -27,7 +27,7 @@ def summarise(results: Results) -> list[str]:
         of = [number["name"] for number in numbers if number["adaptive"] == adaptive]
         if of and (told := _mostly_lowest(results, of)):
             lines.append(f"Over more than half of the losses that it reaches, lowest against {who}: {told}.")
-    if results["front"]:
+    if results["front"] and results["front"]["cells"]:
         lines.append(
             f"On the Pareto front for {results['front']['attack']}, that is no other cell has both less success and "
             f"less loss (by point values; intervals may overlap): {_on_front(results)}."
@@ -89,6 +89,8 @@ def _about(results: Results) -> str:
     if results["changes"]:
         text += f" Changed in the preset: {', '.join(results['changes'])}."
     done = [cell for cell in results["cells"] if cell["state"] == "done"]
+    if done and all(cell["loss"]["value"] is None for cell in done):
+        text += " There is no model in common that stayed finite, and so no learning loss at which to compare."
     return f"{text} {len(done)} of {len(results['cells'])} cells are there."
 
 

@@ -94,7 +94,8 @@ def tradeoff(
     for change in changes:
         if change.partition("=")[0] in (SETTING, STRENGTH):
             raise ConfigError(f"--set {change}: the study runs all strengths; choose them with --defence NAME=S1,S2,…")
-    settings = {**resolve_settings(preset, changes), "seed": choose_seeds(preset, None, seeds)[0]}
+    undefended = [*changes, f"{SETTING}={NONE}", f"{STRENGTH}=0"]
+    settings = {**resolve_settings(preset, undefended), "seed": choose_seeds(preset, None, seeds)[0]}
     command = ["fedattack", "tradeoff", name, "--out", "DIR"]
     command += [word for text in wanted for word in ("--defence", text)]
     command += ["--seeds", str(seeds)] if seeds else []
@@ -115,7 +116,7 @@ def tradeoff(
     if any(cell["state"] == "done" for cell in writer.results["cells"]):
         tell("cost of each defence")
         middles = {kind: values[(len(values) - 1) // 2] for kind, values in strengths.items()}
-        writer.with_cost(_kept_cost(cost, Path(out) / CELLS / f"{name}_cost.json", settings, middles))
+        writer.with_cost(_kept_cost(cost, writer.out / CELLS / f"{name}_cost.json", settings, middles))
     return writer.results
 
 
@@ -141,12 +142,12 @@ class _Writer:
         self.preset = preset
         self.command = command
         self.results: dict[str, Any] = {}
-        self._out = Path()
+        self.out = Path()
         self._read: dict[str, dict[str, Any]] = {}
 
     def write(self, what: Reproduction, out: Path, results: dict[str, Any]) -> None:
         """Write what is there; called after every cell."""
-        self._out = out
+        self.out = out
         cells = [self._cell(entry, out) for entry in results["cells"]]
         found = list(self._read.values())
         numbers = _numbers(found)
@@ -180,13 +181,13 @@ class _Writer:
     def _write_files(self) -> None:
         self.results["summary"] = summarise(self.results)
         name = f"tradeoff-{self.preset}"
-        write_json(self._out / f"{name}.json", self.results)
+        write_json(self.out / f"{name}.json", self.results)
         picture, sections = to_picture(self.results), sections_of(self.results)
         text = to_markdown(self.results, sections, picture=f"{name}.svg" if picture else "")
-        write_atomically(self._out / f"{name}.md", text.encode())
+        write_atomically(self.out / f"{name}.md", text.encode())
         if picture:
-            write_atomically(self._out / f"{name}.svg", picture.encode())
-        write_atomically(self._out / f"{name}.html", to_html(self.results, sections).encode())
+            write_atomically(self.out / f"{name}.svg", picture.encode())
+        write_atomically(self.out / f"{name}.html", to_html(self.results, sections).encode())
 
     def _cell(self, entry: Mapping[str, Any], out: Path) -> dict[str, Any]:
         place = dict(entry["place"])

@@ -239,6 +239,17 @@ def test_a_diverged_run_has_no_place_at_a_learning_loss(go, audits, tmp_path):
     assert "Diverged, and so without a learning loss: soteria 0.5." in text
 
 
+def test_clients_without_a_common_model_have_a_table_and_no_comparison(go, audits, tmp_path):
+    """As in FedMD, whose clients keep their models."""
+    audits.diverged = set(ALL)
+    results = go()
+    assert all(cell["attacks"]["sia.asr"]["value"] is not None for cell in results["cells"])
+    assert to_picture(results) == ""
+    text = (tmp_path / "out" / "tradeoff-quickstart.md").read_text()
+    assert "no learning loss at which to compare" in text
+    assert results["front"]["cells"] == []
+
+
 def test_the_cost_is_measured_once_at_the_middle_of_each_ladder(go, tmp_path):
     asked = []
 
