@@ -153,8 +153,7 @@ def _cells(results: Results, done: Sequence[Results]) -> Table:
         if number:
             row += [_measured(cell["attacks"].get(number["name"]), number["units"])]
             row += ["yes" if cell["cell"] in front["cells"] else ""]
-        epsilon = "none" if cell["epsilon"] is None else f"{cell['epsilon']:.3g}"
-        rows.append([*row, epsilon, str(len(cell["seeds"])), f"{cell['minutes']:.1f}"])
+        rows.append([*row, _epsilon(cell["epsilon"]), str(len(cell["seeds"])), f"{cell['minutes']:.1f}"])
     strengths = [
         f"{name}: {results['strengths'][name]}"
         for name in dict.fromkeys(cell["defence"] for cell in done)
@@ -270,6 +269,10 @@ def _measured(found: Mapping[str, Any] | None, units: str) -> str:
 
 def _quality(cell: Results, quality: str) -> str:
     return _measured(cell["accuracy"], PROPORTION if quality == "accuracy" else "")
+
+
+def _epsilon(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
 def _time(seconds: float) -> str:

@@ -10,6 +10,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator
 
+from fedattack.audit.finding import PROPORTION
 from fedattack.defences import NONE
 from fedattack.report.drawing import (
     CHANCE,
@@ -127,10 +128,14 @@ def _draw(axes: Axes, results: Results, number: Mapping[str, Any], looks: Mappin
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()
+    if number["units"] == PROPORTION:
+        axes.set_ylim(bottom=0)
     limit = results["guessing"]
     if limit is not None and any(cell["loss"]["value"] > limit for cell in cells):
         axes.axvline(limit, color=INK, linewidth=0.8, alpha=0.6, label="loss of guessing")
-    axes.set_ylabel("Success (%)" if scale == 100 else number["units"] or number["name"].partition(".")[2].upper())
+    axes.set_ylabel(
+        "Success (%)" if number["units"] == PROPORTION else number["units"] or number["name"].partition(".")[2].upper()
+    )
 
 
 def _references(axes: Axes, found: Mapping[str, Any], scale: float) -> None:
