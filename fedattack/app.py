@@ -12,7 +12,7 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import fedattack
@@ -95,7 +95,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Preset:
-    """A named study: which attacks, with which options, on which federated run; the first is what it is about."""
+    """A named study: which attacks, with which options, on which federated run; the first is what it is about.
+
+    ``tradeoff`` has strengths of its own for defences, by name, of a study of their trade-off.
+    """
 
     name: str
     title: str
@@ -104,6 +107,7 @@ class Preset:
     seeds: tuple[int, ...]
     settings: Mapping[str, Value]
     options: Mapping[str, str]
+    tradeoff: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 def load_settings() -> dict[str, Setting]:
@@ -139,7 +143,17 @@ def load_preset(name: str) -> Preset:
         seeds=tuple(value["seeds"]),
         settings=settings,
         options=value.get("options", {}),
+        tradeoff=_strengths(name, value.get("tradeoff", {})),
     )
+
+
+def _strengths(preset: str, table: Mapping[str, object]) -> dict[str, Sequence[float]]:
+    found: dict[str, Sequence[float]] = {}
+    for name, values in table.items():
+        if not isinstance(values, list) or not all(type(value) in (int, float) for value in values) or not values:
+            raise ConfigError(f"preset {preset}: [tradeoff] {name} = {values!r}: expected a list of strengths")
+        found[name] = [float(value) for value in values]
+    return found
 
 
 def resolve_settings(preset: Preset, changes: Sequence[str]) -> dict[str, Value]:
@@ -175,16 +189,34 @@ def prepare(configs: Sequence[Mapping[str, Value]]) -> None:
     Raises
     ------
     FedAttackError
-        If the settings do not fit the data: the one line that the process printed.
+        If the settings do not fit the data.
+    RunError
+        If the process crashed.
+    """
+    run_module("simulations.prepare", [dict(config) for config in configs])
+
+
+def run_module(module: str, job: object) -> str:
+    """Run a module of the app on a job that JSON can hold, in a process that sees the app's modules.
+
+    Returns
+    -------
+    str
+        What it printed.
+
+    Raises
+    ------
+    FedAttackError
+        If it refused the job: the one line that the process printed.
     RunError
         If it crashed.
     """
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "configs.json"
-        file.write_text(json.dumps([dict(config) for config in configs]), encoding="utf-8")
+        file = Path(folder) / "job.json"
+        file.write_text(json.dumps(job), encoding="utf-8")
         paths = [str(app_folder()), *filter(None, [os.environ.get("PYTHONPATH")])]
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "simulations.prepare", str(file)],
+            [sys.executable, "-P", "-m", module, str(file)],
             capture_output=True,
             text=True,
             cwd=folder,
@@ -194,4 +226,5 @@ def prepare(configs: Sequence[Mapping[str, Value]]) -> None:
     if done.returncode == 2:
         raise FedAttackError(message)
     if done.returncode:
-        raise RunError(f"the preparation of the run crashed: {message}")
+        raise RunError(f"{module} crashed: {message}")
+    return done.stdout

@@ -60,6 +60,10 @@ Options = Annotated[
     list[str] | None,
     typer.Option("--option", help="How the attack computes, such as shadows=exact; repeatable.", metavar="KEY=VALUE"),
 ]
+KeepRecords = Annotated[
+    bool,
+    typer.Option("--keep-records", help="Keep what the servers saw, gigabytes perhaps; the findings are always kept."),
+]
 SkipDamaged = Annotated[bool, typer.Option("--skip-damaged", help="Leave out damaged rounds instead of refusing.")]
 
 
@@ -252,12 +256,7 @@ def reproduce(
     ] = None,
     seeds: SeedCount = None,
     device: Device = "auto",
-    keep_records: Annotated[
-        bool,
-        typer.Option(
-            "--keep-records", help="Keep what the servers saw, gigabytes perhaps; the findings are always kept."
-        ),
-    ] = False,
+    keep_records: KeepRecords = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a paper's table or figure, ours beside the paper's: DIR/NAME.md, .json and .svg.
@@ -286,6 +285,56 @@ def reproduce(
     _tell(results, f"Results: [bold]{escape(str(out / name))}.md[/bold]", as_json)
     states = [cell["state"] for cell in results["cells"]]
     if "failed" in states or "done" not in states:
+        raise typer.Exit(BAD_INPUT)
+
+
+@app.command()
+def tradeoff(
+    preset: PresetName,
+    out: Annotated[Path, typer.Option("--out", help="Folder of the results.", metavar="DIR")],
+    defences: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--defence",
+            help="A defence, and strengths other than its usual ones; repeatable. All defences if not given.",
+            metavar="NAME[=S1,S2,…]",
+        ),
+    ] = None,
+    seeds: SeedCount = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a setting of all cells; repeatable.", metavar="KEY=VALUE")
+    ] = None,
+    device: Device = "auto",
+    keep_records: KeepRecords = False,
+    as_json: AsJson = False,
+) -> None:
+    """Sweep the strengths of defences: what each costs a model, and what it takes from the attacks.
+
+    Writes DIR/tradeoff-PRESET.json, .md, .svg and .html. Each cell, a defence at a strength, is a run folder in
+    DIR/cells, as `audit` makes them. Run again with the same settings, it goes on where it stopped. Defences that the
+    preset cannot take are named with the reason; the exit code is 2 only if they were asked for.
+
+    Example: `fedattack tradeoff quickstart --out runs/tradeoff --defence sparsify=0.9,0.99 --defence dp-gaussian`
+    """
+    from fedattack.tradeoff import tradeoff as run
+
+    results = run(
+        preset,
+        out,
+        wanted=defences or [],
+        changes=changes or [],
+        seeds=seeds,
+        device=device,
+        keep_records=keep_records,
+        watching=_watch,
+        tell=lambda line: err_console.print(escape(line), soft_wrap=True),
+    )
+    name = out / f"tradeoff-{preset}"
+    _tell(results, f"Results: [bold]{escape(str(name))}.html[/bold], .md, .svg and .json", as_json)
+    for line in [] if as_json else results["summary"]:
+        out_console.print(f"- {escape(line)}", soft_wrap=True)
+    failed = {cell["defence"] for cell in results["cells"] if cell["state"] != "done"}
+    if failed and (defences or "none" in failed):
         raise typer.Exit(BAD_INPUT)
 
 

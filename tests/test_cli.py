@@ -50,6 +50,7 @@ def test_help_names_every_command_with_an_example(call):
         "project",
         "compare",
         "reproduce",
+        "tradeoff",
         "list",
         "download",
     ):

@@ -27,6 +27,7 @@ ALLOWED = {
     "_reaper": set(),
     "pipeline": {"errors", "app", "attacks", "audit", "folder", "launch", "record", "report"},
     "reproduce": {"errors", "files", "app", "attacks", "audit", "data", "folder", "pipeline", "report"},
+    "tradeoff": {"errors", "files", "app", "audit", "defences", "learning", "pipeline", "report", "reproduce"},
 }
 FORBIDDEN_PACKAGES = {
     "record": {"flwr", "torch", "ray"},

@@ -1,5 +1,6 @@
 """How good the models were, and how overfitted: what an attack's success is read beside."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,14 @@ from fedattack.attacks import Knowledge
 from fedattack.attacks.local_models import LocalModels, local_models
 from fedattack.audit.truth import NOBODY, Truth
 from fedattack.errors import NeedsError, RecordError
-from fedattack.learning import accuracy_of_models, pick_device, r2_of_models
+from fedattack.learning import (
+    accuracy_of_models,
+    losses_of_models,
+    per_record_loss,
+    pick_device,
+    r2_of_models,
+)
+from fedattack.learning.losses import RecordLoss
 from fedattack.record import Record, Round
 from fedattack.record.format import MODEL_PROTOCOLS, Arrays
 
@@ -42,6 +50,9 @@ class Quality:
         overfitting is then about all training records of a client, and known in every round.
     measure
         What ``accuracy`` is: ``accuracy`` or ``R²``.
+    loss
+        Mean loss of the common model on the same records, in the clients' own loss; ``None`` where it is not finite.
+        Empty where the protocol has no common model.
     """
 
     rounds: list[int]
@@ -50,6 +61,7 @@ class Quality:
     overfitting: list[float | None]
     local: bool = False
     measure: str = "accuracy"
+    loss: Sequence[float | None] = ()
 
 
 def quality_of_models(
@@ -96,15 +108,18 @@ def measure_quality(
     if knowledge.model is None:
         return Quality([], [], [], [])
     model, place, (x, y) = knowledge.model.build(), pick_device(device), truth.evaluation
+    own_loss = per_record_loss(knowledge.model.loss)
     targets = knowledge.targets
     models_of = _local_models(record, knowledge, place)
     steps = np.unique(np.linspace(0, len(record) - 1, _OVERFITTING_ROUNDS).round().astype(int)).tolist()
     accuracy: list[float | None] = []
+    losses: list[float | None] = []
     overfitting: list[float | None] = []
     for position, item in enumerate(record):
         if record.protocol in MODEL_PROTOCOLS:
             after = _after(item)
             accuracy.append(None if after is None else float(quality_of_models(model, [after], x, y, device=place)[0]))
+            losses.append(None if after is None else _mean_loss(model, after, x, y, own_loss, place))
         if position in steps and targets is not None and models_of is not None:
             gaps = []
             for seen, state in models_of(item):
@@ -127,7 +142,15 @@ def measure_quality(
         overfitting_rounds=[numbers[step] for step in steps][: len(overfitting)],
         overfitting=overfitting,
         measure=measure_of(y),
+        loss=losses,
     )
+
+
+def _mean_loss(
+    model: nn.Module, state: Arrays, x: NDArray[Any], y: NDArray[Any], loss: RecordLoss, device: torch.device
+) -> float | None:
+    mean = float(losses_of_models(model, [state], x, y, loss, device=device).mean())
+    return mean if math.isfinite(mean) else None
 
 
 def _local_models(record: Record, knowledge: Knowledge, device: torch.device) -> LocalModels | None:

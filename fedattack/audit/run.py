@@ -448,6 +448,12 @@ def _curves(records: Sequence[Record], quality: Sequence[Quality], trained: Sequ
             + ("" if measure == "accuracy" else f", as {measure}"),
             "measure": measure,
         }
+    if any(value is not None for item in quality for value in item.loss):
+        curves["loss"] = {
+            "rounds": quality[0].rounds[:length],
+            "seeds": {name: list(item.loss[:length]) for name, item in zip(names, quality, strict=True)},
+            "what": "global model on the test split, in the clients' own loss",
+        }
     if any(value is not None for value in trained):
         curves["train_accuracy"] = {
             "rounds": [records[0].rounds[-1].number],

@@ -74,7 +74,7 @@ def validate_run(obj: Any, where: str = "run") -> dict[str, Any]:
         The message names the JSON path.
     """
     _check(obj, "run.schema.json", where)
-    for name in ("accuracy", "train_accuracy", "overfitting"):
+    for name in ("accuracy", "loss", "train_accuracy", "overfitting"):
         if name in obj:
             _check_lengths({"rounds": obj[name]["rounds"], **obj[name]["seeds"]}, f"{where}: $.{name}")
     if "holdings" in obj:

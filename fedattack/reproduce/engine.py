@@ -64,6 +64,7 @@ def reproduce(
     watching: Callable[[], AbstractContextManager[Watch]],
     tell: Callable[[str], None] = lambda line: None,
     audit: Callable[[Job, str, Watch], None] = audit_cell,
+    write: Callable[[Reproduction, Path, dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
     """Run what is not yet there, and write ``NAME.json``, ``NAME.md`` and ``NAME.svg`` anew after every cell.
 
@@ -94,6 +95,8 @@ def reproduce(
         Called with a line before and after each cell.
     audit
         Makes a cell's run folder.
+    write
+        Given `what`, `out` and the results, writes something else in place of those files.
 
     Returns
     -------
@@ -105,7 +108,9 @@ def reproduce(
     ConfigError
         If an argument fits nothing, `out` holds something else, or cells in it were run with other settings.
     """
-    study = _Study(what, Path(out).expanduser().absolute(), only, changes, data, seeds, keep_records)
+    study = _Study(
+        what, Path(out).expanduser().absolute(), only, changes, data, seeds, keep_records, write or write_pages
+    )
     with study.alone():
         waiting = study.look()
         finished = sum(state.done for state in study.states.values())
@@ -118,6 +123,15 @@ def reproduce(
             study.write()
             tell(f"  {study.told(job.cell)}")
     return study.results()
+
+
+def write_pages(what: Reproduction, out: Path, results: dict[str, Any]) -> None:
+    """Write ``NAME.svg``, if there is something to draw, ``NAME.md`` and ``NAME.json``."""
+    picture = to_picture(what, results)
+    if picture:
+        write_atomically(out / f"{what.name}.svg", picture.encode())
+    write_atomically(out / f"{what.name}.md", to_markdown(what, results, picture=bool(picture)).encode())
+    write_json(out / f"{what.name}.json", results)
 
 
 @dataclass
@@ -139,6 +153,7 @@ class _Study:
         data: Sequence[str],
         seeds: int | None,
         keep_records: bool,
+        writer: Callable[[Reproduction, Path, dict[str, Any]], None],
     ) -> None:
         self.what = what
         self.out = out
@@ -147,6 +162,7 @@ class _Study:
         self.files = _files(what, data)
         self.seeds = seeds
         self.keep_records = keep_records
+        self.writer = writer
         self.states: dict[str, _State] = {}
         self.read: dict[str, dict[str, Any]] = {}
         self.lacking: dict[str, str] = {}
@@ -228,13 +244,7 @@ class _Study:
         return f"{first.title} {first.scale * found['value']:.1f}{stated}, {entry['minutes']:.1f} min"
 
     def write(self) -> None:
-        results = self.results()
-        name = self.what.name
-        picture = to_picture(self.what, results)
-        if picture:
-            write_atomically(self.out / f"{name}.svg", picture.encode())
-        write_atomically(self.out / f"{name}.md", to_markdown(self.what, results, picture=bool(picture)).encode())
-        write_json(self.out / f"{name}.json", results)
+        self.writer(self.what, self.out, self.results())
 
     def results(self) -> dict[str, Any]:
         """Gather everything that is there."""

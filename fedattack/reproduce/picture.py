@@ -47,7 +47,7 @@ def to_picture(what: Reproduction, results: Mapping[str, Any]) -> str:
     columns = min(len(by_panel), 2)
     canvas, grid = panels(90 + 190 * -(-len(by_panel) // columns), len(by_panel), columns)
     named = [shown(entry["place"][figure.lines]) for entry in drawn] if figure.lines else []
-    looks = _looks(named or [numbers[name].title for name in (figure.y, *figure.beside)])
+    looks = tell_apart(named or [numbers[name].title for name in (figure.y, *figure.beside)])
     for axes, (title, entries) in zip(grid, by_panel.items(), strict=True):
         _KINDS[figure.kind](axes, what, y, numbers.get(figure.x), entries, looks)
         axes.set_title(title)
@@ -63,8 +63,11 @@ def to_picture(what: Reproduction, results: Mapping[str, Any]) -> str:
         f"{' · '.join(shown(value) for value in entry['place'].values())}: {cell_text(y, entry['numbers'][y.name])}"
         for entry in drawn
     )
-    drawing = to_svg(canvas, what.name, what.title, f"{y.title}. {words}.")
-    # In a page the colours are the page's; by itself it needs a ground of its own.
+    return standing_alone(to_svg(canvas, what.name, what.title, f"{y.title}. {words}."))
+
+
+def standing_alone(drawing: str) -> str:
+    """Give an SVG a ground of its own: in a page the colours are the page's."""
     return drawing.replace("<svg ", '<svg width="840" style="background: white; color: black" ', 1)
 
 
@@ -74,7 +77,7 @@ def _named(column: str, entry: Entry) -> str:
     return f"{column} {text}" if text.replace(".", "").isdigit() else text
 
 
-def _looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+def tell_apart(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Tell more names apart than there are colours: the markers of those that have to share one are hollow."""
     looks, used = looks_of(names), set()
     for look in looks.values():

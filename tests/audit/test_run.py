@@ -70,8 +70,14 @@ def test_gradients_are_audited_through_the_models_that_they_lead_to(tmp_path):
         model.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in state.items()})
         return float((model(torch.from_numpy(x)).argmax(dim=1).numpy() == y).mean())
 
+    def loss(state) -> float:
+        model = MODEL.build()
+        model.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in state.items()})
+        return float(torch.nn.functional.cross_entropy(model(torch.from_numpy(x)), torch.from_numpy(y)).detach())
+
     for position, item in enumerate(record):
         assert run["accuracy"]["seeds"]["0"][position] == pytest.approx(accuracy(item.after, x, y))
+        assert run["loss"]["seeds"]["0"][position] == pytest.approx(loss(item.after), rel=1e-4)
         gaps = []
         for seen in item.observations:
             local = {name: array - np.float32(LR) * seen.arrays[name] for name, array in item.common.items()}
@@ -97,6 +103,18 @@ def test_what_is_unknown_of_the_models_is_left_out(tmp_path):
     assert silent.overfitting == silent.overfitting_rounds == []
     predictions = measure_quality(Record(tmp_path / "predictions"), known, truth, device="cpu")
     assert predictions.accuracy == predictions.rounds == []
+
+
+def test_a_model_that_diverged_has_no_loss(tmp_path):
+    write_run(tmp_path)
+    known, truth = read_knowledge(tmp_path / "knowledge"), read_truth(tmp_path / "truth")
+    (item, *_) = Record(tmp_path / "record").rounds
+    writer = RecordWriter(tmp_path / "diverged")
+    writer.write(Exchange(1, dict(item.common), []))
+    writer.close(final={name: np.full_like(array, np.inf) for name, array in item.common.items()})
+    found = measure_quality(Record(tmp_path / "diverged"), known, truth, device="cpu")
+    assert list(found.loss) == [None]
+    assert found.accuracy[0] is not None
 
 
 def test_several_seeds_are_pooled(tmp_path):

@@ -1,0 +1,121 @@
+"""The grid of a trade-off study: no defence, and each defence at each strength of its ladder."""
+
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fedattack.app import Preset, Value, app_folder
+from fedattack.defences import DEFENCES, DP_SGD, NONE
+from fedattack.errors import ConfigError
+from fedattack.reproduce.spec import Cell, Drawing, Number, Reproduction
+
+KINDS = (*DEFENCES, DP_SGD)
+"""Every defence by name."""
+
+LOSS = Number(name="loss", title="learning loss", curve="loss", units="")
+ACCURACY = Number(name="accuracy", title="accuracy", curve="accuracy")
+
+SETTING, STRENGTH = "defence", "defence-strength"
+"""The settings that make the grid."""
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Strengths of a defence.
+
+    Attributes
+    ----------
+    what
+        What a strength is, for people.
+    strengths
+        In ascending order, above 0.
+    most
+        The largest that there is.
+    """
+
+    what: str
+    strengths: Sequence[float]
+    most: float = math.inf
+
+
+def load_ladders() -> dict[str, Ladder]:
+    """Read the default strengths of every defence."""
+    text = (app_folder() / "simulations" / "tradeoff.toml").read_text(encoding="utf-8")
+    return {name: Ladder(**entry) for name, entry in tomllib.loads(text).items()}
+
+
+def choose_strengths(preset: Preset, wanted: Sequence[str]) -> dict[str, list[float]]:
+    """Choose defences and their strengths.
+
+    Parameters
+    ----------
+    preset
+        Its own strengths go before the defaults.
+    wanted
+        ``NAME`` or ``NAME=s1,s2,…``; those of one name add up. All defences if there are none.
+
+    Returns
+    -------
+    dict
+        Ascending strengths by defence.
+
+    Raises
+    ------
+    ConfigError
+        If a defence is unknown, or a strength is no number that it can have.
+    """
+    ladders = load_ladders()
+    for name in preset.tradeoff:
+        _check_name(f"preset {preset.name}, [tradeoff]", name)
+    usual = {name: preset.tradeoff.get(name, ladders[name].strengths) for name in KINDS}
+    chosen: dict[str, set[float]] = {}
+    for text in wanted or KINDS:
+        name, separator, strengths = text.partition("=")
+        _check_name(f"--defence {text}", name)
+        given = _numbers(text, strengths) if separator else usual[name]
+        chosen.setdefault(name, set()).update(given)
+    for name, values in chosen.items():
+        for value in values:
+            if not (math.isfinite(value) and 0 < value <= ladders[name].most):
+                most = f" and at most {ladders[name].most:g}" if math.isfinite(ladders[name].most) else ""
+                raise ConfigError(
+                    f"--defence {name}: a strength ({ladders[name].what}) is a finite number above 0{most}, got "
+                    f"{value:g}; what no defence gives is measured in any case"
+                )
+    return {name: sorted(values) for name, values in chosen.items()}
+
+
+def make_grid(preset: Preset, strengths: Mapping[str, Sequence[float]]) -> Reproduction:
+    """Make the cells: without defence, then each defence from weak to strong."""
+    places: list[tuple[str, float]] = [(NONE, 0.0)]
+    places += [(name, value) for name, values in strengths.items() for value in values]
+    return Reproduction(
+        name=f"tradeoff-{preset.name}",
+        title=f"What defences buy and cost: {preset.title}",
+        paper="",
+        about="",
+        columns=("defence", "strength"),
+        numbers=(LOSS, ACCURACY),
+        figure=Drawing(kind="curves", panels=(), y=LOSS.name),
+        cells=[_cell(preset.name, *place) for place in places],
+    )
+
+
+def _cell(preset: str, name: str, strength: float) -> Cell:
+    settings: dict[str, Value] = {SETTING: name, STRENGTH: strength}
+    return Cell(preset=preset, settings=settings, place={"defence": name, "strength": strength})
+
+
+def _check_name(where: str, name: str) -> None:
+    if name not in KINDS:
+        raise ConfigError(f"{where}: unknown defence {name!r}; expected one of {', '.join(KINDS)}")
+
+
+def _numbers(text: str, strengths: str) -> list[float]:
+    try:
+        return [float(word) for word in strengths.split(",")]
+    except ValueError:
+        raise ConfigError(
+            f"--defence {text}: expected NAME or NAME=S1,S2,… with numbers, such as sparsify=0.5,0.9"
+        ) from None

@@ -1,0 +1,66 @@
+"""The command, with real runs."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+def tradeoff(*words, cwd):
+    return subprocess.run(
+        [sys.executable, "-m", "fedattack", "tradeoff", *words],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        # No data but those that come with fedattack.
+        env={**os.environ, "FEDATTACK_DATA": str(cwd / "nothing")},
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("nope",), "unknown preset 'nope'"),
+        (("quickstart", "--defence", "magic"), "unknown defence 'magic'"),
+        (("quickstart", "--defence", "sparsify=2"), "above 0 and at most 1, got 2"),
+        (("quickstart", "--set", "defence=none"), "choose them with --defence"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path, words, message):
+    done = tradeoff(*words, "--out", "out", cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.flower
+def test_two_strengths_and_a_defence_that_the_preset_cannot_take(tmp_path):
+    small = ("--out", "out", "--seeds", "1", "--set", "rounds=2", "--set", "size=300", "--set", "clients=3")
+    small += ("--set", "local-epochs=3", "--device", "cpu", "--json")
+    done = tradeoff("quickstart", *small, "--defence", "sparsify=0.5,1", "--defence", "recup=0.1", cwd=tmp_path)
+    assert done.returncode == 2, "recup was asked for"
+    results = json.loads(done.stdout)
+    none, half, everything, recup = results["cells"]
+    assert recup["state"] == "failed"
+    assert "RecUP-FL: expected recup-zoo" in recup["reason"]
+    assert none["loss"]["value"] != half["loss"]["value"]
+    assert everything["loss"]["value"] == pytest.approx(2.3, abs=0.2), "nothing is sent, nothing is learnt"
+    assert everything["loss"]["value"] > none["loss"]["value"]
+    chance = none["attacks"]["sia.asr"]["chance"]
+    assert everything["attacks"]["sia.asr"]["value"] == pytest.approx(chance), "and nothing leaks"
+    assert results["numbers"][0]["name"] == "sia.asr"
+    assert everything["cell"] in results["front"]["cells"]
+    cost = results["cost"]["defences"]
+    assert cost["sparsify"]["ratio"] == 1
+    assert "RecUP-FL" in cost["recup"]["reason"]
+
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "cells").glob("*/findings.json")}
+    assert len(before) == 3
+    again = tradeoff("quickstart", *small, "--defence", "sparsify=0.5,1", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert "3 are there, 0 to run" in again.stderr
+    assert {path: path.stat().st_mtime_ns for path in before} == before
