@@ -100,7 +100,8 @@ def measure_cost(settings: Mapping[str, Value], strengths: Mapping[str, float]) 
     dict
         ``entries`` and ``records``: how large the update is and how many records it is of. ``training``: what the
         client's training takes. ``defences``: by name ``strength``, ``seconds`` (median), ``fastest``, ``slowest``,
-        ``memory`` in bytes, ``turns`` and ``ratio`` to sparsification; or ``reason`` in place of these where it cannot
+        ``memory`` in bytes, ``turns``, ``ratio`` to sparsification, and ``client_ratio``, the same of training and
+        defence together, as in the paper's Table 1; or ``reason`` in place of these where it cannot
         be applied. DP-SGD's time and memory are those of a training with it beyond one without.
 
     Raises
@@ -112,11 +113,12 @@ def measure_cost(settings: Mapping[str, Value], strengths: Mapping[str, float]) 
     """
     at = {REFERENCE: 0.9} | dict(strengths)
     measured: dict[str, Any] = json.loads(run_module(_MODULE, {"settings": dict(settings), "strengths": at}))
-    reference = measured["defences"][REFERENCE].get("seconds")
+    reference, training = measured["defences"][REFERENCE].get("seconds"), measured["training"]["seconds"]
     for name, entry in measured["defences"].items():
         entry["strength"] = at[name]
         if reference and "seconds" in entry:
             entry["ratio"] = entry["seconds"] / reference
+            entry["client_ratio"] = (training + entry["seconds"]) / (training + reference)
     return measured
 
 

@@ -50,6 +50,7 @@ def test_a_cost_beyond_another_one_is_their_difference_turn_by_turn():
 @pytest.fixture(scope="module")
 def settings():
     small = ["rounds=2", "size=300", "clients=3", "local-epochs=2", "device=cpu"]
+    small += ["recup-zoo-models=5", "recup-zoo-width=128", "recup-zoo-epochs=1"]
     return {**resolve_settings(load_preset("quickstart"), small), "seed": 0}
 
 
@@ -59,12 +60,19 @@ def test_defences_are_measured_on_a_real_update(settings):
     assert found["entries"] == 15010
     assert 0 < found["records"] < 300
     assert found["training"]["seconds"] > 0
-    for name in ("sparsify", "soteria", "dp-gaussian", "dp-sgd"):
-        entry = found["defences"][name]
+    for entry in found["defences"].values():
         assert entry["fastest"] <= entry["seconds"] <= entry["slowest"]
+        whole = found["training"]["seconds"] + entry["seconds"]
+        other = found["training"]["seconds"] + found["defences"]["sparsify"]["seconds"]
+        assert entry["client_ratio"] == pytest.approx(whole / other)
         assert entry["ratio"] == entry["seconds"] / found["defences"]["sparsify"]["seconds"]
     assert found["defences"]["soteria"]["ratio"] > 1, "a derivative for each column against one sorting"
-    assert found["defences"]["recup"]["reason"].startswith("RecUP-FL: expected recup-zoo")
+
+
+def test_a_defence_that_cannot_be_applied_is_named_with_the_reason(settings):
+    found = measure_cost({**settings, "recup-attributes": "hair"}, {"recup": 0.01})["defences"]
+    assert found["recup"]["reason"].startswith("recup-attributes = 'hair'")
+    assert found["sparsify"]["ratio"] == 1
 
 
 def test_settings_that_do_not_fit_are_one_line(settings):

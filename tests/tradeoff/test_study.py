@@ -24,10 +24,12 @@ COST = {
         "sparsify": {
             "strength": 0.5, "seconds": 0.002, "fastest": 0.001, "slowest": 0.003, "turns": 21, "memory": 2_000_000,
             "ratio": 1.0,
+            "client_ratio": 1.0,
         },
         "soteria": {
             "strength": 0.5, "seconds": 0.5, "fastest": 0.4, "slowest": 0.6, "turns": 21, "memory": None,
             "ratio": 250.0,
+            "client_ratio": 3.5,
         },
         "recup": {"strength": 0.5, "reason": "no zoo"},
     },
@@ -262,8 +264,8 @@ def test_the_cost_is_measured_once_at_the_middle_of_each_ladder(go, tmp_path):
     go(wanted=["sparsify=0.1,0.2,0.3", "soteria=0.4,0.5"], cost=cost)
     assert asked == [{"sparsify": 0.2, "soteria": 0.4}]
     text = (tmp_path / "out" / "tradeoff-quickstart.md").read_text()
-    assert "| sparsify | 0.5 | 2 ms (1 ms–3 ms) | 1 | 2.0 MB | 21 |" in text
-    assert "| soteria | 0.5 | 500 ms (400 ms–600 ms) | 250 | – | 21 |" in text
+    assert "| sparsify | 0.5 | 2 ms (1 ms–3 ms) | 1 | 1 | 2.0 MB | 21 |" in text
+    assert "| soteria | 0.5 | 500 ms (400 ms–600 ms) | 250 | 3.5 | – | 21 |" in text
     assert "recup cannot be applied: no zoo." in text
     go(wanted=["soteria=0.4,0.5"], cost=cost)
     assert len(asked) == 2, "something else is measured anew"
