@@ -16,7 +16,7 @@ from fedattack.bridge import numpy_client_bridge
 from fedattack.defences import DP_SGD
 from fedattack.defences.mods import DefenceMod
 from fedattack.nodes import note_node
-from simulations.privacy import SENDS
+from simulations.privacy import NAMES, SENDS
 from simulations.study import Study, study_of
 
 # What an honest client is in each framework of simulations.study.FRAMEWORKS.
@@ -64,7 +64,9 @@ def defend(message: Message, context: Context, call_next: ClientAppCallable) -> 
     config = context.run_config
     if config["defence"] == DP_SGD:
         return call_next(message, context)
-    return DefenceMod(sends=SENDS[str(config["framework"])], seed=int(config["seed"]))(message, context, call_next)
+    framework = str(config["framework"])
+    mod = DefenceMod(sends=SENDS[framework], seed=int(config["seed"]), names=NAMES.get(framework))
+    return mod(message, context, call_next)
 
 
 # SecAgg+ comes first, and so is outermost: it masks what the others, the defence among them, have made of the reply.

@@ -161,10 +161,10 @@ def resolve_settings(preset: Preset, changes: Sequence[str]) -> dict[str, Value]
         if key not in known:
             raise ConfigError(f"--set {change}: unknown key {key!r}; expected one of {', '.join(known)}")
         values[key] = known[key].parse(text)
-    for key in ("dataset", "public", "data-root"):
+    for key in ("dataset", "public", "data-root", "recup-zoo"):
         # The app runs in a folder of its own, where a relative path would mean something else.
-        text = str(values[key])
-        if text.endswith((".npz", ".toml")) or (key == "data-root" and text):
+        text = str(values.get(key, ""))
+        if text.endswith((".npz", ".toml")) or (key in ("data-root", "recup-zoo") and text):
             values[key] = str(Path(text).expanduser().absolute())
     return values
 

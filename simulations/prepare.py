@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 from fedattack.attacks import Knowledge, ModelKnowledge, PartialRecords, Targets, write_knowledge
 from fedattack.audit.truth import NOBODY, Attributes, HeldRecords, Privacy, write_truth
 from fedattack.data import label_counts
-from fedattack.defences import DP_SGD, NONE, in_words, update_privacy
+from fedattack.defences import DP_SGD, NONE, Batch, defence_of, in_words, update_privacy
 from fedattack.defences.guarantee import NOISY
-from fedattack.defences.soteria import defended_layer
 from fedattack.errors import ConfigError, FedAttackError
 from fedattack.learning import LocalSGD, check_gradients, check_private_model, pick_device, privacy_spent
-from simulations.privacy import check_defence, is_private, noise_of, sampling_of
+from simulations.privacy import NAMES, check_defence, is_private, noise_of, sampling_of
 from simulations.study import TARGET_STREAM, Study, derive_seed, singles
 
 # Enough to know an accuracy to within a point, and quick to evaluate for every client and round.
@@ -225,7 +224,7 @@ def privacy_of(study: Study, config: Mapping[str, Any]) -> Privacy | None:
     ModelError
         If the model does not allow DP-SGD.
     """
-    if config["defence"] in NOISY:
+    if config["defence"] in NOISY and float(config["defence-strength"]):
         local = update_privacy(config, rounds=int(config["rounds"]))
         return Privacy(
             clip=float(config["defence-clip"]),
@@ -272,16 +271,26 @@ def defence_notes(study: Study, config: Mapping[str, Any]) -> list[str]:
     defended = private or (name != NONE and float(config["defence-strength"]) > 0)
     if not defended:
         return []
-    if name == "soteria":
-        defended_layer(study.build_model(), str(config["soteria-layer"]))
     notes = []
     if name not in (NONE, DP_SGD):
+        _try_defence(study, config)
         notes.append(f"defence {name}: {in_words(update_privacy(config, rounds=int(config['rounds'])))}")
     if study.client_property:
         notes.append(
             "the attack's shadow updates do not model the clients' defence: an attacker who knows of it may find more"
         )
     return notes
+
+
+def _try_defence(study: Study, config: Mapping[str, Any]) -> None:
+    """Apply the defence to an update of zeros: what clients would answer with errors is better refused now."""
+    defence, arrays = defence_of(config), study.initial_arrays()
+    if study.framework == "fedmd":
+        arrays = dict.fromkeys(NAMES["fedmd"], np.zeros((len(study.public_x), study.data.classes), dtype=np.float32))
+    if defence is not None:
+        zeros = {name: np.zeros(array.shape, np.float32) for name, array in arrays.items() if array.dtype.kind == "f"}
+        x, y = study.records_of(0)
+        defence.apply(zeros, np.random.default_rng(study.seed), Batch(x[:1], y[:1], study.build_model()))
 
 
 def _check_secure_aggregation(study: Study, fraction: float) -> None:

@@ -11,6 +11,9 @@ from fedattack.learning import Sampling, noise_for
 SENDS: Mapping[str, Sends] = {"fedavg": "model", "fedmd": "update", "fedsgd": "update"}
 """What a client's reply is to a defence, in each framework of :data:`simulations.study.FRAMEWORKS`."""
 
+NAMES: Mapping[str, tuple[str, ...]] = {"fedmd": ("predictions",)}
+"""Names of the arrays that a client sends where they are not those of the model; its server records them so, too."""
+
 
 def is_private(config: Mapping[str, Any]) -> bool:
     """Whether clients train by DP-SGD.
