@@ -128,7 +128,7 @@ def test_knowledge_says_nothing_of_owners(prepared):
     assert sorted(path.name for path in (folder / "knowledge").iterdir()) == ["knowledge.json", "targets.npz"]
     with np.load(folder / "knowledge" / "targets.npz") as file:
         assert sorted(file.files) == ["x", "y"]
-    assert set(json.loads((folder / "knowledge" / "knowledge.json").read_text())) == {"model", "prior"}
+    assert set(json.loads((folder / "knowledge" / "knowledge.json").read_text())) == {"model", "prior", "training"}
 
 
 def test_records_that_occur_twice_have_no_single_owner(tmp_path):
