@@ -16,7 +16,7 @@ from fedattack.bridge import numpy_client_bridge
 from fedattack.defences import DP_SGD
 from fedattack.defences.mods import DefenceMod
 from fedattack.nodes import note_node
-from simulations.privacy import SENDS, defence_settings
+from simulations.privacy import NAMES, SENDS, defence_settings
 from simulations.study import Study, study_of
 
 # What an honest client is in each framework of simulations.study.FRAMEWORKS.
@@ -64,7 +64,10 @@ def defend(message: Message, context: Context, call_next: ClientAppCallable) -> 
     config = context.run_config
     if config["defence"] == DP_SGD:
         return call_next(message, context)
-    mod = DefenceMod(defence_settings(config), sends=SENDS[str(config["framework"])], seed=int(config["seed"]))
+    framework = str(config["framework"])
+    mod = DefenceMod(
+        defence_settings(config), sends=SENDS[framework], seed=int(config["seed"]), names=NAMES.get(framework)
+    )
     return mod(message, context, call_next)
 
 

@@ -381,7 +381,8 @@ def list_all(as_json: AsJson = False) -> None:
         ("name", "what", "paper", "cells"),
         [(item.name, item.title, item.paper, str(len(item.cells))) for item in reproductions],
     )
-    _table("Datasets", ("name",), [(name,) for name in (*DATASETS, "PATH.npz", "PATH.toml")])
+    own = [("PATH.npz", "your own arrays x and y"), ("PATH.toml", "your own table, or one of OpenML's, declared")]
+    _table("Datasets", ("name", "what"), [*((name, item.description) for name, item in DATASETS.items()), *own])
     _table("Settings", ("--set", "default", "what"), [(item.name, str(item.default), item.help) for item in settings])
 
 

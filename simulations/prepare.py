@@ -26,14 +26,13 @@ from fedattack.attacks import (
 )
 from fedattack.audit.truth import NOBODY, Attributes, ClientAttribute, HeldRecords, Privacy, write_truth
 from fedattack.data import label_counts
-from fedattack.defences import DP_SGD, NONE, SETTINGS, in_words, update_privacy
+from fedattack.defences import DP_SGD, NONE, SETTINGS, Batch, defence_of, in_words, update_privacy
 from fedattack.defences.guarantee import NOISY
-from fedattack.defences.soteria import defended_layer
 from fedattack.defences.zoo import WIDTHS, save_zoo, train_zoo_on_records
 from fedattack.errors import ConfigError, FedAttackError
 from fedattack.learning import LocalSGD, check_gradients, check_private_model, pick_device, privacy_spent
 from fedattack.learning.pooled_updates import Fit
-from simulations.privacy import SENDS, check_defence, is_private, noise_of, sampling_of
+from simulations.privacy import NAMES, SENDS, check_defence, defence_settings, is_private, noise_of, sampling_of
 from simulations.study import TARGET_STREAM, ZOO_STREAM, Study, derive_seed, singles
 
 # Enough to know an accuracy to within a point, and quick to evaluate for every client and round.
@@ -281,12 +280,12 @@ def make_zoos(study: Study, config: Mapping[str, Any]) -> None:
     ConfigError
         If there is nothing to train them for.
     """
-    if config["defence"] != "recup" or not config["defence-strength"] or config["recup-zoo"]:
+    if config["defence"] != "recup" or not config["defence-strength"] or config["recup-zoo"] or not config["zoo"]:
         return
     if study.framework == "fedmd":
         raise ConfigError(
-            "defence = 'recup' changes updates of a model, and with framework = 'fedmd' clients send predictions; take "
-            "another defence"
+            "defence = 'recup': no zoo is trained before a run of framework = 'fedmd', whose clients send predictions; "
+            "set recup-zoo to one that was trained on such, or take another defence"
         )
     sends_gradients = SENDS[study.framework] == "update"
     aux = study.auxiliary_rows
@@ -351,7 +350,7 @@ def privacy_of(study: Study, config: Mapping[str, Any]) -> Privacy | None:
     ModelError
         If the model does not allow DP-SGD.
     """
-    if config["defence"] in NOISY:
+    if config["defence"] in NOISY and float(config["defence-strength"]):
         local = update_privacy(config, rounds=int(config["rounds"]))
         return Privacy(
             clip=float(config["defence-clip"]),
@@ -398,16 +397,26 @@ def defence_notes(study: Study, config: Mapping[str, Any]) -> list[str]:
     defended = private or (name != NONE and float(config["defence-strength"]) > 0)
     if not defended:
         return []
-    if name == "soteria":
-        defended_layer(study.build_model(), str(config["soteria-layer"]))
     notes = []
     if name not in (NONE, DP_SGD):
+        _try_defence(study, config)
         notes.append(f"defence {name}: {in_words(update_privacy(config, rounds=int(config['rounds'])))}")
     if study.client_property:
         notes.append(
             "the attack's shadow updates do not model the clients' defence: an attacker who knows of it may find more"
         )
     return notes
+
+
+def _try_defence(study: Study, config: Mapping[str, Any]) -> None:
+    """Apply the defence to an update of zeros: what clients would answer with errors is better refused now."""
+    defence, arrays = defence_of(defence_settings(config)), study.initial_arrays()
+    if study.framework == "fedmd":
+        arrays = dict.fromkeys(NAMES["fedmd"], np.zeros((len(study.public_x), study.data.classes), dtype=np.float32))
+    if defence is not None:
+        zeros = {name: np.zeros(array.shape, np.float32) for name, array in arrays.items() if array.dtype.kind == "f"}
+        x, y = study.records_of(0)
+        defence.apply(zeros, np.random.default_rng(study.seed), Batch(x[:1], y[:1], study.build_model()))
 
 
 def _check_secure_aggregation(study: Study, fraction: float) -> None:
@@ -445,6 +454,7 @@ def main() -> None:
             if config["secagg"]:
                 _check_secure_aggregation(study, float(config["fraction"]))
             make_zoos(study, config)
+            notes = defence_notes(study, config)
             prepare(
                 study,
                 training=training_of(config),
@@ -452,7 +462,7 @@ def main() -> None:
                 truth=Path(config["truth"]),
                 privacy=privacy_of(study, config),
                 defence=known_defence(study, config),
-                notes=defence_notes(study, config),
+                notes=notes,
             )
     except FedAttackError as problem:
         print(problem, file=sys.stderr)

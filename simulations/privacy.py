@@ -11,6 +11,9 @@ from fedattack.learning import Sampling, noise_for
 SENDS: Mapping[str, Sends] = {"fedavg": "model", "fedmd": "update", "fedsgd": "update"}
 """What a client's reply is to a defence, in each framework of :data:`simulations.study.FRAMEWORKS`."""
 
+NAMES: Mapping[str, tuple[str, ...]] = {"fedmd": ("predictions",)}
+"""Names of the arrays that a client sends where they are not those of the model; its server records them so, too."""
+
 
 def defence_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the settings of the clients' defence: without model zoos of one's own it uses those of the preparation."""

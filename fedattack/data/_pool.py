@@ -36,7 +36,8 @@ class Pool:
     sensitive : str
         Name of the column that the source declares as sensitive; empty for none.
     private : mapping of str to (tuple of str, ndarray of int64, shape (n,))
-        Attributes that are no input: what their values are called, and each record's value, an index into these.
+        Attributes that an attacker may look for: what their values are called, and each record's value, an index into
+        these. They are no inputs, but in the case of Adult.
     """
 
     x: NDArray[Any]

@@ -72,7 +72,7 @@ class Column:
 
 @dataclass(frozen=True, eq=False)
 class PrivateColumn:
-    """An attribute of records that is no input: what an attacker may want to know of their owner.
+    """An attribute of records, an input or not: what an attacker may want to know of their owner.
 
     Attributes
     ----------

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.data import coloured, tabular
+from fedattack.data import audio, coloured, faces, tabular
 from fedattack.data._pool import Pool as _Pool
 from fedattack.data.columns import Column, PrivateColumn, find_column, plain_column
 from fedattack.errors import DataError
@@ -62,7 +62,8 @@ class Dataset:
     sensitive : str
         Name of the column that the data's source declares as sensitive; empty for none.
     private : mapping of str to PrivateColumn
-        Attributes of the records that are no input. They are among ``groups`` as well.
+        Attributes of the records that an attacker may look for; no inputs, but in the case of Adult. They are among
+        ``groups`` as well.
     """
 
     name: str
@@ -143,11 +144,14 @@ class DatasetSource:
         Takes the seed and the data folder.
     download : callable or None
         Takes the data folder; None where there is nothing to download.
+    by_hand : str
+        What a user has to do for data that fedattack does not download.
     """
 
     description: str
     read: Callable[[int, Path], _Pool]
     download: Callable[[Path], None] | None = None
+    by_hand: str = ""
 
 
 def data_root() -> Path:
@@ -247,6 +251,8 @@ def download_dataset(name: str, *, root: Path | None = None) -> Path:
     """
     folder = root or data_root()
     download = _download_of(name)
+    if name in DATASETS and DATASETS[name].by_hand:
+        raise DataError(f"dataset {name!r} is not downloaded by fedattack: {DATASETS[name].by_hand} in {folder}")
     if download is None:
         raise DataError(f"dataset {name!r} needs no download: it is at hand; use it by its name")
     try:
@@ -650,8 +656,26 @@ DATASETS: Mapping[str, DatasetSource] = {
         tabular.synthetic_regression,
     ),
     "adult": DatasetSource(
-        "48,842 persons of 14 columns, income in 2 classes, sensitive column sex, from OpenML",
-        lambda seed, root: tabular.read_openml(tabular.ADULT, root, "adult"),
+        "48,842 persons of 14 columns, income in 2 classes, sensitive column sex, private attributes race and sex, "
+        "from OpenML or in UCI's files",
+        tabular.adult,
         partial(tabular.download_openml, tabular.ADULT),
+    ),
+    "lfw": DatasetSource(
+        "13,143 faces in colour, 3 x 62 x 47, smiling or not; private attributes race, gender, age, glasses and hair, "
+        "from lfw_attributes.txt, which is not downloaded",
+        faces.lfw,
+        faces.download_lfw,
+    ),
+    "celeba": DatasetSource(
+        "20,000 faces in colour, 3 x 32 x 32, male or not; private attributes age, glasses and smile; from your folder",
+        faces.celeba,
+        by_hand=faces.CELEBA_BY_HAND,
+    ),
+    "audiomnist": DatasetSource(
+        "6,000 spoken digits as spectrograms, 64 x 64; private attributes gender, native and both as identity; from "
+        "your folder",
+        audio.audiomnist,
+        by_hand=audio.BY_HAND,
     ),
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +81,13 @@ class Declaration:
 
 ADULT = Declaration(target="class", openml="adult", version=2, sensitive="sex", missing="impute")
 """The Adult census data (UCI), as OpenML has them; see :class:`Declaration`."""
+
+ADULT_PRIVATE = ("race", "sex")
+ADULT_COLUMNS = (
+    *("age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation", "relationship"),
+    *("race", "sex", "capital-gain", "capital-loss", "hours-per-week", "native-country", "class"),
+)
+"""Of UCI's files, which do not name them."""
 
 
 def read_declaration(path: Path) -> Declaration:
@@ -402,6 +409,53 @@ def _encode_target(series: pd.Series[Any], name: str, task: str, where: str) -> 
             "say task = 'regression'"
         )
     return labels.astype(np.int64), len(found)
+
+
+def adult(seed: int, root: Path) -> Pool:
+    """Read the Adult census data, with an income of more than 50,000 dollars a year or not as the task.
+
+    Race and sex are private attributes, and inputs all the same: RecUP-FL hides what an update tells of the race of
+    clients whose model is trained on all columns (Cui et al. 2023, Section 6.1). ``sex`` is the sensitive column, too.
+
+    Parameters
+    ----------
+    seed : int
+        Not used.
+    root : Path
+        The data folder. With UCI's own files there, ``adult/adult.data`` and ``adult/adult.test``, these are read, the
+        latter as the test set; else OpenML's, which :func:`download_openml` has put there.
+
+    Raises
+    ------
+    DataError
+        If there are neither, or they are damaged.
+    """
+    files = [root / "adult" / name for name in ("adult.data", "adult.test")]
+    if any(file.is_file() for file in files):
+        import pandas as pd
+
+        train, test = (_uci_frame(file) for file in files)
+        frame = pd.concat([train, test], ignore_index=True)
+        pool = replace(encode(frame, ADULT, str(files[0].parent)), own_test=len(test))
+    else:
+        pool = read_openml(ADULT, root, "adult")
+    columns = {column.name: column for column in pool.columns}
+    return replace(pool, private={name: (columns[name].values, columns[name].codes(pool.x)) for name in ADULT_PRIVATE})
+
+
+def _uci_frame(file: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    try:
+        # the test set begins with a line for people, and ends its labels with a full stop
+        frame = pd.read_csv(file, header=None, dtype=str, keep_default_na=False, skipinitialspace=True, comment="|")
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"{file}: cannot be read as CSV ({reason}); fetch it again from UCI") from None
+    if frame.shape[1] != len(ADULT_COLUMNS) or frame.eq("").to_numpy().any():
+        raise DataError(f"{file}: expected {len(ADULT_COLUMNS)} columns in each line; fetch it again from UCI")
+    frame.columns = [*ADULT_COLUMNS]
+    return frame.assign(**{"class": frame["class"].str.rstrip(".")})
 
 
 def diabetes(seed: int, root: Path) -> Pool:

@@ -40,6 +40,8 @@ DP_SGD = "dp-sgd"
 def defence_of(settings: Settings) -> Defence | None:
     """Make the defence that the settings ask for; ``None`` without one, and at strength 0.
 
+    Its other settings are checked at strength 0 as well.
+
     Raises
     ------
     ConfigError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +15,8 @@ from fedattack.errors import DataError, ModelError
 Sends = Literal["model", "update"]
 """What a client sends: a model, whose update is its difference to the received one, or what is an update already, such
 as a gradient or predictions."""
+
+_NEVER_NEGATIVE = "running_var"
 
 
 def defended_arrays(
@@ -29,8 +31,14 @@ def defended_arrays(
 ) -> list[NDArray[Any]]:
     """Return what is sent in place of ``sent``, of the same shapes and types.
 
-    Integer arrays are sent as they are. Of the others an entry whose update the defence leaves alone is sent as it is,
-    too; any other is received + Δ', rounded once to the array's own type.
+    All arrays of floats are the update, a batch norm's running mean and variance among them: these are statistics of
+    the client's records as much as its gradients are, and would leak if they were left out. Noise could make a running
+    variance negative, of which the model has no root, so that an array whose name ends in ``running_var`` is brought
+    back to 0, which depends on nothing but what is sent. (Legacy arrays have a name if the model is handed over.)
+    Integer arrays, such as counters, are sent as they are.
+
+    Of the update an entry that the defence leaves alone is sent as it is, too; any other is received + Δ', rounded once
+    to the array's own type.
 
     Parameters
     ----------
@@ -39,7 +47,7 @@ def defended_arrays(
     received, sent
         Arrays in the same order; neither is changed. With ``sends="update"`` the received ones are not looked at.
     names
-        Of the arrays that are sent. The names of the handed-over model are taken instead if they are as many.
+        Of the arrays that are sent. If the handed-over model has as many, but others, its names are taken.
     handed
         What the training code handed over.
     rng
@@ -50,7 +58,8 @@ def defended_arrays(
     Raises
     ------
     DataError
-        If arrays do not match, a defence lacks its batch, or what was handed over is not the received model.
+        If arrays do not match or hold neither floats nor integers, a defence lacks its batch, or what was handed over
+        is not the received model.
     ModelError
         If an update is not finite.
     """
@@ -64,8 +73,15 @@ def defended_arrays(
             f"defence {defence.name} needs the batch and the model; call fedattack.defences.hand_over(model, x, y) in "
             "the client's training code, before it trains"
         )
-    _check_handed(received, handed)
-    names = handed.names if len(handed.names) == len(sent) else names
+    for name, array in zip(names, sent, strict=True):
+        if array.dtype.kind not in "fiub":
+            raise DataError(
+                f"defence {defence.name}: {name} holds {array.dtype}, which would go undefended; expected floats or "
+                "integers; send it as another type"
+            )
+    if len(handed.names) == len(sent) and {*handed.names} != {*names}:
+        names = handed.names
+    _check_handed(dict(zip(names, received, strict=False)), handed)
     floating = [index for index, array in enumerate(sent) if array.dtype.kind == "f"]
     start = {
         index: received[index].astype(np.float64) if sends == "model" else np.zeros(sent[index].shape)
@@ -83,21 +99,23 @@ def defended_arrays(
     for index in floating:
         before, after = update[names[index]], result[names[index]]
         moved = (start[index] + after.astype(np.float64)).astype(sent[index].dtype)
+        if sends == "model" and names[index].endswith(_NEVER_NEGATIVE):
+            moved = np.maximum(moved, 0)
         defended[index] = np.where(before == after, sent[index], moved)
     return defended
 
 
-def _check_handed(received: Sequence[NDArray[Any]], handed: Handed) -> None:
+def _check_handed(received: Mapping[str, NDArray[Any]], handed: Handed) -> None:
     """Check that the handed-over model is the received one, where the client received all of its arrays."""
     if handed.batch is None:
         return
-    values = [value.detach().cpu().numpy() for value in handed.batch.model.state_dict().values()]
-    if [value.shape for value in values] != [array.shape for array in received]:
+    values = {name: value.detach().cpu().numpy() for name, value in handed.batch.model.state_dict().items()}
+    if {name: value.shape for name, value in values.items()} != {n: array.shape for n, array in received.items()}:
         return
     # Loading rounds what a server has averaged in double precision, and cuts its means of counters.
     if not all(
-        np.array_equal(value, array.astype(value.dtype), equal_nan=True)
-        for value, array in zip(values, received, strict=True)
+        np.array_equal(value, received[name].astype(value.dtype), equal_nan=True)
+        for name, value in values.items()
         if value.dtype.kind == "f"
     ):
         raise DataError(

@@ -107,6 +107,11 @@ def number(settings: Settings, key: str, *, low: float = 0.0, high: float = math
     return float(value)
 
 
+def text(settings: Settings, key: str) -> str:
+    """Read a text among the settings."""
+    return str(settings.get(key, SETTINGS[key]))
+
+
 def as_float32(update: Update) -> dict[str, NDArray[np.float32]]:
     """Copy an update."""
     return {name: np.array(array, dtype=np.float32) for name, array in update.items()}

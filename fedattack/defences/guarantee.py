@@ -1,7 +1,8 @@
 """The (ε, δ) that noise on the update really gives, composed over the rounds by Opacus' accountant.
 
 It is local differential privacy: neighbours are any two sets of records that a client may hold, so that after clipping
-to C its update moves by up to 2C. (With a sensitivity of C alone, as many compute it, the neighbour is a client that
+to C its update moves by up to 2C. How many records there are, and integer buffers, are sent as they are: the sets are
+as many, and step a counter as often. (With a sensitivity of C alone, as many compute it, the neighbour is a client that
 sends zeros.) Scale s thus is a noise multiplier of s / 2C, without sampling: the server knows who takes part.
 
 For the Laplace mechanism with scale b the same number is an upper bound: an entry that moves by t is t/b-DP, hence

@@ -9,6 +9,7 @@ In the list of mods it stands after ``secaggplus_mod``, because what is masked m
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -16,12 +17,14 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp.mod import LocalDpMod
 from flwr.clientapp.typing import ClientAppCallable
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
 from numpy.typing import NDArray
 
 from fedattack.defences import defence_of
 from fedattack.defences.applying import Sends, defended_arrays
 from fedattack.defences.base import Batch, Settings, Update, as_float32, number
 from fedattack.defences.hook import collecting
+from fedattack.defences.noise import Noise
 from fedattack.errors import ConfigError, DataError
 
 _EMPTY = "_empty"
@@ -39,9 +42,9 @@ _LEGACY_METRICS = "fitres.metrics"
 class DefenceMod:
     """Client mod that puts a defended update in the place of the one that the client made.
 
-    It acts on training messages alone. Of a defended reply the metrics are taken out, but for the number of examples.
-    Without a defence, or at strength 0, messages pass untouched. If the update cannot be defended it raises, and
-    Flower sends an error in place of the update.
+    It acts on training messages alone, those of actions such as ``train.warmup`` included. Of a defended reply the
+    metrics are taken out, but for the number of examples. Without a defence, or at strength 0, messages pass untouched.
+    If the update cannot be defended it raises, and Flower sends an error in place of the update.
 
     Parameters
     ----------
@@ -52,11 +55,15 @@ class DefenceMod:
     seed
         The noise follows from it, the client (its ``partition-id``, or else its node id) and the round. Who knows the
         seed can take the noise away: it is for simulations. Without, it comes from the operating system.
+    names
+        Of the arrays that are sent, in the place of their own, if they are as many. Legacy messages have none, and
+        RecUP-FL goes by the names that its zoo was trained with. Those of a model that is handed over are known anyway.
     """
 
     settings: Settings | None = None
     sends: Sends = "model"
     seed: int | None = None
+    names: Sequence[str] | None = None
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Defend the reply to a training message.
@@ -64,29 +71,36 @@ class DefenceMod:
         Raises
         ------
         ConfigError
-            If settings are wrong.
+            If settings are wrong, or the mod comes before SecAgg+'s and would get what is masked already.
         DataError, ModelError
             See :func:`fedattack.defences.applying.defended_arrays`.
         """
-        if message.metadata.message_type != MessageType.TRAIN:
+        if message.metadata.message_type.partition(".")[0] != MessageType.TRAIN:
             return call_next(message, context)
         defence = defence_of(context.run_config if self.settings is None else self.settings)
         if defence is None:
             return call_next(message, context)
         rng = self._generator(message, context)
         # Mods and clients further in may take arrays out of the message.
-        received = [array for _, array in _arrays_of(message.content).items()]
+        received = _arrays_of(message.content)
         with collecting(defence.needs_batch) as handed:
             reply = call_next(message, context)
         if reply.has_error():
             return reply
+        if RECORD_KEY_CONFIGS in reply.content.config_records:
+            raise ConfigError(
+                "a defence got a reply that SecAgg+ has made already, and would come after the mask; put "
+                "secaggplus_mod before DefenceMod in the list of mods"
+            )
         sent = _arrays_of(reply.content)
         if sent:
+            if received.keys() == sent.keys():
+                received = {name: received[name] for name in sent}
             arrays = defended_arrays(
                 defence,
-                received=received,
+                received=[*received.values()],
                 sent=[*sent.values()],
-                names=[*sent],
+                names=[*sent] if self.names is None or len(self.names) != len(sent) else self.names,
                 handed=handed,
                 rng=rng,
                 sends=self.sends,
@@ -153,7 +167,9 @@ class FlowerLocalDP:
 
     Flower is told ε = C · √(2 ln(1.25 / δ)) / σ for a sensitivity of C, from which it computes the deviation σ. What
     the noise guarantees is not that ε; see :mod:`fedattack.defences.guarantee`. Integer buffers, on which Flower's
-    mod fails, never get to it here, and arrays without dimensions, which it would send as they are, are defended.
+    mod fails, never get to it here, and arrays without dimensions, which it would send as they are, are defended. It
+    fails on an update of zeros, too, by whose norm it would divide: such an update gets the same noise without it.
+    Its clipping is in single precision, exact but for rounding.
 
     Parameters
     ----------
@@ -201,6 +217,8 @@ class FlowerLocalDP:
         try:
             np.random.seed(rng.integers(2**32))  # noqa: NPY002
             mod(cast(Message, asked), context, lambda message, context: cast(Message, reply))
+        except ZeroDivisionError:
+            return Noise("dp-gaussian", self.deviation, self.clip).apply(update, rng)
         finally:
             np.random.set_state(kept)  # noqa: NPY002
         done = reply.content.array_records["arrays"]

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.defences.base import Batch, Update
+from fedattack.defences.base import SETTINGS, Batch, Settings, Update, as_float32, number, text
 from fedattack.defences.zoo import Zoo, load_zoo
 from fedattack.errors import ConfigError
 from fedattack.learning.pooled_updates import Network
 
-ITERATIONS = 10
-MODELS = 5
+ITERATIONS = int(SETTINGS["recup-iterations"])
+MODELS = int(SETTINGS["recup-models"])
 """T and n of Section 5.3."""
 
 MOMENTUM = 1.0
@@ -238,7 +239,7 @@ class RecUP:
         pooling = self.zoos[0].pooling
         if self.budget == 0:
             pooling.check(update)
-            return {name: np.array(value, dtype=np.float32) for name, value in update.items()}
+            return as_float32(update)
         start = pooling.windows(update)
         parts = [(weight, self._perturbed(start, zoo, value, rng)) for zoo, weight, value in self._plan if weight]
         changed = np.any([found != start for _, found in parts], axis=0)
@@ -261,7 +262,7 @@ def _likeliest(zoo: Zoo, windows: Windows) -> int:
     return int(np.sum([network.beliefs(pooled) for network in zoo.networks], axis=0).argmax())
 
 
-def make(settings: Mapping[str, str | float]) -> RecUP:
+def make(settings: Settings) -> RecUP:
     """Make the defence from a run's settings.
 
     ``defence-strength`` is the budget ε. ``recup-zoo`` is a folder that has a zoo for each attribute, in a folder of
@@ -278,25 +279,25 @@ def make(settings: Mapping[str, str | float]) -> RecUP:
     DataError
         If a zoo cannot be read.
     """
-    folder = Path(str(settings.get("recup-zoo", "")))
-    attributes = _words(settings, "recup-attributes") or [*_zoos_in(folder)]
-    if not attributes or not settings.get("recup-zoo"):
+    folder = text(settings, "recup-zoo")
+    attributes = _words(settings, "recup-attributes") or [*_zoos_in(Path(folder))]
+    if not attributes or not folder:
         raise ConfigError(
             "RecUP-FL: expected recup-zoo, a folder with a model zoo for each attribute; got none; train some with "
             "fedattack.defences.zoo.train_zoo"
         )
-    zoos = [_zoo(folder, attribute) for attribute in attributes]
+    zoos = [_zoo(Path(folder), attribute) for attribute in attributes]
     names = _words(settings, "recup-values")
     if names and len(names) != len(zoos):
         raise ConfigError(f"recup-values: expected {len(zoos)}, one for each attribute, ? if unknown; got {len(names)}")
     return RecUP(
         zoos=zoos,
-        budget=_number(settings, "defence-strength", 0.0),
-        weights=[_as_number("recup-weights", word) for word in _words(settings, "recup-weights")],
+        budget=number(settings, "defence-strength"),
+        weights=[_weight(word) for word in _words(settings, "recup-weights")],
         values=[_value(zoo, name) for zoo, name in zip(zoos, names, strict=False)],
-        variant=str(settings.get("recup-variant", "recup")),
-        iterations=_whole(settings, "recup-iterations", ITERATIONS),
-        models=_whole(settings, "recup-models", MODELS),
+        variant=text(settings, "recup-variant"),
+        iterations=_whole(settings, "recup-iterations"),
+        models=_whole(settings, "recup-models"),
     )
 
 
@@ -307,7 +308,15 @@ def _zoo(folder: Path, attribute: str) -> Zoo:
             f"attribute {attribute!r} has no model zoo in {folder}: expected {attribute}/zoo.json; there are {there}; "
             "train one with fedattack.defences.zoo.train_zoo, or leave the attribute out of recup-attributes"
         )
-    return load_zoo(folder / attribute)
+    files = (folder / attribute / name for name in ("zoo.json", "zoo.safetensors"))
+    stamps = tuple((file.stat().st_mtime_ns, file.stat().st_size) for file in files if file.is_file())
+    return _kept(folder / attribute, stamps)
+
+
+@lru_cache(maxsize=8)
+def _kept(folder: Path, stamps: tuple[tuple[int, int], ...]) -> Zoo:
+    """Keep zoos in memory: settings are read at each call, and a zoo may have a hundred megabytes."""
+    return load_zoo(folder)
 
 
 def _zoos_in(folder: Path) -> Iterator[str]:
@@ -322,23 +331,19 @@ def _value(zoo: Zoo, name: str) -> int | None:
     return zoo.values.index(name)
 
 
-def _words(settings: Mapping[str, str | float], key: str) -> list[str]:
-    return [word.strip() for word in str(settings.get(key, "")).split(",") if word.strip()]
+def _words(settings: Settings, key: str) -> list[str]:
+    return [word.strip() for word in text(settings, key).split(",") if word.strip()]
 
 
-def _number(settings: Mapping[str, str | float], key: str, default: float) -> float:
-    return _as_number(key, settings.get(key, default))
+def _whole(settings: Settings, key: str) -> int:
+    value = number(settings, key, low=1)
+    if value % 1:
+        raise ConfigError(f"{key} = {value:g}: expected a whole number; change it in the run config")
+    return int(value)
 
 
-def _whole(settings: Mapping[str, str | float], key: str, default: int) -> int:
-    number = _number(settings, key, default)
-    if number % 1:
-        raise ConfigError(f"{key}: expected a whole number; got {number}")
-    return int(number)
-
-
-def _as_number(key: str, text: str | float) -> float:
+def _weight(word: str) -> float:
     try:
-        return float(text)
+        return float(word)
     except ValueError:
-        raise ConfigError(f"{key}: expected a number; got {text!r}") from None
+        raise ConfigError(f"recup-weights: expected numbers separated by commas; got {word!r}") from None

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedattack.defences.base import SETTINGS, Batch, Settings, Update, as_float32, number
+from fedattack.defences.base import Batch, Settings, Update, as_float32, number, text
 from fedattack.errors import DataError, ModelError
 from fedattack.learning.torch_utils import in_mode
 
@@ -175,6 +175,4 @@ def _inputs_of(model: nn.Module, layer: nn.Linear, records: Tensor) -> Tensor:
 
 def make(settings: Settings) -> Soteria:
     """Read ``defence-strength``, the share, and ``soteria-layer``."""
-    return Soteria(
-        number(settings, "defence-strength", high=1.0), str(settings.get("soteria-layer", SETTINGS["soteria-layer"]))
-    )
+    return Soteria(number(settings, "defence-strength", high=1.0), text(settings, "soteria-layer"))

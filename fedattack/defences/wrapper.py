@@ -13,6 +13,7 @@ from fedattack.defences import defence_of
 from fedattack.defences.applying import Sends, defended_arrays
 from fedattack.defences.base import Settings
 from fedattack.defences.hook import collecting
+from fedattack.errors import ConfigError
 
 Wrapped = TypeVar("Wrapped", bound=NumPyClient)
 
@@ -62,7 +63,14 @@ def defended(
     NumPyClient
         Its ``fit`` raises what :func:`fedattack.defences.defence_of` and
         :func:`fedattack.defences.applying.defended_arrays` raise.
+
+    Raises
+    ------
+    ConfigError
+        If it is no NumPyClient.
     """
+    if not isinstance(client, NumPyClient):
+        raise ConfigError(f"defended: expected a NumPyClient, got {client!r}; call it around yours, before to_client()")
     kind = type(client)
     wrapped = copy.copy(client)
     wrapped.__class__ = type(f"Defended{kind.__name__}", (_Defended, kind), {})

@@ -366,6 +366,14 @@ def test_download_of_what_is_bundled_or_unknown_is_refused():
         download_dataset("imagenet")
 
 
+@pytest.mark.parametrize("name", [name for name, source in DATASETS.items() if source.by_hand])
+def test_what_a_user_has_to_fetch_is_said_by_download_and_by_reading(tmp_path, name):
+    for call in (download_dataset, load_dataset):
+        with pytest.raises(DataError, match=f"'{name}' is not .*fetch .* into a folder {name}") as caught:
+            call(name, root=tmp_path)
+        assert "\n" not in str(caught.value)
+
+
 @pytest.mark.shared
 @pytest.mark.skipif(not MNIST10K.exists(), reason="needs the project's shared data folder")
 def test_mnist_test_images_load_from_their_npz():

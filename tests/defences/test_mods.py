@@ -140,6 +140,12 @@ def test_other_messages_pass_untouched(kind):
     assert dict(reply.content.metric_records["metrics"]) == {"loss": 1.0}
 
 
+def test_a_training_message_of_an_action_is_defended():
+    message, sent = message_of(kind="train.warmup"), {key: array + 1 for key, array in INITIAL.items()}
+    reply = DefenceMod(SPARSE | {"defence-strength": 1.0})(message, context_of({}), replying(arrays=record_of(sent)))
+    assert [array.tolist() for array in arrays_of(reply)[:2]] == [array.tolist() for array in [*INITIAL.values()][:2]]
+
+
 def test_an_error_passes():
     reply = DefenceMod()(
         message_of(), context_of(NOISY), lambda message, _: Message(Error(code=3, reason="no"), reply_to=message)
@@ -193,6 +199,13 @@ def test_the_received_arrays_are_those_before_a_client_trains_in_them():
         np.testing.assert_array_equal(got, start)
 
 
+def test_arrays_that_come_back_in_another_order_are_told_by_their_names():
+    initial = {"a": np.zeros(2, np.float32), "b": np.full(2, 9, np.float32)}
+    sent = {"b": np.array([9, 12], np.float32), "a": np.array([0, 1], np.float32)}
+    reply = DefenceMod(SPARSE)(message_of(initial), context_of({}), replying(arrays=record_of(sent)))
+    assert [array.tolist() for array in arrays_of(reply)] == [[9, 12], [0, 1]]
+
+
 def replying(**records):
     def inner(message, context):
         return Message(RecordDict(records), reply_to=message)
@@ -213,6 +226,12 @@ def record_of(arrays) -> ArrayRecord:
         (replying(), {"defence": "none", "defence-strength": 1.0}, ConfigError, "strength = 1 without a defence"),
         (replying(a=record_of(INITIAL), b=record_of(INITIAL)), NOISY, DataError, r"got 2 \(a, b\)"),
         (replying(a=record_of({"x": np.zeros(3)})), NOISY, DataError, "got 1 for 3 arrays"),
+        (
+            replying(a=record_of({**INITIAL, "layer.bias": np.ones(3, dtype=np.complex64)})),
+            NOISY,
+            DataError,
+            "layer.bias holds complex64, which would go undefended",
+        ),
         (
             replying(a=record_of({**INITIAL, "layer.bias": np.full(3, np.nan, dtype=np.float32)})),
             NOISY,
@@ -356,6 +375,30 @@ def test_the_wrapper_sends_what_the_mod_sends(name):
     assert "_fedattack" not in vars(client)
 
 
+def test_what_is_no_numpy_client_is_not_wrapped():
+    for wrong in (Handing().to_client(), Handing):
+        with pytest.raises(ConfigError, match=r"expected a NumPyClient, got .* before to_client\(\)"):
+            defended(wrong, NOISY)
+
+
+def test_the_running_statistics_of_a_batch_norm_are_defended_and_make_no_root_of_a_negative_number():
+    """They are statistics of the client's records. A counter passes untouched."""
+    arrays = dict(zip(network().state_dict(), state(), strict=True))
+    strong = NOISY | {"defence-strength": 3.0}
+    app = ClientApp(client_fn=lambda _: Handing().to_client(), mods=[DefenceMod(strong), numpy_client_bridge])
+    got = dict(zip(arrays, arrays_of(app(message_of(arrays), context_of({}))), strict=True))
+    clean = dict(zip(arrays, Handing().fit(state(), {})[0], strict=True))
+    assert (got["2.running_mean"] != clean["2.running_mean"]).all()
+    variance = got["2.running_var"]
+    assert (variance != clean["2.running_var"]).all()
+    assert variance.min() == 0 < variance.max()
+    assert got["2.num_batches_tracked"] == clean["2.num_batches_tracked"] == 1
+    assert min(array.min() for name, array in got.items() if name != "2.running_var") < -1
+    model = network()
+    model.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in got.items()})
+    assert torch.isfinite(model.eval()(torch.from_numpy(X))).all()
+
+
 def test_the_wrapper_leaves_all_else_as_it_was():
     client = defended(Handing(), NOISY)
     assert isinstance(client, Handing)
@@ -430,6 +473,14 @@ def test_under_secagg_the_sum_is_that_of_the_defended_updates():
         np.testing.assert_allclose(got, mean, atol=1e-4)
     plain = apps.train([array for array in INITIAL.values() if array.dtype.kind == "f"], 0, 1)
     assert max(np.abs(left - right).max() for left, right in zip(clear[FIRST_NODE][0], plain, strict=True)) > 0.05
+
+
+def test_a_mod_that_would_come_after_the_mask_says_so():
+    def masked(message, context):
+        return Message(RecordDict({"secaggplus_configs": ConfigRecord({"pk1": b"key"})}), reply_to=message)
+
+    with pytest.raises(ConfigError, match="put secaggplus_mod before DefenceMod"):
+        DefenceMod()(message_of(legacy=True), context_of(NOISY), masked)
 
 
 def test_a_message_run_with_evaluation_goes_on_under_a_defence():

@@ -99,6 +99,16 @@ def test_flower_is_given_the_same_mechanism():
     np.testing.assert_allclose(flat(got), flat(clip_update(given, 0.5)), atol=1e-6)
 
 
+@pytest.mark.parametrize("tiny", [0.0, 1e-30])
+@pytest.mark.parametrize("name", NOISY)
+def test_an_update_without_a_norm_gets_the_noise_all_the_same(name, tiny):
+    """Flower's mod would divide by the norm, which of 1e-30 is 0 in single precision."""
+    given = {"a": np.full(20_000, tiny, dtype=np.float32)}
+    got = make(name, 0.1, 1.0).apply(given, np.random.default_rng(0))["a"]
+    law = stats.laplace(scale=0.1) if name == "dp-laplace" else stats.norm(scale=0.1)
+    assert stats.kstest(got, law.cdf).pvalue > 0.01
+
+
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [

@@ -293,7 +293,7 @@ def test_a_runs_settings_make_the_same_defence(colour, thickness, tmp_path):
         "recup-values": "?,thick",
         "recup-variant": "iterative",
         "recup-iterations": 3,
-        "recup-models": "2",
+        "recup-models": 2,
     }
     found = make(settings).apply(update, np.random.default_rng(0))
     same = RecUP(
@@ -305,6 +305,15 @@ def test_a_runs_settings_make_the_same_defence(colour, thickness, tmp_path):
     assert (short.budget, short.variant, short.iterations, short.models) == (0, "recup", 10, 5)
 
 
+def test_a_zoo_is_read_again_only_when_it_has_changed(colour, tmp_path):
+    settings = {"recup-zoo": str(tmp_path), "recup-attributes": "colour"}
+    save_zoo(colour, tmp_path / "colour")
+    first, again = (make(settings).zoos[0] for _ in range(2))
+    assert first is again
+    save_zoo(replace(colour, networks=colour.networks[:5]), tmp_path / "colour")
+    assert len(make(settings).zoos[0].networks) == 5 < len(first.networks)
+
+
 @pytest.mark.parametrize(
     ("wrong", "match"),
     [
@@ -312,9 +321,11 @@ def test_a_runs_settings_make_the_same_defence(colour, thickness, tmp_path):
         ({"recup-zoo": ""}, "expected recup-zoo"),
         ({"recup-values": "pink"}, "one of red, green, blue, or \\?; got 'pink'"),
         ({"recup-values": "red,red"}, "recup-values: expected 1"),
-        ({"recup-weights": "half"}, "recup-weights: expected a number; got 'half'"),
-        ({"recup-models": 2.5}, "recup-models: expected a whole number"),
-        ({"defence-strength": "much"}, "defence-strength: expected a number"),
+        ({"recup-weights": "half"}, "recup-weights: expected numbers separated by commas; got 'half'"),
+        ({"recup-models": 2.5}, "recup-models = 2.5: expected a whole number"),
+        ({"recup-iterations": 0}, "recup-iterations = 0: expected a finite number of at least 1"),
+        ({"defence-strength": -0.1}, "defence-strength = -0.1: expected a finite number of at least 0"),
+        ({"defence-strength": "much"}, "defence-strength = 'much': expected a finite number"),
     ],
 )
 def test_a_runs_settings_that_cannot_be_are_refused(colour, tmp_path, wrong, match):

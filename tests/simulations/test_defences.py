@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -16,12 +17,16 @@ from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import MECHANISMS, read_truth
 from fedattack.defences import DEFENCES, DP_SGD, NONE, update_privacy
 from fedattack.defences.guarantee import NOISY
+from fedattack.defences.zoo import save_zoo, train_zoo
+from fedattack.errors import FedAttackError
 from fedattack.launch import Simulator
+from fedattack.learning.pooled_updates import Fit
 from fedattack.record import Record
 from fedattack.report import read_run
 from simulations.prepare import defence_notes, prepare, privacy_of
-from simulations.privacy import SENDS, check_defence, noise_of
+from simulations.privacy import NAMES, SENDS, is_private
 from simulations.study import FRAMEWORKS, Study
+from strategies.fedmd import PREDICTIONS
 from tests.local_grid import FIRST_NODE, LocalGrid
 from tests.simulations.test_privacy import TRAINING
 
@@ -31,11 +36,12 @@ FEDSGD = {"framework": "fedsgd", "batch-size": 0}
 CHOICES = [*DEFENCES, DP_SGD]
 
 
-def reply(config, *, client: int = 1, server_round: int = 2) -> Message:
+def reply(config, *, client: int = 1, server_round: int = 2, arrays=None) -> Message:
     """What the app's client replies, over the bridge."""
     LocalGrid(app, 1)  # messages exist only within a run
     study = Study.of(config)
-    arrays = {} if config["framework"] == "fedmd" else study.initial_arrays()
+    if arrays is None:
+        arrays = {} if config["framework"] == "fedmd" else study.initial_arrays()
     content = RecordDict(
         {
             "arrays": ArrayRecord({name: Array(array) for name, array in arrays.items()}),
@@ -56,34 +62,78 @@ def arrays_of(message: Message) -> dict[str, np.ndarray]:
     return {name: array.numpy() for name, array in message.content.array_records["arrays"].items()}
 
 
+def write_zoo(folder, study) -> dict[str, str]:
+    """A zoo for what the study's clients send, trained on noise; returns the settings that choose it."""
+    shapes = {name: array.shape for name, array in study.initial_arrays().items()}
+    if study.framework == "fedmd":
+        shapes = {PREDICTIONS: (len(study.public_x), study.data.classes)}
+    rng = np.random.default_rng(0)
+    updates = [{name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()} for _ in range(4)]
+    options = {"attribute": "colour", "values": ("red", "blue"), "seed": 0, "models": 5, "widths": (8,)}
+    save_zoo(train_zoo(updates, np.arange(4) % 2, **options, fit=Fit(epochs=1)), folder / "colour")
+    return {"recup-zoo": str(folder), "recup-attributes": "colour"}
+
+
 def test_every_framework_says_what_its_clients_send():
     assert set(SENDS) == set(FRAMEWORKS)
+    assert NAMES == {"fedmd": (PREDICTIONS,)}
 
 
 def test_the_report_has_words_for_every_mechanism():
     assert set(MECHANISMS) == {DP_SGD, *NOISY}
 
 
-@pytest.mark.parametrize("name", preset_names())
-@pytest.mark.parametrize("defence", CHOICES)
-def test_every_preset_takes_every_defence(name, defence):
-    """But for Soteria with FedMD, whose clients send no layer's update."""
+@pytest.fixture(scope="module")
+def somewhere(tmp_path_factory):
+    """A folder with a stand-in for MNIST and room for each preset's zoo."""
+    folder = tmp_path_factory.mktemp("presets")
+    rng = np.random.default_rng(0)
+    x = rng.integers(256, size=(9000, 28, 28)).astype(np.uint8)
+    np.savez(folder / "mnist.npz", x=x, y=np.arange(9000) % 10)
+    return folder
+
+
+@lru_cache(maxsize=1)
+def preset_in(name: str, folder) -> tuple[dict, Study, dict[str, str]]:
+    """A preset's settings, its study, and a zoo that fits it; the next defence of the same preset takes them again."""
     preset = load_preset(name)
-    values = resolve_settings(preset, [f"defence={defence}", "defence-strength=0.5"])
-    if (values["framework"], defence) == ("fedmd", "soteria"):
-        pytest.skip("refused, which another test looks at")
-    check_defence(values)
-    if defence == DP_SGD:
-        assert noise_of(values, 100) == 0.5
+    changes = [f"dataset={folder / 'mnist.npz'}"] if preset.settings["dataset"] == "mnist" else []
+    changes += ["size=5000", "clients=50"] if name == "sia-many" else []
+    config = DEFAULTS | resolve_settings(preset, changes)
+    study = Study.of(config)
+    prepare(study, training=TRAINING, knowledge=folder / name / "knowledge", truth=folder / name / "truth")
+    return config, study, write_zoo(folder / name / "zoos", study)
+
+
+@pytest.mark.parametrize(("name", "defence"), [(name, defence) for name in preset_names() for defence in CHOICES])
+def test_every_preset_takes_every_defence(somewhere, name, defence):
+    """Each is prepared, and tried on an update of the preset's own model, but for what has nothing to change."""
+    config, study, zoo = preset_in(name, somewhere)
+    on = config | zoo | {"defence": defence, "defence-strength": 0.5}
+    if defence == "soteria" and config["framework"] == "fedmd":
+        reason = "clients send predictions"
+    elif defence == "soteria" and config["model"] == "linear":
+        reason = "no fully connected layer behind another"
+    else:
+        privacy, notes = privacy_of(study, on), defence_notes(study, on)
+        assert (privacy is not None) == (defence in MECHANISMS)
+        assert is_private(on) == (defence == DP_SGD)
+        assert any(f"defence {defence}: " in note for note in notes) or defence == DP_SGD
+        return
+    with pytest.raises(FedAttackError, match=reason) as problem:
+        defence_notes(study, on)
+    assert "\n" not in str(problem.value)
 
 
 @pytest.mark.parametrize("framework", [{}, FEDSGD, {"framework": "fedmd"}])
 @pytest.mark.parametrize("defence", CHOICES)
-def test_a_defence_changes_what_is_sent_and_its_strength_0_does_not(framework, defence):
+def test_a_defence_changes_what_is_sent_and_its_strength_0_does_not(tmp_path, framework, defence):
     config = CONFIG | framework
+    config |= write_zoo(tmp_path, Study.of(config)) if defence == "recup" else {}
     plain = reply(config)
     off = reply(config | {"defence": defence})
     assert off.content == plain.content
+    assert privacy_of(Study.of(config), config | {"defence": defence}) is None
     if (framework.get("framework"), defence) == ("fedmd", "soteria"):
         return
     on = reply(config | {"defence": defence, "defence-strength": 0.5})
@@ -94,6 +144,16 @@ def test_a_defence_changes_what_is_sent_and_its_strength_0_does_not(framework, d
     assert [*on.content.metric_records["metrics"]] == ["num-examples"]
     again = reply(config | {"defence": defence, "defence-strength": 0.5})
     assert on.content == again.content
+
+
+def test_predictions_have_one_name_in_all_rounds(tmp_path):
+    """RecUP-FL's zoo goes by it, and there is no consensus yet, and so no name, in the first round."""
+    config = CONFIG | {"framework": "fedmd"}
+    config |= write_zoo(tmp_path, Study.of(config)) | {"defence": "recup", "defence-strength": 0.5}
+    first = reply(config, server_round=1)
+    assert not first.has_error()
+    consensus = {PREDICTIONS: next(iter(arrays_of(first).values()))}
+    assert not reply(config, arrays=consensus).has_error()
 
 
 def test_fedsgd_s_gradients_are_pruned_themselves():
@@ -139,6 +199,28 @@ def test_the_report_says_who_does_not_know_of_the_defence():
     assert defence_notes(Study.of(CONFIG), CONFIG | {"defence": NONE}) == []
 
 
+@pytest.mark.parametrize("kind", ["membership", "inversion", "ascent"])
+def test_a_property_and_dp_sgd_go_together(kind):
+    """A client with the property is as private as the others, and still has it. The attack does not model the noise."""
+    config = CONFIG | {"property": kind, "records-per-client": 10, "positives": 0.25, "targets": 3}
+    config |= {"batch-size": 0, "dp-clip": 1e-2}
+    study = Study.of(config)
+    client = int(np.flatnonzero([study.is_positive(client) for client in range(4)])[0])
+    assert privacy_of(study, config | {"dp-noise": 1e-6}).epsilon_run == (math.inf,) * 4
+    loud, quiet = (reply(config | {"dp-noise": noise}, client=client) for noise in (1.0, 1e-6))
+    assert [*quiet.content.metric_records["metrics"]] == ["num-examples"]
+    start = study.initial_arrays()
+    steps = [{name: array - start[name] for name, array in arrays_of(sent).items()} for sent in (loud, quiet)]
+    noisy, clean = (np.concatenate([step.ravel() for step in each.values()]) for each in steps)
+    # One step by the mean of ten clipped gradients; those of clients that invert or climb go the other way.
+    assert 0 < np.linalg.norm(clean) <= config["lr"] * config["dp-clip"] * (1 + 1e-3)
+    honest = reply(config | {"property": "", "dp-noise": 1e-6}, client=client)
+    told = np.concatenate([(array - start[name]).ravel() for name, array in arrays_of(honest).items()])
+    sign = 1 if kind == "membership" else -1
+    assert sign * np.dot(clean, told) > 0
+    assert np.std(noisy - clean) == pytest.approx(config["lr"] * config["dp-clip"] / 10, rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -150,6 +232,10 @@ def test_the_report_says_who_does_not_know_of_the_defence():
         ({"defence": "soteria", "defence-strength": 0.5, "soteria-layer": "fc9"}, "soteria-layer = 'fc9'"),
         ({"defence": "soteria", "defence-strength": 0.5, "framework": "fedmd"}, "clients send predictions"),
         ({"defence": "dp-laplace", "dp-noise": 1.0}, "expected one defence"),
+        (
+            {"defence": "recup", "defence-strength": 0.5},
+            "expected recup-zoo, a folder with a model zoo for each attribute",
+        ),
     ],
 )
 def test_what_cannot_be_applied_is_refused_before_the_training(tmp_path, monkeypatch, capsys, changes, message):
@@ -162,6 +248,14 @@ def test_what_cannot_be_applied_is_refused_before_the_training(tmp_path, monkeyp
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_a_zoo_for_another_model_is_refused_before_the_training(tmp_path):
+    zoo = write_zoo(tmp_path, Study.of(CONFIG | {"model": "linear"}))
+    config = CONFIG | zoo | {"defence": "recup", "defence-strength": 0.5}
+    with pytest.raises(FedAttackError, match="has shape") as problem:
+        defence_notes(Study.of(config), config)
+    assert "\n" not in str(problem.value)
 
 
 @pytest.mark.flower

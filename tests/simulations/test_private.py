@@ -114,7 +114,7 @@ def test_elsewhere_a_zoo_is_of_the_sensitive_column_or_of_the_label(tmp_path, pr
 def test_zoos_that_cannot_be_trained_are_refused_in_one_line(tmp_path, capsys):
     for changes, message in (
         ({"recup-attributes": "hair"}, "recup-attributes = 'hair': hair can be protected without a zoo"),
-        ({"framework": "fedmd", "private": ""}, "clients send predictions; take another defence"),
+        ({"framework": "fedmd", "private": ""}, "no zoo is trained before a run of framework"),
         ({"recup-zoo": str(tmp_path / "none")}, "expected recup-zoo, a folder with a model zoo for each attribute"),
     ):
         with pytest.raises(SystemExit) as stop:
