@@ -245,10 +245,11 @@ def _costs(results: Results) -> Table | None:
         rows.append(
             [name, shown_value(entry["strength"]), spread, *ratios, _memory(entry["memory"]), str(entry["turns"])]
         )
+    records = "1 record" if cost["records"] == 1 else f"{cost['records']:,} records"
     return Table(
         "Cost",
-        f"Of applying each once to an update of {cost['entries']:,} entries that a client of {cost['records']:,} "
-        f"records computed (its training took {_time(cost['training']['seconds'])}): median time (fastest–slowest), "
+        f"Of applying each once to an update of {cost['entries']:,} entries that a client of {records} "
+        f"computed (its training took {_time(cost['training']['seconds'])}): median time (fastest–slowest), "
         f"measured in turn in one process on one CPU, its ratio to {REFERENCE}, that of training and defence together "
         "(as in Table 1 of Cui et al. 2023), and the most memory needed beyond what was there, to a page. "
         "DP-SGD's are those of a training with it beyond one without." + "".join(refused),

@@ -4,6 +4,7 @@ Cui et al. 2023, Figures 2–5 and 8–13, in our data.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 import matplotlib
@@ -34,6 +35,8 @@ Results = Mapping[str, Any]
 _X = "Learning loss"
 # As long may a panel's title be, in letters.
 _TITLE = 28
+# What guesses give is told from chance, and from each other.
+_DASHES = [(0, (8, 3)), (0, (4, 2, 1, 2)), (0, (2, 4))]
 
 
 @matplotlib.rc_context(STYLE)
@@ -143,8 +146,8 @@ def _references(axes: Axes, found: Mapping[str, Any], scale: float) -> None:
     if found["chance"] is not None:
         axes.axhline(scale * found["chance"], **CHANCE)
     elif not found["null"]:
-        for name, value in found["baselines"].items():
-            axes.axhline(scale * value, **{**CHANCE, "label": name})
+        for (name, value), dashes in zip(found["baselines"].items(), cycle(_DASHES), strict=False):
+            axes.axhline(scale * value, color=INK, linewidth=1, linestyle=dashes, label=name)
 
 
 def _line(axes: Axes, cells: Sequence[Results], name: str, scale: float, look: Mapping[str, Any]) -> None:
