@@ -186,7 +186,6 @@ BAD = [
     (("audit", "quickstart", "--out", "out", "--set", "fraction=1.5"), "expected at most 1"),
     (("audit", "quickstart", "--out", "out", "--set", "dropout=1"), "expected less than 1"),
     (("audit", "quickstart", "--out", "out", "--set", "dp-epsilon=0.0001"), "no noise keeps"),
-    (("audit", "prolin-ascent", "--out", "out", "--set", "dp-noise=1"), "do not model DP-SGD yet"),
     (("audit", "quickstart", "--out", "out", "--set", "record=x"), "unknown key 'record'"),
     (("audit", "quickstart", "--out", "out", "--set", "dataset=nope"), "nope"),
     (("audit", "quickstart", "--out", "out", "--set", "dataset=nope.npz"), "nope.npz"),
