@@ -51,11 +51,11 @@ def lacking(results: Results) -> list[str]:
     return [f"{name} {', '.join(at)}: {reason}" for (name, reason), at in reasons.items()]
 
 
-def to_markdown(results: Results, sections: Sequence[Table], *, picture: str) -> str:
-    """Write the page; `picture` is the name of the file with the figures, if there is one."""
+def to_markdown(results: Results, sections: Sequence[Table], *, pictures: Sequence[str]) -> str:
+    """Write the page; `pictures` are the names of the files with figures."""
     blocks = [f"# {markdown(results['title'])}", markdown(_about(results))]
     blocks += ["\n".join(f"- {markdown(line)}" for line in results["summary"])] if results["summary"] else []
-    blocks += [f"![{markdown(results['title'])}]({picture})"] if picture else []
+    blocks += [f"![{markdown(results['title'])}]({picture})" for picture in pictures]
     for table in sections:
         rule = ["---"] + ["---:"] * (len(table.header) - 1)
         blocks += [f"## {table.title}", "\n".join(map(markdown_row, [table.header, rule, *table.rows]))]

@@ -40,12 +40,12 @@ _DASHES = [(0, (8, 3)), (0, (4, 2, 1, 2)), (0, (2, 4))]
 
 
 @matplotlib.rc_context(STYLE)
-def to_picture(results: Results) -> str:
-    """Draw all attacks as one SVG on a white ground; empty where there is nothing to draw yet."""
+def to_picture(results: Results, columns: int = 2) -> str:
+    """Draw all attacks as one SVG on a white ground, so many in a row; empty where there is nothing to draw yet."""
     drawn = _drawn(results)
     if not drawn:
         return ""
-    columns = min(len(drawn), 2)
+    columns = min(len(drawn), columns)
     lines = -(-len(drawn) // columns)
     canvas, grid = panels(90 + 165 * lines, len(drawn), columns)
     looks = _looks(results)

@@ -35,6 +35,8 @@ _RECONSTRUCTION = re.compile(r"inversion\.(psnr|ssim|mse)\b.*")
 # The more, the safer.
 _ERRORS = re.compile(r"inversion\.mse\b.*")
 _LEFT_OUT = ("paper", "difference")
+# Attacks on more rounds than these are no stages of the training, and their panels would not be read.
+_STAGES = 5
 
 Cost = Callable[[Mapping[str, Value], Mapping[str, float]], dict[str, Any]]
 
@@ -182,11 +184,14 @@ class _Writer:
         self.results["summary"] = summarise(self.results)
         name = f"tradeoff-{self.preset}"
         write_json(self.out / f"{name}.json", self.results)
-        picture, sections = to_picture(self.results), sections_of(self.results)
-        text = to_markdown(self.results, sections, picture=f"{name}.svg" if picture else "")
+        staged, columns = by_round(self.results)
+        pictures = {f"{name}.svg": to_picture(self.results), f"{name}-rounds.svg": to_picture(staged, columns)}
+        pictures = {file: picture for file, picture in pictures.items() if picture}
+        sections = sections_of(self.results)
+        text = to_markdown(self.results, sections, pictures=[*pictures])
         write_atomically(self.out / f"{name}.md", text.encode())
-        if picture:
-            write_atomically(self.out / f"{name}.svg", picture.encode())
+        for file, picture in pictures.items():
+            write_atomically(self.out / file, picture.encode())
         write_atomically(self.out / f"{name}.html", to_html(self.results, sections).encode())
 
     def _cell(self, entry: Mapping[str, Any], out: Path) -> dict[str, Any]:
@@ -232,10 +237,51 @@ def _read_cell(folder: Path) -> dict[str, Any]:
         "diverged": any(end is None for end in ends),
         "epsilon": run.get("privacy", {}).get("epsilon_run", {}).get("high"),
         "attacks": {
-            finding.name: _plain(measure(_number(finding), findings, run)) | {"baselines": dict(finding.baselines)}
+            finding.name: _plain(measure(_number(finding), findings, run))
+            | {"baselines": dict(finding.baselines), "per_round": _stages(finding)}
             for finding in asked
         },
     }
+
+
+def _stages(finding: Finding) -> dict[str, Any] | None:
+    """Give a finding's value in each of a few rounds, if it has these."""
+    series = finding.series.get("per_round")
+    if not isinstance(series, dict) or not 1 < len(series["rounds"]) <= _STAGES:
+        return None
+    return {key: list(series[key]) for key in ("rounds", "value", "low", "high")}
+
+
+def by_round(results: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+    """Take attacks apart that were made in the same few rounds everywhere.
+
+    Returns
+    -------
+    dict, int
+        As the results, but that each number is one of an attack in one round; and how many rounds there are, 1 if there
+        is no such attack.
+    """
+    numbers: list[dict[str, Any]] = []
+    cells = [{**cell, "attacks": {}} for cell in results["cells"]]
+    most = 1
+    for number in results["numbers"]:
+        own = [
+            (new, old["attacks"][number["name"]])
+            for new, old in zip(cells, results["cells"], strict=True)
+            if number["name"] in old.get("attacks", {})
+        ]
+        rounds = {tuple(found["per_round"]["rounds"]) if found["per_round"] else () for _, found in own}
+        if len(rounds) != 1 or rounds == {()}:
+            continue
+        (chosen,) = rounds
+        most = max(most, len(chosen))
+        for place, when in enumerate(chosen):
+            name = f"{number['name']} @{when}"
+            numbers.append({**number, "name": name, "title": f"{number['title']}, round {when}"})
+            for cell, found in own:
+                ends = {key: found["per_round"][key][place] for key in ("value", "low", "high")}
+                cell["attacks"][name] = {**found, **ends, "null": None}
+    return {**results, "numbers": numbers, "cells": cells}, most
 
 
 def _is_success(finding: Finding) -> bool:

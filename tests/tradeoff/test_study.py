@@ -105,7 +105,7 @@ def audits():
 @pytest.fixture
 def go(audits, tmp_path, monkeypatch):
     """Run a small study into one folder; returns the results. Figures, which take longest, have a test of their own."""
-    monkeypatch.setattr(study, "to_picture", lambda results: "<svg/>" if results["numbers"] else "")
+    monkeypatch.setattr(study, "to_picture", lambda results, columns=2: "<svg/>" if results["numbers"] else "")
     monkeypatch.setattr(page, "to_plots", lambda results: [])
 
     def run(wanted=("sparsify=0.25,0.5", "soteria=0.25,0.5"), cost=lambda settings, strengths: COST, **words):
@@ -330,3 +330,35 @@ def test_the_picture_and_the_page_name_what_they_show(go, tmp_path, monkeypatch)
         assert there in text
     assert "src=" not in text.replace("img-src", ""), "self-contained"
     assert str(tmp_path) not in text, "no path of this machine"
+
+
+def attacked(values, rounds=(1, 5)):
+    per_round = {"rounds": [*rounds], "value": values, "low": [0.0, 0.1], "high": [0.9, 1.0]} if rounds else None
+    return {"value": sum(values) / 2, "low": 0.0, "high": 1.0, "null": {"value": 0.1}, "per_round": per_round}
+
+
+def test_attacks_on_a_few_rounds_are_drawn_by_round():
+    number = {"name": "private-attribute.colour-svm", "title": "An SVM", "units": "proportion"}
+    other = {**number, "name": "private-attribute.colour-nn"}
+    cells = [
+        {
+            "cell": "a",
+            "state": "done",
+            "attacks": {number["name"]: attacked([0.2, 0.4]), other["name"]: attacked([0, 0], ())},
+        },
+        {"cell": "b", "state": "failed"},
+        {"cell": "c", "state": "done", "attacks": {number["name"]: attacked([0.6, 0.8])}},
+    ]
+    results = {"numbers": [number, other], "cells": cells}
+    staged, most = study.by_round(results)
+    assert most == 2
+    assert [item["title"] for item in staged["numbers"]] == ["An SVM, round 1", "An SVM, round 5"]
+    first, second = (item["name"] for item in staged["numbers"])
+    assert [cell["attacks"].get(second, {}).get("value") for cell in staged["cells"]] == [0.4, None, 0.8]
+    assert staged["cells"][0]["attacks"][first]["high"] == 0.9
+    assert "attacks" not in cells[1]
+    cells[2]["attacks"][number["name"]] = attacked([0.6, 0.8], (1, 6))
+    assert study.by_round(results) == (
+        {**results, "numbers": [], "cells": [{**cell, "attacks": {}} for cell in cells]},
+        1,
+    )
