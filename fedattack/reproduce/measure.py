@@ -1,5 +1,6 @@
 """Read a cell's numbers off what the audit wrote about it, and hold them against the paper's."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -77,7 +78,9 @@ def _of_curve(name: str, findings: Sequence[Finding], run: Mapping[str, Any], un
         return {}
     found: dict[str, Any] = {"value": float(np.mean(ends)), "seed_mean": float(np.mean(ends)), "seeds": len(ends)}
     if len(ends) > 1:
-        low, high = t_interval(ends, _LEVEL, bounds=(0.0, 1.0) if units == PROPORTION else None)
+        # A loss is not negative; R², which has no units either, may be.
+        bounds = (0.0, 1.0) if units == PROPORTION else (0.0, math.inf) if name == "loss" else None
+        low, high = t_interval(ends, _LEVEL, bounds=bounds)
         found |= {"seed_sd": float(np.std(ends, ddof=1)), "low": low, "high": high, "level": _LEVEL, "comparisons": 1}
     return found
 

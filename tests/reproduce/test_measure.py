@@ -24,6 +24,14 @@ def test_a_curve_counts_where_it_ends_in_each_seed():
     assert found["seeds"] == 2
 
 
+def test_a_loss_has_no_interval_below_zero_and_another_curve_without_units_may_have():
+    ends = {"rounds": [1], "seeds": {"a": [0.5], "b": [0.7]}, "what": "w"}
+    loss, other = (measure(Number("n", "n", curve=name, units=""), [], {name: ends}) for name in ("loss", "r2"))
+    assert loss["low"] == 0
+    assert other["low"] == pytest.approx(0.6 - 12.706 * 0.1, abs=1e-3)
+    assert loss["high"] == other["high"] > 1
+
+
 def test_one_seed_has_no_spread_and_no_seed_no_value():
     assert measure(CURVE, [], curve(a=[0.5]))["seed_sd"] is None
     assert measure(CURVE, [], curve(a=[0.5]))["low"] is None
