@@ -171,6 +171,35 @@ def audit(
 
 
 @app.command()
+def observe(
+    command: Annotated[list[str], typer.Argument(help="The command, after --.", metavar="-- flwr run …")],
+    out: Annotated[Path, typer.Option("--out", help="Folder of the record, such as audit/record.", metavar="DIR")],
+    view: Annotated[str, typer.Option(help="individual; or aggregate: of each round, the sum alone is kept.")] = (
+        "individual"
+    ),
+    protocol: Annotated[str, typer.Option(help="What clients send: fedavg, fedsgd or fedmd.")] = "fedavg",
+    lr: Annotated[float | None, typer.Option(help="In fedsgd, the server's learning rate.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a Flower app as it is, and record what its server sees.
+
+    A copy of the app is run in its place, in which the ServerApp is wrapped. It must run on this machine.
+
+    Example: `fedattack observe --out audit/record -- flwr run . --stream`
+    """
+    from fedattack.outside import observe_command
+    from fedattack.record.format import PROTOCOLS, VIEWS
+
+    for name, value, known in (("--view", view, VIEWS), ("--protocol", protocol, PROTOCOLS)):
+        if value not in known:
+            raise ConfigError(f"{name} {value}: expected one of {', '.join(known)}")
+    options = {"view": view, "protocol": protocol} | ({} if lr is None else {"facts": {"lr": lr}})
+    rounds = observe_command(command, out, options)
+    done = "Being recorded" if rounds is None else f"{rounds} rounds"
+    _tell({"record": str(out), "rounds": rounds}, f"{done} in [bold]{escape(str(out))}[/bold].", as_json)
+
+
+@app.command()
 def check(
     folder: Annotated[Path, typer.Argument(help="A record, or a run folder.", metavar="DIR")], as_json: AsJson = False
 ) -> None:
