@@ -355,6 +355,7 @@ def _provenance(study: Mapping[str, Any], records: Sequence[Record], setting: Ma
         "started": str(study.get("started", records[0].manifest["started"])),
         "finished": str(records[-1].manifest["ended"]),
         "commands": list(study.get("commands", [])),
+        "runtime": str(study.get("runtime", "elsewhere")),
     }
 
 
