@@ -67,7 +67,6 @@ class Deployment(Runtime):
             return
         for attempt in range(1, START_ATTEMPTS + 1):
             self._stop()
-            self._nodes = []
             try:
                 self._bring_up()
             except _NotUpError as cause:
@@ -119,6 +118,12 @@ class Deployment(Runtime):
         )
         self._nodes.append(process)
         return f"http://{HOST}:{port}"
+
+    def _stop(self) -> None:
+        super()._stop()
+        for node in self._nodes:
+            node.wait()
+        self._nodes = []
 
     def _register(self, key: NodeKey) -> None:
         answer = self._ask("flwr", "supernode", "register", str(key.public), "--format", "json")

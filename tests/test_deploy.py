@@ -122,6 +122,23 @@ def test_strangers_are_kept_out_of_a_secure_deployment(tmp_path):
 
 
 @pytest.mark.deploy
+def test_a_deployment_without_tls_and_keys_is_one_that_was_asked_for(tmp_path):
+    with Deployment(write_app(tmp_path / "app"), supernodes=NODES, secure=False, log=tmp_path / "log") as deployment:
+        deployment.run({"output": str(tmp_path / "result"), "fault": "client"})
+        assert not deployment._private("keys").exists()
+        assert "insecure = true" in deployment._private("config.toml").read_text()
+        # A second run uses the same processes; a crash of its server is told as such.
+        before = [node.pid for node in deployment._nodes]
+        with pytest.raises(RunError, match="ValueError: the server fell over"):
+            deployment.run({"fault": "server"})
+        assert [node.pid for node in deployment._nodes] == before
+    assert (tmp_path / "result").read_text() == "[2.0, 2.0, 2.0]"
+    log = (tmp_path / "log").read_text()
+    assert "SuperNode authentication is disabled" in log
+    assert all(not psutil.pid_exists(pid) for pid in before)
+
+
+@pytest.mark.deploy
 def test_an_interrupt_ends_everything_that_was_started(tmp_path):
     """Ctrl-C during the training: no process is left, and neither are the keys."""
     out = tmp_path / "run"
