@@ -8,13 +8,20 @@ DEV := $(VENV)/.dev-installed
 WORKERS ?= 2
 STAMP := $(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: audit test lint benchmark screenshot clean
+.PHONY: audit deploy-local test test-deploy lint benchmark screenshot clean
 
 audit: $(RUN) ## Audit the embedded default and say where the report is.
 	$(VENV)/bin/fedattack audit quickstart --out runs/quickstart-$(STAMP)
 
+deploy-local: $(RUN) ## Audit a SuperLink and three SuperNodes, processes on this machine; INSECURE=1 for no TLS and no keys.
+	$(VENV)/bin/fedattack audit quickstart --on $(if $(INSECURE),processes-insecure,processes) \
+		--out runs/deployed-$(STAMP) --seeds 1 --set clients=3 --set rounds=3
+
 test: $(DEV) lint ## Format, lint, type and run all tests.
 	$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+test-deploy: $(DEV) ## Test real deployments (minutes).
+	$(VENV)/bin/python -m pytest -m deploy
 
 lint: $(DEV)
 	$(VENV)/bin/ruff format --check

@@ -23,9 +23,10 @@ GIVE_UP_SECONDS = 15.0
 
 def _lives_in(process: psutil.Process, home: Path) -> bool:
     try:
-        return process.environ().get("FLWR_HOME") == str(home)
+        found = process.environ().get("FLWR_HOME")
     except (psutil.Error, OSError):
         return False
+    return found is not None and Path(found).is_relative_to(home)
 
 
 def processes_of(home: Path, sessions: set[int] | None = None) -> list[psutil.Process]:
@@ -34,7 +35,7 @@ def processes_of(home: Path, sessions: set[int] | None = None) -> list[psutil.Pr
     Parameters
     ----------
     home : Path
-        The value of ``FLWR_HOME`` that only these processes were given.
+        The value of ``FLWR_HOME`` that only these processes were given, or the folder that theirs lie in.
     sessions : set of int, optional
         Session ids already known to belong to `home`; those that are found are added to it. It keeps track of
         processes that hide their environment after the last one that shows it is gone.

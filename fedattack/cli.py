@@ -55,6 +55,13 @@ FailIf = Annotated[
     list[str] | None,
     typer.Option("--fail-if", help='Exit with 3 if this holds, for example "sia.asr > 0.3"; repeatable.'),
 ]
+On = Annotated[
+    str,
+    typer.Option(
+        "--on",
+        help="What clients and server run on: simulation; processes, which talk over TLS; or processes-insecure.",
+    ),
+]
 Device = Annotated[str, typer.Option("--device", help="Where attacks compute: auto, cpu or cuda.")]
 Options = Annotated[
     list[str] | None,
@@ -74,13 +81,14 @@ def simulate(
     changes: Changes = None,
     seed: FirstSeed = None,
     seeds: SeedCount = None,
+    on: On = "simulation",
     as_json: AsJson = False,
 ) -> None:
-    """Run a preset's federated training on Flower and Ray, under observation.
+    """Run a preset's federated training on Flower, under observation.
 
     Example: `fedattack simulate quickstart --out runs/first --set alpha=0.1`
     """
-    _simulate(preset, out, changes or [], seed, seeds)
+    _simulate(preset, out, changes or [], seed, seeds, on)
     _tell({"folder": str(out)}, f"Recorded in [bold]{escape(str(out))}[/bold].", as_json)
 
 
@@ -153,6 +161,7 @@ def audit(
     seed: FirstSeed = None,
     seeds: SeedCount = None,
     options: Options = None,
+    on: On = "simulation",
     device: Device = "auto",
     fail_if: FailIf = None,
     as_json: AsJson = False,
@@ -168,10 +177,39 @@ def audit(
     conditions = _conditions(fail_if)
     study = load_preset(preset)
     chosen = choose_attacks(study.attacks, {**study.options, **_pairs("--option", options or [])})
-    _simulate(preset, out, changes or [], seed, seeds)
+    _simulate(preset, out, changes or [], seed, seeds, on)
     for item in chosen:
         _attack(item, out, 0, device, skip_damaged=False)
     _report(out, device, conditions, as_json)
+
+
+@app.command()
+def observe(
+    command: Annotated[list[str], typer.Argument(help="The command, after --.", metavar="-- flwr run …")],
+    out: Annotated[Path, typer.Option("--out", help="Folder of the record, such as audit/record.", metavar="DIR")],
+    view: Annotated[str, typer.Option(help="individual; or aggregate: of each round, the sum alone is kept.")] = (
+        "individual"
+    ),
+    protocol: Annotated[str, typer.Option(help="What clients send: fedavg, fedsgd or fedmd.")] = "fedavg",
+    lr: Annotated[float | None, typer.Option(help="In fedsgd, the server's learning rate.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a Flower app as it is, and record what its server sees.
+
+    A copy of the app is run in its place, in which the ServerApp is wrapped. It must run on this machine.
+
+    Example: `fedattack observe --out audit/record -- flwr run . --stream`
+    """
+    from fedattack.outside import observe_command
+    from fedattack.record.format import PROTOCOLS, VIEWS
+
+    for name, value, known in (("--view", view, VIEWS), ("--protocol", protocol, PROTOCOLS)):
+        if value not in known:
+            raise ConfigError(f"{name} {value}: expected one of {', '.join(known)}")
+    options = {"view": view, "protocol": protocol} | ({} if lr is None else {"facts": {"lr": lr}})
+    rounds = observe_command(command, out, options)
+    done = "Being recorded" if rounds is None else f"{rounds} rounds"
+    _tell({"record": str(out), "rounds": rounds}, f"{done} in [bold]{escape(str(out))}[/bold].", as_json)
 
 
 @app.command()
@@ -400,14 +438,14 @@ def download(
     out_console.print(f"{dataset} is in [bold]{escape(str(download_dataset(dataset, root=root)))}[/bold].")
 
 
-def _simulate(name: str, out: Path, changes: Sequence[str], first: int | None, count: int | None) -> None:
+def _simulate(name: str, out: Path, changes: Sequence[str], first: int | None, count: int | None, on: str) -> None:
     from fedattack.app import load_preset, resolve_settings
     from fedattack.pipeline import choose_seeds, simulate
 
     preset = load_preset(name)
     settings, seeds = resolve_settings(preset, changes), choose_seeds(preset, first, count)
     with _watch() as watch:
-        simulate(preset, settings, seeds, out, command=_command(), watch=watch)
+        simulate(preset, settings, seeds, out, command=_command(), watch=watch, runtime=on)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""Run a Flower app as a Ray simulation through the real ``flwr run``, apart from everything else on the machine.
+"""Run a Flower app through the real ``flwr run``, apart from everything else on the machine.
 
 ``flwr run`` by itself shares one background SuperLink among all projects of a machine, leaves it running, and exits 0
-when the ServerApp crashed. A :class:`Simulator` starts a SuperLink of its own on a free port with a private
-``FLWR_HOME``, asks it how each run ended, and takes every process down with it.
+when the ServerApp crashed. A :class:`Runtime` starts a SuperLink of its own on a free port with a private
+``FLWR_HOME``, asks it how each run ended, and takes every process down with it. In a :class:`Simulator` the clients run
+on Ray; :mod:`fedattack.deploy` has the one in which they are SuperNodes.
 """
 
 import json
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +45,10 @@ _FRAME = re.compile(r'\s+File ".*", line \d+')
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(\([\w.]+\))?(:|$)")
 _RUN_ID = re.compile(r"Successfully started run (\d+)")
 _REFUSED = re.compile(r"Could not start run: (?!for )(.+)")
-_CLIENT_FAILURE = "An exception was raised when processing a message by RayBackend"
+_CLIENT_FAILURE = re.compile(
+    "An exception was raised when processing a message by RayBackend|ClientApp raised an exception"
+)
+_SERVER_FAILURE = re.compile(r"(?:Simulation|ServerApp) failed with exception: *(.*)", re.DOTALL)
 _WRAPPERS = {
     "RuntimeError: Simulation Runtime crashed.",
     "RuntimeError: An error was encountered. Ending simulation.",
@@ -116,8 +121,8 @@ def exceptions_in(log: str) -> list[str]:
 
 def client_error(log: str) -> str | None:
     """Return the exception that a ClientApp raised last in a log, or None when none did."""
-    _, marker, rest = log.rpartition(_CLIENT_FAILURE)
-    raised = exceptions_in(rest) if marker else []
+    *_, rest = ["", *_CLIENT_FAILURE.split(log)[1:]]
+    raised = exceptions_in(rest)
     return raised[0] if raised else None
 
 
@@ -136,8 +141,11 @@ def failure_reason(log: str, details: str) -> str:
     -------
     str
     """
-    raised = exceptions_in(log) if details.startswith("Simulation failed with exception") else []
-    reason = raised[-1] if raised else " ".join(details.split())
+    known = _SERVER_FAILURE.match(details)
+    raised = exceptions_in(log) if known else []
+    # In a deployment the processes write at once, and what comes last need not be the server's.
+    of_server = [line for line in raised if known and known[1] and known[1] in line]
+    reason = (of_server or raised or [" ".join(details.split())])[-1]
     of_client = client_error(log)
     if of_client is not None and of_client != reason:
         reason += f" (a client had failed before with {of_client})"
@@ -158,7 +166,8 @@ def _usable_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Find a port of the loopback that nobody listens on just now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -193,7 +202,7 @@ def _ended_within(seconds: float, process: subprocess.Popen[bytes]) -> bool:
     return True
 
 
-def _copy_app(source: Path, target: Path) -> None:
+def copy_app(source: Path, target: Path) -> None:
     """Copy what flwr may bundle.
 
     ``flwr run`` walks the whole folder, a virtual environment included, for each run, and rewrites an old-style
@@ -234,12 +243,12 @@ def _environment(home: Path) -> dict[str, str]:
     }
 
 
-class Simulator:
-    """A private local SuperLink that runs one Flower app, several times if wanted.
+class Runtime(ABC):
+    """What runs one Flower app, several times if wanted, through ``flwr run`` and a SuperLink of its own.
 
     Use it as a context manager. When the context is left, by an exception or the death of this process too, every
-    process that was started for it ends and its private folder is removed; only the log stays. Several simulators
-    may work at the same time.
+    process that was started for it ends and its private folder is removed; only the log stays. Several may work at the
+    same time.
 
     The app's processes run in an empty folder, so paths in the run config must be absolute, and modules in the
     caller's folder cannot stand in for the app's.
@@ -248,37 +257,21 @@ class Simulator:
     ----------
     app : Path
         Folder of the app's pyproject.toml. It is read when the context is entered and never written to.
-    supernodes : int
-        Number of simulated clients.
-    cpus : int, optional
-        CPUs for the clients; each takes one, and trains with one thread unless ``OMP_NUM_THREADS`` says otherwise.
-        Default: the CPUs of this process, at most one per client and 32.
-    gpus_per_client : float
-        Share of a GPU that each client takes.
     log : Path
         File that the output of all runs is appended to.
 
     Raises
     ------
     ConfigError
-        If the app has no pyproject.toml or a number is out of its range.
+        If the app has no pyproject.toml.
     """
 
-    def __init__(
-        self, app: Path, *, supernodes: int, cpus: int | None = None, gpus_per_client: float = 0.0, log: Path
-    ) -> None:
+    def __init__(self, app: Path, *, log: Path) -> None:
         if not (app / "pyproject.toml").is_file():
             raise ConfigError(f"Flower app {app}: expected a folder with a pyproject.toml, found none; give its path")
-        if cpus is None:
-            cpus = min(_usable_cpus(), supernodes, MAX_CPUS)
-        if supernodes < 1 or cpus < 1 or gpus_per_client < 0:
-            raise ConfigError(
-                f"simulation of {app}: expected supernodes >= 1, cpus >= 1 and gpus_per_client >= 0, "
-                f"got {supernodes}, {cpus} and {gpus_per_client}; correct the one that is out of range"
-            )
         self.app = app.resolve()
         self.log = log.resolve()
-        self._federation_config = federation_config(supernodes, cpus, gpus_per_client)
+        self._run_options: tuple[str, ...] = ()
         self._home: Path | None = None
         self._environment: dict[str, str] = {}
         self._guard: subprocess.Popen[bytes] | None = None
@@ -298,7 +291,7 @@ class Simulator:
                 start_new_session=True,
             )
             (self._home / "cwd").mkdir()
-            _copy_app(self.app, self._home / "app")
+            copy_app(self.app, self._home / "app")
         except BaseException:
             self._close()
             raise
@@ -346,13 +339,13 @@ class Simulator:
                     f"got {type(value).__name__}; convert it first"
                 )
         started = time.monotonic()
-        self._ensure_superlink()
+        self.ensure_up()
         config = self._private("run.toml")
         config.write_text(tomli_w.dumps(dict(run_config)), encoding="utf-8")
         already_logged = self.log.stat().st_size
         client = self._start(
             *("flwr", "run", str(self._private("app")), "--stream", "-c", str(config)),
-            *("--federation-config", self._federation_config),
+            *self._run_options,
         )
         try:
             while not _ended_within(POLL_SECONDS, client):
@@ -387,7 +380,7 @@ class Simulator:
 
     def _private(self, name: str) -> Path:
         if self._home is None:
-            raise RuntimeError("a Simulator runs apps only inside its with statement")
+            raise RuntimeError(f"a {type(self).__name__} runs apps only inside its with statement")
         return self._home / name
 
     def _command(self, *words: str) -> list[str]:
@@ -398,7 +391,8 @@ class Simulator:
             )
         return [program, *words[1:]]
 
-    def _start(self, *words: str) -> subprocess.Popen[bytes]:
+    def _start(self, *words: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+        """Start a program in the background; ``environment`` comes on top of that of all."""
         with self.log.open("ab") as sink:
             return subprocess.Popen(
                 self._command(*words),
@@ -406,30 +400,38 @@ class Simulator:
                 stdout=sink,
                 stderr=subprocess.STDOUT,
                 cwd=self._private("cwd"),
-                env=self._environment,
+                env={**self._environment, **(environment or {})},
                 start_new_session=True,
             )
 
-    def _ensure_superlink(self) -> None:
-        if self._superlink is not None and self._superlink.poll() is None:
-            return
-        for _ in range(SUPERLINK_START_ATTEMPTS):
-            port = _free_port()
-            address = f"127.0.0.1:{port}"
-            profile = {"default": "private", "private": {"address": address, "insecure": True}}
-            self._private("config.toml").write_text(tomli_w.dumps({"superlink": profile}), encoding="utf-8")
-            self._superlink = self._start(
-                "flower-superlink", "--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)
-            )
-            if _listens(self._superlink, port):
-                return
-            self._stop()
-        raise RunError(f"no SuperLink came up on this machine; see the end of {self.log}")
+    @abstractmethod
+    def ensure_up(self) -> None:
+        """Start what the app runs on, unless it is up already.
+
+        Raises
+        ------
+        RunError
+            If it does not come up.
+        """
+
+    def _connect(self, port: int, **connection: str | bool) -> None:
+        """Let ``flwr`` talk to the SuperLink on this port."""
+        profile = {"default": "private", "private": {"address": f"127.0.0.1:{port}", **connection}}
+        self._private("config.toml").write_text(tomli_w.dumps({"superlink": profile}), encoding="utf-8")
 
     def _status(self, run_id: str) -> tuple[str, str]:
         """Return Flower's status of a run and its details."""
-        answer = subprocess.run(
-            self._command("flwr", "ls", "--run-id", run_id, "--format", "json"),
+        answer = self._ask("flwr", "ls", "--run-id", run_id, "--format", "json")
+        try:
+            run = json.loads(answer.stdout)["runs"][0]
+            return run["status"], run["status-details"]
+        except (ValueError, LookupError):
+            return "lost", refusal_reason(answer.stdout.decode("utf-8", "replace"))
+
+    def _ask(self, *words: str) -> subprocess.CompletedProcess[bytes]:
+        """Run a program to its end, which says something to its standard output."""
+        return subprocess.run(
+            self._command(*words),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             cwd=self._private("cwd"),
@@ -437,11 +439,6 @@ class Simulator:
             start_new_session=True,
             check=False,
         )
-        try:
-            run = json.loads(answer.stdout)["runs"][0]
-            return run["status"], run["status-details"]
-        except (ValueError, LookupError):
-            return "lost", refusal_reason(answer.stdout.decode("utf-8", "replace"))
 
     def _stop(self) -> None:
         """End every process; the next run starts a SuperLink again."""
@@ -459,3 +456,59 @@ class Simulator:
         if self._guard is not None:
             self._guard.kill()
             self._guard.communicate()
+
+
+class Simulator(Runtime):
+    """A :class:`Runtime` whose clients are simulated on Ray.
+
+    Parameters
+    ----------
+    app, log
+        As for :class:`Runtime`.
+    supernodes : int
+        Number of simulated clients.
+    cpus : int, optional
+        CPUs for the clients; each takes one, and trains with one thread unless ``OMP_NUM_THREADS`` says otherwise.
+        Default: the CPUs of this process, at most one per client and 32.
+    gpus_per_client : float
+        Share of a GPU that each client takes.
+
+    Raises
+    ------
+    ConfigError
+        If the app has no pyproject.toml or a number is out of its range.
+    """
+
+    def __init__(
+        self, app: Path, *, supernodes: int, cpus: int | None = None, gpus_per_client: float = 0.0, log: Path
+    ) -> None:
+        super().__init__(app, log=log)
+        if cpus is None:
+            cpus = min(_usable_cpus(), supernodes, MAX_CPUS)
+        if supernodes < 1 or cpus < 1 or gpus_per_client < 0:
+            raise ConfigError(
+                f"simulation of {app}: expected supernodes >= 1, cpus >= 1 and gpus_per_client >= 0, "
+                f"got {supernodes}, {cpus} and {gpus_per_client}; correct the one that is out of range"
+            )
+        self._run_options = ("--federation-config", federation_config(supernodes, cpus, gpus_per_client))
+
+    def ensure_up(self) -> None:
+        """Start the SuperLink, unless it is up already.
+
+        Raises
+        ------
+        RunError
+            If it does not come up.
+        """
+        if self._superlink is not None and self._superlink.poll() is None:
+            return
+        for _ in range(SUPERLINK_START_ATTEMPTS):
+            port = free_port()
+            self._connect(port, insecure=True)
+            self._superlink = self._start(
+                "flower-superlink", "--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)
+            )
+            if _listens(self._superlink, port):
+                return
+            self._stop()
+        raise RunError(f"no SuperLink came up on this machine; see the end of {self.log}")

@@ -13,9 +13,10 @@ from fedattack.attacks import ATTACKS, Attack, Knowledge, read_knowledge, write_
 from fedattack.attacks.knowledge import KNOWLEDGE
 from fedattack.audit.finding import Finding
 from fedattack.audit.run import audit_folder
+from fedattack.deploy import Deployment
 from fedattack.errors import ConfigError, FedAttackError
 from fedattack.folder import Part, find_parts, new_parts, write_study
-from fedattack.launch import Simulator
+from fedattack.launch import Runtime, Simulator
 from fedattack.record import Record
 from fedattack.report import write_report
 
@@ -34,6 +35,26 @@ class Watch:
 
     step: Callable[[str, int, int | None], None] = lambda what, done, total: None
     say: Callable[[str, str], None] = lambda kind, text: None
+
+
+def _simulator(clients: int, device: str, log: Path) -> Runtime:
+    return Simulator(app_folder(), supernodes=clients, gpus_per_client=_gpu_share(device, clients), log=log)
+
+
+def _processes(clients: int, device: str, log: Path) -> Runtime:
+    return Deployment(app_folder(), supernodes=clients, log=log)
+
+
+def _insecure_processes(clients: int, device: str, log: Path) -> Runtime:
+    return Deployment(app_folder(), supernodes=clients, secure=False, log=log)
+
+
+RUNTIMES: Mapping[str, Callable[[int, str, Path], Runtime]] = {
+    "simulation": _simulator,
+    "processes": _processes,
+    "processes-insecure": _insecure_processes,
+}
+"""What a preset can run on: takes the number of clients, their device and the file of the log."""
 
 
 def choose_seeds(preset: Preset, first: int | None, count: int | None) -> list[int]:
@@ -68,7 +89,14 @@ def choose_attacks(names: Sequence[str], options: Mapping[str, str]) -> list[Att
 
 
 def simulate(
-    preset: Preset, settings: Mapping[str, Value], seeds: Sequence[int], out: Path, *, command: str, watch: Watch
+    preset: Preset,
+    settings: Mapping[str, Value],
+    seeds: Sequence[int],
+    out: Path,
+    *,
+    command: str,
+    watch: Watch,
+    runtime: str = "simulation",
 ) -> None:
     """Run a preset's federated training into the new run folder `out`, under observation.
 
@@ -86,16 +114,20 @@ def simulate(
         The command line that does the same, kept for the report.
     watch
         Told of progress.
+    runtime
+        One of :data:`RUNTIMES`.
 
     Raises
     ------
     ConfigError
-        If `out` is taken or cannot be created.
+        If `out` is taken or cannot be created, or the runtime is unknown.
     FedAttackError
         If the settings do not fit the data; then `out` is gone again.
     RunError
         If a run does not finish.
     """
+    if runtime not in RUNTIMES:
+        raise ConfigError(f"unknown runtime {runtime!r}: expected one of {', '.join(RUNTIMES)}")
     out = out.expanduser().absolute()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} exists already; give this run a folder of its own, or delete that one first")
@@ -111,6 +143,7 @@ def simulate(
         "settings": dict(settings),
         "seeds": list(seeds),
         "commands": [command],
+        "runtime": runtime,
         "started": _now(),
     }
     parts = new_parts(out, seeds)
@@ -134,19 +167,14 @@ def simulate(
         raise
     watch.step("prepare data", 1, 1)
     write_study(out, study)
-    with Simulator(
-        app_folder(),
-        supernodes=clients,
-        gpus_per_client=_gpu_share(str(settings["device"]), clients),
-        log=out / "flower.log",
-    ) as simulator:
+    with RUNTIMES[runtime](clients, str(settings["device"]), out / "flower.log") as runner:
         for part, config in zip(parts, configs, strict=True):
             what, index = f"train {part.name or 'rounds'}", part.record / "rounds.jsonl"
 
             def advance(what: str = what, index: Path = index) -> None:
                 watch.step(what, index.read_bytes().count(b"\n") if index.exists() else 0, rounds)
 
-            result = simulator.run(config, on_poll=advance)
+            result = runner.run(config, on_poll=advance)
             advance()
             if result.client_error:
                 watch.say("warning", f"a client failed: {result.client_error}")

@@ -192,6 +192,16 @@ BAD = [
     (("audit", "quickstart", "--out", "out", "--set", "model=sia-cnn"), "at least 16 x 16"),
     (("audit", "quickstart", "--out", "out", "--set", "clients=5000"), "5000"),
     (("audit", "quickstart", "--out", "full"), "exists already"),
+    (
+        ("audit", "quickstart", "--out", "out", "--on", "the-moon"),
+        "expected one of simulation, processes, processes-in",
+    ),
+    (("observe", "--out", "out", "--", "python", "server.py"), "python server.py: expected the command that runs the"),
+    (
+        ("observe", "--out", "out", "--view", "none", "--", "flwr", "run"),
+        "--view none: expected one of individual, agg",
+    ),
+    (("observe", "--out", "out", "--protocol", "x", "--", "flwr", "run"), "--protocol x: expected one of fedavg, fed"),
     (("audit", "prolin-membership", "--out", "out", "--set", "property=shoe-size"), "property = 'shoe-size'"),
     (("audit", "prolin-membership", "--out", "out", "--set", "fraction=0.02"), "SecAgg+ needs 3 to"),
     (("audit", "prolin-membership", "--out", "out", "--set", "records-per-client=500"), "do not fit into"),

@@ -24,8 +24,11 @@ ALLOWED = {
     "report": {"errors", "files", "audit"},
     "app": {"errors"},
     "launch": {"errors", "_reaper"},
+    "credentials": {"errors"},
+    "deploy": {"errors", "credentials", "launch"},
+    "outside": {"errors", "launch", "record"},
     "_reaper": set(),
-    "pipeline": {"errors", "app", "attacks", "audit", "folder", "launch", "record", "report"},
+    "pipeline": {"errors", "app", "attacks", "audit", "deploy", "folder", "launch", "record", "report"},
     "reproduce": {"errors", "files", "app", "attacks", "audit", "data", "folder", "pipeline", "report"},
     "tradeoff": {"errors", "files", "app", "audit", "defences", "learning", "pipeline", "report", "reproduce"},
 }

@@ -230,7 +230,7 @@ def test_the_copy_leaves_out_environments_caches_data_and_links(tmp_path: Path) 
         (app / name).write_text("x")
     (app / "link.py").symlink_to(app / "clients" / "app.py")
     (app / ".gitignore").write_text("runs/\n")
-    launch._copy_app(app, tmp_path / "copy")
+    launch.copy_app(app, tmp_path / "copy")
     assert set(contents(tmp_path / "copy")) == {
         ".gitignore",
         "pyproject.toml",

@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,9 @@ from flwr.client import NumPyClient
 from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 
 from fedattack.data import load_dataset
+from fedattack.launch import Simulator
 from tests.federation import FEATURES, write_run
+from tests.foreign.projects import MESSAGE_API
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -58,17 +61,29 @@ def somewhere(tmp_path_factory) -> Path:
     x = draw.normal(size=(2_000, FEATURES)).astype(np.float32)
     np.savez(folder / "auxiliary.npz", x=x, y=draw.integers(10, size=len(x)))
     (folder / "audit" / "knowledge" / "knowledge.json").unlink()
+    MESSAGE_API.copy(folder / "theirs").rename(folder / "yourproject")
     (folder / "yourpackage").mkdir()
     (folder / "yourpackage" / "models.py").write_text(YOUR_MODEL)
     (folder / "yourpackage" / "properties.py").write_text(YOUR_PROPERTY)
     return folder
 
 
+@pytest.fixture
+def flower(line, somewhere, tmp_path) -> Iterator[dict[str, str]]:
+    """What leads a user's own `flwr run` to a SuperLink of this test."""
+    if " flwr run " not in line:
+        yield {}
+        return
+    with Simulator(somewhere / "yourproject", supernodes=2, log=tmp_path / "flower.log") as simulator:
+        simulator.ensure_up()
+        yield simulator._environment
+
+
 @pytest.mark.flower
 @pytest.mark.parametrize("line", [line for line in commands() if line.startswith("fedattack ")])
-def test_commands_run(line, somewhere):
+def test_commands_run(line, somewhere, flower):
     words = [sys.executable, "-m", *shlex.split(line)]
-    environment = {**os.environ, "PYTHONPATH": str(somewhere)}
+    environment = {**os.environ, "PYTHONPATH": str(somewhere), **flower}
     done = subprocess.run(words, cwd=somewhere, capture_output=True, text=True, env=environment, timeout=600)
     assert done.returncode == 0, done.stderr
 

@@ -30,6 +30,7 @@ from fedattack.attacks.local_optimum import (
     extrapolate,
     fit_update_maps,
 )
+from fedattack.attacks.matching import check_model
 from fedattack.errors import DataError, ModelError, NeedsError
 from fedattack.learning import LOSSES, LocalSGD, check_parameters, losses_of_models, per_record_loss, pick_device
 from fedattack.learning.losses import mean_squared_error
@@ -166,7 +167,7 @@ class ModelBased(Attack):
                 f"most {DOMAIN_LIMIT} can be tried one after another; put values together"
             )
         model = _Model(knowledge.model, partial, pick_device(device))
-        check_parameters(model.module, {parameter.name: parameter.shape for parameter in record.parameters})
+        check_model(model.module, record)
         linear = _Linear.of(model)
         clients = {str(name): np.flatnonzero(partial.clients == name) for name in np.unique(partial.clients)}
         notes: list[str] = []

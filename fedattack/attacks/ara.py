@@ -26,6 +26,7 @@ from fedattack.attacks.gradient_matching import (
 )
 from fedattack.attacks.gradient_membership import gradient_variances, infer_membership
 from fedattack.attacks.knowledge import Knowledge, PartialRecords
+from fedattack.attacks.matching import check_model
 from fedattack.errors import ConfigError, DataError, ModelError, NeedsError
 from fedattack.learning import LocalSGD, check_parameters, pick_device
 from fedattack.record import Observation, Record
@@ -186,7 +187,7 @@ class GradientMatching(Attack):
         if self.label == "unknown" and model.loss not in ("cross-entropy", "mse"):
             raise NeedsError(f"attack {self.name}: label=unknown needs a known loss, and this is {model.loss!r}")
         architecture = model.build()
-        check_parameters(architecture, {parameter.name: parameter.shape for parameter in record.parameters})
+        check_model(architecture, record)
         place = pick_device(device)
         notes: list[str] = []
         clients = list(dict.fromkeys(partial.clients.tolist()))

@@ -21,6 +21,7 @@ from fedattack.attacks.gradient_matching import Arrays
 from fedattack.attacks.gradient_membership import last_layer_gradients
 from fedattack.attacks.imputation import impute, values_of
 from fedattack.attacks.knowledge import Knowledge, PartialRecords, Targets
+from fedattack.attacks.matching import check_model
 from fedattack.errors import ModelError
 from fedattack.learning import check_parameters, losses_of_models, per_record_loss
 from fedattack.learning.torch_utils import in_mode, to_tensor
@@ -183,7 +184,7 @@ class AttributeBaselines(Attack):
         if knowledge.model is None:
             raise AssertionError("checked by run")
         model = knowledge.model.build()
-        check_parameters(model, {parameter.name: parameter.shape for parameter in record.parameters})
+        check_model(model, record)
         codes = attribute_codes(partial)
         clients = list(dict.fromkeys(partial.clients.tolist()))
         found: dict[str, NDArray[np.int64]] = {}

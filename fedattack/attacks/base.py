@@ -4,7 +4,7 @@ import io
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.attacks.knowledge import Knowledge
+from fedattack.attacks.matching import NAMELESS, named_for
 from fedattack.errors import ConfigError, DataError, NeedsError
 from fedattack.files import read_npz, write_atomically
 from fedattack.record import Record
@@ -163,7 +164,9 @@ class Attack(ABC):
                 )
         if not len(record):
             raise NeedsError(f"attack {self.name} needs at least one whole round, and {record.path} holds none")
-        return self._run(record, knowledge, seed, device, progress or (lambda done, total: None))
+        named = named_for(record, knowledge.model)
+        scores = self._run(named, knowledge, seed, device, progress or (lambda done, total: None))
+        return scores if named is record else replace(scores, notes=(NAMELESS, *scores.notes))
 
     @abstractmethod
     def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:

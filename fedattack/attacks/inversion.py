@@ -28,6 +28,7 @@ from fedattack.attacks.gradient_inversion import (
     restore_labels,
 )
 from fedattack.attacks.knowledge import Knowledge
+from fedattack.attacks.matching import check_model
 from fedattack.errors import ConfigError, ModelError, NeedsError, RecordError
 from fedattack.learning import LocalSGD, check_gradients, check_parameters, pick_device
 from fedattack.record import Observation, Record
@@ -145,7 +146,7 @@ class GradientInversion(Attack):
         if model is None or training is None:
             raise AssertionError("checked by run")
         architecture = model.build()
-        check_parameters(architecture, {parameter.name: parameter.shape for parameter in record.parameters})
+        check_model(architecture, record)
         if record.protocol == "fedsgd":
             check_gradients(architecture)
         training = client_training(record, training)

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from fedattack.attacks.knowledge import Knowledge
+from fedattack.attacks.matching import check_model
 from fedattack.attacks.students import student_models
 from fedattack.errors import ModelError, NeedsError, RecordError
 from fedattack.learning import check_gradients, check_parameters, gradient_step
@@ -100,7 +101,7 @@ def _model_of_parameters(record: Record, knowledge: Knowledge) -> nn.Module:
     if knowledge.model is None:
         raise NeedsError(f"{record.path}: local models are of an architecture, and knowledge/ names no model")
     model = knowledge.model.build()
-    check_parameters(model, {parameter.name: parameter.shape for parameter in record.parameters})
+    check_model(model, record)
     return model
 
 

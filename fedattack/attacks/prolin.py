@@ -30,9 +30,10 @@ from fedattack.attacks.disaggregation import (
 )
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.many_features import FeatureDetector, decide_by_features
+from fedattack.attacks.matching import check_model
 from fedattack.attacks.properties import questions
 from fedattack.errors import ConfigError, NeedsError
-from fedattack.learning import check_parameters, pick_device
+from fedattack.learning import pick_device
 from fedattack.record import Record, Round
 
 METHODS = ("PROLIN", "REG", "OLS", "BASELINE", "posterior")
@@ -130,7 +131,7 @@ class Prolin(Attack):
         if model is None or auxiliary is None or training is None or asked is None:
             raise AssertionError("checked by run")
         architecture = model.build()
-        check_parameters(architecture, {parameter.name: parameter.shape for parameter in record.parameters})
+        check_model(architecture, record)
         notes: list[str] = []
         mode = self._mode(can_be_linear(model, auxiliary.x[0]))
         place = str(pick_device(device))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedattack.attacks import ATTACKS, Attack, Knowledge, Scores, read_knowledge
+from fedattack.attacks.matching import named_for
 from fedattack.audit.attribute import BASELINES, AttributeCase, judge_attribute
 from fedattack.audit.finding import NOT_APPLICABLE, Finding
 from fedattack.audit.inversion import InversionCase, judge_inversion
@@ -156,6 +157,11 @@ def audit_folder(folder: Path, *, device: str = "auto", progress: Progress | Non
     records = [Record(part.record, skip_damaged=True) for part in parts]
     truths = [read_truth(part.truth) if (part.truth / HOLDINGS).exists() else None for part in parts]
     knowledge = [read_knowledge(part.knowledge) for part in parts]
+    # Without the truth no model is evaluated, and the project that it comes from need not be at hand.
+    records = [
+        record if truth is None else named_for(record, known.model)
+        for record, known, truth in zip(records, knowledge, truths, strict=True)
+    ]
     setting = _setting(study, records)
     provenance = _provenance(study, records, setting)
     data = sorted({truth.data for truth in truths if truth is not None and truth.data})
@@ -357,6 +363,7 @@ def _provenance(study: Mapping[str, Any], records: Sequence[Record], setting: Ma
         "started": str(study.get("started", records[0].manifest["started"])),
         "finished": str(records[-1].manifest["ended"]),
         "commands": list(study.get("commands", [])),
+        "runtime": str(study.get("runtime", "elsewhere")),
     }
 
 

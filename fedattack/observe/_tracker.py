@@ -15,7 +15,8 @@ from fedattack.observe._recorder import Recorder
 from fedattack.record import Exchange, Reply
 from fedattack.record.format import Arrays
 
-_COUNT_KEYS = ("num-examples", "num_examples")
+COUNT_KEYS = ("num-examples", "num_examples")
+"""Under which key clients of either generation send their example count, unless the strategy weights by another."""
 _LEGACY_CONFIG = "fitins.config"
 _LEGACY_STATUS = "fitres.status"
 _SECAGG = "secaggplus"
@@ -60,10 +61,13 @@ class RoundTracker:
     does.
     """
 
-    def __init__(self, recorder: Recorder, names: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, recorder: Recorder, names: Sequence[str] | None = None, count_keys: Sequence[str] = COUNT_KEYS
+    ) -> None:
         self.recorder = recorder
         self.lock = threading.RLock()
         self._names = names
+        self._count_keys = count_keys
         self._number: int | None = None
         self._last = 0
         self._sent: list[_Sent] = []
@@ -181,18 +185,21 @@ class RoundTracker:
         match = self._match(message)
         if match is not None:
             if match.reply is None:
-                match.reply = read_reply(message, str(match.node), self._names)
+                match.reply = self._read(message, match.node)
                 self._replies += 1
                 match.place = self._replies
             return
         answers = message.metadata.reply_to_message_id
         if answers in self._overdue:
             node, number = self._overdue.pop(answers)
-            reply = read_reply(message, str(node), self._names)
+            reply = self._read(message, node)
             reason = f"came after round {number} was closed" + (f": {reply.reason}" if reply.reason else "")
             self._late.append(
                 Reply(reply.node, "late", reply.arrays, reply.num_examples, reply.metrics, reason, of_round=number)
             )
+
+    def _read(self, message: Message, node: int) -> Reply:
+        return read_reply(message, str(node), self._names, self._count_keys)
 
     def _match(self, message: Message) -> _Sent | None:
         """Find what a reply answers. Messages get their ids when they are pushed, after they were noted."""
@@ -209,7 +216,9 @@ class RoundTracker:
         return next((item for item in self._sent if item.node == message.metadata.src_node_id), None)
 
 
-def read_reply(message: Message, node: str, names: Sequence[str] | None = None) -> Reply:
+def read_reply(
+    message: Message, node: str, names: Sequence[str] | None = None, count_keys: Sequence[str] = COUNT_KEYS
+) -> Reply:
     """Read what one reply shows: arrays, example count, everything else in plaintext, or why there is nothing."""
     if message.has_error():
         error = message.error
@@ -223,7 +232,7 @@ def read_reply(message: Message, node: str, names: Sequence[str] | None = None) 
         if key != _LEGACY_STATUS:
             values.update(config.items())
     # A count that is no number is one more metric.
-    counted = next((key for key in _COUNT_KEYS if isinstance(values.get(key), int | float)), None)
+    counted = next((key for key in count_keys if isinstance(values.get(key), int | float)), None)
     count = None if counted is None else values.pop(counted)
     try:
         arrays: Mapping[str, NDArray[Any]] | None = view_records(content.array_records, names) or None

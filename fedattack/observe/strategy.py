@@ -9,7 +9,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedattack.observe._recorder import Recorder
-from fedattack.observe._tracker import RoundTracker
+from fedattack.observe._tracker import COUNT_KEYS, RoundTracker
 
 
 class ObservedStrategy(Strategy):
@@ -40,7 +40,7 @@ class ObservedStrategy(Strategy):
         self._inner = inner
         self._configure = inner.configure_train
         self._aggregate = inner.aggregate_train
-        self._tracker = RoundTracker(Recorder(out, **options), names)
+        self._tracker = RoundTracker(Recorder(out, **options), names, _count_keys(inner))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_inner"], name)
@@ -106,3 +106,11 @@ class ObservedStrategy(Strategy):
     def summary(self) -> None:
         """Delegate."""
         self._inner.summary()
+
+
+def _count_keys(strategy: Any) -> tuple[str, ...]:
+    """Find by which metric the strategy weights its clients, inside Flower's wrappers too; other keys after it."""
+    while not hasattr(strategy, "weighted_by_key") and hasattr(strategy, "strategy"):
+        strategy = strategy.strategy
+    own = getattr(strategy, "weighted_by_key", None)
+    return COUNT_KEYS if own is None else (own, *COUNT_KEYS)

@@ -5,7 +5,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -50,8 +50,12 @@ class Parameter:
     @classmethod
     def of(cls, name: str, array: NDArray[Any]) -> "Parameter":
         """Describe ``array``."""
+        return cls(name, tuple(array.shape), str(array.dtype), "parameter").renamed(name)
+
+    def renamed(self, name: str) -> "Parameter":
+        """Return the same array under another name, which says whether it is a buffer."""
         buffer = name.rsplit(".", 1)[-1] in _BUFFER_SUFFIXES
-        return cls(name, tuple(array.shape), str(array.dtype), "buffer" if buffer else "parameter")
+        return replace(self, name=name, role="buffer" if buffer else "parameter")
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "Parameter":

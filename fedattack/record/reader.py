@@ -1,6 +1,7 @@
 """Read a record: lazily, round by round, verified before use."""
 
-from collections.abc import Iterator, Mapping
+import copy
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -76,17 +77,16 @@ class TensorFile:
 
 
 class StoredArrays(Mapping[str, NDArray[Any]]):
-    """Arrays by parameter name, each read from disk when asked for and not kept."""
+    """Arrays by parameter name, each read from disk when asked for and not kept; ``names`` maps to those on disk."""
 
-    def __init__(self, file: TensorFile, prefix: str, names: list[str]) -> None:
+    def __init__(self, file: TensorFile, prefix: str, names: Mapping[str, str]) -> None:
         self._file = file
         self._prefix = prefix
         self._names = names
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        if name not in self._names:
-            raise KeyError(name)
-        return self._file.read(f"{self._prefix}/{name}" if self._prefix else name)
+        stored = self._names[name]
+        return self._file.read(f"{self._prefix}/{stored}" if self._prefix else stored)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -178,6 +178,10 @@ class Round:
         self.config: dict[str, Any] = {key: decode_metric(value) for key, value in entry["config"].items()}
         self.file = TensorFile(record.path / entry["file"], entry["bytes"], entry["xxh3"])
 
+    def within(self, record: "Record") -> "Round":
+        """Return this round as one of another view of the same record."""
+        return Round(self._entry, record)
+
     @property
     def where(self) -> str:
         """The round's place, for messages."""
@@ -225,7 +229,7 @@ class Round:
 
     def stored(self, prefix: str, names: list[str] | None) -> Arrays | None:
         """Arrays of this round's file under ``prefix``."""
-        return None if names is None else StoredArrays(self.file, prefix, names)
+        return None if names is None else StoredArrays(self.file, prefix, self._record.shown(names))
 
 
 class Record:
@@ -262,6 +266,7 @@ class Record:
         self.seed: int | None = self.manifest["seed"]
         self.facts: dict[str, Any] = {key: decode_metric(value) for key, value in self.manifest["facts"].items()}
         self.parameters = tuple(Parameter.from_dict(item) for item in self.manifest["parameters"] or ())
+        self._shown: dict[str, str] = {}
         lines, self.damage = read_index(self.path, self.manifest["rounds"])
         if self.damage and not skip_damaged:
             raise RecordError(
@@ -293,12 +298,31 @@ class Record:
         file = TensorFile(self.path / FINAL, source["bytes"], source["xxh3"]) if stored else None
         return self.resolve(source, "", file)
 
+    def renamed(self, names: Mapping[str, str]) -> "Record":
+        """Return a view of this record in which parameters have other names; what is on disk stays as it is.
+
+        Parameters
+        ----------
+        names
+            New names by those on disk; a parameter that is not among them keeps its own.
+        """
+        view = copy.copy(self)
+        view._shown = dict(names)
+        view.parameters = tuple(item.renamed(names.get(item.name, item.name)) for item in self.parameters)
+        view._by_seq = {seq: item.within(view) for seq, item in self._by_seq.items()}
+        view.rounds = tuple(view._by_seq[item.seq] for item in self.rounds)
+        return view
+
+    def shown(self, names: Iterable[str]) -> dict[str, str]:
+        """Map the names under which arrays are shown to those under which they are stored."""
+        return {self._shown.get(name, name): name for name in names}
+
     def resolve(self, source: Mapping[str, Any] | None, prefix: str, file: TensorFile | None) -> Arrays | None:
         """Find a common model: in a file, as the mean of a round's replies, or the same as a round's common model."""
         if source is None:
             return None
         if source["source"] == "stored" and file is not None:
-            return StoredArrays(file, prefix, source["names"])
+            return StoredArrays(file, prefix, self.shown(source["names"]))
         origin = self._by_seq.get(source["of"] if source["source"] == "mean" else source["as"])
         if origin is None:
             return None

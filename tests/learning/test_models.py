@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -165,7 +167,7 @@ def test_a_model_by_import_path_gets_what_it_accepts(user_module, function, expe
     [
         ("lenet", "unknown model 'lenet'; expected one of lenet-mnist, .*, or package.module:function"),
         ("their_models:", "unknown model 'their_models:'"),
-        ("their_absent:plain", "cannot import 'their_absent' .ModuleNotFoundError: .*PYTHONPATH"),
+        ("their_absent:plain", "cannot import 'their_absent' .ModuleNotFoundError: .*project's folder"),
         ("their_broken:plain", "cannot import 'their_broken' .KeyError: "),
         ("their_models:absent", "module 'their_models' has no function 'absent'"),
         ("their_models:number", "module 'their_models' has no function 'number'"),
@@ -197,3 +199,12 @@ def test_the_cnns_of_fedmd_say_which_images_they_take():
     for shape in ((60,), (1, 3, 8)):
         with pytest.raises(ModelError, match="at least 4 x 4"):
             build_model("fedmd-cnn-1", input_shape=shape, classes=10)
+
+
+def test_a_model_in_the_working_directory_is_found_and_overrides_nothing_that_is_installed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    (tmp_path / "model_in_this_folder.py").write_text("from torch import nn\ndef net(): return nn.Linear(4, 5)\n")
+    (tmp_path / "xxhash.py").write_text("raise RuntimeError('not the installed one')\n")
+    assert shapes(build_model("model_in_this_folder:net", input_shape=(4,), classes=5)) == [(5, 4), (5,)]
+    assert sys.path[-1] == str(tmp_path)

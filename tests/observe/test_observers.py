@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client import Client, NumPyClient
 from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
@@ -553,3 +553,25 @@ def test_a_client_that_cannot_evaluate_fails_over_the_bridge_as_in_the_legacy_ap
     results: dict = {}
     apps.message_server(FedAvg, 2, results)(LocalGrid(client, NODES), context())
     assert results["final"]
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_count_under_the_strategys_own_key_is_the_example_count(wrapped, tmp_path):
+    client = ClientApp()
+
+    @client.train()
+    def train(message: Message, ctx: Context) -> Message:
+        metrics = MetricRecord({"patients": 10 + ctx.node_config["partition-id"], "num-examples": 999})
+        arrays = ArrayRecord(
+            {name: Array(np.asarray(item.numpy() + 1)) for name, item in message.content["arrays"].items()}
+        )
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+    strategy = FedAvg(weighted_by_key="patients", fraction_evaluate=0.0)
+    if wrapped:
+        strategy = DifferentialPrivacyServerSideFixedClipping(strategy, 0.5, 0.2, NODES)
+    app = apps.message_server(lambda: ObservedStrategy(strategy, tmp_path / "record"), 1, {})
+    app(LocalGrid(client, NODES), context())
+    (only,) = Record(tmp_path / "record")
+    assert sorted(seen.num_examples for seen in only.observations) == [10, 11, 12, 13, 14]
+    assert all(seen.metrics == {"num-examples": 999} for seen in only.observations)

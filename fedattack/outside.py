@@ -1,0 +1,206 @@
+"""Observe a ``flwr run`` from outside: a copy of its app is wrapped and run in its place, and the app stays as it is.
+
+The copy has one module more, in which the project's own ServerApp is wrapped as its owner would have done it, and a
+pyproject.toml that names this module's ServerApp.
+"""
+
+import os
+import subprocess
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import tomli_w
+import typer
+
+from fedattack.errors import ConfigError, RunError
+from fedattack.launch import copy_app
+from fedattack.record import Record
+
+MODULE = "fedattack_observed"
+_PYPROJECT = "pyproject.toml"
+_USAGE = "expected the command that runs the app, such as: fedattack observe --out audit/record -- flwr run . --stream"
+
+
+@dataclass(frozen=True)
+class FlwrRun:
+    """The words of a ``flwr run``, understood as Flower itself understands them.
+
+    Attributes
+    ----------
+    words
+        All words, the program first.
+    parameters
+        The values of the command's arguments and options.
+    """
+
+    words: tuple[str, ...]
+    parameters: Mapping[str, Any]
+
+    @classmethod
+    def parse(cls, words: Sequence[str]) -> "FlwrRun":
+        """Read a command line.
+
+        Raises
+        ------
+        ConfigError
+            If it is another command, or one that Flower would refuse, or its app is not in a folder.
+        """
+        if len(words) < 2 or Path(words[0]).name != "flwr" or words[1] != "run":
+            raise ConfigError(f"{' '.join(words) or 'no command'}: {_USAGE}")
+        try:
+            parameters = _parameters(words[2:])
+        except click.ClickException as cause:
+            raise ConfigError(f"{' '.join(words)}: {cause.format_message()}") from None
+        if parameters["app"].startswith("@"):
+            raise ConfigError(
+                f"{parameters['app']} is an app of Flower's hub, which the SuperLink fetches by itself; fetch it to a "
+                "folder, and run that"
+            )
+        return cls(tuple(words), parameters)
+
+    @property
+    def app(self) -> Path:
+        """Folder of the app."""
+        return Path(self.parameters["app"]).expanduser().resolve()
+
+    @property
+    def streams(self) -> bool:
+        """Whether the command lasts as long as the run."""
+        return bool(self.parameters["stream"])
+
+    def of(self, app: Path) -> list[str]:
+        """Return the words of the same run of another app."""
+        wanted = {**self.parameters, "app": str(app)}
+        arguments = [*self.words[2:]]
+        candidates = [[*arguments[:place], str(app), *arguments[place + 1 :]] for place in range(len(arguments))]
+        for candidate in [*candidates, [str(app), *arguments]]:
+            try:
+                if _parameters(candidate) == wanted:
+                    return [*self.words[:2], *candidate]
+            except click.ClickException:
+                continue
+        raise ConfigError(f"{' '.join(self.words)}: cannot tell which word is the app; write it first, after run")
+
+
+def _parameters(arguments: Sequence[str]) -> dict[str, Any]:
+    from flwr.cli.app import app
+
+    flwr = typer.main.get_command(app)
+    run = flwr.get_command(click.Context(flwr), "run") if isinstance(flwr, click.Group) else None
+    if run is None:
+        raise ConfigError("this version of Flower has no `flwr run`; install the one that fedattack asks for")
+    return dict(run.make_context("flwr run", [*arguments]).params)
+
+
+def wrap_app(app: Path, to: Path, out: Path, options: Mapping[str, Any]) -> None:
+    """Copy an app and put an observer around its ServerApp.
+
+    Parameters
+    ----------
+    app
+        Folder of the app's pyproject.toml; only read.
+    to
+        Folder of the copy.
+    out
+        Folder of the record, absolute; see :class:`fedattack.observe.ObservedServerApp`.
+    options
+        Further options of the observer.
+
+    Raises
+    ------
+    ConfigError
+        If there is no app, or it states no ServerApp.
+    """
+    try:
+        config = tomllib.loads((app / _PYPROJECT).read_text(encoding="utf-8"))
+        flower = config["tool"]["flwr"]["app"]
+        module, _, attribute = flower["components"]["serverapp"].partition(":")
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as cause:
+        raise ConfigError(f"{app / _PYPROJECT} cannot be read ({cause}); give the folder of a Flower app") from None
+    except (KeyError, TypeError, AttributeError):
+        raise ConfigError(
+            f"{app / _PYPROJECT} names no serverapp in [tool.flwr.app.components]; give the folder of a Flower app"
+        ) from None
+    copy_app(app, to)
+    arguments = "".join(f", {name}={value!r}" for name, value in options.items())
+    (to / f"{MODULE}.py").write_text(
+        '"""Written by `fedattack observe`: the project\'s own ServerApp, observed."""\n\n'
+        f"from {module} import {attribute.partition('.')[0]}\n\n"
+        "from fedattack.observe import ObservedServerApp\n\n"
+        f"app = ObservedServerApp({attribute}, {str(out)!r}{arguments})\n",
+        encoding="utf-8",
+    )
+    flower["components"]["serverapp"] = f"{MODULE}:app"
+    if "fab-include" in flower:
+        flower["fab-include"] = [*flower["fab-include"], f"{MODULE}.py"]
+    (to / _PYPROJECT).write_text(tomli_w.dumps(config), encoding="utf-8")
+
+
+@contextmanager
+def observed(run: FlwrRun, out: Path, options: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Give the words that run the app under observation; the copy of it is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="fa-") as folder:
+        copy = Path(folder) / run.app.name
+        wrap_app(run.app, copy, out, options)
+        yield run.of(copy)
+
+
+def observe_command(words: Sequence[str], out: Path, options: Mapping[str, Any]) -> int | None:
+    """Run a ``flwr run`` whose server is observed.
+
+    Parameters
+    ----------
+    words
+        The command.
+    out
+        Folder of the record; ``strftime`` directives are filled in when the run starts.
+    options
+        Further options of :class:`fedattack.observe.ObservedServerApp`.
+
+    Returns
+    -------
+    int or None
+        The number of rounds that were recorded; None where that is not known yet, as the command only starts the run.
+
+    Raises
+    ------
+    ConfigError
+        If the command is no ``flwr run`` of an app in a folder, or the folder of the record is taken.
+    RunError
+        If the command fails, or ends with a run that left no whole record.
+    """
+    run = FlwrRun.parse(words)
+    out = out.expanduser().absolute()
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out} exists already; record into a folder of its own, or delete that one first")
+    # It counts where this command is the one that starts the local SuperLink; a fresh environment lacks fedattack.
+    environment = {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", **os.environ}
+    with observed(run, out, options) as command:
+        try:
+            code = subprocess.run(command, env=environment, check=False).returncode
+        except OSError as cause:
+            raise RunError(f"{words[0]} cannot be run ({cause.strerror}); install flwr") from None
+    if code:
+        raise RunError(f"{' '.join(words)} ended with exit code {code}; its own output says why")
+    if not run.streams or "%" in str(out):
+        return None
+    return _whole(out)
+
+
+def _whole(out: Path) -> int:
+    """Count the rounds of a record that the run has left; `flwr run` ends with 0 even where the ServerApp crashed."""
+    if not (out / "manifest.json").exists():
+        raise RunError(
+            f"the run left no record in {out}; its ServerApp must run on this machine, in an environment that has "
+            "fedattack: start its SuperLink with --disable-runtime-dependency-installation"
+        )
+    record = Record(out)
+    if record.status != "complete":
+        raise RunError(f"the record in {out} ended early ({record.manifest['error']}); {len(record)} rounds are whole")
+    return len(record)

@@ -1,0 +1,1 @@
+"""hospitals: a Flower app."""

@@ -1,0 +1,1 @@
+"""digitsfl: a Flower app."""

@@ -1,0 +1,1 @@
+"""secaggexample: a Flower app."""

@@ -1,0 +1,1 @@
+"""sklearnexample: a Flower app."""
