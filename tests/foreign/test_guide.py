@@ -15,7 +15,7 @@ from fedattack.outside import FlwrRun
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from tests.foreign.projects import PROJECTS, ROOT
 
-GUIDE = (ROOT / "docs" / "your-project.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "fedattack" / "observe" / "YOUR-PROJECT.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:
@@ -68,7 +68,7 @@ def test_the_truth_is_written_as_shown(tmp_path):
     write_knowledge(tmp_path / "audit" / "knowledge", knowledge)
     ATTACKS["sia"].run(Record(record), knowledge, device="cpu").save(tmp_path / "audit" / "scores" / "sia.npz")
     (code,) = (block for block in blocks("python") if "write_truth" in block)
-    exec(compile(code.replace("/srv", str(tmp_path)), "your-project.md", "exec"), {})  # noqa: S102
+    exec(compile(code.replace("/srv", str(tmp_path)), "YOUR-PROJECT.md", "exec"), {})  # noqa: S102
     (headline,) = (item for item in audit_folder(tmp_path / "audit", device="cpu") if item.headline)
     assert headline.n == 40
     assert headline.chance == 0.5
