@@ -27,11 +27,12 @@ def summarise(results: Results) -> list[str]:
         of = [number["name"] for number in numbers if number["adaptive"] == adaptive]
         if of and (told := _mostly_lowest(results, of)):
             lines.append(f"Over more than half of the losses that it reaches, lowest against {who}: {told}.")
-    if results["front"] and results["front"]["cells"]:
-        lines.append(
-            f"On the Pareto front for {results['front']['attack']}, that is no other cell has both less success and "
-            f"less loss (by point values; intervals may overlap): {_on_front(results)}."
-        )
+    lines += [
+        f"On the Pareto front for {name}, that is no other cell has both less success and less loss (by point values; "
+        f"intervals may overlap): {_on_front(results, cells)}."
+        for name, cells in results["fronts"].items()
+        if cells
+    ]
     return lines
 
 
@@ -132,27 +133,25 @@ def _mostly_lowest(results: Results, names: Sequence[str]) -> str:
     return "; ".join([*told, others]) if any(shares.values()) else ""
 
 
-def _on_front(results: Results) -> str:
+def _on_front(results: Results, front: Sequence[str]) -> str:
     named: dict[str, list[str]] = {}
     for cell in results["cells"]:
-        if cell["cell"] in results["front"]["cells"]:
+        if cell["cell"] in front:
             named.setdefault(cell["defence"], []).append(shown_value(cell["strength"]))
     return "; ".join("no defence" if name == NONE else f"{name} {', '.join(at)}" for name, at in named.items())
 
 
 def _cells(results: Results, done: Sequence[Results]) -> Table:
-    front = results["front"] or {"attack": "", "cells": []}
-    number = next((item for item in results["numbers"] if item["name"] == front["attack"]), None)
+    units = {number["name"]: number["units"] for number in results["numbers"]}
     quality = results["quality"] or "accuracy"
     header = ["defence", "strength", "learning loss", quality]
-    header += [front["attack"], "Pareto front"] if number else []
+    header += [title for name in results["fronts"] for title in (name, "Pareto front")]
     header += ["ε promised", "seeds", "min"]
     rows = []
     for cell in done:
         row = [*_place(cell), _measured(cell["loss"], ""), _quality(cell, quality)]
-        if number:
-            row += [_measured(cell["attacks"].get(number["name"]), number["units"])]
-            row += ["yes" if cell["cell"] in front["cells"] else ""]
+        for name, front in results["fronts"].items():
+            row += [_measured(cell["attacks"].get(name), units[name]), "yes" if cell["cell"] in front else ""]
         rows.append([*row, _epsilon(cell["epsilon"]), str(len(cell["seeds"])), f"{cell['minutes']:.1f}"])
     strengths = [
         f"{name}: {results['strengths'][name]}"

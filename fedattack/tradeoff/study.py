@@ -168,7 +168,7 @@ class _Writer:
             "numbers": numbers,
             "cells": cells,
             "at_equal_loss": {},
-            "front": None,
+            "fronts": {},
             "cost": None,
         }
         self.results["limit"] = _limit(self.results)
@@ -213,14 +213,20 @@ class _Writer:
             limit = self.results["limit"]
             found = compare(curves, math.inf if limit is None else limit)
             self.results["at_equal_loss"][number["name"]] = asdict(found)
-        headline = next((item for item in self.results["numbers"] if item["headline"]), None)
-        if headline is not None:
-            there = list(_points(self.results, headline))
+        for number in _main(self.results["numbers"]):
+            there = list(_points(self.results, number))
             front = pareto_front([loss for _, loss, _ in there], [success for _, _, success in there])
-            self.results["front"] = {
-                "attack": headline["name"],
-                "cells": [cell["cell"] for (cell, _, _), on_it in zip(there, front, strict=True) if on_it],
-            }
+            self.results["fronts"][number["name"]] = [
+                cell["cell"] for (cell, _, _), on_it in zip(there, front, strict=True) if on_it
+            ]
+
+
+def _main(numbers: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Give the headline, and its twin, or else the first attacker, that knows of the defence."""
+    headline = [number for number in numbers if number["headline"]][:1]
+    adaptive = [number for number in numbers if number["adaptive"] and number not in headline]
+    twin = [number for number in adaptive for own in headline if number["name"] == own["name"] + ADAPTIVE]
+    return [*headline, *(twin or adaptive)[:1]]
 
 
 def _read_cell(folder: Path) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def test_two_strengths_and_a_defence_that_the_preset_cannot_take(tmp_path):
     chance = none["attacks"]["sia.asr"]["chance"]
     assert everything["attacks"]["sia.asr"]["value"] == pytest.approx(chance), "and nothing leaks"
     assert results["numbers"][0]["name"] == "sia.asr"
-    assert everything["cell"] in results["front"]["cells"]
+    assert everything["cell"] in results["fronts"]["sia.asr"]
     cost = results["cost"]["defences"]
     assert cost["sparsify"]["ratio"] == 1
     assert "hair" in cost["recup"]["reason"]

@@ -190,18 +190,22 @@ def test_static_and_adaptive_attackers_are_told_apart_at_equal_loss(go, tmp_path
     shares = {name: found["shares"] for name, found in results["at_equal_loss"].items()}
     assert shares["sia.asr"] == {"sparsify": 1.0, "soteria": 0.0}
     assert shares["sia.stru-nn-adaptive"] == {"sparsify": 0.0, "soteria": 1.0}
-    first, second, static, adaptive, front = results["summary"]
-    assert "attackers who do not know of the defence): at equal learning loss, 0.5 to 1, the lowest success is that of "
+    first, second, static, adaptive, front, other = results["summary"]
+    assert "attackers who do not know of the defence): at equal learning loss, 0.5 to 1, the lowest success" in first
     assert first.endswith("the lowest success is that of sparsify over 100% of that range (0.5–1).")
     assert "attackers who know of it (adaptive)" in second
     assert "that of soteria over 100%" in second
     assert static.endswith("do not know of the defence: sparsify in 1 of 1 (sia.asr); no other one.")
     assert adaptive.endswith("(adaptive): soteria in 1 of 1 (sia.stru-nn-adaptive); no other one.")
     assert front.endswith("no defence; sparsify 0.25, 0.5.")
-    assert results["front"]["cells"] == [results["cells"][place]["cell"] for place in (0, 1, 2)]
+    assert other.startswith("On the Pareto front for sia.stru-nn-adaptive")
+    assert other.endswith("no defence; soteria 0.25, 0.5.")
+    assert results["fronts"]["sia.asr"] == [results["cells"][place]["cell"] for place in (0, 1, 2)]
     text = (tmp_path / "out" / "tradeoff-quickstart.md").read_text()
     assert "| sia.stru-nn-adaptive | yes | 0.5–1 | 0% | 100% |" in text
-    assert "| sparsify | 0.5 | 1 (1 to 1) | 65.0% (65.0–65.0%) | 55.0% (50.0–60.0%) | yes | none | 2 |" in text
+    assert (
+        "| sparsify | 0.5 | 1 (1 to 1) | 65.0% (65.0–65.0%) | 55.0% (50.0–60.0%) | yes | 75.0% (70.0–80.0%) |" in text
+    )
 
 
 def test_without_a_defence_to_know_of_an_adaptive_attacker_is_the_other_one(go, audits):
@@ -249,7 +253,7 @@ def test_clients_without_a_common_model_have_a_table_and_no_comparison(go, audit
     assert to_picture(results) == ""
     text = (tmp_path / "out" / "tradeoff-quickstart.md").read_text()
     assert "no learning loss at which to compare" in text
-    assert results["front"]["cells"] == []
+    assert not any(results["fronts"].values())
 
 
 def test_the_cost_is_measured_once_at_the_middle_of_each_ladder(go, tmp_path):
