@@ -53,7 +53,7 @@ def test_the_truth_keeps_the_records_of_clients_that_hold_few(tmp_path):
     rows = np.array(held.owners) == "2"
     np.testing.assert_array_equal(held.x[rows], x)
     np.testing.assert_array_equal(held.y[rows], y)
-    assert len(held.y) == 30
+    assert len(held.y) == 3 * PRESET["clients"]
     assert read_truth(tmp_path / "many" / "t").records is None
     assert read_knowledge(tmp_path / "many" / "k").training == TRAINING
     assert not (tmp_path / "few" / "k" / "records.npz").exists()
