@@ -51,7 +51,8 @@ def to_picture(results: Results, columns: int = 2) -> str:
     looks = _looks(results)
     for axes, number in zip(grid, drawn, strict=True):
         _draw(axes, results, number, looks)
-        axes.set_title(_short(number["name"]))
+        # Three or more panels in a row are narrow for a name.
+        axes.set_title(_short(number["name"]), fontsize="small" if columns > 2 else "medium")
     canvas.supxlabel(_X, fontsize=11.5)
     one_legend(canvas, grid, handlelength=DASHES)
     title, words = results["title"], " ".join(f"{number['name']}: {_words(results, number)}" for number in drawn)
