@@ -11,6 +11,9 @@ from fedattack.reproduce.spec import shown as shown_value
 from fedattack.tradeoff.cost import REFERENCE
 from fedattack.tradeoff.picture import to_plots
 
+LITTLE = 0.05
+"""Share by which a learning loss may be above that without defence to count as hardly above it."""
+
 _ATTACKERS = {False: "attackers who do not know of the defence", True: "attackers who know of it (adaptive)"}
 
 Results = Mapping[str, Any]
@@ -19,7 +22,7 @@ Results = Mapping[str, Any]
 def summarise(results: Results) -> list[str]:
     """Say in plain words what came out."""
     numbers = results["numbers"]
-    lines = []
+    lines = [line for name in results["fronts"] if (line := _for_little(results, name))]
     for number in numbers:
         if number["headline"] or number["adaptive"]:
             lines.append(_at_equal_loss(results, number))
@@ -131,6 +134,30 @@ def _mostly_lowest(results: Results, names: Sequence[str]) -> str:
             told.append(f"{defence} in {len(beaten)} of {there} ({', '.join(beaten)})")
     others = "no other one" if told else "none"
     return "; ".join([*told, others]) if any(shares.values()) else ""
+
+
+def _for_little(results: Results, name: str) -> str:
+    """Say what each defence leaves an attack with a learning loss that is hardly above that without defence.
+
+    Defences that cost nothing reach no loss at which others could be held against them.
+    """
+    number = next(item for item in results["numbers"] if item["name"] == name)
+    cells = [cell for cell in results["cells"] if cell["state"] == "done" and cell["loss"]["value"] is not None]
+    start = next((cell["loss"]["value"] for cell in cells if cell["defence"] == NONE), None)
+    best: dict[str, tuple[float, str]] = {}
+    for cell in cells:
+        found = cell["attacks"].get(name, {}).get("value")
+        if found is None or start is None or cell["defence"] == NONE or cell["loss"]["value"] > (1 + LITTLE) * start:
+            continue
+        left = (-found if number["less_is_worse"] else found, f"{cell['defence']} {shown_value(cell['strength'])}")
+        best[cell["defence"]] = min(best.get(cell["defence"], left), left)
+    if not best:
+        return ""
+    told = [f"{who} {in_units(abs(value), number['units'])}" for value, who in sorted(best.values())]
+    return (
+        f"{name} ({_ATTACKERS[number['adaptive']]}): with at most {100 * LITTLE:.0f}% more learning loss than without "
+        f"defence, each defence at its best leaves {', '.join(told)} (point values)."
+    )
 
 
 def _on_front(results: Results, front: Sequence[str]) -> str:

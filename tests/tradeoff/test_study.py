@@ -341,6 +341,28 @@ def attacked(values, rounds=(1, 5)):
     return {"value": sum(values) / 2, "low": 0.0, "high": 1.0, "null": {"value": 0.1}, "per_round": per_round}
 
 
+def test_what_costs_hardly_any_loss_is_told_first():
+    """A defence without any cost reaches no loss at which others could be held against it."""
+
+    def cell(defence, strength, loss, value):
+        found = {"sia.asr": {"value": value}} if value is not None else {}
+        return {"defence": defence, "strength": strength, "state": "done", "loss": {"value": loss}, "attacks": found}
+
+    number = {"name": "sia.asr", "adaptive": False, "less_is_worse": False, "units": "proportion"}
+    cells = [
+        cell("none", 0.0, 1.0, 0.9),
+        cell("free", 1.0, 0.99, 0.5),
+        cell("free", 2.0, 1.04, 0.1),
+        cell("dear", 1.0, 1.02, 0.8),
+        cell("dear", 2.0, 1.5, 0.0),
+        cell("lost", 1.0, 3.0, 0.0),
+        cell("blind", 1.0, 1.0, None),
+    ]
+    told = page._for_little({"numbers": [number], "cells": cells}, "sia.asr")
+    assert told.endswith("each defence at its best leaves free 2 10.0%, dear 1 80.0% (point values).")
+    assert page._for_little({"numbers": [number], "cells": cells[:1] + cells[5:]}, "sia.asr") == ""
+
+
 def test_attacks_on_a_few_rounds_are_drawn_by_round():
     number = {"name": "private-attribute.colour-svm", "title": "An SVM", "units": "proportion"}
     other = {**number, "name": "private-attribute.colour-nn"}
