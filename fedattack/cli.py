@@ -67,6 +67,9 @@ Options = Annotated[
     list[str] | None,
     typer.Option("--option", help="How the attack computes, such as shadows=exact; repeatable.", metavar="KEY=VALUE"),
 ]
+CellChanges = Annotated[
+    list[str] | None, typer.Option("--set", help="Change a setting of all cells; repeatable.", metavar="KEY=VALUE")
+]
 KeepRecords = Annotated[
     bool,
     typer.Option("--keep-records", help="Keep what the servers saw, gigabytes perhaps; the findings are always kept."),
@@ -283,9 +286,7 @@ def reproduce(
             metavar="KEY=VALUE",
         ),
     ] = None,
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a setting of all cells; repeatable.", metavar="KEY=VALUE")
-    ] = None,
+    changes: CellChanges = None,
     data: Annotated[
         list[str] | None,
         typer.Option(
@@ -339,9 +340,7 @@ def tradeoff(
         ),
     ] = None,
     seeds: SeedCount = None,
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a setting of all cells; repeatable.", metavar="KEY=VALUE")
-    ] = None,
+    changes: CellChanges = None,
     device: Device = "auto",
     keep_records: KeepRecords = False,
     as_json: AsJson = False,

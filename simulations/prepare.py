@@ -26,13 +26,23 @@ from fedattack.attacks import (
 )
 from fedattack.audit.truth import NOBODY, Attributes, ClientAttribute, HeldRecords, Privacy, write_truth
 from fedattack.data import label_counts
-from fedattack.defences import DP_SGD, NONE, SETTINGS, Batch, defence_of, in_words, update_privacy
+from fedattack.defences import DP_SGD, SETTINGS, Batch, defence_of, in_words, update_privacy
+from fedattack.defences.base import words
 from fedattack.defences.guarantee import NOISY
 from fedattack.defences.zoo import WIDTHS, save_zoo, train_zoo_on_records
 from fedattack.errors import ConfigError, FedAttackError
 from fedattack.learning import LocalSGD, check_gradients, check_private_model, pick_device, privacy_spent
 from fedattack.learning.pooled_updates import Fit
-from simulations.privacy import NAMES, SENDS, check_defence, defence_settings, is_private, noise_of, sampling_of
+from simulations.privacy import (
+    NAMES,
+    SENDS,
+    changes_update,
+    check_defence,
+    defence_settings,
+    is_private,
+    noise_of,
+    sampling_of,
+)
 from simulations.study import TARGET_STREAM, ZOO_STREAM, Study, derive_seed, singles
 
 # Enough to know an accuracy to within a point, and quick to evaluate for every client and round.
@@ -264,11 +274,11 @@ def known_defence(study: Study, config: Mapping[str, Any]) -> KnownDefence | Non
         noise = float(np.median([noise_of(config, len(part)) for part in study.parts]))
         settings = {"defence": DP_SGD, "noise": noise, "dp-clip": config["dp-clip"], "loss": study.loss}
         return KnownDefence(_DEFENCE, settings | {"training": vars(training_of(config))})
-    if config["defence"] == NONE or not config["defence-strength"]:
+    if not changes_update(config):
         return None
     files = {}
     if config["defence"] == "recup":
-        files["recup-zoo"] = os.path.relpath(config["recup-zoo"] or config["zoo"], config["knowledge"])
+        files["recup-zoo"] = os.path.relpath(defence_settings(config)["recup-zoo"], config["knowledge"])
     return KnownDefence(_DEFENCE, {key: config[key] for key in SETTINGS}, files)
 
 
@@ -280,7 +290,7 @@ def make_zoos(study: Study, config: Mapping[str, Any]) -> None:
     ConfigError
         If there is nothing to train them for.
     """
-    if config["defence"] != "recup" or not config["defence-strength"] or config["recup-zoo"] or not config["zoo"]:
+    if config["defence"] != "recup" or not changes_update(config) or config["recup-zoo"] or not config["zoo"]:
         return
     if study.framework == "fedmd":
         raise ConfigError(
@@ -329,7 +339,7 @@ def _protected(
     if data.task == "classification":
         usual = usual or [_LABEL]
         known[_LABEL] = (tuple(data.labels[1]), y)
-    asked = [name.strip() for name in str(config["recup-attributes"]).split(",") if name.strip()] or usual
+    asked = words(config, "recup-attributes") or usual
     unknown = [name for name in asked if name not in known]
     if unknown or not asked:
         raise ConfigError(
@@ -392,16 +402,13 @@ def defence_notes(study: Study, config: Mapping[str, Any]) -> list[str]:
         If the defence cannot be applied.
     """
     check_defence(config)
-    name = str(config["defence"])
-    private = is_private(config)
-    defended = private or (name != NONE and float(config["defence-strength"]) > 0)
-    if not defended:
-        return []
+    private, changed = is_private(config), changes_update(config)
     notes = []
-    if name not in (NONE, DP_SGD):
+    if changed:
         _try_defence(study, config)
-        notes.append(f"defence {name}: {in_words(update_privacy(config, rounds=int(config['rounds'])))}")
-    if study.client_property:
+        told = in_words(update_privacy(config, rounds=int(config["rounds"])))
+        notes.append(f"defence {config['defence']}: {told}")
+    if study.client_property and (private or changed):
         notes.append(
             "the attack's shadow updates do not model the clients' defence: an attacker who knows of it may find more"
         )

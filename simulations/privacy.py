@@ -20,6 +20,11 @@ def defence_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return config if config["recup-zoo"] else {**config, "recup-zoo": config["zoo"]}
 
 
+def changes_update(config: Mapping[str, Any]) -> bool:
+    """Whether clients change their update once it is trained."""
+    return config["defence"] not in (NONE, DP_SGD) and float(config["defence-strength"]) > 0
+
+
 def is_private(config: Mapping[str, Any]) -> bool:
     """Whether clients train by DP-SGD.
 

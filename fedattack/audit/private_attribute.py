@@ -66,17 +66,15 @@ class PrivateCase:
                     f"seed {self.seed}: the scores are about {name!r} with the values {', '.join(values)}, the truth "
                     f"has {'none' if held is None else ', '.join(held.names)}; attack again, or mend truth/private.json"
                 )
-        unknown = [node for node in self.scores.facts["nodes"] if node not in self.truth.nodes]
-        if unknown:
-            raise DataError(
-                f"node {unknown[0]} is in the scores but not in the truth (seed {self.seed}); expected a file of its "
-                "name in truth/nodes, which its client writes when it first trains"
-            )
+        self.truth.check_nodes(self.scores.facts["nodes"], seed=self.seed, where="scores")
 
     @cached_property
-    def clients(self) -> list[str]:
-        """The clients behind the scores' nodes; one that was restarted may be there several times."""
-        return [self.truth.nodes[node] for node in self.scores.facts["nodes"]]
+    def nodes(self) -> dict[str, list[int]]:
+        """By client, the places of its nodes in the scores; one that was restarted may have several."""
+        places: dict[str, list[int]] = {}
+        for place, node in enumerate(self.scores.facts["nodes"]):
+            places.setdefault(self.truth.nodes[node], []).append(place)
+        return places
 
     def beliefs(self, name: str, adversary: str) -> NDArray[np.float64]:
         """Return what an adversary believes of an attribute, (rounds, nodes, values)."""
@@ -84,10 +82,24 @@ class PrivateCase:
         return np.asarray(self.scores.arrays[f"beliefs-{name}"][line])
 
     def held(self, name: str) -> NDArray[np.int64]:
+        """Return the true value of each client of :attr:`nodes`, (clients,)."""
+        codes = dict(zip(self.truth.clients, self.truth.private[name].values, strict=True))
+        return np.array([codes[client] for client in self.nodes], dtype=np.int64)
+
+    def held_by_node(self, name: str) -> NDArray[np.int64]:
         """Return the true value of each node's client, (nodes,)."""
-        place = {client: index for index, client in enumerate(self.truth.clients)}
-        codes = self.truth.private[name].values
-        return np.array([codes[place[client]] for client in self.clients], dtype=np.int64)
+        held = np.empty(len(self.scores.facts["nodes"]), dtype=np.int64)
+        for places, value in zip(self.nodes.values(), self.held(name), strict=True):
+            held[places] = value
+        return held
+
+    def shares(self, name: str, adversary: str) -> NDArray[np.float64]:
+        """Return in which share of a client's replies an adversary names each value, (clients, values)."""
+        beliefs = self.beliefs(name, adversary)
+        by_value = [credits_of(beliefs, np.full(beliefs.shape[1], value)) for value in range(beliefs.shape[2])]
+        return np.array(
+            [[np.nanmean(credit[:, places]) for credit in by_value] for places in self.nodes.values()],
+        )
 
 
 def credits_of(beliefs: NDArray[np.float64], held: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -152,16 +164,15 @@ def _finding(
 ) -> Finding:
     attack = ATTACKS[cases[0].scores.attack]
     values = cases[0].scores.facts["attributes"][name]
-    credit = [credits_of(case.beliefs(name, adversary), case.held(name)) for case in cases]
-    hits = [_by_client(case, own) for case, own in zip(cases, credit, strict=True)]
+    credit = [credits_of(case.beliefs(name, adversary), case.held_by_node(name)) for case in cases]
+    shares, helds = [case.shares(name, adversary) for case in cases], [case.held(name) for case in cases]
+    hits = [_named(share, held) for share, held in zip(shares, helds, strict=True)]
     n = [len(own) for own in hits]
     value = float(sum(map(sum, hits)) / sum(n))
     low, high = rate_interval([float(own.sum()) for own in hits], n, _LEVEL)
-    null = null_of(_shuffled(cases, name, adversary), sum(n), _LEVEL)
-    commonest = fmean(
-        float(np.bincount([case.held(name)[place] for place in _one_each(case)]).max() / count)
-        for case, count in zip(cases, n, strict=True)
-    )
+    seeds = [case.seed for case in cases]
+    null = null_of(_shuffled(seeds, shares, helds), sum(n), _LEVEL)
+    commonest = fmean(float(np.bincount(held).max() / len(held)) for held in helds)
     found, reason = verdict(value, low, 1 / len(values), null["high"], {MAJORITY: commonest})
     rates = [float(own.mean()) for own in hits]
     sure = np.concatenate([case.beliefs(name, adversary).max(axis=-1).ravel() for case in cases])
@@ -176,7 +187,7 @@ def _finding(
         low=low,
         high=high,
         n=sum(n),
-        seeds=[case.seed for case in cases],
+        seeds=seeds,
         verdict=found,
         reason=reason,
         level=_LEVEL,
@@ -197,31 +208,20 @@ def _finding(
     )
 
 
-def _one_each(case: PrivateCase) -> list[int]:
-    """Return a node of each client."""
-    return [case.clients.index(client) for client in dict.fromkeys(case.clients)]
+def _named(shares: NDArray[np.float64], held: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return in which share of a client's replies its value is named, (clients,)."""
+    return np.asarray(shares[np.arange(len(held)), held])
 
 
-def _by_client(case: PrivateCase, credit: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Average the credit (rounds, nodes) of each client over its replies, (clients,)."""
-    means = []
-    for client in dict.fromkeys(case.clients):
-        own = credit[:, [node for node, other in enumerate(case.clients) if other == client]]
-        means.append(np.nanmean(own))
-    return np.array(means)
-
-
-def _shuffled(cases: Sequence[PrivateCase], name: str, adversary: str) -> list[float]:
+def _shuffled(
+    seeds: Sequence[int], shares: Sequence[NDArray[np.float64]], helds: Sequence[NDArray[np.int64]]
+) -> list[float]:
     """Hold the same decisions against the values of other clients, drawn anew each time."""
     draws = []
     for index in range(_SHUFFLES):
         hits: list[float] = []
-        for case in cases:
-            rng = np.random.default_rng((case.seed, _SHUFFLING, index))
-            clients = [*dict.fromkeys(case.clients)]
-            dealt = dict(zip(clients, rng.permutation(case.held(name)[_one_each(case)]), strict=True))
-            held = np.array([dealt[client] for client in case.clients], dtype=np.int64)
-            hits += _by_client(case, credits_of(case.beliefs(name, adversary), held)).tolist()
+        for seed, share, held in zip(seeds, shares, helds, strict=True):
+            hits += _named(share, np.random.default_rng((seed, _SHUFFLING, index)).permutation(held)).tolist()
         draws.append(fmean(hits))
     return draws
 
@@ -244,7 +244,7 @@ def _confusion(cases: Sequence[PrivateCase], name: str, adversary: str) -> list[
     counts = np.zeros((size, size), dtype=np.int64)
     for case in cases:
         beliefs = case.beliefs(name, adversary)
-        held = np.broadcast_to(case.held(name), beliefs.shape[:2])
+        held = np.broadcast_to(case.held_by_node(name), beliefs.shape[:2])
         seen = ~np.isnan(beliefs).any(axis=-1)
         np.add.at(counts, (held[seen], beliefs[seen].argmax(axis=-1)), 1)
     return [[int(count) for count in row] for row in counts]

@@ -63,12 +63,7 @@ class PropertyCase:
                 f"seed {self.seed}: the scores answer {asked} questions and the truth answers {found}; expected "
                 "truth/positives.npz with a row for each, as the run's preparation writes it"
             )
-        unknown = [node for node in self.scores.facts["clients"] if node not in self.truth.nodes]
-        if unknown:
-            raise DataError(
-                f"node {unknown[0]} is in the record but not in the truth (seed {self.seed}); expected a file of its "
-                "name in truth/nodes, which its client writes when it first trains"
-            )
+        self.truth.check_nodes(self.scores.facts["clients"], seed=self.seed)
 
     @cached_property
     def clients(self) -> list[str]:

@@ -70,14 +70,7 @@ class SourceCase:
         """Names of the clients behind the scores' nodes; a client that was restarted may have had several nodes."""
         nodes = self.scores.facts["clients"]
         seen = ~np.isnan(self.scores.arrays["combined"]).all(axis=0)
-        unknown = [
-            node for node, was_seen in zip(nodes, seen, strict=True) if was_seen and node not in self.truth.nodes
-        ]
-        if unknown:
-            raise DataError(
-                f"node {unknown[0]} is in the record but not in the truth (seed {self.seed}); expected a file of its "
-                "name in truth/nodes, which its client writes when it first trains"
-            )
+        self.truth.check_nodes((node for node, was_seen in zip(nodes, seen, strict=True) if was_seen), seed=self.seed)
         return [self.truth.nodes.get(node, f"node {node}") for node in nodes]
 
     @cached_property

@@ -3,7 +3,7 @@
 import json
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -180,6 +180,21 @@ class Truth:
     attributes: Attributes | None = None
     records: HeldRecords | None = None
     private: Mapping[str, ClientAttribute] = field(default_factory=dict)
+
+    def check_nodes(self, nodes: Iterable[str], *, seed: int, where: str = "record") -> None:
+        """Check that it is known which client hides behind each of some nodes.
+
+        Raises
+        ------
+        DataError
+            If it is not of one; the message says that the node is in ``where``, and names the run's seed.
+        """
+        unknown = [node for node in nodes if node not in self.nodes]
+        if unknown:
+            raise DataError(
+                f"node {unknown[0]} is in the {where} but not in the truth (seed {seed}); expected a file of its name "
+                "in truth/nodes, which its client writes when it first trains"
+            )
 
 
 def write_truth(

@@ -112,6 +112,11 @@ def text(settings: Settings, key: str) -> str:
     return str(settings.get(key, SETTINGS[key]))
 
 
+def words(settings: Settings, key: str) -> list[str]:
+    """Read what a text among the settings lists, separated by commas."""
+    return [word.strip() for word in text(settings, key).split(",") if word.strip()]
+
+
 def as_float32(update: Update) -> dict[str, NDArray[np.float32]]:
     """Copy an update."""
     return {name: np.array(array, dtype=np.float32) for name, array in update.items()}

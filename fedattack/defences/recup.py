@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.defences.base import SETTINGS, Batch, Settings, Update, as_float32, number, text
+from fedattack.defences.base import SETTINGS, Batch, Settings, Update, as_float32, number, text, words
 from fedattack.defences.zoo import Zoo, load_zoo
 from fedattack.errors import ConfigError
 from fedattack.learning.pooled_updates import Network
@@ -280,20 +280,20 @@ def make(settings: Settings) -> RecUP:
         If a zoo cannot be read.
     """
     folder = text(settings, "recup-zoo")
-    attributes = _words(settings, "recup-attributes") or [*_zoos_in(Path(folder))]
+    attributes = words(settings, "recup-attributes") or [*_zoos_in(Path(folder))]
     if not attributes or not folder:
         raise ConfigError(
             "RecUP-FL: expected recup-zoo, a folder with a model zoo for each attribute; got none; train some with "
             "fedattack.defences.zoo.train_zoo"
         )
     zoos = [_zoo(Path(folder), attribute) for attribute in attributes]
-    names = _words(settings, "recup-values")
+    names = words(settings, "recup-values")
     if names and len(names) != len(zoos):
         raise ConfigError(f"recup-values: expected {len(zoos)}, one for each attribute, ? if unknown; got {len(names)}")
     return RecUP(
         zoos=zoos,
         budget=number(settings, "defence-strength"),
-        weights=[_weight(word) for word in _words(settings, "recup-weights")],
+        weights=[_weight(word) for word in words(settings, "recup-weights")],
         values=[_value(zoo, name) for zoo, name in zip(zoos, names, strict=False)],
         variant=text(settings, "recup-variant"),
         iterations=_whole(settings, "recup-iterations"),
@@ -329,10 +329,6 @@ def _value(zoo: Zoo, name: str) -> int | None:
     if name not in zoo.values:
         raise ConfigError(f"recup-values: {zoo.attribute!r} is one of {', '.join(zoo.values)}, or ?; got {name!r}")
     return zoo.values.index(name)
-
-
-def _words(settings: Settings, key: str) -> list[str]:
-    return [word.strip() for word in text(settings, key).split(",") if word.strip()]
 
 
 def _whole(settings: Settings, key: str) -> int:
