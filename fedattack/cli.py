@@ -59,7 +59,8 @@ On = Annotated[
     str,
     typer.Option(
         "--on",
-        help="What clients and server run on: simulation; processes, which talk over TLS; or processes-insecure.",
+        help="What clients and server run on: simulation; processes, which talk over TLS; processes-insecure; "
+        "or superlink, the one that FEDATTACK_SUPERLINK names.",
     ),
 ]
 Device = Annotated[str, typer.Option("--device", help="Where attacks compute: auto, cpu or cuda.")]

@@ -1,4 +1,4 @@
-"""Certificates for TLS and keys of SuperNodes: files that their owner alone can read.
+"""Certificates for TLS, keys of SuperNodes and shared secrets: files that their owner alone can read.
 
 A deployment has an authority of its own: its certificate goes to everybody, and its key signs the SuperLink's
 certificate and is then gone, so that nobody can sign another.
@@ -6,6 +6,7 @@ certificate and is then gone, so that nobody can sign another.
 
 import ipaddress
 import os
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -105,6 +106,17 @@ def make_node_key(folder: Path, name: str) -> NodeKey:
     )
     _write(files.public, key.public_key().public_bytes(ssh, serialization.PublicFormat.OpenSSH) + b"\n", 0o644)
     return files
+
+
+def make_secret(path: Path) -> None:
+    """Make a secret that two programs share: 32 random bytes.
+
+    Raises
+    ------
+    ConfigError
+        If the file is there already, or cannot be written.
+    """
+    _write(path, secrets.token_bytes(32), 0o600)
 
 
 def _name(common: str) -> x509.Name:

@@ -1,22 +1,29 @@
-"""Run a Flower app as a deployment on this machine: a SuperLink and SuperNodes, each a process of its own, on loopback.
+"""Run a Flower app as a deployment: a SuperLink and SuperNodes, each a process of its own, here or elsewhere.
 
-By default they talk over TLS, and a SuperNode must show a key that was registered with the SuperLink. Keys and
+:class:`Deployment` starts them on loopback, :class:`Remote` takes those that are up, as in containers. On loopback by
+default they talk over TLS, and a SuperNode must show a key that was registered with the SuperLink. Keys and
 certificates are made anew for each deployment, lie in its private folder, and are gone with it. Who starts runs is not
 asked in either mode: Flower's Control API has no accounts of its own, and whoever can reach the loopback can use it.
 """
 
 import json
+import os
+import re
+import shutil
 import ssl
 import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterable, Mapping
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from fedattack.credentials import Certificates, NodeKey, make_certificates, make_node_key
 from fedattack.errors import ConfigError, RunError
-from fedattack.launch import Runtime, free_port, refusal_reason
+from fedattack.launch import RUN_ID, RunResult, Runtime, free_port, refusal_reason
+from fedattack.nodes import NODES
 
 HOST = "127.0.0.1"
 START_ATTEMPTS = 3
@@ -25,8 +32,30 @@ START_SECONDS = 120.0
 START_SECONDS_PER_NODE = 15.0
 POLL_SECONDS = 0.2
 
+_ADDRESS = re.compile(r"(?P<scheme>https?)://(?P<address>[^/\s]+:\d+)/?")
 
-class Deployment(Runtime):
+
+class _Federation(Runtime):
+    """A :class:`fedattack.launch.Runtime` of SuperNodes that are processes of their own."""
+
+    def __init__(self, app: Path, *, supernodes: int, log: Path) -> None:
+        super().__init__(app, log=log)
+        if supernodes < 1:
+            raise ConfigError(f"deployment of {app}: expected supernodes >= 1, got {supernodes}")
+        self.supernodes = supernodes
+
+    def _await_online(self, deadline: float) -> None:
+        online = 0
+        while time.monotonic() < deadline:
+            nodes = _json(self._ask("flwr", "supernode", "list", "--format", "json").stdout).get("nodes", [])
+            online = sum(node.get("status") == "online" for node in nodes)
+            if online == self.supernodes:
+                return
+            time.sleep(POLL_SECONDS)
+        raise _NotUpError(f"{online} of {self.supernodes} SuperNodes are online")
+
+
+class Deployment(_Federation):
     """A :class:`fedattack.launch.Runtime` of real processes: one SuperLink, and a SuperNode for each client.
 
     SuperNode *i* has the node config ``partition-id=i num-partitions=N``, as a simulated client has. It trains with
@@ -48,10 +77,7 @@ class Deployment(Runtime):
     """
 
     def __init__(self, app: Path, *, supernodes: int, secure: bool = True, log: Path) -> None:
-        super().__init__(app, log=log)
-        if supernodes < 1:
-            raise ConfigError(f"deployment of {app}: expected supernodes >= 1, got {supernodes}")
-        self.supernodes = supernodes
+        super().__init__(app, supernodes=supernodes, log=log)
         self.secure = secure
         self._nodes: list[subprocess.Popen[bytes]] = []
 
@@ -88,9 +114,9 @@ class Deployment(Runtime):
         scheme = "http" if certificates is None else "https"
         self._await_health("the SuperLink", self._superlink, f"{scheme}://{HOST}:{port}", certificates, deadline)
         if certificates is None:
-            self._connect(port, insecure=True)
+            self._connect(f"{HOST}:{port}", insecure=True)
         else:
-            self._connect(port, **{"root-certificates": str(certificates.authority)})
+            self._connect(f"{HOST}:{port}", **{"root-certificates": str(certificates.authority)})
         addresses = [self._start_node(index, port, certificates, folder) for index in range(self.supernodes)]
         for index, (node, address) in enumerate(zip(self._nodes, addresses, strict=True)):
             self._await_health(f"SuperNode {index}", node, address, None, deadline)
@@ -154,15 +180,124 @@ class Deployment(Runtime):
                 time.sleep(POLL_SECONDS)
         raise _NotUpError(f"{what} is not healthy")
 
-    def _await_online(self, deadline: float) -> None:
-        online = 0
-        while time.monotonic() < deadline:
-            nodes = _json(self._ask("flwr", "supernode", "list", "--format", "json").stdout).get("nodes", [])
-            online = sum(node.get("status") == "online" for node in nodes)
-            if online == self.supernodes:
-                return
-            time.sleep(POLL_SECONDS)
-        raise _NotUpError(f"{online} of {self.supernodes} SuperNodes are online")
+
+class Remote(_Federation):
+    """A :class:`fedattack.launch.Runtime` of a SuperLink and SuperNodes that somebody else started, and that stay up.
+
+    The ServerApp runs where the SuperLink has it run, and must find the run config's absolute paths there.
+
+    Parameters
+    ----------
+    app, log
+        As for :class:`fedattack.launch.Runtime`; the log has what ``flwr run`` shows of each run.
+    supernodes : int
+        Number of SuperNodes to wait for.
+    superlink : str
+        Address of the SuperLink, ``https://HOST:PORT``, or ``http://HOST:PORT`` for one without TLS.
+    authority : Path, optional
+        Certificate of the authority that signed the SuperLink's; by default those that the system trusts.
+    notes : Path, optional
+        Has a folder for each client, which the client sees as the root folder: with what it noted of itself under the
+        paths ``truth`` and ``knowledge`` of the run config. After a run it is added to ours.
+
+    Raises
+    ------
+    ConfigError
+        If the app has no pyproject.toml, there is no SuperNode, or the address is none.
+    """
+
+    def __init__(
+        self,
+        app: Path,
+        *,
+        supernodes: int,
+        superlink: str,
+        authority: Path | None = None,
+        notes: Path | None = None,
+        log: Path,
+    ) -> None:
+        super().__init__(app, supernodes=supernodes, log=log)
+        found = _ADDRESS.fullmatch(superlink)
+        if found is None:
+            raise ConfigError(f"SuperLink {superlink}: expected https://HOST:PORT, or http://HOST:PORT without TLS")
+        self.superlink = found["address"]
+        self._connection: dict[str, str | bool] = {}
+        if found["scheme"] == "http":
+            self._connection["insecure"] = True
+        elif authority is not None:
+            self._connection["root-certificates"] = str(authority.resolve())
+        self._notes = notes
+
+    @classmethod
+    def of_environment(cls, app: Path, *, supernodes: int, log: Path) -> Self:
+        """Take the SuperLink from ``FEDATTACK_SUPERLINK``, and the rest from ``FEDATTACK_AUTHORITY`` and ``…_NOTES``.
+
+        Raises
+        ------
+        ConfigError
+            If no SuperLink is named.
+        """
+        superlink, authority, notes = (
+            os.environ.get(f"FEDATTACK_{name}", "") for name in ("SUPERLINK", "AUTHORITY", "NOTES")
+        )
+        if not superlink:
+            raise ConfigError(
+                "no SuperLink is named: expected its address in FEDATTACK_SUPERLINK, such as https://superlink:8000"
+            )
+        return cls(
+            app,
+            supernodes=supernodes,
+            superlink=superlink,
+            authority=Path(authority) if authority else None,
+            notes=Path(notes) if notes else None,
+            log=log,
+        )
+
+    def ensure_up(self) -> None:
+        """Wait until all nodes are online.
+
+        Raises
+        ------
+        RunError
+            If they are not in time.
+        """
+        self._connect(self.superlink, **self._connection)
+        try:
+            self._await_online(time.monotonic() + START_SECONDS + START_SECONDS_PER_NODE * self.supernodes)
+        except _NotUpError as cause:
+            raise RunError(f"SuperLink {self.superlink}: {cause}; expected all; see its own log") from None
+
+    def run(
+        self,
+        run_config: Mapping[str, str | int | float | bool],
+        *,
+        timeout: float | None = None,
+        on_poll: Callable[[], None] | None = None,
+    ) -> RunResult:
+        """Run the app once, as :meth:`fedattack.launch.Runtime.run` does; what is given up is stopped there too."""
+        self.log.touch()
+        logged = self.log.stat().st_size
+        try:
+            result = super().run(run_config, timeout=timeout, on_poll=on_poll)
+        except BaseException:
+            with self.log.open("rb") as file:
+                file.seek(logged)
+                started = RUN_ID.search(file.read().decode("utf-8", "replace"))
+            if started:
+                self._ask("flwr", "stop", started[1])
+            raise
+        self._fetch_notes(Path(str(run_config[key])) for key in ("truth", "knowledge") if run_config.get(key))
+        return result
+
+    def _fetch_notes(self, folders: Iterable[Path]) -> None:
+        if self._notes is None:
+            return
+        for folder, client in product(folders, sorted(self._notes.resolve().iterdir())):
+            for note in (client / folder.relative_to(folder.anchor) / NODES).glob("*.json"):
+                # A client must not have files of ours copied by a link.
+                if note.resolve().is_relative_to(client):
+                    (folder / NODES).mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(note, folder / NODES / note.name)
 
 
 class _NotUpError(Exception):

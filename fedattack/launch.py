@@ -43,7 +43,7 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _RAY_PREFIX = re.compile(r"^\(\w+ pid=\d+[^)]*\) ", re.MULTILINE)
 _FRAME = re.compile(r'\s+File ".*", line \d+')
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(\([\w.]+\))?(:|$)")
-_RUN_ID = re.compile(r"Successfully started run (\d+)")
+RUN_ID = re.compile(r"Successfully started run (\d+)")
 _REFUSED = re.compile(r"Could not start run: (?!for )(.+)")
 _CLIENT_FAILURE = re.compile(
     "An exception was raised when processing a message by RayBackend|ClientApp raised an exception"
@@ -361,7 +361,7 @@ class Runtime(ABC):
         with self.log.open("rb") as file:
             file.seek(already_logged)
             log = file.read().decode("utf-8", "replace")
-        run_id = _RUN_ID.search(log)
+        run_id = RUN_ID.search(log)
         if run_id is None:
             raise RunError(
                 f"flwr did not start the run: {refusal_reason(log)}; "
@@ -414,9 +414,9 @@ class Runtime(ABC):
             If it does not come up.
         """
 
-    def _connect(self, port: int, **connection: str | bool) -> None:
-        """Let ``flwr`` talk to the SuperLink on this port."""
-        profile = {"default": "private", "private": {"address": f"127.0.0.1:{port}", **connection}}
+    def _connect(self, address: str, **connection: str | bool) -> None:
+        """Let ``flwr`` talk to the SuperLink at ``HOST:PORT``."""
+        profile = {"default": "private", "private": {"address": address, **connection}}
         self._private("config.toml").write_text(tomli_w.dumps({"superlink": profile}), encoding="utf-8")
 
     def _status(self, run_id: str) -> tuple[str, str]:
@@ -504,7 +504,7 @@ class Simulator(Runtime):
             return
         for _ in range(SUPERLINK_START_ATTEMPTS):
             port = free_port()
-            self._connect(port, insecure=True)
+            self._connect(f"127.0.0.1:{port}", insecure=True)
             self._superlink = self._start(
                 "flower-superlink", "--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)
             )

@@ -13,7 +13,7 @@ from fedattack.attacks import ATTACKS, Attack, Knowledge, read_knowledge, write_
 from fedattack.attacks.knowledge import KNOWLEDGE
 from fedattack.audit.finding import Finding
 from fedattack.audit.run import audit_folder
-from fedattack.deploy import Deployment
+from fedattack.deploy import Deployment, Remote
 from fedattack.errors import ConfigError, FedAttackError
 from fedattack.folder import Part, find_parts, new_parts, write_study
 from fedattack.launch import Runtime, Simulator
@@ -49,10 +49,15 @@ def _insecure_processes(clients: int, device: str, log: Path) -> Runtime:
     return Deployment(app_folder(), supernodes=clients, secure=False, log=log)
 
 
+def _remote(clients: int, device: str, log: Path) -> Runtime:
+    return Remote.of_environment(app_folder(), supernodes=clients, log=log)
+
+
 RUNTIMES: Mapping[str, Callable[[int, str, Path], Runtime]] = {
     "simulation": _simulator,
     "processes": _processes,
     "processes-insecure": _insecure_processes,
+    "superlink": _remote,
 }
 """What a preset can run on: takes the number of clients, their device and the file of the log."""
 

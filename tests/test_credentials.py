@@ -10,7 +10,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fedattack.credentials import make_certificates, make_node_key
+from fedattack.credentials import make_certificates, make_node_key, make_secret
 from fedattack.errors import ConfigError
 
 
@@ -86,3 +86,13 @@ def test_nothing_is_overwritten_and_nonsense_is_refused_in_one_line(tmp_path):
         assert "\n" not in str(caught.value)
     assert all(path.read_bytes() == content for path, content in before.items())
     assert files.key in before
+
+
+def test_a_secret_is_random_and_its_owners_alone(tmp_path):
+    make_secret(tmp_path / "one")
+    make_secret(tmp_path / "two")
+    assert stat.S_IMODE((tmp_path / "one").stat().st_mode) == 0o600
+    assert len((tmp_path / "one").read_bytes()) == 32
+    assert (tmp_path / "one").read_bytes() != (tmp_path / "two").read_bytes()
+    with pytest.raises(ConfigError, match="never overwritten"):
+        make_secret(tmp_path / "one")

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,10 @@ from fedattack import _reaper
 from fedattack.attacks import Scores
 from fedattack.audit.truth import read_truth
 from fedattack.credentials import make_certificates, make_node_key
-from fedattack.deploy import Deployment
+from fedattack.deploy import Deployment, Remote
 from fedattack.errors import ConfigError, RunError
 from fedattack.launch import free_port
+from fedattack.nodes import note_node, read_nodes
 from fedattack.record import Record, check_record
 from tests.test_launch import wait_until, write_app
 
@@ -51,6 +53,54 @@ def test_what_does_not_come_up_is_named_and_leaves_nothing(tmp_path, monkeypatch
         assert _reaper.processes_of(home) == []
     assert (tmp_path / "log").read_text() == "cannot start\n" * 3
     assert not home.exists()
+
+
+@pytest.mark.parametrize("superlink", ["superlink:8000", "https://superlink", "ftp://superlink:8000", "https://a:1/b"])
+def test_what_is_no_address_of_a_superlink_is_refused(superlink, tmp_path):
+    with pytest.raises(ConfigError, match=f"SuperLink {superlink}: expected https://HOST:PORT"):
+        Remote(write_app(tmp_path), supernodes=NODES, superlink=superlink, log=tmp_path / "log")
+
+
+def test_the_environment_names_the_superlink(tmp_path, monkeypatch):
+    app = write_app(tmp_path)
+    monkeypatch.delenv("FEDATTACK_SUPERLINK", raising=False)
+    with pytest.raises(ConfigError, match="FEDATTACK_SUPERLINK"):
+        Remote.of_environment(app, supernodes=NODES, log=tmp_path / "log")
+    monkeypatch.setenv("FEDATTACK_SUPERLINK", "https://superlink:8000")
+    monkeypatch.setenv("FEDATTACK_AUTHORITY", str(tmp_path / "ca.crt"))
+    with Remote.of_environment(app, supernodes=NODES, log=tmp_path / "log") as remote:
+        assert remote.superlink == "superlink:8000"
+        assert remote._connection == {"root-certificates": str(tmp_path / "ca.crt")}
+
+
+def test_clients_notes_are_fetched_and_nothing_else(tmp_path):
+    """A client sees its folder as the root; what it links to elsewhere is left alone."""
+    notes, truth = tmp_path / "notes", tmp_path / "truth"
+    for client in ("a", "b"):
+        note_node(f"{notes / client}{truth}", node=f"node-{client}", client=client)
+    (tmp_path / "secret.json").write_text('{"node": "x", "client": "y"}')
+    (notes / "b" / truth.relative_to("/") / "nodes" / "link.json").symlink_to(tmp_path / "secret.json")
+    remote = Remote(write_app(tmp_path), supernodes=2, superlink="http://h:1", notes=notes, log=tmp_path / "log")
+    remote._fetch_notes([truth])
+    assert read_nodes(truth, ConfigError, "") == {"node-a": "a", "node-b": "b"}
+
+
+@pytest.mark.deploy
+def test_a_superlink_that_is_up_already_is_used_and_stays_up(tmp_path):
+    """A run of another's SuperLink that is given up does not go on there."""
+    app, output = write_app(tmp_path / "app"), tmp_path / "result"
+    with Deployment(app, supernodes=NODES, log=tmp_path / "log") as theirs:
+        theirs.ensure_up()
+        config = tomllib.loads(theirs._private("config.toml").read_text())["superlink"]["private"]
+        options = {"superlink": f"https://{config['address']}", "authority": Path(config["root-certificates"])}
+        with Remote(app, supernodes=NODES, log=tmp_path / "ours", **options) as remote:
+            remote.run({"output": str(output)})
+            with pytest.raises(RunError, match="not over after"):
+                remote.run({"fault": "sleep"}, timeout=20)
+        runs = json.loads(theirs._ask("flwr", "ls", "--format", "json").stdout)["runs"]
+        assert sorted(run["status"] for run in runs) == ["finished:completed", "finished:stopped"]
+        assert theirs._superlink.poll() is None
+    assert output.read_text() == "[2.0, 2.0, 2.0]"
 
 
 @pytest.mark.deploy
