@@ -3,7 +3,7 @@
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -179,12 +179,43 @@ def audit(
     from fedattack.pipeline import choose_attacks
 
     conditions = _conditions(fail_if)
-    study = load_preset(preset)
-    chosen = choose_attacks(study.attacks, {**study.options, **_pairs("--option", options or [])})
-    _simulate(preset, out, changes or [], seed, seeds, on)
+    study, given = load_preset(preset), _pairs("--option", options or [])
+    chosen = choose_attacks(study.attacks, {**study.options, **given})
+    _simulate(preset, out, changes or [], seed, seeds, on, given)
     for item in chosen:
         _attack(item, out, 0, device, skip_damaged=False)
     _report(out, device, conditions, as_json)
+
+
+@app.command()
+def resume(
+    folder: Annotated[
+        Path, typer.Argument(help="The run folder of a simulate or audit that was stopped.", metavar="DIR")
+    ],
+    options: Options = None,
+    device: Device = "auto",
+    fail_if: FailIf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a run that was stopped, then attack and report as audit does.
+
+    Each seed goes on after its last whole round, with the settings it was started with and on what it ran on.
+
+    Example: `fedattack resume runs/first`
+    """
+    from fedattack.app import load_preset
+    from fedattack.pipeline import choose_attacks, stopped_study
+    from fedattack.pipeline import resume as go_on
+
+    conditions = _conditions(fail_if)
+    study = stopped_study(folder)
+    preset, first = load_preset(study["preset"]), study.get("options", {})
+    chosen = choose_attacks(preset.attacks, {**preset.options, **first, **_pairs("--option", options or [])})
+    with _watch() as watch:
+        go_on(folder, command=_command(), watch=watch)
+    for item in chosen:
+        _attack(item, folder, 0, device, skip_damaged=False)
+    _report(folder, device, conditions, as_json)
 
 
 @app.command()
@@ -438,14 +469,22 @@ def download(
     out_console.print(f"{dataset} is in [bold]{escape(str(download_dataset(dataset, root=root)))}[/bold].")
 
 
-def _simulate(name: str, out: Path, changes: Sequence[str], first: int | None, count: int | None, on: str) -> None:
+def _simulate(
+    name: str,
+    out: Path,
+    changes: Sequence[str],
+    first: int | None,
+    count: int | None,
+    on: str,
+    options: Mapping[str, str] | None = None,
+) -> None:
     from fedattack.app import load_preset, resolve_settings
     from fedattack.pipeline import choose_seeds, simulate
 
     preset = load_preset(name)
     settings, seeds = resolve_settings(preset, changes), choose_seeds(preset, first, count)
     with _watch() as watch:
-        simulate(preset, settings, seeds, out, command=_command(), watch=watch, runtime=on)
+        simulate(preset, settings, seeds, out, command=_command(), watch=watch, runtime=on, options=options)
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,39 @@ def write_atomically(path: Path, data: bytes) -> None:
     sync_folder(path.parent)
 
 
+class Hold:
+    """Hold a folder against others who would, until :meth:`close` or the end of the process, however that ends.
+
+    A system without such locks (Windows) lets everybody.
+
+    Raises
+    ------
+    BlockingIOError
+        If another holds it.
+    OSError
+        If there is no such folder, or it cannot be read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._descriptor: int | None = None
+        try:
+            import fcntl
+        except ImportError:
+            return
+        self._descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go; a second time does nothing."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
 def sync_folder(folder: Path) -> None:
     """Make a rename in ``folder`` survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)

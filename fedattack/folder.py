@@ -7,7 +7,7 @@ One run of one seed::
 Several seeds have one subfolder each in the first four: ``record/seed-0`` and so on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,11 @@ class Part:
     def zoo(self) -> Path:
         """Folder of the model zoos by which clients defend themselves."""
         return self.folder / "zoo" / self.name
+
+    @property
+    def resumption(self) -> Path:
+        """File that tells a resumed run's server what it goes on with."""
+        return self.folder / "resumption" / f"{self.name or 'run'}.json"
 
     def scores(self, attack: str) -> Path:
         """File of an attack's scores."""
@@ -95,3 +100,18 @@ def read_study(folder: Path) -> dict[str, Any]:
     if not isinstance(study, dict) or not isinstance(study.get("settings", {}), dict):
         raise RecordError(f"{folder / STUDY} is not what `fedattack simulate` writes; {hint}")
     return study
+
+
+def write_resumption(file: Path, nodes: Mapping[str, str], data: str) -> None:
+    """Tell the server of a resumed run by which names the record knows the clients' nodes, and the data's fingerprint.
+
+    It is told so for the record's sake alone: Flower gives nodes new ids, and the record is to keep the first ones.
+    """
+    file.parent.mkdir(exist_ok=True)
+    write_json(file, {"names": {client: node for node, client in nodes.items()}, "data": data})
+
+
+def read_resumption(file: Path) -> tuple[dict[str, str], str]:
+    """Read :func:`write_resumption`'s file: the nodes' names by client, and the data's fingerprint."""
+    told = read_json(file, RecordError, "resume the run again")
+    return dict(told["names"]), str(told["data"])

@@ -2,7 +2,8 @@
 
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,11 +14,15 @@ from fedattack.attacks import ATTACKS, Attack, Knowledge, read_knowledge, write_
 from fedattack.attacks.knowledge import KNOWLEDGE
 from fedattack.audit.finding import Finding
 from fedattack.audit.run import audit_folder
+from fedattack.audit.truth import read_truth
 from fedattack.deploy import Deployment, Remote
 from fedattack.errors import ConfigError, FedAttackError
-from fedattack.folder import Part, find_parts, new_parts, write_study
+from fedattack.files import Hold
+from fedattack.folder import Part, find_parts, new_parts, read_study, write_resumption, write_study
 from fedattack.launch import Runtime, Simulator
+from fedattack.nodes import NODES
 from fedattack.record import Record
+from fedattack.record.format import INDEX
 from fedattack.report import write_report
 
 
@@ -102,6 +107,7 @@ def simulate(
     command: str,
     watch: Watch,
     runtime: str = "simulation",
+    options: Mapping[str, str] | None = None,
 ) -> None:
     """Run a preset's federated training into the new run folder `out`, under observation.
 
@@ -121,6 +127,8 @@ def simulate(
         Told of progress.
     runtime
         One of :data:`RUNTIMES`.
+    options
+        Options of the attacks that are to follow, kept for a run that is stopped and goes on.
 
     Raises
     ------
@@ -134,25 +142,132 @@ def simulate(
     if runtime not in RUNTIMES:
         raise ConfigError(f"unknown runtime {runtime!r}: expected one of {', '.join(RUNTIMES)}")
     out = out.expanduser().absolute()
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} exists already; give this run a folder of its own, or delete that one first")
+    taken = f"{out} exists already; give this run a folder of its own, or delete that one first"
+    if out.exists() and not out.is_dir():
+        raise ConfigError(taken)
     try:
         out.mkdir(parents=True, exist_ok=True)
         out.chmod(0o700)
     except OSError as cause:
         raise ConfigError(f"{out} cannot be created ({cause}); choose a folder that can be written") from None
-    study: dict[str, Any] = {
-        "preset": preset.name,
-        "title": preset.title,
-        "attacks": list(preset.attacks),
-        "settings": dict(settings),
-        "seeds": list(seeds),
-        "commands": [command],
-        "runtime": runtime,
-        "started": _now(),
-    }
-    parts = new_parts(out, seeds)
-    configs = [
+    with _alone(out):
+        if any(out.iterdir()):
+            raise ConfigError(taken)
+        parts = new_parts(out, seeds)
+        configs = _configs(settings, seeds, parts)
+        watch.step("prepare data", 0, None)
+        try:
+            prepare(configs)
+        except FedAttackError:
+            shutil.rmtree(out)  # nothing is recorded yet, and the corrected command may use the folder again
+            raise
+        watch.step("prepare data", 1, 1)
+        study: dict[str, Any] = {
+            "preset": preset.name,
+            "title": preset.title,
+            "attacks": list(preset.attacks),
+            "settings": dict(settings),
+            "seeds": list(seeds),
+            "commands": [command],
+            "runtime": runtime,
+            "options": dict(options or {}),
+            "started": _now(),
+        }
+        write_study(out, study)
+        _train(out, study, [*zip(parts, configs, strict=True)], watch)
+
+
+def stopped_study(out: Path) -> dict[str, Any]:
+    """Read what a stopped run was.
+
+    Raises
+    ------
+    ConfigError
+        If `out` holds no run that can be gone on with.
+    """
+    study = read_study(out)
+    if "preset" not in study:
+        raise ConfigError(
+            f"{out} holds no run to go on with: expected what `fedattack simulate` or `audit` wrote there"
+        )
+    return study
+
+
+def resume(out: Path, *, command: str, watch: Watch) -> None:
+    """Go on with the federated training of a run folder where it was stopped, each seed after its last whole round.
+
+    The record keeps its nodes' names and goes on as if nothing had been, but for a note in its manifest. A seed of
+    which no round is recorded starts anew, and one that is complete is left alone.
+
+    Parameters
+    ----------
+    out
+        The run folder.
+    command, watch
+        See :func:`simulate`.
+
+    Raises
+    ------
+    ConfigError
+        If `out` holds no run that can be gone on with, or another is at work in it.
+    RecordError
+        If what is recorded is damaged.
+    RunError
+        If a run does not finish.
+    """
+    out = out.expanduser().absolute()
+    study = stopped_study(out)
+    with _alone(out):
+        seeds = study["seeds"]
+        parts = new_parts(out, seeds)
+        jobs = []
+        for part, config in zip(parts, _configs(study["settings"], seeds, parts), strict=True):
+            if (part.record / INDEX).exists():
+                record = Record(part.record)
+                if record.status == "complete":
+                    continue
+                if any(not item.unfinished for item in record):
+                    jobs.append((part, config | _going_on(part, config)))
+                    continue
+            # Nothing of it is recorded, but its clients may have noted who they were.
+            for folder in (part.record, part.truth / NODES, part.knowledge / NODES):
+                shutil.rmtree(folder, ignore_errors=True)
+            jobs.append((part, config))
+        if jobs:
+            study["commands"].append(command)
+            write_study(out, study)
+            _train(out, study, jobs, watch)
+
+
+def _going_on(part: Part, config: Mapping[str, Value]) -> dict[str, Value]:
+    """Return what the config of a run that goes on has of its own."""
+    if config["framework"] == "fedmd":
+        raise ConfigError(
+            f"{part.label} cannot be gone on with: clients of FedMD keep their models in Flower's state, which ended "
+            "with the run; start it anew in another folder"
+        )
+    truth = read_truth(part.truth)
+    write_resumption(part.resumption, truth.nodes, truth.data)
+    # Clients have noted who they are by the names that the record keeps.
+    return {"resume": str(part.resumption), "truth": "", "knowledge": ""}
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    try:
+        hold = Hold(out)
+    except BlockingIOError:
+        raise ConfigError(
+            f"another fedattack is at work in {out}; wait for its end, or choose another folder"
+        ) from None
+    try:
+        yield
+    finally:
+        hold.close()
+
+
+def _configs(settings: Mapping[str, Value], seeds: Sequence[int], parts: Sequence[Part]) -> list[dict[str, Value]]:
+    return [
         {
             **settings,
             "seed": seed,
@@ -163,18 +278,14 @@ def simulate(
         }
         for seed, part in zip(seeds, parts, strict=True)
     ]
+
+
+def _train(out: Path, study: dict[str, Any], jobs: Sequence[tuple[Part, Mapping[str, Value]]], watch: Watch) -> None:
+    settings = study["settings"]
     clients, rounds = int(settings["clients"]), int(settings["rounds"])
-    watch.step("prepare data", 0, None)
-    try:
-        prepare(configs)
-    except FedAttackError:
-        shutil.rmtree(out)  # nothing is recorded yet, and the corrected command may use the folder again
-        raise
-    watch.step("prepare data", 1, 1)
-    write_study(out, study)
-    with RUNTIMES[runtime](clients, str(settings["device"]), out / "flower.log") as runner:
-        for part, config in zip(parts, configs, strict=True):
-            what, index = f"train {part.name or 'rounds'}", part.record / "rounds.jsonl"
+    with RUNTIMES[study["runtime"]](clients, str(settings["device"]), out / "flower.log") as runner:
+        for part, config in jobs:
+            what, index = f"train {part.name or 'rounds'}", part.record / INDEX
 
             def advance(what: str = what, index: Path = index) -> None:
                 watch.step(what, index.read_bytes().count(b"\n") if index.exists() else 0, rounds)

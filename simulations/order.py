@@ -24,12 +24,18 @@ class OrderedGrid(PassingGrid):
         The run's Grid.
     clients
         How many nodes to wait for before they are asked, once, which partition they hold.
+
+    Attributes
+    ----------
+    partitions
+        What each node answered.
     """
 
     def __init__(self, inner: Grid, clients: int) -> None:
         super().__init__(inner)
         self._clients = clients
         self._nodes: list[int] = []
+        self.partitions: dict[int, str] = {}
 
     def get_node_ids(self) -> Iterable[int]:
         """List all nodes by the partitions that they hold."""
@@ -49,10 +55,9 @@ class OrderedGrid(PassingGrid):
     def _by_partition(self, nodes: list[int]) -> list[int]:
         content = RecordDict({"getpropertiesins.config": ConfigRecord()})
         questions = [Message(content, node, "get_properties") for node in nodes]
-        partition = {}
         for reply in self._inner.send_and_receive(questions):
             if not reply.has_error():
                 properties = reply.content.config_records["getpropertiesres.properties"]
-                partition[reply.metadata.src_node_id] = int(str(properties[CLIENT_PROPERTY]))
+                self.partitions[reply.metadata.src_node_id] = str(properties[CLIENT_PROPERTY])
         # A node that fails to answer is still a node; it comes last.
-        return sorted(nodes, key=lambda node: partition.get(node, len(nodes)))
+        return sorted(nodes, key=lambda node: int(self.partitions.get(node, len(nodes))))

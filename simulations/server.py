@@ -2,12 +2,16 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedattack.errors import ConfigError, DataError
+from fedattack.folder import read_resumption
 from fedattack.observe import ObservedStrategy
+from fedattack.record import Record
 from fedattack.record.format import View
 from simulations.order import OrderedGrid
 from simulations.study import Study
@@ -15,6 +19,7 @@ from strategies.fedmd import observed_fedmd
 from strategies.fedsgd import observed_fedsgd
 from strategies.honest_but_curious import honest_but_curious
 from strategies.isolating import isolating
+from strategies.past import Past
 from strategies.secure_aggregation import run_secure_aggregation
 
 # What an honest server knows of its own run; everything else in the run config is the clients' or the auditor's.
@@ -32,13 +37,20 @@ class Federation:
     rounds: int
     fraction: float
     lr: float
+    timeout: float
+    past: Past | None = None
 
     def start(self, strategy: ObservedStrategy, initial: ArrayRecord | None = None) -> None:
-        """Run a strategy that starts from the study's model, or from ``initial``."""
+        """Run a strategy that starts from the study's model, or from ``initial``, or goes on after the past."""
+        if initial is None:
+            initial = ArrayRecord(self.study.build_model().state_dict())
+        if self.past is not None:
+            initial = strategy.catch_up(self.past, self.grid)
         strategy.start(
             self.grid,
-            ArrayRecord(self.study.build_model().state_dict()) if initial is None else initial,
-            num_rounds=self.rounds,
+            initial,
+            num_rounds=self.rounds - (0 if self.past is None else self.past.done),
+            timeout=self.timeout,
             train_config=ConfigRecord({"lr": self.lr}),
         )
 
@@ -64,6 +76,8 @@ def run_fedavg(run: Federation) -> None:
             max_examples=study.max_examples,
             config={"lr": run.lr},
             facts=run.facts,
+            timeout=run.timeout,
+            past=run.past,
         )
         return
     record = str(config["record"])
@@ -72,6 +86,7 @@ def run_fedavg(run: Federation) -> None:
         "clients": study.clients,
         "seed": study.seed,
         "facts": run.facts,
+        "past": run.past,
     }
     if study.isolate:
         run.start(isolating(record, victims=study.victim_count, **options))
@@ -90,12 +105,21 @@ def run_fedsgd(run: Federation) -> None:
             seed=run.study.seed,
             lr=run.lr,
             facts=run.facts,
+            past=run.past,
         )
     )
 
 
 def run_fedmd(run: Federation) -> None:
-    """Run FedMD, which has no common model, and no consensus before the first round."""
+    """Run FedMD, which has no common model, and no consensus before the first round.
+
+    Raises
+    ------
+    ConfigError
+        If it is to go on with a stopped run: the clients' models were in Flower's state, which ended with that run.
+    """
+    if run.past is not None:
+        raise ConfigError("framework=fedmd: clients keep their models in Flower's state, which ended with the run")
     study, config = run.study, run.context.run_config
     facts = {key: value for key, value in run.facts.items() if key != "model"}
     strategy = observed_fedmd(
@@ -120,14 +144,29 @@ def main(grid: Grid, context: Context) -> None:
     """Run the framework that the run config names, under observation."""
     config = context.run_config
     study = Study.of(config)
+    ordered = OrderedGrid(grid, study.clients)
     SERVERS[study.framework](
         Federation(
-            grid=OrderedGrid(grid, study.clients),
+            grid=ordered,
             context=context,
             study=study,
             facts={key: config[key] for key in _SERVER_FACTS} | {"model": study.model_name},
             rounds=int(config["rounds"]),
             fraction=float(config["fraction"]),
             lr=float(config["lr"]),
+            timeout=float(config["round-timeout"]),
+            past=_past(config, study, ordered),
         )
     )
+
+
+def _past(config: Mapping[str, Any], study: Study, grid: OrderedGrid) -> Past | None:
+    """Find what there is to go on with; None where the run starts anew."""
+    if not config["resume"]:
+        return None
+    names, data = read_resumption(Path(str(config["resume"])))
+    if data != study.data.fingerprint:
+        raise DataError("the data are not those of the stopped run; put its data back, or start a run of its own")
+    grid.get_node_ids()
+    known = {str(node): names[client] for node, client in grid.partitions.items() if client in names}
+    return Past.of(Record(str(config["record"])), known)

@@ -9,6 +9,7 @@ from flwr.serverapp import Grid
 from fedattack.learning import gradient_step
 from fedattack.observe import ObservedStrategy
 from strategies.honest_but_curious import SeededFedAvg
+from strategies.past import Past
 
 
 class FedSGD(SeededFedAvg):
@@ -49,7 +50,14 @@ class FedSGD(SeededFedAvg):
 
 
 def observed_fedsgd(
-    out: str, *, fraction: float, clients: int, seed: int, lr: float, facts: Mapping[str, Any]
+    out: str,
+    *,
+    fraction: float,
+    clients: int,
+    seed: int,
+    lr: float,
+    facts: Mapping[str, Any],
+    past: Past | None = None,
 ) -> ObservedStrategy:
     """Build a FedSGD server that records what it sees.
 
@@ -61,7 +69,16 @@ def observed_fedsgd(
         See :class:`FedSGD`; the seed is kept in the record's manifest, the learning rate among its facts.
     facts
         Kept in the record's manifest.
+    past
+        Of a run that this one goes on with.
     """
     inner = FedSGD(fraction=fraction, clients=clients, seed=seed, lr=lr)
     # The observer fills in strftime directives; this path is meant as it stands.
-    return ObservedStrategy(inner, out.replace("%", "%%"), protocol="fedsgd", seed=seed, facts={**facts, "lr": lr})
+    return ObservedStrategy(
+        inner,
+        out.replace("%", "%%"),
+        protocol="fedsgd",
+        seed=seed,
+        facts={**facts, "lr": lr},
+        resumed=past and past.names,
+    )

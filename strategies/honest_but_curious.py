@@ -10,6 +10,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedattack.observe import ObservedStrategy
 from fedattack.record.format import View
+from strategies.past import Past, as_record
 
 
 def sample_size(fraction: float, clients: int) -> int:
@@ -43,11 +44,32 @@ class SeededFedAvg(FedAvg):
         super().__init__(fraction_train=fraction, fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=clients)
         self._size = sample_size(fraction, clients)
         self._seed = seed
+        self._done = 0
+
+    # Whether what it does next depends on earlier rounds than the last.
+    _remembers = False
+
+    def catch_up(self, past: Past, grid: Grid) -> ArrayRecord:
+        """Go on after a stopped run; returns the model that its last round led to.
+
+        That round is gone through again with the replies as they were recorded: bit for bit what the stopped server
+        would have made of them. Where only their sum is known, that is the model but for its rounding.
+        """
+        for item in past.rounds if self._remembers else past.rounds[-1:]:
+            common = as_record(item.common or {})
+            list(self.configure_train(item.number, common, ConfigRecord(), grid))
+            arrays, _ = self.aggregate_train(item.number, past.replies_in(item))
+        self._done = past.done
+        if past.rounds[-1].aggregate is not None:
+            return as_record(past.summed())
+        return common if arrays is None else arrays
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Send the model to this round's sample."""
+        # Flower counts the rounds of a run that goes on from one again.
+        server_round += self._done
         nodes = draw_sample(grid.get_node_ids(), self._size, self._seed, server_round)
         config["server-round"] = server_round
         content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
@@ -55,7 +77,14 @@ class SeededFedAvg(FedAvg):
 
 
 def honest_but_curious(
-    out: str, *, fraction: float, clients: int, seed: int, facts: Mapping[str, Any], view: View = "individual"
+    out: str,
+    *,
+    fraction: float,
+    clients: int,
+    seed: int,
+    facts: Mapping[str, Any],
+    view: View = "individual",
+    past: Past | None = None,
 ) -> ObservedStrategy:
     """Build a FedAvg server that records what it sees.
 
@@ -69,7 +98,11 @@ def honest_but_curious(
         Kept in the record's manifest.
     view
         What is recorded: each client's reply, or what a secure-aggregation server would have seen of them.
+    past
+        Of a run that this one goes on with.
     """
     inner = SeededFedAvg(fraction=fraction, clients=clients, seed=seed)
     # The observer fills in strftime directives; this path is meant as it stands.
-    return ObservedStrategy(inner, out.replace("%", "%%"), seed=seed, facts=facts, view=view)
+    return ObservedStrategy(
+        inner, out.replace("%", "%%"), seed=seed, facts=facts, view=view, resumed=past and past.names
+    )

@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 
 from fedattack.observe import ObservedStrategy
 from strategies.honest_but_curious import SeededFedAvg, draw_sample
+from strategies.past import Past
 
 
 class IsolatingFedAvg(SeededFedAvg):
@@ -33,10 +34,13 @@ class IsolatingFedAvg(SeededFedAvg):
         self._isolated: set[int] = set()
         self._own: dict[int, ArrayRecord] = {}
 
+    _remembers = True
+
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Send this round's sample the model, and victims who have answered before their own."""
+        server_round += self._done
         nodes = list(grid.get_node_ids())
         self._isolated = set(nodes[: self._victims])
         config["server-round"] = server_round
@@ -64,16 +68,25 @@ class IsolatingFedAvg(SeededFedAvg):
 
 
 def isolating(
-    out: str, *, victims: int, fraction: float, clients: int, seed: int, facts: Mapping[str, Any]
+    out: str,
+    *,
+    victims: int,
+    fraction: float,
+    clients: int,
+    seed: int,
+    facts: Mapping[str, Any],
+    past: Past | None = None,
 ) -> ObservedStrategy:
     """Build an isolating server that records what it sees, and what it sent to whom.
 
     Parameters
     ----------
-    out, facts
+    out, facts, past
         See :func:`strategies.honest_but_curious.honest_but_curious`.
     victims, fraction, clients, seed
         See :class:`IsolatingFedAvg`.
     """
     inner = IsolatingFedAvg(victims=victims, fraction=fraction, clients=clients, seed=seed)
-    return ObservedStrategy(inner, out.replace("%", "%%"), seed=seed, facts=facts, server="isolating")
+    return ObservedStrategy(
+        inner, out.replace("%", "%%"), seed=seed, facts=facts, server="isolating", resumed=past and past.names
+    )

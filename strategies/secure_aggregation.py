@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from fedattack.errors import ConfigError
 from fedattack.observe import ObservedLegacyStrategy
 from strategies.honest_but_curious import draw_sample, sample_size
+from strategies.past import Past
 
 # Flower computes in integers below 2³², and a sum of that many clients must stay below it. Finer steps than 2²² would
 # gain little: the clients quantise in single precision, whose mantissa has 24 bits.
@@ -112,8 +113,8 @@ class SecAggPlan:
                     f"clips to ±{CLIPPING:g}; start the model from smaller weights"
                 )
 
-    def workflow(self) -> SecAggPlusWorkflow:
-        """Build Flower's workflow of one round."""
+    def workflow(self, timeout: float | None = None) -> SecAggPlusWorkflow:
+        """Build Flower's workflow of one round, each stage of which waits so many seconds."""
         return SecAggPlusWorkflow(
             self.shares,
             self.threshold,
@@ -121,6 +122,7 @@ class SecAggPlan:
             clipping_range=CLIPPING,
             quantization_range=STEPS,
             modulus_range=MODULUS,
+            timeout=timeout,
         )
 
     def describe(self) -> dict[str, Any]:
@@ -166,6 +168,8 @@ class SecureFedAvg(FedAvg):
         As for ``SeededFedAvg``: with the same ones both sample the same clients.
     config
         Sent with the model.
+    done
+        Rounds of a stopped run before the first of this one, which Flower counts as round 1.
     """
 
     def __init__(
@@ -177,6 +181,7 @@ class SecureFedAvg(FedAvg):
         clients: int,
         seed: int,
         config: Mapping[str, Scalar],
+        done: int = 0,
     ) -> None:
         arrays = list(initial.values())
         super().__init__(
@@ -190,11 +195,13 @@ class SecureFedAvg(FedAvg):
         self._size = sample_size(fraction, clients)
         self._seed = seed
         self._config = dict(config)
+        self._done = done
 
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
         """Send the model to this round's sample."""
+        server_round += self._done
         nodes = draw_sample(self._grid.get_node_ids(), self._size, self._seed, server_round)
         proxies = client_manager.all()
         instructions = FitIns(parameters, self._config | {"server-round": server_round})
@@ -228,6 +235,8 @@ def run_secure_aggregation(
     max_examples: int,
     config: Mapping[str, Scalar],
     facts: Mapping[str, Any],
+    timeout: float | None = None,
+    past: Past | None = None,
 ) -> None:
     """Run FedAvg over SecAgg+ and record what its server may see: sums, who took part, and what is in plaintext.
 
@@ -247,6 +256,10 @@ def run_secure_aggregation(
         The largest example count that a client can have.
     facts
         Kept in the record's manifest.
+    timeout
+        Seconds that each of the protocol's stages waits for the clients; None waits for all.
+    past
+        Of a run that this one goes on with.
 
     Raises
     ------
@@ -254,7 +267,9 @@ def run_secure_aggregation(
         If SecAgg+ cannot do that.
     """
     plan = plan_secure_aggregation(initial, fraction=fraction, clients=clients, max_examples=max_examples)
-    inner = SecureFedAvg(initial, grid=grid, fraction=fraction, clients=clients, seed=seed, config=config)
+    done = 0 if past is None else past.done
+    first = initial if past is None else past.summed()
+    inner = SecureFedAvg(first, grid=grid, fraction=fraction, clients=clients, seed=seed, config=config, done=done)
     strategy = ObservedLegacyStrategy(
         inner,
         # The observer fills in strftime directives; this path is meant as it stands.
@@ -264,10 +279,11 @@ def run_secure_aggregation(
         seed=seed,
         facts=facts,
         aggregation=plan.describe(),
+        resumed=past and past.names,
     )
-    legacy = LegacyContext(context=context, config=ServerConfig(num_rounds=rounds), strategy=strategy)
+    legacy = LegacyContext(context=context, config=ServerConfig(num_rounds=rounds - done), strategy=strategy)
     try:
-        DefaultWorkflow(fit_workflow=plan.workflow())(grid, legacy)
+        DefaultWorkflow(fit_workflow=plan.workflow(timeout))(grid, legacy)
     except BaseException as cause:
         strategy.close(f"the run ended with {type(cause).__name__}: {cause}")
         raise

@@ -15,23 +15,30 @@ FIRST_NODE = 2**63 + 11  # real node ids are unsigned 64-bit numbers
 
 
 class LocalGrid(Grid):
-    """Runs ``app`` for ``nodes`` nodes.
+    """Runs ``app`` for ``nodes`` nodes, whose ids go from ``first`` on.
 
     ``drop(round_message)`` may return ``"fail"`` (the client raises), ``"silent"`` (no reply comes) or ``"late"`` (the
     reply comes with the next pull).
     """
 
-    def __init__(self, app, nodes: int, drop: Callable[[Message, int], str | None] = lambda message, index: None):
+    def __init__(
+        self,
+        app,
+        nodes: int,
+        drop: Callable[[Message, int], str | None] = lambda message, index: None,
+        first: int = FIRST_NODE,
+    ):
         TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 7, 1, 1
         self._app = app
         self._drop = drop
+        self._first = first
         self._pending: list[Message] = []
         self._held: list[Message] = []
         self._count = 0
         self._contexts = {
-            FIRST_NODE + index: Context(
+            first + index: Context(
                 run_id=7,
-                node_id=FIRST_NODE + index,
+                node_id=first + index,
                 node_config={"partition-id": index, "num-partitions": nodes},
                 state=RecordDict(),
                 run_config={},
@@ -63,7 +70,7 @@ class LocalGrid(Grid):
 
     def _answer(self, message: Message) -> None:
         node = message.metadata.dst_node_id
-        fate = self._drop(message, node - FIRST_NODE)
+        fate = self._drop(message, node - self._first)
         if fate == "silent":
             return
         if fate == "fail":

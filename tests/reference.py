@@ -9,18 +9,21 @@ from flwr.app import Context, Message, RecordDict
 import clients.app
 import simulations.server
 from fedattack.record import Record
-from tests.local_grid import LocalGrid
+from tests.local_grid import FIRST_NODE, LocalGrid
 
 
 def run_app(
-    folder: Path, config: dict[str, Any], drop: Callable[[Message, int], str | None] = lambda *_: None
+    folder: Path,
+    config: dict[str, Any],
+    drop: Callable[[Message, int], str | None] = lambda *_: None,
+    first: int = FIRST_NODE,
 ) -> Record:
     """Run a whole run config but for its folders, record and truth, which are put into ``folder``.
 
-    ``drop`` is that of :class:`tests.local_grid.LocalGrid`.
+    ``drop`` and ``first`` are those of :class:`tests.local_grid.LocalGrid`.
     """
-    config = config | {"record": str(folder / "record"), "truth": str(folder / "truth")}
-    grid = LocalGrid(clients.app.app, config["clients"], drop)
+    config = {"truth": str(folder / "truth")} | config | {"record": str(folder / "record")}
+    grid = LocalGrid(clients.app.app, config["clients"], drop, first)
     for context in grid._contexts.values():
         context.run_config.update(config)
     simulations.server.app(grid, Context(run_id=7, node_id=1, node_config={}, state=RecordDict(), run_config=config))

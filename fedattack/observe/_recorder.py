@@ -9,6 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,9 @@ class Recorder:
     view, protocol, server, seed, facts, aggregation
         See :class:`fedattack.record.RecordWriter`. In the aggregate view ``aggregation`` is a projection unless stated
         otherwise.
+    resumed
+        Go on with the record that is there. Flower may have given the nodes other ids since: by a node's id now, its
+        name in the record, where that is another.
 
     Attributes
     ----------
@@ -67,6 +71,7 @@ class Recorder:
         seed: int | None = None,
         facts: Mapping[str, Any] | None = None,
         aggregation: Mapping[str, Any] | None = None,
+        resumed: Mapping[str, str] | None = None,
     ) -> None:
         self.view = view
         if view == "aggregate" and aggregation is None:
@@ -79,7 +84,9 @@ class Recorder:
             "seed": seed,
             "facts": facts,
             "aggregation": aggregation,
+            "resume": resumed is not None,
         }
+        self._known_as = resumed or {}
         self._queue: queue.Queue[Exchange | None] = queue.Queue(maxsize=1)
         self._writer: RecordWriter | None = None
         self._thread: threading.Thread | None = None
@@ -168,7 +175,9 @@ class Recorder:
             self._end(writer)
 
     def _seen(self, exchange: Exchange) -> Exchange:
-        """Reduce a round to the view of the record."""
+        """Reduce a round to the view of the record, with its nodes as the record knows them."""
+        replies = [replace(reply, node=self._known_as.get(reply.node, reply.node)) for reply in exchange.replies]
+        exchange = replace(exchange, replies=replies)
         if self.view == "individual" or all(reply.arrays is None for reply in exchange.replies):
             return exchange
         return project_exchange(exchange, "the aggregate view")

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from fedattack.observe._arrays import view_records
 from fedattack.observe._recorder import Recorder
 from fedattack.record import Exchange, Reply
-from fedattack.record.format import Arrays
+from fedattack.record.format import UNFINISHED, Arrays
 
 COUNT_KEYS = ("num-examples", "num_examples")
 """Under which key clients of either generation send their example count, unless the strategy weights by another."""
 _LEGACY_CONFIG = "fitins.config"
 _LEGACY_STATUS = "fitres.status"
 _SECAGG = "secaggplus"
+_CLOSED = "no reply before the round was closed"
 
 
 class _Sent:
@@ -116,8 +117,8 @@ class RoundTracker:
             self._take(message)
 
     @_contained
-    def finish(self) -> None:
-        """End the current round, if there is one, and hand it to the recorder."""
+    def finish(self, reason: str = _CLOSED) -> None:
+        """End the round, if there is one, and hand it over; ``reason`` is why a node without a reply has none."""
         if self._number is None:
             return
         number, self._number = self._number, None
@@ -129,7 +130,7 @@ class RoundTracker:
         replies = [_with_model(item.reply, item.model, common) for item in answered if item.reply is not None]
         for item in silent:
             self._overdue[item.message.metadata.message_id] = (item.node, number)
-            missing = Reply(node=str(item.node), status="missing", reason="no reply before the round was closed")
+            missing = Reply(node=str(item.node), status="missing", reason=reason)
             replies.append(_with_model(missing, item.model, common))
         self.recorder.put(
             Exchange(
@@ -151,12 +152,12 @@ class RoundTracker:
 
     def close(self, error: str | None = None) -> None:
         """End the last round and the record; ``error`` says why the run ended early, if it did."""
-        self._flush()
+        self._flush(UNFINISHED if error else _CLOSED)
         self.recorder.close(error)
 
     @_contained
-    def _flush(self) -> None:
-        self.finish()
+    def _flush(self, reason: str) -> None:
+        self.finish(reason)
         if self._late:
             self.recorder.put(Exchange(number=self._late[-1].of_round or 0, common=None, replies=self._late))
             self._late = []

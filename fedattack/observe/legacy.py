@@ -14,7 +14,7 @@ from flwr.server.strategy import Strategy
 from fedattack.observe._arrays import view_tensors
 from fedattack.observe._recorder import Recorder
 from fedattack.record import Exchange, Reply
-from fedattack.record.format import Arrays, Status
+from fedattack.record.format import UNFINISHED, Arrays, Status
 from fedattack.record.means import identical
 
 
@@ -136,7 +136,8 @@ class ObservedLegacyStrategy(Strategy):
         """Note a round that was configured and never came to be aggregated: it left the model as it was."""
         if self._waiting is not None:
             number, self._waiting = self._waiting, None
-            self._note(number, [], [], "the round ended without an aggregate")
+            reason = UNFINISHED if self._recorder.run_error else "the round ended without an aggregate"
+            self._note(number, [], [], reason)
 
     def _note(
         self,
@@ -201,7 +202,7 @@ class ObservedLegacyStrategy(Strategy):
             for reply in replies
         ]
         return Exchange(
-            number=server_round,
+            number=int(self._config.get("server-round", server_round)),
             common=common,
             replies=singled_out,
             aggregate=aggregate,

@@ -27,6 +27,9 @@ Server = Literal["passive", "isolating"]
 Status = Literal["ok", "failed", "missing", "late"]
 Arrays = Mapping[str, NDArray[Any]]
 
+UNFINISHED = "the run ended before the round did"
+"""Why no node has a reply in a round that its run did not live to see the end of."""
+
 VIEWS: tuple[View, ...] = ("individual", "aggregate")
 PROTOCOLS: tuple[Protocol, ...] = ("fedavg", "fedsgd", "fedmd")
 MODEL_PROTOCOLS: tuple[Protocol, ...] = ("fedavg", "fedsgd")

@@ -17,6 +17,7 @@ from fedattack.record.format import (
     FORMAT,
     INDEX,
     MANIFEST,
+    UNFINISHED,
     VERSION,
     Arrays,
     Parameter,
@@ -213,6 +214,11 @@ class Round:
         return tuple(item.node for item in self.observations if item.status == "ok")
 
     @property
+    def unfinished(self) -> bool:
+        """Whether the run ended before this round did, so that no reply of it was taken."""
+        return is_unfinished(self._entry)
+
+    @property
     def common(self) -> Arrays | None:
         """The model that the server sent at the start of the round."""
         return self._record.resolve(self._entry["common"], "common", self.file)
@@ -352,6 +358,11 @@ class Record:
             self.damage.append(str(damage))
             return False
         return True
+
+
+def is_unfinished(line: Mapping[str, Any]) -> bool:
+    """Tell by a line of the index whether the run ended before the round did."""
+    return bool(line["replies"]) and all(reply.get("reason") == UNFINISHED for reply in line["replies"])
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

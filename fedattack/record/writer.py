@@ -4,6 +4,7 @@ import os
 import platform
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedattack import __version__
 from fedattack.errors import RecordError
-from fedattack.files import write_atomically
+from fedattack.files import Hold, write_atomically
 from fedattack.record.format import (
     FINAL,
     FORMAT,
@@ -35,6 +36,7 @@ from fedattack.record.format import (
     seal,
 )
 from fedattack.record.means import identical, sample, weighted_mean
+from fedattack.record.reader import is_unfinished, read_index, read_manifest
 from fedattack.record.tensors import DTYPES, checksum, write_tensors
 
 
@@ -111,11 +113,15 @@ class RecordWriter:
         Versions of the packages that took part, in addition to fedattack's, numpy's and Python's.
     aggregation
         In the aggregate view, what an aggregate is, for example ``{"kind": "mean", "weight": "num-examples"}``.
+    resume
+        Go on with the record that is there, after its last round. A round that its run left unfinished is dropped,
+        and what a kill has left of one that was being written.
 
     Raises
     ------
     RecordError
-        If the folder holds a record already, or a kind is unknown.
+        If the folder holds a record already, or, to go on with, none, a damaged one, or one of another kind; if
+        somebody else writes to it, or a kind is unknown.
     """
 
     def __init__(
@@ -129,6 +135,7 @@ class RecordWriter:
         facts: Mapping[str, Any] | None = None,
         versions: Mapping[str, str] | None = None,
         aggregation: Mapping[str, Any] | None = None,
+        resume: bool = False,
     ) -> None:
         for name, value, known in (
             ("view", view, VIEWS),
@@ -165,10 +172,20 @@ class RecordWriter:
             "ended": None,
         }
         try:
-            (path / ROUNDS).mkdir(parents=True, exist_ok=True)
-            path.chmod(0o700)  # what the server saw of the clients is as private as the clients' data
-            # Exclusive creation is what keeps two runs out of one folder.
-            (path / INDEX).open("xb").close()
+            with ExitStack() as undo:
+                if not resume:
+                    (path / ROUNDS).mkdir(parents=True, exist_ok=True)
+                    path.chmod(0o700)  # what the server saw of the clients is as private as the clients' data
+                    # Exclusive creation is what keeps two runs out of one folder.
+                    (path / INDEX).open("xb").close()
+                self._hold = Hold(path)
+                undo.callback(self._hold.close)
+                if resume:
+                    self._go_on()
+                self._write_manifest()
+                undo.pop_all()
+        except BlockingIOError:
+            raise RecordError(f"{path} is being written to by another run; wait until that one has ended") from None
         except FileExistsError:
             raise RecordError(
                 f"{path} holds a record already; give this run a folder of its own, or delete that one first"
@@ -177,7 +194,33 @@ class RecordWriter:
             raise RecordError(
                 f"{path} cannot be made into a record ({cause}); choose a folder that can be written"
             ) from None
-        self._write_manifest()
+
+    def _go_on(self) -> None:
+        """Take up the record that is there: its manifest, and its finished rounds."""
+        found, new = read_manifest(self.path), self._manifest
+        for name in ("view", "protocol", "server", "aggregation", "seed"):
+            if found[name] != new[name]:
+                raise RecordError(
+                    f"{self.path} has the {name} {found[name]}, and what is to go on with it {new[name]}; "
+                    "give this run a folder of its own"
+                )
+        lines, damage = read_index(self.path, found["rounds"])
+        if damage:
+            raise RecordError(f"{damage[0]}; a damaged record cannot be gone on with: start a new one")
+        while lines and is_unfinished(lines[-1]):
+            lines.pop()
+        write_atomically(self.path / INDEX, "".join(seal(line) + "\n" for line in lines).encode())
+        kept = {self.path / line["file"] for line in lines}
+        for file in ({*(self.path / ROUNDS).iterdir()} - kept) | {self.path / FINAL}:
+            file.unlink(missing_ok=True)
+        last = max((line["round"] for line in lines), default=0)
+        resumed = [*found.get("resumed", []), {"after": last, "at": new["started"], "versions": new["versions"]}]
+        self._seq = len(lines)
+        self._manifest = {
+            **found,
+            **{key: new[key] for key in ("status", "error", "rounds", "final", "ended")},
+            "resumed": resumed,
+        }
 
     @property
     def is_open(self) -> bool:
@@ -246,6 +289,7 @@ class RecordWriter:
         self._manifest["rounds"] = self._seq
         self._manifest["ended"] = _stamp(time.time())
         self._write_manifest()
+        self._hold.close()
 
     def _place_common(self, exchange: Exchange, tensors: dict[str, NDArray[Any]]) -> dict[str, Any] | None:
         if exchange.common is None:

@@ -273,6 +273,67 @@ def test_kill_9_at_any_moment_loses_no_complete_round(tmp_path, delay):
     assert not check_record(tmp_path / "record").problems
 
 
+@pytest.mark.parametrize("delay", [0.0, 0.01])
+def test_a_record_goes_on_after_a_kill(tmp_path, delay):
+    path = tmp_path / "record"
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+    )
+    process.stdout.readline()
+    with pytest.raises(RecordError, match="is being written to by another run"):
+        RecordWriter(path, resume=True)
+    time.sleep(delay)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    (path / "rounds" / ".000009.safetensors.half").write_bytes(b"torn")
+    with (path / "rounds.jsonl").open("ab") as file:
+        file.write(b'{"seq": 9, "rou')
+    before = len(Record(path))
+    for number in (before, before + 1):
+        writer = RecordWriter(path, resume=True)
+        assert Record(path).status == "open"
+        writer.write(exchange(number + 1))
+        writer.close(final=model(number + 2))
+    record = Record(path)
+    assert check_record(path).whole
+    assert [item.number for item in record] == [*range(1, before + 3)]
+    for item in record:
+        assert equal(item.observations[1].arrays, model(100 * item.number + 1))
+    assert equal(record.final, model(before + 3))
+    assert [item["after"] for item in record.manifest["resumed"]] == [before, before + 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"view": "aggregate"}, "has the view individual, and what is to go on with it aggregate"),
+        ({"protocol": "fedsgd"}, "has the protocol fedavg"),
+        ({"seed": 8}, "has the seed 7, and what is to go on with it 8"),
+    ],
+)
+def test_another_kind_of_run_does_not_go_on_with_a_record(folder, options, message):
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(RecordError, match=message):
+        RecordWriter(folder, **{"seed": 7, "resume": True, **options})
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    # The refusal holds nobody up.
+    RecordWriter(folder, seed=7, resume=True).close()
+
+
+def test_a_record_that_is_damaged_or_not_there_is_not_gone_on_with(folder, tmp_path):
+    with pytest.raises(RecordError, match="holds no record"):
+        RecordWriter(tmp_path, resume=True)
+    with pytest.raises(RecordError, match="cannot be made into a record"):
+        RecordWriter(tmp_path / "nowhere", resume=True)
+    index = folder / "rounds.jsonl"
+    index.write_bytes(index.read_bytes().replace(b'"round":2', b'"round":3'))
+    with pytest.raises(RecordError, match=r"does not match its checksum.*; a damaged record cannot be gone on with"):
+        RecordWriter(folder, seed=7, resume=True)
+
+
 FULL = """
 import resource, signal, sys
 import logging

@@ -1,0 +1,71 @@
+"""What a server recorded of a run that was stopped, and where that leaves the run that goes on with it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord, RecordDict
+from numpy.typing import NDArray
+
+from fedattack.errors import RecordError
+from fedattack.record import Record, Round
+
+
+@dataclass(frozen=True)
+class Past:
+    """The rounds of a stopped run.
+
+    Attributes
+    ----------
+    rounds
+        Those that were finished, in order; at least one.
+    names
+        By each node's id now, its name in the record: Flower gives nodes new ids in a new run.
+    """
+
+    rounds: tuple[Round, ...]
+    names: Mapping[str, str]
+
+    @classmethod
+    def of(cls, record: Record, names: Mapping[str, str]) -> "Past":
+        """Take the finished rounds of a record.
+
+        Raises
+        ------
+        RecordError
+            If there is none.
+        """
+        rounds = tuple(item for item in record if not item.unfinished and item.common is not None)
+        if not rounds:
+            raise RecordError(f"{record.path} has no finished round to go on after")
+        return cls(rounds, names)
+
+    @property
+    def done(self) -> int:
+        """Number of the last finished round."""
+        return self.rounds[-1].number
+
+    def replies_in(self, item: Round) -> list[Message]:
+        """Return the replies of a round again, as a strategy takes them; those without a usable one are left out."""
+        ids = {name: int(node) for node, name in self.names.items()}
+        replies = []
+        for seen in item.observations:
+            if seen.status == "ok" and seen.arrays is not None:
+                content = RecordDict({"arrays": as_record(seen.arrays), "metrics": MetricRecord()})
+                if seen.num_examples is not None:
+                    content.metric_records["metrics"]["num-examples"] = seen.num_examples
+                # A reply's sender is whom its question was sent to; it cannot be said otherwise.
+                question = Message(RecordDict(), ids.get(seen.node, 0), MessageType.TRAIN)
+                replies.append(Message(content, reply_to=question))
+        return replies
+
+    def summed(self) -> dict[str, NDArray[np.generic]]:
+        """Return the model that the last round led to where its sum is all that is known, in the model's precision."""
+        last = self.rounds[-1]
+        common, aggregate = last.common or {}, last.aggregate or {}
+        return {name: np.asarray(aggregate.get(name, array)).astype(array.dtype) for name, array in common.items()}
+
+
+def as_record(arrays: Mapping[str, NDArray[np.generic]]) -> ArrayRecord:
+    """Put arrays into one of Flower's records."""
+    return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})
