@@ -35,6 +35,7 @@ benchmark: $(DEV) ## Time and size of recording, speed of attacks; prints ratios
 	$(VENV)/bin/python -m tests.benchmarks.prolin
 	$(VENV)/bin/python -m tests.benchmarks.model_based
 	$(VENV)/bin/python -m tests.benchmarks.gradient_matching
+	$(VENV)/bin/python -m tests.benchmarks.deployment
 
 screenshot: $(DEV) ## Make the README's picture from a quickstart's report (needs Chromium).
 	$(VENV)/bin/python -m tests.report.screenshot

@@ -1,8 +1,13 @@
+import re
+import shutil
+
 import pytest
 
 from fedattack.app import load_preset
 from fedattack.errors import ConfigError
-from fedattack.pipeline import choose_attacks, choose_seeds
+from fedattack.pipeline import Watch, attack_folder, choose_attacks, choose_seeds, judge_folder
+from fedattack.record import Exchange, Record, RecordWriter, Reply
+from tests.federation import write_run
 
 
 @pytest.mark.parametrize(
@@ -37,3 +42,28 @@ def test_each_attack_gets_the_options_that_it_has():
 def test_an_option_that_no_attack_has_is_refused(names, options, message):
     with pytest.raises(ConfigError, match=message):
         choose_attacks(names, options)
+
+
+def test_markup_that_a_client_sends_stays_text_from_the_record_to_the_page(tmp_path):
+    """In names and values of metrics, and as the reason of a failure."""
+    run, taken = write_run(tmp_path / "run"), "<script>document.title='taken'</script><img src=x onerror=alert(1)>"
+    old = Record(run / "record")
+    exchanges = []
+    for item in old:
+        replies = [
+            Reply(seen.node, "ok", dict(seen.arrays), seen.num_examples, {taken: 0.5, "site": taken})
+            for seen in item.observations
+        ]
+        failed = Reply(replies[0].node, "failed", reason=f"error 2: {taken}") if item.number == 2 else replies[0]
+        exchanges.append(Exchange(item.number, dict(item.common), [failed, *replies[1:]], config={taken: taken}))
+    shutil.rmtree(run / "record")
+    writer = RecordWriter(run / "record")
+    for exchange in exchanges:
+        writer.write(exchange)
+    writer.close()
+    (attack,) = choose_attacks(["sia"], {})
+    attack_folder(attack, run, watch=Watch())
+    _, page = judge_folder(run, watch=Watch())
+    html = page.read_text(encoding="utf-8")
+    assert "&lt;script&gt;" in html
+    assert not re.search(r"<(script|img)\b", html)

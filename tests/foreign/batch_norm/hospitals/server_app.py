@@ -1,5 +1,6 @@
 """hospitals: the coordinating server."""
 
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
@@ -11,6 +12,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
+    torch.manual_seed(0)
     settings = ConfigRecord({"lr": context.run_config["lr"], "epochs": context.run_config["local-epochs"]})
     strategy = FedAvg(
         fraction_evaluate=0.0,
