@@ -8,7 +8,7 @@ DEV := $(VENV)/.dev-installed
 WORKERS ?= 2
 STAMP := $(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: audit deploy-local test test-deploy lint benchmark screenshot clean
+.PHONY: audit deploy-local test test-deploy lint benchmark vulnerabilities screenshot clean
 
 audit: $(RUN) ## Audit the embedded default and say where the report is.
 	$(VENV)/bin/fedattack audit quickstart --out runs/quickstart-$(STAMP)
@@ -36,6 +36,10 @@ benchmark: $(DEV) ## Time and size of recording, speed of attacks; prints ratios
 	$(VENV)/bin/python -m tests.benchmarks.model_based
 	$(VENV)/bin/python -m tests.benchmarks.gradient_matching
 	$(VENV)/bin/python -m tests.benchmarks.deployment
+
+vulnerabilities: $(DEV) ## Look up all pinned packages in a database of known holes (needs the network).
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	$(VENV)/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip
 
 screenshot: $(DEV) ## Make the README's picture from a quickstart's report (needs Chromium).
 	$(VENV)/bin/python -m tests.report.screenshot

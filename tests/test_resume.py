@@ -10,13 +10,16 @@ import numpy as np
 import psutil
 import pytest
 
+from fedattack import pipeline
 from fedattack.attacks import Scores
-from fedattack.audit.truth import read_truth
+from fedattack.audit.truth import note_node, read_truth
 from fedattack.errors import ConfigError
 from fedattack.files import Hold
-from fedattack.folder import write_study
+from fedattack.folder import read_resumption, read_study, write_study
+from fedattack.launch import RunResult
 from fedattack.pipeline import Watch, resume
 from fedattack.record import Record, RecordWriter, check_record
+from tests.federation import write_run
 from tests.test_launch import wait_until
 
 CLIENTS, ROUNDS = 3, 4
@@ -34,7 +37,7 @@ def words_of(command: str, out: Path, *more: str) -> list[str]:
         "--out",
         str(out),
         "--seeds",
-        "2",
+        "1",
         *changes,
         *more,
     ]
@@ -63,35 +66,31 @@ def kill_after(index: Path, rounds: int, words: list[str]) -> None:
     assert not [process for process in left if process.status() != psutil.STATUS_ZOMBIE]
 
 
-def found_in(out: Path) -> tuple[dict, list[np.ndarray], list[list[str]]]:
-    """Findings, and each seed's scores and decisions in the clients' order."""
-    findings = {
-        f"{item['attack']}.{item['metric']}": item["value"] for item in json.loads((out / "findings.json").read_text())
-    }
-    combined, decided = [], []
-    for seed in ("seed-0", "seed-1"):
-        truth, scores = read_truth(out / "truth" / seed), Scores.load(out / "scores" / seed / "sia.npz")
-        clients = [truth.nodes[node] for node in scores.facts["clients"]]
-        assert sorted(clients) == [str(client) for client in range(CLIENTS)]
-        combined.append(scores.arrays["combined"][:, np.argsort(clients)])
-        decided.append([clients[index] for index in scores.arrays["decisions"]])
-    return findings, combined, decided
+def found_in(out: Path) -> tuple[dict, np.ndarray, list[str]]:
+    """Findings, scores and decisions; these in the clients' order."""
+    findings = json.loads((out / "findings.json").read_text())
+    truth, scores = read_truth(out / "truth"), Scores.load(out / "scores" / "sia.npz")
+    clients = [truth.nodes[node] for node in scores.facts["clients"]]
+    assert sorted(clients) == sorted(truth.nodes.values()) == [str(client) for client in range(CLIENTS)]
+    return (
+        {f"{item['attack']}.{item['metric']}": item["value"] for item in findings},
+        scores.arrays["combined"][:, np.argsort(clients)],
+        [clients[index] for index in scores.arrays["decisions"]],
+    )
 
 
+@pytest.mark.flower
 def test_a_killed_audit_goes_on_and_finds_the_same(tmp_path):
-    """The second seed is killed after its first round; the first one is left alone."""
     whole, out = tmp_path / "whole", tmp_path / "killed"
     run_fedattack(*words_of("audit", whole))
-    kill_after(out / "record" / "seed-1" / "rounds.jsonl", 1, words_of("audit", out))
+    index = out / "record" / "rounds.jsonl"
+    kill_after(index, 1, words_of("audit", out))
     assert not (out / "findings.json").exists()
-    first = (out / "record" / "seed-0" / "rounds.jsonl").read_bytes()
-    told = json.loads(run_fedattack(sys.executable, "-m", "fedattack", "resume", str(out), "--json"))
-    assert told
-    for seed in ("seed-0", "seed-1"):
-        assert check_record(out / "record" / seed).whole
-        assert [item.number for item in Record(out / "record" / seed)] == [*range(1, ROUNDS + 1)]
-        assert len(read_truth(out / "truth" / seed).nodes) == CLIENTS
-    assert (out / "record" / "seed-0" / "rounds.jsonl").read_bytes() == first
+    before = index.read_bytes()
+    run_fedattack(sys.executable, "-m", "fedattack", "resume", str(out))
+    assert index.read_bytes().startswith(before[: before.rindex(b"\n")])
+    assert check_record(out / "record").whole
+    assert [item.number for item in Record(out / "record")] == [*range(1, ROUNDS + 1)]
     (findings, combined, decided), (expected, scores, decisions) = found_in(out), found_in(whole)
     assert findings == pytest.approx(expected, abs=1e-4)
     np.testing.assert_allclose(combined, scores, atol=1e-4)
@@ -100,18 +99,102 @@ def test_a_killed_audit_goes_on_and_finds_the_same(tmp_path):
     assert [command.split()[1] for command in commands] == ["audit", "resume"]
 
 
+@pytest.mark.flower
+def test_of_two_runs_that_start_at_once_in_one_folder_one_is_refused(tmp_path):
+    """Whoever comes second; the other one's run is whole."""
+    out = tmp_path / "run"
+    words = words_of("simulate", out, "--set", "rounds=1")
+    both = [subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(2)]
+    said = [process.communicate()[1].decode() for process in both]
+    assert sorted(process.returncode for process in both) == [0, 2]
+    refused = next(text for process, text in zip(both, said, strict=True) if process.returncode)
+    assert "at work in" in refused or "exists already" in refused
+    assert check_record(out / "record").whole
+
+
+class Idle:
+    """A runtime that runs nothing, and keeps what it was to run."""
+
+    def __init__(self) -> None:
+        self.configs: list[dict] = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_) -> None:
+        pass
+
+    def run(self, config, **_):
+        self.configs.append(dict(config))
+        return RunResult("1", "finished:completed", 0.0, Path("log"), None)
+
+
+@pytest.fixture
+def idle(monkeypatch) -> Idle:
+    runtime = Idle()
+    monkeypatch.setattr(pipeline, "RUNTIMES", {"simulation": lambda *_: runtime})
+    return runtime
+
+
 @pytest.fixture
 def stopped(tmp_path):
-    """A run folder with a study and a record of no round."""
+    """A run folder of three seeds, of which no more is there than its study."""
     study = {
         "preset": "quickstart",
         "settings": {"framework": "fedavg", "clients": 2, "rounds": 2, "device": "cpu"},
-        "seeds": [0],
+        "seeds": [0, 1, 2],
         "commands": ["fedattack audit quickstart"],
         "runtime": "simulation",
     }
     write_study(tmp_path, study)
     return tmp_path
+
+
+def test_each_seed_goes_on_from_where_it_is(stopped, idle):
+    """The first is complete, the second has a round, the third none."""
+    for number, name in enumerate(("seed-0", "seed-1")):
+        run = write_run(stopped / name, seed=number, close=number == 0)
+        for kind in ("record", "knowledge", "truth"):
+            (stopped / kind).mkdir(exist_ok=True)
+            (run / kind).rename(stopped / kind / name)
+    RecordWriter(stopped / "record" / "seed-2", seed=2).close(error="the run ended with Stopped")
+    note_node(stopped / "truth" / "seed-2", node="77", client="0")
+    resume(stopped, command="fedattack resume", watch=Watch())
+    second, third = idle.configs
+    assert (second["seed"], third["seed"]) == (1, 2)
+    assert second["record"] == str(stopped / "record" / "seed-1")
+    assert second["truth"] == second["knowledge"] == ""
+    names, data = read_resumption(Path(second["resume"]))
+    assert names == {str(client): f"node{client}" for client in range(4)}
+    assert data == read_truth(stopped / "truth" / "seed-1").data
+    # What nothing was recorded of starts anew, and its nodes will have other ids.
+    assert "resume" not in third
+    assert third["truth"] == str(stopped / "truth" / "seed-2")
+    assert not (stopped / "record" / "seed-2").exists()
+    assert not list((stopped / "truth" / "seed-2" / "nodes").glob("*"))
+    study = read_study(stopped)
+    assert study["commands"] == ["fedattack audit quickstart", "fedattack resume"]
+    assert "finished" in study
+
+
+def test_a_complete_run_is_left_alone(stopped, idle):
+    for seed in range(3):
+        RecordWriter(stopped / "record" / f"seed-{seed}").close()
+    before = (stopped / "study.json").read_bytes()
+    resume(stopped, command="fedattack resume", watch=Watch())
+    assert (stopped / "study.json").read_bytes() == before
+    assert not idle.configs
+
+
+@pytest.mark.parametrize("settings", [{"framework": "fedmd"}])
+def test_what_flower_does_not_keep_is_refused_before_anything_is_changed(stopped, idle, settings):
+    study = read_study(stopped)
+    write_study(stopped, study | {"settings": study["settings"] | settings, "seeds": [0]})
+    write_run(stopped, close=False)
+    with pytest.raises(ConfigError, match="the run cannot be gone on with: clients of FedMD keep their models"):
+        resume(stopped, command="fedattack resume", watch=Watch())
+    assert len(read_study(stopped)["commands"]) == 1
+    assert Record(stopped / "record").status == "open"
 
 
 def test_where_another_is_at_work_is_no_place_to_go_on(stopped):
@@ -126,24 +209,3 @@ def test_where_another_is_at_work_is_no_place_to_go_on(stopped):
 def test_a_folder_without_a_run_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="holds no run to go on with: expected what `fedattack simulate`"):
         resume(tmp_path, command="fedattack resume", watch=Watch())
-
-
-def test_a_complete_run_is_left_alone(stopped):
-    writer = RecordWriter(stopped / "record")
-    writer.close()
-    before = (stopped / "study.json").read_bytes()
-    resume(stopped, command="fedattack resume", watch=Watch())
-    assert (stopped / "study.json").read_bytes() == before
-
-
-def test_two_runs_that_start_at_once_in_one_folder(tmp_path):
-    """One of them is refused, whoever comes second, and the other one's run is whole."""
-    out = tmp_path / "run"
-    words = words_of("simulate", out)
-    both = [subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(2)]
-    said = [process.communicate()[1].decode() for process in both]
-    assert sorted(process.returncode for process in both) == [0, 2]
-    refused = next(text for process, text in zip(both, said, strict=True) if process.returncode)
-    assert "at work in" in refused or "exists already" in refused
-    for seed in ("seed-0", "seed-1"):
-        assert check_record(out / "record" / seed).whole
