@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+SERVERS = {"flwr-serverapp", "flwr-simulation"}
 GRACE_SECONDS = 3.0
 GIVE_UP_SECONDS = 15.0
 
@@ -56,8 +57,18 @@ def processes_of(home: Path, sessions: set[int] | None = None) -> list[psutil.Pr
     return [process for process, session in session_of.items() if session in sessions]
 
 
+def _runs_a_server(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return any(Path(word).name in SERVERS for word in process.cmdline()[:4])
+    return False
+
+
 def reap(home: Path) -> None:
-    """End all processes of a private Flower home: ask first, kill those that are still there 3 s later."""
+    """End all processes of a private Flower home: ask first, kill those that are still there 3 s later.
+
+    What runs a ServerApp is killed at once. Asked, it would live to see its clients die, and take that for what they
+    answered in the round.
+    """
     started = time.monotonic()
     sessions: set[int] = set()
     asked: set[psutil.Process] = set()
@@ -65,7 +76,7 @@ def reap(home: Path) -> None:
         impatient = time.monotonic() - started > GRACE_SECONDS
         for process in alive:
             with contextlib.suppress(psutil.Error):
-                if impatient:
+                if impatient or _runs_a_server(process):
                     process.kill()
                 elif process not in asked:
                     process.terminate()

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from fedattack import __version__
-from fedattack.errors import ConfigError, FedAttackError
+from fedattack.errors import ConfigError, FedAttackError, RunError
 
 if TYPE_CHECKING:
     from fedattack.attacks import Attack, Knowledge
@@ -211,7 +211,7 @@ def resume(
     study = stopped_study(folder)
     preset, first = load_preset(study["preset"]), study.get("options", {})
     chosen = choose_attacks(preset.attacks, {**preset.options, **first, **_pairs("--option", options or [])})
-    with _watch() as watch:
+    with _resumable(folder), _watch() as watch:
         go_on(folder, command=_command(), watch=watch)
     for item in chosen:
         _attack(item, folder, 0, device, skip_damaged=False)
@@ -483,8 +483,19 @@ def _simulate(
 
     preset = load_preset(name)
     settings, seeds = resolve_settings(preset, changes), choose_seeds(preset, first, count)
-    with _watch() as watch:
+    with _resumable(out), _watch() as watch:
         simulate(preset, settings, seeds, out, command=_command(), watch=watch, runtime=on, options=options)
+
+
+@contextmanager
+def _resumable(out: Path) -> Iterator[None]:
+    """Say of a run that ends early how it goes on."""
+    try:
+        yield
+    except (RunError, KeyboardInterrupt):
+        line = f"note: `fedattack resume {shlex.quote(str(out))}` goes on after what is recorded"
+        err_console.print(escape(line), soft_wrap=True)
+        raise
 
 
 @dataclass(frozen=True)

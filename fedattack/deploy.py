@@ -9,7 +9,6 @@ asked in either mode: Flower's Control API has no accounts of its own, and whoev
 import json
 import os
 import re
-import shutil
 import ssl
 import subprocess
 import time
@@ -22,6 +21,7 @@ from typing import Any, Self
 
 from fedattack.credentials import Certificates, NodeKey, make_certificates, make_node_key
 from fedattack.errors import ConfigError, RunError
+from fedattack.files import write_atomically
 from fedattack.launch import RUN_ID, RunResult, Runtime, free_port, refusal_reason
 from fedattack.nodes import NODES
 
@@ -198,7 +198,7 @@ class Remote(_Federation):
         Certificate of the authority that signed the SuperLink's; by default those that the system trusts.
     notes : Path, optional
         Has a folder for each client, which the client sees as the root folder: with what it noted of itself under the
-        paths ``truth`` and ``knowledge`` of the run config. After a run it is added to ours.
+        paths ``truth`` and ``knowledge`` of the run config. It is added to ours as it comes.
 
     Raises
     ------
@@ -277,8 +277,16 @@ class Remote(_Federation):
         """Run the app once, as :meth:`fedattack.launch.Runtime.run` does; what is given up is stopped there too."""
         self.log.touch()
         logged = self.log.stat().st_size
+        folders = [Path(str(run_config[key])) for key in ("truth", "knowledge") if run_config.get(key)]
+
+        def poll() -> None:
+            # At once, so that a run that is stopped has them too.
+            self._fetch_notes(folders)
+            if on_poll is not None:
+                on_poll()
+
         try:
-            result = super().run(run_config, timeout=timeout, on_poll=on_poll)
+            result = super().run(run_config, timeout=timeout, on_poll=poll)
         except BaseException:
             with self.log.open("rb") as file:
                 file.seek(logged)
@@ -286,7 +294,7 @@ class Remote(_Federation):
             if started:
                 self._ask("flwr", "stop", started[1])
             raise
-        self._fetch_notes(Path(str(run_config[key])) for key in ("truth", "knowledge") if run_config.get(key))
+        self._fetch_notes(folders)
         return result
 
     def _fetch_notes(self, folders: Iterable[Path]) -> None:
@@ -295,9 +303,9 @@ class Remote(_Federation):
         for folder, client in product(folders, sorted(self._notes.resolve().iterdir())):
             for note in (client / folder.relative_to(folder.anchor) / NODES).glob("*.json"):
                 # A client must not have files of ours copied by a link.
-                if note.resolve().is_relative_to(client):
+                if note.resolve().is_relative_to(client) and not (folder / NODES / note.name).exists():
                     (folder / NODES).mkdir(parents=True, exist_ok=True)
-                    shutil.copyfile(note, folder / NODES / note.name)
+                    write_atomically(folder / NODES / note.name, note.read_bytes())
 
 
 class _NotUpError(Exception):

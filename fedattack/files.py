@@ -61,6 +61,9 @@ class Hold:
             self.close()
             raise
 
+    def __del__(self) -> None:
+        self.close()
+
     def close(self) -> None:
         """Let go; a second time does nothing."""
         if self._descriptor is not None:

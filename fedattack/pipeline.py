@@ -22,7 +22,7 @@ from fedattack.folder import Part, find_parts, new_parts, read_study, write_resu
 from fedattack.launch import Runtime, Simulator
 from fedattack.nodes import NODES
 from fedattack.record import Record
-from fedattack.record.format import INDEX
+from fedattack.record.format import INDEX, MANIFEST
 from fedattack.report import write_report
 
 
@@ -147,12 +147,12 @@ def simulate(
         raise ConfigError(taken)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        out.chmod(0o700)
     except OSError as cause:
         raise ConfigError(f"{out} cannot be created ({cause}); choose a folder that can be written") from None
     with _alone(out):
         if any(out.iterdir()):
             raise ConfigError(taken)
+        out.chmod(0o700)
         parts = new_parts(out, seeds)
         configs = _configs(settings, seeds, parts)
         watch.step("prepare data", 0, None)
@@ -186,7 +186,8 @@ def stopped_study(out: Path) -> dict[str, Any]:
         If `out` holds no run that can be gone on with.
     """
     study = read_study(out)
-    if "preset" not in study:
+    needed, needed_settings = {"preset", "settings", "seeds", "commands"}, {"framework", "clients", "rounds", "device"}
+    if needed - study.keys() or needed_settings - study["settings"].keys():
         raise ConfigError(
             f"{out} holds no run to go on with: expected what `fedattack simulate` or `audit` wrote there"
         )
@@ -220,26 +221,35 @@ def resume(out: Path, *, command: str, watch: Watch) -> None:
     with _alone(out):
         seeds = study["seeds"]
         parts = new_parts(out, seeds)
-        jobs = []
+        jobs: list[tuple[Part, dict[str, Value]]] = []
+        anew: list[Path] = []
         for part, config in zip(parts, _configs(study["settings"], seeds, parts), strict=True):
-            if (part.record / INDEX).exists():
+            finished: list[int] = []
+            if part.record.is_dir():
+                # Its server may have outlived whoever started it.
+                with _alone(part.record):
+                    pass
+            if (part.record / MANIFEST).exists():
                 record = Record(part.record)
-                if record.status == "complete":
+                finished = [item.number for item in record if not item.unfinished]
+                # A server that was asked to end may have closed its record in good order.
+                if record.status == "complete" and max(finished, default=0) >= int(config["rounds"]):
                     continue
-                if any(not item.unfinished for item in record):
-                    jobs.append((part, config | _going_on(part, config)))
-                    continue
-            # Nothing of it is recorded, but its clients may have noted who they were.
-            for folder in (part.record, part.truth / NODES, part.knowledge / NODES):
-                shutil.rmtree(folder, ignore_errors=True)
-            jobs.append((part, config))
+            if finished:
+                jobs.append((part, config | _going_on(part, config, record)))
+            else:
+                # Its clients may have noted who they were all the same.
+                anew += [part.record, part.truth / NODES, part.knowledge / NODES]
+                jobs.append((part, config))
+        for folder in anew:
+            shutil.rmtree(folder, ignore_errors=True)
         if jobs:
             study["commands"].append(command)
             write_study(out, study)
             _train(out, study, jobs, watch)
 
 
-def _going_on(part: Part, config: Mapping[str, Value]) -> dict[str, Value]:
+def _going_on(part: Part, config: Mapping[str, Value], record: Record) -> dict[str, Value]:
     """Return what the config of a run that goes on has of its own."""
     if config["framework"] == "fedmd":
         raise ConfigError(
@@ -247,6 +257,7 @@ def _going_on(part: Part, config: Mapping[str, Value]) -> dict[str, Value]:
             "with the run; start it anew in another folder"
         )
     truth = read_truth(part.truth)
+    truth.check_nodes(record.nodes, seed=int(config["seed"]))
     write_resumption(part.resumption, truth.nodes, truth.data)
     # Clients have noted who they are by the names that the record keeps.
     return {"resume": str(part.resumption), "truth": "", "knowledge": ""}
@@ -257,9 +268,7 @@ def _alone(out: Path) -> Iterator[None]:
     try:
         hold = Hold(out)
     except BlockingIOError:
-        raise ConfigError(
-            f"another fedattack is at work in {out}; wait for its end, or choose another folder"
-        ) from None
+        raise ConfigError(f"another run is at work in {out}; wait for its end, or choose another folder") from None
     try:
         yield
     finally:
@@ -283,7 +292,7 @@ def _configs(settings: Mapping[str, Value], seeds: Sequence[int], parts: Sequenc
 def _train(out: Path, study: dict[str, Any], jobs: Sequence[tuple[Part, Mapping[str, Value]]], watch: Watch) -> None:
     settings = study["settings"]
     clients, rounds = int(settings["clients"]), int(settings["rounds"])
-    with RUNTIMES[study["runtime"]](clients, str(settings["device"]), out / "flower.log") as runner:
+    with RUNTIMES[study.get("runtime", "simulation")](clients, str(settings["device"]), out / "flower.log") as runner:
         for part, config in jobs:
             what, index = f"train {part.name or 'rounds'}", part.record / INDEX
 

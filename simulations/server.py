@@ -169,4 +169,6 @@ def _past(config: Mapping[str, Any], study: Study, grid: OrderedGrid) -> Past | 
         raise DataError("the data are not those of the stopped run; put its data back, or start a run of its own")
     grid.get_node_ids()
     known = {str(node): names[client] for node, client in grid.partitions.items() if client in names}
+    if len(known) < study.clients:
+        raise ConfigError("not every client has said which one it is, now and in the stopped run; resume it again")
     return Past.of(Record(str(config["record"])), known)

@@ -35,7 +35,8 @@ class Past:
         RecordError
             If there is none.
         """
-        rounds = tuple(item for item in record if not item.unfinished and item.common is not None)
+        # A line without sampled nodes holds late replies alone.
+        rounds = tuple(item for item in record if item.sampled and not item.unfinished)
         if not rounds:
             raise RecordError(f"{record.path} has no finished round to go on after")
         return cls(rounds, names)

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -11,13 +12,14 @@ import psutil
 import pytest
 
 from fedattack import pipeline
+from fedattack.app import load_preset
 from fedattack.attacks import Scores
 from fedattack.audit.truth import note_node, read_truth
-from fedattack.errors import ConfigError
+from fedattack.errors import ConfigError, DataError
 from fedattack.files import Hold
 from fedattack.folder import read_resumption, read_study, write_study
 from fedattack.launch import RunResult
-from fedattack.pipeline import Watch, resume
+from fedattack.pipeline import Watch, resume, simulate
 from fedattack.record import Record, RecordWriter, check_record
 from tests.federation import write_run
 from tests.test_launch import wait_until
@@ -152,11 +154,8 @@ def stopped(tmp_path):
 
 def test_each_seed_goes_on_from_where_it_is(stopped, idle):
     """The first is complete, the second has a round, the third none."""
-    for number, name in enumerate(("seed-0", "seed-1")):
-        run = write_run(stopped / name, seed=number, close=number == 0)
-        for kind in ("record", "knowledge", "truth"):
-            (stopped / kind).mkdir(exist_ok=True)
-            (run / kind).rename(stopped / kind / name)
+    for seed in range(2):
+        write_run(stopped, seed=seed, part=f"seed-{seed}", close=seed == 0)
     RecordWriter(stopped / "record" / "seed-2", seed=2).close(error="the run ended with Stopped")
     note_node(stopped / "truth" / "seed-2", node="77", client="0")
     resume(stopped, command="fedattack resume", watch=Watch())
@@ -179,7 +178,7 @@ def test_each_seed_goes_on_from_where_it_is(stopped, idle):
 
 def test_a_complete_run_is_left_alone(stopped, idle):
     for seed in range(3):
-        RecordWriter(stopped / "record" / f"seed-{seed}").close()
+        write_run(stopped, seed=seed, part=f"seed-{seed}")
     before = (stopped / "study.json").read_bytes()
     resume(stopped, command="fedattack resume", watch=Watch())
     assert (stopped / "study.json").read_bytes() == before
@@ -200,10 +199,55 @@ def test_what_flower_does_not_keep_is_refused_before_anything_is_changed(stopped
 def test_where_another_is_at_work_is_no_place_to_go_on(stopped):
     hold = Hold(stopped)
     try:
-        with pytest.raises(ConfigError, match="another fedattack is at work in"):
+        with pytest.raises(ConfigError, match="another run is at work in"):
             resume(stopped, command="fedattack resume", watch=Watch())
     finally:
         hold.close()
+
+
+def test_a_record_that_is_still_written_to_is_left_alone(stopped, idle):
+    """A server may outlive whoever started it, before its first round too."""
+    for seed in range(3):
+        writer = RecordWriter(stopped / "record" / f"seed-{seed}")
+        if seed < 2:
+            writer.close()
+    before = [*stopped.rglob("*")]
+    with pytest.raises(ConfigError, match=r"another run is at work in .*seed-2; wait"):
+        resume(stopped, command="fedattack resume", watch=Watch())
+    assert [*stopped.rglob("*")] == before
+    assert not idle.configs
+    writer.close()
+
+
+def test_a_node_that_nobody_knows_is_refused_before_it_trains(stopped, idle):
+    write_study(stopped, read_study(stopped) | {"seeds": [0]})
+    write_run(stopped, close=False)
+    (stopped / "truth" / "nodes" / "node2.json").unlink()
+    with pytest.raises(DataError, match="node2 is in the record but not in the truth"):
+        resume(stopped, command="fedattack resume", watch=Watch())
+    assert not idle.configs
+
+
+def test_a_server_that_was_asked_to_end_has_not_finished(stopped, idle):
+    """Its record may be in good order, and short."""
+    write_study(stopped, read_study(stopped) | {"seeds": [0]})
+    write_run(stopped, rounds=1)
+    resume(stopped, command="fedattack resume", watch=Watch())
+    assert len(idle.configs) == 1
+
+
+def test_a_study_that_lacks_something_is_refused(stopped):
+    write_study(stopped, {key: value for key, value in read_study(stopped).items() if key != "seeds"})
+    with pytest.raises(ConfigError, match="holds no run to go on with"):
+        resume(stopped, command="fedattack resume", watch=Watch())
+
+
+def test_a_folder_that_is_taken_stays_as_it_is(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    tmp_path.chmod(0o755)
+    with pytest.raises(ConfigError, match="exists already"):
+        simulate(load_preset("quickstart"), {}, [0], tmp_path, command="", watch=Watch())
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):

@@ -59,6 +59,8 @@ class Recorder:
         Called once before the record ends, while rounds can still be handed over.
     run_error
         Why the run ended early, if an observer has seen that it did.
+    resumes
+        Whether the record is one that was there.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Recorder:
             "aggregation": aggregation,
             "resume": resumed is not None,
         }
+        self.resumes = resumed is not None
         self._known_as = resumed or {}
         self._queue: queue.Queue[Exchange | None] = queue.Queue(maxsize=1)
         self._writer: RecordWriter | None = None

@@ -76,7 +76,10 @@ class ObservedLegacyStrategy(Strategy):
         """
         self._recorder.open()
         with self._noting():
-            return self._inner.initialize_parameters(client_manager)
+            parameters = self._inner.initialize_parameters(client_manager)
+        if self._recorder.resumes and parameters is not None:
+            self._recorder.final = view_tensors(parameters.tensors, self._names)
+        return parameters
 
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
@@ -202,7 +205,8 @@ class ObservedLegacyStrategy(Strategy):
             for reply in replies
         ]
         return Exchange(
-            number=int(self._config.get("server-round", server_round)),
+            # Flower counts from one again in a run that goes on with another; what was sent to clients counts on.
+            number=numbered if isinstance(numbered := self._config.get("server-round"), int) else server_round,
             common=common,
             replies=singled_out,
             aggregate=aggregate,

@@ -1,5 +1,6 @@
 """Observe a Message-API strategy by composition."""
 
+import inspect
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,10 @@ class ObservedStrategy(Strategy):
             Before the run starts, if the folder holds a record already or cannot be written.
         """
         self._tracker.recorder.open()
+        if self._tracker.recorder.resumes:
+            # What the stopped run led to is what this one ends in if no round is left.
+            given = inspect.signature(self._inner.start).bind(*args, **kwargs).arguments
+            self._tracker.ended_in(given["initial_arrays"])
         # The inner strategy runs itself, so that a ``start`` of its own finds its own state; only the two methods that
         # see the messages are shadowed meanwhile.
         own = vars(self._inner)

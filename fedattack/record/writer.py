@@ -182,7 +182,8 @@ class RecordWriter:
                 undo.callback(self._hold.close)
                 if resume:
                     self._go_on()
-                self._write_manifest()
+                else:
+                    self._write_manifest()
                 undo.pop_all()
         except BlockingIOError:
             raise RecordError(f"{path} is being written to by another run; wait until that one has ended") from None
@@ -209,10 +210,6 @@ class RecordWriter:
             raise RecordError(f"{damage[0]}; a damaged record cannot be gone on with: start a new one")
         while lines and is_unfinished(lines[-1]):
             lines.pop()
-        write_atomically(self.path / INDEX, "".join(seal(line) + "\n" for line in lines).encode())
-        kept = {self.path / line["file"] for line in lines}
-        for file in ({*(self.path / ROUNDS).iterdir()} - kept) | {self.path / FINAL}:
-            file.unlink(missing_ok=True)
         last = max((line["round"] for line in lines), default=0)
         resumed = [*found.get("resumed", []), {"after": last, "at": new["started"], "versions": new["versions"]}]
         self._seq = len(lines)
@@ -221,6 +218,12 @@ class RecordWriter:
             **{key: new[key] for key in ("status", "error", "rounds", "final", "ended")},
             "resumed": resumed,
         }
+        # First, so that nothing of what follows leaves a damaged record behind: an open one may have too much.
+        self._write_manifest()
+        write_atomically(self.path / INDEX, "".join(seal(line) + "\n" for line in lines).encode())
+        kept = {self.path / line["file"] for line in lines}
+        for file in ({*(self.path / ROUNDS).iterdir()} - kept) | {self.path / FINAL}:
+            file.unlink(missing_ok=True)
 
     @property
     def is_open(self) -> bool:

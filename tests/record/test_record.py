@@ -1,6 +1,7 @@
 import math
 import os
 import resource
+import shutil
 import signal
 import stat
 import subprocess
@@ -14,8 +15,10 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
+import fedattack.record.writer
 from fedattack.errors import RecordError
 from fedattack.record import Exchange, Record, RecordWriter, Reply, check_record, project_record
+from fedattack.record.format import UNFINISHED
 from tests.record.conftest import exchange, model
 
 
@@ -321,6 +324,40 @@ def test_another_kind_of_run_does_not_go_on_with_a_record(folder, options, messa
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     # The refusal holds nobody up.
     RecordWriter(folder, seed=7, resume=True).close()
+
+
+def test_a_record_survives_a_kill_while_it_is_being_gone_on_with(tmp_path, monkeypatch):
+    """Between any two of the writer's steps: what is readable stays so, and the next one goes on."""
+    path = tmp_path / "record"
+    writer = RecordWriter(path)
+    for number in (1, 2):
+        writer.write(exchange(number))
+    writer.write(Exchange(3, model(3), [Reply("node-0", "missing", reason=UNFINISHED)]))
+    writer.close(error="the run ended with Stopped")
+    shutil.copytree(path, tmp_path / "before")
+    whole = fedattack.record.writer.write_atomically
+    for step in range(3):
+        shutil.rmtree(path)
+        shutil.copytree(tmp_path / "before", path)
+        done = []
+
+        def fail(*words, step=step, done=done):
+            done.append(words)
+            if len(done) > step:
+                raise OSError("killed")
+            whole(*words)
+
+        monkeypatch.setattr(fedattack.record.writer, "write_atomically", fail)
+        if step < 2:
+            with pytest.raises(RecordError, match="killed"):
+                RecordWriter(path, resume=True)
+        monkeypatch.setattr(fedattack.record.writer, "write_atomically", whole)
+        assert not check_record(path).problems
+        writer = RecordWriter(path, resume=True)
+        writer.write(exchange(3))
+        writer.close()
+        assert check_record(path).whole
+        assert [item.number for item in Record(path)] == [1, 2, 3]
 
 
 def test_a_record_that_is_damaged_or_not_there_is_not_gone_on_with(folder, tmp_path):

@@ -126,6 +126,28 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been_stopped(kind, tmp_path):
         assert record.nodes == whole.nodes
 
 
+@pytest.mark.parametrize("kind", ["fedavg", "projected", "secagg"])
+def test_after_the_last_round_the_model_that_it_led_to_is_all_that_is_missing(kind, tmp_path):
+    """A run that is killed between its last round and its end."""
+    config = CONFIG | KINDS[kind]
+    nodes = stop(tmp_path, config)
+    record = go_on(tmp_path / "killed", config | {"rounds": DONE}, nodes)
+    assert [item.number for item in record] == [*range(1, DONE + 1)]
+    whole = run_app(tmp_path / "whole", config | {"rounds": DONE})
+    for name, array in whole.final.items():
+        np.testing.assert_allclose(record.rounds[-1].after[name], array, rtol=0, atol=TOLERANCE.get(kind, 0.0))
+
+
+def test_a_client_that_does_not_say_which_it_is_does_not_spoil_the_record(tmp_path):
+    nodes = stop(tmp_path, CONFIG)
+    index = tmp_path / "stopped" / "record" / INDEX
+    before = index.read_bytes()
+    del nodes[max(nodes)]
+    with pytest.raises(ConfigError, match="not every client has said which one it is"):
+        go_on(tmp_path / "stopped", CONFIG, nodes)
+    assert index.read_bytes() == before
+
+
 def test_fedmd_does_not_go_on(tmp_path):
     config = CONFIG | {"framework": "fedmd", "partition": "iid", "public-size": 50}
     config = {key: value for key, value in config.items() if key in DEFAULTS}
