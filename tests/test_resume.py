@@ -5,6 +5,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from tests.federation import write_run
 from tests.test_launch import wait_until
 
 CLIENTS, ROUNDS = 3, 4
-SMALL = [f"clients={CLIENTS}", f"rounds={ROUNDS}", "targets=20", "local-epochs=2"]
+SMALL = [f"clients={CLIENTS}", f"rounds={ROUNDS}", "targets=20", "local-epochs=40"]
 
 
 def words_of(command: str, out: Path, *more: str) -> list[str]:
@@ -52,12 +53,13 @@ def run_fedattack(*words: str) -> str:
 
 
 def kill_after(index: Path, rounds: int, words: list[str]) -> None:
-    """Start a command, and kill it, as a power cut would, when so many rounds are in the index."""
+    """Start a command, and kill it, as a power cut would, in the middle of the round after so many in the index."""
     command = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         assert wait_until(
             lambda: (index.exists() and index.read_bytes().count(b"\n") >= rounds) or command.poll() is not None, 240
         )
+        time.sleep(1)
         assert command.poll() is None, command.stderr.read().decode()
         children = psutil.Process(command.pid).children(recursive=True)
     finally:
@@ -93,6 +95,8 @@ def test_a_killed_audit_goes_on_and_finds_the_same(tmp_path):
     assert index.read_bytes().startswith(before[: before.rindex(b"\n")])
     assert check_record(out / "record").whole
     assert [item.number for item in Record(out / "record")] == [*range(1, ROUNDS + 1)]
+    # The server did not live to see its clients die.
+    assert {seen.status for item in Record(out / "record") for seen in item.observations} == {"ok"}
     (findings, combined, decided), (expected, scores, decisions) = found_in(out), found_in(whole)
     assert findings == pytest.approx(expected, abs=1e-4)
     np.testing.assert_allclose(combined, scores, atol=1e-4)
