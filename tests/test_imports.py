@@ -25,10 +25,12 @@ ALLOWED = {
     "app": {"errors"},
     "launch": {"errors", "_reaper"},
     "credentials": {"errors"},
-    "deploy": {"errors", "credentials", "launch"},
+    "deploy": {"errors", "files", "credentials", "launch", "nodes"},
     "outside": {"errors", "launch", "record"},
     "_reaper": set(),
-    "pipeline": {"errors", "app", "attacks", "audit", "deploy", "folder", "launch", "record", "report"},
+    "pipeline": {
+        *("errors", "files", "app", "attacks", "audit", "deploy", "folder", "launch", "nodes", "record", "report"),
+    },
     "reproduce": {"errors", "files", "app", "attacks", "audit", "data", "folder", "pipeline", "report"},
     "tradeoff": {"errors", "files", "app", "audit", "defences", "learning", "pipeline", "report", "reproduce"},
 }
