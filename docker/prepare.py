@@ -24,6 +24,9 @@ PROFILES = {
 # The image's own user. Root prepares for it: nothing in a container runs as root.
 IMAGE_USER = 10001
 
+# Of what the containers write besides runs: the SuperLink's state, what clients note, what the audit shares with them.
+FOLDERS = ("database", "notes", "shared")
+
 # Whether the traffic has TLS, and SuperNodes keys: what each program is told.
 SECURE = {
     "SCHEME": "https",
@@ -59,9 +62,11 @@ def clients_side(clients: int) -> dict[str, Any]:
     names = [f"client-{index}" for index in range(clients)]
     services: dict[str, Any] = {
         "superlink": {"networks": names},
+        # Compose starts it again where there are more keys than it registered.
+        "register": {"environment": {"CLIENTS": str(clients)}},
         "audit": {
             "depends_on": {
-                "superexec": {"condition": "service_started"},
+                "superexec": {"condition": "service_healthy"},
                 **{name: {"condition": "service_healthy"} for name in names},
             }
         },
@@ -71,11 +76,11 @@ def clients_side(clients: int) -> dict[str, Any]:
             "extends": {"file": "common.yaml", "service": "supernode"},
             "command": "flower-supernode --superlink superlink:8000 "
             f"--node-config 'partition-id={index} num-partitions={clients}' ${{SUPERNODE_SECURITY}}",
-            "depends_on": {"register": {"condition": "service_completed_successfully"}},
+            "depends_on": {"register": {"condition": "service_healthy"}},
             "networks": [name],
             "secrets": ["authority", {"source": name, "target": "key"}],
             # What the client notes of itself, for the audit alone; it sees no other client's.
-            "volumes": [f"./deployment/notes/{name}:/runs"],
+            "volumes": [f"./deployment/notes/{name}/runs:/runs"],
         }
     return {
         "services": services,
@@ -87,10 +92,10 @@ def clients_side(clients: int) -> dict[str, Any]:
 def prepare(folder: Path, *, clients: int, audit: str, secure: bool, out: str, words: list[str]) -> None:
     """Write all that ``docker compose up`` needs into the folder of ``compose.yaml``."""
     deployment = folder / "deployment"
-    for path in (deployment, folder / "runs", deployment / "database", deployment / "notes"):
+    for path in (folder / "runs", folder / "data", deployment, *(deployment / name for name in FOLDERS)):
         path.mkdir(mode=0o700, exist_ok=True)
     for index in range(clients):
-        (deployment / "notes" / f"client-{index}").mkdir(mode=0o700, exist_ok=True)
+        (deployment / "notes" / f"client-{index}" / "runs").mkdir(mode=0o700, parents=True, exist_ok=True)
     make_keys(deployment, clients)
     text = json.dumps(clients_side(clients), indent=2)
     (folder / "clients.yaml").write_text(f"# Written by prepare.py.\n{text}\n", encoding="utf-8")
@@ -102,7 +107,7 @@ def prepare(folder: Path, *, clients: int, audit: str, secure: bool, out: str, w
         **(SECURE if secure else INSECURE),
     }
     if not os.getuid():
-        for path in (folder / "runs", deployment, *deployment.rglob("*")):
+        for path in (folder / "runs", folder / "data", deployment, *deployment.rglob("*")):
             os.chown(path, IMAGE_USER, IMAGE_USER)
     lines = "".join(f"{key}={value}\n" for key, value in settings.items())
     (folder / ".env").write_text(f"# Written by prepare.py.\n{lines}", encoding="utf-8")

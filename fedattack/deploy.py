@@ -199,6 +199,8 @@ class Remote(_Federation):
     notes : Path, optional
         Has a folder for each client, which the client sees as the root folder: with what it noted of itself under the
         paths ``truth`` and ``knowledge`` of the run config. After a run it is added to ours.
+    shared : Path, optional
+        Clients see this folder at the same path: the run's model zoos are copied there for them.
 
     Raises
     ------
@@ -214,6 +216,7 @@ class Remote(_Federation):
         superlink: str,
         authority: Path | None = None,
         notes: Path | None = None,
+        shared: Path | None = None,
         log: Path,
     ) -> None:
         super().__init__(app, supernodes=supernodes, log=log)
@@ -227,18 +230,19 @@ class Remote(_Federation):
         elif authority is not None:
             self._connection["root-certificates"] = str(authority.resolve())
         self._notes = notes
+        self._shared = shared
 
     @classmethod
     def of_environment(cls, app: Path, *, supernodes: int, log: Path) -> Self:
-        """Take the SuperLink from ``FEDATTACK_SUPERLINK``, and the rest from ``FEDATTACK_AUTHORITY`` and ``…_NOTES``.
+        """Take the SuperLink from ``FEDATTACK_SUPERLINK``, the rest from ``…_AUTHORITY``, ``…_NOTES`` and ``…_SHARED``.
 
         Raises
         ------
         ConfigError
             If no SuperLink is named.
         """
-        superlink, authority, notes = (
-            os.environ.get(f"FEDATTACK_{name}", "") for name in ("SUPERLINK", "AUTHORITY", "NOTES")
+        superlink, authority, notes, shared = (
+            os.environ.get(f"FEDATTACK_{name}", "") for name in ("SUPERLINK", "AUTHORITY", "NOTES", "SHARED")
         )
         if not superlink:
             raise ConfigError(
@@ -250,6 +254,7 @@ class Remote(_Federation):
             superlink=superlink,
             authority=Path(authority) if authority else None,
             notes=Path(notes) if notes else None,
+            shared=Path(shared) if shared else None,
             log=log,
         )
 
@@ -278,7 +283,7 @@ class Remote(_Federation):
         self.log.touch()
         logged = self.log.stat().st_size
         try:
-            result = super().run(run_config, timeout=timeout, on_poll=on_poll)
+            result = super().run({**run_config, **self._share_zoos(run_config)}, timeout=timeout, on_poll=on_poll)
         except BaseException:
             with self.log.open("rb") as file:
                 file.seek(logged)
@@ -288,6 +293,16 @@ class Remote(_Federation):
             raise
         self._fetch_notes(Path(str(run_config[key])) for key in ("truth", "knowledge") if run_config.get(key))
         return result
+
+    def _share_zoos(self, run_config: Mapping[str, Any]) -> dict[str, str]:
+        """Copy the zoos to where clients see them; returns what that changes in the run config."""
+        zoos = Path(str(run_config.get("zoo", "")))
+        if self._shared is None or not zoos.is_absolute() or not zoos.is_dir():
+            return {}
+        copy = self._shared / zoos.relative_to(zoos.anchor)
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(zoos, copy)
+        return {"zoo": str(copy)}
 
     def _fetch_notes(self, folders: Iterable[Path]) -> None:
         if self._notes is None:

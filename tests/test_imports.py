@@ -25,7 +25,7 @@ ALLOWED = {
     "app": {"errors"},
     "launch": {"errors", "_reaper"},
     "credentials": {"errors"},
-    "deploy": {"errors", "credentials", "launch"},
+    "deploy": {"errors", "credentials", "launch", "nodes"},
     "outside": {"errors", "launch", "record"},
     "_reaper": set(),
     "pipeline": {"errors", "app", "attacks", "audit", "deploy", "folder", "launch", "record", "report"},

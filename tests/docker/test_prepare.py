@@ -62,7 +62,7 @@ def test_no_network_has_two_clients():
     for index, (name, entry) in enumerate(clients.items()):
         assert {"source": name, "target": "key"} in entry["secrets"]
         assert f"partition-id={index} num-partitions=5" in entry["command"]
-        assert entry["volumes"] == [f"./deployment/notes/{name}:/runs"]
+        assert entry["volumes"] == [f"./deployment/notes/{name}/runs:/runs"]
 
 
 @pytest.mark.parametrize("profile", prepare.PROFILES)
@@ -84,7 +84,10 @@ def test_nothing_runs_as_root(tmp_path):
     settings = run_prepare(tmp_path)
     assert "0" not in settings["RUN_AS"].split(":")
     text = (tmp_path / "clients.yaml").read_text().partition("\n")[2]
-    assert set(json.loads(text)["services"]) == {"superlink", "audit", *(f"client-{index}" for index in range(4))}
+    assert set(json.loads(text)["services"]) == {
+        *("superlink", "register", "audit"),
+        *(f"client-{index}" for index in range(4)),
+    }
 
 
 def test_the_image_takes_everything_but_torch_from_the_project():
