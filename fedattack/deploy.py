@@ -9,6 +9,7 @@ asked in either mode: Flower's Control API has no accounts of its own, and whoev
 import json
 import os
 import re
+import shutil
 import ssl
 import subprocess
 import time
@@ -199,6 +200,8 @@ class Remote(_Federation):
     notes : Path, optional
         Has a folder for each client, which the client sees as the root folder: with what it noted of itself under the
         paths ``truth`` and ``knowledge`` of the run config. It is added to ours as it comes.
+    shared : Path, optional
+        Clients see this folder at the same path: the run's model zoos are copied there for them.
 
     Raises
     ------
@@ -214,6 +217,7 @@ class Remote(_Federation):
         superlink: str,
         authority: Path | None = None,
         notes: Path | None = None,
+        shared: Path | None = None,
         log: Path,
     ) -> None:
         super().__init__(app, supernodes=supernodes, log=log)
@@ -227,18 +231,19 @@ class Remote(_Federation):
         elif authority is not None:
             self._connection["root-certificates"] = str(authority.resolve())
         self._notes = notes
+        self._shared = shared
 
     @classmethod
     def of_environment(cls, app: Path, *, supernodes: int, log: Path) -> Self:
-        """Take the SuperLink from ``FEDATTACK_SUPERLINK``, and the rest from ``FEDATTACK_AUTHORITY`` and ``…_NOTES``.
+        """Take the SuperLink from ``FEDATTACK_SUPERLINK``, the rest from ``…_AUTHORITY``, ``…_NOTES`` and ``…_SHARED``.
 
         Raises
         ------
         ConfigError
             If no SuperLink is named.
         """
-        superlink, authority, notes = (
-            os.environ.get(f"FEDATTACK_{name}", "") for name in ("SUPERLINK", "AUTHORITY", "NOTES")
+        superlink, authority, notes, shared = (
+            os.environ.get(f"FEDATTACK_{name}", "") for name in ("SUPERLINK", "AUTHORITY", "NOTES", "SHARED")
         )
         if not superlink:
             raise ConfigError(
@@ -250,6 +255,7 @@ class Remote(_Federation):
             superlink=superlink,
             authority=Path(authority) if authority else None,
             notes=Path(notes) if notes else None,
+            shared=Path(shared) if shared else None,
             log=log,
         )
 
@@ -286,7 +292,7 @@ class Remote(_Federation):
                 on_poll()
 
         try:
-            result = super().run(run_config, timeout=timeout, on_poll=poll)
+            result = super().run({**run_config, **self._share_zoos(run_config)}, timeout=timeout, on_poll=poll)
         except BaseException:
             with self.log.open("rb") as file:
                 file.seek(logged)
@@ -296,6 +302,16 @@ class Remote(_Federation):
             raise
         self._fetch_notes(folders)
         return result
+
+    def _share_zoos(self, run_config: Mapping[str, Any]) -> dict[str, str]:
+        """Copy the zoos to where clients see them; returns what that changes in the run config."""
+        zoos = Path(str(run_config.get("zoo", "")))
+        if self._shared is None or not zoos.is_absolute() or not zoos.is_dir():
+            return {}
+        copy = self._shared / zoos.relative_to(zoos.anchor)
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(zoos, copy)
+        return {"zoo": str(copy)}
 
     def _fetch_notes(self, folders: Iterable[Path]) -> None:
         if self._notes is None:

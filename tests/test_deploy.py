@@ -85,6 +85,19 @@ def test_clients_notes_are_fetched_and_nothing_else(tmp_path):
     assert read_nodes(truth, ConfigError, "") == {"node-a": "a", "node-b": "b"}
 
 
+def test_zoos_are_shared_with_the_clients_and_those_of_an_earlier_run_replaced(tmp_path):
+    zoos, shared = tmp_path / "zoo", tmp_path / "shared"
+    remote = Remote(write_app(tmp_path), supernodes=2, superlink="http://h:1", shared=shared, log=tmp_path / "log")
+    assert remote._share_zoos({"zoo": str(zoos)}) == {}
+    assert remote._share_zoos({"zoo": ""}) == {}
+    copy = shared / zoos.relative_to("/")
+    for name in ("first", "second"):
+        (zoos / name).mkdir(parents=True)
+        assert remote._share_zoos({"zoo": str(zoos)}) == {"zoo": str(copy)}
+        assert [path.name for path in copy.iterdir()] == [name]
+        (zoos / name).rmdir()
+
+
 @pytest.mark.deploy
 def test_a_superlink_that_is_up_already_is_used_and_stays_up(tmp_path):
     """A run of another's SuperLink that is given up does not go on there."""

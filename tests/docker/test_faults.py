@@ -1,0 +1,154 @@
+"""What breaks in a running deployment of containers: the record is whole up to then, and can be attacked."""
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedattack.record import Record, check_record
+from tests.docker.containers import Containers, await_that, clients_of, rounds_of, said, statuses_of
+
+CLIENTS = 3
+ALL_OK = {str(index): "ok" for index in range(CLIENTS)}
+# A client is at work for some seconds of a round.
+BUSY = "--set targets=20 --set local-epochs=60"
+CUT_SECONDS = 30
+
+pytestmark = pytest.mark.deploy
+
+
+@pytest.fixture(scope="module")
+def running(compose: list[str], image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]:
+    """Everything but an audit is up, which each test starts for itself."""
+    with Containers(compose, image, tmp_path_factory.mktemp("deployment")) as containers:
+        containers.prepare("--clients", str(CLIENTS))
+        containers.do("up", "--detach", "superexec", *(f"client-{index}" for index in range(CLIENTS)))
+        yield containers
+
+
+class Audit:
+    """An audit that goes on while the test does something to the deployment."""
+
+    def __init__(self, containers: Containers, name: str, *, rounds: int, **environment: str) -> None:
+        self.folder = containers.audited(name)
+        words = f"quickstart --seeds 1 --set clients={CLIENTS} --set rounds={rounds} {BUSY}"
+        self._process = containers.start("run", "--rm", "audit", AUDIT=words, OUT=name, **environment)
+        self._name, self._rounds, self._started = name, rounds, time.monotonic()
+
+    def await_rounds(self, number: int) -> None:
+        await_that(lambda: rounds_of(self.folder) >= number or self._process.poll() is not None, 240, "a round")
+        assert self._process.poll() is None, self._process.communicate()[0][-4000:]
+        assert rounds_of(self.folder) < self._rounds
+
+    def ended(self) -> tuple[int, str]:
+        output, _ = self._process.communicate(timeout=600)
+        print(f"\n{self._name}: {time.monotonic() - self._started:.0f} s")
+        return self._process.returncode, output
+
+
+def attack(folder: Path) -> None:
+    """Nothing that is in the record is damaged, and the attack works on it, here."""
+    assert check_record(folder / "record").problems == []
+    said(sys.executable, "-m", "fedattack", "attack", "sia", str(folder))
+    assert (folder / "scores" / "sia.npz").stat().st_size > 0
+
+
+def is_at_work(container: str) -> bool:
+    done = subprocess.run(["docker", "top", container, "-eo", "pid,args"], capture_output=True, text=True)
+    # One that has ended, and that its parent has not collected yet, has no path there.
+    return "/flwr-clientapp" in done.stdout
+
+
+def test_a_client_that_is_cut_off_for_a_while_comes_back(running):
+    """Its round waits for it: Flower gives a node up after a minute without a sign of life."""
+    audit = Audit(running, "cut", rounds=3)
+    audit.await_rounds(1)
+    client, network = running.container("client-1"), f"{running.project}_client-1"
+    said("docker", "network", "disconnect", network, client)
+    time.sleep(CUT_SECONDS)
+    said("docker", "network", "connect", network, client)
+    code, output = audit.ended()
+    assert code == 0, output[-4000:]
+    statuses = statuses_of(audit.folder)
+    print(statuses)
+    assert len(statuses) == 3
+    assert statuses[0] == statuses[-1] == ALL_OK
+    assert {**statuses[1], "1": "ok"} == ALL_OK
+    attack(audit.folder)
+
+
+def test_a_client_that_is_killed_at_work_takes_part_again_once_it_is_back(running):
+    """Flower misses it for a minute first, in which its round waits and it is not taken back."""
+    audit = Audit(running, "killed", rounds=5)
+    audit.await_rounds(1)
+    client = running.container("client-1")
+    await_that(lambda: is_at_work(client), 60, "client-1 at work")
+    said("docker", "kill", client)
+    said("docker", "start", client)
+    code, output = audit.ended()
+    assert code == 0, output[-4000:]
+    statuses = statuses_of(audit.folder)
+    print(statuses)
+    # The same key is the same node.
+    assert sorted(clients_of(audit.folder).values()) == sorted(ALL_OK)
+    assert statuses[0] == statuses[-1] == ALL_OK
+    assert statuses[1]["1"] == "failed"
+    assert all({**status, "1": "ok"} == ALL_OK for status in statuses)
+    attack(audit.folder)
+
+
+def test_a_full_volume_ends_the_record_and_not_the_training(running, tmp_path):
+    """A small volume stands for the runs; what is on it is copied out, and whole."""
+    owner = re.search(r"^RUN_AS=(\d+):(\d+)$", (running.folder / ".env").read_text(), re.MULTILINE)
+    (running.folder / "small.yaml").write_text(
+        "services:\n"
+        '  superexec: {volumes: ["small:/runs"]}\n'
+        '  audit: {volumes: ["small:/runs"]}\n'
+        "volumes:\n"
+        "  small:\n"
+        f'    driver_opts: {{type: tmpfs, device: tmpfs, o: "size=800k,uid={owner[1]},gid={owner[2]},mode=0700"}}\n'
+    )
+    files = {"COMPOSE_FILE": "compose.yaml:clients.yaml:small.yaml"}
+    running.do("up", "--detach", "superexec", **files)
+    code, output = Audit(running, "full", rounds=5, **files).ended()
+    said("docker", "cp", f"{running.container('superexec')}:/runs/full", str(tmp_path))
+    running.do("up", "--detach", "superexec")
+    found = tmp_path / "full"
+    logs = (found / "flower.log").read_text()
+    record = Record(found / "record")
+    assert 0 < len(record) < 5
+    (said_once,) = [line for line in logs.splitlines() if "fedattack stopped recording" in line]
+    assert f"the run goes on: round {len(record) + 1}: " in said_once
+    assert "No space left on device" in said_once
+    assert record.status == "cut short"
+    assert "No space left on device" in record.manifest["error"]
+    # The training went on to its end; then nothing could be written of the attack either.
+    assert "[ROUND 5/5]" in logs
+    assert code == 2
+    assert len(re.findall(r"^error: \[Errno 28\] No space left on device", output, re.MULTILINE)) == 1
+    assert "Traceback" not in output
+    shutil.rmtree(found / "scores", ignore_errors=True)
+    attack(found)
+
+
+def test_a_superlink_that_is_stopped_and_started_knows_its_clients(running):
+    """The audit gives up. Flower goes on with the run, and so does its record; the next one needs no new keys."""
+    audit = Audit(running, "stopped", rounds=3)
+    audit.await_rounds(1)
+    superlink = running.container("superlink")
+    said("docker", "stop", "--time", "5", superlink)
+    said("docker", "start", superlink)
+    code, output = audit.ended()
+    assert code == 2
+    assert "error: the Flower run did not complete (lost): Connection to the SuperLink is unavailable" in output
+    await_that(lambda: Record(audit.folder / "record").status != "open", 300, "the end of the record")
+    print(Record(audit.folder / "record").status, rounds_of(audit.folder))
+    attack(audit.folder)
+    code, output = Audit(running, "again", rounds=1).ended()
+    assert code == 0, output[-4000:]
+    assert statuses_of(running.audited("again")) == [ALL_OK]
