@@ -83,12 +83,16 @@ def found_in(out: Path) -> tuple[dict, np.ndarray, list[str]]:
     )
 
 
-@pytest.mark.flower
-def test_a_killed_audit_goes_on_and_finds_the_same(tmp_path):
+@pytest.mark.parametrize(
+    "runtime",
+    [pytest.param("simulation", marks=pytest.mark.flower), pytest.param("processes", marks=pytest.mark.deploy)],
+)
+def test_a_killed_audit_goes_on_and_finds_the_same(runtime, tmp_path):
+    """What a run on processes would have found, a simulation finds."""
     whole, out = tmp_path / "whole", tmp_path / "killed"
     run_fedattack(*words_of("audit", whole))
     index = out / "record" / "rounds.jsonl"
-    kill_after(index, 1, words_of("audit", out))
+    kill_after(index, 1, words_of("audit", out, "--on", runtime))
     assert not (out / "findings.json").exists()
     before = index.read_bytes()
     run_fedattack(sys.executable, "-m", "fedattack", "resume", str(out))

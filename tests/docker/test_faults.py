@@ -137,7 +137,10 @@ def test_a_full_volume_ends_the_record_and_not_the_training(running, tmp_path):
 
 
 def test_a_superlink_that_is_stopped_and_started_knows_its_clients(running):
-    """The audit gives up. Flower goes on with the run, and so does its record; the next one needs no new keys."""
+    """The audit gives up. Flower goes on with the run, and so does its record, and the audit can be brought to its end.
+
+    The next one needs no new keys.
+    """
     audit = Audit(running, "stopped", rounds=3)
     audit.await_rounds(1)
     superlink = running.container("superlink")
@@ -147,7 +150,9 @@ def test_a_superlink_that_is_stopped_and_started_knows_its_clients(running):
     assert code == 2
     assert "error: the Flower run did not complete (lost): Connection to the SuperLink is unavailable" in output
     await_that(lambda: Record(audit.folder / "record").status != "open", 300, "the end of the record")
-    print(Record(audit.folder / "record").status, rounds_of(audit.folder))
+    assert statuses_of(audit.folder) == [ALL_OK] * 3
+    running.do("run", "--rm", "audit", "fedattack", "resume", "/runs/stopped")
+    assert (audit.folder / "report.html").stat().st_size > 0
     attack(audit.folder)
     code, output = Audit(running, "again", rounds=1).ended()
     assert code == 0, output[-4000:]
