@@ -32,6 +32,8 @@ START_SECONDS = 120.0
 # Starting a SuperNode is mostly importing; those of a large federation wait for each other's CPU.
 START_SECONDS_PER_NODE = 15.0
 POLL_SECONDS = 0.2
+# As long as a SuperLink may take to come back.
+LOST_SECONDS = 180.0
 
 _ADDRESS = re.compile(r"(?P<scheme>https?)://(?P<address>[^/\s]+:\d+)/?")
 
@@ -302,6 +304,19 @@ class Remote(_Federation):
             raise
         self._fetch_notes(folders)
         return result
+
+    def _lost(self, run_id: str, reason: str, poll: Callable[[], None]) -> tuple[str, str]:
+        """Wait for a SuperLink that was stopped: started again with its database, it goes on with the run."""
+        deadline = time.monotonic() + LOST_SECONDS
+        while time.monotonic() < deadline:
+            status, details = self._status(run_id)
+            if status.startswith("finished:"):
+                return status, details
+            if status != "lost":
+                deadline = time.monotonic() + LOST_SECONDS
+            poll()
+            time.sleep(POLL_SECONDS)
+        return "lost", reason
 
     def _share_zoos(self, run_config: Mapping[str, Any]) -> dict[str, str]:
         """Copy the zoos to where clients see them; returns what that changes in the run config."""

@@ -347,12 +347,16 @@ class Runtime(ABC):
             *("flwr", "run", str(self._private("app")), "--stream", "-c", str(config)),
             *self._run_options,
         )
+
+        def poll() -> None:
+            if timeout is not None and time.monotonic() - started > timeout:
+                raise RunError(f"the Flower run was not over after {timeout:g} s and was ended; see {self.log}")
+            if on_poll is not None:
+                on_poll()
+
         try:
             while not _ended_within(POLL_SECONDS, client):
-                if timeout is not None and time.monotonic() - started > timeout:
-                    raise RunError(f"the Flower run was not over after {timeout:g} s and was ended; see {self.log}")
-                if on_poll is not None:
-                    on_poll()
+                poll()
         except BaseException:
             # `flwr stop` would leave the ServerApp at work until its next heartbeat, half a minute later.
             self._stop()
@@ -368,7 +372,9 @@ class Runtime(ABC):
                 f"check the run config against [tool.flwr.app.config] in {self.app / 'pyproject.toml'}, "
                 f"the whole log is in {self.log}"
             )
-        status, details = self._status(run_id[1]) if client.returncode == 0 else ("lost", refusal_reason(log))
+        status, details = (
+            self._status(run_id[1]) if client.returncode == 0 else self._lost(run_id[1], refusal_reason(log), poll)
+        )
         if not status.startswith("finished:"):
             self._stop()
         if status != "finished:completed":
@@ -418,6 +424,10 @@ class Runtime(ABC):
         """Let ``flwr`` talk to the SuperLink at ``HOST:PORT``."""
         profile = {"default": "private", "private": {"address": address, **connection}}
         self._private("config.toml").write_text(tomli_w.dumps({"superlink": profile}), encoding="utf-8")
+
+    def _lost(self, run_id: str, reason: str, poll: Callable[[], None]) -> tuple[str, str]:
+        """Say what became of a run that ``flwr run`` has lost, as where the SuperLink has died."""
+        return "lost", reason
 
     def _status(self, run_id: str) -> tuple[str, str]:
         """Return Flower's status of a run and its details."""
