@@ -71,6 +71,11 @@ class Hold:
             self._descriptor = None
 
 
+def make_private(folder: Path) -> None:
+    """Make a folder, unless it is there, that its owner alone can look into."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
 def sync_folder(folder: Path) -> None:
     """Make a rename in ``folder`` survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)

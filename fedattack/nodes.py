@@ -3,17 +3,18 @@
 from pathlib import Path
 
 from fedattack.errors import FedAttackError
-from fedattack.files import read_json, write_json
+from fedattack.files import make_private, read_json, write_json
 
 NODES = "nodes"
 
 
 def note_node(folder: Path | str, *, node: str, client: str) -> None:
-    """Note that ``client`` runs as ``node``, in a file of its own: clients note it side by side."""
-    path = Path(folder) / NODES / f"{node}.json"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"node": node, "client": client})
+    """Note that ``client`` runs as ``node``, in a file of its own: clients note it side by side, again and again."""
+    path, note = Path(folder) / NODES / f"{node}.json", {"node": node, "client": client}
+    if not path.exists() or read_json(path, FedAttackError, "delete it") != note:
+        make_private(Path(folder))
+        path.parent.mkdir(exist_ok=True)
+        write_json(path, note)
 
 
 def read_nodes(folder: Path, error: type[FedAttackError], hint: str) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """From a preset to findings: simulate, attack, judge. What the command line and a reproduction do with a run folder."""
 
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from fedattack.audit.truth import read_truth
 from fedattack.deploy import Deployment, Remote
 from fedattack.errors import ConfigError, FedAttackError
 from fedattack.files import Hold
-from fedattack.folder import Part, find_parts, new_parts, read_study, write_resumption, write_study
+from fedattack.folder import STUDY, Part, find_parts, new_parts, read_study, write_resumption, write_study
 from fedattack.launch import Runtime, Simulator
 from fedattack.nodes import NODES
 from fedattack.record import Record
@@ -143,6 +144,8 @@ def simulate(
         raise ConfigError(f"unknown runtime {runtime!r}: expected one of {', '.join(RUNTIMES)}")
     out = out.expanduser().absolute()
     taken = f"{out} exists already; give this run a folder of its own, or delete that one first"
+    if (out / STUDY).exists():
+        taken += f"; `fedattack resume {shlex.quote(str(out))}` goes on with the run that is there"
     if out.exists() and not out.is_dir():
         raise ConfigError(taken)
     try:
@@ -345,9 +348,8 @@ def attack_folder(
         )
         scores.save(part.scores(attack.name))
         files.append(str(part.scores(attack.name)))
-        if not (part.knowledge / KNOWLEDGE).exists():
-            # A record from elsewhere: what this attack was told is kept for the report. It never replaces what a run
-            # folder came with.
+        if not (folder / STUDY).exists():
+            # A record from elsewhere: what this attack was told is kept for the report.
             write_knowledge(part.knowledge, known)
         for note in scores.notes:
             watch.say("note", note)

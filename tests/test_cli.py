@@ -8,6 +8,7 @@ import pytest
 
 from fedattack import cli
 from fedattack.attacks import ATTACKS, Attack, Needs, Scores, read_knowledge
+from fedattack.folder import write_study
 from tests.federation import MODEL, write_property_run, write_run
 
 
@@ -164,8 +165,18 @@ def test_a_record_from_elsewhere_is_attacked_with_declared_knowledge(call, tmp_p
     assert call("attack", "sia", folder, "--device", "cpu")[0] == 0
 
 
+def test_what_an_attack_is_told_of_a_record_from_elsewhere_is_what_the_report_tells(call, tmp_path):
+    folder = write_run(tmp_path)
+    known = read_knowledge(folder / "knowledge")
+    for count in (50, 40):
+        np.savez(tmp_path / "mine.npz", x=known.targets.x[:count], y=known.targets.y[:count])
+        assert call("attack", "sia", folder, "--targets", tmp_path / "mine.npz", "--device", "cpu")[0] == 0
+        assert len(read_knowledge(folder / "knowledge").targets.y) == count
+
+
 def test_other_targets_never_replace_what_a_run_came_with(call, tmp_path):
     folder = write_run(tmp_path)
+    write_study(folder, {})
     before = (folder / "knowledge" / "targets.npz").read_bytes()
     known = read_knowledge(folder / "knowledge")
     np.savez(tmp_path / "mine.npz", x=known.targets.x[:50], y=known.targets.y[:50])

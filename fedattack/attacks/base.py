@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.matching import NAMELESS, named_for
 from fedattack.errors import ConfigError, DataError, NeedsError
-from fedattack.files import read_npz, write_atomically
+from fedattack.files import make_private, read_npz, write_atomically
 from fedattack.record import Record
 
 Progress = Callable[[int, int], None]
@@ -64,7 +64,7 @@ class Scores:
         text = json.dumps({"attack": self.attack, "facts": self.facts, "notes": self.notes}, allow_nan=False)
         buffer = io.BytesIO()
         np.savez_compressed(buffer, allow_pickle=False, facts=np.array(text), **self.arrays)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         write_atomically(path, buffer.getvalue())
 
     @classmethod

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedattack.errors import DataError
-from fedattack.files import read_json, read_npz, write_json
+from fedattack.files import make_private, read_json, read_npz, write_json
 from fedattack.learning import LOSSES, LocalSGD, build_model
 from fedattack.learning.importing import import_callable
 from fedattack.nodes import note_node, read_nodes
@@ -242,7 +242,7 @@ PRIORS = ("uniform", "examples")
 
 def write_knowledge(folder: Path, knowledge: Knowledge) -> None:
     """Write ``knowledge`` to ``folder``: a JSON file, records as ``.npz`` beside it, and a file for each node."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private(folder)
     if knowledge.targets is not None:
         np.savez(folder / TARGETS, x=knowledge.targets.x, y=knowledge.targets.y)
     if knowledge.auxiliary is not None:

@@ -213,7 +213,7 @@ def audit_folder(folder: Path, *, device: str = "auto", progress: Progress | Non
         "setting": setting,
         "provenance": provenance,
         "observed": _observed(records),
-        "notes": [*dict.fromkeys(notes), *_record_notes(parts, records)],
+        "notes": [*dict.fromkeys(notes), *_record_notes(parts, records), *_exchanged(parts, records, truths)],
     }
     if len(quality) == len(records):
         run |= _curves(records, quality, trained)
@@ -427,6 +427,25 @@ def _observed(records: Sequence[Record]) -> dict[str, Any]:
         "late": status["late"],
         "in_plaintext": list(plaintext),
     }
+
+
+def _exchanged(parts: Sequence[Part], records: Sequence[Record], truths: Sequence[Truth | None]) -> list[str]:
+    """Say where clients and nodes may have been mixed up: the example counts fit, but in another order."""
+    notes = []
+    for part, record, truth in zip(parts, records, truths, strict=True):
+        if truth is None:
+            continue
+        held = dict(zip(truth.clients, truth.counts.sum(axis=1).tolist(), strict=True))
+        told = {seen.node: seen.num_examples for item in list(record)[:1] for seen in item.observations}
+        pairs = [(held.get(truth.nodes[node]), told[node]) for node in told if node in truth.nodes]
+        if any(mine != theirs for mine, theirs in pairs) and Counter(mine for mine, _ in pairs) == Counter(
+            theirs for _, theirs in pairs
+        ):
+            notes.append(
+                f"{part.label}: the nodes sent the example counts that the truth has, but others' than their own; are "
+                "clients mixed up in truth/nodes?"
+            )
+    return notes
 
 
 def _record_notes(parts: Sequence[Part], records: Sequence[Record]) -> list[str]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.errors import DataError
-from fedattack.files import read_json, read_npz, write_json
+from fedattack.files import make_private, read_json, read_npz, write_json
 from fedattack.nodes import NODES, note_node, read_nodes
 
 HOLDINGS = "holdings.json"
@@ -223,10 +223,14 @@ def write_truth(
     Raises
     ------
     DataError
-        If an owner is none of the clients, or a client has a name that means something else.
+        If an owner is none of the clients, a client has a name that means something else, or there is no record to
+        measure the quality of models with.
     """
+    if not len(evaluation[1]):
+        raise DataError("the truth's evaluation has no record; give some that no client holds, such as a test split")
     sole, shared = _told_apart(owners or [], clients)
-    (folder / NODES).mkdir(parents=True, exist_ok=True)
+    make_private(folder)
+    (folder / NODES).mkdir(exist_ok=True)
     holdings = {"clients": clients, "classes": classes, "counts": counts.tolist(), "targets": targets, "data": data}
     write_json(folder / HOLDINGS, holdings | ({"notes": [*notes]} if notes else {}))
     np.savez(folder / OWNERS, owners=sole, shared=shared)

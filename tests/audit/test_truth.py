@@ -67,12 +67,12 @@ def test_a_truth_that_contradicts_itself_is_refused_in_one_line(tmp_path, owners
     assert "\n" not in str(problem.value)
 
 
-def test_a_node_is_noted_once(tmp_path):
+def test_a_note_of_a_node_can_be_put_right(tmp_path):
     write(tmp_path, ["a"])
     note_node(tmp_path, node="7", client="a")
     note_node(tmp_path, node="7", client="b")
-    assert json.loads((tmp_path / "nodes" / "7.json").read_text())["client"] == "a"
-    assert read_truth(tmp_path).nodes == {"7": "a"}
+    assert json.loads((tmp_path / "nodes" / "7.json").read_text())["client"] == "b"
+    assert read_truth(tmp_path).nodes == {"7": "b"}
 
 
 TOLD = Attributes(np.array([0, 1, 1]), ("no", "yes"), ("a", "b", "a"), "sex")

@@ -1,18 +1,24 @@
 """The guide shows the very lines that the projects beside this file were observed with, and what runs."""
 
+import json
 import re
 import shlex
+import shutil
+import stat
 
 import numpy as np
 import pytest
 import typer
 
-from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets, write_knowledge
+from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets, read_knowledge, write_knowledge
 from fedattack.audit.run import audit_folder
+from fedattack.audit.truth import note_node, write_truth
 from fedattack.cli import app
+from fedattack.errors import DataError
 from fedattack.learning import build_model
 from fedattack.outside import FlwrRun
 from fedattack.record import Exchange, Record, RecordWriter, Reply
+from tests.federation import write_run
 from tests.foreign.projects import PROJECTS, ROOT
 
 GUIDE = (ROOT / "fedattack" / "observe" / "YOUR-PROJECT.md").read_text(encoding="utf-8")
@@ -33,7 +39,7 @@ def test_the_lines_that_are_shown_are_those_that_were_added(project):
 def test_commands_are_understood(line):
     words = shlex.split(line)
     if words[0] == "pip":
-        assert words == ["pip", "install", "fedattack"]
+        assert words == ["pip", "install", "path/to/fedattack"]
         return
     assert words[0] == "fedattack"
     group = typer.main.get_command(app)
@@ -57,8 +63,8 @@ def test_the_truth_is_written_as_shown(tmp_path):
             1,
             state,
             [
-                Reply(node, "ok", {key: array + shift for key, array in state.items()}, 20)
-                for node, shift in (("7", 0.1), ("8", -0.1))
+                Reply(node, "ok", {key: array + shift for key, array in state.items()}, size)
+                for node, shift, size in (("7", 0.1, 30), ("8", -0.1, 20))
             ],
         )
     )
@@ -72,3 +78,42 @@ def test_the_truth_is_written_as_shown(tmp_path):
     (headline,) = (item for item in audit_folder(tmp_path / "audit", device="cpu") if item.headline)
     assert headline.n == 40
     assert headline.chance == 0.5
+
+
+def test_clients_that_are_mixed_up_are_noticed_and_can_be_put_right(tmp_path):
+    run = write_run(tmp_path / "run", rounds=1)
+    (item,) = Record(run / "record")
+    replies = [Reply(seen.node, "ok", dict(seen.arrays), 20 + index) for index, seen in enumerate(item.observations)]
+    exchange = Exchange(1, dict(item.common), replies)
+    shutil.rmtree(run / "record")
+    writer = RecordWriter(run / "record")
+    writer.write(exchange)
+    writer.close()
+    holdings = json.loads((run / "truth" / "holdings.json").read_text())
+    holdings["counts"] = [[20 + client, *[0] * 9] for client in range(4)]
+    (run / "truth" / "holdings.json").write_text(json.dumps(holdings))
+    ATTACKS["sia"].run(Record(run / "record"), read_knowledge(run / "knowledge"), device="cpu").save(
+        run / "scores" / "sia.npz"
+    )
+    said = []
+    for clients in ("1032", "0123"):
+        for index, client in enumerate(clients):
+            note_node(run / "truth", node=f"node{index}", client=client)
+        audit_folder(run, device="cpu")
+        notes = json.loads((run / "run.json").read_text())["notes"]
+        said.append(any("are clients mixed up in truth/nodes?" in note for note in notes))
+    assert said == [True, False]
+
+
+def test_a_truth_without_records_that_nobody_holds_is_refused(tmp_path):
+    nothing = np.zeros((0, 6), np.float32), np.zeros(0, np.int64)
+    with pytest.raises(DataError, match="evaluation has no record; give some that no client holds"):
+        write_truth(tmp_path, clients=["a"], classes=["0"], counts=np.ones((1, 1), int), evaluation=nothing, targets="")
+
+
+def test_what_lies_beside_a_record_is_its_owners_alone(tmp_path):
+    run = write_run(tmp_path / "run")
+    ATTACKS["sia"].run(Record(run / "record"), read_knowledge(run / "knowledge"), device="cpu").save(
+        run / "scores" / "sia.npz"
+    )
+    assert {stat.S_IMODE((run / name).stat().st_mode) for name in ("record", "knowledge", "truth", "scores")} == {0o700}
