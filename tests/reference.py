@@ -22,7 +22,9 @@ def run_app(
 
     ``drop`` and ``first`` are those of :class:`tests.local_grid.LocalGrid`.
     """
-    config = {"truth": str(folder / "truth")} | config | {"record": str(folder / "record")}
+    # Clients of a run that goes on have noted who they are.
+    truth = "" if config["resume"] else str(folder / "truth")
+    config = config | {"record": str(folder / "record"), "truth": truth}
     grid = LocalGrid(clients.app.app, config["clients"], drop, first)
     for context in grid._contexts.values():
         context.run_config.update(config)

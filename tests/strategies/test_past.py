@@ -19,7 +19,7 @@ from tests.local_grid import FIRST_NODE
 from tests.reference import run_app
 from tests.test_launch import wait_until
 
-DEFAULTS = {name: setting.default for name, setting in load_settings().items() if name != "truth"}
+DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
 ROUNDS, DONE = 5, 3
 CONFIG = DEFAULTS | {
     "clients": 5,
@@ -77,7 +77,7 @@ def go_on(folder, config, nodes, data: str | None = None):
     """Run what is left; Flower has new ids for the nodes, in another order."""
     file = folder / "resumption" / "run.json"
     write_resumption(file, nodes, Study.of(config).data.fingerprint if data is None else data)
-    return run_app(folder, config | {"resume": str(file), "truth": "", "knowledge": ""}, first=FIRST_NODE + 100)
+    return run_app(folder, config | {"resume": str(file)}, first=FIRST_NODE + 100)
 
 
 def by_node(item):
