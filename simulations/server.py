@@ -42,14 +42,15 @@ class Federation:
 
     def start(self, strategy: ObservedStrategy, initial: ArrayRecord | None = None) -> None:
         """Run a strategy that starts from the study's model, or from ``initial``, or goes on after the past."""
-        if initial is None:
-            initial = ArrayRecord(self.study.build_model().state_dict())
+        rounds = self.rounds
         if self.past is not None:
-            initial = strategy.catch_up(self.past, self.grid)
+            initial, rounds = strategy.catch_up(self.past, self.grid), rounds - self.past.done
+        elif initial is None:
+            initial = ArrayRecord(self.study.build_model().state_dict())
         strategy.start(
             self.grid,
             initial,
-            num_rounds=self.rounds - (0 if self.past is None else self.past.done),
+            num_rounds=rounds,
             timeout=self.timeout,
             train_config=ConfigRecord({"lr": self.lr}),
         )

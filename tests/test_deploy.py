@@ -14,14 +14,13 @@ import psutil
 import pytest
 
 from fedattack import _reaper
-from fedattack.attacks import Scores
-from fedattack.audit.truth import read_truth
 from fedattack.credentials import make_certificates, make_node_key
 from fedattack.deploy import Deployment, Remote
 from fedattack.errors import ConfigError, RunError
 from fedattack.launch import free_port
 from fedattack.nodes import note_node, read_nodes
 from fedattack.record import Record, check_record
+from tests.judged import findings_of, sources_of
 from tests.test_launch import wait_until, write_app
 
 NODES = 3
@@ -123,15 +122,11 @@ def test_an_audit_of_processes_finds_what_that_of_a_simulation_finds(tmp_path):
     for runtime in ("simulation", "processes"):
         out = tmp_path / runtime
         run_fedattack("audit", "quickstart", "--on", runtime, "--out", str(out), *SMALL, cwd=tmp_path)
-        record, truth = Record(out / "record"), read_truth(out / "truth")
+        record = Record(out / "record")
         assert check_record(out / "record").whole
         assert [seen.status for item in record for seen in item.observations] == ["ok"] * NODES * 2
-        scores = Scores.load(out / "scores" / "sia.npz")
-        clients = [truth.nodes[node] for node in scores.facts["clients"]]
-        decided[runtime] = [clients[index] for index in scores.arrays["decisions"]]
-        combined[runtime] = scores.arrays["combined"][:, np.argsort(clients)]
-        findings = json.loads((out / "findings.json").read_text())
-        found[runtime] = {f"{item['attack']}.{item['metric']}": item["value"] for item in findings}
+        combined[runtime], decided[runtime] = sources_of(out)
+        found[runtime] = findings_of(out)
         assert json.loads((out / "run.json").read_text())["provenance"]["runtime"] == runtime
     np.testing.assert_allclose(combined["processes"], combined["simulation"], atol=1e-4)
     assert decided["processes"] == decided["simulation"]

@@ -436,7 +436,7 @@ def _exchanged(parts: Sequence[Part], records: Sequence[Record], truths: Sequenc
         if truth is None:
             continue
         held = dict(zip(truth.clients, truth.counts.sum(axis=1).tolist(), strict=True))
-        told = {seen.node: seen.num_examples for item in list(record)[:1] for seen in item.observations}
+        told = {seen.node: seen.num_examples for item in record.rounds[:1] for seen in item.observations}
         pairs = [(held.get(truth.nodes[node]), told[node]) for node in told if node in truth.nodes]
         if any(mine != theirs for mine, theirs in pairs) and Counter(mine for mine, _ in pairs) == Counter(
             theirs for _, theirs in pairs

@@ -1,19 +1,18 @@
 """What tests of containers share: commands, a prepared deployment, and what lies in a run folder."""
 
-import json
 import os
 import shutil
 import subprocess
-import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
+from fedattack.errors import RecordError
+from fedattack.nodes import read_nodes
 from fedattack.record import Record, check_record
 from tests.docker.test_prepare import run_prepare
-
-POLL_SECONDS = 0.2
+from tests.test_launch import wait_until
 
 
 def succeeds(*command: str) -> bool:
@@ -27,10 +26,7 @@ def said(*command: str, cwd: Path | None = None) -> str:
 
 
 def await_that(condition: Callable[[], object], seconds: float, what: str) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
-        time.sleep(POLL_SECONDS)
+    assert wait_until(lambda: bool(condition()), seconds), f"not within {seconds:.0f} s: {what}"
 
 
 class Containers:
@@ -107,5 +103,4 @@ def statuses_of(folder: Path) -> list[dict[str, str]]:
 
 def clients_of(folder: Path) -> dict[str, str]:
     """Which client ran as which node."""
-    notes = [json.loads(path.read_text()) for path in (folder / "truth" / "nodes").glob("*.json")]
-    return {note["node"]: note["client"] for note in notes}
+    return read_nodes(folder / "truth", RecordError, "")

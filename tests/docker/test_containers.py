@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from fedattack.attacks import Scores
-from fedattack.audit.truth import read_truth
 from fedattack.record import Record, check_record
 from tests.docker.containers import Containers, await_that, clients_of, said, statuses_of
+from tests.judged import findings_of, sources_of
 
 CLIENTS = 2
 SMALL = ["--set", "rounds=2", "--set", "targets=20"]
@@ -43,17 +42,6 @@ def simulate(folder: Path, *words: str) -> Path:
     return folder / "simulated"
 
 
-def findings_of(folder: Path) -> dict[str, float | None]:
-    found = json.loads((folder / "findings.json").read_text())
-    return {f"{item['attack']}.{item['metric']}": item["value"] for item in found}
-
-
-def combined_of(folder: Path) -> np.ndarray:
-    """Scores of source inference, a column for each client in their order."""
-    truth, scores = read_truth(folder / "truth"), Scores.load(folder / "scores" / "sia.npz")
-    return scores.arrays["combined"][:, np.argsort([truth.nodes[node] for node in scores.facts["clients"]])]
-
-
 def test_an_audit_of_containers_finds_what_that_of_a_simulation_finds(deployment, tmp_path):
     deployment.prepare("--clients", str(CLIENTS), "--", *SMALL)
     started = time.monotonic()
@@ -67,7 +55,7 @@ def test_an_audit_of_containers_finds_what_that_of_a_simulation_finds(deployment
     assert json.loads((found / "run.json").read_text())["provenance"]["runtime"] == "superlink"
     simulated = simulate(tmp_path, "quickstart", "--set", f"clients={CLIENTS}", *SMALL)
     assert findings_of(found) == pytest.approx(findings_of(simulated), abs=1e-4)
-    np.testing.assert_allclose(combined_of(found), combined_of(simulated), atol=1e-4)
+    np.testing.assert_allclose(sources_of(found)[0], sources_of(simulated)[0], atol=1e-4)
 
     assert "PRIVATE KEY" not in deployment.logs()
     the_clients_are_alone(deployment)
