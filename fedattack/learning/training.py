@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.optim.sgd import sgd
 
 from fedattack.errors import ConfigError, DataError, ModelError
 from fedattack.learning.losses import mean_loss
@@ -161,9 +162,8 @@ def train_local(
     device = torch.device(device)
     records, labels = records_of(x, y, device)
     model.to(device)
-    optimizer = torch.optim.SGD(
-        model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay, maximize=maximise
-    )
+    parameters = [value for value in model.parameters() if value.requires_grad]
+    momenta: list[Tensor | None] = [None] * len(parameters)
     order = torch.Generator().manual_seed(seed)
     steps = 0
     with seeded(seed, device), in_mode(model, training=True):
@@ -171,13 +171,44 @@ def train_local(
             # summed on the device: reading it at every step would make a GPU wait
             total = torch.zeros((), dtype=torch.float64, device=device)
             for batch in torch.randperm(len(records), generator=order).to(device).split(batch_size or len(records)):
-                optimizer.zero_grad()
                 value = objective(model(records[batch]), labels[batch])
-                value.backward()
-                optimizer.step()
+                slopes = torch.autograd.grad(value, parameters, allow_unused=True)
+                _step(parameters, slopes, momenta, lr, momentum, weight_decay, maximise)
                 total += value.detach() * len(batch)
                 steps += 1
     return LocalTraining(steps, float(total) / len(records))
+
+
+@torch.no_grad()
+def _step(
+    parameters: Sequence[Tensor],
+    slopes: Sequence[Tensor | None],
+    momenta: list[Tensor | None],
+    lr: float,
+    momentum: float,
+    weight_decay: float,
+    maximise: bool,
+) -> None:
+    """Do what :class:`torch.optim.SGD` does in a step, by the function that it calls itself.
+
+    The class would load torch's compiler, two seconds that every client's process pays, and Flower starts many.
+    Parameters that the loss does not depend on, whose slope is None, stay as they are.
+    """
+    used = [row for row, slope in enumerate(slopes) if slope is not None]
+    kept = [momenta[row] for row in used]
+    sgd(
+        [parameters[row] for row in used],
+        [slope for slope in slopes if slope is not None],
+        kept,
+        lr=lr,
+        momentum=momentum,
+        weight_decay=weight_decay,
+        maximize=maximise,
+        dampening=0.0,
+        nesterov=False,
+    )
+    for row, value in zip(used, kept, strict=True):
+        momenta[row] = value
 
 
 def full_gradient(

@@ -1,4 +1,6 @@
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -49,6 +51,45 @@ def test_full_batch_steps_are_gradient_descent_with_momentum_and_weight_decay():
     np.testing.assert_allclose(model.bias.detach(), joined[:, 3], rtol=1e-4, atol=1e-5)
     assert done.steps == 3
     assert done.loss == pytest.approx(loss, rel=1e-5)
+
+
+@pytest.mark.parametrize(("momentum", "weight_decay"), [(0.0, 0.0), (0.9, 0.01)])
+@pytest.mark.parametrize("maximise", [False, True])
+def test_steps_are_those_of_torchs_optimiser_to_the_bit(momentum, weight_decay, maximise):
+    """What the loss does not depend on is left alone, by weight decay and momentum, too."""
+
+    class Branched(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.unused, self.used, self.fixed = linear(1), linear(2), linear(3).requires_grad_(False)
+
+        def forward(self, x):
+            return self.used(x) + self.fixed(x)
+
+    ours, plain = Branched(), Branched()
+    train_local(ours, X, Y, **OPTIONS, momentum=momentum, weight_decay=weight_decay, maximise=maximise)
+    optimiser = torch.optim.SGD(
+        plain.parameters(), lr=0.1, momentum=momentum, weight_decay=weight_decay, maximize=maximise
+    )
+    order = torch.Generator().manual_seed(OPTIONS["seed"])
+    for batch in [rows for _ in range(2) for rows in torch.randperm(10, generator=order).split(4)]:
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(plain(torch.from_numpy(X)[batch]), torch.from_numpy(Y)[batch]).backward()
+        optimiser.step()
+    assert torch.equal(values(ours), values(plain))
+    assert not torch.equal(values(ours), values(Branched()))
+
+
+def test_a_training_does_not_load_torchs_compiler():
+    code = (
+        "import sys, numpy as np\n"
+        "from fedattack.learning import build_model, train_local\n"
+        "model = build_model('sia-mlp', input_shape=(3,), classes=4, seed=0)\n"
+        "train_local(model, np.ones((10, 3), 'f4'), np.arange(10) % 4, epochs=1, batch_size=4, lr=0.1, seed=0)\n"
+        "print(sorted({'torch._dynamo', 'sklearn', 'matplotlib'} & sys.modules.keys()))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_every_epoch_takes_every_record_once_in_a_new_order_and_keeps_the_short_batch():
