@@ -17,6 +17,7 @@ from fedattack.files import read_json, write_json
 from fedattack.record.format import MANIFEST
 
 STUDY = "study.json"
+DEALT = "dealt"
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,11 @@ class Part:
     def zoo(self) -> Path:
         """Folder of the model zoos by which clients defend themselves."""
         return self.folder / "zoo" / self.name
+
+    @property
+    def dealt(self) -> Path:
+        """File of what clients train on, for as long as they do."""
+        return self.folder / DEALT / f"{self.name or 'run'}.safetensors"
 
     @property
     def resumption(self) -> Path:

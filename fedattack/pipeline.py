@@ -19,7 +19,7 @@ from fedattack.audit.truth import read_truth
 from fedattack.deploy import Deployment, Remote
 from fedattack.errors import ConfigError, FedAttackError
 from fedattack.files import Hold
-from fedattack.folder import STUDY, Part, find_parts, new_parts, read_study, write_resumption, write_study
+from fedattack.folder import DEALT, STUDY, Part, find_parts, new_parts, read_study, write_resumption, write_study
 from fedattack.launch import Runtime, Simulator
 from fedattack.nodes import NODES
 from fedattack.record import Record
@@ -284,6 +284,7 @@ def _configs(settings: Mapping[str, Value], seeds: Sequence[int], parts: Sequenc
             **settings,
             "seed": seed,
             "zoo": str(part.zoo),
+            "dealt": str(part.dealt),
             "record": str(part.record),
             "truth": str(part.truth),
             "knowledge": str(part.knowledge),
@@ -306,6 +307,7 @@ def _train(out: Path, study: dict[str, Any], jobs: Sequence[tuple[Part, Mapping[
             advance()
             if result.client_error:
                 watch.say("warning", f"a client failed: {result.client_error}")
+    shutil.rmtree(out / DEALT, ignore_errors=True)
     write_study(out, study | {"finished": _now()})
 
 

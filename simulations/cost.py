@@ -38,7 +38,8 @@ def measure(settings: Mapping[str, Any], strengths: Mapping[str, float]) -> dict
     """
     with tempfile.TemporaryDirectory() as zoo:
         return _measure(
-            {**settings, "device": "cpu", "record": "", "truth": "", "knowledge": "", "zoo": zoo}, strengths
+            {**settings, "device": "cpu", "record": "", "truth": "", "knowledge": "", "dealt": "", "zoo": zoo},
+            strengths,
         )
 
 

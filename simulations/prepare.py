@@ -471,6 +471,8 @@ def main() -> None:
                 defence=known_defence(study, config),
                 notes=notes,
             )
+            if study.dealt:
+                study.deal()
     except FedAttackError as problem:
         print(problem, file=sys.stderr)
         sys.exit(2)

@@ -1,15 +1,18 @@
 """What a run config means: data, partition, model. Client, server and preparation agree because they all ask here."""
 
 import json
+import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import safe_open
+from safetensors.numpy import save_file
 from torch import nn
 
 from fedattack.data import Dataset, load_dataset, partition
@@ -91,6 +94,31 @@ class _Split:
 
 
 @dataclass(frozen=True)
+class _About:
+    """What of a dataset decides the model."""
+
+    name: str
+    input_shape: tuple[int, ...]
+    classes: int
+    task: str
+
+
+@dataclass(frozen=True)
+class _Dealt:
+    """What :meth:`Study.deal` wrote: clients' records one after another, of which client i's end at ``ends[i]``."""
+
+    file: str
+    about: _About
+    ends: list[int]
+
+    def records_of(self, client: int) -> tuple[NDArray[np.float32], NDArray[Any]]:
+        """Read one client's records and no others."""
+        rows = slice(self.ends[client - 1] if client else 0, self.ends[client])
+        with safe_open(self.file, framework="numpy") as arrays:
+            return np.array(arrays.get_slice("x")[rows]), np.array(arrays.get_slice("y")[rows])
+
+
+@dataclass(frozen=True)
 class Study:
     """One federated run's data and model.
 
@@ -135,6 +163,8 @@ class Study:
         attacker's students; empty for those that suit the data.
     model, hidden, dropout
         Architecture; an empty name stands for the one that suits the data. See :func:`fedattack.learning.build_model`.
+    dealt
+        File in which :meth:`deal` may have put what clients train on; empty for none.
     seed
         Everything random in the run follows from it.
 
@@ -170,6 +200,7 @@ class Study:
     isolate: bool
     permute_sensitive: bool
     private: str
+    dealt: str
 
     def __post_init__(self) -> None:
         self._check_attribute()
@@ -260,7 +291,43 @@ class Study:
             isolate=bool(config["isolate"]),
             permute_sensitive=bool(config["permute-sensitive"]),
             private=str(config["private"]),
+            dealt=str(config["dealt"]),
         )
+
+    def deal(self) -> None:
+        """Write what each client trains on, for processes that then need not load and divide all data.
+
+        Flower starts many processes, and the libraries that read and divide data take each of them seconds to import.
+        """
+        held = [self.records_of(client) for client in range(self.clients)]
+        x, y = (np.concatenate(arrays) for arrays in zip(*held, strict=True))
+        about = {**asdict(self._about), "ends": np.cumsum([len(own) for _, own in held]).tolist()}
+        file = Path(self.dealt)
+        file.parent.mkdir(mode=0o700, exist_ok=True)
+        save_file({"x": x, "y": y}, file, metadata={"study": self._words, "about": json.dumps(about)})
+
+    @property
+    def _words(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @cached_property
+    def _dealt(self) -> _Dealt | None:
+        """What was dealt for this very study, if anything was: on a client's own machine there is no such file."""
+        if not os.access(self.dealt, os.R_OK):
+            return None
+        with safe_open(self.dealt, framework="numpy") as arrays:
+            told = arrays.metadata()
+        if told["study"] != self._words:
+            return None
+        about = json.loads(told["about"])
+        ends = about.pop("ends")
+        return _Dealt(self.dealt, _About(**{**about, "input_shape": tuple(about["input_shape"])}), ends)
+
+    @cached_property
+    def _about(self) -> _About:
+        if self._dealt is not None:
+            return self._dealt.about
+        return _About(self.data.name, self.data.input_shape, self.data.classes, self.data.task)
 
     @property
     def data(self) -> Dataset:
@@ -341,6 +408,8 @@ class Study:
 
     def records_of(self, client: int) -> tuple[NDArray[np.float32], NDArray[Any]]:
         """Return the records (n, …) that a client trains on, and their labels or targets (n,)."""
+        if self._dealt is not None:
+            return self._dealt.records_of(client)
         rows = self.parts[client]
         x = self.data.x_train[rows]
         if self.permute_sensitive:
@@ -473,20 +542,26 @@ class Study:
         """The architecture's name, chosen by the data where the run config leaves it open."""
         if self.model:
             return self.model
-        usual = "linear" if self.data.task == "regression" else "sia-cnn" if self.data.x_train.ndim == 4 else "sia-mlp"
-        return _MODELS.get(self.data.name, usual)
+        usual = (
+            "linear"
+            if self._about.task == "regression"
+            else "sia-cnn"
+            if len(self._about.input_shape) == 3
+            else "sia-mlp"
+        )
+        return _MODELS.get(self._about.name, usual)
 
     @property
     def loss(self) -> str:
         """What clients minimise, a name of :data:`fedattack.learning.LOSSES`: squared errors in a regression."""
-        return _LOSSES[self.data.task]
+        return _LOSSES[self._about.task]
 
     def build_model(self) -> nn.Module:
         """Build the model in the state in which the server starts it."""
         return build_model(
             self.model_name,
-            input_shape=self.data.input_shape,
-            classes=self.data.classes,
+            input_shape=self._about.input_shape,
+            classes=self._about.classes,
             hidden=self.hidden,
             dropout=self.dropout,
             seed=derive_seed(self.seed, _MODEL_STREAM),
@@ -499,6 +574,8 @@ class Study:
     @property
     def max_examples(self) -> int:
         """The largest number of records that a client has."""
+        if self._dealt is not None:
+            return int(np.diff(self._dealt.ends, prepend=0).max())
         return max(len(part) for part in self.parts)
 
     @property
@@ -511,14 +588,14 @@ class Study:
         """In FedMD, the clients' architectures by name, dealt to them in turn."""
         if self.models:
             return tuple(name.strip() for name in self.models.split(","))
-        return _IMAGE_MIX if self.data.x_train.ndim == 4 else _MIX
+        return _IMAGE_MIX if len(self._about.input_shape) == 3 else _MIX
 
     def build_client_model(self, client: int) -> nn.Module:
         """Build a client's own model of FedMD in the state in which the client starts it."""
         return build_model(
             self.client_models[client % len(self.client_models)],
-            input_shape=self.data.input_shape,
-            classes=self.data.classes,
+            input_shape=self._about.input_shape,
+            classes=self._about.classes,
             hidden=self.hidden,
             dropout=self.dropout,
             seed=derive_seed(self.seed, _MODEL_STREAM, client),

@@ -17,7 +17,7 @@ from fedattack.app import load_preset
 from fedattack.audit.truth import note_node, read_truth
 from fedattack.errors import ConfigError, DataError
 from fedattack.files import Hold
-from fedattack.folder import read_resumption, read_study, write_study
+from fedattack.folder import DEALT, read_resumption, read_study, write_study
 from fedattack.launch import RunResult
 from fedattack.pipeline import Watch, resume, simulate
 from fedattack.record import Record, RecordWriter, check_record
@@ -81,6 +81,7 @@ def test_a_killed_audit_goes_on_and_finds_the_same(runtime, tmp_path):
     index = out / "record" / "rounds.jsonl"
     kill_after(index, 1, words_of("audit", out, "--on", runtime))
     assert not (out / "findings.json").exists()
+    assert [path.name for path in (out / DEALT).iterdir()] == ["run.safetensors"]
     before = index.read_bytes()
     run_fedattack(sys.executable, "-m", "fedattack", "resume", str(out))
     assert index.read_bytes().startswith(before[: before.rindex(b"\n")])
@@ -98,6 +99,7 @@ def test_a_killed_audit_goes_on_and_finds_the_same(runtime, tmp_path):
     assert decided == decisions
     commands = json.loads((out / "study.json").read_text())["commands"]
     assert [command.split()[1] for command in commands] == ["audit", "resume"]
+    assert not (out / DEALT).exists(), "clients' records lie nowhere else than before"
 
 
 @pytest.mark.flower

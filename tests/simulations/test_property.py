@@ -313,6 +313,6 @@ def test_prolin_presets_are_the_paper_s_federation(name):
         assert (settings["dataset"], settings["model"], settings["lr"]) == ("mnist", "lenet-mnist", 0.01)
         assert (settings["rounds"], settings["auxiliary"]) == (300, 6000)
     else:
-        plan = Study.of(settings | {"seed": 0})
+        plan = Study.of(settings | {"seed": 0, "dealt": ""})
         assert {len(part) for part in plan.parts} == {10}
         assert len(plan.auxiliary_rows) > 900

@@ -169,3 +169,54 @@ def test_prepare_as_a_process_fails_in_one_line(tmp_path):
     )
     assert done.returncode == 2
     assert done.stderr.strip().count("\n") == 0
+
+
+DEALT = [
+    {"clients": 3},
+    {"clients": 4, "property": "membership", "targets": 2, "positives": 0.5, "records-per-client": 20},
+    {"clients": 3, "framework": "fedmd", "public-records": 50},
+    {"dataset": "diabetes", "clients": 3, "sensitive": "sex", "permute-sensitive": True, "records-per-client": 20},
+]
+
+
+@pytest.mark.parametrize("changes", DEALT, ids=["owners", "membership", "fedmd", "permuted"])
+def test_what_was_dealt_is_what_a_client_would_find_itself(changes, tmp_path):
+    itself, dealt = study(**changes), study(**changes, dealt=str(tmp_path / "dealt" / "run.safetensors"))
+    dealt.deal()
+    reader = study(**changes, dealt=dealt.dealt)
+    for client in range(itself.clients):
+        for own, read in zip(itself.records_of(client), reader.records_of(client), strict=True):
+            np.testing.assert_array_equal(read, own)
+            assert (read.dtype, read.flags.writeable) == (own.dtype, True)
+    for name in ("model_name", "loss", "max_examples", "client_models"):
+        assert getattr(reader, name) == getattr(itself, name)
+    for name, array in itself.initial_arrays().items():
+        np.testing.assert_array_equal(reader.initial_arrays()[name], array)
+    assert (tmp_path / "dealt").stat().st_mode & 0o077 == 0
+
+
+def test_what_was_dealt_for_another_study_is_not_taken(tmp_path):
+    file = str(tmp_path / "run.safetensors")
+    study(clients=3, dealt=file).deal()
+    np.testing.assert_array_equal(
+        study(clients=3, seed=1, dealt=file).records_of(0)[1], study(clients=3, seed=1).records_of(0)[1]
+    )
+    absent = study(clients=3, dealt=str(tmp_path / "elsewhere.safetensors"))
+    np.testing.assert_array_equal(absent.records_of(2)[1], study(clients=3).records_of(2)[1])
+
+
+def test_a_client_that_was_dealt_its_records_imports_little(tmp_path):
+    file = str(tmp_path / "run.safetensors")
+    study(clients=3, dealt=file).deal()
+    config = json.dumps({**DEFAULTS, "clients": 3, "dealt": file, "device": "cpu"})
+    code = (
+        "import json, sys, clients.app as app\n"
+        "from flwr.app import Context, RecordDict\n"
+        f"config = json.loads({config!r})\n"
+        "client = app.client_fn(Context(0, 1, {'partition-id': 1}, RecordDict(), config)).numpy_client\n"
+        "client.fit([value for value in client._study.initial_arrays().values()], {'server-round': 1})\n"
+        "heavy = ['sklearn', 'pandas', 'matplotlib', 'datasets', 'torch._dynamo', 'opacus']\n"
+        "print([name for name in heavy if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
