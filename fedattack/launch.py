@@ -162,7 +162,11 @@ def refusal_reason(log: str) -> str:
     return " ".join(boxed) or (plain.strip().splitlines() or ["no output"])[-1]
 
 
-def _usable_cpus() -> int:
+def usable_cpus() -> int:
+    """Count the CPUs of this process; ``PYTHON_CPU_COUNT`` says another number, as for Python from 3.13 on."""
+    told = os.environ.get("PYTHON_CPU_COUNT", "")
+    if told.isdecimal() and int(told):
+        return int(told)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -479,7 +483,7 @@ class Simulator(Runtime):
         Number of simulated clients.
     cpus : int, optional
         CPUs for the clients; each takes one, and trains with one thread unless ``OMP_NUM_THREADS`` says otherwise.
-        Default: the CPUs of this process, at most one per client and 32.
+        Default: the CPUs of this process (:func:`usable_cpus`), at most one per client and 32.
     gpus_per_client : float
         Share of a GPU that each client takes.
 
@@ -494,7 +498,7 @@ class Simulator(Runtime):
     ) -> None:
         super().__init__(app, log=log)
         if cpus is None:
-            cpus = min(_usable_cpus(), supernodes, MAX_CPUS)
+            cpus = min(usable_cpus(), supernodes, MAX_CPUS)
         if supernodes < 1 or cpus < 1 or gpus_per_client < 0:
             raise ConfigError(
                 f"simulation of {app}: expected supernodes >= 1, cpus >= 1 and gpus_per_client >= 0, "

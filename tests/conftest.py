@@ -6,6 +6,10 @@ import torch
 # Rich wraps at the terminal's width; messages are compared as whole lines.
 os.environ["COLUMNS"] = "200"
 
+# Where files run side by side, a second core of a simulation's clients would be another file's: it costs a start more.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ["PYTHON_CPU_COUNT"] = "1"
+
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread():

@@ -179,6 +179,16 @@ def test_federation_config_names_every_resource() -> None:
     assert "client-resources-num-gpus=0.0 " in launch.federation_config(3, 1, 0)
 
 
+@pytest.mark.parametrize(("told", "expected"), [("3", 3), ("", None), ("default", None), ("0", None)])
+def test_a_simulation_has_the_cpus_of_its_process_or_as_many_as_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, expected: int | None
+) -> None:
+    monkeypatch.setenv("PYTHON_CPU_COUNT", told)
+    wanted = expected or len(psutil.Process().cpu_affinity())
+    options = Simulator(write_app(tmp_path), supernodes=30, log=tmp_path / "log")._run_options
+    assert options[1].endswith(f"init-args-num-cpus={min(wanted, 30)}")
+
+
 def test_exceptions_are_found_in_order_without_colours_and_wrappers() -> None:
     assert launch.exceptions_in(CRASH_LOG) == [
         "ValueError: the client fell over",

@@ -190,7 +190,7 @@ def superlink(tmp_path, monkeypatch):
 @pytest.mark.flower
 def test_projects_are_observed_from_outside_and_stay_as_they_are(tmp_path, superlink):
     """Both generations, one after the other on the SuperLink that the first `flwr run` starts."""
-    federation = "num-supernodes=4 client-resources-num-cpus=1 init-args-num-cpus=2"
+    federation = "num-supernodes=4 client-resources-num-cpus=1 init-args-num-cpus=1"
     for project, names in (
         (MESSAGE_API, ["conv1.weight", "conv1.bias", "fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]),
         (LEGACY, ["0", "1", "2", "3"]),
@@ -227,7 +227,7 @@ def test_secagg_is_not_observed_from_outside(tmp_path, superlink):
     where = SECAGG.copy(tmp_path)
     done = fedattack(
         *("observe", "--out", str(tmp_path / "record"), "--", "flwr", "run", str(where), "--stream"),
-        *("--federation-config", "num-supernodes=4 client-resources-num-cpus=1 init-args-num-cpus=2"),
+        *("--federation-config", "num-supernodes=4 client-resources-num-cpus=1 init-args-num-cpus=1"),
         cwd=tmp_path,
         code=2,
     )
