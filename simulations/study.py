@@ -102,18 +102,23 @@ class _About:
     classes: int
     task: str
 
+    @property
+    def of_images(self) -> bool:
+        return len(self.input_shape) == 3
+
 
 @dataclass(frozen=True)
 class _Dealt:
-    """What :meth:`Study.deal` wrote: clients' records one after another, of which client i's end at ``ends[i]``."""
+    """What :meth:`Study.deal` wrote: clients' records one after another, of which client i has ``sizes[i]``."""
 
     file: str
     about: _About
-    ends: list[int]
+    sizes: list[int]
 
     def records_of(self, client: int) -> tuple[NDArray[np.float32], NDArray[Any]]:
         """Read one client's records and no others."""
-        rows = slice(self.ends[client - 1] if client else 0, self.ends[client])
+        start = sum(self.sizes[:client])
+        rows = slice(start, start + self.sizes[client])
         with safe_open(self.file, framework="numpy") as arrays:
             return np.array(arrays.get_slice("x")[rows]), np.array(arrays.get_slice("y")[rows])
 
@@ -301,10 +306,10 @@ class Study:
         """
         held = [self.records_of(client) for client in range(self.clients)]
         x, y = (np.concatenate(arrays) for arrays in zip(*held, strict=True))
-        about = {**asdict(self._about), "ends": np.cumsum([len(own) for _, own in held]).tolist()}
+        told = {"about": asdict(self._about), "sizes": [len(own) for _, own in held]}
         file = Path(self.dealt)
         file.parent.mkdir(mode=0o700, exist_ok=True)
-        save_file({"x": x, "y": y}, file, metadata={"study": self._words, "about": json.dumps(about)})
+        save_file({"x": x, "y": y}, file, metadata={"study": self._words, "told": json.dumps(told)})
 
     @property
     def _words(self) -> str:
@@ -316,12 +321,12 @@ class Study:
         if not os.access(self.dealt, os.R_OK):
             return None
         with safe_open(self.dealt, framework="numpy") as arrays:
-            told = arrays.metadata()
-        if told["study"] != self._words:
+            words = arrays.metadata()
+        if words["study"] != self._words:
             return None
-        about = json.loads(told["about"])
-        ends = about.pop("ends")
-        return _Dealt(self.dealt, _About(**{**about, "input_shape": tuple(about["input_shape"])}), ends)
+        told = json.loads(words["told"])
+        about = _About(**told["about"] | {"input_shape": tuple(told["about"]["input_shape"])})
+        return _Dealt(self.dealt, about, told["sizes"])
 
     @cached_property
     def _about(self) -> _About:
@@ -542,14 +547,9 @@ class Study:
         """The architecture's name, chosen by the data where the run config leaves it open."""
         if self.model:
             return self.model
-        usual = (
-            "linear"
-            if self._about.task == "regression"
-            else "sia-cnn"
-            if len(self._about.input_shape) == 3
-            else "sia-mlp"
-        )
-        return _MODELS.get(self._about.name, usual)
+        about = self._about
+        usual = "linear" if about.task == "regression" else "sia-cnn" if about.of_images else "sia-mlp"
+        return _MODELS.get(about.name, usual)
 
     @property
     def loss(self) -> str:
@@ -574,9 +574,7 @@ class Study:
     @property
     def max_examples(self) -> int:
         """The largest number of records that a client has."""
-        if self._dealt is not None:
-            return int(np.diff(self._dealt.ends, prepend=0).max())
-        return max(len(part) for part in self.parts)
+        return max([len(part) for part in self.parts] if self._dealt is None else self._dealt.sizes)
 
     @property
     def attacked_model(self) -> str:
@@ -588,7 +586,7 @@ class Study:
         """In FedMD, the clients' architectures by name, dealt to them in turn."""
         if self.models:
             return tuple(name.strip() for name in self.models.split(","))
-        return _IMAGE_MIX if len(self._about.input_shape) == 3 else _MIX
+        return _IMAGE_MIX if self._about.of_images else _MIX
 
     def build_client_model(self, client: int) -> nn.Module:
         """Build a client's own model of FedMD in the state in which the client starts it."""
