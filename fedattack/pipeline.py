@@ -178,6 +178,7 @@ def simulate(
         }
         write_study(out, study)
         _train(out, study, [*zip(parts, configs, strict=True)], watch)
+        shutil.rmtree(out / DEALT, ignore_errors=True)
 
 
 def stopped_study(out: Path) -> dict[str, Any]:
@@ -250,6 +251,8 @@ def resume(out: Path, *, command: str, watch: Watch) -> None:
             study["commands"].append(command)
             write_study(out, study)
             _train(out, study, jobs, watch)
+        # Also after a run that was killed when all its rounds were recorded.
+        shutil.rmtree(out / DEALT, ignore_errors=True)
 
 
 def _going_on(part: Part, config: Mapping[str, Value], record: Record) -> dict[str, Value]:
@@ -307,7 +310,6 @@ def _train(out: Path, study: dict[str, Any], jobs: Sequence[tuple[Part, Mapping[
             advance()
             if result.client_error:
                 watch.say("warning", f"a client failed: {result.client_error}")
-    shutil.rmtree(out / DEALT, ignore_errors=True)
     write_study(out, study | {"finished": _now()})
 
 

@@ -180,9 +180,11 @@ def test_each_seed_goes_on_from_where_it_is(stopped, idle):
 def test_a_complete_run_is_left_alone(stopped, idle):
     for seed in range(3):
         write_run(stopped, seed=seed, part=f"seed-{seed}")
+    (stopped / "dealt").mkdir()
     before = (stopped / "study.json").read_bytes()
     resume(stopped, command="fedattack resume", watch=Watch())
     assert (stopped / "study.json").read_bytes() == before
+    assert not (stopped / "dealt").exists()
     assert not idle.configs
 
 
