@@ -4,9 +4,6 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 RUN := $(VENV)/.run-installed
 DEV := $(VENV)/.dev-installed
-# Most of what is installed is never imported; Python compiles what is.
-INSTALL := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
-	--constraint constraints.txt --editable
 # Files of tests that run side by side; each may start a Flower run of its own.
 WORKERS ?= 2
 STAMP := $(shell date +%Y%m%d-%H%M%S)
@@ -52,10 +49,10 @@ clean:
 
 $(RUN): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) .
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
 	touch $@
 
 $(DEV): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) '.[dev]'
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
