@@ -51,18 +51,19 @@ class Parts:
     unseen: Targets
 
 
-def load(targets: int) -> Parts:
+def load(targets: int, each: int) -> Parts:
     with np.load(DATA, allow_pickle=False) as file:
         x, y = file["x"].astype(np.float32)[:, None], file["y"].astype(np.int64)
     x = (x - x.mean()) / x.std()
     order = np.random.default_rng(0).permutation(len(y))
-    ends = np.cumsum([AUXILIARY, CLIENTS * EACH, targets])
+    ends = np.cumsum([AUXILIARY, CLIENTS * each, targets])
     return Parts(*(Targets(x[rows], y[rows]) for rows in np.split(order, ends)))
 
 
 def global_models(clients: Targets, rounds: list[int]) -> Iterator[tuple[int, NDArray[np.float32]]]:
     """Yield the common model that clients receive in some rounds of FedAvg; ``size`` numbers each."""
     model = LENET.build()
+    each = len(clients) // CLIENTS
     shapes = {name: value.shape for name, value in model.named_parameters()}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -77,7 +78,7 @@ def global_models(clients: Targets, rounds: list[int]) -> Iterator[tuple[int, ND
             model.load_state_dict(
                 {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
             )
-            rows = slice(client * EACH, (client + 1) * EACH)
+            rows = slice(client * each, (client + 1) * each)
             train_local(model, clients.x[rows], clients.y[rows], seed=number * CLIENTS + client, **vars(TRAINING))
             sent.append(torch.cat([value.detach().reshape(-1) for value in model.parameters()]))
         common = torch.stack(sent).mean(dim=0)
@@ -96,11 +97,13 @@ class Linear:
         return float(sum(right) / 2)
 
 
-def plain_loop(start: NDArray[np.float32], auxiliary: Targets, target: Targets, seed: int) -> tuple[Linear, float]:
+def plain_loop(
+    start: NDArray[np.float32], auxiliary: Targets, target: Targets, each: int, seed: int
+) -> tuple[Linear, float]:
     """Draw 12,000 shadow updates one by one and train on 80 % of them; also returns the seconds of the updates alone.
 
-    Nothing is wasted: records lie in memory as tensors, and one local step needs no optimiser and leaves the model as
-    it is.
+    Nothing is wasted: records lie in memory as tensors, a local step needs no optimiser, and the last one leaves the
+    model as it is.
     """
     began = time.perf_counter()
     model = LENET.build().train()
@@ -109,17 +112,21 @@ def plain_loop(start: NDArray[np.float32], auxiliary: Targets, target: Targets, 
     x = torch.cat([torch.from_numpy(auxiliary.x), torch.from_numpy(target.x)])
     y = torch.cat([torch.from_numpy(auxiliary.y), torch.from_numpy(target.y)])
     draw = np.random.default_rng(seed)
-    batches = torch.from_numpy(draw_records(2 * len(auxiliary), EACH, np.arange(len(auxiliary)), draw))
-    labels = torch.arange(len(batches)) % 2
-    batches[labels == 1, 0] = len(auxiliary)
-    updates = torch.empty((len(batches), len(start)))
+    drawn = draw_records(2 * len(auxiliary), each, np.arange(len(auxiliary)), draw)
+    labels = torch.arange(len(drawn)) % 2
+    drawn[labels == 1, 0] = len(auxiliary)
+    batches = torch.from_numpy(draw.permuted(drawn, axis=1))
+    updates = torch.zeros((len(batches), len(start)))
+    common = torch.from_numpy(start)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        for client, rows in enumerate(batches):
-            loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
-            gradients = torch.autograd.grad(loss, parameters)
-            torch.cat([part.reshape(-1) for part in gradients], out=updates[client])
-        updates *= -TRAINING.lr
+        for rows, update in zip(batches, updates, strict=True):
+            for step, part in enumerate(rows.split(TRAINING.batch_size)):
+                if each > TRAINING.batch_size:
+                    nn.utils.vector_to_parameters(common + update if step else common, parameters)
+                loss = nn.functional.cross_entropy(model(x[part]), y[part])
+                gradients = torch.autograd.grad(loss, parameters)
+                update.sub_(torch.cat([item.reshape(-1) for item in gradients]), alpha=TRAINING.lr)
         made = time.perf_counter() - began
         split = int(0.8 * len(batches))
         return logistic_regression(updates[:split], labels[:split]), made
@@ -134,20 +141,22 @@ def logistic_regression(updates: torch.Tensor, labels: torch.Tensor) -> Linear:
     return Linear(weights.astype(np.float32), float(fitted.intercept_[0] - mean.numpy() @ weights))
 
 
-def of_mode(start: NDArray[np.float32], auxiliary: Targets, target: Targets, mode: Mode, number: int) -> Linear:
+def of_mode(
+    start: NDArray[np.float32], auxiliary: Targets, target: Targets, each: int, mode: Mode, number: int
+) -> Linear:
     """Fit fedattack's own detector."""
     asked = [membership(auxiliary, target)]
-    setting = Setting(LENET, TRAINING, auxiliary, asked, mode, (EACH,), number, "cpu")
+    setting = Setting(LENET, TRAINING, auxiliary, asked, mode, (each,), number, "cpu")
     (detector,) = fit_detectors(setting, start, np.ones(1), number, check=False)
     return Linear(detector.weights, detector.offset)
 
 
 def fresh_updates(
-    start: NDArray[np.float32], unseen: Targets, target: Targets | None, seed: int
+    start: NDArray[np.float32], unseen: Targets, target: Targets | None, each: int, seed: int
 ) -> NDArray[np.float32]:
     """Train clients exactly, on records that no detector saw, and all of them on ``target`` if there is one."""
     shadow = ShadowModel(LENET.build(), unseen.x[0], mean_loss(LENET.loss))
-    batches = draw_records(FRESH, EACH, np.arange(len(unseen)), np.random.default_rng(seed))
+    batches = draw_records(FRESH, each, np.arange(len(unseen)), np.random.default_rng(seed))
     x, y = torch.from_numpy(unseen.x[batches]), torch.from_numpy(unseen.y[batches])
     if target is not None:
         x[:, 0], y[:, 0] = torch.from_numpy(target.x[0]), int(target.y[0])
@@ -155,11 +164,11 @@ def fresh_updates(
     return shadow.updates(torch.from_numpy(start), x, y, TRAINING, generator=generator).numpy()
 
 
-def compare_detectors(targets: int, rounds: list[int], modes: Sequence[Mode]) -> None:
+def compare_detectors(targets: int, rounds: list[int], modes: Sequence[Mode], each: int) -> None:
     """Print seconds and accuracy of one round's detector by the plain loop and by our modes."""
-    parts = load(targets)
+    parts = load(targets, each)
     print(
-        f"\none round's detector: {LENET.spec}, {AUXILIARY} auxiliary records, {EACH} a client; mean of "
+        f"\none round's detector: {LENET.spec}, {AUXILIARY} auxiliary records, {each} a client; mean of "
         f"{targets} targets, "
         f"{torch.get_num_threads()} threads, accuracy on {2 * FRESH} fresh exact updates of unseen records"
     )
@@ -168,21 +177,21 @@ def compare_detectors(targets: int, rounds: list[int], modes: Sequence[Mode]) ->
     # what is computed first pays for torch's start
     warm = Targets(parts.auxiliary.x[:500], parts.auxiliary.y[:500])
     for number, start in global_models(parts.clients, rounds):
-        lacking = fresh_updates(start, parts.unseen, None, 1)
-        of_mode(start, warm, Targets(parts.targets.x[:1], parts.targets.y[:1]), "linear", 1)
+        lacking = fresh_updates(start, parts.unseen, None, each, 1)
+        of_mode(start, warm, Targets(parts.targets.x[:1], parts.targets.y[:1]), each, "linear", 1)
         seconds: dict[str, list[float]] = {name: [] for name in ("plain", "updates", *modes)}
         right: dict[str, list[float]] = {name: [] for name in ("plain", *modes)}
         for row in range(targets):
             target = Targets(parts.targets.x[row : row + 1], parts.targets.y[row : row + 1])
-            having = fresh_updates(start, parts.unseen, target, 2 + row)
+            having = fresh_updates(start, parts.unseen, target, each, 2 + row)
             began = time.perf_counter()
-            detector, made = plain_loop(start, parts.auxiliary, target, row)
+            detector, made = plain_loop(start, parts.auxiliary, target, each, row)
             seconds["plain"].append(time.perf_counter() - began)
             seconds["updates"].append(made)
             right["plain"].append(detector.accuracy(having, lacking))
             for mode in modes:
                 began = time.perf_counter()
-                detector = of_mode(start, parts.auxiliary, target, mode, number)
+                detector = of_mode(start, parts.auxiliary, target, each, mode, number)
                 seconds[mode].append(time.perf_counter() - began)
                 right[mode].append(detector.accuracy(having, lacking))
         s = {name: float(np.median(values)) for name, values in seconds.items()}
@@ -259,10 +268,10 @@ def _peak() -> float:
 
 
 def _one_detector(mode: Mode) -> None:
-    parts = load(1)
+    parts = load(1, EACH)
     start = next(global_models(parts.clients, [1]))[1]
     before = _peak()
-    of_mode(start, parts.auxiliary, parts.targets, mode, 1)
+    of_mode(start, parts.auxiliary, parts.targets, EACH, mode, 1)
     print(f"  {mode}: {_peak():.2f} GiB at most, {_peak() - before:.2f} GiB above what torch and the data take")
 
 
@@ -281,6 +290,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Cost and quality of PROLIN's parts.")
     parser.add_argument("--targets", type=int, default=3, help="target records to average over (10 in full)")
     parser.add_argument("--rounds", type=int, nargs="+", default=[1, 50, 200], help="stages of training")
+    parser.add_argument("--records", type=int, default=EACH, help="of a client")
     parser.add_argument("--modes", choices=MODES, nargs="+", default=MODES, help="of the detectors")
     parser.add_argument("--steps", type=int, default=20_000, help="steps of Adam (200,000 in full)")
     parser.add_argument("--seeds", type=int, default=20, help="synthetic runs")
@@ -290,7 +300,7 @@ def main() -> None:
     parts: dict[str, Callable[[], None]] = {
         # first: a process starts with the peak of the one that it is made from
         "memory": measure_memory,
-        "detectors": lambda: compare_detectors(chosen.targets, chosen.rounds, chosen.modes),
+        "detectors": lambda: compare_detectors(chosen.targets, chosen.rounds, chosen.modes, chosen.records),
         "solvers": lambda: compare_solvers(chosen.steps),
         "methods": lambda: compare_methods(chosen.seeds),
     }
