@@ -6,9 +6,10 @@ import torch
 # Rich wraps at the terminal's width; messages are compared as whole lines.
 os.environ["COLUMNS"] = "200"
 
-# Where files run side by side, a second core of a simulation's clients would be another file's: it costs a start more.
+# Where files run side by side, a second core would be another file's: clients on it cost a start more, and threads of a
+# command that is run wait for each other.
 if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ["PYTHON_CPU_COUNT"] = "1"
+    os.environ |= {"PYTHON_CPU_COUNT": "1", "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture(autouse=True, scope="session")
