@@ -121,9 +121,9 @@ def plain_loop(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for rows, update in zip(batches, updates, strict=True):
-            for step, part in enumerate(rows.split(TRAINING.batch_size)):
+            for part in rows.split(TRAINING.batch_size):
                 if each > TRAINING.batch_size:
-                    nn.utils.vector_to_parameters(common + update if step else common, parameters)
+                    nn.utils.vector_to_parameters(common + update, parameters)
                 loss = nn.functional.cross_entropy(model(x[part]), y[part])
                 gradients = torch.autograd.grad(loss, parameters)
                 update.sub_(torch.cat([item.reshape(-1) for item in gradients]), alpha=TRAINING.lr)

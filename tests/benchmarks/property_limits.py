@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.attacks import Scores
+from fedattack.attacks.disaggregation import Array
 from fedattack.audit.property import PropertyCase
 from fedattack.audit.truth import read_truth
 from fedattack.folder import find_parts
@@ -18,8 +19,6 @@ from fedattack.record import Record
 
 ROUNDS = (1, 51, 101, 151, 201, 300)
 COLUMNS = (*(f"{number:6}" for number in ROUNDS), "rounds leave", "own records", "spread seen")
-
-Array = NDArray[np.float64]
 
 
 def limits(scores: Scores, question: int, positive: NDArray[np.bool_]) -> tuple[Array, float, float, float]:
@@ -54,9 +53,9 @@ def limits(scores: Scores, question: int, positive: NDArray[np.bool_]) -> tuple[
 def print_limits(run: Path) -> None:
     """Print a row for the questions that somebody is an answer to, and one for the others; means over them."""
     rows: dict[str, list[list[float]]] = {"held": [], "not held": []}
-    for seed, part in enumerate(find_parts(run)):
-        scores = Scores.load(part.scores("prolin"))
-        case = PropertyCase(seed, scores, read_truth(part.truth), Record(part.record))
+    for part in find_parts(run):
+        scores, record = Scores.load(part.scores("prolin")), Record(part.record)
+        case = PropertyCase(record.seed or 0, scores, read_truth(part.truth), record)
         for question, positive in enumerate(case.positives):
             distances, *errors = limits(scores, question, positive)
             by_round = dict(zip(scores.facts["rounds"], distances, strict=True))
