@@ -35,3 +35,21 @@ class NeedsError(FedAttackError):
 
 class ReportError(FedAttackError):
     """Findings or facts of a run that are missing, or that do not fit the schema of the report."""
+
+
+MESSAGE = 300
+"""Characters of the longest message."""
+
+
+def short(text: str, limit: int = MESSAGE) -> str:
+    """Put ``text`` on one line of at most ``limit`` characters; what is too long loses its middle.
+
+    The beginning says what is wrong and where, the end what to do next. Control characters are made visible: a text
+    that came from elsewhere could drive a terminal with them.
+    """
+    line = " ".join(text.split())
+    line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
+    if len(line) <= limit:
+        return line
+    half = (limit - 3) // 2
+    return f"{line[: limit - 3 - half]} … {line[-half:]}"

@@ -1,21 +1,23 @@
 """Small helpers for files that must be whole or absent."""
 
+import hashlib
 import json
 import os
 import tempfile
-import zipfile
-import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.errors import FedAttackError
 
+@contextmanager
+def atomic_file(path: Path) -> Iterator[IO[bytes]]:
+    """Open a new file for ``path`` so that a reader, or a kill, sees the old file or the whole new one.
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path`` so that a reader, or a kill, sees the old file or the new one and nothing between.
+    A link at ``path`` is replaced and not followed.
 
     Raises
     ------
@@ -24,8 +26,8 @@ def write_atomically(path: Path, data: bytes) -> None:
     """
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
+        with os.fdopen(handle, "w+b") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         Path(temporary).replace(path)
@@ -33,6 +35,19 @@ def write_atomically(path: Path, data: bytes) -> None:
         Path(temporary).unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write ``data`` to ``path``, whole or not at all; see :func:`atomic_file`."""
+    with atomic_file(path) as file:
+        file.write(data)
+
+
+def copy_bytes(source: IO[bytes], to: IO[bytes], count: int) -> None:
+    """Copy the first ``count`` bytes of a file."""
+    while count and (block := source.read(min(count, 1 << 20))):
+        to.write(block)
+        count -= len(block)
 
 
 class Hold:
@@ -91,24 +106,24 @@ def write_json(path: Path, value: Any) -> None:
     write_atomically(path, (text + "\n").encode())
 
 
-def read_json(path: Path, error: type[FedAttackError], hint: str) -> Any:
-    """Read a JSON file, or raise ``error`` in one line that ends with ``hint``."""
-    try:
-        return json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise error(f"{path} is not there; {hint}") from None
-    except (OSError, ValueError) as cause:
-        raise error(f"{path} cannot be read as JSON ({cause}); {hint}") from None
+def seal(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy ``value``, with the SHA-256 of its compact JSON as ``check``: that tells damage, not tampering."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return {**value, "check": hashlib.sha256(text.encode()).hexdigest()}
 
 
-def read_npz(path: Path, error: type[FedAttackError], hint: str, *names: str) -> dict[str, NDArray[Any]]:
-    """Read the arrays ``names``, or all, of an ``.npz`` without pickle, or raise ``error`` in one line."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in names or file.files}
-    except FileNotFoundError:
-        raise error(f"{path} is not there; {hint}") from None
-    except KeyError as cause:
-        raise error(f"{path}: expected the arrays {' and '.join(names)}, but {cause.args[0]}; {hint}") from None
-    except (OSError, ValueError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as cause:
-        raise error(f"{path} cannot be read as an .npz of plain arrays ({cause}); {hint}") from None
+def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON object that carries its own checksum; :func:`fedattack.untrusted.read_sealed` reads it."""
+    write_json(path, seal(value))
+
+
+def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]], *, compress: bool = False) -> str:
+    """Write arrays as an ``.npz``, whole or not at all; returns the file's SHA-256."""
+    save = np.savez_compressed if compress else np.savez
+    with atomic_file(path) as file:
+        save(file, allow_pickle=False, **arrays)
+        file.seek(0)
+        digest = hashlib.sha256()
+        while block := file.read(1 << 20):
+            digest.update(block)
+        return digest.hexdigest()

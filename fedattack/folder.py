@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from fedattack.errors import RecordError
-from fedattack.files import read_json, write_json
+from fedattack.files import write_json
 from fedattack.record.format import MANIFEST
+from fedattack.untrusted import read_json
 
 STUDY = "study.json"
 DEALT = "dealt"

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from fedattack.errors import FedAttackError
-from fedattack.files import make_private, read_json, write_json
+from fedattack.files import make_private, write_json
+from fedattack.untrusted import read_json
 
 NODES = "nodes"
 

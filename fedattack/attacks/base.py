@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.matching import NAMELESS, named_for
 from fedattack.errors import ConfigError, DataError, NeedsError
-from fedattack.files import make_private, read_npz, write_atomically
+from fedattack.files import make_private, write_atomically
 from fedattack.record import Record
+from fedattack.untrusted import read_npz
 
 Progress = Callable[[int, int], None]
 """Called with how many steps are done, and of how many."""

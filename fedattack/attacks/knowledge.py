@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedattack.errors import DataError
-from fedattack.files import make_private, read_json, read_npz, write_json
+from fedattack.files import make_private, write_json
 from fedattack.learning import LOSSES, LocalSGD, build_model
 from fedattack.learning.importing import import_callable
 from fedattack.nodes import note_node, read_nodes
+from fedattack.untrusted import read_json, read_npz
 
 KNOWLEDGE = "knowledge.json"
 TARGETS = "targets.npz"

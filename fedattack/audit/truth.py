@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.errors import DataError
-from fedattack.files import make_private, read_json, read_npz, write_json
+from fedattack.files import make_private, write_json
 from fedattack.nodes import NODES, note_node, read_nodes
+from fedattack.untrusted import read_json, read_npz
 
 HOLDINGS = "holdings.json"
 OWNERS = "owners.npz"

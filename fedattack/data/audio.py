@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedattack.data._pool import Pool
 from fedattack.errors import DataError
-from fedattack.files import read_json
+from fedattack.untrusted import read_json
 
 AUDIOMNIST_PAGE = "https://github.com/soerenab/AudioMNIST"
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedattack.data._pool import Pool
 from fedattack.data.columns import MAX_VALUES, Column
 from fedattack.errors import DataError
-from fedattack.files import read_npz
+from fedattack.untrusted import read_npz
 
 if TYPE_CHECKING:
     import pandas as pd

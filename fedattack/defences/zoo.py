@@ -21,10 +21,11 @@ from torch import nn
 
 from fedattack.defences.base import Update
 from fedattack.errors import ConfigError, DataError
-from fedattack.files import read_json, write_atomically, write_json
+from fedattack.files import write_atomically, write_json
 from fedattack.learning import LocalSGD
 from fedattack.learning.attribute_updates import attribute_updates
 from fedattack.learning.pooled_updates import FEATURES, Fit, Network, Pooling, check_labels, train_network
+from fedattack.untrusted import read_json
 
 FORMAT = 1
 LAYERS = 3

@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedattack.errors import RecordError
-from fedattack.record.format import INDEX, ROUNDS, Arrays
-from fedattack.record.reader import Record, Round, read_index
+from fedattack.record.format import INDEX, Arrays
+from fedattack.record.index import strangers
+from fedattack.record.reader import Record, Round
 
 
 @dataclass
@@ -22,16 +23,22 @@ class CheckReport:
         Damage, in words: something recorded can no longer be trusted or read.
     notes
         What a reader should know but what is no damage, such as a run that was killed.
+    remarks
+        What cannot be known of any such record, such as who wrote it.
+    signer
+        Fingerprint of the key that the record is signed by; ``None`` where it is not signed.
     """
 
     rounds: int = 0
     size: int = 0
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    signer: str | None = None
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is damaged and the run was recorded to its end."""
+        """Whether nothing is damaged, the run was recorded to its end, and some client answered."""
         return not self.problems and not self.notes
 
 
@@ -41,37 +48,33 @@ def check_record(path: Path | str) -> CheckReport:
     Raises
     ------
     RecordError
-        If there is no readable manifest, so that nothing can be said about the rest.
+        If there is no readable manifest or index, so that nothing can be said about the rest, or if the record is not
+        what its recorder signed.
     """
     record = Record(path, skip_damaged=True)
-    report = CheckReport(problems=list(record.damage))
-    lines, _ = read_index(record.path, record.manifest["rounds"])
-    whole = {item.seq for item in record}
+    report = CheckReport(problems=list(record.damage), signer=record.signer, remarks=record.remarks)
     for item in record:
         try:
             _read_all(item)
         except RecordError as problem:
             report.problems.append(str(problem))
-            whole.discard(item.seq)
         else:
             report.rounds += 1
-            report.size += item.file.path.stat().st_size
+            report.size += item.file.size
     try:
         _read(record.final)
     except RecordError as problem:
         report.problems.append(str(problem))
     if record.status == "open":
         report.notes.append(
-            f"the run did not end, or goes on: {len(whole)} rounds are readable, a round in flight was lost"
+            f"the run did not end, or goes on: {report.rounds} rounds are readable, a round in flight was lost"
         )
+        if odd := strangers(record.path, record.index):
+            report.notes.append(f"{record.path}: {', '.join(odd[:5])} is in no line of {INDEX}")
     elif record.status == "cut short":
-        report.notes.append(f"the recording was cut short after {len(whole)} rounds: {record.manifest['error']}")
-    indexed = {line["file"] for line in lines}
-    orphans = [f"{ROUNDS}/{file.name}" for file in sorted((record.path / ROUNDS).glob("*"))]
-    orphans = [name for name in orphans if name not in indexed]
-    if orphans:
-        kind = report.notes if record.status == "open" else report.problems
-        kind.append(f"{record.path}: {', '.join(orphans)} is in no line of {INDEX}")
+        report.notes.append(f"the recording was cut short after {report.rounds} rounds: {record.manifest['error']}")
+    if silence := record.silence:
+        report.notes.append(silence)
     return report
 
 
@@ -80,6 +83,8 @@ def _read_all(item: Round) -> None:
     _read(item.aggregate)
     for observation in item.observations:
         _read(observation.arrays)
+        if observation.singled_out:
+            _read(observation.received)
 
 
 def _read(arrays: Arrays | None) -> None:

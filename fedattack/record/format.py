@@ -4,17 +4,22 @@ import base64
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
-from fedattack.errors import RecordError
+from fedattack.errors import RecordError, short
+from fedattack.files import seal
+from fedattack.record.schema import LINES, MANIFESTS, MAX_NAME, MAX_VALUE
+from fedattack.untrusted import fault, parse_json
 
 FORMAT = "fedattack-record"
-VERSION = 1
+VERSION = 2
 
 MANIFEST = "manifest.json"
 INDEX = "rounds.jsonl"
@@ -66,53 +71,131 @@ class Parameter:
         return cls(value["name"], tuple(value["shape"]), value["dtype"], value["role"])
 
 
-def seal(value: Mapping[str, Any], *, indent: int | None = None) -> str:
-    """Encode ``value`` as JSON that carries its own checksum in the key ``check``, on one line unless indented."""
-    sealed = {**value, "check": _check(_canonical(value))}
-    return (
-        _canonical(sealed) if indent is None else json.dumps(sealed, indent=indent, ensure_ascii=False, allow_nan=False)
-    )
+CHAIN = ("id", "head", "signer", "signature")
+"""Keys that the manifest has from version 2 on."""
+
+# How many digits of the SHA-256 a seal had in each version.
+_DIGITS = {1: 16, 2: 64}
+_SEAL = re.compile(rb',"check":"([0-9a-f]{16,64})"\}')
 
 
-def unseal(line: str, where: str) -> dict[str, Any]:
-    """Decode what :func:`seal` encoded.
+def seal_line(value: Mapping[str, Any], previous: str | None) -> tuple[bytes, str]:
+    """Encode a line of the index, which carries the seal of the line before; returns it with its own seal.
+
+    ``previous`` is ``None`` in version 1, whose lines carry no such seal.
+    """
+    sealed = seal(value if previous is None else {**value, "previous": previous})
+    if previous is None:
+        sealed["check"] = sealed["check"][: _DIGITS[1]]
+    return _compact(sealed).encode(), sealed["check"]
+
+
+def seal_manifest(manifest: Mapping[str, Any]) -> bytes:
+    """Encode a manifest for people to read, with its seal; one of version 1 as that version had it."""
+    if manifest["version"] == 1:
+        manifest = {key: value for key, value in manifest.items() if key not in CHAIN}
+    sealed = seal(manifest)
+    sealed["check"] = sealed["check"][: _DIGITS[manifest["version"]]]
+    return (json.dumps(sealed, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def unseal_line(row: bytes, version: int, where: str) -> dict[str, Any]:
+    """Decode what :func:`seal_line` encoded, and check its form.
 
     Raises
     ------
     RecordError
-        If the line is not JSON or does not match its checksum.
+        If the line is not JSON, does not match its checksum, or has another form.
+    """
+    found = _SEAL.fullmatch(row[-(_DIGITS[version] + len(b',"check":""}')) :])
+    if found is None:
+        raise RecordError(f"{where} is not a sealed JSON object; the file is damaged")
+    if hashlib.sha256(row[: -len(found[0])] + b"}").hexdigest()[: _DIGITS[version]] != found[1].decode():
+        raise RecordError(f"{where} does not match its checksum; the file was changed or damaged")
+    return _formed(LINES[version], row, where)
+
+
+def unseal_manifest(data: bytes, where: str) -> dict[str, Any]:
+    """Decode a manifest, whose numbers may stand on lines of their own, and check its form.
+
+    Raises
+    ------
+    RecordError
+        If it is not JSON, does not match its checksum, or is of a format or form that this version cannot read.
     """
     try:
-        value = json.loads(line)
+        value = parse_json(data)
         check = value.pop("check")
+        expected = seal(value)["check"]
     except (ValueError, KeyError, TypeError, AttributeError):
         raise RecordError(f"{where} is not a sealed JSON object; the file is damaged") from None
-    if _check(_canonical(value)) != check:
+    version = value.get("version")
+    if check not in (expected, expected[: _DIGITS[1]]):
         raise RecordError(f"{where} does not match its checksum; the file was changed or damaged")
-    return dict(value)
+    if value.get("format") != FORMAT or type(version) is not int or version < 1:
+        found = short(f"{value.get('format')!r} {version!r}", 60)
+        raise RecordError(f"{where}: expected format {FORMAT!r} with a version, got {found}")
+    if version > VERSION:
+        raise RecordError(
+            f"{where}: format version {version} is newer than {VERSION}, the newest that this fedattack reads; update "
+            "fedattack"
+        )
+    return _formed(MANIFESTS[version], _compact(value).encode(), where)
 
 
-def _canonical(value: Mapping[str, Any]) -> str:
+def signed_text(manifest: Mapping[str, Any]) -> str:
+    """Return what a record's signature is of: the manifest without the signature itself."""
+    return _compact({key: value for key, value in manifest.items() if key not in ("signature", "check")})
+
+
+def _formed(adapter: TypeAdapter[Any], data: bytes, where: str) -> dict[str, Any]:
+    try:
+        return dict(adapter.validate_json(data))
+    except ValidationError as cause:
+        raise RecordError(f"{where}: {fault(cause)}; it is sealed, but not as fedattack writes it") from None
+
+
+def _compact(value: Mapping[str, Any]) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def _check(body: str) -> str:
-    return hashlib.sha256(body.encode()).hexdigest()[:16]
+_DEEPEST = 20
 
 
-def encode_metric(value: Any) -> Any:
-    """Make a metric fit for strict JSON without losing what a client sent (bytes, NaN and infinities included)."""
-    if isinstance(value, bytes):
-        return {"base64": base64.b64encode(value).decode()}
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"float": repr(value)}
-    if isinstance(value, list | tuple):
-        return [encode_metric(item) for item in value]
+def keep_name(text: str) -> str:
+    """Return a name that came from elsewhere as it is, unless it is too long or no Unicode."""
+    text = text.encode("utf-8", "replace").decode()
+    return text if len(text) <= MAX_NAME else short(text, MAX_NAME)
+
+
+def encode_metric(value: Any, depth: int = 0) -> Any:
+    """Make a metric fit for strict JSON without losing what a client sent (bytes, NaN and infinities included).
+
+    What takes more than a megabyte, or is nested deeply, is no metric; of it only kind, size and SHA-256 are kept.
+    """
     if isinstance(value, np.generic):
-        return encode_metric(value.item())
-    if value is None or isinstance(value, bool | int | float | str):
+        value = value.item()
+    if value is None or isinstance(value, bool):
         return value
-    return {"repr": repr(value)}
+    if isinstance(value, int):
+        return value if -(2**63) <= value < 2**64 else {"repr": f"a whole number of {value.bit_length()} bits"}
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"float": repr(value)}
+    if isinstance(value, bytes):
+        return {"base64": base64.b64encode(value).decode()} if len(value) <= MAX_VALUE else _left_out(value)
+    if isinstance(value, str):
+        # Lone surrogates, as of a file's name, are no Unicode.
+        data = value.encode("utf-8", "replace")
+        return data.decode() if len(data) <= MAX_VALUE else _left_out(data)
+    if isinstance(value, list | tuple) and depth < _DEEPEST:
+        items = [encode_metric(item, depth + 1) for item in value]
+        size = len(json.dumps(items))
+        return items if size <= MAX_VALUE else {"repr": f"a list of {len(items)} entries, too large to keep"}
+    return {"repr": short(repr(value), MAX_VALUE)}
+
+
+def _left_out(data: bytes) -> dict[str, str]:
+    return {"repr": f"{len(data)} bytes, too many to keep, with the SHA-256 {hashlib.sha256(data).hexdigest()}"}
 
 
 def decode_metric(value: Any) -> Any:

@@ -1,24 +1,23 @@
 """Read a record: lazily, round by round, verified before use."""
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+import hashlib
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from fedattack.errors import RecordError
+from fedattack.errors import RecordError, short
 from fedattack.record.format import (
     FINAL,
-    FORMAT,
     INDEX,
-    MANIFEST,
-    UNFINISHED,
-    VERSION,
     Arrays,
     Parameter,
     Protocol,
@@ -26,22 +25,47 @@ from fedattack.record.format import (
     Status,
     View,
     decode_metric,
-    unseal,
+    signed_text,
 )
+from fedattack.record.index import Place, file_of, read_index, read_manifest, strangers
 from fedattack.record.means import weighted_mean
+from fedattack.record.signature import fingerprint, is_signed
 from fedattack.record.tensors import checksum
+from fedattack.untrusted import check_folder, open_regular
 
 _BLOCK = 1 << 18
 
+# How many files stay open, and of how many rounds the mean of the replies is kept.
+_OPEN_FILES = 4
+_MEANS = 2
+
+T = TypeVar("T")
+
+
+class _Latest(Generic[T]):
+    """Keeps the last few values. It holds no reference to a record, so that a record's files close with it."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._values: OrderedDict[Any, T] = OrderedDict()
+
+    def get(self, key: Any, make: Callable[[], T]) -> T:
+        """Return the value of ``key``, made anew unless it is among the last ones."""
+        value = self._values.pop(key) if key in self._values else make()
+        self._values[key] = value
+        while len(self._values) > self._most:
+            self._values.popitem(last=False)
+        return value
+
 
 class TensorFile:
-    """A round's arrays on disk, memory-mapped, checked against the index before the first one is read."""
+    """A round's arrays on disk, of which the index, or the manifest, tells size and checksum."""
 
-    def __init__(self, path: Path, size: int, xxh3: str) -> None:
+    def __init__(self, path: Path, told: Mapping[str, Any]) -> None:
         self.path = path
-        self.xxh3 = xxh3
-        self._size = size
-        self._verified = False
+        self.xxh3: str = told["xxh3"]
+        self.size: int = told["bytes"]
+        self._sha256: str | None = told.get("sha256")
 
     def verify(self) -> None:
         """Compare the file with its size and checksum.
@@ -51,43 +75,49 @@ class TensorFile:
         RecordError
             If it is missing or differs.
         """
+        # XXH3 tells damage. Only SHA-256 tells what somebody has made to look the same.
+        digest: Any = xxhash.xxh3_128() if self._sha256 is None else hashlib.sha256()
+        expected = self._sha256 or self.xxh3
         try:
-            size = self.path.stat().st_size
-            digest = xxhash.xxh3_128()
-            with self.path.open("rb") as file:
-                while block := file.read(_BLOCK):
+            with open_regular(self.path) as file:
+                size = os.fstat(file.fileno()).st_size
+                while size == self.size and (block := file.read(_BLOCK)):
                     digest.update(block)
         except OSError as cause:
             raise RecordError(f"{self.path} is in the record's index but cannot be read ({cause.strerror})") from None
-        if size != self._size or digest.hexdigest() != self.xxh3:
+        if size != self.size or digest.hexdigest() != expected:
             raise RecordError(
-                f"{self.path} does not match its checksum (expected {self._size} bytes, {self.xxh3[:12]}…, got {size} "
+                f"{self.path} does not match its checksum (expected {self.size} bytes, {expected[:12]}…, got {size} "
                 f"bytes, {digest.hexdigest()[:12]}…); the file was changed or damaged"
             )
 
-    def read(self, name: str) -> NDArray[Any]:
-        """Return a copy of one array; no other is loaded."""
-        if not self._verified:
-            self.verify()
-            self._verified = True
+    def open(self, names: Collection[str]) -> Any:
+        """Verify and open the file, memory-mapped; its header is parsed once, whatever is then read of it.
+
+        Raises
+        ------
+        RecordError
+            If it is damaged, or does not hold the arrays ``names`` and no others.
+        """
         try:
-            with safe_open(self.path, framework="numpy") as file:
-                return cast(NDArray[Any], file.get_tensor(name))
-        except SafetensorError as cause:
-            raise RecordError(f"{self.path} holds no readable array {name!r} ({cause})") from None
+            opened = safe_open(self.path, framework="numpy")
+            found = set(opened.keys())
+        except (SafetensorError, OSError) as cause:
+            raise RecordError(f"{self.path} is no safetensors file ({short(str(cause), 100)})") from None
+        if odd := sorted(found ^ set(names)):
+            raise RecordError(f"{self.path} and the index name different arrays: one alone has {short(odd[0], 60)}")
+        return opened
 
 
 class StoredArrays(Mapping[str, NDArray[Any]]):
-    """Arrays by parameter name, each read from disk when asked for and not kept; ``names`` maps to those on disk."""
+    """Arrays by parameter name, each read when asked for and not kept; ``names`` maps to what ``read`` takes."""
 
-    def __init__(self, file: TensorFile, prefix: str, names: Mapping[str, str]) -> None:
-        self._file = file
-        self._prefix = prefix
+    def __init__(self, read: Callable[[str], NDArray[Any]], names: Mapping[str, str]) -> None:
+        self._read = read
         self._names = names
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        stored = self._names[name]
-        return self._file.read(f"{self._prefix}/{stored}" if self._prefix else stored)
+        return self._read(self._names[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -165,23 +195,49 @@ class Round:
     ----------
     number
         The round as the server counts it.
-    observations
-        One per node that was sampled, and late replies to earlier rounds.
-    config
-        What the server sent with the model.
+    seq
+        Its position in the record.
     """
 
-    def __init__(self, entry: Mapping[str, Any], record: "Record") -> None:
-        self._entry = entry
+    def __init__(self, place: Place, record: "Record") -> None:
+        self._place = place
         self._record = record
-        self.number: int = entry["round"]
-        self.seq: int = entry["seq"]
-        self.config: dict[str, Any] = {key: decode_metric(value) for key, value in entry["config"].items()}
-        self.file = TensorFile(record.path / entry["file"], entry["bytes"], entry["xxh3"])
+        self.number = place.number
+        self.seq = place.seq
 
-    def within(self, record: "Record") -> "Round":
-        """Return this round as one of another view of the same record."""
-        return Round(self._entry, record)
+    @property
+    def file(self) -> TensorFile:
+        """Its arrays on disk."""
+        return TensorFile(self._record.path / file_of(self.seq), self._place.told)
+
+    @property
+    def _entry(self) -> Mapping[str, Any]:
+        return self._record.index.entry(self._place)
+
+    @property
+    def stored_names(self) -> set[str]:
+        """Names of all arrays of its file."""
+        entry = self._entry
+        names = {"common": entry["common"] and entry["common"].get("names"), "aggregate": entry["aggregate"]}
+        for index, reply in enumerate(entry["replies"]):
+            names |= {f"reply/{index}": reply.get("arrays"), f"received/{index}": reply.get("received")}
+        return {f"{prefix}/{name}" for prefix, own in names.items() for name in own or ()}
+
+    @property
+    def source(self) -> Mapping[str, Any] | None:
+        """Where the common model is, as FORMAT.md says."""
+        return cast(Mapping[str, Any] | None, self._entry["common"])
+
+    @property
+    def names_of_replies(self) -> list[str]:
+        """Names on disk of the arrays of which the usable replies consist."""
+        usable = [reply["arrays"] for reply in self._entry["replies"] if reply["status"] == "ok" and "arrays" in reply]
+        return list(dict.fromkeys(name for names in usable for name in names))
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What the server sent with the model."""
+        return {key: decode_metric(value) for key, value in self._entry["config"].items()}
 
     @property
     def where(self) -> str:
@@ -198,9 +254,9 @@ class Round:
         """The record's protocol."""
         return self._record.protocol
 
-    @cached_property
+    @property
     def observations(self) -> tuple[Observation, ...]:
-        """All observations, in the order in which the server took them."""
+        """One per sampled node, and late replies to earlier rounds, in the order in which the server took them."""
         return tuple(Observation(entry, index, self) for index, entry in enumerate(self._entry["replies"]))
 
     @property
@@ -216,12 +272,17 @@ class Round:
     @property
     def unfinished(self) -> bool:
         """Whether the run ended before this round did, so that no reply of it was taken."""
-        return is_unfinished(self._entry)
+        return self._place.unfinished
+
+    @property
+    def empty(self) -> bool:
+        """Whether no reply of it was usable."""
+        return self._place.empty
 
     @property
     def common(self) -> Arrays | None:
         """The model that the server sent at the start of the round."""
-        return self._record.resolve(self._entry["common"], "common", self.file)
+        return self._record.common_of(self._place.origin)
 
     @property
     def aggregate(self) -> Arrays | None:
@@ -233,9 +294,9 @@ class Round:
         """The common model after the round, if the server is known to have made one."""
         return self._record.common_after(self.seq)
 
-    def stored(self, prefix: str, names: list[str] | None) -> Arrays | None:
+    def stored(self, prefix: str, names: Sequence[str] | None) -> Arrays | None:
         """Arrays of this round's file under ``prefix``."""
-        return None if names is None else StoredArrays(self.file, prefix, self._record.shown(names))
+        return None if names is None else self._record.stored_in(self, prefix, names)
 
 
 class Record:
@@ -250,20 +311,24 @@ class Record:
 
     Attributes
     ----------
-    rounds
-        The rounds, in the order in which they were written.
+    view, protocol, server, status, seed, facts, parameters
+        As the manifest says; see FORMAT.md.
+    signer
+        Fingerprint of the key that the record is signed by; ``None`` where it is not signed.
     damage
         What was left out because of ``skip_damaged``, in words.
 
     Raises
     ------
     RecordError
-        If there is no record, if it is of a newer format, or if its index is damaged. The half-written last line that
-        a killed run may leave is no damage: that round was never whole. A damaged file is refused when it is read.
+        If there is no record, if it is of a newer format, if its index is damaged or it is not what was signed. The
+        half-written last line that a killed run may leave is no damage: that round was never whole. A damaged file is
+        refused when it is read.
     """
 
     def __init__(self, path: Path | str, *, skip_damaged: bool = False) -> None:
         self.path = Path(path)
+        check_folder(self.path, RecordError)
         self.manifest = read_manifest(self.path)
         self.view: View = self.manifest["view"]
         self.protocol: Protocol = self.manifest["protocol"]
@@ -272,37 +337,92 @@ class Record:
         self.seed: int | None = self.manifest["seed"]
         self.facts: dict[str, Any] = {key: decode_metric(value) for key, value in self.manifest["facts"].items()}
         self.parameters = tuple(Parameter.from_dict(item) for item in self.manifest["parameters"] or ())
+        self.index = read_index(self.path, self.manifest)
+        self.signer = self._checked_signer()
+        self.damage = list(self.index.damage)
         self._shown: dict[str, str] = {}
-        lines, self.damage = read_index(self.path, self.manifest["rounds"])
+        self._open_files: _Latest[Any] = _Latest(_OPEN_FILES)
+        self._means: _Latest[dict[str, NDArray[Any]]] = _Latest(_MEANS)
+        self._names_of: _Latest[list[str]] = _Latest(_MEANS)
+        self._verified: set[Path] = set()
+        self._places = self.index.places
+        self._by_seq = {place.seq: place for place in self._places}
+        if self.status != "open" and (odd := strangers(self.path, self.index)):
+            self.damage.append(f"{self.path}: {short(', '.join(odd), 100)} is in no line of {INDEX}")
         if self.damage and not skip_damaged:
             raise RecordError(
                 f"{self.damage[0]}; `fedattack check` lists all damage, --skip-damaged attacks the whole rounds alone"
             )
-        self.rounds = tuple(Round(line, self) for line in lines)
-        self._by_seq = {item.seq: item for item in self.rounds}
         if skip_damaged:
-            self.rounds = tuple(item for item in self.rounds if self._is_whole(item))
+            self._places = [item._place for item in self if self._is_whole(item)]
+
+    def _checked_signer(self) -> str | None:
+        """Return the fingerprint of the key that the whole record is signed by; ``None`` where it is not.
+
+        Raises
+        ------
+        RecordError
+            If a signature is announced, and the record is not what was signed.
+        """
+        signer, signature = self.manifest["signer"], self.manifest["signature"]
+        if signer is None or self.status == "open":
+            return None
+        told = [place.told for place in self.index.places]
+        final = self.manifest["final"] or {}
+        told += [final] if final.get("source") == "stored" else []
+        whole = all("sha256" in item for item in told)
+        if signature is None or not whole or not is_signed(signer, signature, signed_text(self.manifest)):
+            raise RecordError(
+                f"{self.path} is not what its recorder signed: somebody changed it, or it was never signed; ask for "
+                "the record again"
+            )
+        return fingerprint(signer)
 
     def __len__(self) -> int:
-        return len(self.rounds)
+        return len(self._places)
 
     def __iter__(self) -> Iterator[Round]:
-        return iter(self.rounds)
+        return (Round(place, self) for place in self._places)
+
+    @property
+    def rounds(self) -> tuple[Round, ...]:
+        """The rounds, in the order in which they were written."""
+        return tuple(self)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What nobody can know of this record, in words: who wrote it, and whether it is as it was written."""
+        if self.signer is not None:
+            return []
+        if self.manifest["signer"] is not None:
+            return ["it is not signed yet: its recorder's key signs it when the run ends"]
+        said = ["it is not signed: whoever could write the folder can have changed it and sealed it again"]
+        if self.index.version == 1:
+            said.append("it is of format 1, in which the lines of the index are not tied to each other")
+        return said
+
+    @property
+    def silence(self) -> str:
+        """What to say of a record in which no client ever answered, with the first one's reason; or nothing."""
+        if not self._places or not all(place.empty for place in self._places):
+            return ""
+        reasons = (seen.reason for seen in self.rounds[0].observations if seen.reason)
+        why = f": {next(reasons, '')}".rstrip(": ")
+        return short(f"no client answered in any of {len(self)} rounds{why}")
 
     @cached_property
     def nodes(self) -> tuple[str, ...]:
         """All nodes that were ever sampled, sorted."""
-        return tuple(sorted({node for item in self.rounds for node in item.sampled}))
+        return tuple(sorted({node for item in self for node in item.sampled}))
 
     @property
     def final(self) -> Arrays | None:
         """The common model after the last round, if the server recorded it."""
         source = self.manifest["final"]
-        if source is None:
-            return None
-        stored = source["source"] == "stored"
-        file = TensorFile(self.path / FINAL, source["bytes"], source["xxh3"]) if stored else None
-        return self.resolve(source, "", file)
+        if source is None or source["source"] != "stored":
+            return self._computed(source)
+        file = TensorFile(self.path / FINAL, source)
+        return self._stored(file, lambda: source["names"], self.shown(source["names"]))
 
     def renamed(self, names: Mapping[str, str]) -> "Record":
         """Return a view of this record in which parameters have other names; what is on disk stays as it is.
@@ -315,41 +435,87 @@ class Record:
         view = copy.copy(self)
         view._shown = dict(names)
         view.parameters = tuple(item.renamed(names.get(item.name, item.name)) for item in self.parameters)
-        view._by_seq = {seq: item.within(view) for seq, item in self._by_seq.items()}
-        view.rounds = tuple(view._by_seq[item.seq] for item in self.rounds)
         return view
 
     def shown(self, names: Iterable[str]) -> dict[str, str]:
         """Map the names under which arrays are shown to those under which they are stored."""
         return {self._shown.get(name, name): name for name in names}
 
-    def resolve(self, source: Mapping[str, Any] | None, prefix: str, file: TensorFile | None) -> Arrays | None:
-        """Find a common model: in a file, as the mean of a round's replies, or the same as a round's common model."""
+    def stored_in(self, item: Round, prefix: str, names: Sequence[str]) -> Arrays:
+        """Arrays of a round's file under ``prefix``."""
+        places = {shown: f"{prefix}/{name}" for shown, name in self.shown(names).items()}
+        return self._stored(item.file, lambda: item.stored_names, places)
+
+    def _stored(self, file: TensorFile, names: Callable[[], Collection[str]], places: Mapping[str, str]) -> Arrays:
+        def opened() -> Any:
+            if file.path not in self._verified:
+                file.verify()
+                self._verified.add(file.path)
+            return file.open(names())
+
+        def read(name: str) -> NDArray[Any]:
+            try:
+                return cast(NDArray[Any], self._open_files.get(file.path, opened).get_tensor(name))
+            except (SafetensorError, TypeError, ValueError) as cause:
+                raise RecordError(f"{file.path} holds no readable array {name!r} ({short(str(cause), 100)})") from None
+
+        return StoredArrays(read, places)
+
+    def common_of(self, seq: int) -> Arrays | None:
+        """Return the common model of the line ``seq``, which is not that of an earlier line."""
+        if seq not in self._by_seq:
+            return None
+        item = Round(self._by_seq[seq], self)
+        source = item.source
+        if source is not None and source["source"] == "stored":
+            return self.stored_in(item, "common", source["names"])
+        return self._computed(source)
+
+    def common_after(self, seq: int) -> Arrays | None:
+        """Return the common model after the line ``seq``: the next one's model, or the final one."""
+        if seq + 1 in self._by_seq:
+            return self.common_of(self._by_seq[seq + 1].origin)
+        return self.final if self.index.places and seq == self.index.places[-1].seq else None
+
+    def _computed(self, source: Mapping[str, Any] | None) -> Arrays | None:
+        """Find a common model that is no file: the mean of a round's replies, or that of an earlier round."""
         if source is None:
             return None
-        if source["source"] == "stored" and file is not None:
-            return StoredArrays(file, prefix, self.shown(source["names"]))
         origin = self._by_seq.get(source["of"] if source["source"] == "mean" else source["as"])
         if origin is None:
             return None
         if source["source"] == "same":
-            return origin.common
-        usable = [item for item in origin.observations if item.status == "ok" and item.arrays is not None]
-        replies = (item.arrays for item in usable if item.arrays is not None)
-        mean = weighted_mean(replies, [item.num_examples or 0 for item in usable], source["recipe"])
-        if checksum(mean.values()) != source["xxh3"]:
+            return self.common_of(origin.origin)
+        item = Round(origin, self)
+        key = (origin.seq, source["recipe"], source["xxh3"])
+
+        def read(name: str) -> NDArray[Any]:
+            # Each client's update asks for it, and callers may change what they get.
+            return self._means.get(key, lambda: self._mean(item, source["recipe"], source["xxh3"]))[name].copy()
+
+        return StoredArrays(read, self.shown(self._names_of.get(origin.seq, lambda: item.names_of_replies)))
+
+    def _mean(self, item: Round, recipe: str, xxh3: str) -> dict[str, NDArray[Any]]:
+        """Compute the mean of a round's replies, by the names on disk.
+
+        Raises
+        ------
+        RecordError
+            If it is not the model that was recorded, whose checksum is ``xxh3``.
+        """
+        usable = [seen for seen in item.observations if seen.status == "ok" and seen.arrays is not None]
+        stored = self.shown(item.names_of_replies)
+        replies = ({stored[name]: array for name, array in (seen.arrays or {}).items()} for seen in usable)
+        try:
+            mean = weighted_mean(replies, [seen.num_examples or 0 for seen in usable], recipe)
+        except (TypeError, ValueError, ArithmeticError):
+            mean = {}
+        if checksum(mean.values()) != xxh3:
             raise RecordError(
-                f"{origin.where}: the mean of its replies is not the common model that followed; this build of NumPy "
-                "rounds otherwise than the one that recorded"
+                f"{item.where}: the mean of its replies is not the common model that followed; it was changed, or "
+                "this build of NumPy rounds otherwise than the one that recorded"
             )
         return mean
-
-    def common_after(self, seq: int) -> Arrays | None:
-        """Return the common model after exchange ``seq``: the next one's model, or the final one."""
-        later = self._by_seq.get(seq + 1)
-        if later is not None:
-            return later.common
-        return self.final if seq == max(self._by_seq, default=-1) else None
 
     def _is_whole(self, item: Round) -> bool:
         try:
@@ -357,70 +523,5 @@ class Record:
         except RecordError as damage:
             self.damage.append(str(damage))
             return False
+        self._verified.add(item.file.path)
         return True
-
-
-def is_unfinished(line: Mapping[str, Any]) -> bool:
-    """Tell by a line of the index whether the run ended before the round did."""
-    return bool(line["replies"]) and all(reply.get("reason") == UNFINISHED for reply in line["replies"])
-
-
-def read_manifest(path: Path) -> dict[str, Any]:
-    """Read and check the manifest of the record at ``path``.
-
-    Raises
-    ------
-    RecordError
-        If it is missing, damaged, or of a format that this version cannot read.
-    """
-    try:
-        text = (path / MANIFEST).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise RecordError(
-            f"{path} holds no record: expected {MANIFEST} in it; point at the folder that the observer or "
-            "`fedattack simulate` wrote"
-        ) from None
-    except (OSError, UnicodeDecodeError) as cause:
-        raise RecordError(f"{path / MANIFEST} cannot be read ({cause})") from None
-    manifest = unseal(text, str(path / MANIFEST))
-    if manifest.get("format") != FORMAT:
-        raise RecordError(f"{path / MANIFEST}: expected format {FORMAT!r}, got {manifest.get('format')!r}")
-    if manifest["version"] > VERSION:
-        raise RecordError(
-            f"{path / MANIFEST}: format version {manifest['version']} is newer than {VERSION}, the newest that this "
-            "fedattack reads; update fedattack"
-        )
-    return manifest
-
-
-def read_index(path: Path, expected: int | None) -> tuple[list[dict[str, Any]], list[str]]:
-    """Read the index of the record at ``path``.
-
-    Parameters
-    ----------
-    expected
-        How many rounds the manifest counts; ``None`` while the record is open, when a last line without its end is
-        what a kill leaves and no damage.
-
-    Returns
-    -------
-    lines, damage
-        The whole lines, and what is wrong with the others in words.
-    """
-    try:
-        content = (path / INDEX).read_bytes()
-    except OSError as cause:
-        raise RecordError(f"{path / INDEX} cannot be read ({cause.strerror}); the record is damaged") from None
-    lines: list[dict[str, Any]] = []
-    damage: list[str] = []
-    rows = content.split(b"\n")
-    for number, row in enumerate(rows[:-1], start=1):
-        try:
-            lines.append(unseal(row.decode("utf-8", "replace"), f"{path / INDEX}, line {number}"))
-        except RecordError as cause:
-            damage.append(str(cause))
-    if expected is not None and len(lines) != expected and not damage:
-        damage.append(
-            f"{path / INDEX} lists {len(lines)} whole rounds where the manifest counts {expected}; it was cut"
-        )
-    return lines, damage

@@ -1,9 +1,9 @@
 """Write a safetensors file without copying the arrays, and hash what was written on the way."""
 
 import contextlib
+import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from fedattack.files import sync_folder
+from fedattack.files import atomic_file
 from fedattack.record.format import Arrays
 
 # The format's names of NumPy's types; an array of any other type cannot be kept.
@@ -33,8 +33,15 @@ DTYPES = {
 }
 
 
-def write_tensors(path: Path, tensors: Arrays) -> tuple[int, str]:
-    """Write ``tensors`` to ``path``, whole or not at all; returns the file's size and XXH3 checksum.
+MAX_HEADER = 100_000_000
+"""Bytes of the longest table of arrays that the safetensors library reads."""
+
+
+def write_tensors(path: Path, tensors: Arrays, *, sha256: bool = False) -> dict[str, Any]:
+    """Write ``tensors`` to ``path``, whole or not at all; returns what the index says of the file.
+
+    That are its size in ``bytes`` and its checksum ``xxh3``; with ``sha256`` also that one, which takes four times as
+    long and which nobody can forge.
 
     The safetensors library copies every array three times, partly while it holds Python's global lock, and the file
     would then have to be read again for its checksum. With a model of a million parameters and ten clients that was a
@@ -44,6 +51,8 @@ def write_tensors(path: Path, tensors: Arrays) -> tuple[int, str]:
     ------
     OSError
         If the disk is full or the folder cannot be written; the partial file is removed first.
+    ValueError
+        If the names of the arrays are longer than the format has room for.
     """
     # Wide types first, so that every array starts at a multiple of its width.
     ordered = dict(sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize))
@@ -55,23 +64,20 @@ def write_tensors(path: Path, tensors: Arrays) -> tuple[int, str]:
         offset = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        digest = xxhash.xxh3_128()
-        with os.fdopen(handle, "wb", buffering=0) as file:
-            parts: list[bytes | memoryview] = [len(text).to_bytes(8, "little") + text]
-            parts += map(raw_bytes, ordered.values())
-            for part in parts:
-                _write_all(file.fileno(), part)
+    if len(text) > MAX_HEADER:
+        raise ValueError(f"the names of {len(header)} arrays take {len(text):,} bytes, and a file has room for fewer")
+    digests: dict[str, Any] = {"xxh3": xxhash.xxh3_128()} | ({"sha256": hashlib.sha256()} if sha256 else {})
+    with atomic_file(path) as file:
+        parts: list[bytes | memoryview] = [len(text).to_bytes(8, "little") + text]
+        parts += map(raw_bytes, ordered.values())
+        for part in parts:
+            file.write(part)
+            for digest in digests.values():
                 digest.update(part)
-            os.fsync(file.fileno())
-            _drop_from_cache(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
-    return 8 + len(text) + offset, digest.hexdigest()
+        file.flush()
+        os.fsync(file.fileno())
+        _drop_from_cache(file.fileno())
+    return {"bytes": 8 + len(text) + offset, **{name: digest.hexdigest() for name, digest in digests.items()}}
 
 
 def raw_bytes(array: NDArray[Any]) -> memoryview:
@@ -92,9 +98,3 @@ def _drop_from_cache(descriptor: int) -> None:
     """Give the page cache back: nobody reads a round while the training goes on, which can use the memory."""
     with contextlib.suppress(OSError, AttributeError):
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def _write_all(descriptor: int, data: bytes | memoryview) -> None:
-    view = memoryview(data)
-    while len(view):
-        view = view[os.write(descriptor, view) :]

@@ -1,7 +1,9 @@
 """Write a record: append-only, one round at a time, each whole or absent."""
 
+import json
 import os
 import platform
+import secrets
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -14,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack import __version__
-from fedattack.errors import RecordError
-from fedattack.files import Hold, write_atomically
+from fedattack.errors import RecordError, short
+from fedattack.files import Hold, atomic_file, copy_bytes, write_atomically
 from fedattack.record.format import (
     FINAL,
     FORMAT,
@@ -33,11 +35,25 @@ from fedattack.record.format import (
     Status,
     View,
     encode_metric,
-    seal,
+    keep_name,
+    seal_line,
+    seal_manifest,
+    signed_text,
+    unseal_line,
+    unseal_manifest,
 )
+from fedattack.record.index import file_of, read_index, read_manifest
 from fedattack.record.means import identical, sample, weighted_mean
-from fedattack.record.reader import is_unfinished, read_index, read_manifest
+from fedattack.record.schema import MAX_NAME
+from fedattack.record.signature import read_private_key, sign, signer_of
 from fedattack.record.tensors import DTYPES, checksum, write_tensors
+from fedattack.untrusted import check_folder, open_regular, remove_inside
+
+MAX_REPLY = 4 * 2**20
+"""Characters of one reply's names and metrics; a client that sends more fails."""
+
+MAX_REPLIES = 64 * 2**20
+"""Characters of all replies' names and metrics in a round; the clients that send most fail first."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +122,7 @@ class RecordWriter:
     path
         Folder to create. It must not hold a record yet.
     view, protocol, server
-        What kind of server this is; see DESIGN.
+        What kind of server this is; FORMAT.md says what they mean.
     seed, facts
         The run's seed and anything else that the server legitimately knows, kept in the manifest.
     versions
@@ -116,12 +132,16 @@ class RecordWriter:
     resume
         Go on with the record that is there, after its last round. A round that its run left unfinished is dropped,
         and what a kill has left of one that was being written.
+    key
+        File of the private key that the record is signed by, as :func:`fedattack.record.signature.make_key` makes it.
 
     Raises
     ------
     RecordError
         If the folder holds a record already, or, to go on with, none, a damaged one, or one of another kind; if
-        somebody else writes to it, or a kind is unknown.
+        somebody else writes to it, or a kind is unknown; if facts are of a form that no reader takes.
+    ConfigError
+        If the key cannot be read.
     """
 
     def __init__(
@@ -136,6 +156,7 @@ class RecordWriter:
         versions: Mapping[str, str] | None = None,
         aggregation: Mapping[str, Any] | None = None,
         resume: bool = False,
+        key: Path | str | None = None,
     ) -> None:
         for name, value, known in (
             ("view", view, VIEWS),
@@ -145,6 +166,7 @@ class RecordWriter:
             if value not in known:
                 raise RecordError(f"unknown {name} {value!r}: expected one of {', '.join(known)}")
         self.path = path
+        self._key = None if key is None else read_private_key(Path(key))
         self._seq = 0
         self._last_common: tuple[int, Arrays] | None = None
         self._last_mean: tuple[int, str, Arrays] | None = None
@@ -170,7 +192,13 @@ class RecordWriter:
             },
             "started": _stamp(time.time()),
             "ended": None,
+            "id": secrets.token_hex(16),
+            "head": None,
+            "signer": None if self._key is None else signer_of(self._key),
+            "signature": None,
         }
+        self._check_manifest()
+        self._previous = self._manifest["id"]
         try:
             with ExitStack() as undo:
                 if not resume:
@@ -196,34 +224,45 @@ class RecordWriter:
                 f"{path} cannot be made into a record ({cause}); choose a folder that can be written"
             ) from None
 
+    def _check_manifest(self) -> None:
+        """Refuse a run of which a reader could not be told."""
+        unseal_manifest(seal_manifest(self._manifest), f"{self.path}: what its manifest is to say of the run")
+
     def _go_on(self) -> None:
         """Take up the record that is there: its manifest, and its finished rounds."""
+        check_folder(self.path, RecordError, to_write=True)
         found, new = read_manifest(self.path), self._manifest
         for name in ("view", "protocol", "server", "aggregation", "seed"):
             if found[name] != new[name]:
                 raise RecordError(
-                    f"{self.path} has the {name} {found[name]}, and what is to go on with it {new[name]}; "
-                    "give this run a folder of its own"
+                    f"{self.path} has the {name} {short(str(found[name]), 60)}, and what is to go on with it "
+                    f"{short(str(new[name]), 60)}; give this run a folder of its own"
                 )
-        lines, damage = read_index(self.path, found["rounds"])
-        if damage:
-            raise RecordError(f"{damage[0]}; a damaged record cannot be gone on with: start a new one")
-        while lines and is_unfinished(lines[-1]):
-            lines.pop()
-        last = max((line["round"] for line in lines), default=0)
+        if found["signer"] != new["signer"]:
+            raise RecordError(
+                f"{self.path} was begun {'with another key, or without one' if new['signer'] else 'with a key'}; go on "
+                "with it in the same way: --sign KEY"
+            )
+        index = read_index(self.path, found)
+        if index.damage:
+            raise RecordError(f"{index.damage[0]}; a damaged record cannot be gone on with: start a new one")
+        places = index.places
+        while places and places[-1].unfinished:
+            places.pop()
+        last = max((place.number for place in places), default=0)
         resumed = [*found.get("resumed", []), {"after": last, "at": new["started"], "versions": new["versions"]}]
-        self._seq = len(lines)
-        self._manifest = {
-            **found,
-            **{key: new[key] for key in ("status", "error", "rounds", "final", "ended")},
-            "resumed": resumed,
-        }
+        ended = ("status", "error", "rounds", "final", "ended", "head", "signature")
+        self._manifest = {**found, **{key: new[key] for key in ended}, "resumed": resumed}
         # First, so that nothing of what follows leaves a damaged record behind: an open one may have too much.
         self._write_manifest()
-        write_atomically(self.path / INDEX, "".join(seal(line) + "\n" for line in lines).encode())
-        kept = {self.path / line["file"] for line in lines}
-        for file in ({*(self.path / ROUNDS).iterdir()} - kept) | {self.path / FINAL}:
-            file.unlink(missing_ok=True)
+        end = places[-1].offset + places[-1].length + 1 if places else 0
+        with open_regular(self.path / INDEX) as old, atomic_file(self.path / INDEX) as file:
+            copy_bytes(old, file, end)
+        self._seq = len(places)
+        self._previous = places[-1].check if places else self._manifest["id"]
+        kept = {self.path / file_of(place.seq) for place in places}
+        for path in ({*(self.path / ROUNDS).iterdir()} - kept) | {self.path / FINAL}:
+            remove_inside(self.path, path, RecordError)
 
     @property
     def is_open(self) -> bool:
@@ -240,36 +279,42 @@ class RecordWriter:
         """
         tensors: dict[str, NDArray[Any]] = {}
         common = self._place_common(exchange, tensors)
-        replies = [self._place_reply(index, reply, tensors) for index, reply in enumerate(exchange.replies)]
+        entries = [_entry(reply) for reply in exchange.replies]
+        for index in _too_large(entries):
+            entries[index] = _without_what_it_sent(entries[index])
+        for index, (reply, entry) in enumerate(zip(exchange.replies, entries, strict=True)):
+            for prefix, arrays in (("reply", reply.arrays), ("received", reply.received)):
+                if arrays is not None and _KEYS[prefix] in entry:
+                    _place(tensors, f"{prefix}/{index}", arrays)
         if exchange.aggregate is not None:
             _place(tensors, "aggregate", exchange.aggregate)
         if self._manifest["parameters"] is None:
             self._describe_parameters(exchange)
-        name = f"{ROUNDS}/{self._seq:06d}.safetensors"
-        size, digest = write_tensors(self.path / name, tensors)
+        file = file_of(self._seq)
+        told = write_tensors(self.path / file, tensors, sha256=self._key is not None)
+        line = {
+            "seq": self._seq,
+            "round": exchange.number,
+            "file": file,
+            **told,
+            "config": {keep_name(str(key)): encode_metric(value) for key, value in exchange.config.items()},
+            "common": common,
+            "replies": entries,
+            "aggregate": list(exchange.aggregate) if exchange.aggregate is not None else None,
+            "started": _stamp(exchange.started),
+            "ended": _stamp(exchange.ended),
+        }
         try:
-            self._append(
-                seal(
-                    {
-                        "seq": self._seq,
-                        "round": exchange.number,
-                        "file": name,
-                        "bytes": size,
-                        "xxh3": digest,
-                        "config": {str(key): encode_metric(value) for key, value in exchange.config.items()},
-                        "common": common,
-                        "replies": replies,
-                        "aggregate": list(exchange.aggregate) if exchange.aggregate is not None else None,
-                        "started": _stamp(exchange.started),
-                        "ended": _stamp(exchange.ended),
-                    }
-                )
-            )
+            row, check = seal_line(line, self._previous)
+            unseal_line(row, self._manifest["version"], f"round {exchange.number}")
+            self._append(row)
         except BaseException:
-            (self.path / name).unlink(missing_ok=True)
+            (self.path / file).unlink(missing_ok=True)
             raise
+        self._previous = check
         self._seq += 1
-        self._remember(exchange, self._seq - 1)
+        kept = [reply for reply, entry in zip(exchange.replies, entries, strict=True) if "arrays" in entry]
+        self._remember(exchange, self._seq - 1, [reply for reply in kept if reply.status == "ok"])
 
     def close(self, *, final: Arrays | None = None, error: str | None = None) -> None:
         """End the record.
@@ -284,13 +329,17 @@ class RecordWriter:
         if final is not None and error is None:
             source = self._known_source(final)
             if source is None:
-                size, digest = write_tensors(self.path / FINAL, final)
-                source = {"source": "stored", "names": list(final), "bytes": size, "xxh3": digest}
+                told = write_tensors(self.path / FINAL, final, sha256=self._key is not None)
+                source = {"source": "stored", "names": list(final), **told}
             self._manifest["final"] = source
         self._manifest["status"] = "complete" if error is None else "cut short"
-        self._manifest["error"] = error
+        self._manifest["error"] = None if error is None else short(error)
         self._manifest["rounds"] = self._seq
         self._manifest["ended"] = _stamp(time.time())
+        self._manifest["head"] = self._previous
+        self._check_manifest()
+        if self._key is not None:
+            self._manifest["signature"] = sign(self._key, signed_text(self._manifest))
         self._write_manifest()
         self._hold.close()
 
@@ -312,26 +361,6 @@ class RecordWriter:
             return {"source": "same", "as": self._last_common[0]}
         return None
 
-    @staticmethod
-    def _place_reply(index: int, reply: Reply, tensors: dict[str, NDArray[Any]]) -> dict[str, Any]:
-        status, reason = _status(reply)
-        entry: dict[str, Any] = {"node": reply.node, "status": status}
-        if reply.arrays is not None and status == reply.status:
-            _place(tensors, f"reply/{index}", reply.arrays)
-            entry["arrays"] = list(reply.arrays)
-        if reply.received is not None:
-            _place(tensors, f"received/{index}", reply.received)
-            entry["received"] = list(reply.received)
-        if reply.num_examples is not None:
-            entry["num_examples"] = encode_metric(reply.num_examples)
-        if reply.metrics:
-            entry["metrics"] = {str(key): encode_metric(value) for key, value in reply.metrics.items()}
-        if reason:
-            entry["reason"] = reason
-        if reply.of_round is not None:
-            entry["of_round"] = reply.of_round
-        return entry
-
     def _describe_parameters(self, exchange: Exchange) -> None:
         candidates = [exchange.common, exchange.aggregate, *(reply.arrays for reply in exchange.replies)]
         arrays = next((item for item in candidates if item is not None), None)
@@ -340,11 +369,10 @@ class RecordWriter:
         self._manifest["parameters"] = [vars(Parameter.of(name, array)) for name, array in arrays.items()]
         self._write_manifest()
 
-    def _remember(self, exchange: Exchange, seq: int) -> None:
+    def _remember(self, exchange: Exchange, seq: int, usable: Sequence[Reply]) -> None:
         if exchange.common is not None:
             self._last_common = (seq, exchange.common)
         self._last_mean = None
-        usable = [reply for reply in exchange.replies if _status(reply)[0] == "ok" and reply.arrays is not None]
         if exchange.mean is None or not usable or not all(_may_weigh(reply.num_examples) for reply in usable):
             return
         replies = [reply.arrays for reply in usable if reply.arrays is not None]
@@ -353,11 +381,11 @@ class RecordWriter:
             sampled = weighted_mean((sample(arrays) for arrays in replies), weights, exchange.mean)
             self._last_mean = (seq, exchange.mean, sampled)
 
-    def _append(self, line: str) -> None:
+    def _append(self, row: bytes) -> None:
         with (self.path / INDEX).open("r+b") as file:
             end = file.seek(0, os.SEEK_END)
             try:
-                file.write(line.encode() + b"\n")
+                file.write(row + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
             except OSError:
@@ -365,13 +393,57 @@ class RecordWriter:
                 raise
 
     def _write_manifest(self) -> None:
-        write_atomically(self.path / MANIFEST, (seal(self._manifest, indent=2) + "\n").encode())
+        write_atomically(self.path / MANIFEST, seal_manifest(self._manifest))
 
 
-def _status(reply: Reply) -> tuple[Status, str]:
-    """Fail a reply of a kind that safetensors lacks (text, extended precision): it is this client's trouble alone."""
-    odd = [f"{name} is {array.dtype}" for name, array in (reply.arrays or {}).items() if array.dtype.name not in DTYPES]
-    return ("failed", f"arrays that cannot be kept: {', '.join(odd)}") if odd else (reply.status, reply.reason)
+_KEYS = {"reply": "arrays", "received": "received"}
+
+
+def _entry(reply: Reply) -> dict[str, Any]:
+    """Describe a reply; one that cannot be kept is failed with a reason, which is this client's trouble alone."""
+    entry: dict[str, Any] = {"node": keep_name(reply.node), "status": reply.status}
+    reason = short(reply.reason)
+    if odd := _cannot_be_kept(reply.arrays or {}):
+        entry["status"], reason = "failed", odd
+    elif reply.arrays is not None:
+        entry["arrays"] = list(reply.arrays)
+    if reply.received is not None:
+        entry["received"] = list(reply.received)
+    if reply.num_examples is not None:
+        entry["num_examples"] = encode_metric(reply.num_examples)
+    if reply.metrics:
+        entry["metrics"] = {keep_name(str(key)): encode_metric(value) for key, value in reply.metrics.items()}
+    if reason:
+        entry["reason"] = reason
+    if reply.of_round is not None:
+        entry["of_round"] = reply.of_round
+    return entry
+
+
+def _cannot_be_kept(arrays: Arrays) -> str:
+    """Say which of some arrays a file has no room for: text, extended precision, long names; or nothing."""
+    odd = [f"{name} is {array.dtype}" for name, array in arrays.items() if array.dtype.name not in DTYPES]
+    odd += [f"a name of {len(name)} characters" for name in arrays if len(name) > MAX_NAME]
+    return short(f"arrays that cannot be kept: {', '.join(odd)}") if odd else ""
+
+
+def _too_large(entries: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Choose the replies whose names and metrics would make the round unreadable, the largest first."""
+    sizes = [len(json.dumps(entry)) for entry in entries]
+    order = sorted(range(len(sizes)), key=lambda index: -sizes[index])
+    total, chosen = sum(sizes), []
+    for index in order:
+        if sizes[index] <= MAX_REPLY and total <= MAX_REPLIES:
+            break
+        chosen.append(index)
+        total -= sizes[index]
+    return chosen
+
+
+def _without_what_it_sent(entry: Mapping[str, Any]) -> dict[str, Any]:
+    reason = f"its names and metrics take {len(json.dumps(entry)):,} characters, too many to keep"
+    kept = ("node", "received", "of_round")
+    return {**{key: entry[key] for key in kept if key in entry}, "status": "failed", "reason": reason}
 
 
 def _may_weigh(count: float | None) -> bool:

@@ -12,7 +12,7 @@ from jsonschema.exceptions import best_match
 
 from fedattack.audit.finding import Finding, not_finite
 from fedattack.errors import ReportError
-from fedattack.files import read_json
+from fedattack.untrusted import read_json
 
 _NEXT = "make it with `fedattack attack` or `fedattack audit`"
 

@@ -15,7 +15,7 @@ from fedattack import __version__
 from fedattack.app import Value, load_preset, load_settings, resolve_settings
 from fedattack.data import DATASETS, data_root
 from fedattack.errors import ConfigError, DataError, FedAttackError, ReportError
-from fedattack.files import read_json, write_atomically, write_json
+from fedattack.files import write_atomically, write_json
 from fedattack.folder import read_study
 from fedattack.pipeline import Watch, attack_folder, choose_attacks, choose_seeds, judge_folder, simulate
 from fedattack.report import read_findings, read_run
@@ -23,6 +23,7 @@ from fedattack.reproduce.measure import measure, per_round, training_records
 from fedattack.reproduce.page import to_markdown
 from fedattack.reproduce.picture import to_picture
 from fedattack.reproduce.spec import Cell, Reproduction, shown
+from fedattack.untrusted import read_json
 
 CELLS = "cells"
 _DONE = "cell.json"

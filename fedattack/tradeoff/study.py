@@ -13,7 +13,7 @@ from fedattack.app import Value, load_preset, resolve_settings
 from fedattack.audit.finding import NOT_APPLICABLE, PROPORTION, Finding
 from fedattack.defences import NONE
 from fedattack.errors import ConfigError, FedAttackError, ReportError
-from fedattack.files import read_json, write_atomically, write_json
+from fedattack.files import write_atomically, write_json
 from fedattack.learning import pick_device
 from fedattack.pipeline import Watch, choose_seeds
 from fedattack.report import read_findings, read_run
@@ -26,6 +26,7 @@ from fedattack.tradeoff.cost import measure_cost
 from fedattack.tradeoff.grid import SETTING, STRENGTH, choose_strengths, load_ladders, make_grid
 from fedattack.tradeoff.page import sections_of, summarise, to_html, to_markdown
 from fedattack.tradeoff.picture import to_picture
+from fedattack.untrusted import read_json
 
 ADAPTIVE = "-adaptive"
 """How the metric of an attacker ends who knows of the defence."""

@@ -1,0 +1,206 @@
+"""The form of the record's JSON: types, ranges and lengths of all that stands in the manifest and in the index.
+
+Nothing of a record is used before it has this form. FORMAT.md says what the keys mean.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, TypeAdapter, with_config
+from typing_extensions import TypeAliasType, TypedDict
+
+MAX_NAME = 1024
+"""Characters of the longest name: of an array, a metric, a node."""
+
+MAX_VALUE = 2**20
+"""Characters of the longest text among what came in plaintext; what is longer is not kept."""
+
+_STRICT = ConfigDict(extra="forbid", strict=True)
+
+Name = Annotated[str, StringConstraints(max_length=MAX_NAME)]
+Value = Annotated[str, StringConstraints(max_length=MAX_VALUE)]
+Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
+Xxh3 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{32}$")]
+_BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+Base64 = Annotated[str, StringConstraints(pattern=_BASE64, max_length=2 * MAX_VALUE)]
+Count = Annotated[int, Field(ge=0, le=2**50)]
+# JSON has no largest number, and NumPy and torch have.
+Whole = Annotated[int, Field(ge=-(2**63), lt=2**64)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+def _each_once(names: Sequence[str]) -> Sequence[str]:
+    if len(set(names)) != len(names):
+        raise ValueError("a name stands there twice")
+    return names
+
+
+Names = Annotated[list[Name], AfterValidator(_each_once)]
+
+
+@with_config(_STRICT)
+class Bytes(TypedDict):
+    """Bytes in plaintext."""
+
+    base64: Base64
+
+
+@with_config(_STRICT)
+class Special(TypedDict):
+    """A number that JSON has not."""
+
+    float: Literal["nan", "inf", "-inf"]
+
+
+@with_config(_STRICT)
+class Other(TypedDict):
+    """What is of no kind that JSON has, in Python's words."""
+
+    repr: Value
+
+
+Metric = TypeAliasType("Metric", "bool | Whole | Finite | Value | list[Metric] | Bytes | Special | Other | None")
+"""What may stand beside the arrays, as :func:`fedattack.record.format.encode_metric` writes it."""
+
+
+@with_config(_STRICT)
+class Stored(TypedDict):
+    """A common model in the round's own file."""
+
+    source: Literal["stored"]
+    names: Names
+
+
+class StoredFinal(Stored):
+    """The last common model in a file of its own."""
+
+    bytes: Count
+    xxh3: Xxh3
+    sha256: NotRequired[Sha256]
+
+
+@with_config(_STRICT)
+class Mean(TypedDict):
+    """A common model that is the mean of a round's replies."""
+
+    source: Literal["mean"]
+    of: Count
+    recipe: Literal["message", "legacy"]
+    xxh3: Xxh3
+
+
+Same = TypedDict("Same", {"source": Literal["same"], "as": Count})  # `as` is a keyword
+with_config(_STRICT)(Same)
+
+Source = Annotated[Stored | Mean | Same, Field(discriminator="source")]
+FinalSource = Annotated[StoredFinal | Mean | Same, Field(discriminator="source")]
+
+
+@with_config(_STRICT)
+class ReplyEntry(TypedDict):
+    """One node in one round."""
+
+    node: Name
+    status: Literal["ok", "failed", "missing", "late"]
+    arrays: NotRequired[Names]
+    received: NotRequired[Names]
+    num_examples: NotRequired[Metric]
+    metrics: NotRequired[dict[Name, Metric]]
+    reason: NotRequired[Value]
+    of_round: NotRequired[Whole | None]
+
+
+@with_config(_STRICT)
+class Line(TypedDict):
+    """One round, in version 1."""
+
+    seq: Count
+    round: Whole
+    file: Annotated[str, StringConstraints(pattern=r"^rounds/[0-9]{6,12}\.safetensors$")]
+    bytes: Count
+    xxh3: Xxh3
+    config: dict[Name, Metric]
+    common: Source | None
+    replies: list[ReplyEntry]
+    aggregate: Names | None
+    started: Name
+    ended: Name
+    check: Name
+
+
+class ChainedLine(Line):
+    """One round, from version 2 on."""
+
+    previous: Name
+    sha256: NotRequired[Sha256]
+
+
+@with_config(_STRICT)
+class ParameterEntry(TypedDict):
+    """One array of the model."""
+
+    name: Name
+    shape: Annotated[list[Count], Field(max_length=64)]
+    dtype: Name
+    role: Literal["parameter", "buffer"]
+
+
+@with_config(_STRICT)
+class Resumed(TypedDict):
+    """A time at which a stopped run was gone on with."""
+
+    after: Whole
+    at: Name
+    versions: dict[Name, Name]
+
+
+# Keys of a user's own may stand beside those that attacks compute with.
+@with_config(ConfigDict(extra="allow", strict=True))
+class Aggregation(TypedDict):
+    """What an aggregate is."""
+
+    kind: NotRequired[Name]
+    weight: NotRequired[Name]
+    by: NotRequired[Name]
+    max_weight: NotRequired[Annotated[Finite, Field(gt=0)]]
+    clipping: NotRequired[Annotated[Finite, Field(gt=0)]]
+    steps: NotRequired[Annotated[int, Field(gt=0, lt=2**63)]]
+
+
+@with_config(_STRICT)
+class Manifest(TypedDict):
+    """A run, in version 1."""
+
+    format: Name
+    version: Count
+    view: Literal["individual", "aggregate"]
+    protocol: Literal["fedavg", "fedsgd", "fedmd"]
+    server: Literal["passive", "isolating"]
+    aggregation: Aggregation | None
+    status: Literal["open", "complete", "cut short"]
+    error: Value | None
+    rounds: Count | None
+    parameters: list[ParameterEntry] | None
+    final: FinalSource | None
+    seed: Whole | None
+    facts: dict[Name, Metric]
+    versions: dict[Name, Name]
+    started: Name
+    ended: Name | None
+    resumed: NotRequired[list[Resumed]]
+
+
+class ChainedManifest(Manifest):
+    """A run, from version 2 on."""
+
+    id: Annotated[str, StringConstraints(pattern="^[0-9a-f]{32}$")]
+    head: Name | None
+    signer: Base64 | None
+    signature: Base64 | None
+
+
+LINES: dict[int, TypeAdapter[Any]] = {1: TypeAdapter(Line), 2: TypeAdapter(ChainedLine)}
+"""The form of a line of the index, by the format's version."""
+
+MANIFESTS: dict[int, TypeAdapter[Any]] = {1: TypeAdapter(Manifest), 2: TypeAdapter(ChainedManifest)}
+"""The form of the manifest, by the format's version."""

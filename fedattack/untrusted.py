@@ -1,0 +1,286 @@
+"""Read what somebody else may have written: a folder that is handed over is data, and nothing more.
+
+Whatever the bytes, a reader here ends with a value of the expected form, or with one line that says what is wrong and
+where. Only regular files are read, and sizes are looked at before memory is taken. Nothing is followed, written or
+deleted outside of the folder that the caller named.
+"""
+
+import io
+import os
+import shutil
+import stat
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
+
+from fedattack.errors import FedAttackError, short
+from fedattack.files import seal
+
+MAX_JSON = 256 * 2**20
+"""Bytes of the largest JSON or text file that is read."""
+
+MAX_INFLATED = 256 * 2**20
+"""Bytes that the arrays of any ``.npz`` may take; above it they may take 20 times their file."""
+
+_RATIO = 20
+
+T = TypeVar("T")
+Error = type[FedAttackError]
+
+_KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISLNK, "a link"),
+)
+
+
+def _kind(mode: int) -> str:
+    return next((name for is_kind, name in _KINDS if is_kind(mode)), "a device")
+
+
+def open_regular(path: Path) -> IO[bytes]:
+    """Open a regular file to read; a pipe or a device, which may never end, is refused at once.
+
+    Raises
+    ------
+    OSError
+        If it is no regular file, is not there, or cannot be read.
+    """
+    # A pipe that nobody writes to would block the call itself.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            raise OSError(0, f"it is {_kind(mode)}, and a regular file is expected")
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_bytes(path: Path, error: Error, hint: str, *, limit: int = MAX_JSON) -> bytes:
+    """Read a regular file of at most ``limit`` bytes, or raise ``error`` in one line that ends with ``hint``."""
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            # Some files of the system have no size and no end.
+            content = file.read(size + 1) if size <= limit else b""
+    except FileNotFoundError:
+        raise error(f"{path} is not there; {hint}") from None
+    except OSError as cause:
+        raise error(f"{path} cannot be read ({cause.strerror}); {hint}") from None
+    if size > limit:
+        raise error(f"{path} has {size:,} bytes; expected at most {limit:,}; {hint}")
+    if len(content) != size:
+        raise error(f"{path} is said to have {size:,} bytes and has others; {hint}")
+    return content
+
+
+def read_text(path: Path, error: Error, hint: str) -> str:
+    """Read a regular file of UTF-8, or raise ``error`` in one line that ends with ``hint``."""
+    try:
+        return read_bytes(path, error, hint).decode("utf-8")
+    except UnicodeDecodeError as cause:
+        raise error(f"{path} is no UTF-8 text (byte {cause.start}); {hint}") from None
+
+
+def parse_json(data: bytes | str) -> Any:
+    """Decode strict JSON: no NaN, no infinity, at most 200 levels.
+
+    Python's own decoder takes NaN, and ends with a RecursionError or with the stack's end in what is nested deeply.
+
+    Raises
+    ------
+    ValueError
+        If it is none.
+    """
+    return from_json(data, allow_inf_nan=False)
+
+
+def read_json(path: Path, error: Error, hint: str) -> Any:
+    """Read a JSON file, or raise ``error`` in one line that ends with ``hint``."""
+    content = read_bytes(path, error, hint)
+    try:
+        return parse_json(content)
+    except ValueError as cause:
+        raise error(f"{path} cannot be read as JSON ({short(str(cause), 100)}); {hint}") from None
+
+
+def read_sealed(path: Path, adapter: TypeAdapter[T], error: Error, hint: str) -> T:
+    """Read a JSON object that :func:`fedattack.files.write_sealed` wrote, and check its form.
+
+    One without the key ``check`` was written by hand, or by an older fedattack, and is taken as it is.
+
+    Raises
+    ------
+    FedAttackError
+        ``error``, in one line that ends with ``hint``, if the object does not match its checksum or its form.
+    """
+    value = read_json(path, error, hint)
+    if isinstance(value, dict) and isinstance(value.get("check"), str):
+        check = value.pop("check")
+        try:
+            matches = seal(value)["check"] == check
+        except ValueError:  # a number such as 1e999
+            matches = False
+        if not matches:
+            raise error(
+                f"{path} does not match its checksum: it was changed or damaged; put back the file as it was written, "
+                "or delete its key `check` to use it as it is"
+            )
+    return validated(adapter, value, str(path), error, hint)
+
+
+def validated(adapter: TypeAdapter[T], value: Any, where: str, error: Error, hint: str) -> T:
+    """Check the form of parsed JSON, or raise ``error`` in one line that ends with ``hint``."""
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as cause:
+        raise error(f"{where}: {fault(cause)}; {hint}") from None
+
+
+def fault(cause: ValidationError) -> str:
+    """Say in a few words the first thing that is wrong with the form of a value."""
+    first = cause.errors(include_url=False, include_context=False)[0]
+    place = ".".join(short(str(part), 40) for part in first["loc"]) or "the whole"
+    message = short(first["msg"], 120)
+    if first["type"] == "missing":
+        return f"{short(place, 100)} is missing"
+    return f"{short(place, 100)}: {message[:1].lower()}{message[1:]}, got {short(repr(first['input']), 60)}"
+
+
+def read_npz(path: Path, error: Error, hint: str, *names: str) -> dict[str, NDArray[Any]]:
+    """Read the arrays ``names``, or all, of an ``.npz`` without pickle, or raise ``error`` in one line.
+
+    ``numpy.load`` takes memory for what a header announces, before it looks whether there is as much.
+    """
+    try:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+            entries = _entries(archive, os.fstat(file.fileno()).st_size)
+            lacking = [name for name in names if name not in entries]
+            if lacking:
+                raise error(
+                    f"{path}: expected the arrays {' and '.join(names)}, but there is no {lacking[0]!r}; {hint}"
+                )
+            return {name: _read_member(archive, entries[name], name) for name in names or entries}
+    except FileNotFoundError:
+        raise error(f"{path} is not there; {hint}") from None
+    # Of a damaged archive zipfile raises whatever comes: RuntimeError and NotImplementedError are among it.
+    except (
+        *(OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error),
+        *(RuntimeError, ArithmeticError, LookupError, SyntaxError, TypeError),
+    ) as cause:
+        reason = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
+        raise error(
+            f"{path} cannot be read as an .npz of plain arrays ({short(reason or type(cause).__name__, 120)}); {hint}"
+        ) from None
+
+
+def _entries(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
+    """Give an archive's arrays by name, if they are few enough and small enough to be what the file can hold."""
+    entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
+    if len(entries) != len(archive.infolist()):
+        raise ValueError("two arrays have one name")
+    inflated = sum(entry.file_size for entry in entries.values())
+    if inflated > MAX_INFLATED + _RATIO * size:
+        raise ValueError(f"its arrays would take {inflated:,} bytes, and the file has {size:,}")
+    return entries
+
+
+def _read_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, name: str) -> NDArray[Any]:
+    with archive.open(entry) as stream:
+        content = stream.read(entry.file_size + 1)
+    if len(content) != entry.file_size:
+        raise ValueError(f"{name} has {len(content):,} bytes, and {entry.file_size:,} are announced")
+    head = io.BytesIO(content)
+    version = npy.read_magic(head)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"{name} is of version {version} of the format")
+    shape, fortran, dtype = (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(head)
+    if dtype.hasobject:
+        raise ValueError(f"{name} holds Python objects, which are not loaded because they can run code")
+    count = 1
+    for side in shape:
+        count *= side  # of Python's integers, which do not overflow
+    if min(shape, default=0) < 0 or count * dtype.itemsize != len(content) - head.tell():
+        raise ValueError(f"{name} has another size than its shape {short(str(shape), 60)}")
+    flat = np.frombuffer(content, dtype=dtype, offset=head.tell(), count=count) if count else np.zeros(0, dtype)
+    return flat.reshape(shape, order="F" if fortran else "C").copy()
+
+
+def check_folder(folder: Path, error: Error, *, to_write: bool = False) -> None:
+    """Refuse a folder with links that leave it, or with anything that is no regular file and no folder.
+
+    Parameters
+    ----------
+    folder
+        What the caller named; it may be a link itself.
+    error
+        What to raise.
+    to_write
+        Whether files of it are to be changed. Then a file that has a second name is refused, too: that name may be
+        outside.
+
+    Raises
+    ------
+    FedAttackError
+        ``error``, with the first of what is refused.
+    """
+    root = folder.resolve()
+    for entry in _walk(folder, error):
+        mode = entry.stat(follow_symlinks=False).st_mode
+        if stat.S_ISLNK(mode):
+            if not Path(entry.path).resolve().is_relative_to(root):
+                raise error(f"{entry.path} is a link that leaves {folder}; put what it leads to in its place")
+        elif not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise error(f"{entry.path} is {_kind(mode)}; expected files and folders alone: delete it")
+        elif to_write and stat.S_ISREG(mode) and entry.stat(follow_symlinks=False).st_nlink > 1:
+            raise error(
+                f"{entry.path} has a second name (a hard link), which may be outside of {folder}; copy the folder"
+            )
+
+
+def _walk(folder: Path, error: Error) -> Iterator[os.DirEntry[str]]:
+    waiting = [str(folder)]
+    try:
+        while waiting:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    yield entry
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+    except FileNotFoundError:
+        return
+    except OSError as cause:
+        raise error(f"{cause.filename or folder} cannot be read ({cause.strerror})") from None
+
+
+def remove_inside(root: Path, path: Path, error: Error) -> None:
+    """Delete a file or folder that lies in ``root``; nothing happens if it is not there.
+
+    Raises
+    ------
+    FedAttackError
+        ``error``, if it is ``root`` itself, is outside, or is reached through a link.
+    """
+    root, path = Path(os.path.abspath(root)), Path(os.path.abspath(path))  # noqa: PTH100 - links must stay visible
+    if path == root or not path.is_relative_to(root):
+        raise error(f"{path} is not inside {root}, and is not deleted")
+    for part in (path, *path.parents):
+        if part == root:
+            break
+        if part.is_symlink():
+            raise error(f"{part} is a link, and what it leads to is not deleted; delete the link")
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
