@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import fedattack
-from fedattack.errors import ConfigError, FedAttackError, RunError
+from fedattack.errors import ConfigError, FedAttackError, RunError, short
 
 Value = str | int | float | bool
 
@@ -175,12 +175,49 @@ def resolve_settings(preset: Preset, changes: Sequence[str]) -> dict[str, Value]
         if key not in known:
             raise ConfigError(f"--set {change}: unknown key {key!r}; expected one of {', '.join(known)}")
         values[key] = known[key].parse(text)
-    for key in ("dataset", "public", "data-root", "recup-zoo"):
+    for key in PATHS:
         # The app runs in a folder of its own, where a relative path would mean something else.
         text = str(values[key])
         if text.endswith((".npz", ".toml")) or (key in ("data-root", "recup-zoo") and text):
             values[key] = str(Path(text).expanduser().absolute())
     return values
+
+
+IMPORTS = ("model", "models", "student")
+"""Settings that may be import paths; ``models`` is a list, separated by commas."""
+
+PATHS = ("dataset", "public", "data-root", "recup-zoo")
+"""Settings that may be paths."""
+
+
+def leads_out(settings: Mapping[str, Value]) -> dict[str, str]:
+    """List what settings name beyond themselves: code to import, files to read; by what is named, the setting."""
+    found: dict[str, str] = {}
+    for key in IMPORTS:
+        words = str(settings.get(key, "")).split(",")
+        found |= {word.strip(): key for word in words if ":" in word}
+    for key in PATHS:
+        text = str(settings.get(key, ""))
+        found |= {text: key} if "/" in text or text.endswith((".npz", ".toml")) else {}
+    return found
+
+
+def check_settings(values: Mapping[str, Value], where: str) -> dict[str, Value]:
+    """Check settings that were read from a file; what did not exist when it was written is at its default.
+
+    Raises
+    ------
+    ConfigError
+        If a setting is unknown or internal, or its value is of another type or out of range.
+    """
+    known = {name: setting for name, setting in load_settings().items() if not setting.internal}
+    for key in values:
+        if key not in known:
+            raise ConfigError(f"{where}: unknown setting {short(key, 60)!r}; the file was changed")
+    try:
+        return {name: setting.check(values.get(name, setting.default)) for name, setting in known.items()}
+    except ConfigError as cause:
+        raise ConfigError(f"{where}: {cause}") from None
 
 
 def prepare(configs: Sequence[Mapping[str, Value]]) -> None:

@@ -33,6 +33,10 @@ class NeedsError(FedAttackError):
     """An attack was given a record or knowledge that lacks something that it needs."""
 
 
+class TrustError(FedAttackError):
+    """A folder that somebody hands over asks for code to import, or for a file outside of it."""
+
+
 class ReportError(FedAttackError):
     """Findings or facts of a run that are missing, or that do not fit the schema of the report."""
 

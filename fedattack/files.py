@@ -112,9 +112,13 @@ def seal(value: Mapping[str, Any]) -> dict[str, Any]:
     return {**value, "check": hashlib.sha256(text.encode()).hexdigest()}
 
 
-def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON object that carries its own checksum; :func:`fedattack.untrusted.read_sealed` reads it."""
+def write_sealed(path: Path, value: Mapping[str, Any]) -> str:
+    """Write a JSON object that carries its own checksum, which :func:`fedattack.untrusted.read_sealed` reads.
+
+    Returns the file's SHA-256.
+    """
     write_json(path, seal(value))
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]], *, compress: bool = False) -> str:

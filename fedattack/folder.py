@@ -10,15 +10,49 @@ Several seeds have one subfolder each in the first four: ``record/seed-0`` and s
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, with_config
+from typing_extensions import TypedDict
 
 from fedattack.errors import RecordError
-from fedattack.files import write_json
+from fedattack.files import write_sealed
 from fedattack.record.format import MANIFEST
-from fedattack.untrusted import read_json
+from fedattack.untrusted import check_folder, read_sealed
 
 STUDY = "study.json"
 DEALT = "dealt"
+
+_STRICT = ConfigDict(extra="forbid", strict=True)
+
+_Text = Annotated[str, StringConstraints(max_length=10_000)]
+_Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
+_Value = bool | _Whole | Annotated[float, Field(allow_inf_nan=False)] | _Text
+_Seed = Annotated[int, Field(ge=0, lt=2**32)]
+
+
+@with_config(_STRICT)
+class _Study(TypedDict, total=False):
+    preset: _Text
+    title: _Text
+    attacks: list[_Text]
+    settings: dict[_Text, _Value]
+    seeds: list[_Seed]
+    commands: list[_Text]
+    runtime: _Text
+    options: dict[_Text, _Text]
+    started: _Text
+    finished: _Text
+
+
+@with_config(_STRICT)
+class _Resumption(TypedDict):
+    names: dict[_Text, _Text]
+    data: _Text
+
+
+_STUDY: TypeAdapter[_Study] = TypeAdapter(_Study)
+_RESUMPTION: TypeAdapter[_Resumption] = TypeAdapter(_Resumption)
 
 
 @dataclass(frozen=True)
@@ -79,8 +113,9 @@ def find_parts(folder: Path) -> list[Part]:
     Raises
     ------
     RecordError
-        If there is no record at all.
+        If there is no record at all, or a link leaves the folder.
     """
+    check_folder(folder, RecordError)
     records = folder / "record"
     if (records / MANIFEST).exists():
         return [Part(folder, "")]
@@ -95,18 +130,23 @@ def find_parts(folder: Path) -> list[Part]:
 
 def write_study(folder: Path, study: dict[str, Any]) -> None:
     """Keep what was run: preset, settings, seeds, commands, times."""
-    write_json(folder / STUDY, study)
+    write_sealed(folder / STUDY, study)
 
 
 def read_study(folder: Path) -> dict[str, Any]:
-    """Read :func:`write_study`'s file; empty for a record that came from elsewhere."""
+    """Read :func:`write_study`'s file; empty for a record that came from elsewhere.
+
+    Raises
+    ------
+    RecordError
+        If it is damaged, or not of the form that is written: seeds are numbers, settings are plain values.
+    """
     if not (folder / STUDY).exists():
         return {}
-    hint = "delete it to go on without the facts of the run"
-    study = read_json(folder / STUDY, RecordError, hint)
-    if not isinstance(study, dict) or not isinstance(study.get("settings", {}), dict):
-        raise RecordError(f"{folder / STUDY} is not what `fedattack simulate` writes; {hint}")
-    return study
+    study = read_sealed(folder / STUDY, _STUDY, RecordError, "delete it to go on without the facts of the run")
+    if len(set(study.get("seeds", ()))) != len(study.get("seeds", ())):
+        raise RecordError(f"{folder / STUDY}: seeds: one stands there twice")
+    return dict(study)
 
 
 def write_resumption(file: Path, nodes: Mapping[str, str], data: str) -> None:
@@ -115,10 +155,10 @@ def write_resumption(file: Path, nodes: Mapping[str, str], data: str) -> None:
     It is told so for the record's sake alone: Flower gives nodes new ids, and the record is to keep the first ones.
     """
     file.parent.mkdir(exist_ok=True)
-    write_json(file, {"names": {client: node for node, client in nodes.items()}, "data": data})
+    write_sealed(file, {"names": {client: node for node, client in nodes.items()}, "data": data})
 
 
 def read_resumption(file: Path) -> tuple[dict[str, str], str]:
     """Read :func:`write_resumption`'s file: the nodes' names by client, and the data's fingerprint."""
-    told = read_json(file, RecordError, "resume the run again")
-    return dict(told["names"]), str(told["data"])
+    told = read_sealed(file, _RESUMPTION, RecordError, "resume the run again")
+    return told["names"], told["data"]

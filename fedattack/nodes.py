@@ -1,27 +1,48 @@
 """Which client hides behind each node id: Flower's ids are random, so that only the client itself can tell."""
 
+import hashlib
+import re
 from pathlib import Path
+from typing import Annotated
 
-from fedattack.errors import FedAttackError
-from fedattack.files import make_private, write_json
-from fedattack.untrusted import read_json
+from pydantic import ConfigDict, StringConstraints, TypeAdapter, with_config
+from typing_extensions import TypedDict
+
+from fedattack.errors import DataError, FedAttackError
+from fedattack.files import make_private, write_sealed
+from fedattack.untrusted import read_sealed
 
 NODES = "nodes"
+
+_Name = Annotated[str, StringConstraints(max_length=1024)]
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@with_config(ConfigDict(extra="forbid", strict=True))
+class _Note(TypedDict):
+    node: _Name
+    client: _Name
+
+
+_NOTE: TypeAdapter[_Note] = TypeAdapter(_Note)
 
 
 def note_node(folder: Path | str, *, node: str, client: str) -> None:
     """Note that ``client`` runs as ``node``, in a file of its own: clients note it side by side, again and again."""
-    path, note = Path(folder) / NODES / f"{node}.json", {"node": node, "client": client}
-    if not path.exists() or read_json(path, FedAttackError, "delete it") != note:
+    # A node's name may come from a record that somebody hands over, and is then no name of a file.
+    stem = node if _PLAIN.fullmatch(node) else hashlib.sha256(node.encode()).hexdigest()
+    path, note = Path(folder) / NODES / f"{stem}.json", {"node": node, "client": client}
+    if not path.exists() or read_sealed(path, _NOTE, DataError, "delete it") != note:
         make_private(Path(folder))
         path.parent.mkdir(exist_ok=True)
-        write_json(path, note)
+        write_sealed(path, note)
 
 
 def read_nodes(folder: Path, error: type[FedAttackError], hint: str) -> dict[str, str]:
     """Read what :func:`note_node` wrote, or raise ``error`` in one line that ends with ``hint``."""
-    notes = {path: read_json(path, error, hint) for path in sorted((folder / NODES).glob("*.json"))}
-    try:
-        return {str(note["node"]): str(note["client"]) for note in notes.values()}
-    except (KeyError, TypeError) as cause:
-        raise error(f"{folder}: a file of {NODES}/ lacks or misstates {cause}; {hint}") from None
+    found: dict[str, str] = {}
+    for path in sorted((folder / NODES).glob("*.json")):
+        note = read_sealed(path, _NOTE, error, hint)
+        if found.setdefault(note["node"], note["client"]) != note["client"]:
+            raise error(f"{path}: another file says that its node is the client {found[note['node']]}; {hint}")
+    return found

@@ -3,28 +3,30 @@
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedattack.app import Preset, Value, app_folder, prepare
+from fedattack.app import Preset, Value, app_folder, check_settings, leads_out, prepare
 from fedattack.attacks import ATTACKS, Attack, Knowledge, read_knowledge, write_knowledge
 from fedattack.attacks.knowledge import KNOWLEDGE
 from fedattack.audit.finding import Finding
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import read_truth
 from fedattack.deploy import Deployment, Remote
-from fedattack.errors import ConfigError, FedAttackError
+from fedattack.errors import ConfigError, FedAttackError, RecordError, RunError, short
 from fedattack.files import Hold
 from fedattack.folder import DEALT, STUDY, Part, find_parts, new_parts, read_study, write_resumption, write_study
 from fedattack.launch import Runtime, Simulator
+from fedattack.learning.importing import Asked
 from fedattack.nodes import NODES
 from fedattack.record import Record
 from fedattack.record.format import INDEX, MANIFEST
 from fedattack.report import write_report
+from fedattack.untrusted import check_folder, remove_inside
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,7 @@ def simulate(
         }
         write_study(out, study)
         _train(out, study, [*zip(parts, configs, strict=True)], watch)
-        shutil.rmtree(out / DEALT, ignore_errors=True)
+        remove_inside(out, out / DEALT, ConfigError)
 
 
 def stopped_study(out: Path) -> dict[str, Any]:
@@ -187,18 +189,37 @@ def stopped_study(out: Path) -> dict[str, Any]:
     Raises
     ------
     ConfigError
-        If `out` holds no run that can be gone on with.
+        If `out` holds no run that can be gone on with: settings of a form or in a range that no preset has.
     """
     study = read_study(out)
     needed, needed_settings = {"preset", "settings", "seeds", "commands"}, {"framework", "clients", "rounds", "device"}
-    if needed - study.keys() or needed_settings - study["settings"].keys():
+    if needed - study.keys() or needed_settings - study["settings"].keys() or not study["seeds"]:
         raise ConfigError(
             f"{out} holds no run to go on with: expected what `fedattack simulate` or `audit` wrote there"
         )
-    return study
+    if study.get("runtime", "simulation") not in RUNTIMES:
+        raise ConfigError(
+            f"{out / STUDY}: unknown runtime {short(study['runtime'], 60)!r}: expected one of {', '.join(RUNTIMES)}"
+        )
+    return study | {"settings": check_settings(study["settings"], str(out / STUDY))}
 
 
-def resume(out: Path, *, command: str, watch: Watch) -> None:
+def asked_of_study(folder: Path) -> list[Asked]:
+    """List what the run folder's settings and options name outside of it: code, files, other machines."""
+    study, where = read_study(folder), str(folder / STUDY)
+    asked = [Asked(what, value, where) for value, what in leads_out(study.get("settings", {})).items()]
+    outward = {option for attack in ATTACKS.values() for option in attack.reaches_out}
+    options = study.get("options", {})
+    return asked + [Asked(key, f"{key}={value}", where) for key, value in options.items() if key in outward]
+
+
+def asked_of_knowledge(folder: Path) -> list[Asked]:
+    """List what the run folder's knowledge asks to import, and the paths in it that leave the folder."""
+    asked = [item for part in find_parts(folder) for item in known_to(part).asks()]
+    return list(dict.fromkeys(asked))
+
+
+def resume(out: Path, *, command: str, watch: Watch, trusted: Collection[str] = ()) -> None:
     """Go on with the federated training of a run folder where it was stopped, each seed after its last whole round.
 
     The record keeps its nodes' names and goes on as if nothing had been, but for a note in its manifest. A seed of
@@ -210,18 +231,26 @@ def resume(out: Path, *, command: str, watch: Watch) -> None:
         The run folder.
     command, watch
         See :func:`simulate`.
+    trusted
+        What of :func:`asked_of_study` may be followed.
 
     Raises
     ------
     ConfigError
         If `out` holds no run that can be gone on with, or another is at work in it.
+    TrustError
+        If its settings name code, files or machines outside of it that are not trusted.
     RecordError
         If what is recorded is damaged.
     RunError
         If a run does not finish.
     """
     out = out.expanduser().absolute()
+    check_folder(out, RecordError, to_write=True)
     study = stopped_study(out)
+    for asked in asked_of_study(out):
+        if asked.value not in trusted:
+            raise asked.refuse()
     with _alone(out):
         seeds = study["seeds"]
         parts = new_parts(out, seeds)
@@ -246,13 +275,13 @@ def resume(out: Path, *, command: str, watch: Watch) -> None:
                 anew += [part.record, part.truth / NODES, part.knowledge / NODES]
                 jobs.append((part, config))
         for folder in anew:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_inside(out, folder, ConfigError)
         if jobs:
             study["commands"].append(command)
             write_study(out, study)
             _train(out, study, jobs, watch)
         # Also after a run that was killed when all its rounds were recorded.
-        shutil.rmtree(out / DEALT, ignore_errors=True)
+        remove_inside(out, out / DEALT, ConfigError)
 
 
 def _going_on(part: Part, config: Mapping[str, Value], record: Record) -> dict[str, Value]:
@@ -308,14 +337,32 @@ def _train(out: Path, study: dict[str, Any], jobs: Sequence[tuple[Part, Mapping[
 
             result = runner.run(config, on_poll=advance)
             advance()
-            if result.client_error:
-                watch.say("warning", f"a client failed: {result.client_error}")
+            _tell_of_clients(part, result.client_error, watch)
     write_study(out, study | {"finished": _now()})
 
 
-def known_to(part: Part) -> Knowledge:
+def _tell_of_clients(part: Part, client_error: str | None, watch: Watch) -> None:
+    """Warn of clients that failed.
+
+    Raises
+    ------
+    RunError
+        If none answered in any round: there is nothing to attack.
+    """
+    if (part.record / MANIFEST).exists() and (silence := Record(part.record).silence):
+        raise RunError(f"{part.label}: {silence if client_error is None else _because(silence, client_error)}")
+    if client_error:
+        watch.say("warning", f"a client failed: {short(client_error, 200)}")
+
+
+def _because(silence: str, client_error: str) -> str:
+    return f"{silence.partition(':')[0]}: {short(client_error, 200)}"
+
+
+def known_to(part: Part, trusted: Collection[str] = ()) -> Knowledge:
     """Read what a run folder says of the attacker's knowledge; nothing for a record from elsewhere."""
-    return read_knowledge(part.knowledge) if (part.knowledge / KNOWLEDGE).exists() else Knowledge()
+    there = (part.knowledge / KNOWLEDGE).exists()
+    return read_knowledge(part.knowledge, trusted=trusted) if there else Knowledge()
 
 
 def attack_folder(
@@ -360,15 +407,19 @@ def attack_folder(
     return files
 
 
-def judge_folder(folder: Path, *, device: str = "auto", watch: Watch) -> tuple[list[Finding], Path]:
+def judge_folder(
+    folder: Path, *, device: str = "auto", watch: Watch, trusted: Collection[str] = ()
+) -> tuple[list[Finding], Path]:
     """Judge all scores in a run folder; returns the findings and the path of the report.
 
     Raises
     ------
+    TrustError
+        If a model is needed for that, and the folder names code for it that is not trusted.
     DataError
         If there are no scores, or the truth is damaged.
     """
-    findings = audit_folder(folder, device=device, progress=watch.step)
+    findings = audit_folder(folder, device=device, progress=watch.step, trusted=trusted)
     return findings, write_report(folder)
 
 

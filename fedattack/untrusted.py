@@ -5,13 +5,14 @@ where. Only regular files are read, and sizes are looked at before memory is tak
 deleted outside of the folder that the caller named.
 """
 
+import hashlib
 import io
 import os
 import shutil
 import stat
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -156,6 +157,29 @@ def fault(cause: ValidationError) -> str:
     if first["type"] == "missing":
         return f"{short(place, 100)} is missing"
     return f"{short(place, 100)}: {message[:1].lower()}{message[1:]}, got {short(repr(first['input']), 60)}"
+
+
+def verify_files(folder: Path, digests: Mapping[str, str], error: Error, where: Path) -> None:
+    """Compare files of a folder with their SHA-256, of which the JSON at ``where`` tells.
+
+    Raises
+    ------
+    FedAttackError
+        ``error``, if one is missing or differs.
+    """
+    for name, digest in digests.items():
+        if Path(name).name != name:
+            raise error(f"{where}: files: {short(name, 60)!r} is no name of a file beside it")
+        hint = f"{where} speaks of it; write the folder anew, or delete its keys `files` and `check`"
+        try:
+            with open_regular(folder / name) as file:
+                found = hashlib.sha256()
+                while block := file.read(1 << 20):
+                    found.update(block)
+        except OSError as cause:
+            raise error(f"{folder / name} cannot be read ({cause.strerror}); {hint}") from None
+        if found.hexdigest() != digest:
+            raise error(f"{folder / name} is another file than was written; {hint}")
 
 
 def read_npz(path: Path, error: Error, hint: str, *names: str) -> dict[str, NDArray[Any]]:

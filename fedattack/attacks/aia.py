@@ -15,10 +15,13 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 from torch import Tensor
 from torch.func import functional_call
+from typing_extensions import TypedDict
 
 from fedattack.attacks.base import Attack, Needs, Progress, Scores
+from fedattack.attacks.form import ArrayForm, Finite, Form, Name, Share
 from fedattack.attacks.knowledge import Knowledge, ModelKnowledge, PartialRecords
 from fedattack.attacks.local_optimum import (
     BinaryAttribute,
@@ -33,6 +36,7 @@ from fedattack.attacks.local_optimum import (
 from fedattack.attacks.matching import check_model
 from fedattack.errors import DataError, ModelError, NeedsError
 from fedattack.learning import LOSSES, LocalSGD, check_parameters, losses_of_models, per_record_loss, pick_device
+from fedattack.learning.importing import given
 from fedattack.learning.losses import mean_squared_error
 from fedattack.record import Observation, Record
 
@@ -128,6 +132,19 @@ def beliefs_of(losses: Array, prior: Array, *, gaussian: bool) -> tuple[Array, f
     return beliefs, evidence if usable.all() else -math.inf
 
 
+class _Client(TypedDict):
+    client: Name
+    share: Share | None
+    weight: dict[Name, Finite | None] | None
+
+
+class _Facts(TypedDict):
+    methods: list[Name]
+    values: list[Name]
+    clients: list[_Client]
+    targets: Name
+
+
 class ModelBased(Attack):
     """Algorithms 3 and 4 under three models, global, last returned and reconstructed, and what else messages hold.
 
@@ -150,6 +167,15 @@ class ModelBased(Attack):
     paper: ClassVar[str] = "Driouich et al. 2022, A novel model-based attribute inference attack, Section 4"
     needs: ClassVar[Needs] = Needs(
         views=("individual",), protocols=("fedavg",), knowledge=("model", "training", "partial")
+    )
+    form: ClassVar[Form] = Form(
+        TypeAdapter(_Facts),
+        {
+            "decisions": ArrayForm("i", ("methods", "records"), low=-1),
+            "beliefs": ArrayForm("f", ("methods", "records", "values"), low=0, high=1 + 1e-6, nan=True),
+            "losses": ArrayForm("f", ("methods", "records", "values"), nan=True),
+        },
+        {"methods": "methods", "values": "values"},
     )
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
@@ -267,8 +293,8 @@ class _Model:
         self.partial = partial
         values = len(partial.domain)
         self.prior = np.full(values, 1 / values) if partial.prior is None else partial.prior
-        self.gaussian = LOSSES.get(known.loss) is mean_squared_error
-        self._loss = per_record_loss(known.loss)
+        self.gaussian = LOSSES.get(given(known.loss)) is mean_squared_error
+        self._loss = per_record_loss(given(known.loss))
         self._device = device
         self._shapes = {name: tuple(value.shape) for name, value in module.named_parameters()}
         self._dtypes = {name: value.dtype for name, value in module.named_parameters()}

@@ -10,9 +10,12 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 from torch import nn
+from typing_extensions import TypedDict
 
 from fedattack.attacks.base import Attack, Needs, Progress, Scores
+from fedattack.attacks.form import ArrayForm, Form, Name
 from fedattack.attacks.gradient_matching import (
     METHODS,
     RELAXATIONS,
@@ -29,6 +32,7 @@ from fedattack.attacks.knowledge import Knowledge, PartialRecords
 from fedattack.attacks.matching import check_model
 from fedattack.errors import ConfigError, DataError, ModelError, NeedsError
 from fedattack.learning import LocalSGD, check_parameters, pick_device
+from fedattack.learning.importing import given
 from fedattack.record import Observation, Record
 
 UPDATES: Mapping[str, Callable[[Sequence[int]], Sequence[int]]] = {
@@ -111,6 +115,13 @@ def averaged_gradient(
     }
 
 
+class _Facts(TypedDict):
+    methods: list[Name]
+    values: list[Name]
+    clients: list[Name]
+    targets: Name
+
+
 @dataclass(frozen=True)
 class GradientMatching(Attack):
     """Cos-matching and L2-L-BFGS, side by side on the same updates.
@@ -132,6 +143,17 @@ class GradientMatching(Attack):
     paper: ClassVar[str] = "Lyu & Chen 2021, A novel attribute reconstruction attack in federated learning, Section 3"
     needs: ClassVar[Needs] = Needs(
         views=("individual",), protocols=("fedavg",), knowledge=("model", "training", "partial")
+    )
+    form: ClassVar[Form] = Form(
+        TypeAdapter(_Facts),
+        {
+            "decisions": ArrayForm("i", ("methods", "records"), low=-1),
+            "beliefs": ArrayForm("f", ("methods", "records", "values"), low=0, high=1 + 1e-6, nan=True),
+            "objectives": ArrayForm("f", ("methods", "clients"), nan=True),
+            "members": ArrayForm("f", ("records",), low=0, high=1 + 1e-6, nan=True, optional=True),
+            "decoys": ArrayForm("f", ("decoys",), low=0, high=1 + 1e-6, nan=True, optional=True),
+        },
+        {"methods": "methods", "values": "values", "clients": "clients"},
     )
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
@@ -228,7 +250,7 @@ class GradientMatching(Attack):
                 how = Matching(method, self.steps, restarts, self.temperature, self.relaxation, kind)
                 matches = match_gradients(
                     architecture,
-                    model.loss,
+                    given(model.loss),
                     [case.victim for case in chosen],
                     how,
                     seed=seed,
@@ -416,7 +438,7 @@ def _members_first(
         others[:, list(partial.columns)] = 0
         x, y = np.concatenate([case.victim.x, others]), np.concatenate([case.victim.y, public.y[chosen]])
         candidates = x + case.victim.codes[:, None]
-        variances = gradient_variances(model, case.seen.last_sent, candidates, y, knowledge.model.loss)
+        variances = gradient_variances(model, case.seen.last_sent, candidates, y, given(knowledge.model.loss))
         if not np.isfinite(variances).all():
             raise DataError(f"client {case.client}: the model that it sent last gives gradients that are not finite")
         likely = infer_membership(variances, seed=seed)

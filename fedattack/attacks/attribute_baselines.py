@@ -12,11 +12,14 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 from torch import nn
 from torch.func import functional_call
+from typing_extensions import TypedDict
 
 from fedattack.attacks.ara import attribute_codes, replies_of
 from fedattack.attacks.base import Attack, Needs, Progress, Scores
+from fedattack.attacks.form import ArrayForm, Form, Name
 from fedattack.attacks.gradient_matching import Arrays
 from fedattack.attacks.gradient_membership import last_layer_gradients
 from fedattack.attacks.imputation import impute, values_of
@@ -24,6 +27,7 @@ from fedattack.attacks.knowledge import Knowledge, PartialRecords, Targets
 from fedattack.attacks.matching import check_model
 from fedattack.errors import ModelError
 from fedattack.learning import check_parameters, losses_of_models, per_record_loss
+from fedattack.learning.importing import given
 from fedattack.learning.torch_utils import in_mode, to_tensor
 from fedattack.record import Record
 
@@ -106,6 +110,12 @@ def statistics_decisions(
 _ANY_LOSS = ("stats-loss", "stats-final-loss", "stats-gradient")
 
 
+class _Facts(TypedDict):
+    methods: list[Name]
+    values: list[Name]
+    targets: Name
+
+
 class AttributeBaselines(Attack):
     """All baselines for the attribute on the same records.
 
@@ -120,6 +130,14 @@ class AttributeBaselines(Attack):
     title: ClassVar[str] = "Attribute inference without gradients: guesses, public records, statistics"
     paper: ClassVar[str] = "Lyu & Chen 2021, A novel attribute reconstruction attack in federated learning, Section 4.3"
     needs: ClassVar[Needs] = Needs(views=("individual",), protocols=("fedavg",), knowledge=("model", "partial"))
+    form: ClassVar[Form] = Form(
+        TypeAdapter(_Facts),
+        {
+            "decisions": ArrayForm("i", ("methods", "records"), low=-1),
+            "beliefs": ArrayForm("f", ("methods", "records", "values"), low=0, high=1 + 1e-6, nan=True, optional=True),
+        },
+        {"methods": "methods", "values": "values"},
+    )
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
         "clients' records and labels but for one attribute, its possible values, and whose they are",
@@ -202,7 +220,9 @@ class AttributeBaselines(Attack):
                     states.append(state)
             if states:
                 candidates = partial.x[own] + codes[:, None]
-                single = statistics_decisions(model, states, candidates, partial.y[own], knowledge.model.loss, draw)
+                single = statistics_decisions(
+                    model, states, candidates, partial.y[own], given(knowledge.model.loss), draw
+                )
                 for name, chosen in single.items():
                     found.setdefault(name, np.full(len(partial.y), -1, dtype=np.int64))[own] = chosen
             else:

@@ -1,22 +1,24 @@
 """What every attack is: record + knowledge + seed → scores. Attacks never see the truth."""
 
-import io
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict, StringConstraints, TypeAdapter, with_config
+from typing_extensions import TypedDict
 
+from fedattack.attacks.form import Form, Name
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.matching import NAMELESS, named_for
-from fedattack.errors import ConfigError, DataError, NeedsError
-from fedattack.files import make_private, write_atomically
+from fedattack.errors import ConfigError, DataError, NeedsError, short
+from fedattack.files import make_private, write_npz
 from fedattack.record import Record
-from fedattack.untrusted import read_npz
+from fedattack.untrusted import parse_json, read_npz, validated
 
 Progress = Callable[[int, int], None]
 """Called with how many steps are done, and of how many."""
@@ -63,10 +65,8 @@ class Scores:
     def save(self, path: Path) -> None:
         """Write to ``path`` as an ``.npz`` whose array ``facts`` is a JSON text; no pickle."""
         text = json.dumps({"attack": self.attack, "facts": self.facts, "notes": self.notes}, allow_nan=False)
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, allow_pickle=False, facts=np.array(text), **self.arrays)
         make_private(path.parent)
-        write_atomically(path, buffer.getvalue())
+        write_npz(path, {"facts": np.array(text), **self.arrays}, compress=True)
 
     @classmethod
     def load(cls, path: Path) -> "Scores":
@@ -77,13 +77,26 @@ class Scores:
         DataError
             If the file is missing or is no such file.
         """
-        hint = "run `fedattack attack` again"
-        arrays = read_npz(path, DataError, hint)
+        arrays = read_npz(path, DataError, _AGAIN, "facts") | read_npz(path, DataError, _AGAIN)
         try:
-            value = json.loads(str(arrays.pop("facts")))
-            return cls(value["attack"], arrays, value["facts"], tuple(value["notes"]))
-        except (ValueError, KeyError, TypeError) as cause:
-            raise DataError(f"{path} is no score file of fedattack ({cause}); {hint}") from None
+            value = parse_json(str(arrays.pop("facts")))
+        except ValueError as cause:
+            raise DataError(f"{path} is no score file of fedattack ({short(str(cause), 100)}); {_AGAIN}") from None
+        told = validated(_TOLD, value, str(path), DataError, _AGAIN)
+        return cls(told["attack"], arrays, told["facts"], tuple(told["notes"]))
+
+
+_AGAIN = "run `fedattack attack` again"
+
+
+@with_config(ConfigDict(extra="forbid", strict=True))
+class _Told(TypedDict):
+    attack: Name
+    facts: dict[Name, Any]
+    notes: list[Annotated[str, StringConstraints(max_length=100_000)]]
+
+
+_TOLD: TypeAdapter[_Told] = TypeAdapter(_Told)
 
 
 class Attack(ABC):
@@ -98,8 +111,29 @@ class Attack(ABC):
     needs: ClassVar[Needs]
     knows: ClassVar[tuple[str, ...]]
     """The assumed knowledge in words, for the report."""
+    form: ClassVar[Form]
+    """What its scores hold; those that somebody hands over are held against it."""
     options: ClassVar[Mapping[str, str]] = {}
     """What can be chosen about how the attack computes, by name, and what it means."""
+
+    reaches_out: ClassVar[frozenset[str]] = frozenset()
+    """Options that make the attack talk to another machine; a folder cannot choose them."""
+
+    def load_scores(self, path: Path) -> Scores:
+        """Read scores of this attack.
+
+        Raises
+        ------
+        DataError
+            If they are another attack's, or not of the form that this one writes.
+        """
+        scores = Scores.load(path)
+        if scores.attack != self.name:
+            raise DataError(f"{path} holds scores of {short(scores.attack, 60)!r}, not of {self.name}; {_AGAIN}")
+        facts = validated(self.form.facts, scores.facts, f"{path}: facts", DataError, _AGAIN)
+        if fault := self.form.fault(facts, scores.arrays):
+            raise DataError(f"{path}: {fault}; {_AGAIN}")
+        return replace(scores, facts={**scores.facts, **facts})
 
     def with_options(self, choices: Mapping[str, str]) -> "Attack":
         """Return this attack with ``choices`` among its options.

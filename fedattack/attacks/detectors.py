@@ -31,7 +31,7 @@ from fedattack.attacks.many_features import FeatureDetector
 from fedattack.attacks.properties import Property
 from fedattack.errors import NeedsError
 from fedattack.learning import LocalSGD
-from fedattack.learning.importing import one_line
+from fedattack.learning.importing import given, one_line
 from fedattack.learning.losses import mean_loss
 from fedattack.learning.shadows import ShadowModel
 from fedattack.learning.torch_utils import to_tensor
@@ -197,7 +197,7 @@ def fit_detectors(setting: Setting, start: NDArray[Any], shares: Array, number: 
         If there are too few auxiliary records for the property's batches.
     """
     shadow = ShadowModel(
-        setting.model.build(), setting.auxiliary.x[0], mean_loss(setting.model.loss), device=setting.device
+        setting.model.build(), setting.auxiliary.x[0], mean_loss(given(setting.model.loss)), device=setting.device
     )
     common = to_tensor(start, dtype=torch.float32, device=setting.device)
     linear = setting.mode == "linear"
@@ -212,7 +212,7 @@ def fit_detectors(setting: Setting, start: NDArray[Any], shares: Array, number: 
 
 def can_be_linear(model: ModelKnowledge, record: NDArray[np.float32]) -> bool:
     """Whether a batch's gradient is the mean of its records' gradients."""
-    return ShadowModel(model.build(), record, mean_loss(model.loss)).separable
+    return ShadowModel(model.build(), record, mean_loss(given(model.loss))).separable
 
 
 def _fit(

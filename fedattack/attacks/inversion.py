@@ -13,10 +13,13 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 from torch import nn
+from typing_extensions import TypedDict
 
 from fedattack.attacks.ara import choose_rounds
 from fedattack.attacks.base import Attack, Needs, Progress, Scores
+from fedattack.attacks.form import ArrayForm, Form, Name, Number
 from fedattack.attacks.gradient_inversion import (
     METHODS,
     ONE_GRADIENT,
@@ -31,6 +34,7 @@ from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.matching import check_model
 from fedattack.errors import ConfigError, ModelError, NeedsError, RecordError
 from fedattack.learning import LocalSGD, check_gradients, check_parameters, pick_device
+from fedattack.learning.importing import given
 from fedattack.record import Observation, Record
 
 Labels = Literal["rule", "free"]
@@ -77,6 +81,18 @@ def movement_of(reply: Observation, record: Record, model: nn.Module, training: 
     return {name: -update[name] / np.float32(training.lr) for name in names}
 
 
+class _Batch(TypedDict):
+    node: Name
+    client: Name
+    round: Number
+    records: Number
+
+
+class _Facts(TypedDict):
+    batches: list[_Batch]
+    targets: Name
+
+
 @dataclass(frozen=True)
 class GradientInversion(Attack):
     """Reconstructs the records of clients, each reply by itself.
@@ -93,6 +109,16 @@ class GradientInversion(Attack):
     )
     needs: ClassVar[Needs] = Needs(
         views=("individual",), protocols=("fedsgd", "fedavg"), knowledge=("model", "training")
+    )
+    form: ClassVar[Form] = Form(
+        TypeAdapter(_Facts),
+        {
+            "images": ArrayForm("f", ("records",), nan=True, rest=True),
+            "labels": ArrayForm("f", ("records",), nan=True, rest=True),
+            "batches": ArrayForm("i", ("records",), low=0),
+            "objectives": ArrayForm("f", ("batches", "restarts"), nan=True),
+        },
+        {"batches": "batches"},
     )
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
@@ -150,7 +176,7 @@ class GradientInversion(Attack):
         if record.protocol == "fedsgd":
             check_gradients(architecture)
         training = client_training(record, training)
-        client = ClientModel(architecture, model.loss, training, device=pick_device(device))
+        client = ClientModel(architecture, given(model.loss), training, device=pick_device(device))
         label = self.label or ("rule" if model.loss == "cross-entropy" else "free")
         if label == "rule" and model.loss != "cross-entropy":
             raise NeedsError(f"attack {self.name}: label=rule is about cross-entropy, and the loss is {model.loss!r}")

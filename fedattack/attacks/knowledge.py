@@ -1,21 +1,23 @@
 """What an attacker is assumed to know besides the record: declared, kept in files of its own, printed in the report."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, with_config
 from torch import nn
+from typing_extensions import TypedDict
 
-from fedattack.errors import DataError
-from fedattack.files import make_private, write_json
-from fedattack.learning import LOSSES, LocalSGD, build_model
-from fedattack.learning.importing import import_callable
+from fedattack.errors import DataError, short
+from fedattack.files import make_private, write_npz, write_sealed
+from fedattack.learning import LOSSES, MODELS, LocalSGD, build_model
+from fedattack.learning.importing import Asked, asked_unless, given, import_callable
 from fedattack.nodes import note_node, read_nodes
-from fedattack.untrusted import read_json, read_npz
+from fedattack.untrusted import check_folder, read_npz, read_sealed, verify_files
 
 KNOWLEDGE = "knowledge.json"
 TARGETS = "targets.npz"
@@ -32,24 +34,29 @@ class ModelKnowledge:
     Attributes
     ----------
     spec
-        A model of :data:`fedattack.learning.MODELS` or an import path ``module:function``.
+        A model of :data:`fedattack.learning.MODELS` or an import path ``module:function``; one that a folder asks for
+        and nobody trusts is an :class:`~fedattack.learning.importing.Asked`, as is such a loss.
     input_shape, classes, hidden, dropout
         As for :func:`fedattack.learning.build_model`.
     loss
         A loss of :data:`fedattack.learning.LOSSES` or an import path.
     """
 
-    spec: str
+    spec: str | Asked
     input_shape: tuple[int, ...]
     classes: int
     hidden: int = 128
-    loss: str = "cross-entropy"
+    loss: str | Asked = "cross-entropy"
     dropout: float = 0.0
 
     def build(self) -> nn.Module:
         """Build the architecture; its parameters are arbitrary."""
         return build_model(
-            self.spec, input_shape=self.input_shape, classes=self.classes, hidden=self.hidden, dropout=self.dropout
+            given(self.spec),
+            input_shape=self.input_shape,
+            classes=self.classes,
+            hidden=self.hidden,
+            dropout=self.dropout,
         )
 
 
@@ -138,6 +145,13 @@ Defend = Callable[..., Mapping[str, NDArray[np.float32]]]
 is at the received parameters, x and y are the records that the client trains on."""
 
 
+BUILT_IN = "fedattack"
+"""Names fedattack's own defences, which their settings choose among."""
+
+# Attacks import no defence. Older folders name it by this path.
+_BUILT_IN_AT = "fedattack.defences.known:known_defence"
+
+
 @dataclass(frozen=True)
 class KnownDefence:
     """The defence that this attacker knows clients to have; it need not be the one that they have.
@@ -145,14 +159,15 @@ class KnownDefence:
     Attributes
     ----------
     spec
-        Import path ``module:function`` of what makes, from the settings, a function of the kind :data:`Defend`.
+        :data:`BUILT_IN` for fedattack's own defences, or an import path ``module:function``: what makes, from the
+        settings, a function of the kind :data:`Defend`.
     settings
         What the defence is set to.
     files
         Settings that are paths, relative to the folder of the knowledge.
     """
 
-    spec: str
+    spec: str | Asked
     settings: Mapping[str, Any]
     files: Mapping[str, str] = field(default_factory=dict)
 
@@ -161,12 +176,18 @@ class KnownDefence:
 
         Raises
         ------
+        TrustError
+            If a folder asks for it, or for a file outside of it, and nobody trusts the folder.
         ModelError
             If the import path does not lead to a function.
         FedAttackError
             Whatever the defence refuses.
         """
-        made: Defend = import_callable(self.spec, what="defence", known=())(self.settings)
+        for value in self.settings.values():
+            if isinstance(value, Asked):
+                raise value.refuse()
+        spec = _BUILT_IN_AT if self.spec == BUILT_IN else self.spec
+        made: Defend = import_callable(spec, what="defence", known=(BUILT_IN,))(self.settings)
         return made
 
 
@@ -216,7 +237,7 @@ class Knowledge:
     prior: str = "uniform"
     auxiliary: Targets | None = None
     training: LocalSGD | None = None
-    property: str | None = None
+    property: str | Asked | None = None
     positive_share: float = 0.1
     public: NDArray[np.float32] | None = None
     partial: PartialRecords | None = None
@@ -229,6 +250,15 @@ class Knowledge:
         about = self.targets if self.targets is not None else self.partial
         return about.fingerprint if about is not None else ""
 
+    def asks(self) -> list[Asked]:
+        """List what a folder asks for and nobody has trusted."""
+        held: list[object] = [self.property]
+        if self.model is not None:
+            held += [self.model.spec, self.model.loss]
+        if self.defence is not None:
+            held += [self.defence.spec, *self.defence.settings.values()]
+        return [item for item in held if isinstance(item, Asked)]
+
     def client_of(self, node: str) -> str:
         """Return the name of the client that hides behind a node."""
         return self.nodes.get(node, node)
@@ -240,60 +270,117 @@ class Knowledge:
 
 PRIORS = ("uniform", "examples")
 
+PROPERTY_NAMES = ("membership", "inversion", "ascent")
+"""What PROLIN can ask of clients; :data:`fedattack.attacks.properties.PROPERTIES` has the questions."""
+
+_HINT = "expected what `fedattack simulate` or fedattack.attacks.write_knowledge leaves there"
+_STRICT = ConfigDict(extra="forbid", strict=True)
+
+_Text = Annotated[str, StringConstraints(max_length=1024)]
+_Count = Annotated[int, Field(ge=1, le=10**6)]
+_Rate = Annotated[float, Field(gt=0, le=10**6, allow_inf_nan=False)]
+_Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+
+
+@with_config(_STRICT)
+class _ModelEntry(TypedDict):
+    spec: _Text
+    input_shape: Annotated[list[_Count], Field(max_length=8)]
+    classes: _Count
+    hidden: _Count
+    loss: _Text
+    dropout: NotRequired[_Share]
+
+
+@with_config(_STRICT)
+class _TrainingEntry(TypedDict):
+    epochs: Annotated[int, Field(ge=1, le=10_000)]
+    batch_size: Annotated[int, Field(ge=0, le=10**9)]
+    lr: _Rate
+    momentum: NotRequired[_Share]
+    weight_decay: NotRequired[Annotated[float, Field(ge=0, le=10**6, allow_inf_nan=False)]]
+
+
+_Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
+_Setting = _Text | bool | _Whole | Annotated[float, Field(allow_inf_nan=False)] | _TrainingEntry
+
+
+@with_config(_STRICT)
+class _DefenceEntry(TypedDict):
+    spec: _Text
+    settings: dict[_Text, _Setting]
+    files: dict[_Text, _Text]
+
+
+@with_config(_STRICT)
+class _Entry(TypedDict):
+    model: _ModelEntry | None
+    prior: Literal["uniform", "examples"]
+    training: NotRequired[_TrainingEntry | None]
+    property: NotRequired[_Text | None]
+    positive_share: NotRequired[Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]]
+    defence: NotRequired[_DefenceEntry | None]
+    files: NotRequired[dict[_Text, _Text]]
+
+
+_ENTRY: TypeAdapter[_Entry] = TypeAdapter(_Entry)
+
 
 def write_knowledge(folder: Path, knowledge: Knowledge) -> None:
     """Write ``knowledge`` to ``folder``: a JSON file, records as ``.npz`` beside it, and a file for each node."""
     make_private(folder)
-    if knowledge.targets is not None:
-        np.savez(folder / TARGETS, x=knowledge.targets.x, y=knowledge.targets.y)
-    if knowledge.auxiliary is not None:
-        np.savez(folder / AUXILIARY, x=knowledge.auxiliary.x, y=knowledge.auxiliary.y)
+    files = {}
+    for name, records in ((TARGETS, knowledge.targets), (AUXILIARY, knowledge.auxiliary)):
+        if records is not None:
+            files[name] = write_npz(folder / name, {"x": records.x, "y": records.y})
     if knowledge.public is not None:
-        np.savez(folder / PUBLIC, x=knowledge.public)
+        files[PUBLIC] = write_npz(folder / PUBLIC, {"x": knowledge.public})
     if knowledge.partial is not None:
-        _write_partial(folder / PARTIAL, knowledge.partial)
+        files[PARTIAL] = write_npz(folder / PARTIAL, _arrays_of_partial(knowledge.partial))
     if knowledge.attributes is not None:
-        _write_attributes(folder / ATTRIBUTES, knowledge.attributes)
+        files[ATTRIBUTES] = write_npz(folder / ATTRIBUTES, _arrays_of_attributes(knowledge.attributes))
     for node, client in knowledge.nodes.items():
         note_node(folder, node=node, client=client)
-    model = None if knowledge.model is None else vars(knowledge.model) | {"input_shape": [*knowledge.model.input_shape]}
+    model = None
+    if knowledge.model is not None:
+        shape = [*knowledge.model.input_shape]
+        texts = {"spec": str(knowledge.model.spec), "loss": str(knowledge.model.loss)}
+        model = vars(knowledge.model) | texts | {"input_shape": shape}
     value: dict[str, Any] = {"model": model, "prior": knowledge.prior}
     if knowledge.training is not None:
         value["training"] = vars(knowledge.training)
     if knowledge.property is not None:
-        value |= {"property": knowledge.property, "positive_share": knowledge.positive_share}
+        value |= {"property": str(knowledge.property), "positive_share": knowledge.positive_share}
     if knowledge.defence is not None:
-        value["defence"] = vars(knowledge.defence)
-    write_json(folder / KNOWLEDGE, value)
+        value["defence"] = _entry_of_defence(knowledge.defence)
+    write_sealed(folder / KNOWLEDGE, value | {"files": files})
 
 
-def read_knowledge(folder: Path) -> Knowledge:
+def read_knowledge(folder: Path, *, trusted: Collection[str] = ()) -> Knowledge:
     """Read what :func:`write_knowledge` wrote.
+
+    Parameters
+    ----------
+    folder
+        The folder, which is data: what it asks to import is not imported, and where it points outside is not read.
+    trusted
+        Import paths and paths that the caller trusts; all others are an
+        :class:`~fedattack.learning.importing.Asked` that whoever needs it refuses.
 
     Raises
     ------
     DataError
-        If a file is missing, damaged, or does not fit the model: targets of another shape, labels out of range.
+        If a file is missing, damaged, or does not fit the model: targets of another shape, labels out of range; if a
+        link leaves the folder.
     """
-    hint = "expected what `fedattack simulate` or fedattack.attacks.write_knowledge leaves there"
-    value = read_json(folder / KNOWLEDGE, DataError, hint)
-    try:
-        model = None if value["model"] is None else _read_model(value["model"])
-        prior = str(value["prior"])
-        training = None if value.get("training") is None else LocalSGD(**value["training"])
-        wanted = None if value.get("property") is None else str(value["property"])
-        share = float(value.get("positive_share", Knowledge.positive_share))
-        defence = None if value.get("defence") is None else _read_defence(folder, value["defence"])
-    except (KeyError, TypeError, ValueError, AttributeError) as cause:
-        raise DataError(f"{folder / KNOWLEDGE} lacks or misstates {cause}; {hint}") from None
-    if prior not in PRIORS:
-        raise DataError(f"{folder / KNOWLEDGE}: prior is {prior!r}; expected one of {', '.join(PRIORS)}")
-    if model is not None and ":" not in model.loss and model.loss not in LOSSES:
-        raise DataError(
-            f"{folder / KNOWLEDGE}: loss is {model.loss!r}; expected one of {', '.join(LOSSES)} or module:function"
-        )
-    if not 0 < share < 1:
-        raise DataError(f"{folder / KNOWLEDGE}: positive_share is {share}; expected a number between 0 and 1")
+    check_folder(folder, DataError)
+    where = folder / KNOWLEDGE
+    value = read_sealed(where, _ENTRY, DataError, _HINT)
+    model = None if value["model"] is None else _read_model(value["model"], where, trusted)
+    training = value.get("training")
+    wanted = value.get("property")
+    defence = value.get("defence")
+    verify_files(folder, value.get("files", {}), DataError, where)
     targets = read_targets(folder / TARGETS, model) if (folder / TARGETS).exists() else None
     auxiliary = read_targets(folder / AUXILIARY, model) if (folder / AUXILIARY).exists() else None
     public = read_public(folder / PUBLIC, model) if (folder / PUBLIC).exists() else None
@@ -302,41 +389,75 @@ def read_knowledge(folder: Path) -> Knowledge:
     return Knowledge(
         model=model,
         targets=targets,
-        prior=prior,
+        prior=value["prior"],
         auxiliary=auxiliary,
-        training=training,
-        property=wanted,
-        positive_share=share,
+        training=None if training is None else LocalSGD(**training),
+        property=None
+        if wanted is None
+        else asked_unless(wanted, known=PROPERTY_NAMES, trusted=trusted, what="property", where=str(where)),
+        positive_share=value.get("positive_share", Knowledge.positive_share),
         public=public,
         partial=partial,
-        nodes=read_nodes(folder, DataError, hint),
+        nodes=read_nodes(folder, DataError, _HINT),
         attributes=attributes,
-        defence=defence,
+        defence=None if defence is None else _read_defence(defence, folder, trusted),
     )
 
 
-def _read_model(value: Mapping[str, Any]) -> ModelKnowledge:
+def _read_model(value: _ModelEntry, where: Path, trusted: Collection[str]) -> ModelKnowledge:
+    for what, name, known in (("model", value["spec"], MODELS), ("loss", value["loss"], LOSSES)):
+        if name not in known and ":" not in name:
+            raise DataError(
+                f"{where}: {what} is {short(name, 80)!r}; expected one of {', '.join(known)} or module:function"
+            )
     return ModelKnowledge(
-        spec=str(value["spec"]),
-        input_shape=tuple(int(size) for size in value["input_shape"]),
-        classes=int(value["classes"]),
-        hidden=int(value["hidden"]),
-        loss=str(value["loss"]),
-        dropout=float(value.get("dropout", ModelKnowledge.dropout)),
+        spec=asked_unless(value["spec"], known=MODELS, trusted=trusted, what="model", where=str(where)),
+        input_shape=tuple(value["input_shape"]),
+        classes=value["classes"],
+        hidden=value["hidden"],
+        loss=asked_unless(value["loss"], known=LOSSES, trusted=trusted, what="loss", where=str(where)),
+        dropout=value.get("dropout", ModelKnowledge.dropout),
     )
 
 
-def _read_defence(folder: Path, value: Mapping[str, Any]) -> KnownDefence:
-    files = {str(key): str((folder / path).resolve()) for key, path in value["files"].items()}
-    return KnownDefence(str(value["spec"]), {**value["settings"], **files})
+def _read_defence(value: _DefenceEntry, folder: Path, trusted: Collection[str]) -> KnownDefence:
+    where = str(folder / KNOWLEDGE)
+    spec = BUILT_IN if value["spec"] == _BUILT_IN_AT else value["spec"]
+    run = _run_folder(folder).resolve()
+    settings: dict[str, Any] = dict(value["settings"])
+    # What is a path among the settings is one of the files, or leads outside.
+    for key in _PATHS:
+        if settings.get(key):
+            settings[key] = asked_unless(str(settings[key]), known=(), trusted=trusted, what=key, where=where)
+    for key, relative in value["files"].items():
+        path = (folder / relative).resolve()
+        inside = path.is_relative_to(run) or str(path) in trusted
+        settings[key] = str(path) if inside else Asked(key, str(path), where)
+    return KnownDefence(asked_unless(spec, known=(BUILT_IN,), trusted=trusted, what="defence", where=where), settings)
 
 
-def _write_attributes(path: Path, attributes: Mapping[str, AuxiliaryAttribute]) -> None:
-    """Write two arrays for each attribute, of its values and of the records' codes."""
+# Settings of defences that are paths.
+_PATHS = ("recup-zoo",)
+
+
+def _run_folder(folder: Path) -> Path:
+    """Find the run folder of a folder of knowledge, ``DIR/knowledge`` or ``DIR/knowledge/seed-0``."""
+    absolute = folder.absolute()
+    place = next((part for part in (absolute, absolute.parent) if part.name == "knowledge"), None)
+    return absolute if place is None else place.parent
+
+
+def _entry_of_defence(defence: KnownDefence) -> dict[str, Any]:
+    settings = {key: value for key, value in defence.settings.items() if not isinstance(value, Asked)}
+    return {"spec": str(defence.spec), "settings": settings, "files": dict(defence.files)}
+
+
+def _arrays_of_attributes(attributes: Mapping[str, AuxiliaryAttribute]) -> dict[str, NDArray[Any]]:
+    """Give two arrays for each attribute, of its values and of the records' codes."""
     arrays: dict[str, NDArray[Any]] = {}
     for name, attribute in attributes.items():
         arrays |= {f"values.{name}": np.array(attribute.values), f"codes.{name}": attribute.codes}
-    np.savez(path, **arrays)  # type: ignore[arg-type]
+    return arrays
 
 
 def read_attributes(path: Path, auxiliary: Targets | None) -> dict[str, AuxiliaryAttribute]:
@@ -419,10 +540,9 @@ def _labels(y: NDArray[Any]) -> NDArray[Any]:
     return y.astype(np.int64) if np.issubdtype(y.dtype, np.integer) else y
 
 
-def _write_partial(path: Path, partial: PartialRecords) -> None:
-    prior = {} if partial.prior is None else {"prior": partial.prior}
+def _arrays_of_partial(partial: PartialRecords) -> dict[str, NDArray[Any]]:
     arrays = vars(partial) | {"columns": np.array(partial.columns), "names": np.array(partial.names, dtype=np.str_)}
-    np.savez(path, **{name: array for name, array in arrays.items() if name != "prior"} | prior)
+    return {name: array for name, array in arrays.items() if array is not None}
 
 
 def read_partial(path: Path, model: ModelKnowledge | None = None) -> PartialRecords:

@@ -8,19 +8,23 @@ such updates as they are, an adaptive one on updates that it has put through the
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter
 from torch import nn
+from typing_extensions import TypedDict
 
 from fedattack.attacks.ara import choose_rounds
 from fedattack.attacks.base import Attack, Needs, Progress, Scores
+from fedattack.attacks.form import ArrayForm, Form, Name, Number
 from fedattack.attacks.knowledge import Defend, Knowledge, ModelKnowledge, Targets
 from fedattack.errors import ConfigError, NeedsError, RecordError
 from fedattack.learning import LocalSGD, check_parameters, pick_device
 from fedattack.learning.attribute_updates import AttributeUpdates, attribute_updates
+from fedattack.learning.importing import given
 from fedattack.learning.pooled_updates import (
     FEATURES,
     Fit,
@@ -204,7 +208,7 @@ class _Made:
             clients=self.clients,
             records=records,
             seed=seed,
-            loss=self.model.loss,
+            loss=given(self.model.loss),
             device=self.device,
         )
 
@@ -252,6 +256,14 @@ def _drawn(rng: np.random.Generator) -> int:
     return int(rng.integers(2**31))
 
 
+class _Facts(TypedDict):
+    adversaries: Annotated[list[Name], Field(min_length=1)]
+    rounds: list[Number]
+    nodes: list[Name]
+    attributes: Annotated[dict[Name, list[Name]], Field(min_length=1)]
+    targets: Name
+
+
 @dataclass(frozen=True)
 class PrivateAttribute(Attack):
     """What each client's records have in common, from its updates, by every adversary in several rounds.
@@ -269,6 +281,11 @@ class PrivateAttribute(Attack):
     )
     needs: ClassVar[Needs] = Needs(
         views=("individual",), protocols=("fedavg",), knowledge=("model", "training", "auxiliary", "attributes")
+    )
+    form: ClassVar[Form] = Form(
+        TypeAdapter(_Facts),
+        {"beliefs-*": ArrayForm("f", ("adversaries", "rounds", "nodes"), low=0, high=1 + 1e-6, nan=True, rest=True)},
+        {"adversaries": "adversaries", "rounds": "rounds", "nodes": "nodes"},
     )
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",

@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter
+from typing_extensions import TypedDict
 
 from fedattack.attacks._fan_out import fan_out
 from fedattack.attacks.base import Attack, Needs, Progress, Scores
@@ -28,12 +30,14 @@ from fedattack.attacks.disaggregation import (
     posterior,
     weighted_ridge,
 )
+from fedattack.attacks.form import ArrayForm, Form, Name, Number
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.many_features import FeatureDetector, decide_by_features
 from fedattack.attacks.matching import check_model
 from fedattack.attacks.properties import questions
 from fedattack.errors import ConfigError, NeedsError
 from fedattack.learning import pick_device
+from fedattack.learning.importing import given
 from fedattack.record import Record, Round
 
 METHODS = ("PROLIN", "REG", "OLS", "BASELINE", "posterior")
@@ -75,6 +79,23 @@ class _Sums:
     sums: NDArray[np.float32]
 
 
+_LIMITS = ("posterior_low", "posterior_high")
+_SHOWN = ("plus_sample", "minus_sample")
+
+
+class _Facts(TypedDict):
+    clients: list[Name]
+    rounds: list[Number]
+    windows: list[Number]
+    methods: list[Name]
+    questions: list[Name]
+    mode: Name
+    targets: Name
+    sizes: list[Number]
+    shown: list[Number]
+    unseen: Annotated[int, Field(ge=1, le=2**53)]
+
+
 @dataclass(frozen=True)
 class Prolin(Attack):
     """PROLIN with its comparisons REG, OLS and BASELINE, and the posterior of its model.
@@ -97,6 +118,25 @@ class Prolin(Attack):
     needs: ClassVar[Needs] = Needs(
         views=("aggregate",), protocols=("fedavg",), knowledge=("model", "auxiliary", "training", "property")
     )
+    form: ClassVar[Form] = Form(
+        TypeAdapter(_Facts),
+        {
+            "decisions": ArrayForm("f", ("methods", "questions", "windows", "clients"), low=0, high=1, nan=True),
+            "scores": ArrayForm("f", ("methods", "questions", "windows", "clients"), nan=True),
+            **{
+                name: ArrayForm("f", ("questions", "clients"), low=0, high=1, nan=True)
+                for name in ("posterior", *_LIMITS)
+            },
+            **{name: ArrayForm("f", ("questions", "rounds"), low=0, high=1) for name in ("overlap", "accuracy")},
+            "checked": ArrayForm("f", ("questions", "rounds"), low=0, high=1, nan=True),
+            "sums": ArrayForm("f", ("questions", "rounds")),
+            "participation": ArrayForm("f", ("rounds", "clients"), low=0),
+            **{name: ArrayForm("f", ("questions", "rounds", "sizes")) for name in ("plus_mean", "minus_mean")},
+            **{name: ArrayForm("f", ("questions", "rounds", "sizes"), low=0) for name in ("plus_sd", "minus_sd")},
+            **{name: ArrayForm("f", ("questions", "shown", name)) for name in _SHOWN},
+        },
+        {name: name for name in ("methods", "questions", "windows", "clients", "rounds", "sizes", "shown")},
+    )
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss, and how clients train (epochs, batch size, learning rate)",
         "auxiliary records of about the clients' distribution, none of them a client's",
@@ -108,6 +148,8 @@ class Prolin(Attack):
         "features": "how many linear features a round has; 1 as in the paper's experiments",
         "ray": "address of a Ray cluster that does the work, or auto",
     }
+
+    reaches_out: ClassVar[frozenset[str]] = frozenset({"ray"})
 
     shadows: Mode | None = None
     workers: int = 0
@@ -130,7 +172,7 @@ class Prolin(Attack):
         model, auxiliary, training, asked = knowledge.model, knowledge.auxiliary, knowledge.training, knowledge.property
         if model is None or auxiliary is None or training is None or asked is None:
             raise AssertionError("checked by run")
-        architecture = model.build()
+        architecture, asked = model.build(), given(asked)
         check_model(architecture, record)
         notes: list[str] = []
         mode = self._mode(can_be_linear(model, auxiliary.x[0]))
@@ -221,10 +263,6 @@ class Prolin(Attack):
                 "shadows=exact"
             )
         return self.shadows or ("linear" if separable else "exact")
-
-
-_LIMITS = ("posterior_low", "posterior_high")
-_SHOWN = ("plus_sample", "minus_sample")
 
 
 def _detect(

@@ -9,13 +9,23 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict
 
 from fedattack.attacks.base import Attack, Needs, Progress, Scores
+from fedattack.attacks.form import ArrayForm, Form, Name, Number
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.attacks.local_models import REBUILD, local_models
 from fedattack.errors import NeedsError
 from fedattack.learning import losses_of_models, per_record_loss, pick_device
+from fedattack.learning.importing import given
 from fedattack.record import Record
+
+
+class _Facts(TypedDict):
+    clients: list[Name]
+    rounds: list[Number]
+    targets: Name
 
 
 class SourceInference(Attack):
@@ -33,6 +43,17 @@ class SourceInference(Attack):
     title: ClassVar[str] = "Source inference"
     paper: ClassVar[str] = "Hu et al. 2023, Source inference attacks, Sections 3.2 to 3.4"
     needs: ClassVar[Needs] = Needs(views=("individual",), protocols=tuple(REBUILD), knowledge=("model", "targets"))
+    form: ClassVar[Form] = Form(
+        TypeAdapter(_Facts),
+        {
+            "losses": ArrayForm("f", ("rounds", "targets", "clients"), nan=True),
+            "combined": ArrayForm("f", ("targets", "clients"), nan=True),
+            "log_prior": ArrayForm("f", ("clients",), high=1e-9),
+            "decisions": ArrayForm("i", ("targets",), low=0),
+            "labels": ArrayForm("f", ("targets",), rest=True),
+        },
+        {"clients": "clients", "rounds": "rounds"},
+    )
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
         "target records with their labels, known to be somebody's training data but not whose",
@@ -43,7 +64,7 @@ class SourceInference(Attack):
             raise AssertionError("checked by run")
         targets = knowledge.targets
         model = knowledge.model.build()
-        loss = per_record_loss(knowledge.model.loss)
+        loss = per_record_loss(given(knowledge.model.loss))
         place = pick_device(device)
         position = {node: index for index, node in enumerate(record.nodes)}
         losses: list[NDArray[np.float64]] = []

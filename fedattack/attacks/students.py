@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedattack.attacks.knowledge import Knowledge
 from fedattack.errors import NeedsError
 from fedattack.learning import Distillation, build_model, distil_students
+from fedattack.learning.importing import given
 from fedattack.record import Observation, Record, Round
 from fedattack.record.format import Arrays
 
@@ -63,7 +64,7 @@ def student_models(
             f"none; give {way}"
         )
     student = build_model(
-        model.spec, input_shape=model.input_shape, classes=model.classes, hidden=model.hidden, seed=seed
+        given(model.spec), input_shape=model.input_shape, classes=model.classes, hidden=model.hidden, seed=seed
     )
     start = {name: value.numpy().copy() for name, value in student.state_dict().items()}
     shape = (len(public), model.classes)

@@ -23,6 +23,7 @@ from fedattack.audit.intervals import median_interval, rate_interval
 from fedattack.audit.preflight import Preflight, preflight
 from fedattack.audit.truth import HeldRecords, Truth
 from fedattack.errors import DataError
+from fedattack.learning.importing import given
 from fedattack.record import Observation, Record
 
 RECOGNISED = 20.0
@@ -238,7 +239,7 @@ class InversionCase:
             low, high = self.limits
             x, y = self.held.x[rows], self.held.y[rows]
             received = dict(reply.received or {})
-            found.append(preflight(architecture, model.loss, how, received, movement, x, y, low=low, high=high))
+            found.append(preflight(architecture, given(model.loss), how, received, movement, x, y, low=low, high=high))
         return found
 
     def _reply(self, batch: Mapping[str, Any]) -> Observation:

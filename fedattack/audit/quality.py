@@ -21,6 +21,7 @@ from fedattack.learning import (
     pick_device,
     r2_of_models,
 )
+from fedattack.learning.importing import given
 from fedattack.learning.losses import RecordLoss
 from fedattack.record import Record, Round
 from fedattack.record.format import MODEL_PROTOCOLS, Arrays
@@ -108,7 +109,7 @@ def measure_quality(
     if knowledge.model is None:
         return Quality([], [], [], [])
     model, place, (x, y) = knowledge.model.build(), pick_device(device), truth.evaluation
-    own_loss = per_record_loss(knowledge.model.loss)
+    own_loss = per_record_loss(given(knowledge.model.loss))
     targets = knowledge.targets
     models_of = _local_models(record, knowledge, place)
     steps = np.unique(np.linspace(0, len(record) - 1, _OVERFITTING_ROUNDS).round().astype(int)).tolist()

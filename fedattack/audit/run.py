@@ -6,7 +6,7 @@ import json
 import math
 import platform
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -126,14 +126,29 @@ Progress = Callable[[str, int, int], None]
 """Called with what is being done, how many steps are done, and of how many."""
 
 
-def audit_folder(folder: Path, *, device: str = "auto", progress: Progress | None = None) -> list[Finding]:
+def audit_folder(
+    folder: Path, *, device: str = "auto", progress: Progress | None = None, trusted: Collection[str] = ()
+) -> list[Finding]:
     """Judge every attack that has scores in ``folder``, and write what was found.
 
     Without the truth, findings are "not applicable": what the attack decided is in its scores, whether that is right
     cannot be known.
 
+    Parameters
+    ----------
+    folder
+        The run folder.
+    device
+        Where models are evaluated.
+    progress
+        Told of progress.
+    trusted
+        What of the folder's import paths and paths may be followed; see :func:`fedattack.attacks.read_knowledge`.
+
     Raises
     ------
+    TrustError
+        If models are to be evaluated, and the folder names code for them that is not trusted.
     DataError
         If there are no scores, or the truth is damaged.
     RecordError
@@ -156,7 +171,7 @@ def audit_folder(folder: Path, *, device: str = "auto", progress: Progress | Non
     attacks = sorted(attacks, key=lambda name: name not in study.get("attacks", ())[:1])
     records = [Record(part.record, skip_damaged=True) for part in parts]
     truths = [read_truth(part.truth) if (part.truth / HOLDINGS).exists() else None for part in parts]
-    knowledge = [read_knowledge(part.knowledge) for part in parts]
+    knowledge = [read_knowledge(part.knowledge, trusted=trusted) for part in parts]
     # Without the truth no model is evaluated, and the project that it comes from need not be at hand.
     records = [
         record if truth is None else named_for(record, known.model)
@@ -175,7 +190,7 @@ def audit_folder(folder: Path, *, device: str = "auto", progress: Progress | Non
         if truth is not None
         for note in truth.notes
     ]
-    scores = {name: [Scores.load(part.scores(name)) for part in parts] for name in attacks}
+    scores = {name: [ATTACKS[name].load_scores(part.scores(name)) for part in parts] for name in attacks}
     for name, items in scores.items():
         notes += _NOTES.get(name, ())
         notes += [f"{part.label}: {note}" for part, item in zip(parts, items, strict=True) for note in item.notes]

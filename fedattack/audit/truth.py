@@ -6,15 +6,25 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, with_config
+from typing_extensions import TypedDict
 
-from fedattack.errors import DataError
-from fedattack.files import make_private, write_json
+from fedattack.errors import DataError, short
+from fedattack.files import make_private, write_npz, write_sealed
 from fedattack.nodes import NODES, note_node, read_nodes
-from fedattack.untrusted import read_json, read_npz
+from fedattack.untrusted import (
+    check_folder,
+    parse_json,
+    read_npz,
+    read_sealed,
+    read_text,
+    validated,
+    verify_files,
+)
 
 HOLDINGS = "holdings.json"
 OWNERS = "owners.npz"
@@ -232,26 +242,31 @@ def write_truth(
     sole, shared = _told_apart(owners or [], clients)
     make_private(folder)
     (folder / NODES).mkdir(exist_ok=True)
-    holdings = {"clients": clients, "classes": classes, "counts": counts.tolist(), "targets": targets, "data": data}
-    write_json(folder / HOLDINGS, holdings | ({"notes": [*notes]} if notes else {}))
-    np.savez(folder / OWNERS, owners=sole, shared=shared)
+    tables: dict[str, dict[str, NDArray[Any]]] = {
+        OWNERS: {"owners": sole, "shared": shared},
+        EVALUATION: {"x": evaluation[0], "y": evaluation[1]},
+    }
     if positives is not None:
-        np.savez(folder / POSITIVES, positives=positives)
+        tables[POSITIVES] = {"positives": positives}
     if attributes is not None:
-        np.savez(
-            folder / ATTRIBUTES,
-            values=attributes.values,
-            names=np.array(attributes.names, dtype=np.str_),
-            owners=np.array(attributes.owners, dtype=np.str_),
-            column=np.array(attributes.column),
-        )
+        tables[ATTRIBUTES] = {
+            "values": attributes.values,
+            "names": np.array(attributes.names, dtype=np.str_),
+            "owners": np.array(attributes.owners, dtype=np.str_),
+            "column": np.array(attributes.column),
+        }
     if records is not None:
-        np.savez(folder / RECORDS, x=records.x, y=records.y, owners=np.array(records.owners, dtype=np.str_))
+        tables[RECORDS] = {"x": records.x, "y": records.y, "owners": np.array(records.owners, dtype=np.str_)}
+    objects: dict[str, dict[str, Any]] = {}
     if private:
-        write_json(folder / PRIVATE, {name: vars(attribute) for name, attribute in private.items()})
+        objects[PRIVATE] = {"attributes": {name: vars(attribute) for name, attribute in private.items()}}
     if privacy is not None:
-        write_json(folder / PRIVACY, {name: _finite_or_none(value) for name, value in vars(privacy).items()})
-    np.savez(folder / EVALUATION, x=evaluation[0], y=evaluation[1])
+        objects[PRIVACY] = {name: _finite_or_none(value) for name, value in vars(privacy).items()}
+    files = {name: write_npz(folder / name, arrays) for name, arrays in tables.items()}
+    files |= {name: write_sealed(folder / name, value) for name, value in objects.items()}
+    holdings = {"clients": clients, "classes": classes, "counts": counts.tolist(), "targets": targets, "data": data}
+    notes_of_run = {"notes": [*notes]} if notes else {}
+    write_sealed(folder / HOLDINGS, holdings | notes_of_run | {"files": files})
 
 
 def _told_apart(
@@ -291,69 +306,162 @@ def note_accuracy(folder: Path | str, *, client: str, server_round: int, own: fl
         file.write(json.dumps({"round": server_round, "own": own, "unheld": unheld}) + "\n")
 
 
+_HINT = "without the truth a result can be computed but not judged"
+_STRICT = ConfigDict(extra="forbid", strict=True)
+
+_Text = Annotated[str, StringConstraints(max_length=1024)]
+_Count = Annotated[int, Field(ge=0, le=2**50)]
+_Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Delta = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+_Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+@with_config(_STRICT)
+class _Holdings(TypedDict):
+    clients: Annotated[list[_Text], Field(min_length=1)]
+    classes: Annotated[list[_Text], Field(min_length=1)]
+    counts: list[list[_Count]]
+    targets: _Text
+    data: _Text
+    notes: NotRequired[list[Annotated[str, StringConstraints(max_length=10_000)]]]
+    files: NotRequired[dict[_Text, _Text]]
+
+
+@with_config(_STRICT)
+class _PrivacyEntry(TypedDict):
+    clip: _Number
+    delta: _Delta
+    rounds: Annotated[int, Field(ge=1, le=10**9)]
+    noise: list[_Number | None]
+    epsilon_round: list[_Number | None]
+    epsilon_run: list[_Number | None]
+    mechanism: NotRequired[Literal["dp-sgd", "dp-gaussian", "dp-laplace", "flower-localdp"]]
+
+
+@with_config(_STRICT)
+class _AttributeEntry(TypedDict):
+    values: list[_Count]
+    names: list[_Text]
+
+
+@with_config(_STRICT)
+class _Private(TypedDict):
+    attributes: dict[_Text, _AttributeEntry]
+
+
+@with_config(_STRICT)
+class _AccuracyNote(TypedDict):
+    round: _Count
+    own: _Rate
+    unheld: _Rate
+
+
+_HOLDINGS: TypeAdapter[_Holdings] = TypeAdapter(_Holdings)
+_PRIVACY: TypeAdapter[_PrivacyEntry] = TypeAdapter(_PrivacyEntry)
+# Older folders have the attributes at the top.
+_PRIVATE: TypeAdapter[_Private | dict[_Text, _AttributeEntry]] = TypeAdapter(_Private | dict[_Text, _AttributeEntry])
+_ACCURACY_NOTE: TypeAdapter[_AccuracyNote] = TypeAdapter(_AccuracyNote)
+
+
 def read_truth(folder: Path) -> Truth:
     """Read the truth at ``folder``.
 
     Raises
     ------
     DataError
-        If a file is missing or damaged, or the parts contradict each other.
+        If a file is missing or damaged, the parts contradict each other, or a link leaves the folder.
     """
-    hint = "without the truth a result can be computed but not judged"
-    holdings = read_json(folder / HOLDINGS, DataError, hint)
-    owned = read_npz(folder / OWNERS, DataError, hint)
-    evaluation = read_npz(folder / EVALUATION, DataError, hint, "x", "y")
-    there = (folder / POSITIVES).exists()
-    positives = read_npz(folder / POSITIVES, DataError, hint, "positives")["positives"] if there else None
-    nodes = read_nodes(folder, DataError, hint)
-    try:
-        truth = Truth(
-            clients=tuple(str(name) for name in holdings["clients"]),
-            classes=tuple(str(name) for name in holdings["classes"]),
-            counts=np.asarray(holdings["counts"], dtype=np.int64),
-            owners=owned["owners"],
-            evaluation=(evaluation["x"], evaluation["y"]),
-            nodes=nodes,
-            targets=str(holdings["targets"]),
-            data=str(holdings["data"]),
-            positives=positives,
-            shared=_holders(owned.get("shared", np.zeros((0, 2), dtype=np.int64)), holdings["clients"]),
-            privacy=_read_privacy(folder / PRIVACY, len(holdings["clients"]), hint),
-            notes=tuple(str(note) for note in holdings.get("notes", ())),
-            accuracy=_read_accuracy(folder / ACCURACY),
-            attributes=_read_attributes(folder, hint),
-            records=_read_records(folder, hint),
-            private=_read_private(folder / PRIVATE, len(holdings["clients"]), hint),
-        )
-    except (KeyError, IndexError, TypeError, ValueError) as cause:
-        raise DataError(
-            f"{folder}: {HOLDINGS}, {OWNERS} or a file of {NODES}/ or {ACCURACY}/ lacks or misstates {cause}; {hint}"
-        ) from None
-    told = {name for about in (truth.attributes, truth.records) if about is not None for name in about.owners}
-    unknown = sorted(
-        {*map(str, truth.owners.tolist()), *truth.nodes.values(), *told} - {*truth.clients, NOBODY, SEVERAL}
+    check_folder(folder, DataError)
+    holdings = read_sealed(folder / HOLDINGS, _HOLDINGS, DataError, _HINT)
+    verify_files(folder, holdings.get("files", {}), DataError, folder / HOLDINGS)
+    clients = tuple(holdings["clients"])
+    if len(set(clients)) != len(clients) or {NOBODY, SEVERAL} & {*clients}:
+        raise DataError(f"{folder / HOLDINGS}: clients: a name stands there twice, or means something else; {_HINT}")
+    owned = read_npz(folder / OWNERS, DataError, _HINT)
+    if "owners" not in owned:
+        raise DataError(f"{folder / OWNERS}: expected the array owners; {_HINT}")
+    truth = Truth(
+        clients=clients,
+        classes=tuple(holdings["classes"]),
+        counts=_read_counts(holdings, folder),
+        owners=_read_owners(owned["owners"], folder),
+        evaluation=_read_evaluation(folder / EVALUATION),
+        nodes=read_nodes(folder, DataError, _HINT),
+        targets=holdings["targets"],
+        data=holdings["data"],
+        positives=_read_positives(folder / POSITIVES, len(clients)),
+        shared=_holders(owned.get("shared", np.zeros((0, 2), dtype=np.int64)), clients, folder),
+        privacy=_read_privacy(folder / PRIVACY, len(clients)),
+        notes=tuple(holdings.get("notes", ())),
+        accuracy=_read_accuracy(folder / ACCURACY, clients),
+        attributes=_read_attributes(folder),
+        records=_read_records(folder),
+        private=_read_private(folder / PRIVATE, len(clients)),
     )
+    told = {name for about in (truth.attributes, truth.records) if about is not None for name in about.owners}
+    unknown = sorted({*truth.owners.tolist(), *truth.nodes.values(), *told} - {*truth.clients, NOBODY, SEVERAL})
     if unknown:
-        raise DataError(f"{folder}: {', '.join(unknown)} is no client of {HOLDINGS}; the truth contradicts itself")
+        named = short(", ".join(unknown), 100)
+        raise DataError(f"{folder}: {named} is no client of {HOLDINGS}; the truth contradicts itself")
     if {*truth.shared} != {*np.flatnonzero(truth.owners == SEVERAL).tolist()}:
-        raise DataError(f"{folder / OWNERS}: the targets of several owners are not those of `shared`; {hint}")
-    if truth.counts.shape != (len(truth.clients), len(truth.classes)):
-        raise DataError(f"{folder / HOLDINGS}: counts have shape {truth.counts.shape}, not clients by classes; {hint}")
-    if positives is not None and (
-        positives.dtype != np.bool_ or positives.ndim != 2 or positives.shape[1] != len(truth.clients)
-    ):
-        raise DataError(
-            f"{folder / POSITIVES}: expected yes or no for every target and each of {len(truth.clients)} clients, got "
-            f"{positives.dtype} of shape {positives.shape}; {hint}"
-        )
+        raise DataError(f"{folder / OWNERS}: the targets of several owners are not those of `shared`; {_HINT}")
     return truth
 
 
-def _holders(pairs: NDArray[np.int64], clients: Sequence[str]) -> dict[int, tuple[str, ...]]:
+def _read_counts(holdings: _Holdings, folder: Path) -> NDArray[np.int64]:
+    clients, classes, counts = (len(holdings[key]) for key in ("clients", "classes", "counts"))
+    if counts != clients or any(len(row) != classes for row in holdings["counts"]):
+        raise DataError(f"{folder / HOLDINGS}: counts: expected {classes} classes of {clients} clients; {_HINT}")
+    return np.array(holdings["counts"], dtype=np.int64)
+
+
+def _read_owners(owners: NDArray[Any], folder: Path) -> NDArray[np.str_]:
+    if owners.ndim != 1 or (owners.dtype.kind != "U" and len(owners)):
+        raise DataError(
+            f"{folder / OWNERS}: expected a client's name for every target; got {owners.dtype} {owners.shape}; {_HINT}"
+        )
+    return owners.astype(np.str_)
+
+
+def _read_evaluation(path: Path) -> tuple[NDArray[np.float32], NDArray[Any]]:
+    arrays = read_npz(path, DataError, _HINT, "x", "y")
+    return _checked_records(path, arrays["x"], arrays["y"])
+
+
+def _checked_records(path: Path, x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[Any]]:
+    """Check records x and labels y of the truth: as many of both, numbers, and finite."""
+    fits = x.ndim >= 2 and y.ndim >= 1 and len(x) == len(y) > 0 and x.size > 0 and y.size > 0
+    if not fits or x.dtype.kind not in "biuf" or y.dtype.kind not in "iuf":
+        raise DataError(
+            f"{path}: expected records (n, …), each with a label; got x {x.dtype} {x.shape} and y {y.dtype} {y.shape}; "
+            f"{_HINT}"
+        )
+    if not np.isfinite(x).all() or not np.isfinite(y).all():
+        raise DataError(f"{path}: expected finite numbers; got others; {_HINT}")
+    return x.astype(np.float32), y.astype(np.int64) if y.dtype.kind in "iu" else y
+
+
+def _read_positives(path: Path, clients: int) -> NDArray[np.bool_] | None:
+    if not path.exists():
+        return None
+    positives = read_npz(path, DataError, _HINT, "positives")["positives"]
+    if positives.dtype != np.bool_ or positives.ndim != 2 or positives.shape[1] != clients:
+        raise DataError(
+            f"{path}: expected yes or no for every target and each of {clients} clients, got {positives.dtype} of "
+            f"shape {positives.shape}; {_HINT}"
+        )
+    return positives
+
+
+def _holders(pairs: NDArray[Any], clients: Sequence[str], folder: Path) -> dict[int, tuple[str, ...]]:
+    """Name the holders of each target that several hold, from pairs (target, client)."""
+    fits = pairs.ndim == 2 and pairs.shape[1] == 2 and pairs.dtype.kind in "iu"
+    if not fits or not ((pairs >= 0) & (pairs[:, 1:] < len(clients))).all():
+        raise DataError(
+            f"{folder / OWNERS}: shared: expected pairs of a target and one of {len(clients)} clients; {_HINT}"
+        )
     holders: dict[int, tuple[str, ...]] = {}
     for target, client in pairs.tolist():
-        if not 0 <= client < len(clients):
-            raise IndexError(f"client {client} of {len(clients)}")
         holders[target] = (*holders.get(target, ()), str(clients[client]))
     return holders
 
@@ -363,83 +471,78 @@ def _finite_or_none(value: Any) -> Any:
     return [item if math.isfinite(item) else None for item in value] if isinstance(value, tuple) else value
 
 
-def _read_privacy(path: Path, clients: int, hint: str) -> Privacy | None:
+def _read_privacy(path: Path, clients: int) -> Privacy | None:
     if not path.exists():
         return None
-    value = read_json(path, DataError, hint)
-    try:
-        lists = {
-            name: tuple(math.inf if item is None else float(item) for item in value[name])
-            for name in ("noise", "epsilon_round", "epsilon_run")
-        }
-        privacy = Privacy(
-            float(value["clip"]),
-            float(value["delta"]),
-            int(value["rounds"]),
-            mechanism=str(value.get("mechanism", Privacy.mechanism)),
-            **lists,
-        )
-    except (KeyError, TypeError, ValueError) as cause:
-        raise DataError(f"{path} lacks or misstates {cause}; {hint}") from None
-    if privacy.mechanism not in MECHANISMS:
-        raise DataError(f"{path}: mechanism {privacy.mechanism!r}, expected one of {', '.join(MECHANISMS)}; {hint}")
+    value = read_sealed(path, _PRIVACY, DataError, _HINT)
+    lists = {
+        name: tuple(math.inf if item is None else float(item) for item in value[name])
+        for name in ("noise", "epsilon_round", "epsilon_run")
+    }
     if {len(item) for item in lists.values()} != {clients}:
-        raise DataError(f"{path}: expected σ and ε of each of {clients} clients; {hint}")
-    return privacy
+        raise DataError(f"{path}: expected σ and ε of each of {clients} clients; {_HINT}")
+    return Privacy(
+        value["clip"], value["delta"], value["rounds"], mechanism=value.get("mechanism", Privacy.mechanism), **lists
+    )
 
 
-def _read_accuracy(folder: Path) -> dict[int, dict[str, tuple[float, float]]]:
+def _read_accuracy(folder: Path, clients: Collection[str]) -> dict[int, dict[str, tuple[float, float]]]:
     accuracy: dict[int, dict[str, tuple[float, float]]] = defaultdict(dict)
     for path in sorted(folder.glob("*.jsonl")):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            noted = json.loads(line)
-            accuracy[int(noted["round"])][path.stem] = (float(noted["own"]), float(noted["unheld"]))
+        if path.stem not in clients:
+            raise DataError(f"{path}: {short(path.stem, 60)} is no client of {HOLDINGS}; {_HINT}")
+        for number, line in enumerate(read_text(path, DataError, _HINT).splitlines(), start=1):
+            where = f"{path}, line {number}"
+            try:
+                parsed = parse_json(line)
+            except ValueError as cause:
+                raise DataError(f"{where} is no JSON ({short(str(cause), 100)}); {_HINT}") from None
+            noted = validated(_ACCURACY_NOTE, parsed, where, DataError, _HINT)
+            accuracy[noted["round"]][path.stem] = (noted["own"], noted["unheld"])
     return dict(accuracy)
 
 
-def _read_attributes(folder: Path, hint: str) -> Attributes | None:
+def _read_attributes(folder: Path) -> Attributes | None:
     path = folder / ATTRIBUTES
     if not path.exists():
         return None
-    arrays = read_npz(path, DataError, hint, "values", "names", "owners", "column")
+    arrays = read_npz(path, DataError, _HINT, "values", "names", "owners", "column")
     values, names, owners = arrays["values"], arrays["names"], arrays["owners"]
-    if values.ndim != 1 or owners.shape != values.shape or names.ndim != 1 or values.dtype.kind != "i":
+    texts = all(array.dtype.kind == "U" for array in (names, owners, arrays["column"]))
+    if values.ndim != 1 or owners.shape != values.shape or names.ndim != 1 or values.dtype.kind != "i" or not texts:
         raise DataError(
             f"{path}: expected an index and an owner for every record; got {values.dtype} {values.shape}, owners "
-            f"{owners.shape} and names {names.shape}; {hint}"
+            f"{owners.dtype} {owners.shape} and names {names.dtype} {names.shape}; {_HINT}"
         )
-    if len(values) == 0 or values.min() < 0 or values.max() >= len(names):
-        raise DataError(f"{path}: expected indices 0 … {len(names) - 1} of at least one record; {hint}")
+    if len(values) == 0 or values.min() < 0 or values.max() >= len(names) or len({*names.tolist()}) != len(names):
+        raise DataError(
+            f"{path}: expected indices 0 … {len(names) - 1} of at least one record, and different names; {_HINT}"
+        )
     return Attributes(values.astype(np.int64), tuple(names.tolist()), tuple(owners.tolist()), str(arrays["column"]))
 
 
-def _read_private(path: Path, clients: int, hint: str) -> dict[str, ClientAttribute]:
+def _read_private(path: Path, clients: int) -> dict[str, ClientAttribute]:
     if not path.exists():
         return {}
-    try:
-        found = {
-            str(name): ClientAttribute(tuple(int(code) for code in entry["values"]), tuple(map(str, entry["names"])))
-            for name, entry in read_json(path, DataError, hint).items()
-        }
-    except (AttributeError, KeyError, TypeError, ValueError) as cause:
-        raise DataError(f"{path} lacks or misstates {cause}; {hint}") from None
+    value: Any = read_sealed(path, _PRIVATE, DataError, _HINT)
+    entries = value["attributes"] if {*value} == {"attributes"} and "values" not in value["attributes"] else value
+    found = {name: ClientAttribute(tuple(entry["values"]), tuple(entry["names"])) for name, entry in entries.items()}
     for name, attribute in found.items():
         if len(attribute.values) != clients or not {*attribute.values} <= {*range(len(attribute.names))}:
             raise DataError(
-                f"{path}: {name}: expected one of {len(attribute.names)} values for each of {clients} clients; {hint}"
+                f"{path}: {short(name, 60)}: expected one of {len(attribute.names)} values for each of {clients} "
+                f"clients; {_HINT}"
             )
     return found
 
 
-def _read_records(folder: Path, hint: str) -> HeldRecords | None:
+def _read_records(folder: Path) -> HeldRecords | None:
     path = folder / RECORDS
     if not path.exists():
         return None
-    arrays = read_npz(path, DataError, hint, "x", "y", "owners")
-    x, y, owners = arrays["x"], arrays["y"], arrays["owners"]
-    if x.ndim < 2 or not len(x) == len(y) == len(owners) > 0 or owners.ndim != 1 or not np.isfinite(x).all():
-        raise DataError(
-            f"{path}: expected finite records (n, …), each with a label and an owner; got x {x.shape}, y {y.shape} and "
-            f"owners {owners.shape}; {hint}"
-        )
-    return HeldRecords(x.astype(np.float32), y, tuple(owners.tolist()))
+    arrays = read_npz(path, DataError, _HINT, "x", "y", "owners")
+    x, y = _checked_records(path, arrays["x"], arrays["y"])
+    owners = arrays["owners"]
+    if owners.shape != (len(y),) or owners.dtype.kind != "U":
+        raise DataError(f"{path}: expected an owner of every record; got {owners.dtype} {owners.shape}; {_HINT}")
+    return HeldRecords(x, y, tuple(owners.tolist()))

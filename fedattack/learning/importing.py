@@ -1,22 +1,93 @@
-"""User code named by an import path."""
+"""User code named by an import path, and paths in files that somebody else may have written."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedattack.errors import ModelError
+from fedattack.errors import ModelError, TrustError, short
 
 
-def import_callable(spec: str, *, what: str, known: Iterable[str]) -> Callable[..., Any]:
+@dataclass(frozen=True)
+class Asked:
+    """What a file asks for: code to import, or a path that leaves its folder. Nobody follows it unless trusted.
+
+    It stands where a text would stand that the caller gave: what is built in, typed or trusted is a plain ``str``.
+
+    Attributes
+    ----------
+    what
+        What it would be used as, such as ``model``.
+    value
+        The import path ``package.module:function``, or the path.
+    where
+        The file that asks for it.
+    """
+
+    what: str
+    value: str
+    where: str
+
+    def __str__(self) -> str:
+        return self.value
+
+    def refuse(self) -> TrustError:
+        """Return what to raise where somebody is about to follow it."""
+        return TrustError(
+            f"{self.where} asks for the {self.what} {short(self.value, 80)}, which would be {self._verb} on this "
+            "machine; what a folder names is not followed: give it yourself, or trust the folder by --trust"
+        )
+
+    @property
+    def _verb(self) -> str:
+        return "imported and run" if ":" in self.value else "read"
+
+    def told(self) -> str:
+        """Say what following it means, and from where code would come."""
+        if ":" not in self.value:
+            return f"reads {short(self.value, 120)} ({self.what})"
+        return f"imports {short(self.value, 80)} ({self.what}) from {short(_origin(self.value), 120)}"
+
+
+def _origin(spec: str) -> str:
+    """Say where a module would be imported from; a package is looked up and not imported."""
+    top = spec.partition(":")[0].partition(".")[0]
+    found = importlib.machinery.PathFinder.find_spec(top, [*sys.path, str(Path.cwd())]) if top else None
+    if found is None:
+        return "nowhere: there is no such module"
+    places = list(found.submodule_search_locations or [])
+    return found.origin or ", ".join(places) or top
+
+
+def asked_unless(value: str, *, known: Collection[str], trusted: Collection[str], what: str, where: str) -> str | Asked:
+    """Return a text as it is if it is built in or trusted, else as what a file asks for."""
+    return value if value in known or value in trusted else Asked(what, value, where)
+
+
+def given(value: str | Asked) -> str:
+    """Return a text that the caller gave, trusts, or that is built in.
+
+    Raises
+    ------
+    TrustError
+        If only a file asks for it.
+    """
+    if isinstance(value, Asked):
+        raise value.refuse()
+    return value
+
+
+def import_callable(spec: str | Asked, *, what: str, known: Iterable[str]) -> Callable[..., Any]:
     """Import a function or class named ``package.module:function``.
 
     Parameters
     ----------
-    spec : str
+    spec : str or Asked
         The import path; modules are also looked for in the working directory.
     what : str
         What is looked for, as error messages call it (``model``, ``loss``).
@@ -29,12 +100,17 @@ def import_callable(spec: str, *, what: str, known: Iterable[str]) -> Callable[.
 
     Raises
     ------
+    TrustError
+        If a file asks for it that the caller has not trusted.
     ModelError
         If the path is not of that form, cannot be imported, or does not name something callable.
     """
+    spec = given(spec)
     module_name, _, attribute = spec.partition(":")
     if not module_name or not attribute:
-        raise ModelError(f"unknown {what} {spec!r}; expected one of {', '.join(known)}, or package.module:function")
+        raise ModelError(
+            f"unknown {what} {short(spec, 80)!r}; expected one of {', '.join(known)}, or package.module:function"
+        )
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)  # at the end, so that no module of the folder stands in for an installed one
     try:
@@ -53,4 +129,4 @@ def import_callable(spec: str, *, what: str, known: Iterable[str]) -> Callable[.
 
 def one_line(error: BaseException) -> str:
     """Return the type and text of an error without line breaks."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return short(f"{type(error).__name__}: {error}")

@@ -2,28 +2,38 @@
 
 import fcntl
 import shlex
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter
+from typing_extensions import TypedDict
 
 from fedattack import __version__
-from fedattack.app import Value, load_preset, load_settings, resolve_settings
+from fedattack.app import Value, leads_out, load_preset, load_settings, resolve_settings
 from fedattack.data import DATASETS, data_root
 from fedattack.errors import ConfigError, DataError, FedAttackError, ReportError
-from fedattack.files import write_atomically, write_json
+from fedattack.files import write_atomically, write_json, write_sealed
 from fedattack.folder import read_study
-from fedattack.pipeline import Watch, attack_folder, choose_attacks, choose_seeds, judge_folder, simulate
+from fedattack.pipeline import (
+    Watch,
+    attack_folder,
+    choose_attacks,
+    choose_seeds,
+    judge_folder,
+    known_to,
+    simulate,
+)
 from fedattack.report import read_findings, read_run
 from fedattack.reproduce.measure import measure, per_round, training_records
 from fedattack.reproduce.page import to_markdown
 from fedattack.reproduce.picture import to_picture
 from fedattack.reproduce.spec import Cell, Reproduction, shown
-from fedattack.untrusted import read_json
+from fedattack.untrusted import check_folder, read_sealed, remove_inside
 
 CELLS = "cells"
 _DONE = "cell.json"
@@ -47,9 +57,10 @@ def audit_cell(job: Job, device: str, watch: Watch) -> None:
     """Make a cell's run folder, as ``fedattack audit`` does."""
     preset = load_preset(job.cell.preset)
     simulate(preset, job.settings, job.seeds, job.folder, command=job.command, watch=watch)
+    trusted = leads_out(job.settings)
     for attack in choose_attacks(preset.attacks, {**preset.options, **job.cell.options}):
-        attack_folder(attack, job.folder, device=device, watch=watch)
-    judge_folder(job.folder, device=device, watch=watch)
+        attack_folder(attack, job.folder, device=device, knowledge=lambda part: known_to(part, trusted), watch=watch)
+    judge_folder(job.folder, device=device, watch=watch, trusted=trusted)
 
 
 def reproduce(
@@ -178,6 +189,7 @@ class _Study:
             self.out.chmod(0o700)
         except OSError as cause:
             raise ConfigError(f"{self.out} cannot be created ({cause}); choose a folder that can be written") from None
+        check_folder(self.out, ConfigError, to_write=True)
         with (self._cells / ".lock").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -218,7 +230,7 @@ class _Study:
     def run(self, job: Job, audit: Callable[[Job], None]) -> None:
         state = self.states[job.cell.name]
         if job.folder.exists():
-            shutil.rmtree(job.folder)  # interrupted halfway
+            remove_inside(self.out, job.folder, ConfigError)  # interrupted halfway
         started = time.monotonic()
         try:
             audit(job)
@@ -227,8 +239,8 @@ class _Study:
             state.reason, state.failed = f"cannot run: {str(problem).replace(str(self.out), 'DIR')}", True
             return
         if not self.keep_records:
-            shutil.rmtree(job.folder / "record")
-        write_json(job.folder / _DONE, {"minutes": (time.monotonic() - started) / 60})
+            remove_inside(self.out, job.folder / "record", ConfigError)
+        write_sealed(job.folder / _DONE, {"minutes": (time.monotonic() - started) / 60})
         self.states[job.cell.name] = _State(done=True)
 
     def told(self, cell: Cell) -> str:
@@ -289,7 +301,7 @@ class _Study:
             "data": _data_name(str(job.settings["dataset"])),
             "training_records": training_records(run),
             "seeds": list(job.seeds),
-            "minutes": read_json(folder / _DONE, ReportError, "delete the folder to run the cell again")["minutes"],
+            "minutes": _minutes(folder),
             "command": job.command,
             "numbers": {
                 number.name: measure(number, findings, run, cell.paper.get(number.name)) for number in self.what.numbers
@@ -353,6 +365,17 @@ class _Study:
                     "same settings again, or another --out, or delete that folder"
                 )
         return True
+
+
+class _Done(TypedDict):
+    minutes: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+_DONE_FORM: TypeAdapter[_Done] = TypeAdapter(_Done)
+
+
+def _minutes(folder: Path) -> float:
+    return read_sealed(folder / _DONE, _DONE_FORM, ReportError, "delete the folder to run the cell again")["minutes"]
 
 
 def _selected(what: Reproduction, only: Sequence[str]) -> list[Cell]:

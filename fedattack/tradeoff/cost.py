@@ -8,7 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any, NotRequired
+
+from pydantic import Field, TypeAdapter
+from typing_extensions import TypedDict
 
 from fedattack.app import Value, run_module
 
@@ -83,6 +86,43 @@ def peak_memory(action: Callable[[], object]) -> int | None:
         return max(_resident("VmHWM") - before, 0)
     except OSError:
         return None
+
+
+_Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _Training(TypedDict):
+    seconds: _Number
+
+
+class _Measured(_Training):
+    fastest: _Number
+    slowest: _Number
+    turns: int
+    memory: int | None
+    strength: _Number
+    ratio: NotRequired[_Number]
+    client_ratio: NotRequired[_Number]
+
+
+class _Refused(TypedDict):
+    reason: str
+
+
+class _Costs(TypedDict):
+    entries: int
+    records: int
+    training: _Training
+    defences: dict[str, _Refused | _Measured]
+
+
+class _Kept(TypedDict):
+    job: dict[str, Any]
+    cost: _Costs
+
+
+KEPT_COST: TypeAdapter[_Kept] = TypeAdapter(_Kept)
+"""The form of the file in which a study keeps what :func:`measure_cost` gave."""
 
 
 def measure_cost(settings: Mapping[str, Value], strengths: Mapping[str, float]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from fedattack.app import Value, load_preset, resolve_settings
 from fedattack.audit.finding import NOT_APPLICABLE, PROPORTION, Finding
 from fedattack.defences import NONE
 from fedattack.errors import ConfigError, FedAttackError, ReportError
-from fedattack.files import write_atomically, write_json
+from fedattack.files import write_atomically, write_json, write_sealed
 from fedattack.learning import pick_device
 from fedattack.pipeline import Watch, choose_seeds
 from fedattack.report import read_findings, read_run
@@ -22,11 +22,11 @@ from fedattack.reproduce.engine import CELLS, Job, audit_cell
 from fedattack.reproduce.measure import measure
 from fedattack.reproduce.spec import Number
 from fedattack.tradeoff.analysis import Curve, compare, pareto_front
-from fedattack.tradeoff.cost import measure_cost
+from fedattack.tradeoff.cost import KEPT_COST, measure_cost
 from fedattack.tradeoff.grid import SETTING, STRENGTH, choose_strengths, load_ladders, make_grid
 from fedattack.tradeoff.page import sections_of, summarise, to_html, to_markdown
 from fedattack.tradeoff.picture import to_picture
-from fedattack.untrusted import read_json
+from fedattack.untrusted import read_sealed
 
 ADAPTIVE = "-adaptive"
 """How the metric of an attacker ends who knows of the defence."""
@@ -127,14 +127,14 @@ def _kept_cost(cost: Cost, file: Path, settings: Mapping[str, Value], strengths:
     """Measure the cost, unless it was measured before on the same."""
     job = {"settings": dict(settings), "strengths": dict(strengths)}
     if file.exists():
-        kept = read_json(file, ReportError, "delete it to measure again")
-        if isinstance(kept, dict) and kept.get("job") == job:
+        kept = read_sealed(file, KEPT_COST, ReportError, "delete it to measure again")
+        if kept["job"] == job:
             return dict(kept["cost"])
     try:
         measured = cost(settings, strengths)
     except FedAttackError as problem:
         return {"reason": str(problem)}
-    write_json(file, {"job": job, "cost": measured})
+    write_sealed(file, {"job": job, "cost": measured})
     return measured
 
 
