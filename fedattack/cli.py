@@ -3,7 +3,7 @@
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,12 +17,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from fedattack import __version__
-from fedattack.errors import ConfigError, FedAttackError, RunError
+from fedattack.errors import ConfigError, FedAttackError, RunError, short
 
 if TYPE_CHECKING:
     from fedattack.attacks import Attack, Knowledge
     from fedattack.folder import Part
     from fedattack.learning import LocalSGD
+    from fedattack.learning.importing import Asked
     from fedattack.pipeline import Watch
 
 BAD_INPUT = 2
@@ -74,6 +75,13 @@ CellChanges = Annotated[
 KeepRecords = Annotated[
     bool,
     typer.Option("--keep-records", help="Keep what the servers saw, gigabytes perhaps; the findings are always kept."),
+]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="Follow what the folder names: import its code, read its files elsewhere. What that is is said first.",
+    ),
 ]
 SkipDamaged = Annotated[bool, typer.Option("--skip-damaged", help="Leave out damaged rounds instead of refusing.")]
 
@@ -131,30 +139,41 @@ def attack(
     seed: Annotated[int, typer.Option(help="Seed of the attack's own draws.", min=0)] = 0,
     device: Device = "auto",
     skip_damaged: SkipDamaged = False,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Attack a record, using nothing but the record and the declared knowledge.
+
+    The folder is data: code that it names is imported only if it is named here, too, or with --trust.
 
     Examples: `fedattack attack sia runs/first`;
     `fedattack attack sia audit --targets mine.npz --model mypackage.models:make_net`;
     `fedattack attack prolin runs/sums --option shadows=exact`
     """
-    from fedattack.pipeline import choose_attacks
+    from fedattack.pipeline import asked_of_knowledge, choose_attacks
 
     declared = Declared(targets, model, classes, hidden, loss, prior, auxiliary, public, partial, wanted, training)
     (chosen,) = choose_attacks([name], _pairs("--option", options or []))
-    files = _attack(chosen, folder, seed, device, skip_damaged, declared)
+    trusted = _trusted(asked_of_knowledge(folder)) if trust else set()
+    files = _attack(chosen, folder, seed, device, skip_damaged, declared, trusted)
     _tell({"scores": files}, f"Scores in [bold]{escape(', '.join(files))}[/bold].", as_json)
 
 
 @app.command()
-def report(folder: Folder, device: Device = "auto", fail_if: FailIf = None, as_json: AsJson = False) -> None:
+def report(
+    folder: Folder, device: Device = "auto", fail_if: FailIf = None, trust: Trust = False, as_json: AsJson = False
+) -> None:
     """Judge the scores against the truth; write findings.json and report.html.
+
+    A model of one's own is imported only with --trust, also one that `attack --model` was given.
 
     Example: `fedattack report runs/first --fail-if "sia.asr > 0.3"`
     """
+    from fedattack.pipeline import asked_of_knowledge
+
     conditions = _conditions(fail_if)
-    _report(folder, device, conditions, as_json)
+    trusted = _trusted(asked_of_knowledge(folder)) if trust else set()
+    _report(folder, device, conditions, as_json, trusted)
 
 
 @app.command()
@@ -181,10 +200,10 @@ def audit(
     conditions = _conditions(fail_if)
     study, given = load_preset(preset), _pairs("--option", options or [])
     chosen = choose_attacks(study.attacks, {**study.options, **given})
-    _simulate(preset, out, changes or [], seed, seeds, on, given)
+    trusted = _simulate(preset, out, changes or [], seed, seeds, on, given)
     for item in chosen:
-        _attack(item, out, 0, device, skip_damaged=False)
-    _report(out, device, conditions, as_json)
+        _attack(item, out, 0, device, skip_damaged=False, trusted=trusted)
+    _report(out, device, conditions, as_json, trusted)
 
 
 @app.command()
@@ -195,6 +214,7 @@ def resume(
     options: Options = None,
     device: Device = "auto",
     fail_if: FailIf = None,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run that was stopped, then attack and report as audit does.
@@ -204,18 +224,20 @@ def resume(
     Example: `fedattack resume runs/first`
     """
     from fedattack.app import load_preset
-    from fedattack.pipeline import choose_attacks, stopped_study
+    from fedattack.pipeline import asked_of_study, choose_attacks, stopped_study
     from fedattack.pipeline import resume as go_on
 
     conditions = _conditions(fail_if)
     study = stopped_study(folder)
     preset, first = load_preset(study["preset"]), study.get("options", {})
     chosen = choose_attacks(preset.attacks, {**preset.options, **first, **_pairs("--option", options or [])})
-    with _resumable(folder), _watch() as watch:
-        go_on(folder, command=_command(), watch=watch)
+    asked = asked_of_study(folder)
+    trusted = _trusted(asked) if trust else set()
+    with _resumable(folder, trust=bool(asked)), _watch() as watch:
+        go_on(folder, command=_command(), watch=watch, trusted=trusted)
     for item in chosen:
-        _attack(item, folder, 0, device, skip_damaged=False)
-    _report(folder, device, conditions, as_json)
+        _attack(item, folder, 0, device, skip_damaged=False, trusted=trusted)
+    _report(folder, device, conditions, as_json, trusted)
 
 
 @app.command()
@@ -249,28 +271,59 @@ def observe(
 
 @app.command()
 def check(
-    folder: Annotated[Path, typer.Argument(help="A record, or a run folder.", metavar="DIR")], as_json: AsJson = False
+    folder: Annotated[Path, typer.Argument(help="A record, or a run folder.", metavar="DIR")],
+    signer: Annotated[
+        str | None,
+        typer.Option(help="Who must have signed the record: a public key's file, or its fingerprint SHA256:…"),
+    ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Is this record whole? Reads every byte; exits with 2 if not.
+    """Is this record whole? Reads every byte, says who signed it and what the folder asks for; exits with 2 if not.
 
-    Example: `fedattack check runs/first`
+    Examples: `fedattack check runs/first`; `fedattack check audit --signer recorder.pem.pub`
     """
     from fedattack.folder import find_parts
+    from fedattack.pipeline import asked_of_knowledge, asked_of_study
     from fedattack.record import check_record
+    from fedattack.record.signature import read_signer
 
+    wanted = None if signer is None else read_signer(signer)
     single = (folder / "manifest.json").exists() or not (folder / "record").exists()
     paths = [folder] if single else [part.record for part in find_parts(folder)]
     reports = {str(path): check_record(path) for path in paths}
+    for found in reports.values():
+        if wanted is not None and found.signer != wanted:
+            found.problems.append(f"it is signed by {found.signer or 'nobody'}, and not by {wanted}")
+    asked = [] if single else [item.told() for item in (*asked_of_knowledge(folder), *asked_of_study(folder))]
     if as_json:
-        print(json.dumps({path: vars(found) | {"whole": found.whole} for path, found in reports.items()}, indent=2))
-    for path, found in reports.items():
-        if not as_json:
-            state = "[green]whole[/green]" if found.whole else "[red]not whole[/red]"
-            out_console.print(f"{escape(path)}: {state}, {found.rounds} readable rounds, {found.size / 1e6:.1f} MB")
-            for line in (*found.problems, *found.notes):
-                out_console.print(f"  - {escape(line)}")
+        told = {path: vars(found) | {"whole": found.whole, "asks": asked} for path, found in reports.items()}
+        print(json.dumps(told, indent=2))
+    for path, found in reports.items() if not as_json else ():
+        state = "[green]whole[/green]" if found.whole else "[red]not whole[/red]"
+        signed = f", signed by {found.signer}" if found.signer else ""
+        out_console.print(f"{escape(path)}: {state}, {found.rounds} readable rounds, {found.size / 1e6:.1f} MB{signed}")
+        for line in (*found.problems, *found.notes, *found.remarks):
+            out_console.print(f"  - {escape(short(line))}", soft_wrap=True)
+    for line in asked if not as_json else ():
+        out_console.print(f"  - with --trust, it {escape(line)}", soft_wrap=True)
     if not all(found.whole for found in reports.values()):
         raise typer.Exit(BAD_INPUT)
+
+
+@app.command()
+def keygen(
+    file: Annotated[Path, typer.Argument(help="Where the private key goes; the public one gets .pub behind.")],
+) -> None:
+    """Make a key by which observers sign their records: set FEDATTACK_SIGNING_KEY to its file.
+
+    Give the public key, or its fingerprint, to whoever gets the record: `fedattack check DIR --signer FILE.pub`.
+
+    Example: `fedattack keygen recorder.pem`
+    """
+    from fedattack.record.signature import make_key, public_file
+
+    name = make_key(file.expanduser())
+    out_console.print(f"{escape(str(file))} signs as [bold]{name}[/bold]; give {escape(str(public_file(file)))} away.")
 
 
 @app.command()
@@ -477,23 +530,34 @@ def _simulate(
     count: int | None,
     on: str,
     options: Mapping[str, str] | None = None,
-) -> None:
-    from fedattack.app import load_preset, resolve_settings
+) -> set[str]:
+    """Simulate; returns what the caller named beyond the folder, which attack and report may then follow."""
+    from fedattack.app import leads_out, load_preset, resolve_settings
     from fedattack.pipeline import choose_seeds, simulate
 
     preset = load_preset(name)
     settings, seeds = resolve_settings(preset, changes), choose_seeds(preset, first, count)
-    with _resumable(out), _watch() as watch:
+    trusted = set(leads_out(settings))
+    with _resumable(out, trust=bool(trusted)), _watch() as watch:
         simulate(preset, settings, seeds, out, command=_command(), watch=watch, runtime=on, options=options)
+    return trusted
+
+
+def _trusted(asked: Sequence["Asked"]) -> set[str]:
+    """Say what the folder asks for and is now trusted with."""
+    for item in asked:
+        _say("trusted", item.told())
+    return {item.value for item in asked}
 
 
 @contextmanager
-def _resumable(out: Path) -> Iterator[None]:
-    """Say of a run that ends early how it goes on."""
+def _resumable(out: Path, *, trust: bool) -> Iterator[None]:
+    """Say of a run that ends early how it goes on; ``trust``: whether its settings name something outside of it."""
     try:
         yield
     except (RunError, KeyboardInterrupt):
-        line = f"note: `fedattack resume {shlex.quote(str(out))}` goes on after what is recorded"
+        words = shlex.join(["fedattack", "resume", str(out), *(["--trust"] if trust else [])])
+        line = f"note: `{words}` goes on after what is recorded"
         err_console.print(escape(line), soft_wrap=True)
         raise
 
@@ -526,14 +590,14 @@ def _pairs(where: str, texts: Sequence[str]) -> dict[str, str]:
     return {key.strip(): value for key, _, value in (text.partition("=") for text in texts)}
 
 
-def _knowledge_of(part: "Part", declared: Declared | None) -> "Knowledge":
+def _knowledge_of(part: "Part", declared: Declared | None, trusted: Collection[str]) -> "Knowledge":
     """Read what the run folder says of the attacker's knowledge, and put what the command line says on top."""
     from fedattack.attacks import ModelKnowledge, read_partial, read_targets
     from fedattack.attacks.knowledge import PRIORS, read_public
     from fedattack.learning import per_record_loss
     from fedattack.pipeline import known_to
 
-    known = known_to(part)
+    known = known_to(part, trusted)
     if declared is None:
         return known
     if declared.model is not None:
@@ -592,7 +656,13 @@ def _training(text: str) -> "LocalSGD":
 
 
 def _attack(
-    attack: "Attack", folder: Path, seed: int, device: str, skip_damaged: bool, declared: Declared | None = None
+    attack: "Attack",
+    folder: Path,
+    seed: int,
+    device: str,
+    skip_damaged: bool,
+    declared: Declared | None = None,
+    trusted: Collection[str] = (),
 ) -> list[str]:
     from fedattack.pipeline import attack_folder
 
@@ -603,17 +673,17 @@ def _attack(
             seed=seed,
             device=device,
             skip_damaged=skip_damaged,
-            knowledge=lambda part: _knowledge_of(part, declared),
+            knowledge=lambda part: _knowledge_of(part, declared, trusted),
             watch=watch,
         )
 
 
-def _report(folder: Path, device: str, conditions: Sequence[Any], as_json: bool) -> None:
+def _report(folder: Path, device: str, conditions: Sequence[Any], as_json: bool, trusted: Collection[str] = ()) -> None:
     from fedattack.pipeline import judge_folder
     from fedattack.report import read_run, render_table
 
     with _watch() as watch:
-        findings, page = judge_folder(folder, device=device, watch=watch)
+        findings, page = judge_folder(folder, device=device, watch=watch, trusted=trusted)
     if as_json:
         print(json.dumps([finding.to_dict() for finding in findings], indent=2, allow_nan=False))
     else:
@@ -658,7 +728,7 @@ def _watch() -> Iterator["Watch"]:
 
 
 def _say(kind: str, text: str) -> None:
-    err_console.print(f"[yellow]{kind}:[/yellow] {escape(text)}", soft_wrap=True)
+    err_console.print(f"[yellow]{kind}:[/yellow] {escape(short(text))}", soft_wrap=True)
 
 
 def _tell(value: dict[str, Any], text: str, as_json: bool) -> None:
@@ -698,11 +768,11 @@ def main() -> None:
     try:
         code = app(standalone_mode=False)
     except FedAttackError as problem:
-        err_console.print(f"[red]error:[/red] {escape(str(problem))}", soft_wrap=True)
+        err_console.print(f"[red]error:[/red] {escape(short(str(problem)))}", soft_wrap=True)
         code = BAD_INPUT
     except OSError as problem:
         # Whatever the system refuses (a folder of somebody else, a full disk) is no fault of the program.
-        err_console.print(f"[red]error:[/red] {escape(str(problem))}", soft_wrap=True)
+        err_console.print(f"[red]error:[/red] {escape(short(str(problem)))}", soft_wrap=True)
         code = BAD_INPUT
     except click.exceptions.Abort:
         err_console.print("interrupted")

@@ -27,6 +27,7 @@ import tomli_w
 
 from fedattack import _reaper
 from fedattack.errors import ConfigError, RunError
+from fedattack.record.signature import SIGNING_KEY
 
 POLL_SECONDS = 0.25
 SUPERLINK_START_SECONDS = 60.0
@@ -230,6 +231,9 @@ def copy_app(source: Path, target: Path) -> None:
 def _environment(home: Path) -> dict[str, str]:
     environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
     local = "127.0.0.1,localhost"
+    if key := environment.get(SIGNING_KEY):
+        # The app runs in a folder of its own, where a relative path would mean something else.
+        environment[SIGNING_KEY] = str(Path(key).expanduser().absolute())
     return environment | {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
         "PYTHONUNBUFFERED": "1",

@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -261,7 +262,7 @@ def test_a_projected_record_is_attacked_with_declared_knowledge(call, tmp_path):
     assert "view aggregate" in err
     assert "fedattack project" in err
     assert call("project", run / "record", tmp_path / "sums" / "record")[0] == 0
-    (run / "knowledge" / "auxiliary.npz").rename(tmp_path / "auxiliary.npz")
+    shutil.copyfile(run / "knowledge" / "auxiliary.npz", tmp_path / "auxiliary.npz")
     words = [
         "attack",
         "prolin",

@@ -461,7 +461,7 @@ def _collect(
             ours.rounds.append(item.number)
             ours.received.append(received)
             ours.returned.append(returned)
-            ours.last, ours.examples = state, seen.num_examples
+            ours.last, ours.examples = state, seen.count
             ours.alone |= seen.singled_out
             floats = [array.dtype for array in state.values() if np.issubdtype(array.dtype, np.floating)]
             ours.precision = max([ours.precision, *(float(np.finfo(dtype).eps) for dtype in floats)])

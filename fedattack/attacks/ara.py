@@ -149,7 +149,7 @@ class GradientMatching(Attack):
         {
             "decisions": ArrayForm("i", ("methods", "records"), low=-1),
             "beliefs": ArrayForm("f", ("methods", "records", "values"), low=0, high=1 + 1e-6, nan=True),
-            "objectives": ArrayForm("f", ("methods", "clients"), nan=True),
+            "objectives": ArrayForm("f", ("methods", "clients"), nan=True, optional=True),
             "members": ArrayForm("f", ("records",), low=0, high=1 + 1e-6, nan=True, optional=True),
             "decoys": ArrayForm("f", ("decoys",), low=0, high=1 + 1e-6, nan=True, optional=True),
         },
@@ -387,7 +387,7 @@ def read_updates(
         except ModelError as cause:
             notes.append(f"{where}: {cause}")
             continue
-        examples = int(reply.num_examples or records)
+        examples = int(reply.count or records)
         update = {name: delta for name, delta in reply.update().items() if name in names}
         gradient = averaged_gradient(update, received, knowledge.training, examples)
         if not all(np.isfinite(part).all() for part in [*gradient.values(), *received.values()]):

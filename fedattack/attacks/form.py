@@ -59,7 +59,7 @@ class ArrayForm:
         values = array[~np.isnan(array)] if array.dtype.kind == "f" else array
         if values.size < array.size and not self.nan:
             return "expected numbers, got NaN"
-        if values.size and not self.low <= values.min() <= values.max() <= self.high:
+        if self.kind != "b" and values.size and not self.low <= values.min() <= values.max() <= self.high:
             return f"expected values in {self.low:g} … {self.high:g}, got {values.min():g} … {values.max():g}"
         return ""
 

@@ -81,6 +81,10 @@ def movement_of(reply: Observation, record: Record, model: nn.Module, training: 
     return {name: -update[name] / np.float32(training.lr) for name in names}
 
 
+# Nobody reconstructs as many from one reply, and a client may say what it likes.
+_MOST_RECORDS = 4096
+
+
 class _Batch(TypedDict):
     node: Name
     client: Name
@@ -116,7 +120,7 @@ class GradientInversion(Attack):
             "images": ArrayForm("f", ("records",), nan=True, rest=True),
             "labels": ArrayForm("f", ("records",), nan=True, rest=True),
             "batches": ArrayForm("i", ("records",), low=0),
-            "objectives": ArrayForm("f", ("batches", "restarts"), nan=True),
+            "objectives": ArrayForm("f", ("batches", "restarts"), nan=True, optional=True),
         },
         {"batches": "batches"},
     )
@@ -195,7 +199,10 @@ class GradientInversion(Attack):
             if not all(np.isfinite(part).all() for part in parts) or not any(part.any() for part in parts):
                 notes.append(f"{where}: what it sent is zero or not finite")
                 continue
-            count = self.records or int(reply.num_examples or 1)
+            count = self.records or int(reply.count or 1)
+            if count > _MOST_RECORDS:
+                notes.append(f"{where}: it says that it has {count} records; at most {_MOST_RECORDS} are searched for")
+                continue
             labels = restore_labels(architecture, movement, count) if label == "rule" else None
             batches.append(Batch(dict(reply.received or {}), movement, count, labels))
             facts.append({"node": reply.node, "client": name, "round": number, "records": count})

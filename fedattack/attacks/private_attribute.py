@@ -248,7 +248,7 @@ def _update(reply: Observation, architecture: nn.Module) -> dict[str, NDArray[np
 
 def _records(replies: Iterable[Observation]) -> int:
     """Return how many records a client of the middle has, by what they say; 1 where none says it."""
-    told = [reply.num_examples for reply in replies if reply.num_examples]
+    told = [reply.count for reply in replies if reply.count]
     return max(int(np.median(told)), 1) if told else 1
 
 

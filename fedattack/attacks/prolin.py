@@ -121,7 +121,7 @@ class Prolin(Attack):
     form: ClassVar[Form] = Form(
         TypeAdapter(_Facts),
         {
-            "decisions": ArrayForm("f", ("methods", "questions", "windows", "clients"), low=0, high=1, nan=True),
+            "decisions": ArrayForm("b", ("methods", "questions", "windows", "clients")),
             "scores": ArrayForm("f", ("methods", "questions", "windows", "clients"), nan=True),
             **{
                 name: ArrayForm("f", ("questions", "clients"), low=0, high=1, nan=True)

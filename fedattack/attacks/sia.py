@@ -77,7 +77,7 @@ class SourceInference(Attack):
             for seen, state in models_of(item):
                 ours = losses_of_models(model, [state], targets.x, targets.y, loss, device=place)[0].numpy()
                 single[:, position[seen.node]] = ours
-                counts[position[seen.node]] = seen.num_examples or 1
+                counts[position[seen.node]] = seen.count or 1
                 if not np.isfinite(ours).all():
                     notes.append(f"round {item.number}, client {seen.node}: its model gives losses that are not finite")
             if not np.isnan(single).all():

@@ -24,7 +24,7 @@ from fedattack.audit.quality import Quality, measure_quality, training_accuracy
 from fedattack.audit.source import SourceCase, judge_source
 from fedattack.audit.truth import HOLDINGS, Privacy, Truth, read_truth
 from fedattack.errors import DataError
-from fedattack.files import write_json
+from fedattack.files import write_json, write_sealed
 from fedattack.folder import Part, find_parts, read_study
 from fedattack.record import Record
 from fedattack.record.format import Protocol
@@ -243,7 +243,8 @@ def audit_folder(
             "seed": records[0].seed or 0,
         }
     write_json(folder / FINDINGS, [finding.to_dict() for finding in findings])
-    write_json(folder / RUN, run)
+    run["findings_sha256"] = hashlib.sha256((folder / FINDINGS).read_bytes()).hexdigest()
+    write_sealed(folder / RUN, run)
     return findings
 
 
@@ -375,6 +376,7 @@ def _provenance(study: Mapping[str, Any], records: Sequence[Record], setting: Ma
         "seeds": [record.seed for record in records],
         "config_sha256": hashlib.sha256(config).hexdigest(),
         "record_sha256": [_fingerprint(record) for record in records],
+        "signed_by": [record.signer or "nobody" for record in records],
         "started": str(study.get("started", records[0].manifest["started"])),
         "finished": str(records[-1].manifest["ended"]),
         "commands": list(study.get("commands", [])),
@@ -464,12 +466,14 @@ def _exchanged(parts: Sequence[Part], records: Sequence[Record], truths: Sequenc
 
 
 def _record_notes(parts: Sequence[Part], records: Sequence[Record]) -> list[str]:
-    notes = []
+    notes = [f"the record: {remark}" for remark in dict.fromkeys(line for record in records for line in record.remarks)]
     for part, record in zip(parts, records, strict=True):
         if record.status == "cut short":
             notes.append(f"{part.label}: the recording was cut short: {record.manifest['error']}")
         elif record.status == "open":
             notes.append(f"{part.label}: the run did not end, or goes on; {len(record)} rounds are used")
+        if record.silence:
+            notes.append(f"{part.label}: {record.silence}")
         notes += [f"{part.label}: left out as damaged: {item}" for item in record.damage]
     return notes
 

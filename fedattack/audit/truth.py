@@ -358,8 +358,8 @@ class _AccuracyNote(TypedDict):
 
 _HOLDINGS: TypeAdapter[_Holdings] = TypeAdapter(_Holdings)
 _PRIVACY: TypeAdapter[_PrivacyEntry] = TypeAdapter(_PrivacyEntry)
-# Older folders have the attributes at the top.
-_PRIVATE: TypeAdapter[_Private | dict[_Text, _AttributeEntry]] = TypeAdapter(_Private | dict[_Text, _AttributeEntry])
+_PRIVATE: TypeAdapter[_Private] = TypeAdapter(_Private)
+_OBJECT: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 _ACCURACY_NOTE: TypeAdapter[_AccuracyNote] = TypeAdapter(_AccuracyNote)
 
 
@@ -524,8 +524,10 @@ def _read_attributes(folder: Path) -> Attributes | None:
 def _read_private(path: Path, clients: int) -> dict[str, ClientAttribute]:
     if not path.exists():
         return {}
-    value: Any = read_sealed(path, _PRIVATE, DataError, _HINT)
-    entries = value["attributes"] if {*value} == {"attributes"} and "values" not in value["attributes"] else value
+    value = read_sealed(path, _OBJECT, DataError, _HINT)
+    if {*value} != {"attributes"} or "values" in value["attributes"]:
+        value = {"attributes": value}  # as older folders have it
+    entries = validated(_PRIVATE, value, str(path), DataError, _HINT)["attributes"]
     found = {name: ClientAttribute(tuple(entry["values"]), tuple(entry["names"])) for name, entry in entries.items()}
     for name, attribute in found.items():
         if len(attribute.values) != clients or not {*attribute.values} <= {*range(len(attribute.names))}:

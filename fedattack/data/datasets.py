@@ -13,7 +13,6 @@ import math
 import os
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -26,7 +25,8 @@ from numpy.typing import NDArray
 from fedattack.data import audio, coloured, faces, tabular
 from fedattack.data._pool import Pool as _Pool
 from fedattack.data.columns import Column, PrivateColumn, find_column, plain_column
-from fedattack.errors import DataError
+from fedattack.errors import DataError, short
+from fedattack.untrusted import read_npz
 
 MIN_RECORDS = 10
 """Fewer records than this are refused: neither split would say anything."""
@@ -358,22 +358,19 @@ def _standardise(x_train: NDArray[np.float32], x_test: NDArray[np.float32]) -> N
 def _read_npz(path: Path) -> _Pool:
     if not path.is_file():
         raise DataError(f"{path}: no such file; expected an .npz file with arrays x and y")
-    try:
-        # opened apart because numpy reports a file that is no archive as one that holds pickles
-        with zipfile.ZipFile(path):
-            pass
-        with np.load(path, allow_pickle=False) as arrays:
-            missing = [key for key in ("x", "y") if key not in arrays]
-            if missing:
-                raise DataError(
-                    f"{path}: no array {' and '.join(missing)}; expected arrays x and y, got "
-                    f"{', '.join(arrays.files) or 'none'}; save it with numpy.savez(path, x=…, y=…)"
-                )
-            x, y = (_read_array(path, arrays, key) for key in ("x", "y"))
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    arrays = read_npz(path, DataError, "save it again with numpy.savez(path, x=…, y=…)")
+    missing = [key for key in ("x", "y") if key not in arrays]
+    if missing:
         raise DataError(
-            f"{path}: not a readable .npz file ({error}); save it again with numpy.savez(path, x=…, y=…)"
-        ) from error
+            f"{path}: no array {' and '.join(missing)}; expected arrays x and y, got "
+            f"{short(', '.join(arrays), 80) or 'none'}; save it with numpy.savez(path, x=…, y=…)"
+        )
+    x, y = arrays["x"], arrays["y"]
+    for key, array in (("x", x), ("y", y)):
+        if array.dtype.kind not in "biuf":
+            raise DataError(
+                f"{path}: array {key}: expected numbers; got dtype {array.dtype}; save it as a numeric array"
+            )
 
     labels, classes = _check_labels(path, y)
     if x.ndim < 2 or len(x) != len(labels):
@@ -394,19 +391,6 @@ def _read_npz(path: Path) -> _Pool:
             f"in record {rows[0]}; drop or fill these"
         )
     return _Pool(x, labels, classes)
-
-
-def _read_array(path: Path, arrays: Mapping[str, NDArray[Any]], key: str) -> NDArray[Any]:
-    try:
-        array = arrays[key]
-    except ValueError as error:
-        raise DataError(
-            f"{path}: array {key}: expected numbers; got Python objects or a damaged array, which are not loaded "
-            "because they can run code; save it as a numeric array"
-        ) from error
-    if array.dtype.kind not in "biuf":
-        raise DataError(f"{path}: array {key}: expected numbers; got dtype {array.dtype}; save it as a numeric array")
-    return array
 
 
 def _check_labels(path: Path, y: NDArray[Any]) -> tuple[NDArray[np.int64], int]:

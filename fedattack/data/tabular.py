@@ -6,6 +6,7 @@ numbers is one-hot, and other numbers are standardised by the training split, as
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -17,8 +18,8 @@ from numpy.typing import NDArray
 
 from fedattack.data._pool import Pool
 from fedattack.data.columns import MAX_VALUES, Column
-from fedattack.errors import DataError
-from fedattack.untrusted import read_npz
+from fedattack.errors import DataError, short
+from fedattack.untrusted import open_regular, read_npz, read_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,18 +99,18 @@ def read_declaration(path: Path) -> Declaration:
     DataError
         If the file is missing, is no TOML, or says something that cannot be.
     """
+    if not path.exists():
+        raise DataError(f"{path}: no such file; expected a TOML file that declares a table")
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file; expected a TOML file that declares a table") from None
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read as TOML ({error}); mend the file") from None
+        table = tomllib.loads(read_text(path, DataError, "expected a TOML file that declares a table"))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: cannot be read as TOML ({short(str(error), 100)}); mend the file") from None
     known = {item.name: item for item in fields(Declaration)}
     for key, value in table.items():
         if key not in known:
-            raise DataError(f"{path}: unknown key {key!r}; expected one of {', '.join(known)}")
+            raise DataError(f"{path}: unknown key {short(key, 60)!r}; expected one of {', '.join(known)}")
         if not isinstance(value, _TYPES.get(key, str)):
-            raise DataError(f"{path}: {key} = {value!r}: expected a {_KINDS.get(key, 'text')}")
+            raise DataError(f"{path}: {key} = {short(repr(value), 60)}: expected a {_KINDS.get(key, 'text')}")
     given: dict[str, Any] = {
         key: tuple(map(str, value)) if key in _LISTS else str(value) if key in ("target", "sensitive") else value
         for key, value in table.items()
@@ -123,6 +124,10 @@ def read_declaration(path: Path) -> Declaration:
             raise DataError(f"{path}: {key} = {given[key]!r}: expected {' or '.join(allowed)}")
     if "target" not in given or ("file" in given) == ("openml" in given):
         raise DataError(f"{path}: expected a target, and either a file or an openml name; got {', '.join(given)}")
+    if "openml" in given and not _OPENML.fullmatch(given["openml"]):
+        raise DataError(
+            f"{path}: openml = {short(given['openml'], 60)!r}: expected a name of letters, digits, hyphens, dots"
+        )
     declared = Declaration(**given)
     if declared.sensitive and declared.sensitive == declared.target:
         raise DataError(
@@ -132,6 +137,8 @@ def read_declaration(path: Path) -> Declaration:
     return declared
 
 
+# It becomes the name of a file.
+_OPENML = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _LISTS = ("columns", "categorical", "groups")
 _TYPES: Mapping[str, type | tuple[type, ...]] = {
     "version": int,
@@ -160,7 +167,9 @@ def read_toml(path: Path, root: Path) -> Pool:
     declared = read_declaration(path)
     if declared.openml:
         return read_openml(declared, root, str(path))
-    file = path.parent / Path(declared.file).expanduser()
+    file = path.parent / declared.file
+    if not file.resolve().is_relative_to(path.parent.resolve()):
+        raise DataError(f"{path}: file = {short(declared.file, 80)!r} is elsewhere; put it beside this file, or below")
     frame = _npz_frame(file, declared) if file.suffix == ".npz" else _csv_frame(file, declared)
     return encode(frame, declared, str(file))
 
@@ -198,13 +207,15 @@ def _csv_frame(file: Path, declared: Declaration) -> pd.DataFrame:
     import pandas as pd
 
     try:
-        # Pandas would rename columns of one name, so that the header is read as a record.
-        frame = pd.read_csv(file, header=None, dtype=str, keep_default_na=False, skipinitialspace=True)
+        with open_regular(file) as stream:
+            # Pandas would rename columns of one name, so that the header is read as a record.
+            frame = pd.read_csv(stream, header=None, dtype=str, keep_default_na=False, skipinitialspace=True)
     except FileNotFoundError:
         raise DataError(f"{file}: no such file; expected the CSV that is declared") from None
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise DataError(f"{file}: cannot be read as CSV ({reason}); expected one record a line") from None
+    except (OSError, ValueError, OverflowError) as error:
+        raise DataError(
+            f"{file}: cannot be read as CSV ({short(str(error), 120)}); expected one record a line"
+        ) from None
     if declared.header:
         names = [str(name).strip() for name in frame.iloc[0]]
         return frame[1:].set_axis(names, axis=1).reset_index(drop=True)

@@ -17,6 +17,7 @@ from fedattack.errors import RecordError
 from fedattack.record import Exchange, RecordWriter
 from fedattack.record.format import Arrays, Protocol, Server, View
 from fedattack.record.project import PROJECTED, project_exchange
+from fedattack.record.signature import SIGNING_KEY
 
 log = logging.getLogger("fedattack")
 
@@ -47,6 +48,9 @@ class Recorder:
     view, protocol, server, seed, facts, aggregation
         See :class:`fedattack.record.RecordWriter`. In the aggregate view ``aggregation`` is a projection unless stated
         otherwise.
+    key
+        File of the private key that the record is signed by; by default the one that the environment variable
+        ``FEDATTACK_SIGNING_KEY`` names, if any.
     resumed
         Go on with the record that is there. Flower may have given the nodes other ids since: by a node's id now, its
         name in the record, where that is another.
@@ -74,6 +78,7 @@ class Recorder:
         facts: Mapping[str, Any] | None = None,
         aggregation: Mapping[str, Any] | None = None,
         resumed: Mapping[str, str] | None = None,
+        key: Path | str | None = None,
     ) -> None:
         self.view = view
         if view == "aggregate" and aggregation is None:
@@ -87,6 +92,7 @@ class Recorder:
             "facts": facts,
             "aggregation": aggregation,
             "resume": resumed is not None,
+            "key": key or os.environ.get(SIGNING_KEY) or None,
         }
         self.resumes = resumed is not None
         self._known_as = resumed or {}

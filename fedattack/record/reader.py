@@ -147,6 +147,24 @@ class Observation:
         self.arrays: Arrays | None = round_.stored(f"reply/{index}", entry.get("arrays"))
         self._received = round_.stored(f"received/{index}", entry.get("received"))
         self._round = round_
+        self._index = index
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Observation) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @property
+    def _key(self) -> tuple[str, int, int]:
+        return self._round.where, self._round.seq, self._index
+
+    @property
+    def count(self) -> float | None:
+        """The example count, if it is a number that can weigh: above 0, and no larger than whole numbers are exact."""
+        told = self.num_examples
+        weighs = isinstance(told, int | float) and not isinstance(told, bool) and 0 < told <= 2**53
+        return told if weighs else None
 
     @property
     def received(self) -> Arrays | None:

@@ -17,6 +17,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from fedattack.errors import ConfigError
 from fedattack.untrusted import read_bytes
 
+SIGNING_KEY = "FEDATTACK_SIGNING_KEY"
+"""Environment variable that names the file of the key by which observers sign."""
+
 _HINT = "expected an Ed25519 key in PEM, as `fedattack keygen` makes it"
 _MAX_KEY = 2**16
 

@@ -45,7 +45,7 @@ from fedattack.record.format import (
 from fedattack.record.index import file_of, read_index, read_manifest
 from fedattack.record.means import identical, sample, weighted_mean
 from fedattack.record.schema import MAX_NAME
-from fedattack.record.signature import read_private_key, sign, signer_of
+from fedattack.record.signature import SIGNING_KEY, read_private_key, sign, signer_of
 from fedattack.record.tensors import DTYPES, checksum, write_tensors
 from fedattack.untrusted import check_folder, open_regular, remove_inside
 
@@ -241,7 +241,7 @@ class RecordWriter:
         if found["signer"] != new["signer"]:
             raise RecordError(
                 f"{self.path} was begun {'with another key, or without one' if new['signer'] else 'with a key'}; go on "
-                "with it in the same way: --sign KEY"
+                f"with it in the same way ({SIGNING_KEY})"
             )
         index = read_index(self.path, found)
         if index.damage:

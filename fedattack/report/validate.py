@@ -1,5 +1,6 @@
 """Reads and checks the two files that a report is made of."""
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -9,11 +10,13 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
+from pydantic import TypeAdapter
 
 from fedattack.audit.finding import Finding, not_finite
-from fedattack.errors import ReportError
-from fedattack.untrusted import read_json
+from fedattack.errors import ReportError, short
+from fedattack.untrusted import parse_json, read_bytes, read_sealed
 
+_OBJECT: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 _NEXT = "make it with `fedattack attack` or `fedattack audit`"
 
 
@@ -26,7 +29,15 @@ def read_findings(folder: Path) -> list[Finding]:
         If the file is missing, is not JSON, or does not fit ``schema.json``.
     """
     path = Path(folder) / "findings.json"
-    return validate_findings(read_json(path, ReportError, _NEXT), str(path))
+    content = read_bytes(path, ReportError, _NEXT)
+    if (Path(folder) / "run.json").exists():
+        told = read_run(folder).get("findings_sha256")
+        if told not in (None, hashlib.sha256(content).hexdigest()):
+            raise ReportError(f"{path} is not the file that run.json was written with; {_NEXT}")
+    try:
+        return validate_findings(parse_json(content), str(path))
+    except ValueError as cause:
+        raise ReportError(f"{path} cannot be read as JSON ({short(str(cause), 100)}); {_NEXT}") from None
 
 
 def read_run(folder: Path) -> dict[str, Any]:
@@ -38,7 +49,7 @@ def read_run(folder: Path) -> dict[str, Any]:
         If the file is missing, is not JSON, or does not fit ``run.schema.json``.
     """
     path = Path(folder) / "run.json"
-    return validate_run(read_json(path, ReportError, _NEXT), str(path))
+    return validate_run(read_sealed(path, _OBJECT, ReportError, _NEXT), str(path))
 
 
 def validate_findings(obj: Any, where: str = "findings") -> list[Finding]:

@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +19,7 @@ from fedattack.attacks import (
 from fedattack.errors import DataError, ModelError
 from fedattack.learning import LocalSGD
 from tests.federation import CLASSES, FEATURES, MODEL
+from tests.sealed import edit
 
 X = np.zeros((4, FEATURES), dtype=np.float32)
 Y = np.array([0, 1, 2, 1])
@@ -65,17 +65,19 @@ def test_pickled_targets_are_not_unpickled(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"prior": "wishful"}, "prior is 'wishful'"),
-        ({"model": {"spec": "mlp"}}, "lacks or misstates"),
+        ({"prior": "wishful"}, "prior: input should be 'uniform' or 'examples', got 'wishful'"),
+        ({"model": {"spec": "mlp"}}, r"model\.input_shape is missing"),
         ({"model": {**vars(MODEL), "loss": "hinge"}}, "loss is 'hinge'"),
-        ({"training": {"epochs": 1}}, "lacks or misstates"),
-        ({"property": "ascent", "positive_share": 1.5}, "positive_share is 1.5"),
+        ({"model": {**vars(MODEL), "spec": "mpl"}}, "model is 'mpl'; expected one of"),
+        ({"model": {**vars(MODEL), "hidden": 10**9}}, r"model\.hidden: .* less than or equal to 1000000"),
+        ({"training": {"epochs": 1}}, r"training\.batch_size is missing"),
+        ({"property": "ascent", "positive_share": 1.5}, "positive_share: .* less than 1, got 1.5"),
+        ({"whatever": 1}, "whatever: extra inputs are not permitted"),
     ],
 )
 def test_knowledge_that_is_misstated_is_refused(tmp_path, change, message):
     write_knowledge(tmp_path, Knowledge(model=MODEL, targets=Targets(X, Y)))
-    value = json.loads((tmp_path / "knowledge.json").read_text())
-    (tmp_path / "knowledge.json").write_text(json.dumps({**value, **change}))
+    edit(tmp_path / "knowledge.json", change)
     with pytest.raises(DataError, match=message):
         read_knowledge(tmp_path)
 
@@ -107,9 +109,7 @@ def test_dropout_survives_the_disk_and_files_from_before_have_none(tmp_path):
     again = read_knowledge(tmp_path)
     assert again.model.dropout == 0.4
     assert [part.p for part in again.model.build().modules() if isinstance(part, nn.Dropout)] == [0.4]
-    value = json.loads((tmp_path / "knowledge.json").read_text())
-    del value["model"]["dropout"]
-    (tmp_path / "knowledge.json").write_text(json.dumps(value))
+    edit(tmp_path / "knowledge.json", lambda value: value["model"].pop("dropout"))
     assert read_knowledge(tmp_path).model == MODEL
 
 
@@ -131,7 +131,7 @@ def test_public_records_survive_the_disk(tmp_path):
     ],
 )
 def test_public_records_that_do_not_fit_are_refused(tmp_path, arrays, message):
-    write_knowledge(tmp_path, Knowledge(model=MODEL, public=X))
+    write_knowledge(tmp_path, Knowledge(model=MODEL))
     np.savez(tmp_path / "public.npz", **arrays)
     with pytest.raises(DataError, match=message):
         read_knowledge(tmp_path)
@@ -245,11 +245,11 @@ def test_a_known_defence_is_made_from_its_settings_and_files_beside_the_knowledg
     defence = KnownDefence(f"{__name__}:made", {"strength": 0.5}, {"zoo": "../zoo"})
     write_knowledge(tmp_path / "run" / "knowledge", Knowledge(model=MODEL, defence=defence))
     (tmp_path / "run").rename(tmp_path / "moved")
-    again = read_knowledge(tmp_path / "moved" / "knowledge").defence
+    again = read_knowledge(tmp_path / "moved" / "knowledge", trusted={f"{__name__}:made"}).defence
     assert again.build() == {"strength": 0.5, "zoo": str(tmp_path / "moved" / "zoo")}
     with pytest.raises(ModelError, match="defence 'nowhere:made': cannot import 'nowhere'"):
         KnownDefence("nowhere:made", {}).build()
     file = tmp_path / "moved" / "knowledge" / "knowledge.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"defence": {"spec": "a:b"}}))
-    with pytest.raises(DataError, match="lacks or misstates 'files'"):
+    edit(file, {"defence": {"spec": "a:b"}})
+    with pytest.raises(DataError, match=r"defence\.settings is missing"):
         read_knowledge(tmp_path / "moved" / "knowledge")

@@ -21,7 +21,8 @@ NORMALISED = ModelKnowledge(spec="tests.attacks.plugins:normalised", input_shape
 
 
 def attack(folder: Path, options: dict[str, str] | None = None, *, record: Record | None = None, **changes) -> Scores:
-    known = read_knowledge(folder / "knowledge")
+    own = {f"tests.attacks.plugins:{name}" for name in ("normalised", "dropping")}
+    known = read_knowledge(folder / "knowledge", trusted=own)
     chosen = PROLIN.with_options(options or {})
     return chosen.run(record or Record(folder / "record"), replace(known, **changes), seed=3, device="cpu")
 

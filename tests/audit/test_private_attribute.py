@@ -14,6 +14,7 @@ from fedattack.errors import DataError
 from fedattack.record import Record
 from fedattack.report import write_report
 from tests.private_federation import VALUES, write_private_run
+from tests.sealed import edit
 
 CLIENTS = 30
 
@@ -137,8 +138,9 @@ def test_the_truth_about_clients_survives_the_disk(tmp_path):
     path = folder / "truth" / "private.json"
     for text, message in (
         ('{"level": {"values": [0, 1], "names": ["a", "b"]}}', "one of 2 values for each of 9 clients"),
-        ('{"level": {"values": [0, 1]}}', "lacks or misstates 'names'"),
+        ('{"level": {"values": [0, 1]}}', "names is missing"),
     ):
         path.write_text(text)
+        edit(folder / "truth" / "holdings.json", {})
         with pytest.raises(DataError, match=message):
             read_truth(folder / "truth")

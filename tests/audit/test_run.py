@@ -14,6 +14,7 @@ from fedattack.learning import accuracy_of_models
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.report import read_findings, read_run, write_report
 from tests.federation import CLIENTS, EACH, LR, MODEL, write_run
+from tests.sealed import edit
 
 
 def attack_all(folder) -> None:
@@ -220,6 +221,7 @@ def test_overfitting_is_not_told_from_a_handful_of_targets(tmp_path):
         kept[np.flatnonzero(owners == client)[:9]] = True
     owners[~kept & (owners != "0")] = ""
     np.savez(tmp_path / "truth" / "owners.npz", owners=owners)
+    edit(tmp_path / "truth" / "holdings.json", {})
     audit_folder(tmp_path, device="cpu")
     record, truth = Record(tmp_path / "record"), read_truth(tmp_path / "truth")
     own, (x, y) = owners == "0", truth.evaluation
@@ -231,6 +233,7 @@ def test_overfitting_is_not_told_from_a_handful_of_targets(tmp_path):
         assert value == pytest.approx(abs(float(held[0]) - float(unheld[0])))
     owners[owners == "0"] = ""
     np.savez(tmp_path / "truth" / "owners.npz", owners=owners)
+    edit(tmp_path / "truth" / "holdings.json", {})
     audit_folder(tmp_path, device="cpu")
     assert "overfitting" not in read_run(tmp_path)
     assert write_report(tmp_path).exists()

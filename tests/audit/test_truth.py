@@ -5,6 +5,7 @@ import pytest
 
 from fedattack.audit.truth import NOBODY, SEVERAL, Attributes, HeldRecords, note_node, read_truth, write_truth
 from fedattack.errors import DataError
+from tests.sealed import edit
 
 CLIENTS = ["a", "b", "c"]
 
@@ -32,6 +33,7 @@ def test_a_target_has_one_owner_or_none_or_several(tmp_path):
 def test_a_truth_written_before_targets_could_have_several_owners_is_read(tmp_path):
     write(tmp_path, ["a", NOBODY, "c"])
     np.savez(tmp_path / "owners.npz", owners=np.array(["a", NOBODY, "c"]))
+    edit(tmp_path / "holdings.json", {})
     truth = read_truth(tmp_path)
     assert truth.owners.tolist() == ["a", NOBODY, "c"]
     assert truth.shared == {}
@@ -52,16 +54,17 @@ def test_a_client_cannot_have_a_name_that_means_something_else(tmp_path, name):
 @pytest.mark.parametrize(
     ("owners", "shared", "message"),
     [
-        (["a", SEVERAL], [[1, 0], [1, 3]], "client 3 of 3"),
-        (["a", SEVERAL], [[1, 0], [1, -1]], "client -1 of 3"),
+        (["a", SEVERAL], [[1, 0], [1, 3]], "one of 3 clients"),
+        (["a", SEVERAL], [[1, 0], [1, -1]], "one of 3 clients"),
         (["a", SEVERAL], np.zeros((0, 2), dtype=np.int64), "not those of `shared`"),
         (["a", "b"], [[1, 0], [1, 2]], "not those of `shared`"),
-        (["a", SEVERAL], [1, 0, 2], "lacks or misstates"),
+        (["a", SEVERAL], [1, 0, 2], "expected pairs"),
     ],
 )
 def test_a_truth_that_contradicts_itself_is_refused_in_one_line(tmp_path, owners, shared, message):
     write(tmp_path, ["a", "b"])
     np.savez(tmp_path / "owners.npz", owners=np.array(owners), shared=np.array(shared))
+    edit(tmp_path / "holdings.json", {})
     with pytest.raises(DataError, match=message) as problem:
         read_truth(tmp_path)
     assert "\n" not in str(problem.value)
@@ -145,9 +148,9 @@ def test_records_survive_the_disk(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"owners": ("a",)}, "expected finite records"),
-        ({"x": np.full((3, 2), np.nan)}, "expected finite records"),
-        ({"x": np.ones(3)}, "expected finite records"),
+        ({"owners": ("a",)}, "expected an owner of every record"),
+        ({"x": np.full((3, 2), np.nan)}, "expected finite numbers"),
+        ({"x": np.ones(3)}, "each with a label"),
         ({"owners": ("a", "b", "stranger")}, "stranger is no client"),
     ],
 )

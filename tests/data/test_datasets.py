@@ -149,7 +149,7 @@ X, Y = np.zeros((20, 3)), np.arange(20) % 2
             r"array x: .*NaN or infinity in 1 .*record 4",
         ),
         ({"x": np.where(np.arange(20)[:, None] >= 4, 1e300, X), "y": Y}, r"array x: .*NaN or infinity in 16 records"),
-        ({"x": X.astype(object), "y": Y}, "array x: .*Python objects"),
+        ({"x": X.astype(object), "y": Y}, "x holds Python objects"),
         ({"x": X.astype(str), "y": Y}, "array x: expected numbers; got dtype"),
         ({"x": X, "y": Y.astype(float)}, "array y: expected integer labels.*float64"),
         ({"x": X, "y": Y[:, None]}, r"array y: expected integer labels.*\(20, 1\)"),
@@ -176,13 +176,13 @@ def test_npz_that_is_missing_or_damaged_is_refused(tmp_path):
         load_dataset(str(tmp_path / "nowhere.npz"))
     text = tmp_path / "text.npz"
     text.write_text("not an archive")
-    with pytest.raises(DataError, match=r"text.npz: not a readable .npz file"):
+    with pytest.raises(DataError, match=r"text.npz cannot be read as an .npz"):
         load_dataset(str(text))
     whole = Path(save(tmp_path / "cut.npz", x=np.arange(6000.0).reshape(20, 300), y=Y))
     content = bytearray(whole.read_bytes())
     content[20_000] ^= 255
     whole.write_bytes(content)
-    with pytest.raises(DataError, match=r"cut.npz: not a readable .npz file"):
+    with pytest.raises(DataError, match=r"cut.npz cannot be read as an .npz"):
         load_dataset(str(whole))
 
 

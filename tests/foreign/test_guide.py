@@ -20,6 +20,7 @@ from fedattack.outside import FlwrRun
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from tests.federation import write_run
 from tests.foreign.projects import PROJECTS, ROOT
+from tests.sealed import edit
 
 GUIDE = (ROOT / "fedattack" / "observe" / "YOUR-PROJECT.md").read_text(encoding="utf-8")
 
@@ -89,9 +90,7 @@ def test_clients_that_are_mixed_up_are_noticed_and_can_be_put_right(tmp_path):
     writer = RecordWriter(run / "record")
     writer.write(exchange)
     writer.close()
-    holdings = json.loads((run / "truth" / "holdings.json").read_text())
-    holdings["counts"] = [[20 + client, *[0] * 9] for client in range(4)]
-    (run / "truth" / "holdings.json").write_text(json.dumps(holdings))
+    edit(run / "truth" / "holdings.json", {"counts": [[20 + client, *[0] * 9] for client in range(4)]})
     ATTACKS["sia"].run(Record(run / "record"), read_knowledge(run / "knowledge"), device="cpu").save(
         run / "scores" / "sia.npz"
     )

@@ -71,7 +71,8 @@ def test_batched_training_is_the_plain_loop_with_dropout(shadow, start, data, tr
     got = shadow.updates(start, *data, training, generator=torch.Generator().manual_seed(3), maximise=maximise)
     expected = plain_loop(shadow, start, *data, training, torch.Generator().manual_seed(3), maximise)
     assert torch.linalg.norm(expected, dim=1).min() > 1e-3
-    torch.testing.assert_close(got, expected, rtol=1e-4, atol=2e-7)
+    # Single precision, amplified by up to three epochs of ascent with momentum: how much depends on the processor.
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=2e-5)
 
 
 def test_shadow_clients_train_as_clients_do():

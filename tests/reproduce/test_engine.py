@@ -15,6 +15,7 @@ from fedattack.reproduce.engine import Job
 from fedattack.reproduce.spec import Reproduction
 from tests.report import example
 from tests.reproduce.test_spec import SPEC
+from tests.sealed import edit
 
 
 class Audits:
@@ -168,9 +169,7 @@ def test_other_settings_are_refused(go, audits, words, message):
 def test_a_setting_that_is_newer_than_a_cell_counts_as_its_default(go, audits, tmp_path):
     go(only=["dataset=digits", "alpha=1"])
     path = tmp_path / "out" / "cells" / DIGITS[0] / "study.json"
-    study = json.loads(path.read_text())
-    del study["settings"]["momentum"]
-    path.write_text(json.dumps(study))
+    edit(path, lambda study: study["settings"].pop("momentum"))
     go(only=["dataset=digits", "alpha=1"])
     assert audits.made == [DIGITS[0]]
     with pytest.raises(ConfigError, match=r"was run with momentum = 0\.0, and now it is 0\.5"):

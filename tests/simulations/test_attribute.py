@@ -273,6 +273,7 @@ class Perfect:
     name = "ara"
     title = paper = "An attack for tests"
     knows = ("everything",)
+    load_scores = staticmethod(Scores.load)
 
 
 @pytest.mark.parametrize("isolate", [True, False])

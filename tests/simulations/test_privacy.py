@@ -1,6 +1,5 @@
 """What DP-SGD changes of a study: what clients send, what the auditor knows, and what is refused."""
 
-import json
 import math
 
 import numpy as np
@@ -20,6 +19,7 @@ from fedattack.report import read_run, write_report
 from simulations.prepare import prepare, privacy_of
 from simulations.privacy import noise_of, sampling_of
 from simulations.study import Study
+from tests.sealed import edit
 
 DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
 CONFIG = {**DEFAULTS, "rounds": 2, "lr": 0.1, "momentum": 0.5, "device": "cpu", "dp-noise": 1.2, "dp-clip": 0.7}
@@ -133,9 +133,9 @@ def test_what_cannot_be_private_is_refused_in_one_line(changes, error, message):
     ("change", "message"),
     [
         ({"noise": [1.0]}, "expected σ and ε of each of 10 clients"),
-        ({"epsilon_run": None}, "lacks or misstates"),
-        ({"delta": "small"}, "lacks or misstates"),
-        ({"mechanism": "hope"}, "mechanism 'hope', expected one of dp-sgd, dp-gaussian"),
+        ({"epsilon_run": None}, "epsilon_run: input should be a valid list"),
+        ({"delta": "small"}, "delta: input should be a valid number"),
+        ({"mechanism": "hope"}, "mechanism: input should be 'dp-sgd', 'dp-gaussian'"),
     ],
 )
 def test_a_truth_that_misstates_it_is_refused(tmp_path, change, message):
@@ -143,7 +143,8 @@ def test_a_truth_that_misstates_it_is_refused(tmp_path, change, message):
     privacy = privacy_of(study, CONFIG)
     prepare(study, training=TRAINING, knowledge=tmp_path / "k", truth=tmp_path / "t", privacy=privacy)
     file = tmp_path / "t" / "privacy.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    edit(file, change)
+    edit(tmp_path / "t" / "holdings.json", {})
     with pytest.raises(DataError, match=message):
         read_truth(tmp_path / "t")
 

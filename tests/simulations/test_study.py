@@ -15,6 +15,7 @@ from fedattack.errors import ConfigError, DataError
 from fedattack.learning import LocalSGD, build_model, train_local
 from simulations.prepare import prepare
 from simulations.study import Study, derive_seed
+from tests.sealed import edit
 
 ROOT = Path(__file__).parents[2]
 TRAINING = LocalSGD(epochs=1, batch_size=64, lr=0.01)
@@ -128,7 +129,10 @@ def test_knowledge_says_nothing_of_owners(prepared):
     assert sorted(path.name for path in (folder / "knowledge").iterdir()) == ["knowledge.json", "targets.npz"]
     with np.load(folder / "knowledge" / "targets.npz") as file:
         assert sorted(file.files) == ["x", "y"]
-    assert set(json.loads((folder / "knowledge" / "knowledge.json").read_text())) == {"model", "prior", "training"}
+    assert set(json.loads((folder / "knowledge" / "knowledge.json").read_text())) == {
+        *("model", "prior", "training"),
+        *("files", "check"),
+    }
 
 
 def test_records_that_occur_twice_have_no_single_owner(tmp_path):
@@ -148,6 +152,9 @@ def test_records_that_occur_twice_have_no_single_owner(tmp_path):
 def test_truth_that_contradicts_itself_is_refused(prepared):
     _, _, _, folder = prepared
     np.savez(folder / "truth" / "owners.npz", owners=np.array(["0", "stranger"]))
+    with pytest.raises(DataError, match=r"owners\.npz is another file than was written"):
+        read_truth(folder / "truth")
+    edit(folder / "truth" / "holdings.json", {})
     with pytest.raises(DataError, match="stranger is no client"):
         read_truth(folder / "truth")
 

@@ -104,7 +104,9 @@ def test_without_replies_the_model_stays(tmp_path):
     record = run_app(
         tmp_path, CONFIG, lambda message, client: "fail" if message.metadata.message_type == "train" else None
     )
-    assert check_record(record.path).whole
+    report = check_record(record.path)
+    assert (report.problems, report.rounds) == ([], 3)
+    assert report.notes[0].startswith("no client answered in any of 3 rounds: error 1: the client raised")
     for item in record:
         assert item.participants == ()
         for name, array in Study.of(CONFIG).initial_arrays().items():
