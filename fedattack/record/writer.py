@@ -198,7 +198,7 @@ class RecordWriter:
             "signature": None,
         }
         self._check_manifest()
-        self._previous = self._manifest["id"]
+        self._previous: str | None = self._manifest["id"]
         try:
             with ExitStack() as undo:
                 if not resume:
@@ -259,7 +259,8 @@ class RecordWriter:
         with open_regular(self.path / INDEX) as old, atomic_file(self.path / INDEX) as file:
             copy_bytes(old, file, end)
         self._seq = len(places)
-        self._previous = places[-1].check if places else self._manifest["id"]
+        chained = found["id"] is not None
+        self._previous = places[-1].check if places and chained else found["id"]
         kept = {self.path / file_of(place.seq) for place in places}
         for path in ({*(self.path / ROUNDS).iterdir()} - kept) | {self.path / FINAL}:
             remove_inside(self.path, path, RecordError)

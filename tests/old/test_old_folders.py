@@ -1,0 +1,129 @@
+"""Folders that were written before version 2 of the record's format: they can be read, attacked, reported, gone on with.
+
+``individual.zip`` and ``sums.zip`` were made at revision 1610677 by `fedattack audit quickstart --seeds 2` and
+`fedattack audit prolin-inversion --seeds 1`, with few clients and small models.
+"""
+
+import json
+import shutil
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedattack.attacks import ATTACKS, Scores, read_knowledge
+from fedattack.attacks.knowledge import BUILT_IN
+from fedattack.audit.run import audit_folder
+from fedattack.files import seal
+from fedattack.folder import find_parts, read_study
+from fedattack.record import Record, RecordWriter, check_record, project_record
+from fedattack.report import read_findings, read_run, write_report
+from tests.record.conftest import exchange
+
+HERE = Path(__file__).parent
+ATTACK = {"individual": "sia", "sums": "prolin"}
+
+
+@pytest.fixture(params=ATTACK)
+def old(request, tmp_path) -> Path:
+    with zipfile.ZipFile(HERE / f"{request.param}.zip") as archive:
+        archive.extractall(tmp_path / request.param)
+    return tmp_path / request.param
+
+
+def test_it_is_whole_and_says_what_it_lacks(old):
+    for part in find_parts(old):
+        report = check_record(part.record)
+        assert report.whole
+        assert report.rounds == int(read_study(old)["settings"]["rounds"])
+        assert [remark.partition(":")[0].partition(",")[0] for remark in report.remarks] == [
+            "it is not signed",
+            "it is of format 1",
+        ]
+
+
+def test_it_is_attacked_and_judged_as_it_was(old):
+    before = {finding.name: (finding.value, finding.low, finding.high) for finding in read_findings(old)}
+    title = read_run(old)["title"]
+    attack = ATTACKS[ATTACK[old.name]]
+    for part in find_parts(old):
+        there = attack.load_scores(part.scores(attack.name))
+        again = attack.run(Record(part.record), read_knowledge(part.knowledge), device="cpu")
+        for name, array in there.arrays.items():
+            np.testing.assert_allclose(again.arrays[name], array, rtol=1e-3, atol=1e-4)
+    found = {finding.name: (finding.value, finding.low, finding.high) for finding in audit_folder(old, device="cpu")}
+    assert found.keys() == before.keys()
+    for name, numbers in before.items():
+        assert found[name] == pytest.approx(numbers, abs=1e-6), name
+    assert read_run(old)["title"] == title
+    assert "it is of format 1" in write_report(old).read_text(encoding="utf-8")
+
+
+def first_record(tmp_path: Path) -> Path:
+    with zipfile.ZipFile(HERE / "individual.zip") as archive:
+        archive.extractall(tmp_path / "individual")
+    return tmp_path / "individual" / "record" / "seed-0"
+
+
+def stopped(record: Path) -> Path:
+    """Turn the record of a run that ended into that of one that was killed after its first round."""
+    manifest = json.loads((record / "manifest.json").read_text())
+    del manifest["check"]
+    sealed = seal(manifest | {"status": "open", "rounds": None, "final": None, "ended": None})
+    (record / "manifest.json").write_text(json.dumps(sealed | {"check": sealed["check"][:16]}, indent=2))
+    index = record / "rounds.jsonl"
+    index.write_bytes(index.read_bytes().splitlines(keepends=True)[0])
+    return record
+
+
+def test_a_stopped_record_goes_on_as_what_it_is(tmp_path):
+    record = stopped(first_record(tmp_path))
+    assert "did not end" in check_record(record).notes[0]
+    first = dict(Record(record).rounds[0].observations[0].arrays)
+    writer = RecordWriter(record, seed=0, resume=True)
+    writer.write(exchange(2))
+    writer.close()
+    assert check_record(record).whole
+    again = Record(record)
+    assert again.manifest["version"] == 1
+    assert "id" not in json.loads((record / "manifest.json").read_text())
+    assert [item.number for item in again] == [1, 2]
+    for name, array in first.items():
+        np.testing.assert_array_equal(again.rounds[0].observations[0].arrays[name], array)
+
+
+@pytest.mark.parametrize("order", [(1, 0), (0, 0, 1), (0, 1, 1)])
+def test_lines_in_another_place_than_they_were_written_are_damage(tmp_path, order):
+    record = first_record(tmp_path)
+    index = record / "rounds.jsonl"
+    lines = index.read_bytes().splitlines(keepends=True)
+    index.write_bytes(b"".join(lines[place] for place in order))
+    assert any("repeated or put in another order" in line for line in check_record(record).problems)
+
+
+def test_it_is_projected_to_the_newest_version(tmp_path):
+    sums = project_record(Record(first_record(tmp_path)), tmp_path / "sums")
+    assert sums.manifest["version"] == 2
+    assert check_record(tmp_path / "sums").whole
+
+
+def test_its_defence_is_built_in_and_not_imported(tmp_path):
+    folder = first_record(tmp_path).parents[1] / "knowledge" / "seed-0"
+    value = json.loads((folder / "knowledge.json").read_text())
+    settings = {"defence": "dp-gaussian", "defence-strength": 0.001, "defence-clip": 1.0, "dp-delta": 1e-05}
+    value["defence"] = {"spec": "fedattack.defences.known:known_defence", "settings": settings, "files": {}}
+    (folder / "knowledge.json").write_text(json.dumps(value))
+    known = read_knowledge(folder)
+    assert known.asks() == []
+    assert known.defence.spec == BUILT_IN
+    assert callable(known.defence.build())
+
+
+def test_scores_of_another_attack_are_refused(tmp_path):
+    record = first_record(tmp_path)
+    scores = record.parents[1] / "scores" / "seed-0"
+    shutil.copyfile(scores / "sia.npz", scores / "prolin.npz")
+    assert Scores.load(scores / "prolin.npz").attack == "sia"
+    with pytest.raises(Exception, match="holds scores of 'sia', not of prolin"):
+        ATTACKS["prolin"].load_scores(scores / "prolin.npz")
