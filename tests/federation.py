@@ -35,6 +35,7 @@ def write_run(
     skip: tuple[tuple[int, int], ...] = (),
     close: bool = True,
     protocol: str = "fedavg",
+    key: Path | None = None,
 ) -> Path:
     """Write record, knowledge and truth; ``epochs=0`` gives clients that learn nothing, so that nothing can leak.
 
@@ -47,7 +48,7 @@ def write_run(
     y = draw.integers(CLASSES, size=2 * total)
     parts = np.arange(total).reshape(CLIENTS, EACH)
     common = _state(build_model("mlp", input_shape=(FEATURES,), classes=CLASSES, hidden=64, seed=seed))
-    writer = RecordWriter(folder / "record" / part, seed=seed, facts={"lr": LR}, protocol=protocol)
+    writer = RecordWriter(folder / "record" / part, seed=seed, facts={"lr": LR}, protocol=protocol, key=key)
     for number in range(1, rounds + 1):
         replies = []
         for client, rows in enumerate(parts):

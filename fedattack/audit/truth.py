@@ -399,7 +399,8 @@ def read_truth(folder: Path) -> Truth:
         private=_read_private(folder / PRIVATE, len(clients)),
     )
     told = {name for about in (truth.attributes, truth.records) if about is not None for name in about.owners}
-    unknown = sorted({*truth.owners.tolist(), *truth.nodes.values(), *told} - {*truth.clients, NOBODY, SEVERAL})
+    owners = {*truth.owners.tolist()} - {NOBODY, SEVERAL}
+    unknown = sorted((owners | {*truth.nodes.values()} | told) - {*truth.clients})
     if unknown:
         named = short(", ".join(unknown), 100)
         raise DataError(f"{folder}: {named} is no client of {HOLDINGS}; the truth contradicts itself")

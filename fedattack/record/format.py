@@ -25,6 +25,7 @@ MANIFEST = "manifest.json"
 INDEX = "rounds.jsonl"
 ROUNDS = "rounds"
 FINAL = "final.safetensors"
+SIGNATURE = "manifest.sig"
 
 View = Literal["individual", "aggregate"]
 Protocol = Literal["fedavg", "fedsgd", "fedmd"]
@@ -71,7 +72,7 @@ class Parameter:
         return cls(value["name"], tuple(value["shape"]), value["dtype"], value["role"])
 
 
-CHAIN = ("id", "head", "signer", "signature")
+CHAIN = ("id", "head", "signer")
 """Keys that the manifest has from version 2 on."""
 
 # How many digits of the SHA-256 a seal had in each version.
@@ -141,11 +142,6 @@ def unseal_manifest(data: bytes, where: str) -> dict[str, Any]:
             "fedattack"
         )
     return _formed(MANIFESTS[version], _compact(value).encode(), where)
-
-
-def signed_text(manifest: Mapping[str, Any]) -> str:
-    """Return what a record's signature is of: the manifest without the signature itself."""
-    return _compact({key: value for key, value in manifest.items() if key not in ("signature", "check")})
 
 
 def _formed(adapter: TypeAdapter[Any], data: bytes, where: str) -> dict[str, Any]:

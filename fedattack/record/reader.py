@@ -18,6 +18,8 @@ from fedattack.errors import RecordError, short
 from fedattack.record.format import (
     FINAL,
     INDEX,
+    MANIFEST,
+    SIGNATURE,
     Arrays,
     Parameter,
     Protocol,
@@ -25,13 +27,12 @@ from fedattack.record.format import (
     Status,
     View,
     decode_metric,
-    signed_text,
 )
 from fedattack.record.index import Place, file_of, read_index, read_manifest, strangers
 from fedattack.record.means import weighted_mean
 from fedattack.record.signature import fingerprint, is_signed
 from fedattack.record.tensors import checksum
-from fedattack.untrusted import check_folder, open_regular
+from fedattack.untrusted import check_folder, open_regular, read_bytes
 
 _BLOCK = 1 << 18
 
@@ -382,14 +383,17 @@ class Record:
         RecordError
             If a signature is announced, and the record is not what was signed.
         """
-        signer, signature = self.manifest["signer"], self.manifest["signature"]
+        signer = self.manifest["signer"]
         if signer is None or self.status == "open":
             return None
+        lacking = "a signed record has its signature beside the manifest; ask for the record again"
+        signature = read_bytes(self.path / SIGNATURE, RecordError, lacking, limit=64)
+        manifest = read_bytes(self.path / MANIFEST, RecordError, lacking)
         told = [place.told for place in self.index.places]
         final = self.manifest["final"] or {}
         told += [final] if final.get("source") == "stored" else []
         whole = all("sha256" in item for item in told)
-        if signature is None or not whole or not is_signed(signer, signature, signed_text(self.manifest)):
+        if not whole or not is_signed(signer, signature, manifest):
             raise RecordError(
                 f"{self.path} is not what its recorder signed: somebody changed it, or it was never signed; ask for "
                 "the record again"
@@ -411,7 +415,7 @@ class Record:
     def remarks(self) -> list[str]:
         """What nobody can know of this record, in words: who wrote it, and whether it is as it was written."""
         if self.signer is not None:
-            return []
+            return [f"it is signed by {self.signer}; what lies beside it (knowledge, truth, scores) is not signed"]
         if self.manifest["signer"] is not None:
             return ["it is not signed yet: its recorder's key signs it when the run ends"]
         said = ["it is not signed: whoever could write the folder can have changed it and sealed it again"]

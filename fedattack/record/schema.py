@@ -196,7 +196,6 @@ class ChainedManifest(Manifest):
     id: Annotated[str, StringConstraints(pattern="^[0-9a-f]{32}$")]
     head: Name | None
     signer: Base64 | None
-    signature: Base64 | None
 
 
 LINES: dict[int, TypeAdapter[Any]] = {1: TypeAdapter(Line), 2: TypeAdapter(ChainedLine)}

@@ -1,8 +1,8 @@
 """Sign a record by its recorder's key, so that a reader can tell whether somebody has changed it since.
 
 Checksums tell damage: whoever can write the folder can compute them anew. A signature (Ed25519) can be made by the
-holder of the key alone. It covers the manifest, which holds the last line's seal; each line holds the seal of the one
-before and the SHA-256 of its file.
+holder of the key alone. It is of the file of the manifest, which holds the last line's seal; each line holds the seal
+of the one before and the SHA-256 of its file.
 """
 
 import base64
@@ -99,16 +99,10 @@ def signer_of(key: Ed25519PrivateKey) -> str:
     return _encoded(key.public_key())
 
 
-def sign(key: Ed25519PrivateKey, text: str) -> str:
-    """Sign ``text``; returns base64."""
-    return base64.b64encode(key.sign(text.encode())).decode()
-
-
-def is_signed(signer: str, signature: str, text: str) -> bool:
-    """Whether ``signature`` is that of ``text`` by the key whose public half is ``signer``."""
+def is_signed(signer: str, signature: bytes, data: bytes) -> bool:
+    """Whether ``signature`` is that of ``data`` by the key whose public half is ``signer``."""
     try:
-        key = Ed25519PublicKey.from_public_bytes(base64.b64decode(signer, validate=True))
-        key.verify(base64.b64decode(signature, validate=True), text.encode())
+        Ed25519PublicKey.from_public_bytes(base64.b64decode(signer, validate=True)).verify(signature, data)
     except (ValueError, InvalidSignature):
         return False
     return True

@@ -26,6 +26,7 @@ from fedattack.record.format import (
     PROTOCOLS,
     ROUNDS,
     SERVERS,
+    SIGNATURE,
     VERSION,
     VIEWS,
     Arrays,
@@ -38,14 +39,13 @@ from fedattack.record.format import (
     keep_name,
     seal_line,
     seal_manifest,
-    signed_text,
     unseal_line,
     unseal_manifest,
 )
 from fedattack.record.index import file_of, read_index, read_manifest
 from fedattack.record.means import identical, sample, weighted_mean
 from fedattack.record.schema import MAX_NAME
-from fedattack.record.signature import SIGNING_KEY, read_private_key, sign, signer_of
+from fedattack.record.signature import SIGNING_KEY, read_private_key, signer_of
 from fedattack.record.tensors import DTYPES, checksum, write_tensors
 from fedattack.untrusted import check_folder, open_regular, remove_inside
 
@@ -195,7 +195,6 @@ class RecordWriter:
             "id": secrets.token_hex(16),
             "head": None,
             "signer": None if self._key is None else signer_of(self._key),
-            "signature": None,
         }
         self._check_manifest()
         self._previous: str | None = self._manifest["id"]
@@ -251,7 +250,7 @@ class RecordWriter:
             places.pop()
         last = max((place.number for place in places), default=0)
         resumed = [*found.get("resumed", []), {"after": last, "at": new["started"], "versions": new["versions"]}]
-        ended = ("status", "error", "rounds", "final", "ended", "head", "signature")
+        ended = ("status", "error", "rounds", "final", "ended", "head")
         self._manifest = {**found, **{key: new[key] for key in ended}, "resumed": resumed}
         # First, so that nothing of what follows leaves a damaged record behind: an open one may have too much.
         self._write_manifest()
@@ -340,7 +339,7 @@ class RecordWriter:
         self._manifest["head"] = self._previous
         self._check_manifest()
         if self._key is not None:
-            self._manifest["signature"] = sign(self._key, signed_text(self._manifest))
+            write_atomically(self.path / SIGNATURE, self._key.sign(seal_manifest(self._manifest)))
         self._write_manifest()
         self._hold.close()
 

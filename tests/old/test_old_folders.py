@@ -1,4 +1,4 @@
-"""Folders that were written before version 2 of the record's format: they can be read, attacked, reported, gone on with.
+"""Folders from before version 2 of the record's format can be read, attacked, reported and gone on with.
 
 ``individual.zip`` and ``sums.zip`` were made at revision 1610677 by `fedattack audit quickstart --seeds 2` and
 `fedattack audit prolin-inversion --seeds 1`, with few clients and small models.
