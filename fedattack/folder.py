@@ -139,8 +139,10 @@ def read_study(folder: Path) -> dict[str, Any]:
     Raises
     ------
     RecordError
-        If it is damaged, or not of the form that is written: seeds are numbers, settings are plain values.
+        If it is damaged, or not of the form that is written: seeds are numbers, settings are plain values; or if a link
+        leaves the folder.
     """
+    check_folder(folder, RecordError)
     if not (folder / STUDY).exists():
         return {}
     study = read_sealed(folder / STUDY, _STUDY, RecordError, "delete it to go on without the facts of the run")

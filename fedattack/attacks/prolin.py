@@ -39,6 +39,7 @@ from fedattack.errors import ConfigError, NeedsError
 from fedattack.learning import pick_device
 from fedattack.learning.importing import given
 from fedattack.record import Record, Round
+from fedattack.record.format import Arrays
 
 METHODS = ("PROLIN", "REG", "OLS", "BASELINE", "posterior")
 """The paper's four, and the exact posterior under PROLIN's model."""
@@ -451,6 +452,8 @@ def _usable(item: Round, notes: list[str]) -> bool:
         reason = "there is no aggregate"
     elif item.common is None:
         reason = "the model that was sent is unknown"
+    elif not _alike(item.common, item.aggregate):
+        reason = "the aggregate has other arrays than the model that was sent"
     elif any(count is None for count in counts):
         reason = "a participant's example count is unknown, and with it its weight"
     elif not all(count is not None and np.isfinite(count) and count >= 1 for count in counts):
@@ -460,6 +463,14 @@ def _usable(item: Round, notes: list[str]) -> bool:
     if reason is not None:
         notes.append(f"round {item.number} left out: {reason}")
     return reason is None
+
+
+def _alike(common: Arrays, aggregate: Arrays) -> bool:
+    """Whether the aggregate has every array of the model, of the same shape and of numbers."""
+    return all(
+        name in aggregate and aggregate[name].shape == array.shape and aggregate[name].dtype.kind in "biuf"
+        for name, array in common.items()
+    )
 
 
 def _is_finite(array: NDArray[Any]) -> bool:

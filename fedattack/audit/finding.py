@@ -318,8 +318,8 @@ def _plain(value: Any) -> Any:
     return _plain(value.tolist()) if hasattr(value, "tolist") else value
 
 
-def not_finite(value: Any) -> str | None:
-    """Key path to a number inside `value` that JSON cannot hold (NaN or infinity), or None."""
+def not_finite(value: Any, largest: float = math.inf) -> str | None:
+    """Key path to a number inside `value` that JSON cannot hold (NaN or infinity), or is above `largest`; or None."""
     if isinstance(value, Mapping):
         items: Iterable[tuple[Any, Any]] = value.items()
     elif isinstance(value, (list, tuple)):
@@ -327,10 +327,11 @@ def not_finite(value: Any) -> str | None:
     else:
         plain = _plain(value)
         if isinstance(plain, list):
-            return not_finite(plain)
-        return "it" if isinstance(plain, float) and not math.isfinite(plain) else None
+            return not_finite(plain, largest)
+        number = isinstance(plain, int | float)
+        return "it" if number and not (abs(plain) < math.inf and abs(plain) <= largest) else None
     for key, item in items:
-        where = not_finite(item)
+        where = not_finite(item, largest)
         if where is not None:
             return str(key) if where == "it" else f"{key}.{where}"
     return None

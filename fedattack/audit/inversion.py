@@ -150,6 +150,11 @@ class InversionCase:
                 f"seed {self.seed}: reconstructed records have shape {images.shape[1:]} and those of the truth "
                 f"{held.x.shape[1:]}; attack again"
             )
+        rebuilt = {*self.scores.arrays["batches"].tolist()}
+        if lacking := [number for number, _, _ in self.batches if number not in rebuilt]:
+            raise DataError(
+                f"seed {self.seed}: the scores speak of reply {lacking[0]} and hold no record of it; attack again"
+            )
         if not self.batches:
             raise DataError(
                 f"seed {self.seed}: truth/records.npz has the records of none of the attacked clients; expected those "

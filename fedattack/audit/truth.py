@@ -526,7 +526,8 @@ def _read_private(path: Path, clients: int) -> dict[str, ClientAttribute]:
     if not path.exists():
         return {}
     value = read_sealed(path, _OBJECT, DataError, _HINT)
-    if {*value} != {"attributes"} or "values" in value["attributes"]:
+    inner = value.get("attributes")
+    if {*value} != {"attributes"} or not isinstance(inner, dict) or "values" in inner:
         value = {"attributes": value}  # as older folders have it
     entries = validated(_PRIVATE, value, str(path), DataError, _HINT)["attributes"]
     found = {name: ClientAttribute(tuple(entry["values"]), tuple(entry["names"])) for name, entry in entries.items()}

@@ -14,9 +14,12 @@ from pydantic import TypeAdapter
 
 from fedattack.audit.finding import Finding, not_finite
 from fedattack.errors import ReportError, short
-from fedattack.untrusted import parse_json, read_bytes, read_sealed
+from fedattack.untrusted import check_folder, parse_json, read_bytes, read_sealed
 
 _OBJECT: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
+LARGEST = 1e100
+"""No measure is as large: a model's outputs are in single precision, and their squares are below 1e77."""
+
 _NEXT = "make it with `fedattack attack` or `fedattack audit`"
 
 
@@ -28,6 +31,7 @@ def read_findings(folder: Path) -> list[Finding]:
     ReportError
         If the file is missing, is not JSON, or does not fit ``schema.json``.
     """
+    check_folder(Path(folder), ReportError)
     path = Path(folder) / "findings.json"
     content = read_bytes(path, ReportError, _NEXT)
     if (Path(folder) / "run.json").exists():
@@ -48,6 +52,7 @@ def read_run(folder: Path) -> dict[str, Any]:
     ReportError
         If the file is missing, is not JSON, or does not fit ``run.schema.json``.
     """
+    check_folder(Path(folder), ReportError)
     path = Path(folder) / "run.json"
     return validate_run(read_sealed(path, _OBJECT, ReportError, _NEXT), str(path))
 
@@ -132,10 +137,12 @@ def _check(obj: Any, schema: str, where: str) -> None:
         if len(message) > 300:
             message = f"{message[:200]} … {message[-80:]}"
         raise ReportError(f"{where}: {error.json_path}: {message}; it does not fit fedattack/report/{schema}; {_NEXT}")
-    # The schema's numbers include NaN and infinity, which Python's parser lets through.
-    number = not_finite(obj)
+    # The schema's numbers include NaN and infinity, and such as no axis can be drawn for.
+    number = not_finite(obj, LARGEST)
     if number is not None:
-        raise ReportError(f"{where}: {number} is not a finite number; expected a finite one or null; {_NEXT}")
+        raise ReportError(
+            f"{where}: {short(number, 80)} is not a finite number; expected one up to {LARGEST:g}, or null; {_NEXT}"
+        )
 
 
 def _check_lengths(lists: Mapping[str, Sequence[Any] | None], where: str) -> None:

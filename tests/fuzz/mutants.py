@@ -90,7 +90,7 @@ def _numbers(found: Any) -> list[Any]:
 
 
 def _said(run: dict[str, Any]) -> bool:
-    return any("is not signed" in note or "the run did not end" in note for note in run["notes"])
+    return any("is not signed" in note or "the run did not end" in note for note in run.get("notes", ()))
 
 
 def read_table(folder: Path) -> dict[str, Any]:

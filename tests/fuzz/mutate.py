@@ -410,7 +410,7 @@ def change_record(draw: random.Random, record: Path) -> str:
     else:
         what = "arrays"
         _change_tensors(draw, record, draw.choice(lines))
-    _seal_record(record, manifest, lines)
+    seal_record(record, manifest, lines)
     return what
 
 
@@ -433,7 +433,7 @@ def _change_tensors(draw: random.Random, record: Path, line: dict[str, Any]) -> 
         line["sha256"] = hashlib.sha256(data).hexdigest()
 
 
-def _seal_record(record: Path, manifest: Any, lines: Sequence[Any]) -> None:
+def seal_record(record: Path, manifest: Any, lines: Sequence[Any]) -> None:
     previous = manifest.get("id", "") if isinstance(manifest, dict) else ""
     rows = []
     for line in lines:

@@ -1,0 +1,530 @@
+"""Folders that are made to harm: does a command import, change or delete anything outside of them?
+
+    python -m tests.fuzz.folders --count 2000 --workers 2
+
+Each try takes a run folder, makes it hostile in a few ways, and runs a command on it as `fedattack` does, in a process of
+its own, without ``--trust``. Beside the folder lies a canary: a folder with a run of its own. On the path of modules lies
+a module that leaves a mark where it is imported, called or unpickled. No try may leave a mark, change the canary, open a
+file of it, start a program, or open a connection; each must end with exit code 0, 2 or 3.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.fuzz import mutate
+from tests.fuzz.sandbox import ANSWER, in_child
+from tests.fuzz.worlds import STUDY, WORLDS
+
+SECONDS = 120.0
+CANARY_MODULE = "canary_module"
+_MODULE = """
+from pathlib import Path
+Path({mark!r}).touch()
+def touch(*words, **named):
+    Path({mark!r}).touch()
+    raise SystemExit(99)
+"""
+COMMANDS = (
+    *("attack", "attack", "attack", "report", "report", "check", "resume", "resume", "resume", "project", "compare"),
+    *("reproduce", "tradeoff", "audit", "simulate", "observe"),
+)
+
+
+class Place:
+    """Where the tries are made: the canary, its module, and the run folders that are copied for each."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.canary = root / "canary"
+        self.mark = root / "mark"
+        self.modules = root / "modules"
+        self.modules.mkdir()
+        (self.modules / f"{CANARY_MODULE}.py").write_text(_MODULE.format(mark=str(self.mark)))
+        self.originals = {name: WORLDS[name].build(root / "worlds" / name) for name in ("source", "sums", "group")}
+        self.originals["stopped"] = _stopped(self.originals["source"], root / "worlds" / "stopped")
+        self.originals["cells"] = _cells(self.originals["source"], root / "worlds" / "cells")
+        shutil.copytree(self.originals["source"], self.canary)
+        (self.canary / "zoo").mkdir()
+        (self.canary / "zoo" / "zoo.json").write_text("{}")
+        (self.canary / "victim.txt").write_text("keep me")
+
+    def fingerprint(self) -> str:
+        """Hash all of the canary: names, contents, links, modes, times of change."""
+        digest = hashlib.sha256()
+        for path in sorted([self.canary, *self.canary.rglob("*")]):
+            state = path.lstat()
+            digest.update(f"{path} {state.st_mode} {state.st_mtime_ns} {state.st_size}".encode())
+            if path.is_file():
+                digest.update(path.read_bytes())
+        return digest.hexdigest()
+
+
+def _stopped(original: Path, folder: Path) -> Path:
+    """Make a run that was killed after its first round."""
+    from fedattack.app import load_preset, resolve_settings
+
+    shutil.copytree(original, folder)
+    settings = resolve_settings(load_preset("quickstart"), ["clients=4", "rounds=2", "dataset=digits"])
+    (folder / "study.json").write_bytes(mutate.sealed(STUDY | {"settings": settings}))
+    manifest = json.loads((folder / "record" / "manifest.json").read_text())
+    manifest |= {"status": "open", "rounds": None, "head": None, "final": None, "ended": None}
+    (folder / "record" / "manifest.json").write_bytes(mutate.sealed(manifest))
+    index = folder / "record" / "rounds.jsonl"
+    index.write_bytes(index.read_bytes().splitlines(keepends=True)[0])
+    (folder / "dealt").mkdir()
+    (folder / "dealt" / "run.safetensors").write_bytes(b"x")
+    return folder
+
+
+def _cells(original: Path, folder: Path) -> Path:
+    """Make a reproduction and a trade-off, each with a cell that is done."""
+    from contextlib import nullcontext
+
+    from fedattack.folder import write_study
+    from fedattack.pipeline import Watch
+    from fedattack.reproduce import load_reproduction, reproduce
+    from fedattack.tradeoff import tradeoff
+
+    def audit(job: Any, device: str, watch: Watch) -> None:
+        job.folder.mkdir()
+        (job.folder / "record").mkdir()
+        write_study(job.folder, {"settings": dict(job.settings), "seeds": list(job.seeds)})
+        for name in ("findings.json", "run.json"):
+            shutil.copyfile(original / name, job.folder / name)
+
+    watching = partial(nullcontext, Watch())
+    only = ["framework=fedavg", "dataset=digits", "alpha=1", "local-epochs=1"]
+    reproduce(load_reproduction("sia-table3"), folder, only=only, seeds=1, audit=audit, watching=watching)
+    cost = {"entries": 1, "records": 1, "training": {"seconds": 1.0}, "defences": {}}
+    tradeoff(
+        "quickstart", folder, wanted=["sparsify=0.9"], seeds=1, audit=audit, watching=watching, cost=lambda *_: cost
+    )
+    return folder
+
+
+# --- ways to make a folder hostile -----------------------------------------------------------------------------------
+
+
+def hostile_texts(place: Place, folder: Path) -> list[Any]:
+    """Return what a hostile folder says where a text is expected."""
+    outside = os.path.relpath(place.canary, folder)
+    return [
+        f"{CANARY_MODULE}:touch",
+        CANARY_MODULE,
+        "os:system",
+        "logging.config:dictConfig",
+        "builtins:exec",
+        str(place.canary),
+        outside,
+        f"../{outside}",
+        f"x/../{outside}",
+        f"../../{outside}",
+        f"{place.canary}/victim.txt",
+        f"{place.canary}/truth/evaluation.npz",
+        f"{outside}/record",
+        "127.0.0.1:1",
+        "file:///etc/passwd",
+        "{0.__class__}",
+        "%(canary)s",
+        "$(touch canary)",
+    ]
+
+
+def change_text(draw: random.Random, place: Place, folder: Path) -> None:
+    """Put a hostile text anywhere into a JSON file, and seal it."""
+    files = [path for path in mutate.json_files(folder) if path.is_file()]
+    if not files:
+        return
+    path = draw.choice(files)
+    value = json.loads(path.read_text())
+    if isinstance(value, dict):
+        value.pop("check", None)
+    here: Any = value
+    while isinstance(here, dict | list) and here:
+        holder = here
+        key = draw.choice(list(here)) if isinstance(here, dict) else draw.randrange(len(here))
+        here = here[key]
+    if not value:
+        return
+    texts = hostile_texts(place, folder)
+    if isinstance(holder, dict) and draw.random() < 0.2:
+        holder[str(draw.choice(texts))] = holder.pop(key)
+    else:
+        holder[key] = draw.choice(texts)
+    path.write_bytes(mutate.sealed(value))
+    mutate.tell(path)
+
+
+def change_index(draw: random.Random, place: Place, folder: Path) -> None:
+    """Let a line of the index name another file, or say hostile things of clients."""
+    records = [path.parent for path in folder.rglob("rounds.jsonl") if path.is_file()]
+    if not records:
+        return
+    record = draw.choice(records)
+    manifest = json.loads((record / "manifest.json").read_text())
+    lines = [json.loads(line) for line in (record / "rounds.jsonl").read_text().splitlines()]
+    texts = [text for text in hostile_texts(place, folder) if isinstance(text, str)]
+    line = draw.choice(lines)
+    way = draw.randrange(3)
+    if way == 0:
+        line["file"] = draw.choice(texts)
+    elif way == 1 and line["replies"]:
+        draw.choice(line["replies"])["node"] = draw.choice(texts)
+    elif line["replies"]:
+        draw.choice(line["replies"])["metrics"] = {draw.choice(texts): draw.choice(texts)}
+    mutate.seal_record(record, manifest, lines)
+
+
+def set_knowledge(draw: random.Random, place: Place, folder: Path) -> None:
+    """Ask for code, or for files elsewhere, where knowledge may."""
+    paths = [path for path in folder.rglob("knowledge.json") if path.is_file()]
+    if not paths:
+        return
+    path = draw.choice(paths)
+    value = json.loads(path.read_text())
+    text = draw.choice(hostile_texts(place, folder))
+    call = {"()": f"{CANARY_MODULE}.touch"}
+    defence = {
+        "spec": draw.choice((f"{CANARY_MODULE}:touch", "logging.config:dictConfig", "fedattack", "os:system")),
+        "settings": draw.choice(
+            (
+                {"version": 1, "handlers": {"h": call}},
+                {"defence": "recup", "defence-strength": 0.1, "recup-zoo": str(place.canary)},
+                {"defence": text, "defence-strength": 0.1},
+            )
+        ),
+        "files": draw.choice(({}, {"recup-zoo": os.path.relpath(place.canary / "zoo", path.parent)}, {"x": text})),
+    }
+    changes: list[Mapping[str, Any]] = [
+        {"defence": defence},
+        {"defence": {**defence, "settings": {"defence": "none"}}},
+        {"property": text},
+        {"files": {str(text): "0" * 64}},
+    ]
+    if value.get("model"):
+        changes += [{"model": value["model"] | {key: text}} for key in ("spec", "loss")]
+    value |= draw.choice(changes)
+    path.write_bytes(mutate.sealed(value))
+
+
+def set_study(draw: random.Random, place: Place, folder: Path) -> None:
+    """Ask the run that goes on for harm."""
+    paths = [path for path in folder.rglob("study.json") if path.is_file()]
+    if not paths:
+        return
+    path = draw.choice(paths)
+    value = json.loads(path.read_text())
+    text = draw.choice(hostile_texts(place, folder))
+    settings = value.get("settings", {})
+    keys = (
+        "model",
+        "models",
+        "student",
+        "dataset",
+        "public",
+        "data-root",
+        "recup-zoo",
+        "record",
+        "truth",
+        "zoo",
+        "dealt",
+    )
+    changes: list[Mapping[str, Any]] = [
+        {"seeds": [text]},
+        {"seeds": ["x/../../../../canary", 0]},
+        {"seeds": [0, text]},
+        {"seeds": [0, 1]},
+        {"seeds": [-1, 10**9]},
+        {"preset": text},
+        {"runtime": text},
+        {"runtime": "processes"},
+        {"runtime": "superlink"},
+        {"options": {"ray": "127.0.0.1:1"}},
+        {"options": {text: text}},
+        {"attacks": [text]},
+        {"commands": [text]},
+        *({"settings": settings | {key: text}} for key in keys),
+        {"settings": settings | {text: text}},
+    ]
+    value |= draw.choice(changes)
+    path.write_bytes(mutate.sealed(value))
+
+
+def link(draw: random.Random, place: Place, folder: Path) -> None:
+    """Put a link to the canary in the place of a file or folder, or where a command will write."""
+    there = [path for path in folder.rglob("*") if not path.is_symlink()]
+    future = [
+        *(
+            "report.html",
+            "flower.log",
+            "scores/sia.npz",
+            "scores",
+            "dealt",
+            "resumption",
+            "zoo",
+            "record/final.safetensors",
+        ),
+        *("resumption/run.json", "knowledge/nodes", "truth/nodes/x.json", "truth/accuracy", "cells/.lock", "dealt/x"),
+        *(
+            "record/seed-0",
+            "record/x",
+            "truth/x",
+            "scores/x",
+            "compare.json",
+            "sia-table3.md",
+            "tradeoff-quickstart.html",
+        ),
+    ]
+    path = draw.choice(there) if there and draw.random() < 0.6 else folder / draw.choice(future)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    elif path.is_symlink() or path.exists():
+        path.unlink()
+    twin = place.canary / path.relative_to(folder)
+    targets = [place.canary, place.canary / "victim.txt", twin, place.canary / "nothing-yet"]
+    path.symlink_to(draw.choice(targets))
+
+
+def hard_link(draw: random.Random, place: Place, folder: Path) -> None:
+    """Give a file of the canary a second name in the folder."""
+    files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    inside = [path for path in place.canary.rglob("*") if path.is_file()]
+    path = draw.choice([*files, folder / "flower.log", folder / "scores" / "sia.npz", folder / "report.html"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    twin = place.canary / path.relative_to(folder)
+    path.unlink(missing_ok=True)
+    os.link(twin if twin.is_file() else draw.choice(inside), path)
+
+
+def pickled(draw: random.Random, place: Place, folder: Path) -> None:
+    """Put pickled code where arrays are expected."""
+    files = [path for path in folder.rglob("*.npz") if path.is_file()]
+    if files:
+        path = draw.choice(files)
+        payload = b"c" + f"{CANARY_MODULE}\ntouch\n(tR.".encode()
+        if draw.random() < 0.5:
+            path.write_bytes(payload)
+        else:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+            arrays[draw.choice(list(arrays))] = np.array([Harm()], dtype=object)
+            np.savez(path, **arrays)
+        mutate.tell(path)
+
+
+class Harm:
+    """Does harm to whoever unpickles it."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
+        return os.system, (f"{sys.executable} -c 'import {CANARY_MODULE}'",)
+
+
+def modules(draw: random.Random, place: Place, folder: Path) -> None:
+    """Put modules into the folder, from where commands are called."""
+    source = (place.modules / f"{CANARY_MODULE}.py").read_text()
+    for name in ("sitecustomize", "fedattack_plugin", "yourpackage", "jinja2_ext", "simulations", "clients"):
+        (folder / f"{name}.py").write_text(source)
+
+
+def damage(draw: random.Random, place: Place, folder: Path) -> None:
+    """Damage a file, as the other fuzzer does."""
+    files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink() and path.stat().st_size]
+    if files:
+        mutate.damage(draw, draw.choice(files))
+
+
+WAYS = (change_text, change_text, change_index, set_knowledge, set_knowledge, set_study, set_study, link, link, link)
+WAYS += (hard_link, pickled, modules, damage)
+
+
+# --- a try -----------------------------------------------------------------------------------------------------------
+
+
+def words_of(draw: random.Random, command: str, folder: Path, other: Path, out: Path) -> list[str]:
+    """Write a command line that takes the folder."""
+    only = ["--only", "framework=fedavg", "--only", "dataset=digits", "--only", "alpha=1", "--seeds", "1"]
+    attack = ["attack", draw.choice(("sia", "prolin", "private-attribute", "ara", "inversion")), str(folder)]
+    return {
+        "attack": [*attack, "--device", "cpu", *draw.choice(([], ["--skip-damaged"]))],
+        "report": ["report", str(folder), "--device", "cpu", *draw.choice(([], ["--json"]))],
+        "check": ["check", str(folder), *draw.choice(([], ["--json"]))],
+        "resume": ["resume", str(folder), "--device", "cpu"],
+        "project": ["project", str(folder / "record"), str(out)],
+        "compare": ["compare", str(folder), str(other), "--out", str(draw.choice((out, folder)))],
+        "reproduce": ["reproduce", "sia-table3", "--out", str(folder), *only],
+        "tradeoff": ["tradeoff", "quickstart", "--out", str(folder), "--defence", "sparsify=0.9", "--seeds", "1"],
+        "audit": ["audit", "quickstart", "--out", str(folder)],
+        "simulate": ["simulate", "quickstart", "--out", str(folder)],
+        "observe": ["observe", "--out", str(folder), "--", "flwr", "run", str(folder)],
+    }[command]
+
+
+class NoFlower:
+    """Stands for Flower, of which a try has no time: it only looks at what it would be told."""
+
+    def __init__(self, *words: Any, **named: Any) -> None:
+        pass
+
+    def __enter__(self) -> "NoFlower":
+        return self
+
+    def __exit__(self, *words: object) -> None:
+        pass
+
+    def run(self, config: Mapping[str, Any], **named: Any) -> Any:
+        """Refuse the run."""
+        from fedattack.errors import RunError
+
+        raise RunError(f"no Flower here, which was told {sorted(config)}"[:200])
+
+
+@contextmanager
+def watched(place: Place) -> Iterator[list[str]]:
+    """Note what this process does that a command on a folder has no business to do."""
+    noted: list[str] = []
+    canary = str(place.canary)
+
+    def hook(event: str, words: tuple[Any, ...]) -> None:
+        if not active:
+            return
+        told = [os.fsdecode(word) for word in words if isinstance(word, str | bytes | os.PathLike)]
+        if event == "import" and str(words[0]).partition(".")[0] in (CANARY_MODULE, "sitecustomize", "yourpackage"):
+            noted.append(f"import {words[0]}")
+        elif event in ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "pickle.find_class"):
+            noted.append(f"{event} {str(words)[:100]}")
+        elif event == "socket.connect":
+            noted.append(f"{event} {words[-1]}")
+        elif event.startswith(("open", "os.", "shutil.")) and event not in ("os.listdir", "os.scandir"):
+            if any(os.path.realpath(text).startswith(canary) for text in told if "/" in text):
+                noted.append(f"{event} {told}")
+
+    active = True
+    sys.addaudithook(hook)
+    try:
+        yield noted
+    finally:
+        active = False
+
+
+def attempt(place: Place, words: list[str], here: Path) -> dict[str, Any]:
+    """Run a command in this process as `fedattack` does; returns its exit code, what it printed, and what it did."""
+    import io
+    from contextlib import redirect_stderr, redirect_stdout
+
+    from rich.console import Console
+
+    from fedattack import cli, pipeline
+
+    pipeline.RUNTIMES = {name: lambda *_: NoFlower() for name in pipeline.RUNTIMES}  # type: ignore[misc]
+    pipeline.prepare = lambda configs: None
+    sys.path.append(str(place.modules))
+    os.chdir(here)
+    sys.argv = ["fedattack", *words]
+    out, err = io.StringIO(), io.StringIO()
+    cli.out_console, cli.err_console = Console(file=out), Console(file=err)
+    code: Any = None
+    with watched(place) as noted, redirect_stdout(out), redirect_stderr(err):
+        try:
+            cli.main()
+        except SystemExit as stop:
+            code = stop.code
+    return {"code": code, "err": err.getvalue(), "noted": noted}
+
+
+def run(count: int, seed: int, *, every: int = 1, first: int = 0) -> dict[str, Any]:
+    """Make the tries ``first``, ``first + every`` … of ``count``; returns how they ended, and each that is bad."""
+    import torch
+
+    torch.set_num_threads(1)
+    counts: Counter[str] = Counter()
+    bad: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as root:
+        place = Place(Path(root))
+        before = place.fingerprint()
+        for number in range(first, count, every):
+            draw = random.Random(f"{seed}/{number}")
+            command = draw.choice(COMMANDS)
+            kinds = {"resume": "stopped", "reproduce": "cells", "tradeoff": "cells"}
+            kind = kinds.get(command) or draw.choice(("source", "sums", "group"))
+            folder, out = Path(root) / "tries" / "run", Path(root) / "tries" / "out"
+            shutil.copytree(place.originals[kind], folder)
+            ways = [draw.choice(WAYS) for _ in range(draw.choice((1, 1, 2, 3)))]
+            for way in ways:
+                with suppress(OSError, ValueError):  # what one has done may stand in the way of the next
+                    way(draw, place, folder)
+            words = words_of(draw, command, folder, place.originals[kind], out)
+            here = draw.choice((folder, Path(root) / "tries"))
+            outcome = in_child(partial(attempt, place, words, here), seconds=SECONDS)
+            trouble = _trouble(outcome.kind, outcome.told)
+            if place.mark.exists():
+                trouble.append("the canary's module was run")
+                place.mark.unlink()
+            if place.fingerprint() != before:
+                trouble.append("the canary was changed")
+            counts[f"{command}: {outcome.told['code'] if outcome.kind == ANSWER else outcome.kind}"] += 1
+            if trouble:
+                names = [way.__name__ for way in ways]
+                bad.append({"number": number, "words": words, "ways": names, "trouble": trouble})
+                print(json.dumps(bad[-1])[:1500], file=sys.stderr, flush=True)
+            shutil.rmtree(Path(root) / "tries")
+    return {"counts": dict(counts), "bad": bad}
+
+
+def _trouble(kind: str, told: Any) -> list[str]:
+    if kind != ANSWER:
+        return [f"{kind}: {str(told)[-700:]}"]
+    trouble = [str(item) for item in told["noted"]]
+    if told["code"] not in (0, 2, 3):
+        trouble.append(f"exit code {told['code']}")
+    if "Traceback" in told["err"]:
+        trouble.append(told["err"][-500:])
+    trouble += [f"{len(line)} characters: {line[:80]}" for line in told["err"].splitlines() if len(line) > 320]
+    return trouble
+
+
+def main() -> None:
+    """Make the tries from the command line, in several processes; exits with 1 if one is bad."""
+    parser = argparse.ArgumentParser(description="Hostile run folders: nothing imported, nothing changed outside.")
+    parser.add_argument("--count", type=int, default=2_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--every", type=int, default=0, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.every:
+        print(json.dumps(run(given.count, given.seed, every=given.every, first=given.first)))
+        return
+    started = time.monotonic()
+    words = [sys.executable, "-m", "tests.fuzz.folders", "--count", str(given.count), "--seed", str(given.seed)]
+    words += ["--every", str(given.workers)]
+    running = [
+        subprocess.Popen([*words, "--first", str(first)], stdout=subprocess.PIPE) for first in range(given.workers)
+    ]
+    results = [json.loads(process.communicate()[0]) for process in running]
+    counts = sum((Counter(result["counts"]) for result in results), Counter())
+    bad = sum(len(result["bad"]) for result in results)
+    for ended, times in sorted(counts.items()):
+        print(f"{times:6d}  {ended}")
+    print(f"{sum(counts.values())} tries in {(time.monotonic() - started) / 60:.1f} minutes; bad: {bad}")
+    sys.exit(1 if bad else 0)
+
+
+if __name__ == "__main__":
+    main()
