@@ -8,7 +8,7 @@ DEV := $(VENV)/.dev-installed
 WORKERS ?= 2
 STAMP := $(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: audit deploy-local test test-deploy lint benchmark vulnerabilities screenshot clean
+.PHONY: audit deploy-local test test-deploy fuzz lint benchmark vulnerabilities screenshot clean
 
 audit: $(RUN) ## Audit the embedded default and say where the report is.
 	$(VENV)/bin/fedattack audit quickstart --out runs/quickstart-$(STAMP)
@@ -30,12 +30,18 @@ lint: $(DEV)
 
 benchmark: $(DEV) ## Time and size of recording, speed of attacks; prints ratios (minutes).
 	$(VENV)/bin/python -m tests.benchmarks.recording
+	$(VENV)/bin/python -m tests.benchmarks.reading
 	$(VENV)/bin/python -m tests.benchmarks.source_inference
 	$(VENV)/bin/python -m tests.benchmarks.distillation
 	$(VENV)/bin/python -m tests.benchmarks.prolin
 	$(VENV)/bin/python -m tests.benchmarks.model_based
 	$(VENV)/bin/python -m tests.benchmarks.gradient_matching
 	$(VENV)/bin/python -m tests.benchmarks.deployment
+
+fuzz: $(DEV) ## Hostile and altered folders, killed writers (hours); CI runs a short version.
+	$(VENV)/bin/python -m tests.fuzz.folders --count 2000 --workers $(WORKERS)
+	$(VENV)/bin/python -m tests.fuzz.mutants --count 10000 --workers $(WORKERS)
+	$(VENV)/bin/python -m tests.fuzz.kills --count 300
 
 vulnerabilities: $(DEV) ## Look up all pinned packages in a database of known holes (needs the network).
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check pip-audit

@@ -7,6 +7,7 @@ only their part.
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from fedattack.attacks import (
     Targets,
     write_knowledge,
 )
+from fedattack.attacks.knowledge import BUILT_IN
 from fedattack.audit.truth import NOBODY, Attributes, ClientAttribute, HeldRecords, Privacy, write_truth
 from fedattack.data import label_counts
 from fedattack.defences import DP_SGD, SETTINGS, Batch, defence_of, in_words, update_privacy
@@ -53,9 +55,6 @@ _FEW_RECORDS = 64
 
 # Cosine from which two images are the same: single precision keeps seven digits.
 _SAME = 1 - 1e-5
-
-# What makes the clients' defence for an attacker who knows of it.
-_DEFENCE = "fedattack.defences.known:known_defence"
 
 # The class of a client's records, as an attribute that RecUP-FL can protect.
 _LABEL = "label"
@@ -273,13 +272,28 @@ def known_defence(study: Study, config: Mapping[str, Any]) -> KnownDefence | Non
     if is_private(config):
         noise = float(np.median([noise_of(config, len(part)) for part in study.parts]))
         settings = {"defence": DP_SGD, "noise": noise, "dp-clip": config["dp-clip"], "loss": study.loss}
-        return KnownDefence(_DEFENCE, settings | {"training": vars(training_of(config))})
+        return KnownDefence(BUILT_IN, settings | {"training": vars(training_of(config))})
     if not changes_update(config):
         return None
     files = {}
+    settings = {key: config[key] for key in SETTINGS}
     if config["defence"] == "recup":
-        files["recup-zoo"] = os.path.relpath(defence_settings(config)["recup-zoo"], config["knowledge"])
-    return KnownDefence(_DEFENCE, {key: config[key] for key in SETTINGS}, files)
+        zoo = Path(defence_settings(config)["recup-zoo"])
+        if config["recup-zoo"] and config["zoo"]:
+            # A run folder refers to nothing outside of it, and so can be handed over.
+            zoo = _copied(zoo, Path(config["zoo"]))
+        settings["recup-zoo"] = ""
+        files["recup-zoo"] = os.path.relpath(zoo, config["knowledge"])
+    return KnownDefence(BUILT_IN, settings, files)
+
+
+def _copied(zoos: Path, to: Path) -> Path:
+    for described in zoos.glob("*/zoo.json"):
+        folder = to / described.parent.name
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in (described, described.with_suffix(".safetensors")):
+            shutil.copyfile(file, folder / file.name)
+    return to
 
 
 def make_zoos(study: Study, config: Mapping[str, Any]) -> None:

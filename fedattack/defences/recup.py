@@ -302,10 +302,12 @@ def make(settings: Settings) -> RecUP:
 
 
 def _zoo(folder: Path, attribute: str) -> Zoo:
-    if not (folder / attribute / "zoo.json").is_file():
-        there = ", ".join(_zoos_in(folder)) or "none"
+    there = [*_zoos_in(folder)]
+    # An attribute is one of the names that are there, and never a path that leads elsewhere.
+    if attribute not in there:
         raise ConfigError(
-            f"attribute {attribute!r} has no model zoo in {folder}: expected {attribute}/zoo.json; there are {there}; "
+            f"attribute {attribute!r} has no model zoo in {folder}: expected {attribute}/zoo.json; there are "
+            f"{', '.join(there) or 'none'}; "
             "train one with fedattack.defences.zoo.train_zoo, or leave the attribute out of recup-attributes"
         )
     files = (folder / attribute / name for name in ("zoo.json", "zoo.safetensors"))

@@ -25,7 +25,7 @@ from fedattack.files import write_atomically, write_json
 from fedattack.learning import LocalSGD
 from fedattack.learning.attribute_updates import attribute_updates
 from fedattack.learning.pooled_updates import FEATURES, Fit, Network, Pooling, check_labels, train_network
-from fedattack.untrusted import read_json
+from fedattack.untrusted import read_bytes, read_json
 
 FORMAT = 1
 LAYERS = 3
@@ -325,11 +325,12 @@ def _whole(number: Any, least: int) -> int:
     return number
 
 
+MAX_ZOO = 2**31
+"""Bytes of the largest zoo that is read."""
+
+
 def _tensors(path: Path, digest: str) -> dict[str, NDArray[Any]]:
-    try:
-        data = path.read_bytes()
-    except OSError as cause:
-        raise DataError(f"{path} cannot be read ({cause.strerror}); {_HINT}") from None
+    data = read_bytes(path, DataError, _HINT, limit=MAX_ZOO)
     if xxhash.xxh3_128(data).hexdigest() != digest:
         raise DataError(f"{path} is not the file that zoo.json describes: expected the checksum {digest}; {_HINT}")
     try:

@@ -85,7 +85,7 @@ class Bomb:
 
 FAULTS = {
     "no description": (lambda folder: (folder / "zoo.json").unlink(), "is not there"),
-    "no tensors": (lambda folder: (folder / "zoo.safetensors").unlink(), "cannot be read"),
+    "no tensors": (lambda folder: (folder / "zoo.safetensors").unlink(), "is not there"),
     "no JSON": (lambda folder: (folder / "zoo.json").write_text("{"), "cannot be read as JSON"),
     "a list": (lambda folder: (folder / "zoo.json").write_text("[]"), "describes no model zoo"),
     "another format": (lambda folder: described(folder, format=2), "expected format 1, got 2"),

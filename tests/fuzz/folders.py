@@ -2,10 +2,10 @@
 
     python -m tests.fuzz.folders --count 2000 --workers 2
 
-Each try takes a run folder, makes it hostile in a few ways, and runs a command on it as `fedattack` does, in a process of
-its own, without ``--trust``. Beside the folder lies a canary: a folder with a run of its own. On the path of modules lies
-a module that leaves a mark where it is imported, called or unpickled. No try may leave a mark, change the canary, open a
-file of it, start a program, or open a connection; each must end with exit code 0, 2 or 3.
+Each try takes a run folder, makes it hostile in a few ways, and runs a command on it as `fedattack` does, in a process
+of its own, without ``--trust``. Beside the folder lies a canary: a folder with a run of its own. On the path of modules
+lies a module that leaves a mark where it is imported, called or unpickled. No try may leave a mark, change the canary,
+open a file of it, start a program, or open a connection; each must end with exit code 0, 2 or 3.
 """
 
 import argparse
@@ -357,10 +357,11 @@ WAYS += (hard_link, pickled, modules, damage)
 # --- a try -----------------------------------------------------------------------------------------------------------
 
 
-def words_of(draw: random.Random, command: str, folder: Path, other: Path, out: Path) -> list[str]:
+def words_of(draw: random.Random, command: str, kind: str, folder: Path, other: Path, out: Path) -> list[str]:
     """Write a command line that takes the folder."""
     only = ["--only", "framework=fedavg", "--only", "dataset=digits", "--only", "alpha=1", "--seeds", "1"]
-    attack = ["attack", draw.choice(("sia", "prolin", "private-attribute", "ara", "inversion")), str(folder)]
+    fitting = {"source": "sia", "sums": "prolin", "group": "private-attribute"}.get(kind, "sia")
+    attack = ["attack", draw.choice((*[fitting] * 6, "sia", "prolin", "ara", "inversion")), str(folder)]
     return {
         "attack": [*attack, "--device", "cpu", *draw.choice(([], ["--skip-damaged"]))],
         "report": ["report", str(folder), "--device", "cpu", *draw.choice(([], ["--json"]))],
@@ -412,8 +413,8 @@ def watched(place: Place) -> Iterator[list[str]]:
         elif event == "socket.connect":
             noted.append(f"{event} {words[-1]}")
         elif event.startswith(("open", "os.", "shutil.")) and event not in ("os.listdir", "os.scandir"):
-            if any(os.path.realpath(text).startswith(canary) for text in told if "/" in text):
-                noted.append(f"{event} {told}")
+            places = [os.path.realpath(text) for text in told if "/" in text]
+            noted.extend(f"{event} {told}" for place in places if place.startswith(canary))
 
     active = True
     sys.addaudithook(hook)
@@ -469,7 +470,7 @@ def run(count: int, seed: int, *, every: int = 1, first: int = 0) -> dict[str, A
             for way in ways:
                 with suppress(OSError, ValueError):  # what one has done may stand in the way of the next
                     way(draw, place, folder)
-            words = words_of(draw, command, folder, place.originals[kind], out)
+            words = words_of(draw, command, kind, folder, place.originals[kind], out)
             here = draw.choice((folder, Path(root) / "tries"))
             outcome = in_child(partial(attempt, place, words, here), seconds=SECONDS)
             trouble = _trouble(outcome.kind, outcome.told)

@@ -16,6 +16,7 @@ hang, died
 """
 
 import argparse
+import io
 import json
 import random
 import re
@@ -25,10 +26,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
+from fedattack.errors import ReportError
 from tests.fuzz import mutate
 from tests.fuzz.sandbox import ANSWER, DIED, HANG, REFUSED, TRACEBACK, Outcome, in_child
 from tests.fuzz.worlds import WORLDS, World
@@ -63,16 +68,21 @@ _PARTS = (
 )
 
 
-def look(world: World, folder: Path, *, part: str) -> dict[str, Any]:
+def look(world: World, beside: Path, folder: Path, *, part: str) -> dict[str, Any]:
     """Do with a folder what a user does; returns the numbers, and whether it is said that nobody signed."""
     from fedattack.audit.run import audit_folder
     from fedattack.pipeline import asked_of_knowledge, asked_of_study
     from fedattack.record import check_record
-    from fedattack.report import read_findings, read_run, write_report
+    from fedattack.report import read_findings, read_run, render_table, write_report
+    from fedattack.report.compare import compare_runs
 
     if part == "findings":
         found = read_findings(folder)
         write_report(folder)
+        Console(file=io.StringIO()).print(render_table(found, read_run(folder)))
+        # Two runs of one setting have nothing to be compared by, and are refused for that.
+        with suppress(ReportError):
+            compare_runs([folder, beside], folder / "compared")
         return {"numbers": _numbers(found), "said": _said(read_run(folder))}
     report = check_record(folder / "record")
     asked_of_knowledge(folder)
@@ -177,7 +187,7 @@ def run(count: int, seed: int, *, every: int = 1, first: int = 0, show: bool = F
         originals, before = {}, {}
         for name, world in WORLDS.items():
             originals[name] = world.build(Path(place) / name)
-            before[name] = look(world, originals[name], part="record")["numbers"]
+            before[name] = look(world, originals[name], originals[name], part="record")["numbers"]
         given = read_given_before(originals["source"])
         base = in_child(lambda: None, seconds=SECONDS).memory
         for number in range(first, count, every):
@@ -190,7 +200,7 @@ def run(count: int, seed: int, *, every: int = 1, first: int = 0, show: bool = F
             what = mutant(draw, folder, part, reseal=reseal)
             world, expected = WORLDS[name], before[name]
             action = {"toml": read_table, "targets": partial(read_given, world)}.get(
-                part, partial(look, world, part=part)
+                part, partial(look, world, originals[name], part=part)
             )
             expected = given if part == "targets" else expected
             outcome = in_child(partial(action, folder), seconds=SECONDS)
