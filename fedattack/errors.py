@@ -51,6 +51,9 @@ def short(text: str, limit: int = MESSAGE) -> str:
     The beginning says what is wrong and where, the end what to do next. Control characters are made visible: a text
     that came from elsewhere could drive a terminal with them.
     """
+    if len(text) > 8 * limit:
+        # Of a text of megabytes, only what is shown is looked at.
+        text = f"{text[: 4 * limit]} … {text[-4 * limit :]}"
     line = " ".join(text.split())
     line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
     if len(line) <= limit:

@@ -168,7 +168,7 @@ def verify_files(folder: Path, digests: Mapping[str, str], error: Error, where: 
         ``error``, if one is missing or differs.
     """
     for name, digest in digests.items():
-        if Path(name).name != name:
+        if Path(name).name != name or name in ("", ".."):
             raise error(f"{where}: files: {short(name, 60)!r} is no name of a file beside it")
         hint = f"{where} speaks of it; write the folder anew, or delete its keys `files` and `check`"
         try:

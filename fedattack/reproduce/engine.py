@@ -184,12 +184,12 @@ class _Study:
         """Hold the folder, so that nobody else takes a cell at work for one that was interrupted."""
         if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())) and not self._cells.is_dir():
             raise ConfigError(f"{self.out} holds something else; give this reproduction a folder of its own")
+        check_folder(self.out, ConfigError, to_write=True)
         try:
             self._cells.mkdir(parents=True, exist_ok=True)
             self.out.chmod(0o700)
         except OSError as cause:
             raise ConfigError(f"{self.out} cannot be created ({cause}); choose a folder that can be written") from None
-        check_folder(self.out, ConfigError, to_write=True)
         with (self._cells / ".lock").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

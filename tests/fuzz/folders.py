@@ -458,7 +458,6 @@ def run(count: int, seed: int, *, every: int = 1, first: int = 0) -> dict[str, A
     bad: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="fuzz-") as root:
         place = Place(Path(root))
-        before = place.fingerprint()
         for number in range(first, count, every):
             draw = random.Random(f"{seed}/{number}")
             command = draw.choice(COMMANDS)
@@ -466,10 +465,12 @@ def run(count: int, seed: int, *, every: int = 1, first: int = 0) -> dict[str, A
             kind = kinds.get(command) or draw.choice(("source", "sums", "group"))
             folder, out = Path(root) / "tries" / "run", Path(root) / "tries" / "out"
             shutil.copytree(place.originals[kind], folder)
-            ways = [draw.choice(WAYS) for _ in range(draw.choice((1, 1, 2, 3)))]
+            # Links come last: what else is done to a folder must not go through them.
+            ways = sorted((draw.choice(WAYS) for _ in range(draw.choice((1, 1, 2, 3)))), key=_is_link)
             for way in ways:
                 with suppress(OSError, ValueError):  # what one has done may stand in the way of the next
                     way(draw, place, folder)
+            before = place.fingerprint()
             words = words_of(draw, command, kind, folder, place.originals[kind], out)
             here = draw.choice((folder, Path(root) / "tries"))
             outcome = in_child(partial(attempt, place, words, here), seconds=SECONDS)
@@ -486,6 +487,10 @@ def run(count: int, seed: int, *, every: int = 1, first: int = 0) -> dict[str, A
                 print(json.dumps(bad[-1])[:1500], file=sys.stderr, flush=True)
             shutil.rmtree(Path(root) / "tries")
     return {"counts": dict(counts), "bad": bad}
+
+
+def _is_link(way: Callable[..., None]) -> bool:
+    return way in (link, hard_link)
 
 
 def _trouble(kind: str, told: Any) -> list[str]:

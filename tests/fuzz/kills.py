@@ -2,8 +2,8 @@
 
     python -m tests.fuzz.kills --count 300
 
-A process writes rounds as fast as it can, prints the number of each of which :meth:`RecordWriter.write` has returned, and
-is killed after a random time. In a third of the kills it goes on with the record of the kill before.
+A process writes rounds as fast as it can, and prints the number of each of which :meth:`RecordWriter.write` has come
+back. It is killed after a random time. In a third of the kills it goes on with the record of the kill before.
 """
 
 import argparse

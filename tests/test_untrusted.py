@@ -1,0 +1,189 @@
+import json
+import os
+import zipfile
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter
+
+from fedattack.errors import MESSAGE, DataError, short
+from fedattack.files import seal, write_npz, write_sealed
+from fedattack.untrusted import (
+    check_folder,
+    parse_json,
+    read_bytes,
+    read_json,
+    read_npz,
+    read_sealed,
+    read_text,
+    remove_inside,
+    verify_files,
+)
+
+HINT = "do something"
+NUMBERS = TypeAdapter(dict[str, int])
+
+
+def refused(message, action, *words):
+    with pytest.raises(DataError, match=message) as problem:
+        action(*words)
+    assert "\n" not in str(problem.value)
+
+
+@pytest.mark.parametrize("reader", [read_bytes, read_text, read_json])
+def test_only_regular_files_are_read_and_nothing_hangs(tmp_path, reader):
+    os.mkfifo(tmp_path / "pipe")
+    refused("it is a pipe", reader, tmp_path / "pipe", DataError, HINT)
+    refused("it is a folder", reader, tmp_path, DataError, HINT)
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    refused("it is a device", reader, tmp_path / "endless", DataError, HINT)
+    refused("is not there; do something", reader, tmp_path / "nothing", DataError, HINT)
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path):
+    (tmp_path / "large").write_bytes(b"12345")
+    assert read_bytes(tmp_path / "large", DataError, HINT, limit=5) == b"12345"
+    with pytest.raises(DataError, match="has 5 bytes; expected at most 4"):
+        read_bytes(tmp_path / "large", DataError, HINT, limit=4)
+
+
+@pytest.mark.parametrize(
+    "text", ["NaN", "[Infinity]", "[" * 100_000, '{"a":' * 100_000, '"\\ud800"', "{", "", "1 1", "\xff"]
+)
+def test_json_is_strict_and_of_bounded_depth(tmp_path, text):
+    (tmp_path / "x.json").write_bytes(text.encode("latin-1"))
+    refused("cannot be read as JSON", read_json, tmp_path / "x.json", DataError, HINT)
+
+
+def test_json_of_150_levels_is_read():
+    assert parse_json("[" * 150 + "]" * 150)
+
+
+def test_what_was_sealed_is_held_to_its_checksum_and_what_was_not_is_taken(tmp_path):
+    path = tmp_path / "x.json"
+    write_sealed(path, {"a": 1, "b": 2})
+    assert read_sealed(path, NUMBERS, DataError, HINT) == {"a": 1, "b": 2}
+    path.write_text(path.read_text().replace('"b": 2', '"b": 3'))
+    refused("does not match its checksum", read_sealed, path, NUMBERS, DataError, HINT)
+    path.write_text('{"a": 1, "b": 3}')
+    assert read_sealed(path, NUMBERS, DataError, HINT) == {"a": 1, "b": 3}
+    path.write_text('{"a": 1, "b": "x"}')
+    refused("b: input should be a valid integer.*got 'x'; do something", read_sealed, path, NUMBERS, DataError, HINT)
+
+
+def test_a_seal_does_not_depend_on_white_space(tmp_path):
+    value = {"z": [1.5, -0.0, 1e-300, 2**60], "a": {"ü": None, "\x07": True}}
+    (tmp_path / "x.json").write_text(json.dumps(seal(value)))
+    assert read_sealed(tmp_path / "x.json", TypeAdapter(dict), DataError, HINT) == value
+
+
+def test_arrays_survive_the_disk(tmp_path):
+    arrays = {
+        "numbers": np.arange(6.0).reshape(2, 3),
+        "text": np.array(["a", "bc"]),
+        "scalar": np.array(7),
+        "empty": np.zeros((0, 3), dtype=np.int64),
+        "fortran": np.asfortranarray(np.arange(6).reshape(2, 3)),
+        "flags": np.array([True, False]),
+    }
+    write_npz(tmp_path / "x.npz", arrays, compress=True)
+    again = read_npz(tmp_path / "x.npz", DataError, HINT)
+    for name, array in arrays.items():
+        assert again[name].dtype == array.dtype
+        np.testing.assert_array_equal(again[name], array)
+    assert [*read_npz(tmp_path / "x.npz", DataError, HINT, "text")] == ["text"]
+    assert again["numbers"].flags.writeable
+
+
+def lying(shape: str, data: bytes = bytes(64)) -> bytes:
+    header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + data
+
+
+@pytest.mark.parametrize("shape", ["(10**12,)", "(1000000000000,)", "(-8,)", "(3,)", "(99999999999999999999,)", "8"])
+def test_a_header_that_announces_other_arrays_than_there_are_takes_no_memory(tmp_path, shape):
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("x.npy", lying(shape))
+    refused("cannot be read as an .npz", read_npz, tmp_path / "x.npz", DataError, HINT)
+
+
+def test_an_archive_that_inflates_is_not_inflated(tmp_path):
+    with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", lying("(40000000,)", bytes(320_000_000)))
+    assert (tmp_path / "x.npz").stat().st_size < 1_000_000
+    refused("its arrays would take 320,000,128 bytes", read_npz, tmp_path / "x.npz", DataError, HINT)
+
+
+def test_two_arrays_of_one_name_and_python_objects_are_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "twice.npz", "w") as archive:
+        archive.writestr("x.npy", lying("(8,)"))
+        with pytest.warns(UserWarning, match="Duplicate"):
+            archive.writestr("x.npy", lying("(8,)"))
+    refused("two arrays have one name", read_npz, tmp_path / "twice.npz", DataError, HINT)
+    np.savez(tmp_path / "objects.npz", x=np.array([{}], dtype=object))
+    refused("Python objects", read_npz, tmp_path / "objects.npz", DataError, HINT)
+
+
+def test_links_inside_are_followed_and_links_out_are_refused(tmp_path):
+    (tmp_path / "run" / "sub").mkdir(parents=True)
+    (tmp_path / "run" / "file").write_text("x")
+    (tmp_path / "run" / "sub" / "inside").symlink_to("../file")
+    check_folder(tmp_path / "run", DataError)
+    (tmp_path / "alias").symlink_to(tmp_path / "run")
+    check_folder(tmp_path / "alias", DataError)
+    (tmp_path / "outside").write_text("x")
+    (tmp_path / "run" / "sub" / "out").symlink_to(tmp_path / "outside")
+    refused("out is a link that leaves", check_folder, tmp_path / "run", DataError)
+    (tmp_path / "run" / "sub" / "out").unlink()
+    (tmp_path / "run" / "sub" / "chain").symlink_to("dangling")
+    (tmp_path / "run" / "sub" / "dangling").symlink_to("../../nothing")
+    refused("is a link that leaves", check_folder, tmp_path / "run", DataError)
+
+
+def test_what_is_no_file_and_what_has_a_second_name_is_refused(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "file").write_text("x")
+    os.link(tmp_path / "file", tmp_path / "run" / "file")
+    check_folder(tmp_path / "run", DataError)
+    with pytest.raises(DataError, match="has a second name"):
+        check_folder(tmp_path / "run", DataError, to_write=True)
+    os.mkfifo(tmp_path / "run" / "pipe")
+    refused("pipe is a pipe", check_folder, tmp_path / "run", DataError)
+    check_folder(tmp_path / "nothing", DataError)
+
+
+def test_only_what_lies_inside_is_removed(tmp_path):
+    (tmp_path / "run" / "sub").mkdir(parents=True)
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim" / "file").write_text("keep me")
+    run = tmp_path / "run"
+    for path in (run, run / "..", run / ".." / "victim", run / "sub" / ".." / ".." / "victim", tmp_path / "victim"):
+        refused("is not inside", remove_inside, run, path, DataError)
+    (run / "link").symlink_to(tmp_path / "victim")
+    refused("is a link", remove_inside, run, run / "link", DataError)
+    refused("is a link", remove_inside, run, run / "link" / "file", DataError)
+    assert (tmp_path / "victim" / "file").read_text() == "keep me"
+    remove_inside(run, run / "sub", DataError)
+    remove_inside(run, run / "nothing", DataError)
+    assert [path.name for path in run.iterdir()] == ["link"]
+
+
+def test_files_are_held_to_the_checksums_that_stand_beside_them(tmp_path):
+    told = {"x.npz": write_npz(tmp_path / "x.npz", {"x": np.arange(3)})}
+    verify_files(tmp_path, told, DataError, tmp_path / "told.json")
+    write_npz(tmp_path / "x.npz", {"x": np.arange(4)})
+    refused("is another file than was written", verify_files, tmp_path, told, DataError, tmp_path / "told.json")
+    (tmp_path / "x.npz").unlink()
+    refused("cannot be read", verify_files, tmp_path, told, DataError, tmp_path / "told.json")
+    for name in ("../x.npz", "/etc/passwd", "a/b", "..", ""):
+        refused("is no name of a file", verify_files, tmp_path, {name: ""}, DataError, tmp_path / "told.json")
+
+
+def test_a_message_has_one_line_a_limit_and_no_control_characters():
+    assert short("a\n b\tc") == "a b c"
+    assert short("\x1b[31mred\x07") == "\N{REPLACEMENT CHARACTER}[31mred\N{REPLACEMENT CHARACTER}"
+    text = short("begin " + "x" * 5000 + " end")
+    assert len(text) == MESSAGE
+    assert text.startswith("begin")
+    assert text.endswith("end")
+    assert short("\ud800") == "\N{REPLACEMENT CHARACTER}"
