@@ -41,17 +41,9 @@ def check_model(model: nn.Module, record: Record) -> None:
     Raises
     ------
     ModelError
-        If they are not; it lists the names and shapes of both.
+        If they are not; it names those that differ.
     """
-    recorded = {parameter.name: parameter.shape for parameter in record.parameters}
     try:
-        check_parameters(model, recorded)
+        check_parameters(model, {parameter.name: parameter.shape for parameter in record.parameters})
     except ModelError as cause:
-        built = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-        raise ModelError(
-            f"{record.path}: {cause}; the record has {_listed(recorded)}; the model {_listed(built)}"
-        ) from None
-
-
-def _listed(shapes: dict[str, tuple[int, ...]]) -> str:
-    return ", ".join(f"{name} {shape}" for name, shape in shapes.items()) or "no arrays"
+        raise ModelError(f"{record.path}: {cause}") from None

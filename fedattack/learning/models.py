@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -252,9 +252,15 @@ def check_parameters(model: nn.Module, names_shapes: Mapping[str, tuple[int, ...
             if got.get(name, shape) != shape
         ],
     }
-    found = "; ".join(f"{fault}: {', '.join(names)}" for fault, names in faults.items() if names)
+    found = "; ".join(f"{fault}: {_first(names)}" for fault, names in faults.items() if names)
     if found:
         raise ModelError(f"the parameters are not those of this model ({found}); give the model that was trained")
+
+
+def _first(names: Sequence[str], most: int = 3) -> str:
+    """List the first of them, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def _sequential(**layers: nn.Module) -> nn.Sequential:

@@ -400,21 +400,20 @@ class NoFlower:
 def watched(place: Place) -> Iterator[list[str]]:
     """Note what this process does that a command on a folder has no business to do."""
     noted: list[str] = []
-    canary = str(place.canary)
+    # A module is opened where it is imported.
+    guarded = (str(place.canary), str(place.modules))
 
     def hook(event: str, words: tuple[Any, ...]) -> None:
         if not active:
             return
         told = [os.fsdecode(word) for word in words if isinstance(word, str | bytes | os.PathLike)]
-        if event == "import" and str(words[0]).partition(".")[0] in (CANARY_MODULE, "sitecustomize", "yourpackage"):
-            noted.append(f"import {words[0]}")
-        elif event in ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "pickle.find_class"):
+        if event in ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "pickle.find_class"):
             noted.append(f"{event} {str(words)[:100]}")
         elif event == "socket.connect":
             noted.append(f"{event} {words[-1]}")
         elif event.startswith(("open", "os.", "shutil.")) and event not in ("os.listdir", "os.scandir"):
             places = [os.path.realpath(text) for text in told if "/" in text]
-            noted.extend(f"{event} {told}" for place in places if place.startswith(canary))
+            noted.extend(f"{event} {path}" for path in places if path.startswith(guarded))
 
     active = True
     sys.addaudithook(hook)

@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -174,7 +175,15 @@ def judge(outcome: Outcome, before: Any, *, reseal: bool, signed: bool, free: bo
     return "told" if outcome.told["said"] else "unsaid"
 
 
-def run(count: int, seed: int, *, every: int = 1, first: int = 0, show: bool = False) -> dict[str, Any]:
+def run(
+    count: int,
+    seed: int,
+    *,
+    every: int = 1,
+    first: int = 0,
+    show: bool = False,
+    worlds: Sequence[str] = tuple(_WEIGHTS),
+) -> dict[str, Any]:
     """Try the mutants ``first``, ``first + every`` … of ``count``; returns how many ended how, and each that is bad."""
     import torch
 
@@ -185,7 +194,8 @@ def run(count: int, seed: int, *, every: int = 1, first: int = 0, show: bool = F
     memory, slowest = 0, 0.0
     with tempfile.TemporaryDirectory(prefix="fuzz-") as place:
         originals, before = {}, {}
-        for name, world in WORLDS.items():
+        for name in worlds:
+            world = WORLDS[name]
             originals[name] = world.build(Path(place) / name)
             before[name] = look(world, originals[name], originals[name], part="record")["numbers"]
         given = read_given_before(originals["source"])
@@ -193,7 +203,7 @@ def run(count: int, seed: int, *, every: int = 1, first: int = 0, show: bool = F
         for number in range(first, count, every):
             draw = random.Random(f"{seed}/{number}")
             part, reseal = draw.choice(_PARTS), draw.random() < 0.5
-            (name,) = draw.choices(list(_WEIGHTS), [*_WEIGHTS.values()])
+            (name,) = draw.choices(worlds, [_WEIGHTS[world] for world in worlds])
             name = "source" if part in ("toml", "targets") else name
             folder = Path(place) / "mutant"
             shutil.copytree(originals[name], folder)

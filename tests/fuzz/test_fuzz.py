@@ -1,0 +1,102 @@
+"""A short version of the fuzzers; `make fuzz` has the long one. And: what they look for, they find."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz import folders, kills, mutants
+from tests.fuzz.sandbox import ANSWER, DIED, HANG, REFUSED, TRACEBACK, Outcome, in_child
+
+
+def test_altered_folders_are_refused_or_read_as_before_or_said_to_be_unsigned():
+    result = mutants.run(40, seed=101, worlds=("source", "signed", "sums"))
+    assert result["bad"] == []
+    assert sum(result["counts"].values()) == 40
+    assert result["memory"] < 500e6
+
+
+def test_hostile_folders_do_no_harm():
+    result = folders.run(20, seed=101)
+    assert result["bad"] == []
+
+
+def test_killed_writers_leave_every_round_that_they_reported():
+    result = kills.run(5, seed=101)
+    assert result["bad"] == []
+    assert result["reported"] > 0
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> folders.Place:
+    return folders.Place(tmp_path_factory.mktemp("fuzz"))
+
+
+def test_a_command_that_follows_what_a_folder_names_is_noticed(place, tmp_path):
+    """With --trust, which the tries never give, the canary's module is imported, and a file of the canary read."""
+    import shutil
+
+    from tests.sealed import edit
+
+    run = Path(shutil.copytree(place.originals["group"], tmp_path / "run"))
+    defence = {"spec": f"{folders.CANARY_MODULE}:touch", "settings": {}, "files": {}}
+    edit(run / "knowledge" / "knowledge.json", {"defence": defence})
+    words = ["attack", "private-attribute", str(run), "--device", "cpu"]
+    told = in_child(lambda: folders.attempt(place, words, tmp_path), seconds=60).told
+    assert (told["code"], told["noted"], place.mark.exists()) == (2, [], False)
+    told = in_child(lambda: folders.attempt(place, [*words, "--trust"], tmp_path), seconds=60).told
+    assert told["code"] == 99
+    assert f"open {place.modules / folders.CANARY_MODULE}.py" in told["noted"]
+    assert place.mark.exists()
+    place.mark.unlink()
+
+
+def test_a_changed_canary_is_noticed(place):
+    before = place.fingerprint()
+    (place.canary / "victim.txt").write_text("harmed!")
+    assert place.fingerprint() != before
+
+
+def test_the_sandbox_tells_how_a_child_ended():
+    from fedattack.errors import DataError
+
+    def refuse() -> None:
+        raise DataError("no")
+
+    def hang() -> None:
+        while True:
+            pass
+
+    assert in_child(lambda: [1, "x"], seconds=20).told == [1, "x"]
+    assert in_child(refuse, seconds=20).kind == REFUSED
+    assert in_child(lambda: 1 / 0, seconds=20).kind == TRACEBACK
+    assert in_child(hang, seconds=0.2).kind == HANG
+    assert in_child(lambda: __import__("os").kill(__import__("os").getpid(), 9), seconds=20).kind == DIED
+    large = in_child(lambda: len(bytearray(b"x" * 200_000_000)), seconds=20)
+    assert large.memory - in_child(lambda: None, seconds=20).memory > 150e6
+
+
+NUMBERS = [["sia.asr", 0.5, 0.4, 0.6, 10, "leak"]]
+OTHERS = [["sia.asr", 0.7, 0.6, 0.8, 10, "leak"]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "told", "words", "ended"),
+    [
+        (ANSWER, {"numbers": NUMBERS, "said": False}, {}, "same"),
+        (ANSWER, {"numbers": OTHERS, "said": True}, {}, "silent"),
+        (ANSWER, {"numbers": OTHERS, "said": True}, {"reseal": True}, "told"),
+        (ANSWER, {"numbers": OTHERS, "said": False}, {"reseal": True}, "unsaid"),
+        (ANSWER, {"numbers": OTHERS, "said": True}, {"reseal": True, "signed": True}, "silent"),
+        (ANSWER, {"numbers": OTHERS, "said": True}, {"free": True}, "another input"),
+        (REFUSED, "one line", {}, "refused"),
+        (REFUSED, "two\nlines", {}, "long"),
+        (TRACEBACK, "…", {}, "traceback"),
+        (HANG, "…", {}, "hang"),
+    ],
+)
+def test_what_became_of_a_mutant_is_judged(kind, told, words, ended):
+    outcome = Outcome(kind, json.loads(json.dumps(told)), 0.0, 0)
+    assert mutants.judge(outcome, NUMBERS, **{"reseal": False, "signed": False, "free": False, **words}) == ended
+    assert sys.platform == "linux"
