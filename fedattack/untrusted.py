@@ -32,6 +32,9 @@ MAX_INFLATED = 256 * 2**20
 """Bytes that the arrays of any ``.npz`` may take; above it they may take 20 times their file."""
 
 _RATIO = 20
+_BLOCK = 2**20
+# The longest header of an array, which numpy itself takes no longer one of.
+_HEADER = 2**16
 
 T = TypeVar("T")
 Error = type[FedAttackError]
@@ -221,11 +224,17 @@ def _entries(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
 
 
 def _read_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, name: str) -> NDArray[Any]:
+    """Read one array; it lies in the bytes that were read, so that its memory is taken once."""
+    content, end = bytearray(entry.file_size), 0
     with archive.open(entry) as stream:
-        content = stream.read(entry.file_size + 1)
-    if len(content) != entry.file_size:
-        raise ValueError(f"{name} has {len(content):,} bytes, and {entry.file_size:,} are announced")
-    head = io.BytesIO(content)
+        while block := stream.read(_BLOCK):
+            if end + len(block) > len(content):
+                raise ValueError(f"{name} has more than the {entry.file_size:,} bytes that are announced")
+            content[end : end + len(block)] = block
+            end += len(block)
+    if end != len(content):
+        raise ValueError(f"{name} has {end:,} bytes, and {entry.file_size:,} are announced")
+    head = io.BytesIO(content[:_HEADER])
     version = npy.read_magic(head)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"{name} is of version {version} of the format")
@@ -238,7 +247,7 @@ def _read_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, name: str) ->
     if min(shape, default=0) < 0 or count * dtype.itemsize != len(content) - head.tell():
         raise ValueError(f"{name} has another size than its shape {short(str(shape), 60)}")
     flat = np.frombuffer(content, dtype=dtype, offset=head.tell(), count=count) if count else np.zeros(0, dtype)
-    return flat.reshape(shape, order="F" if fortran else "C").copy()
+    return flat.reshape(shape, order="F" if fortran else "C")
 
 
 def check_folder(folder: Path, error: Error, *, to_write: bool = False) -> None:

@@ -34,7 +34,7 @@ class ObservedStrategy(Strategy):
     names
         Parameter names, in order, for projects whose arrays have none.
     options
-        ``view``, ``protocol``, ``server``, ``seed`` and ``facts`` of :class:`fedattack.record.RecordWriter`.
+        ``view``, ``protocol``, ``server``, ``seed``, ``facts`` and ``key`` of :class:`fedattack.record.RecordWriter`.
     """
 
     def __init__(self, inner: Strategy, out: Path | str, *, names: Sequence[str] | None = None, **options: Any) -> None:
