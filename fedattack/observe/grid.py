@@ -100,8 +100,8 @@ class ObservedServerApp(ServerApp):
     names
         Parameter names, in order, for projects whose arrays have none (legacy NumPyClients).
     options
-        ``view``, ``protocol``, ``server``, ``seed``, ``facts`` and ``key`` of :class:`fedattack.record.RecordWriter`; in
-        the aggregate view each round is projected before it is written.
+        ``view``, ``protocol``, ``server``, ``seed``, ``facts`` and ``key`` of :class:`fedattack.record.RecordWriter`.
+        In the aggregate view each round is projected before it is written.
 
     Notes
     -----
