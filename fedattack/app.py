@@ -198,7 +198,8 @@ def leads_out(settings: Mapping[str, Value]) -> dict[str, str]:
         found |= {word.strip(): key for word in words if ":" in word}
     for key in PATHS:
         text = str(settings.get(key, ""))
-        found |= {text: key} if "/" in text or text.endswith((".npz", ".toml")) else {}
+        named = key in ("dataset", "public") and "/" not in text and not text.endswith((".npz", ".toml"))
+        found |= {text: key} if text and not named else {}
     return found
 
 

@@ -288,7 +288,7 @@ def check(
     from fedattack.record.signature import read_signer
 
     wanted = None if signer is None else read_signer(signer)
-    single = (folder / "manifest.json").exists() or not (folder / "record").exists()
+    single = not (folder / "record").exists()
     paths = [folder] if single else [part.record for part in find_parts(folder)]
     reports = {str(path): check_record(path) for path in paths}
     for found in reports.values():

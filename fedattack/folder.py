@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from fedattack.errors import RecordError
 from fedattack.files import write_sealed
 from fedattack.record.format import MANIFEST
-from fedattack.untrusted import check_folder, read_sealed
+from fedattack.untrusted import PLAIN, check_folder, read_sealed
 
 STUDY = "study.json"
 DEALT = "dealt"
@@ -117,9 +117,14 @@ def find_parts(folder: Path) -> list[Part]:
     """
     check_folder(folder, RecordError)
     records = folder / "record"
+    if records.exists() and (folder / MANIFEST).exists():
+        raise RecordError(f"{folder} is a record and holds another one, {records}: point at the one that you mean")
     if (records / MANIFEST).exists():
         return [Part(folder, "")]
     found = sorted(path.parent.name for path in records.glob(f"*/{MANIFEST}"))
+    odd = [name for name in found if not PLAIN.fullmatch(name)]
+    if odd:
+        raise RecordError(f"{records}: {odd[0]!a} is no plain name of a folder, such as seed-0; rename it")
     if not found:
         raise RecordError(
             f"{folder} holds no record: expected {folder / 'record' / MANIFEST} or one folder per seed in "

@@ -1,27 +1,22 @@
 """Which client hides behind each node id: Flower's ids are random, so that only the client itself can tell."""
 
 import hashlib
-import re
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import ConfigDict, StringConstraints, TypeAdapter, with_config
+from pydantic import ConfigDict, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from fedattack.errors import DataError, FedAttackError
 from fedattack.files import make_private, write_sealed
-from fedattack.untrusted import read_sealed
+from fedattack.untrusted import PLAIN, Text, read_sealed
 
 NODES = "nodes"
-
-_Name = Annotated[str, StringConstraints(max_length=1024)]
-_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @with_config(ConfigDict(extra="forbid", strict=True))
 class _Note(TypedDict):
-    node: _Name
-    client: _Name
+    node: Text
+    client: Text
 
 
 _NOTE: TypeAdapter[_Note] = TypeAdapter(_Note)
@@ -30,7 +25,7 @@ _NOTE: TypeAdapter[_Note] = TypeAdapter(_Note)
 def note_node(folder: Path | str, *, node: str, client: str) -> None:
     """Note that ``client`` runs as ``node``, in a file of its own: clients note it side by side, again and again."""
     # A node's name may come from a record that somebody hands over, and is then no name of a file.
-    stem = node if _PLAIN.fullmatch(node) else hashlib.sha256(node.encode()).hexdigest()
+    stem = node if PLAIN.fullmatch(node) else hashlib.sha256(node.encode()).hexdigest()
     path, note = Path(folder) / NODES / f"{stem}.json", {"node": node, "client": client}
     if not path.exists() or read_sealed(path, _NOTE, DataError, "delete it") != note:
         make_private(Path(folder))

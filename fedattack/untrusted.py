@@ -7,19 +7,21 @@ deleted outside of the folder that the caller named.
 
 import hashlib
 import io
+import math
 import os
+import re
 import shutil
 import stat
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Annotated, Any, TypeVar
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
-from pydantic import TypeAdapter, ValidationError
+from pydantic import StringConstraints, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from fedattack.errors import FedAttackError, short
@@ -35,6 +37,14 @@ _RATIO = 20
 _BLOCK = 2**20
 # The longest header of an array, which numpy itself takes no longer one of.
 _HEADER = 2**16
+_SIDE = 2**50
+_AXES = 64
+
+Text = Annotated[str, StringConstraints(max_length=1024, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
+"""A name or a short text: on one line, without characters that would drive a terminal."""
+
+PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""A name that is safe as that of a file or a folder, and on a terminal."""
 
 T = TypeVar("T")
 Error = type[FedAttackError]
@@ -171,7 +181,7 @@ def verify_files(folder: Path, digests: Mapping[str, str], error: Error, where: 
         ``error``, if one is missing or differs.
     """
     for name, digest in digests.items():
-        if Path(name).name != name or name in ("", ".."):
+        if not PLAIN.fullmatch(name):
             raise error(f"{where}: files: {short(name, 60)!r} is no name of a file beside it")
         hint = f"{where} speaks of it; write the folder anew, or delete its keys `files` and `check`"
         try:
@@ -234,18 +244,37 @@ def _read_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, name: str) ->
             end += len(block)
     if end != len(content):
         raise ValueError(f"{name} has {end:,} bytes, and {entry.file_size:,} are announced")
+    try:
+        return view_npy(content)
+    except ValueError as cause:
+        raise ValueError(f"{name}: {cause}") from None
+
+
+def view_npy(content: bytes | bytearray) -> NDArray[Any]:
+    """View the bytes of an ``.npy`` file as an array on the same memory.
+
+    ``numpy.load`` copies, takes memory for what a header announces, and ends a damaged header, which it parses as
+    Python, in whatever error comes.
+
+    Raises
+    ------
+    ValueError
+        If they are damaged, or hold Python objects.
+    """
     head = io.BytesIO(content[:_HEADER])
-    version = npy.read_magic(head)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"{name} is of version {version} of the format")
-    shape, fortran, dtype = (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(head)
+    try:
+        version = npy.read_magic(head)
+        read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, fortran, dtype = read_header(head)
+    except Exception as cause:
+        raise ValueError(f"the array's header cannot be read ({type(cause).__name__})") from None
     if dtype.hasobject:
-        raise ValueError(f"{name} holds Python objects, which are not loaded because they can run code")
-    count = 1
-    for side in shape:
-        count *= side  # of Python's integers, which do not overflow
-    if min(shape, default=0) < 0 or count * dtype.itemsize != len(content) - head.tell():
-        raise ValueError(f"{name} has another size than its shape {short(str(shape), 60)}")
+        raise ValueError("it holds Python objects, which are not loaded because they can run code")
+    if not all(type(side) is int and 0 <= side <= _SIDE for side in shape) or len(shape) > _AXES or not dtype.itemsize:
+        raise ValueError(f"no array has the shape {short(str(shape), 60)} and the type {short(str(dtype), 60)}")
+    count = math.prod(shape)  # of Python's integers, which do not overflow
+    if count * dtype.itemsize != len(content) - head.tell():
+        raise ValueError(f"it has another size than its shape {short(str(shape), 60)}")
     flat = np.frombuffer(content, dtype=dtype, offset=head.tell(), count=count) if count else np.zeros(0, dtype)
     return flat.reshape(shape, order="F" if fortran else "C")
 
@@ -260,26 +289,37 @@ def check_folder(folder: Path, error: Error, *, to_write: bool = False) -> None:
     error
         What to raise.
     to_write
-        Whether files of it are to be changed. Then a file that has a second name is refused, too: that name may be
-        outside.
+        Whether files of it are to be changed. Then any link is refused, and any file that has a second name: what is
+        changed may be something else.
 
     Raises
     ------
     FedAttackError
         ``error``, with the first of what is refused.
     """
-    root = folder.resolve()
+    root = _resolved(folder, error)
     for entry in _walk(folder, error):
         mode = entry.stat(follow_symlinks=False).st_mode
         if stat.S_ISLNK(mode):
-            if not Path(entry.path).resolve().is_relative_to(root):
+            if not _resolved(Path(entry.path), error).is_relative_to(root):
                 raise error(f"{entry.path} is a link that leaves {folder}; put what it leads to in its place")
+            if to_write:
+                raise error(
+                    f"{entry.path} is a link, and what is written would change what it leads to; copy the folder"
+                )
         elif not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
             raise error(f"{entry.path} is {_kind(mode)}; expected files and folders alone: delete it")
         elif to_write and stat.S_ISREG(mode) and entry.stat(follow_symlinks=False).st_nlink > 1:
             raise error(
                 f"{entry.path} has a second name (a hard link), which may be outside of {folder}; copy the folder"
             )
+
+
+def _resolved(path: Path, error: Error) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError):
+        raise error(f"{path} is a link that leads back to itself; delete it") from None
 
 
 def _walk(folder: Path, error: Error) -> Iterator[os.DirEntry[str]]:

@@ -4,11 +4,11 @@ import hashlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired, Required
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, with_config
+from pydantic import ConfigDict, Field, TypeAdapter, with_config
 from torch import nn
 from typing_extensions import TypedDict
 
@@ -17,7 +17,7 @@ from fedattack.files import make_private, write_npz, write_sealed
 from fedattack.learning import LOSSES, MODELS, LocalSGD, build_model
 from fedattack.learning.importing import Asked, asked_unless, given, import_callable
 from fedattack.nodes import note_node, read_nodes
-from fedattack.untrusted import check_folder, read_npz, read_sealed, verify_files
+from fedattack.untrusted import Text, check_folder, read_npz, read_sealed, validated, verify_files
 
 KNOWLEDGE = "knowledge.json"
 TARGETS = "targets.npz"
@@ -276,7 +276,6 @@ PROPERTY_NAMES = ("membership", "inversion", "ascent")
 _HINT = "expected what `fedattack simulate` or fedattack.attacks.write_knowledge leaves there"
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
-_Text = Annotated[str, StringConstraints(max_length=1024)]
 _Count = Annotated[int, Field(ge=1, le=10**6)]
 _Rate = Annotated[float, Field(gt=0, le=10**6, allow_inf_nan=False)]
 _Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
@@ -284,11 +283,11 @@ _Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
 @with_config(_STRICT)
 class _ModelEntry(TypedDict):
-    spec: _Text
+    spec: Text
     input_shape: Annotated[list[_Count], Field(max_length=8)]
     classes: _Count
     hidden: _Count
-    loss: _Text
+    loss: Text
     dropout: NotRequired[_Share]
 
 
@@ -302,14 +301,44 @@ class _TrainingEntry(TypedDict):
 
 
 _Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
-_Setting = _Text | bool | _Whole | Annotated[float, Field(allow_inf_nan=False)] | _TrainingEntry
+_Setting = Text | bool | _Whole | Annotated[float, Field(allow_inf_nan=False)] | _TrainingEntry
 
 
 @with_config(_STRICT)
 class _DefenceEntry(TypedDict):
-    spec: _Text
-    settings: dict[_Text, _Setting]
-    files: dict[_Text, _Text]
+    spec: Text
+    settings: dict[Text, _Setting]
+    files: dict[Text, Text]
+
+
+_Number = Annotated[float, Field(allow_inf_nan=False)]
+
+# The settings of fedattack's own defences, with the keys of the run config; only the first kind changes the training.
+_PrivateTraining = TypedDict(
+    "_PrivateTraining",
+    {"defence": Literal["dp-sgd"], "noise": _Number, "dp-clip": _Rate, "loss": Text, "training": _TrainingEntry},
+)
+_OfUpdates = TypedDict(
+    "_OfUpdates",
+    {
+        "defence": Required[Text],
+        "defence-strength": _Number,
+        "defence-clip": _Number,
+        "dp-delta": _Number,
+        "soteria-layer": Text,
+        "recup-zoo": Text,
+        "recup-attributes": Text,
+        "recup-weights": Text,
+        "recup-values": Text,
+        "recup-variant": Text,
+        "recup-iterations": _Count,
+        "recup-models": _Count,
+    },
+    total=False,
+)
+with_config(_STRICT)(_PrivateTraining)
+with_config(_STRICT)(_OfUpdates)
+_DEFENCES: Mapping[bool, TypeAdapter[Any]] = {True: TypeAdapter(_PrivateTraining), False: TypeAdapter(_OfUpdates)}
 
 
 @with_config(_STRICT)
@@ -317,10 +346,10 @@ class _Entry(TypedDict):
     model: _ModelEntry | None
     prior: Literal["uniform", "examples"]
     training: NotRequired[_TrainingEntry | None]
-    property: NotRequired[_Text | None]
+    property: NotRequired[Text | None]
     positive_share: NotRequired[Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]]
     defence: NotRequired[_DefenceEntry | None]
-    files: NotRequired[dict[_Text, _Text]]
+    files: NotRequired[dict[Text, Text]]
 
 
 _ENTRY: TypeAdapter[_Entry] = TypeAdapter(_Entry)
@@ -425,6 +454,11 @@ def _read_defence(value: _DefenceEntry, folder: Path, trusted: Collection[str]) 
     spec = BUILT_IN if value["spec"] == _BUILT_IN_AT else value["spec"]
     run = _run_folder(folder).resolve()
     settings: dict[str, Any] = dict(value["settings"])
+    if spec == BUILT_IN:
+        form = _DEFENCES[settings.get("defence") == "dp-sgd"]
+        settings = dict(validated(form, settings, f"{where}: the defence", DataError, _HINT))
+        if "loss" in settings:
+            settings["loss"] = asked_unless(settings["loss"], known=LOSSES, trusted=trusted, what="loss", where=where)
     # What is a path among the settings is one of the files, or leads outside.
     for key in _PATHS:
         if settings.get(key):

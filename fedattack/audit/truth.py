@@ -17,6 +17,7 @@ from fedattack.errors import DataError, short
 from fedattack.files import make_private, write_npz, write_sealed
 from fedattack.nodes import NODES, note_node, read_nodes
 from fedattack.untrusted import (
+    Text,
     check_folder,
     parse_json,
     read_npz,
@@ -309,7 +310,6 @@ def note_accuracy(folder: Path | str, *, client: str, server_round: int, own: fl
 _HINT = "without the truth a result can be computed but not judged"
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
-_Text = Annotated[str, StringConstraints(max_length=1024)]
 _Count = Annotated[int, Field(ge=0, le=2**50)]
 _Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Delta = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
@@ -318,13 +318,13 @@ _Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 @with_config(_STRICT)
 class _Holdings(TypedDict):
-    clients: Annotated[list[_Text], Field(min_length=1)]
-    classes: Annotated[list[_Text], Field(min_length=1)]
+    clients: Annotated[list[Text], Field(min_length=1)]
+    classes: Annotated[list[Text], Field(min_length=1)]
     counts: list[list[_Count]]
-    targets: _Text
-    data: _Text
+    targets: Text
+    data: Text
     notes: NotRequired[list[Annotated[str, StringConstraints(max_length=10_000)]]]
-    files: NotRequired[dict[_Text, _Text]]
+    files: NotRequired[dict[Text, Text]]
 
 
 @with_config(_STRICT)
@@ -341,12 +341,12 @@ class _PrivacyEntry(TypedDict):
 @with_config(_STRICT)
 class _AttributeEntry(TypedDict):
     values: list[_Count]
-    names: list[_Text]
+    names: list[Text]
 
 
 @with_config(_STRICT)
 class _Private(TypedDict):
-    attributes: dict[_Text, _AttributeEntry]
+    attributes: dict[Text, _AttributeEntry]
 
 
 @with_config(_STRICT)

@@ -39,8 +39,8 @@ class Asked:
     def refuse(self) -> TrustError:
         """Return what to raise where somebody is about to follow it."""
         return TrustError(
-            f"{self.where} asks for the {self.what} {short(self.value, 80)}, which would be {self._verb} on this "
-            "machine; what a folder names is not followed: give it yourself, or trust the folder by --trust"
+            f"{self.where} asks for the {short(self.what, 60)} {short(self.value, 80)}, which would be {self._verb} on "
+            "this machine; what a folder names is not followed: give it yourself, or trust the folder by --trust"
         )
 
     @property
@@ -50,8 +50,8 @@ class Asked:
     def told(self) -> str:
         """Say what following it means, and from where code would come."""
         if ":" not in self.value:
-            return f"reads {short(self.value, 120)} ({self.what})"
-        return f"imports {short(self.value, 80)} ({self.what}) from {short(_origin(self.value), 120)}"
+            return f"reads {short(self.value, 120)} ({short(self.what, 60)})"
+        return f"imports {short(self.value, 80)} ({short(self.what, 60)}) from {short(_origin(self.value), 120)}"
 
 
 def _origin(spec: str) -> str:

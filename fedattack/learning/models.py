@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedattack.errors import ModelError
+from fedattack.errors import ModelError, short
 from fedattack.learning.importing import import_callable, one_line
 
 Builder = Callable[[tuple[int, ...], int, int], nn.Module]
@@ -149,6 +149,9 @@ def _linear(input_shape: tuple[int, ...], classes: int, hidden: int) -> nn.Modul
     return _sequential(flatten=nn.Flatten(), fc1=nn.Linear(math.prod(input_shape), classes))
 
 
+MAX_ENTRIES = 2**28
+"""Parameters of the largest built-in model, which take a gigabyte."""
+
 MODELS: Mapping[str, Builder] = {
     "lenet-mnist": _lenet_mnist,
     "lenet-cifar": _lenet_cifar,
@@ -215,6 +218,17 @@ def build_model(
             f"model {spec!r}: expected at least 1 class, 1 hidden unit and a record that is not empty; got {classes} "
             f"classes, {hidden} hidden units, records of shape {tuple(input_shape)}"
         )
+    if spec in MODELS:
+        # Its size may come from a file that somebody else wrote: it is looked at before memory is taken.
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            size = sum(
+                value.numel() for value in MODELS[spec](tuple(input_shape), classes, hidden).state_dict().values()
+            )
+        if size > MAX_ENTRIES:
+            raise ModelError(
+                f"model {spec!r} with records of shape {short(str(tuple(input_shape)), 60)}, {classes} classes and "
+                f"{hidden} hidden units has {size:,} parameters; expected at most {MAX_ENTRIES:,}"
+            )
     with torch.random.fork_rng(devices=[]):
         if seed is not None:
             # torch.manual_seed would seed the GPUs as well, whose states are not put back
@@ -257,7 +271,7 @@ def check_parameters(model: nn.Module, names_shapes: Mapping[str, tuple[int, ...
         raise ModelError(f"the parameters are not those of this model ({found}); give the model that was trained")
 
 
-def _first(names: Sequence[str], most: int = 3) -> str:
+def _first(names: Sequence[str], most: int = 2) -> str:
     """List the first of them, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

@@ -1,6 +1,5 @@
 """Read Flower's arrays without copying them."""
 
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,40 +8,32 @@ from flwr.app import Array, ArrayRecord
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from fedattack.untrusted import view_npy
+
 # The key under which Flower sends an empty list of legacy parameters.
 _EMPTY = "_empty"
 
 
-def view_npy(data: bytes) -> NDArray[Any]:
-    """Interpret the bytes of an ``.npy`` file as a read-only array on the same memory.
+def view_bytes(data: bytes) -> NDArray[Any]:
+    """Interpret what a client sent as a read-only array on the same memory.
 
-    ``numpy.load`` copies. Flower's bytes are immutable and replaced rather than changed, also by strategies that edit
-    replies in place, so that a view is as safe as a copy and costs nothing.
-
-    Bytes that are no ``.npy`` file, such as the trees that some strategies exchange, become an array of bytes.
+    Flower's bytes are immutable and replaced rather than changed, also by strategies that edit replies in place, so
+    that a view is as safe as a copy and costs nothing. Bytes that are no ``.npy`` file, such as the trees that some
+    strategies exchange, become an array of bytes.
 
     Raises
     ------
     ValueError
-        If the bytes are a damaged array, or hold Python objects.
+        If they are a damaged array, or hold Python objects.
     """
-    if not data.startswith(npy.MAGIC_PREFIX):
-        return np.frombuffer(data, dtype=np.uint8)
-    stream = io.BytesIO(data)
-    version = npy.read_magic(stream)
-    read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, fortran, dtype = read_header(stream)
-    if dtype.hasobject:
-        raise ValueError("the array holds Python objects")
-    flat = np.frombuffer(data, dtype=dtype, offset=stream.tell(), count=int(np.prod(shape, dtype=np.int64)))
-    return flat.reshape(shape, order="F" if fortran else "C")
+    return view_npy(data) if data.startswith(npy.MAGIC_PREFIX) else np.frombuffer(data, dtype=np.uint8)
 
 
 def view_array(array: Array) -> NDArray[Any]:
     """View a Flower array; one of an unknown serialisation becomes its bytes."""
     if array.stype not in ("", "numpy.ndarray"):
         return np.frombuffer(array.data, dtype=np.uint8)
-    return view_npy(array.data)
+    return view_bytes(array.data)
 
 
 def view_records(records: Mapping[str, ArrayRecord], names: Sequence[str] | None) -> dict[str, NDArray[Any]]:
@@ -66,4 +57,4 @@ def rename(arrays: Mapping[str, NDArray[Any]], names: Sequence[str] | None) -> d
 
 def view_tensors(tensors: Iterable[bytes], names: Sequence[str] | None) -> dict[str, NDArray[Any]]:
     """View legacy ``Parameters.tensors``."""
-    return rename({str(index): view_npy(data) for index, data in enumerate(tensors)}, names)
+    return rename({str(index): view_bytes(data) for index, data in enumerate(tensors)}, names)

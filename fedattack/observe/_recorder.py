@@ -16,7 +16,7 @@ from typing import Any
 from fedattack.errors import RecordError
 from fedattack.record import Exchange, RecordWriter
 from fedattack.record.format import Arrays, Protocol, Server, View
-from fedattack.record.project import PROJECTED, project_exchange
+from fedattack.record.project import PROJECTED, project_exchange, without_misfits
 from fedattack.record.signature import SIGNING_KEY
 
 log = logging.getLogger("fedattack")
@@ -189,7 +189,7 @@ class Recorder:
         exchange = replace(exchange, replies=replies)
         if self.view == "individual" or all(reply.arrays is None for reply in exchange.replies):
             return exchange
-        return project_exchange(exchange, "the aggregate view")
+        return project_exchange(replace(exchange, replies=without_misfits(exchange.replies)), "the aggregate view")
 
     def _end(self, writer: RecordWriter) -> None:
         try:

@@ -131,7 +131,7 @@ def unseal_manifest(data: bytes, where: str) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError):
         raise RecordError(f"{where} is not a sealed JSON object; the file is damaged") from None
     version = value.get("version")
-    if check not in (expected, expected[: _DIGITS[1]]):
+    if check != expected[: _DIGITS[1] if version == 1 else _DIGITS[2]]:
         raise RecordError(f"{where} does not match its checksum; the file was changed or damaged")
     if value.get("format") != FORMAT or type(version) is not int or version < 1:
         found = short(f"{value.get('format')!r} {version!r}", 60)

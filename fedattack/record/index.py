@@ -181,7 +181,7 @@ def _check_place(line: Mapping[str, Any], last: int, index: Index, where: str) -
         raise RecordError(f"{where} names the file {line['file']}, which is not that of seq {seq}")
     if seq <= last:
         raise RecordError(f"{where} has the seq {seq} after {last}; lines were repeated or put in another order")
-    if seq > last + 1 and not index.damage:
+    if seq > last + 1:
         index.damage.append(f"{where} has the seq {seq} after {last}; lines before it are gone")
     if index.version > 1 and seq == last + 1 and line["previous"] != index.end:
         raise RecordError(f"{where} does not carry the seal of the line before; lines were changed or exchanged")

@@ -1,5 +1,7 @@
 """Project what an individual view shows to what a secure-aggregation server would have seen."""
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.errors import RecordError
+from fedattack.errors import RecordError, short
 from fedattack.record.format import Arrays
 from fedattack.record.reader import Record
+from fedattack.record.tensors import DTYPES
 from fedattack.record.writer import Exchange, RecordWriter, Reply
 
 PROJECTED: Mapping[str, Any] = {"kind": "mean", "weight": "num-examples", "by": "projection"}
@@ -81,6 +84,43 @@ def project_exchange(exchange: Exchange, where: str) -> Exchange:
     aggregate = _mean([reply for reply in exchange.replies if reply.status == "ok"], where)
     replies = [replace(reply, arrays=None, received=None) for reply in exchange.replies]
     return replace(exchange, replies=replies, aggregate=aggregate, mean=None)
+
+
+def without_misfits(replies: Sequence[Reply]) -> list[Reply]:
+    """Fail the replies that can have no part in a mean, each by its own fault.
+
+    They are those without arrays of numbers or without an example count above 0, and those whose arrays have other
+    names or shapes than most clients' have.
+    """
+    layouts = Counter(_layout(reply) for reply in replies if reply.status == "ok" and not _fault(reply))
+    usual = max(layouts, key=lambda layout: layouts[layout], default=None)
+    return [
+        replace(reply, status="failed", reason=fault)
+        if reply.status == "ok" and (fault := _fault(reply, usual))
+        else reply
+        for reply in replies
+    ]
+
+
+_Layout = frozenset[tuple[str, tuple[int, ...]]]
+
+
+def _layout(reply: Reply) -> _Layout:
+    return frozenset((name, array.shape) for name, array in (reply.arrays or {}).items())
+
+
+def _fault(reply: Reply, usual: _Layout | None = None) -> str:
+    """Say why a reply has no part in the mean; ``usual`` are the names and shapes that it should have."""
+    count, arrays = reply.num_examples, reply.arrays
+    if not arrays:
+        return "it has no arrays, and no part in the mean"
+    if type(count) not in (int, float) or not 0 < count < math.inf:
+        return short(f"its example count is {count!r}, and it has no part in the mean", 200)
+    if any(array.dtype.name not in DTYPES for array in arrays.values()):
+        return "its arrays are no numbers, and it has no part in the mean"
+    if usual is not None and _layout(reply) != usual:
+        return "its arrays have other names or shapes than most clients', and it has no part in the mean"
+    return ""
 
 
 def _mean(replies: Sequence[Reply], where: str) -> dict[str, NDArray[Any]] | None:

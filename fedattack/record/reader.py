@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 
 from fedattack.errors import RecordError, short
 from fedattack.record.format import (
+    CHAIN,
     FINAL,
     INDEX,
     MANIFEST,
@@ -27,6 +28,7 @@ from fedattack.record.format import (
     Status,
     View,
     decode_metric,
+    unseal_manifest,
 )
 from fedattack.record.index import Place, file_of, read_index, read_manifest, strangers
 from fedattack.record.means import weighted_mean
@@ -384,7 +386,8 @@ class Record:
             If a signature is announced, and the record is not what was signed.
         """
         signer = self.manifest["signer"]
-        if signer is None or self.status == "open":
+        # What is left of a damaged index does not lead to the seal that was signed.
+        if signer is None or self.status == "open" or self.index.damage:
             return None
         lacking = "a signed record has its signature beside the manifest; ask for the record again"
         signature = read_bytes(self.path / SIGNATURE, RecordError, lacking, limit=64)
@@ -393,6 +396,8 @@ class Record:
         final = self.manifest["final"] or {}
         told += [final] if final.get("source") == "stored" else []
         whole = all("sha256" in item for item in told)
+        # The manifest may have been another when it was read first.
+        whole = whole and dict.fromkeys(CHAIN) | unseal_manifest(manifest, self.path.name) == self.manifest
         if not whole or not is_signed(signer, signature, manifest):
             raise RecordError(
                 f"{self.path} is not what its recorder signed: somebody changed it, or it was never signed; ask for "
@@ -416,8 +421,15 @@ class Record:
         """What nobody can know of this record, in words: who wrote it, and whether it is as it was written."""
         if self.signer is not None:
             return [f"it is signed by {self.signer}; what lies beside it (knowledge, truth, scores) is not signed"]
+        if self.manifest["signer"] is not None and self.index.damage:
+            return ["it was signed, but its index is damaged: nobody vouches for what is left of it"]
         if self.manifest["signer"] is not None:
-            return ["it is not signed yet: its recorder's key signs it when the run ends"]
+            signed = os.path.lexists(self.path / SIGNATURE)
+            return [
+                "it was signed, and is open again: a stopped run goes on, or somebody changed it"
+                if signed
+                else "it is not signed yet: its recorder's key signs it when the run ends"
+            ]
         said = ["it is not signed: whoever could write the folder can have changed it and sealed it again"]
         if self.index.version == 1:
             said.append("it is of format 1, in which the lines of the index are not tied to each other")
@@ -478,7 +490,7 @@ class Record:
         def read(name: str) -> NDArray[Any]:
             try:
                 return cast(NDArray[Any], self._open_files.get(file.path, opened).get_tensor(name))
-            except (SafetensorError, TypeError, ValueError) as cause:
+            except (SafetensorError, AttributeError, TypeError, ValueError) as cause:
                 raise RecordError(f"{file.path} holds no readable array {name!r} ({short(str(cause), 100)})") from None
 
         return StoredArrays(read, places)

@@ -104,7 +104,7 @@ class ReplyEntry(TypedDict):
     status: Literal["ok", "failed", "missing", "late"]
     arrays: NotRequired[Names]
     received: NotRequired[Names]
-    num_examples: NotRequired[Metric]
+    num_examples: NotRequired[Whole | Finite | Special]
     metrics: NotRequired[dict[Name, Metric]]
     reason: NotRequired[Value]
     of_round: NotRequired[Whole | None]
@@ -182,7 +182,7 @@ class Manifest(TypedDict):
     rounds: Count | None
     parameters: list[ParameterEntry] | None
     final: FinalSource | None
-    seed: Whole | None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None
     facts: dict[Name, Metric]
     versions: dict[Name, Name]
     started: Name

@@ -55,6 +55,11 @@ MAX_REPLY = 4 * 2**20
 MAX_REPLIES = 64 * 2**20
 """Characters of all replies' names and metrics in a round; the clients that send most fail first."""
 
+MAX_TABLES = 64 * 2**20
+"""Characters of all replies' names, types and shapes of arrays in a round, which the file begins with."""
+
+_SIDE = 2**50
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -196,12 +201,14 @@ class RecordWriter:
             "head": None,
             "signer": None if self._key is None else signer_of(self._key),
         }
-        self._check_manifest()
+        self._check_manifest(self._manifest)
         self._previous: str | None = self._manifest["id"]
         try:
             with ExitStack() as undo:
                 if not resume:
-                    (path / ROUNDS).mkdir(parents=True, exist_ok=True)
+                    path.mkdir(parents=True, exist_ok=True)
+                    check_folder(path, RecordError, to_write=True)
+                    (path / ROUNDS).mkdir(exist_ok=True)
                     path.chmod(0o700)  # what the server saw of the clients is as private as the clients' data
                     # Exclusive creation is what keeps two runs out of one folder.
                     (path / INDEX).open("xb").close()
@@ -223,9 +230,9 @@ class RecordWriter:
                 f"{path} cannot be made into a record ({cause}); choose a folder that can be written"
             ) from None
 
-    def _check_manifest(self) -> None:
+    def _check_manifest(self, manifest: Mapping[str, Any]) -> None:
         """Refuse a run of which a reader could not be told."""
-        unseal_manifest(seal_manifest(self._manifest), f"{self.path}: what its manifest is to say of the run")
+        unseal_manifest(seal_manifest(manifest), f"{self.path}: what its manifest is to say of the run")
 
     def _go_on(self) -> None:
         """Take up the record that is there: its manifest, and its finished rounds."""
@@ -280,7 +287,7 @@ class RecordWriter:
         tensors: dict[str, NDArray[Any]] = {}
         common = self._place_common(exchange, tensors)
         entries = [_entry(reply) for reply in exchange.replies]
-        for index in _too_large(entries):
+        for index in _too_large(exchange.replies, entries):
             entries[index] = _without_what_it_sent(entries[index])
         for index, (reply, entry) in enumerate(zip(exchange.replies, entries, strict=True)):
             for prefix, arrays in (("reply", reply.arrays), ("received", reply.received)):
@@ -289,7 +296,7 @@ class RecordWriter:
         if exchange.aggregate is not None:
             _place(tensors, "aggregate", exchange.aggregate)
         if self._manifest["parameters"] is None:
-            self._describe_parameters(exchange)
+            self._describe_parameters(exchange, entries)
         file = file_of(self._seq)
         told = write_tensors(self.path / file, tensors, sha256=self._key is not None)
         line = {
@@ -337,7 +344,7 @@ class RecordWriter:
         self._manifest["rounds"] = self._seq
         self._manifest["ended"] = _stamp(time.time())
         self._manifest["head"] = self._previous
-        self._check_manifest()
+        self._check_manifest(self._manifest)
         if self._key is not None:
             write_atomically(self.path / SIGNATURE, self._key.sign(seal_manifest(self._manifest)))
         self._write_manifest()
@@ -361,12 +368,19 @@ class RecordWriter:
             return {"source": "same", "as": self._last_common[0]}
         return None
 
-    def _describe_parameters(self, exchange: Exchange) -> None:
-        candidates = [exchange.common, exchange.aggregate, *(reply.arrays for reply in exchange.replies)]
-        arrays = next((item for item in candidates if item is not None), None)
+    def _describe_parameters(self, exchange: Exchange, entries: Sequence[Mapping[str, Any]]) -> None:
+        """Describe the first arrays that the server takes; what a client sends that it does not take says nothing."""
+        taken = [
+            reply.arrays
+            for reply, entry in zip(exchange.replies, entries, strict=True)
+            if entry["status"] == "ok" and "arrays" in entry
+        ]
+        arrays = next((item for item in (exchange.common, exchange.aggregate, *taken) if item is not None), None)
         if arrays is None:
             return
-        self._manifest["parameters"] = [vars(Parameter.of(name, array)) for name, array in arrays.items()]
+        described = [vars(Parameter.of(name, array)) for name, array in arrays.items()]
+        self._check_manifest(self._manifest | {"parameters": described})
+        self._manifest["parameters"] = described
         self._write_manifest()
 
     def _remember(self, exchange: Exchange, seq: int, usable: Sequence[Reply]) -> None:
@@ -409,8 +423,10 @@ def _entry(reply: Reply) -> dict[str, Any]:
         entry["arrays"] = list(reply.arrays)
     if reply.received is not None:
         entry["received"] = list(reply.received)
-    if reply.num_examples is not None:
-        entry["num_examples"] = encode_metric(reply.num_examples)
+    count = encode_metric(reply.num_examples)
+    # What is no number is no count.
+    if type(count) in (int, float) or (isinstance(count, dict) and "float" in count):
+        entry["num_examples"] = count
     if reply.metrics:
         entry["metrics"] = {keep_name(str(key)): encode_metric(value) for key, value in reply.metrics.items()}
     if reason:
@@ -421,27 +437,44 @@ def _entry(reply: Reply) -> dict[str, Any]:
 
 
 def _cannot_be_kept(arrays: Arrays) -> str:
-    """Say which of some arrays a file has no room for: text, extended precision, long names; or nothing."""
+    """Say which of some arrays a file has no room for: text, extended precision, odd names or shapes; or nothing."""
     odd = [f"{name} is {array.dtype}" for name, array in arrays.items() if array.dtype.name not in DTYPES]
     odd += [f"a name of {len(name)} characters" for name in arrays if len(name) > MAX_NAME]
+    odd += [f"{name!a} is no Unicode" for name in arrays if name.encode("utf-8", "replace").decode() != name]
+    odd += [
+        f"{name} has the shape {array.shape}" for name, array in arrays.items() if max(array.shape, default=0) > _SIDE
+    ]
     return short(f"arrays that cannot be kept: {', '.join(odd)}") if odd else ""
 
 
-def _too_large(entries: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Choose the replies whose names and metrics would make the round unreadable, the largest first."""
-    sizes = [len(json.dumps(entry)) for entry in entries]
-    order = sorted(range(len(sizes)), key=lambda index: -sizes[index])
-    total, chosen = sum(sizes), []
-    for index in order:
-        if sizes[index] <= MAX_REPLY and total <= MAX_REPLIES:
+def _too_large(replies: Sequence[Reply], entries: Sequence[Mapping[str, Any]]) -> set[int]:
+    """Choose the replies that would make the round unreadable by their names, metrics or numbers of arrays."""
+    texts = [len(json.dumps(entry)) for entry in entries]
+    tables = [_table(reply.arrays) if "arrays" in entry else 0 for reply, entry in zip(replies, entries, strict=True)]
+    return _largest(texts, MAX_REPLIES) | _largest(tables, MAX_TABLES)
+
+
+def _largest(sizes: Sequence[int], most: int) -> set[int]:
+    """Choose those above :data:`MAX_REPLY`, and the largest of the rest until all others take at most ``most``."""
+    total, chosen = sum(sizes), set()
+    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
+        if sizes[index] <= MAX_REPLY and total <= most:
             break
-        chosen.append(index)
+        chosen.add(index)
         total -= sizes[index]
     return chosen
 
 
+def _table(arrays: Arrays | None) -> int:
+    """Bound what a reply's arrays take in the file's table of names, types, shapes and places."""
+    return sum(len(json.dumps(name)) + 100 + 20 * array.ndim for name, array in (arrays or {}).items())
+
+
 def _without_what_it_sent(entry: Mapping[str, Any]) -> dict[str, Any]:
-    reason = f"its names and metrics take {len(json.dumps(entry)):,} characters, too many to keep"
+    arrays = len(entry.get("arrays", ()))
+    reason = (
+        f"its {arrays:,} arrays' names and its metrics take {len(json.dumps(entry)):,} characters, too many to keep"
+    )
     kept = ("node", "received", "of_round")
     return {**{key: entry[key] for key in kept if key in entry}, "status": "failed", "reason": reason}
 

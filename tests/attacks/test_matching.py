@@ -97,7 +97,7 @@ def test_a_model_that_does_not_match_is_refused_with_both_sets_of_names_and_shap
     with pytest.raises(ModelError) as caught:
         check_model(narrow.build(), nameless)
     text = str(caught.value)
-    assert "missing: fc1.weight (8, 30), fc1.bias (8,), fc2.weight (10, 8) and 1 more" in text
-    assert "unexpected: 0 (64, 30), 1 (64,), 2 (10, 64) and 1 more" in text
+    assert "missing: fc1.weight (8, 30), fc1.bias (8,) and 2 more" in text
+    assert "unexpected: 0 (64, 30), 1 (64,) and 2 more" in text
     assert str(nameless.path) in text
     assert "\n" not in text
