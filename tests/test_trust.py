@@ -206,6 +206,16 @@ def test_nothing_builds_what_only_a_folder_asks_for(tmp_path):
             action()
 
 
+NONE = {"defence": "none"}
+PRIVATE = {
+    "defence": "dp-sgd",
+    "noise": 1.0,
+    "dp-clip": 1.0,
+    "loss": "cross-entropy",
+    "training": {"epochs": 1, "batch_size": 5, "lr": 0.1},
+}
+
+
 @pytest.mark.parametrize(
     ("knowledge", "values"),
     [
@@ -213,11 +223,12 @@ def test_nothing_builds_what_only_a_folder_asks_for(tmp_path):
         ({"model": {**vars(MODEL), "input_shape": [30], "loss": "a.b:d"}}, ["a.b:d"]),
         ({"property": "a.b:e"}, ["a.b:e"]),
         ({"property": "membership"}, []),
-        ({"defence": {"spec": "fedattack", "settings": {}, "files": {}}}, []),
+        ({"defence": {"spec": "fedattack", "settings": NONE, "files": {}}}, []),
+        ({"defence": {"spec": "fedattack", "settings": {**PRIVATE, "loss": "a.b:g"}, "files": {}}}, ["a.b:g"]),
         ({"defence": {"spec": "a.b:f", "settings": {}, "files": {}}}, ["a.b:f"]),
-        ({"defence": {"spec": "fedattack", "settings": {"recup-zoo": "/etc"}, "files": {}}}, ["/etc"]),
-        ({"defence": {"spec": "fedattack", "settings": {}, "files": {"recup-zoo": "../zoo"}}}, []),
-        ({"defence": {"spec": "fedattack", "settings": {}, "files": {"recup-zoo": "../../.."}}}, ["OUTSIDE"]),
+        ({"defence": {"spec": "fedattack", "settings": {**NONE, "recup-zoo": "/etc"}, "files": {}}}, ["/etc"]),
+        ({"defence": {"spec": "fedattack", "settings": NONE, "files": {"recup-zoo": "../zoo"}}}, []),
+        ({"defence": {"spec": "fedattack", "settings": NONE, "files": {"recup-zoo": "../../.."}}}, ["OUTSIDE"]),
     ],
 )
 def test_what_a_folder_asks_for_is_listed(tmp_path, knowledge, values):

@@ -221,9 +221,8 @@ def build_model(
     if spec in MODELS:
         # Its size may come from a file that somebody else wrote: it is looked at before memory is taken.
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
-            size = sum(
-                value.numel() for value in MODELS[spec](tuple(input_shape), classes, hidden).state_dict().values()
-            )
+            state = MODELS[spec](tuple(input_shape), classes, hidden).state_dict()
+        size = sum(value.numel() for value in state.values())
         if size > MAX_ENTRIES:
             raise ModelError(
                 f"model {spec!r} with records of shape {short(str(tuple(input_shape)), 60)}, {classes} classes and "

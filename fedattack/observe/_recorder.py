@@ -189,7 +189,13 @@ class Recorder:
         exchange = replace(exchange, replies=replies)
         if self.view == "individual" or all(reply.arrays is None for reply in exchange.replies):
             return exchange
-        return project_exchange(replace(exchange, replies=without_misfits(exchange.replies)), "the aggregate view")
+        fitting = without_misfits(exchange.replies)
+        if not any(reply.status == "ok" for reply in fitting):
+            reasons = [reply.reason for reply in fitting if reply.reason]
+            log.warning(
+                "fedattack, round %d: there is no mean: %s", exchange.number, *reasons[:1] or ["nobody answered"]
+            )
+        return project_exchange(replace(exchange, replies=fitting), "the aggregate view")
 
     def _end(self, writer: RecordWriter) -> None:
         try:

@@ -114,7 +114,7 @@ def _fault(reply: Reply, usual: _Layout | None = None) -> str:
     count, arrays = reply.num_examples, reply.arrays
     if not arrays:
         return "it has no arrays, and no part in the mean"
-    if type(count) not in (int, float) or not 0 < count < math.inf:
+    if not isinstance(count, int | float) or not 0 < count < math.inf:
         return short(f"its example count is {count!r}, and it has no part in the mean", 200)
     if any(array.dtype.name not in DTYPES for array in arrays.values()):
         return "its arrays are no numbers, and it has no part in the mean"

@@ -456,7 +456,7 @@ def _too_large(replies: Sequence[Reply], entries: Sequence[Mapping[str, Any]]) -
 
 def _largest(sizes: Sequence[int], most: int) -> set[int]:
     """Choose those above :data:`MAX_REPLY`, and the largest of the rest until all others take at most ``most``."""
-    total, chosen = sum(sizes), set()
+    total, chosen = sum(sizes), set[int]()
     for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
         if sizes[index] <= MAX_REPLY and total <= most:
             break

@@ -191,6 +191,11 @@ def change_index(draw: random.Random, place: Place, folder: Path) -> None:
     mutate.seal_record(record, manifest, lines)
 
 
+def _private_training(loss: Any) -> dict[str, Any]:
+    training = {"epochs": 1, "batch_size": 5, "lr": 0.1}
+    return {"defence": "dp-sgd", "noise": 1.0, "dp-clip": 1.0, "loss": loss, "training": training}
+
+
 def set_knowledge(draw: random.Random, place: Place, folder: Path) -> None:
     """Ask for code, or for files elsewhere, where knowledge may."""
     paths = [path for path in folder.rglob("knowledge.json") if path.is_file()]
@@ -207,6 +212,7 @@ def set_knowledge(draw: random.Random, place: Place, folder: Path) -> None:
                 {"version": 1, "handlers": {"h": call}},
                 {"defence": "recup", "defence-strength": 0.1, "recup-zoo": str(place.canary)},
                 {"defence": text, "defence-strength": 0.1},
+                _private_training(text),
             )
         ),
         "files": draw.choice(({}, {"recup-zoo": os.path.relpath(place.canary / "zoo", path.parent)}, {"x": text})),
@@ -284,6 +290,7 @@ def link(draw: random.Random, place: Place, folder: Path) -> None:
         *(
             "record/seed-0",
             "record/x",
+            "sums/rounds",
             "truth/x",
             "scores/x",
             "compare.json",
@@ -367,7 +374,7 @@ def words_of(draw: random.Random, command: str, kind: str, folder: Path, other: 
         "report": ["report", str(folder), "--device", "cpu", *draw.choice(([], ["--json"]))],
         "check": ["check", str(folder), *draw.choice(([], ["--json"]))],
         "resume": ["resume", str(folder), "--device", "cpu"],
-        "project": ["project", str(folder / "record"), str(out)],
+        "project": ["project", str(folder / "record"), str(draw.choice((out, folder / "sums")))],
         "compare": ["compare", str(folder), str(other), "--out", str(draw.choice((out, folder)))],
         "reproduce": ["reproduce", "sia-table3", "--out", str(folder), *only],
         "tradeoff": ["tradeoff", "quickstart", "--out", str(folder), "--defence", "sparsify=0.9", "--seeds", "1"],

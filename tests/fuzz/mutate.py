@@ -26,6 +26,7 @@ NASTY: tuple[Any, ...] = (
         "nan",
         "0",
         "\x00",
+        "a\x00b",
         "\x1b[31mred",
         "<script>alert(1)</script>",
         "$x_1$",
@@ -49,7 +50,19 @@ def damage(draw: random.Random, path: Path) -> str:
     """Damage one file, in one of many ways; returns which."""
     ways: Sequence[Callable[[random.Random, Path], None]] = (
         *(_flip, _flip, _flip, _set_byte, _digit, _digit, _cut, _insert, _delete, _double, _zeros, _append),
-        *(_swap_lines, _repeat_line, _drop_line, _remove, _empty, _folder, _pipe, _device, _link_out, _swap_files),
+        *(
+            _swap_lines,
+            _repeat_line,
+            _drop_line,
+            _remove,
+            _empty,
+            _folder,
+            _pipe,
+            _device,
+            _link_out,
+            _loop,
+            _swap_files,
+        ),
         *(_deep, _huge_number, _not_a_number, _key_twice),
     )
     way = draw.choice(ways)
@@ -170,6 +183,11 @@ def _link_out(draw: random.Random, path: Path) -> None:
     outside.write_bytes(path.read_bytes())
     path.unlink()
     path.symlink_to(outside)
+
+
+def _loop(draw: random.Random, path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
 
 
 def _swap_files(draw: random.Random, path: Path) -> None:
@@ -377,6 +395,8 @@ def _lying_header(arrays: dict[str, np.ndarray], name: str, draw: random.Random)
             if key == name:
                 shape = draw.choice(("(1000000000000,)", "(99999999999999999999,)", "(-1,)", "(3000000, 3000000)"))
                 header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+                if draw.random() < 0.3:
+                    header = draw.choice(("{", "(" * 5_000, "-" * 6_000, "{[]: 1}", header.replace("<f8", "O"), "{}"))
                 data = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + bytes(64)
                 if draw.random() < 0.2:
                     data += bytes(300_000_000)

@@ -330,11 +330,14 @@ def test_the_aggregate_view_of_a_plain_server_is_projected_while_it_is_written(o
             assert {name.split("/")[0] for name in tensors.keys()} <= {"common", "aggregate"}  # noqa: SIM118
 
 
-def test_a_round_that_has_no_weighted_mean_ends_the_recording_and_not_the_run(tmp_path):
+def test_a_round_that_has_no_weighted_mean_says_why(tmp_path, caplog):
     record = push_and_pull(tmp_path, 2, number=False, view="aggregate")
-    assert record.status == "cut short"
-    assert record.manifest["error"].startswith("round 1: the aggregate view, node")
-    assert "no arrays or no example count" in record.manifest["error"]
+    assert record.status == "complete"
+    assert [item.aggregate for item in record] == [None, None]
+    reason = "its example count is None, and it has no part in the mean"
+    assert {(seen.status, seen.reason) for item in record for seen in item.observations} == {("failed", reason)}
+    assert record.silence == f"no client answered in any of 2 rounds: {reason}"
+    assert f"round 1: there is no mean: {reason}" in caplog.text
 
 
 def test_bridge_lets_one_numpy_client_serve_both_generations(tmp_path):

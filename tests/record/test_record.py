@@ -110,7 +110,7 @@ def test_one_odd_reply_costs_itself_alone(tmp_path):
     assert good.arrays["bn.num_batches_tracked"].shape == ()
     assert (text.status, text.arrays) == ("failed", None)
     assert "w is <U1" in text.reason
-    assert strange.num_examples == [5, 5]
+    assert strange.num_examples is None
     assert equal(record.final, scalar)
     assert check_record(tmp_path / "record").whole
 
