@@ -205,7 +205,10 @@ def stopped_study(out: Path) -> dict[str, Any]:
 
 
 def asked_of_study(folder: Path) -> list[Asked]:
-    """List what the run folder's settings and options name outside of it: code, files, other machines."""
+    """List what the run folder's settings and options name outside of it: code, files, other machines.
+
+    The runtime is not among it: a SuperLink of another machine is named by the caller's environment alone.
+    """
     study, where = read_study(folder), str(folder / STUDY)
     asked = [Asked(what, value, where) for value, what in leads_out(study.get("settings", {})).items()]
     outward = {option for attack in ATTACKS.values() for option in attack.reaches_out}

@@ -1,6 +1,7 @@
 """A folder that somebody hands over is data: what it names is said, and followed only if the caller trusts it."""
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 
@@ -21,7 +22,14 @@ from tests.fuzz.worlds import STUDY
 from tests.private_federation import write_private_run
 from tests.sealed import edit
 
-OWN_MODEL = "tests.attacks.plugins:dropping"
+NONE = {"defence": "none"}
+PRIVATE = {
+    "defence": "dp-sgd",
+    "noise": 1.0,
+    "dp-clip": 1.0,
+    "loss": "cross-entropy",
+    "training": {"epochs": 1, "batch_size": 5, "lr": 0.1},
+}
 
 
 @pytest.fixture
@@ -80,6 +88,91 @@ def test_a_trusted_defence_is_imported_and_that_is_said_first(call, tmp_path, mo
     assert f"trusted: imports own_defence:make (defence) from {tmp_path / 'own_defence.py'}" in err
 
 
+def test_the_loss_of_a_known_defence_is_not_imported(call, tmp_path, monkeypatch):
+    (tmp_path / "own_loss.py").write_text("raise SystemExit(9)\n")
+    monkeypatch.chdir(tmp_path)
+    run = write_private_run(tmp_path / "run")
+    defence = {"spec": "fedattack", "settings": {**PRIVATE, "loss": "own_loss:loss"}, "files": {}}
+    edit(run / "knowledge" / "knowledge.json", {"defence": defence})
+    code, _, err = call("attack", "private-attribute", run, "--option", "clients=30", "--option", "epochs=1")
+    assert code == 2
+    assert "asks for the loss own_loss:loss" in err
+    assert "with --trust, it imports own_loss:loss (loss)" in " ".join(call("check", run)[1].split())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"defence": "dp-sgd"},
+        {**PRIVATE, "training": "x"},
+        {**PRIVATE, "noise": "x"},
+        {**PRIVATE, "loss": 3},
+        {"defence": 3},
+        {"defence": "none", "recup-models": "5"},
+        {"defence": "none", "other": 1},
+    ],
+)
+def test_settings_of_a_known_defence_have_a_form(call, tmp_path, settings):
+    run = write_private_run(tmp_path / "run")
+    edit(run / "knowledge" / "knowledge.json", {"defence": {"spec": "fedattack", "settings": settings, "files": {}}})
+    code, _, err = call("attack", "private-attribute", run)
+    assert code == 2
+    assert "defence" in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_a_record_beside_a_record_is_refused(call, tmp_path):
+    """Else `check` would speak of the one, and attacks use the other."""
+    run = write_run(tmp_path / "run")
+    for path in list((run / "record").iterdir()):
+        (shutil.copytree if path.is_dir() else shutil.copyfile)(path, run / path.name)
+    for words in (["check", run], ["attack", "sia", run], ["report", run]):
+        code, _, err = call(*words)
+        assert code == 2
+        assert "is a record and holds another one" in err
+
+
+def test_names_do_not_drive_the_terminal(call, tmp_path):
+    run = write_run(tmp_path / "run")
+    escape = "\x1b]0;pwned\x07\x1b[31mX\nY"
+    edit(
+        run / "knowledge" / "knowledge.json",
+        {"defence": {"spec": "fedattack", "settings": NONE, "files": {escape: "../zoo"}}},
+    )
+    for words in (["check", run], ["attack", "sia", run]):
+        code, out, err = call(*words)
+        assert code == 2
+        assert "\x1b" not in out + err
+    other = write_run(tmp_path / "other")
+    (other / "record").rename(tmp_path / "moved")
+    (other / "record").mkdir()
+    (tmp_path / "moved").rename(other / "record" / "e\x1b[2J")
+    code, out, err = call("check", other)
+    assert code == 2
+    assert "\x1b" not in out + err
+    assert "is no plain name of a folder" in err
+
+
+def test_loops_and_names_that_are_no_files_are_one_line(call, tmp_path):
+    run = write_run(tmp_path / "run")
+    edit(run / "knowledge" / "knowledge.json", {"files": {"a\x00b": "0" * 64}})
+    assert call("attack", "sia", run)[0] == 2
+    (run / "loop").symlink_to("loop")
+    for words in (["check", run], ["attack", "sia", run], ["report", run], ["resume", run]):
+        code, _, err = call(*words)
+        assert code == 2
+        assert "is a link that leads back to itself" in err
+
+
+def test_a_built_in_model_of_gigabytes_is_not_built(call, tmp_path):
+    run = write_run(tmp_path / "run")
+    edit(run / "knowledge" / "knowledge.json", lambda value: value["model"].update(hidden=10**6, classes=10**6))
+    code, _, err = call("attack", "sia", run)
+    assert code == 2
+    assert "parameters; expected at most" in err
+
+
 def test_a_seed_is_a_number_and_resume_deletes_nothing_elsewhere(call, tmp_path):
     """The second folder of the review: `fedattack resume` deleted a folder outside of it."""
     run = write_run(tmp_path / "a" / "b" / "run", close=False)
@@ -117,6 +210,9 @@ def no_flower(monkeypatch):
         ({"settings": {"dataset": "/home/victim/private.npz"}}, "asks for the dataset /home/victim/private.npz, which"),
         ({"settings": {"data-root": "/home/victim"}}, "asks for the data-root /home/victim"),
         ({"settings": {"recup-zoo": "../zoo"}}, "asks for the recup-zoo ../zoo"),
+        ({"settings": {"recup-zoo": ".."}}, "asks for the recup-zoo .."),
+        ({"settings": {"data-root": "x"}}, "asks for the data-root x"),
+        ({"settings": {"clients": 10**9}}, "clients = 1000000000: expected at most 100000"),
         (
             {"preset": "prolin-inversion", "options": {"ray": "evil.example:10001"}},
             "asks for the ray ray=evil.example:10001, which",
@@ -204,16 +300,6 @@ def test_nothing_builds_what_only_a_folder_asks_for(tmp_path):
     ):
         with pytest.raises(TrustError, match="os:system"):
             action()
-
-
-NONE = {"defence": "none"}
-PRIVATE = {
-    "defence": "dp-sgd",
-    "noise": 1.0,
-    "dp-clip": 1.0,
-    "loss": "cross-entropy",
-    "training": {"epochs": 1, "batch_size": 5, "lr": 0.1},
-}
 
 
 @pytest.mark.parametrize(

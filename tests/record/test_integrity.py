@@ -386,3 +386,71 @@ def test_a_seal_tells_damage_alone(folder):
     manifest, _ = parsed(folder)
     (folder / MANIFEST).write_text(json.dumps(seal(manifest | {"seed": 8})))
     assert Record(folder).seed == 8
+
+
+def test_lines_after_a_gap_are_nobodys(signed, tmp_path):
+    """What was signed is the last line's seal; what does not lead to it is not vouched for, also if it is read."""
+    record, _ = signed
+    manifest, lines = parsed(record)
+    signature = (record / SIGNATURE).read_bytes()
+    original = (record / MANIFEST).read_bytes()
+    lines[1]["replies"][0]["num_examples"] = 666
+    mutate.seal_record(record, manifest, lines)
+    (record / MANIFEST).write_bytes(original)
+    (record / SIGNATURE).write_bytes(signature)
+    rows = (record / INDEX).read_bytes().splitlines(keepends=True)
+    (record / INDEX).write_bytes(b"".join(rows[1:]))
+    with pytest.raises(RecordError, match="lines before it are gone"):
+        Record(record)
+    left = Record(record, skip_damaged=True)
+    assert left.signer is None
+    assert left.remarks == ["it was signed, but its index is damaged: nobody vouches for what is left of it"]
+    found = check_record(record)
+    assert (found.whole, found.signer) == (False, None)
+
+
+def test_a_signed_record_that_is_open_again_says_so(signed):
+    record, _ = signed
+    manifest, _ = parsed(record)
+    manifest |= {"status": "open", "rounds": None, "head": None, "final": None, "ended": None}
+    (record / MANIFEST).write_bytes(mutate.sealed(manifest))
+    assert Record(record).signer is None
+    assert Record(record).remarks == ["it was signed, and is open again: a stopped run goes on, or somebody changed it"]
+
+
+def test_a_short_seal_is_one_of_version_1_alone(signed):
+    record, _ = signed
+    text = (record / MANIFEST).read_text()
+    check = json.loads(text)["check"]
+    (record / MANIFEST).write_text(text.replace(check, check[:16]))
+    with pytest.raises(RecordError, match="does not match its checksum"):
+        Record(record)
+
+
+def test_a_record_is_not_written_through_a_link(tmp_path):
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "record").mkdir()
+    (tmp_path / "record" / "rounds").symlink_to(tmp_path / "outside")
+    with pytest.raises(RecordError, match="is a link that leaves"):
+        RecordWriter(tmp_path / "record")
+    assert list((tmp_path / "outside").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda manifest, lines: manifest.update(seed=-1),
+        lambda manifest, lines: lines[0]["replies"][0].update(num_examples=[1, 2]),
+        lambda manifest, lines: lines[0]["replies"][0].update(num_examples="5"),
+        lambda manifest, lines: lines[0]["replies"][0].update(num_examples={"base64": "AA=="}),
+    ],
+)
+def test_what_attacks_compute_with_is_a_number(tmp_path, change):
+    writer = RecordWriter(tmp_path / "record", seed=7)
+    writer.write(exchange(1))
+    writer.close()
+    copy = parsed(tmp_path / "record")
+    change(*copy)
+    mutate.seal_record(tmp_path / "record", *copy)
+    with pytest.raises(RecordError, match=r"seed|num_examples"):
+        Record(tmp_path / "record")
