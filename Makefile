@@ -8,7 +8,7 @@ DEV := $(VENV)/.dev-installed
 WORKERS ?= 2
 STAMP := $(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: audit deploy-local test test-deploy fuzz lint benchmark vulnerabilities screenshot clean
+.PHONY: audit deploy-local test test-long test-deploy fuzz lint benchmark vulnerabilities screenshot clean
 
 audit: $(RUN) ## Audit the embedded default and say where the report is.
 	$(VENV)/bin/fedattack audit quickstart --out runs/quickstart-$(STAMP)
@@ -19,6 +19,9 @@ deploy-local: $(RUN) ## Audit a SuperLink and three SuperNodes, processes on thi
 
 test: $(DEV) lint ## Format, lint, type and run all tests.
 	$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+test-long: $(DEV) ## Test what takes minutes: runs that are killed, grids of runs, apps that are observed from outside.
+	$(VENV)/bin/python -m pytest -m long --numprocesses $(WORKERS) --dist loadfile
 
 test-deploy: $(DEV) ## Test real deployments (minutes).
 	$(VENV)/bin/python -m pytest -m deploy

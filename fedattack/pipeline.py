@@ -25,7 +25,6 @@ from fedattack.learning.importing import Asked
 from fedattack.nodes import NODES
 from fedattack.record import Record
 from fedattack.record.format import INDEX, MANIFEST
-from fedattack.report import write_report
 from fedattack.untrusted import check_folder, remove_inside
 
 
@@ -422,6 +421,9 @@ def judge_folder(
     DataError
         If there are no scores, or the truth is damaged.
     """
+    # Drawing takes a second to import, and most commands draw nothing.
+    from fedattack.report import write_report
+
     findings = audit_folder(folder, device=device, progress=watch.step, trusted=trusted)
     return findings, write_report(folder)
 

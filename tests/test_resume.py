@@ -72,7 +72,10 @@ def kill_after(index: Path, rounds: int, words: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "runtime",
-    [pytest.param("simulation", marks=pytest.mark.flower), pytest.param("processes", marks=pytest.mark.deploy)],
+    [
+        pytest.param("simulation", marks=(pytest.mark.flower, pytest.mark.long)),
+        pytest.param("processes", marks=pytest.mark.deploy),
+    ],
 )
 def test_a_killed_audit_goes_on_and_finds_the_same(runtime, tmp_path):
     """What a run on processes would have found, a simulation finds."""

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.mixture import GaussianMixture
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
@@ -133,6 +132,9 @@ def infer_membership(variances: NDArray[np.float64], *, seed: int = 0) -> NDArra
             f"membership by a mixture of two components needs at least two records with finite gradients; got "
             f"{len(variances)}, {int(np.isfinite(variances).all(axis=1).sum())} of them finite"
         )
+    # It takes as long to import as torch, and each command imports all attacks.
+    from sklearn.mixture import GaussianMixture
+
     deviations = np.sqrt(variances).mean(axis=1, keepdims=True)
     # The mixture keeps its components' variances above a fixed size.
     deviations /= deviations.max() or 1.0

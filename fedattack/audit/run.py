@@ -466,7 +466,7 @@ def _exchanged(parts: Sequence[Part], records: Sequence[Record], truths: Sequenc
 
 
 def _record_notes(parts: Sequence[Part], records: Sequence[Record]) -> list[str]:
-    notes = [f"the record: {remark}" for remark in dict.fromkeys(line for record in records for line in record.remarks)]
+    notes = list(dict.fromkeys(line for record in records for line in record.remarks))
     for part, record in zip(parts, records, strict=True):
         if record.status == "cut short":
             notes.append(f"{part.label}: the recording was cut short: {record.manifest['error']}")

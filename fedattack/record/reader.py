@@ -420,19 +420,21 @@ class Record:
     def remarks(self) -> list[str]:
         """What nobody can know of this record, in words: who wrote it, and whether it is as it was written."""
         if self.signer is not None:
-            return [f"it is signed by {self.signer}; what lies beside it (knowledge, truth, scores) is not signed"]
+            return [
+                f"the record is signed by {self.signer}; what lies beside it (knowledge, truth, scores) is not signed"
+            ]
         if self.manifest["signer"] is not None and self.index.damage:
-            return ["it was signed, but its index is damaged: nobody vouches for what is left of it"]
+            return ["the record was signed, but its index is damaged: nobody vouches for what is left of it"]
         if self.manifest["signer"] is not None:
             signed = os.path.lexists(self.path / SIGNATURE)
             return [
-                "it was signed, and is open again: a stopped run goes on, or somebody changed it"
+                "the record was signed, and is open again: a stopped run goes on, or somebody changed it"
                 if signed
-                else "it is not signed yet: its recorder's key signs it when the run ends"
+                else "the record is not signed yet: its recorder's key signs it when the run ends"
             ]
-        said = ["it is not signed: whoever could write the folder can have changed it and sealed it again"]
+        said = ["the record is not signed: whoever could write the folder can have changed it and sealed it again"]
         if self.index.version == 1:
-            said.append("it is of format 1, in which the lines of the index are not tied to each other")
+            said.append("the record is of format 1, in which the lines of the index are not tied to each other")
         return said
 
     @property

@@ -363,6 +363,7 @@ def test_well_separated_features_are_taken_apart_by_every_method(seed):
         assert f1(named, truth) == 1.0, method
 
 
+@pytest.mark.long
 def test_prolin_is_at_least_as_good_as_ridge_at_a_d_prime_of_two():
     """Means ±2, variance 4; 5 of 50 positive, 10 a round; 20 seeds."""
     scores = {rounds: {"REG": [], "PROLIN": []} for rounds in (100, 200, 300)}

@@ -187,6 +187,7 @@ def superlink(tmp_path, monkeypatch):
         yield
 
 
+@pytest.mark.long
 @pytest.mark.flower
 def test_projects_are_observed_from_outside_and_stay_as_they_are(tmp_path, superlink):
     """Both generations, one after the other on the SuperLink that the first `flwr run` starts."""
@@ -221,6 +222,7 @@ def test_projects_are_observed_from_outside_and_stay_as_they_are(tmp_path, super
         assert losses.shape == (2, len(FLAT[1]), CLIENTS)
 
 
+@pytest.mark.long
 @pytest.mark.flower
 def test_secagg_is_not_observed_from_outside(tmp_path, superlink):
     """At the Grid its arrays are masked; the run goes on, and the error says which line observes it."""

@@ -38,8 +38,8 @@ def test_it_is_whole_and_says_what_it_lacks(old):
         assert report.whole
         assert report.rounds == int(read_study(old)["settings"]["rounds"])
         assert [remark.partition(":")[0].partition(",")[0] for remark in report.remarks] == [
-            "it is not signed",
-            "it is of format 1",
+            "the record is not signed",
+            "the record is of format 1",
         ]
 
 
@@ -57,7 +57,7 @@ def test_it_is_attacked_and_judged_as_it_was(old):
     for name, numbers in before.items():
         assert found[name] == pytest.approx(numbers, abs=1e-6), name
     assert read_run(old)["title"] == title
-    assert "it is of format 1" in write_report(old).read_text(encoding="utf-8")
+    assert "the record is of format 1" in write_report(old).read_text(encoding="utf-8")
 
 
 def first_record(tmp_path: Path) -> Path:

@@ -72,7 +72,7 @@ def test_a_chain_of_lines_that_were_changed_and_sealed_again_is_refused_unless_a
     report = check_record(folder)
     assert report.whole
     assert report.remarks == [
-        "it is not signed: whoever could write the folder can have changed it and sealed it again"
+        "the record is not signed: whoever could write the folder can have changed it and sealed it again"
     ]
 
 
@@ -258,7 +258,7 @@ def signed(tmp_path):
     writer = RecordWriter(tmp_path / "signed", seed=7, key=tmp_path / "key.pem")
     for number in (1, 2, 3):
         writer.write(exchange(number))
-    assert check_record(tmp_path / "signed").remarks[0].startswith("it is not signed yet")
+    assert check_record(tmp_path / "signed").remarks[0].startswith("the record is not signed yet")
     writer.close(final=model(4))
     return tmp_path / "signed", name
 
@@ -404,7 +404,7 @@ def test_lines_after_a_gap_are_nobodys(signed, tmp_path):
         Record(record)
     left = Record(record, skip_damaged=True)
     assert left.signer is None
-    assert left.remarks == ["it was signed, but its index is damaged: nobody vouches for what is left of it"]
+    assert left.remarks == ["the record was signed, but its index is damaged: nobody vouches for what is left of it"]
     found = check_record(record)
     assert (found.whole, found.signer) == (False, None)
 
@@ -415,7 +415,9 @@ def test_a_signed_record_that_is_open_again_says_so(signed):
     manifest |= {"status": "open", "rounds": None, "head": None, "final": None, "ended": None}
     (record / MANIFEST).write_bytes(mutate.sealed(manifest))
     assert Record(record).signer is None
-    assert Record(record).remarks == ["it was signed, and is open again: a stopped run goes on, or somebody changed it"]
+    assert Record(record).remarks == [
+        "the record was signed, and is open again: a stopped run goes on, or somebody changed it"
+    ]
 
 
 def test_a_short_seal_is_one_of_version_1_alone(signed):

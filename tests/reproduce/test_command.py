@@ -20,6 +20,7 @@ def fedattack(*words, cwd):
     )
 
 
+@pytest.mark.long
 @pytest.mark.flower
 def test_a_cell_is_made_once_and_shared_by_table_and_figure(tmp_path):
     small = ("--out", "paper", "--seeds", "1", "--set", "rounds=2", "--set", "size=600")

@@ -37,6 +37,7 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, words, message):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.long
 @pytest.mark.flower
 def test_a_strength_and_a_defence_that_the_preset_cannot_take(tmp_path):
     small = ("--out", "out", "--seeds", "1", "--set", "rounds=2", "--set", "size=300", "--set", "clients=3")
