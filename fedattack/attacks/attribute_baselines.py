@@ -232,8 +232,10 @@ class AttributeBaselines(Attack):
 
 
 def _predicted(model: nn.Module, state: Arrays, rows: NDArray[np.float32]) -> NDArray[np.int64]:
+    own = model.state_dict()
+    tensors = {name: to_tensor(array, dtype=own[name].dtype) for name, array in state.items()}
     with torch.inference_mode(), in_mode(model, training=False):
-        outputs = functional_call(model, {name: to_tensor(array) for name, array in state.items()}, (to_tensor(rows),))
+        outputs = functional_call(model, tensors, (to_tensor(rows),))
     return np.asarray(outputs.argmax(dim=1).numpy())
 
 

@@ -149,7 +149,11 @@ class ClientModel:
         tensors = {name: to_tensor(array, device=self.device) for name, array in state.items()}
         return (
             {name: value.float() for name, value in tensors.items() if name in self._parameters},
-            {name: value for name, value in tensors.items() if name in self._buffers},
+            {
+                name: value.float() if value.is_floating_point() else value
+                for name, value in tensors.items()
+                if name in self._buffers
+            },
         )
 
     def outputs(self, shape: tuple[int, ...]) -> int:

@@ -475,7 +475,7 @@ def _alike(common: Arrays, aggregate: Arrays) -> bool:
 
 def _is_finite(array: NDArray[Any]) -> bool:
     """Whether all entries are numbers that single precision can hold."""
-    return bool((np.abs(array) < _LARGEST).all())
+    return float(np.abs(array).max(initial=0)) < _LARGEST
 
 
 def _groups(counts: Array) -> tuple[tuple[int, ...], NDArray[np.int64]]:

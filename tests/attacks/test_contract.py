@@ -125,6 +125,38 @@ def test_the_truth_is_not_needed(case, tmp_path):
     assert run(attack, tmp_path / "alone").arrays.keys() == run(attack, folder).arrays.keys()
 
 
+def halved(arrays):
+    if arrays is None:
+        return None
+    return {name: array.astype(np.float16) if array.dtype.kind == "f" else array for name, array in arrays.items()}
+
+
+def test_arrays_of_half_precision_are_taken(case, tmp_path):
+    attack, folder = case
+    record = Record(folder / "record")
+    writer = RecordWriter(
+        tmp_path / "record",
+        view=record.view,
+        protocol=record.protocol,
+        server=record.server,
+        seed=record.seed,
+        facts=record.facts,
+        aggregation=record.manifest["aggregation"],
+    )
+    for item in record:
+        replies = [
+            Reply(
+                *(seen.node, seen.status, halved(seen.arrays), seen.num_examples, seen.metrics),
+                received=halved(seen.received) if seen.singled_out else None,
+            )
+            for seen in item.observations
+        ]
+        writer.write(Exchange(item.number, halved(item.common), replies, aggregate=halved(item.aggregate)))
+    writer.close(final=halved(record.final))
+    (tmp_path / "knowledge").symlink_to(folder / "knowledge")
+    assert run(attack, tmp_path).arrays.keys() == run(attack, folder).arrays.keys()
+
+
 def test_attack_names_what_it_needs_and_where_it_comes_from(case):
     attack, _ = case
     assert attack.title
