@@ -23,7 +23,7 @@ from fedattack.audit.property import PropertyCase, judge_property
 from fedattack.audit.quality import Quality, measure_quality, training_accuracy
 from fedattack.audit.source import SourceCase, judge_source
 from fedattack.audit.truth import HOLDINGS, Privacy, Truth, read_truth
-from fedattack.errors import DataError
+from fedattack.errors import DataError, RecordError
 from fedattack.files import write_json, write_sealed
 from fedattack.folder import Part, find_parts, read_study
 from fedattack.record import Record
@@ -170,6 +170,10 @@ def audit_folder(
     # What the study is about comes first.
     attacks = sorted(attacks, key=lambda name: name not in study.get("attacks", ())[:1])
     records = [Record(part.record, skip_damaged=True) for part in parts]
+    for record in records:
+        if not len(record):
+            why = record.damage[0] if record.damage else "no round was recorded"
+            raise RecordError(f"{record.path} holds no round that can be read, so that nothing can be judged: {why}")
     truths = [read_truth(part.truth) if (part.truth / HOLDINGS).exists() else None for part in parts]
     knowledge = [read_knowledge(part.knowledge, trusted=trusted) for part in parts]
     # Without the truth no model is evaluated, and the project that it comes from need not be at hand.

@@ -8,7 +8,7 @@ from fedattack.attacks import ATTACKS, Knowledge, Targets, read_knowledge
 from fedattack.audit.quality import measure_quality
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import read_truth
-from fedattack.errors import DataError, FedAttackError
+from fedattack.errors import DataError, FedAttackError, RecordError
 from fedattack.folder import Part, find_parts
 from fedattack.learning import accuracy_of_models
 from fedattack.record import Exchange, Record, RecordWriter, Reply
@@ -160,6 +160,15 @@ def test_a_killed_run_and_a_damaged_round_are_audited_with_a_note(tmp_path):
     notes = " ".join(json.loads((tmp_path / "run.json").read_text())["notes"])
     assert "the run did not end" in notes
     assert "left out as damaged" in notes
+
+
+def test_a_record_of_which_nothing_is_left_is_refused(tmp_path):
+    write_run(tmp_path, rounds=2)
+    attack_all(tmp_path)
+    for file in (tmp_path / "record" / "rounds").iterdir():
+        file.write_bytes(b"")
+    with pytest.raises(RecordError, match="holds no round that can be read, so that nothing can be judged"):
+        audit_folder(tmp_path, device="cpu")
 
 
 def test_scores_of_other_targets_than_the_truth_s_are_refused(tmp_path):
