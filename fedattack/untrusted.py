@@ -280,7 +280,7 @@ def view_npy(content: bytes | bytearray) -> NDArray[Any]:
 
 
 def check_folder(folder: Path, error: Error, *, to_write: bool = False) -> None:
-    """Refuse a folder with links that leave it, or with anything that is no regular file and no folder.
+    """Refuse a folder with links that leave it or lead to folders, or with what is no regular file and no folder.
 
     Parameters
     ----------
@@ -303,10 +303,8 @@ def check_folder(folder: Path, error: Error, *, to_write: bool = False) -> None:
         if stat.S_ISLNK(mode):
             if not _resolved(Path(entry.path), error).is_relative_to(root):
                 raise error(f"{entry.path} is a link that leaves {folder}; put what it leads to in its place")
-            if to_write:
-                raise error(
-                    f"{entry.path} is a link, and what is written would change what it leads to; copy the folder"
-                )
+            if to_write or entry.is_dir():
+                raise error(f"{entry.path} is a link, through which something else would be written; copy the folder")
         elif not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
             raise error(f"{entry.path} is {_kind(mode)}; expected files and folders alone: delete it")
         elif to_write and stat.S_ISREG(mode) and entry.stat(follow_symlinks=False).st_nlink > 1:

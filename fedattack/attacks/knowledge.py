@@ -434,19 +434,23 @@ def read_knowledge(folder: Path, *, trusted: Collection[str] = ()) -> Knowledge:
 
 
 def _read_model(value: _ModelEntry, where: Path, trusted: Collection[str]) -> ModelKnowledge:
-    for what, name, known in (("model", value["spec"], MODELS), ("loss", value["loss"], LOSSES)):
-        if name not in known and ":" not in name:
-            raise DataError(
-                f"{where}: {what} is {short(name, 80)!r}; expected one of {', '.join(known)} or module:function"
-            )
     return ModelKnowledge(
-        spec=asked_unless(value["spec"], known=MODELS, trusted=trusted, what="model", where=str(where)),
+        spec=_named("model", value["spec"], MODELS, trusted, where),
         input_shape=tuple(value["input_shape"]),
         classes=value["classes"],
         hidden=value["hidden"],
-        loss=asked_unless(value["loss"], known=LOSSES, trusted=trusted, what="loss", where=str(where)),
+        loss=_named("loss", value["loss"], LOSSES, trusted, where),
         dropout=value.get("dropout", ModelKnowledge.dropout),
     )
+
+
+def _named(what: str, name: str, known: Collection[str], trusted: Collection[str], where: Path) -> str | Asked:
+    """Read what is built in or an import path."""
+    if name not in known and ":" not in name:
+        raise DataError(
+            f"{where}: {what} is {short(name, 80)!r}; expected one of {', '.join(known)} or module:function"
+        )
+    return asked_unless(name, known=known, trusted=trusted, what=what, where=str(where))
 
 
 def _read_defence(value: _DefenceEntry, folder: Path, trusted: Collection[str]) -> KnownDefence:
@@ -458,7 +462,7 @@ def _read_defence(value: _DefenceEntry, folder: Path, trusted: Collection[str]) 
         form = _DEFENCES[settings.get("defence") == "dp-sgd"]
         settings = dict(validated(form, settings, f"{where}: the defence", DataError, _HINT))
         if "loss" in settings:
-            settings["loss"] = asked_unless(settings["loss"], known=LOSSES, trusted=trusted, what="loss", where=where)
+            settings["loss"] = _named("loss", settings["loss"], LOSSES, trusted, folder / KNOWLEDGE)
     # What is a path among the settings is one of the files, or leads outside.
     for key in _PATHS:
         if settings.get(key):

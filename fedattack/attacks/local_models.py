@@ -87,6 +87,11 @@ def _stepped(record: Record, knowledge: Knowledge, seed: int, device: torch.devi
                     f"round {item.number}, client {seen.node} left out: what model it was sent is not in the record"
                 )
                 continue
+            try:
+                check_parameters(model, {name: array.shape for name, array in before.items()})
+            except ModelError as cause:
+                notes.append(f"round {item.number}, client {seen.node} left out: what it was sent: {cause}")
+                continue
             yield seen, gradient_step(before, gradient, lr)
 
     return of_round

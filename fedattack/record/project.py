@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from fedattack.errors import RecordError, short
 from fedattack.record.format import Arrays
 from fedattack.record.reader import Record
-from fedattack.record.tensors import DTYPES
-from fedattack.record.writer import Exchange, RecordWriter, Reply
+from fedattack.record.writer import Exchange, RecordWriter, Reply, cannot_be_kept
 
 PROJECTED: Mapping[str, Any] = {"kind": "mean", "weight": "num-examples", "by": "projection"}
 """What the manifest of a projected record says of its aggregates."""
@@ -116,8 +115,8 @@ def _fault(reply: Reply, usual: _Layout | None = None) -> str:
         return "it has no arrays, and no part in the mean"
     if not isinstance(count, int | float) or not 0 < count < math.inf:
         return short(f"its example count is {count!r}, and it has no part in the mean", 200)
-    if any(array.dtype.name not in DTYPES for array in arrays.values()):
-        return "its arrays are no numbers, and it has no part in the mean"
+    if odd := cannot_be_kept(arrays):
+        return short(f"{odd}; it has no part in the mean")
     if usual is not None and _layout(reply) != usual:
         return "its arrays have other names or shapes than most clients', and it has no part in the mean"
     return ""

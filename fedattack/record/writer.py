@@ -58,6 +58,9 @@ MAX_REPLIES = 64 * 2**20
 MAX_TABLES = 64 * 2**20
 """Characters of all replies' names, types and shapes of arrays in a round, which the file begins with."""
 
+MAX_ARRAYS = 2**16
+"""Arrays of one reply."""
+
 _SIDE = 2**50
 
 
@@ -417,7 +420,7 @@ def _entry(reply: Reply) -> dict[str, Any]:
     """Describe a reply; one that cannot be kept is failed with a reason, which is this client's trouble alone."""
     entry: dict[str, Any] = {"node": keep_name(reply.node), "status": reply.status}
     reason = short(reply.reason)
-    if odd := _cannot_be_kept(reply.arrays or {}):
+    if odd := cannot_be_kept(reply.arrays or {}):
         entry["status"], reason = "failed", odd
     elif reply.arrays is not None:
         entry["arrays"] = list(reply.arrays)
@@ -436,8 +439,10 @@ def _entry(reply: Reply) -> dict[str, Any]:
     return entry
 
 
-def _cannot_be_kept(arrays: Arrays) -> str:
+def cannot_be_kept(arrays: Arrays) -> str:
     """Say which of some arrays a file has no room for: text, extended precision, odd names or shapes; or nothing."""
+    if len(arrays) > MAX_ARRAYS:
+        return f"{len(arrays):,} arrays, and at most {MAX_ARRAYS:,} are kept"
     odd = [f"{name} is {array.dtype}" for name, array in arrays.items() if array.dtype.name not in DTYPES]
     odd += [f"a name of {len(name)} characters" for name in arrays if len(name) > MAX_NAME]
     odd += [f"{name!a} is no Unicode" for name in arrays if name.encode("utf-8", "replace").decode() != name]

@@ -125,6 +125,16 @@ def test_a_gradient_without_the_model_that_it_is_of_is_left_out(tmp_path):
     assert notes == ["round 1, client a left out: what model it was sent is not in the record"]
 
 
+def test_a_gradient_of_a_model_of_other_shapes_is_left_out(tmp_path):
+    writer = RecordWriter(tmp_path / "r", protocol="fedsgd", facts={"lr": LR})
+    writer.write(Exchange(1, STATE, [Reply("a", "ok", GRADIENT)]))
+    writer.write(Exchange(2, {**STATE, "fc1.weight": STATE["fc1.weight"].ravel()}, [Reply("a", "ok", GRADIENT)]))
+    writer.close()
+    notes: list[str] = []
+    assert [len(models) for models in rebuilt(Record(tmp_path / "r"), Knowledge(model=MODEL), notes)] == [1, 0]
+    assert "round 2, client a left out: what it was sent: the parameters are not those of this model" in notes[0]
+
+
 def test_a_gradient_whose_model_lies_in_a_damaged_file_is_left_out(tmp_path):
     writer = RecordWriter(tmp_path / "r", protocol="fedsgd", facts={"lr": LR})
     writer.write(Exchange(1, STATE, [Reply("a", "failed")]))

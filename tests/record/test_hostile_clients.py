@@ -88,6 +88,7 @@ def test_misfits_have_no_part_in_a_mean():
         "another shape": Reply("n", "ok", {"w": np.ones(4, dtype=np.float32)}, 5),
         "one array more": Reply("n", "ok", {**GOOD, "v": np.ones(1)}, 5),
         "text": Reply("n", "ok", {"w": np.array(["x", "y", "z"])}, 5),
+        **{name: Reply("n", "ok", arrays, 5) for name, arrays in HOSTILE.items()},
     }
     replies = [*misfits.values(), Reply("a", "ok", GOOD, 5), Reply("b", "ok", GOOD, 7), Reply("c", "failed")]
     found = without_misfits(replies)
