@@ -439,7 +439,7 @@ def _collect(
     most = max(2, int(MEMORY // (16 * model.size * len(clients))))
     found: dict[str, _Messages] = {}
     for done, item in enumerate(record):
-        usable = [seen for seen in item.observations if knowledge.client_of(seen.node) in clients and _answered(seen)]
+        usable = [seen for seen in item.observations if _answered(seen) and knowledge.client_of(seen.node) in clients]
         common = None
         if any(not seen.singled_out for seen in usable) and item.common is not None:
             common = model.flat(item.common)

@@ -30,6 +30,7 @@ from fedattack.untrusted import (
 HOLDINGS = "holdings.json"
 OWNERS = "owners.npz"
 EVALUATION = "evaluation.npz"
+_LARGEST_LABEL = 10**6
 POSITIVES = "positives.npz"
 PRIVACY = "privacy.json"
 ACCURACY = "accuracy"
@@ -437,6 +438,8 @@ def _checked_records(path: Path, x: NDArray[Any], y: NDArray[Any]) -> tuple[NDAr
             f"{path}: expected records (n, …), each with a label; got x {x.dtype} {x.shape} and y {y.dtype} {y.shape}; "
             f"{_HINT}"
         )
+    if y.dtype.kind in "iu" and not 0 <= y.min() <= y.max() <= _LARGEST_LABEL:
+        raise DataError(f"{path}: expected labels 0 … {_LARGEST_LABEL}, got {y.min()} … {y.max()}; {_HINT}")
     if not np.isfinite(x).all() or not np.isfinite(y).all():
         raise DataError(f"{path}: expected finite numbers; got others; {_HINT}")
     return x.astype(np.float32), y.astype(np.int64) if y.dtype.kind in "iu" else y

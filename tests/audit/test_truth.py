@@ -159,3 +159,12 @@ def test_records_that_contradict_themselves_are_refused(tmp_path, changes, messa
     with pytest.raises(DataError, match=message) as caught:
         read_truth(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("label", [-1, 10**12])
+def test_labels_that_are_no_classes_are_refused(tmp_path, label):
+    write(tmp_path, ["b"])
+    np.savez(tmp_path / "evaluation.npz", x=np.zeros((1, 2), dtype=np.float32), y=np.array([label]))
+    edit(tmp_path / "holdings.json", {})
+    with pytest.raises(DataError, match=r"expected labels 0 … 1000000"):
+        read_truth(tmp_path)

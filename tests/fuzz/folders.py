@@ -179,6 +179,8 @@ def change_index(draw: random.Random, place: Place, folder: Path) -> None:
     record = draw.choice(records)
     manifest = json.loads((record / "manifest.json").read_text())
     lines = [json.loads(line) for line in (record / "rounds.jsonl").read_text().splitlines()]
+    if not lines:
+        return
     texts = [text for text in hostile_texts(place, folder) if isinstance(text, str)]
     line = draw.choice(lines)
     way = draw.randrange(3)
