@@ -16,7 +16,7 @@ from fedattack.errors import DataError, short
 from fedattack.files import make_private, write_npz, write_sealed
 from fedattack.learning import LOSSES, MODELS, LocalSGD, build_model
 from fedattack.learning.importing import Asked, asked_unless, given, import_callable
-from fedattack.nodes import NODES, note_node, read_nodes
+from fedattack.nodes import note_node, read_nodes
 from fedattack.untrusted import Text, check_folder, read_npz, read_sealed, validated, verify_files
 
 KNOWLEDGE = "knowledge.json"
@@ -260,18 +260,7 @@ class Knowledge:
         return [item for item in held if isinstance(item, Asked)]
 
     def client_of(self, node: str) -> str:
-        """Return the name of the client that hides behind a node; without any knowledge of nodes, the node itself.
-
-        Raises
-        ------
-        DataError
-            If it is known of other nodes alone: what this one sent would silently be nobody's.
-        """
-        if self.nodes and node not in self.nodes:
-            raise DataError(
-                f"node {short(node, 60)} answered, and knowledge/{NODES} does not say which client it is; expected a "
-                "file of its name there"
-            )
+        """Return the name of the client that hides behind a node."""
         return self.nodes.get(node, node)
 
     def has(self, need: str) -> bool:

@@ -23,9 +23,10 @@ from fedattack.audit.property import PropertyCase, judge_property
 from fedattack.audit.quality import Quality, measure_quality, training_accuracy
 from fedattack.audit.source import SourceCase, judge_source
 from fedattack.audit.truth import HOLDINGS, Privacy, Truth, read_truth
-from fedattack.errors import DataError, RecordError
+from fedattack.errors import DataError, RecordError, short
 from fedattack.files import write_json, write_sealed
 from fedattack.folder import Part, find_parts, read_study
+from fedattack.nodes import NODES
 from fedattack.record import Record
 from fedattack.record.format import Protocol
 
@@ -176,6 +177,14 @@ def audit_folder(
             raise RecordError(f"{record.path} holds no round that can be read, so that nothing can be judged: {why}")
     truths = [read_truth(part.truth) if (part.truth / HOLDINGS).exists() else None for part in parts]
     knowledge = [read_knowledge(part.knowledge, trusted=trusted) for part in parts]
+    for part, known, truth in zip(parts, knowledge, truths, strict=True):
+        # Clients note themselves in both, so that neither folder has a checksum of these files.
+        if truth is not None and known.nodes and known.nodes != truth.nodes:
+            odd = min({*known.nodes.items()} ^ {*truth.nodes.items()})[0]
+            raise DataError(
+                f"{part.knowledge / NODES} and {part.truth / NODES} do not say the same of node {short(odd, 60)}; put "
+                "back the files as their clients wrote them"
+            )
     # Without the truth no model is evaluated, and the project that it comes from need not be at hand.
     records = [
         record if truth is None else named_for(record, known.model)

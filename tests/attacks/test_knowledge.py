@@ -253,11 +253,3 @@ def test_a_known_defence_is_made_from_its_settings_and_files_beside_the_knowledg
     edit(file, {"defence": {"spec": "a:b"}})
     with pytest.raises(DataError, match=r"defence\.settings is missing"):
         read_knowledge(tmp_path / "moved" / "knowledge")
-
-
-def test_a_node_of_which_nothing_is_known_is_not_taken_for_nobodys():
-    assert Knowledge().client_of("7") == "7"
-    known = Knowledge(nodes={"7": "a"})
-    assert known.client_of("7") == "a"
-    with pytest.raises(DataError, match="node 8 answered, and knowledge/nodes does not say which client it is"):
-        known.client_of("8")

@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -168,6 +169,17 @@ def test_a_record_of_which_nothing_is_left_is_refused(tmp_path):
     for file in (tmp_path / "record" / "rounds").iterdir():
         file.write_bytes(b"")
     with pytest.raises(RecordError, match="holds no round that can be read, so that nothing can be judged"):
+        audit_folder(tmp_path, device="cpu")
+
+
+def test_nodes_of_which_knowledge_and_truth_say_different_things_are_refused(tmp_path):
+    """A file of knowledge/nodes that is gone would silently leave a client out."""
+    write_run(tmp_path)
+    attack_all(tmp_path)
+    shutil.copytree(tmp_path / "truth" / "nodes", tmp_path / "knowledge" / "nodes")
+    audit_folder(tmp_path, device="cpu")
+    (tmp_path / "knowledge" / "nodes" / "node2.json").unlink()
+    with pytest.raises(DataError, match="do not say the same of node node2"):
         audit_folder(tmp_path, device="cpu")
 
 
