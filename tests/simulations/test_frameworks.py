@@ -14,6 +14,7 @@ from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.errors import ConfigError
 from fedattack.launch import Simulator
 from fedattack.record import Record, check_record
+from fedattack.record.signature import make_key
 from simulations.study import FRAMEWORKS, Study
 from tests.reference import run_app
 
@@ -56,15 +57,19 @@ def test_a_model_that_has_more_than_gradients_is_refused_before_the_training(tmp
 
 
 @pytest.mark.flower
-def test_fedsgd_runs_on_flower_and_ray(tmp_path):
-    """The app as `flwr run` bundles it: the same gradients as in this process, and a record that can be attacked."""
+def test_fedsgd_runs_on_flower_and_ray(tmp_path, monkeypatch):
+    """The app as `flwr run` bundles it: the same gradients as in this process, and a signed record."""
     here = run_app(tmp_path / "here", FEDSGD)
+    signer = make_key(tmp_path / "recorder.pem")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDATTACK_SIGNING_KEY", "recorder.pem")
     config = FEDSGD | {name: str(tmp_path / name) for name in ("record", "truth", "knowledge")}
     (tmp_path / "configs.json").write_text(json.dumps([config]))
     with Simulator(app_folder(), supernodes=3, log=tmp_path / "flower.log") as simulator:
         assert simulator.run(config, timeout=300).client_error is None
     record = Record(tmp_path / "record")
     assert record.protocol == "fedsgd"
+    assert record.signer == signer
     assert check_record(record.path).whole
     clients_of = {folder: read_nodes(tmp_path / folder) for folder in ("here/truth", "truth")}
     for left, right in zip(record, here, strict=True):
