@@ -68,9 +68,8 @@ def audit_sources(project: Project, folder: Path, model: str, data, unheld, *opt
     attack = ("attack", "sia", str(audit), "--targets", str(folder / "targets.npz"), "--classes", "10")
     refused = fedattack(*attack, "--model", "mlp", "--hidden", "7", cwd=where, code=2)
     assert len(refused.stderr.strip().splitlines()) == 1
-    first, *_ = Record(audit / "record").parameters
-    assert f"unexpected: {first.name} {first.shape}" in refused.stderr
-    assert "missing: fc1.weight (7, 64)" in refused.stderr
+    assert "fc1.weight" in refused.stderr
+    assert "give the model that was trained" in refused.stderr
     (where / "logistic_model.py").write_text(LOGISTIC)
     fedattack(*attack, "--model", model, "--loss", "cross-entropy", *options, cwd=where)
     write_what_is_true(audit, data, unheld, targets, owners)
