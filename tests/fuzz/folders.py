@@ -31,7 +31,7 @@ from tests.fuzz import mutate
 from tests.fuzz.sandbox import ANSWER, in_child
 from tests.fuzz.worlds import STUDY, WORLDS
 
-SECONDS = 120.0
+SECONDS = 300.0
 CANARY_MODULE = "canary_module"
 _MODULE = """
 from pathlib import Path
