@@ -149,7 +149,7 @@ X, Y = np.zeros((20, 3)), np.arange(20) % 2
             r"array x: .*NaN or infinity in 1 .*record 4",
         ),
         ({"x": np.where(np.arange(20)[:, None] >= 4, 1e300, X), "y": Y}, r"array x: .*NaN or infinity in 16 records"),
-        ({"x": X.astype(object), "y": Y}, "x holds Python objects"),
+        ({"x": X.astype(object), "y": Y}, "x: it holds Python objects"),
         ({"x": X.astype(str), "y": Y}, "array x: expected numbers; got dtype"),
         ({"x": X, "y": Y.astype(float)}, "array y: expected integer labels.*float64"),
         ({"x": X, "y": Y[:, None]}, r"array y: expected integer labels.*\(20, 1\)"),
