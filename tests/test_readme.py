@@ -79,8 +79,13 @@ def flower(line, somewhere, tmp_path) -> Iterator[dict[str, str]]:
         yield simulator._environment
 
 
+def marked(line: str) -> object:
+    """A trade-off trains its preset several times and then measures each defence: minutes."""
+    return pytest.param(line, marks=pytest.mark.long) if line.startswith("fedattack tradeoff ") else line
+
+
 @pytest.mark.flower
-@pytest.mark.parametrize("line", [line for line in commands() if line.startswith("fedattack ")])
+@pytest.mark.parametrize("line", [marked(line) for line in commands() if line.startswith("fedattack ")])
 def test_commands_run(line, somewhere, flower):
     words = [sys.executable, "-m", *shlex.split(line)]
     environment = {**os.environ, "PYTHONPATH": str(somewhere), **flower}

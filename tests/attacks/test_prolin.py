@@ -434,6 +434,7 @@ def test_what_is_asked_must_be_known_and_possible(inversion):
         attack(inversion, model=replace(known.model, hidden=9))
 
 
+@pytest.mark.long
 def test_two_workers_find_what_one_does(tmp_path):
     folder = write_property_run(tmp_path, rounds=4, model=ModelKnowledge("tests.attacks.plugins:dropping", (12,), 4))
     same_scores(attack(folder, {"workers": "2"}), attack(folder, {"workers": "0"}))

@@ -110,6 +110,7 @@ def test_f1_has_the_interval_of_its_jaccard_index(record):
     assert found["f1"].high == pytest.approx(2 * high / (1 + high))
 
 
+@pytest.mark.long
 def test_right_names_are_a_leak_and_random_names_are_none(record):
     draw = np.random.default_rng(0)
     truth = [some(*draw.choice(CLIENTS, 4, replace=False)) for _ in range(6)]

@@ -259,7 +259,7 @@ def test_a_zoo_for_another_model_is_refused_before_the_training(tmp_path):
 
 
 @pytest.mark.flower
-@pytest.mark.parametrize("secagg", [False, True])
+@pytest.mark.parametrize("secagg", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_defended_run_on_flower_is_recorded_and_audited(tmp_path, secagg):
     folders = {key: str(tmp_path / key) for key in ("record", "truth", "knowledge")}
     noise = {"defence": "dp-gaussian", "defence-strength": 0.02, "defence-clip": 0.5}

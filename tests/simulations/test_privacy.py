@@ -149,6 +149,7 @@ def test_a_truth_that_misstates_it_is_refused(tmp_path, change, message):
         read_truth(tmp_path / "t")
 
 
+@pytest.mark.long
 @pytest.mark.flower
 def test_a_private_run_on_flower_is_audited_with_its_epsilon(tmp_path):
     folders = {key: str(tmp_path / key) for key in ("record", "truth", "knowledge")}

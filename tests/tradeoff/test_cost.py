@@ -54,6 +54,7 @@ def settings():
     return {**resolve_settings(load_preset("quickstart"), small), "seed": 0}
 
 
+@pytest.mark.long
 def test_defences_are_measured_on_a_real_update(settings):
     found = measure_cost(settings, {"soteria": 0.5, "dp-gaussian": 0.01, "recup": 0.01, "dp-sgd": 1.0})
     assert list(found["defences"]) == ["sparsify", "soteria", "dp-gaussian", "recup", "dp-sgd"]
