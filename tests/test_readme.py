@@ -80,8 +80,8 @@ def flower(line, somewhere, tmp_path) -> Iterator[dict[str, str]]:
 
 
 def marked(line: str) -> object:
-    """A trade-off trains its preset several times and then measures each defence: minutes."""
-    return pytest.param(line, marks=pytest.mark.long) if line.startswith("fedattack tradeoff ") else line
+    """A trade-off trains its preset several times and then measures each defence, RecUP-FL trains a zoo: minutes."""
+    return pytest.param(line, marks=pytest.mark.long) if re.search("tradeoff |defence=recup", line) else line
 
 
 @pytest.mark.flower

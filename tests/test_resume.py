@@ -105,6 +105,7 @@ def test_a_killed_audit_goes_on_and_finds_the_same(runtime, tmp_path):
     assert not (out / DEALT).exists(), "clients' records lie nowhere else than before"
 
 
+@pytest.mark.long
 @pytest.mark.flower
 def test_of_two_runs_that_start_at_once_in_one_folder_one_is_refused(tmp_path):
     """Whoever comes second; the other one's run is whole."""
