@@ -386,6 +386,12 @@ def words_of(draw: random.Random, command: str, kind: str, folder: Path, other: 
     }[command]
 
 
+def _no_process(module: str, job: Any) -> str:
+    from fedattack.errors import RunError
+
+    raise RunError(f"{module} is not started here")
+
+
 class NoFlower:
     """Stands for Flower, of which a try has no time: it only looks at what it would be told."""
 
@@ -440,9 +446,12 @@ def attempt(place: Place, words: list[str], here: Path) -> dict[str, Any]:
     from rich.console import Console
 
     from fedattack import cli, pipeline
+    from fedattack.tradeoff import cost as measuring
 
     pipeline.RUNTIMES = {name: lambda *_: NoFlower() for name in pipeline.RUNTIMES}  # type: ignore[misc]
     pipeline.prepare = lambda configs: None
+    # Where a folder's costs are gone, a trade-off measures them anew: a process that takes nothing from the folder.
+    measuring.run_module = _no_process  # type: ignore[assignment]
     sys.path.append(str(place.modules))
     os.chdir(here)
     sys.argv = ["fedattack", *words]
