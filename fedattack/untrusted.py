@@ -37,7 +37,9 @@ _RATIO = 20
 _BLOCK = 2**20
 # The longest header of an array, which numpy itself takes no longer one of.
 _HEADER = 2**16
-_SIDE = 2**50
+MAX_SIDE = 2**50
+"""Length of the longest side of an array."""
+
 _AXES = 64
 
 Text = Annotated[str, StringConstraints(max_length=1024, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
@@ -270,7 +272,11 @@ def view_npy(content: bytes | bytearray) -> NDArray[Any]:
         raise ValueError(f"the array's header cannot be read ({type(cause).__name__})") from None
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are not loaded because they can run code")
-    if not all(type(side) is int and 0 <= side <= _SIDE for side in shape) or len(shape) > _AXES or not dtype.itemsize:
+    if (
+        not all(type(side) is int and 0 <= side <= MAX_SIDE for side in shape)
+        or len(shape) > _AXES
+        or not dtype.itemsize
+    ):
         raise ValueError(f"no array has the shape {short(str(shape), 60)} and the type {short(str(dtype), 60)}")
     count = math.prod(shape)  # of Python's integers, which do not overflow
     if count * dtype.itemsize != len(content) - head.tell():

@@ -1,4 +1,5 @@
 import os
+import sys
 
 import pytest
 import torch
@@ -16,6 +17,23 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 def one_thread():
     """Tests' tensors are tiny: a second thread only waits for the first."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """Run the command line in this process; returns exit code, stdout, stderr."""
+
+    from fedattack import cli
+
+    def run(*words) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fedattack", *map(str, words)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        return stop.value.code, out, err
+
+    return run
 
 
 def pytest_collection_modifyitems(items):

@@ -7,25 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-from fedattack import cli
 from fedattack.attacks import ATTACKS, Attack, Needs, Scores, read_knowledge
 from fedattack.folder import write_study
 from tests.federation import MODEL, write_property_run, write_run
-
-
-@pytest.fixture
-def call(monkeypatch, capsys):
-    """Run the command line in this process; returns exit code, stdout, stderr."""
-
-    def run(*words) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fedattack", *map(str, words)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
-        return stop.value.code, out, err
-
-    return run
 
 
 @pytest.fixture(scope="module")

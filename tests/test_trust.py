@@ -2,13 +2,12 @@
 
 import json
 import shutil
-import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from fedattack import cli, pipeline
+from fedattack import pipeline
 from fedattack.attacks import ATTACKS, Knowledge, KnownDefence, read_knowledge, write_knowledge
 from fedattack.errors import MESSAGE, DataError, RunError, TrustError
 from fedattack.folder import write_study
@@ -17,33 +16,23 @@ from fedattack.learning.importing import Asked, given
 from fedattack.pipeline import asked_of_knowledge, asked_of_study
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from tests.federation import MODEL, write_run
-from tests.fuzz.folders import NoFlower
+from tests.fuzz.folders import NoFlower, private_training
 from tests.fuzz.worlds import STUDY
 from tests.private_federation import write_private_run
 from tests.sealed import edit
 
 NONE = {"defence": "none"}
-PRIVATE = {
-    "defence": "dp-sgd",
-    "noise": 1.0,
-    "dp-clip": 1.0,
-    "loss": "cross-entropy",
-    "training": {"epochs": 1, "batch_size": 5, "lr": 0.1},
-}
+PRIVATE = private_training("cross-entropy")
 
 
 @pytest.fixture
-def call(monkeypatch, capsys):
-    """Run the command line in this process; returns exit code, stdout, stderr."""
+def call(call):
+    """Run the command line, whose messages must be short here."""
 
     def run(*words) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fedattack", *map(str, words)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
+        code, out, err = call(*words)
         assert all(len(line) <= MESSAGE + 20 for line in err.splitlines())
-        return stop.value.code, out, err
+        return code, out, err
 
     return run
 

@@ -301,7 +301,8 @@ class _TrainingEntry(TypedDict):
 
 
 _Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
-_Setting = Text | bool | _Whole | Annotated[float, Field(allow_inf_nan=False)] | _TrainingEntry
+_Number = Annotated[float, Field(allow_inf_nan=False)]
+_Setting = Text | bool | _Whole | _Number | _TrainingEntry
 
 
 @with_config(_STRICT)
@@ -310,8 +311,6 @@ class _DefenceEntry(TypedDict):
     settings: dict[Text, _Setting]
     files: dict[Text, Text]
 
-
-_Number = Annotated[float, Field(allow_inf_nan=False)]
 
 # The settings of fedattack's own defences, with the keys of the run config; only the first kind changes the training.
 _PrivateTraining = TypedDict(
@@ -338,7 +337,8 @@ _OfUpdates = TypedDict(
 )
 with_config(_STRICT)(_PrivateTraining)
 with_config(_STRICT)(_OfUpdates)
-_DEFENCES: Mapping[bool, TypeAdapter[Any]] = {True: TypeAdapter(_PrivateTraining), False: TypeAdapter(_OfUpdates)}
+_PRIVATE_TRAINING: TypeAdapter[Any] = TypeAdapter(_PrivateTraining)
+_OF_UPDATES: TypeAdapter[Any] = TypeAdapter(_OfUpdates)
 
 
 @with_config(_STRICT)
@@ -459,7 +459,7 @@ def _read_defence(value: _DefenceEntry, folder: Path, trusted: Collection[str]) 
     run = _run_folder(folder).resolve()
     settings: dict[str, Any] = dict(value["settings"])
     if spec == BUILT_IN:
-        form = _DEFENCES[settings.get("defence") == "dp-sgd"]
+        form = _PRIVATE_TRAINING if settings.get("defence") == "dp-sgd" else _OF_UPDATES
         settings = dict(validated(form, settings, f"{where}: the defence", DataError, _HINT))
         if "loss" in settings:
             settings["loss"] = _named("loss", settings["loss"], LOSSES, trusted, folder / KNOWLEDGE)

@@ -47,7 +47,7 @@ from fedattack.record.means import identical, sample, weighted_mean
 from fedattack.record.schema import MAX_NAME
 from fedattack.record.signature import SIGNING_KEY, read_private_key, signer_of
 from fedattack.record.tensors import DTYPES, checksum, write_tensors
-from fedattack.untrusted import check_folder, open_regular, remove_inside
+from fedattack.untrusted import MAX_SIDE, check_folder, open_regular, remove_inside
 
 MAX_REPLY = 4 * 2**20
 """Characters of one reply's names and metrics; a client that sends more fails."""
@@ -60,8 +60,6 @@ MAX_TABLES = 64 * 2**20
 
 MAX_ARRAYS = 2**16
 """Arrays of one reply."""
-
-_SIDE = 2**50
 
 
 @dataclass(frozen=True)
@@ -447,7 +445,9 @@ def cannot_be_kept(arrays: Arrays) -> str:
     odd += [f"a name of {len(name)} characters" for name in arrays if len(name) > MAX_NAME]
     odd += [f"{name!a} is no Unicode" for name in arrays if name.encode("utf-8", "replace").decode() != name]
     odd += [
-        f"{name} has the shape {array.shape}" for name, array in arrays.items() if max(array.shape, default=0) > _SIDE
+        f"{name} has the shape {array.shape}"
+        for name, array in arrays.items()
+        if max(array.shape, default=0) > MAX_SIDE
     ]
     return short(f"arrays that cannot be kept: {', '.join(odd)}") if odd else ""
 

@@ -14,7 +14,6 @@ import json
 import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from tests.fuzz import mutate
-from tests.fuzz.sandbox import ANSWER, in_child
+from tests.fuzz.sandbox import ANSWER, in_child, side_by_side
 from tests.fuzz.worlds import STUDY, WORLDS
 
 SECONDS = 300.0
@@ -193,19 +192,22 @@ def change_index(draw: random.Random, place: Place, folder: Path) -> None:
     mutate.seal_record(record, manifest, lines)
 
 
-def _private_training(loss: Any) -> dict[str, Any]:
+def _one_of(draw: random.Random, folder: Path, name: str) -> Path | None:
+    paths = [path for path in folder.rglob(name) if path.is_file()]
+    return draw.choice(paths) if paths else None
+
+
+def private_training(loss: Any) -> dict[str, Any]:
     training = {"epochs": 1, "batch_size": 5, "lr": 0.1}
     return {"defence": "dp-sgd", "noise": 1.0, "dp-clip": 1.0, "loss": loss, "training": training}
 
 
 def set_knowledge(draw: random.Random, place: Place, folder: Path) -> None:
     """Ask for code, or for files elsewhere, where knowledge may."""
-    paths = [path for path in folder.rglob("knowledge.json") if path.is_file()]
-    if not paths:
+    path = _one_of(draw, folder, "knowledge.json")
+    if path is None:
         return
-    path = draw.choice(paths)
-    value = json.loads(path.read_text())
-    text = draw.choice(hostile_texts(place, folder))
+    value, text = json.loads(path.read_text()), draw.choice(hostile_texts(place, folder))
     call = {"()": f"{CANARY_MODULE}.touch"}
     defence = {
         "spec": draw.choice((f"{CANARY_MODULE}:touch", "logging.config:dictConfig", "fedattack", "os:system")),
@@ -214,7 +216,7 @@ def set_knowledge(draw: random.Random, place: Place, folder: Path) -> None:
                 {"version": 1, "handlers": {"h": call}},
                 {"defence": "recup", "defence-strength": 0.1, "recup-zoo": str(place.canary)},
                 {"defence": text, "defence-strength": 0.1},
-                _private_training(text),
+                private_training(text),
             )
         ),
         "files": draw.choice(({}, {"recup-zoo": os.path.relpath(place.canary / "zoo", path.parent)}, {"x": text})),
@@ -233,12 +235,10 @@ def set_knowledge(draw: random.Random, place: Place, folder: Path) -> None:
 
 def set_study(draw: random.Random, place: Place, folder: Path) -> None:
     """Ask the run that goes on for harm."""
-    paths = [path for path in folder.rglob("study.json") if path.is_file()]
-    if not paths:
+    path = _one_of(draw, folder, "study.json")
+    if path is None:
         return
-    path = draw.choice(paths)
-    value = json.loads(path.read_text())
-    text = draw.choice(hostile_texts(place, folder))
+    value, text = json.loads(path.read_text()), draw.choice(hostile_texts(place, folder))
     settings = value.get("settings", {})
     keys = (
         "model",
@@ -535,13 +535,7 @@ def main() -> None:
         print(json.dumps(run(given.count, given.seed, every=given.every, first=given.first)))
         return
     started = time.monotonic()
-    words = [sys.executable, "-m", "tests.fuzz.folders", "--count", str(given.count), "--seed", str(given.seed)]
-    words += ["--every", str(given.workers)]
-    running = [
-        subprocess.Popen([*words, "--first", str(first)], stdout=subprocess.PIPE) for first in range(given.workers)
-    ]
-    results = [json.loads(process.communicate()[0]) for process in running]
-    counts = sum((Counter(result["counts"]) for result in results), Counter())
+    results, counts = side_by_side("tests.fuzz.folders", given)
     bad = sum(len(result["bad"]) for result in results)
     for ended, times in sorted(counts.items()):
         print(f"{times:6d}  {ended}")

@@ -21,7 +21,6 @@ import json
 import random
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -36,7 +35,7 @@ from rich.console import Console
 
 from fedattack.errors import ReportError
 from tests.fuzz import mutate
-from tests.fuzz.sandbox import ANSWER, DIED, HANG, REFUSED, TRACEBACK, Outcome, in_child
+from tests.fuzz.sandbox import ANSWER, DIED, HANG, REFUSED, TRACEBACK, Outcome, in_child, side_by_side
 from tests.fuzz.worlds import WORLDS, World
 
 SECONDS = 60.0
@@ -263,13 +262,7 @@ def main() -> None:
         print(json.dumps(run(given.count, given.seed, every=given.every, first=given.first, show=True)))
         return
     started = time.monotonic()
-    words = [sys.executable, "-m", "tests.fuzz.mutants", "--count", str(given.count), "--seed", str(given.seed)]
-    words += ["--every", str(given.workers)]
-    running = [
-        subprocess.Popen([*words, "--first", str(first)], stdout=subprocess.PIPE) for first in range(given.workers)
-    ]
-    results = [json.loads(process.communicate()[0]) for process in running]
-    counts = sum((Counter(result["counts"]) for result in results), Counter())
+    results, counts = side_by_side("tests.fuzz.mutants", given)
     bad = [item for result in results for item in result["bad"]]
     for ended, times in sorted(counts.items()):
         print(f"{times:6d}  {ended}")

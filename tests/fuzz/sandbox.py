@@ -1,11 +1,15 @@
 """Do something in a child process, and tell how it ended: an answer, an exception, no end, or too much memory."""
 
+import argparse
 import json
 import os
 import select
 import signal
+import subprocess
+import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -71,3 +75,14 @@ def _answer(work: Callable[[], Any], writing: int) -> None:
             pipe.write(json.dumps(told).encode())
     finally:
         os._exit(0)
+
+
+def side_by_side(module: str, given: argparse.Namespace) -> tuple[list[dict[str, Any]], Counter[str]]:
+    """Run a fuzzer in several processes, each with its share of the tries; returns what each found, and all counts."""
+    words = [sys.executable, "-m", module, "--count", str(given.count), "--seed", str(given.seed)]
+    words += ["--every", str(given.workers)]
+    running = [
+        subprocess.Popen([*words, "--first", str(first)], stdout=subprocess.PIPE) for first in range(given.workers)
+    ]
+    results = [json.loads(process.communicate()[0]) for process in running]
+    return results, sum((Counter(result["counts"]) for result in results), Counter())
