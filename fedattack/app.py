@@ -17,6 +17,7 @@ from pathlib import Path
 
 import fedattack
 from fedattack.errors import ConfigError, FedAttackError, RunError, short
+from fedattack.threats.registry import THREATS
 
 Value = str | int | float | bool
 
@@ -118,7 +119,14 @@ def load_settings() -> dict[str, Setting]:
 
 def preset_names() -> list[str]:
     """List the presets."""
-    return sorted(path.stem for path in (app_folder() / "simulations" / "presets").glob("*.toml"))
+    return sorted(_preset_files())
+
+
+def _preset_files() -> dict[str, Path]:
+    """Find the presets of the app, and those that lie in the folders of threats."""
+    files = [path for threat in THREATS.values() for path in threat.presets]
+    files += (app_folder() / "simulations" / "presets").glob("*.toml")
+    return {path.stem: path for path in files}
 
 
 def load_preset(name: str) -> Preset:
@@ -129,10 +137,10 @@ def load_preset(name: str) -> Preset:
     ConfigError
         If there is none of that name.
     """
-    if name not in preset_names():
-        raise ConfigError(f"unknown preset {name!r}: expected one of {', '.join(preset_names())}")
-    text = (app_folder() / "simulations" / "presets" / f"{name}.toml").read_text(encoding="utf-8")
-    value = tomllib.loads(text)
+    files = _preset_files()
+    if name not in files:
+        raise ConfigError(f"unknown preset {name!r}: expected one of {', '.join(sorted(files))}")
+    value = tomllib.loads(files[name].read_text(encoding="utf-8"))
     known = load_settings()
     settings = {key: known[key].check(item) for key, item in value["settings"].items()}
     return Preset(

@@ -20,11 +20,11 @@ from fedattack import __version__
 from fedattack.errors import ConfigError, FedAttackError, RunError, short
 
 if TYPE_CHECKING:
-    from fedattack.attacks import Attack, Knowledge
     from fedattack.folder import Part
     from fedattack.learning import LocalSGD
     from fedattack.learning.importing import Asked
     from fedattack.pipeline import Watch
+    from fedattack.threats import Attack, Knowledge
 
 BAD_INPUT = 2
 THRESHOLD_CROSSED = 3
@@ -462,11 +462,12 @@ def tradeoff(
 
 @app.command("list")
 def list_all(as_json: AsJson = False) -> None:
-    """Show presets, attacks, reproductions, datasets and settings."""
+    """Show presets, threats, attacks, reproductions, datasets and settings."""
     from fedattack.app import load_preset, load_settings, preset_names
-    from fedattack.attacks import ATTACKS
     from fedattack.data import DATASETS
     from fedattack.reproduce import load_reproduction, reproduction_names
+    from fedattack.threats import ATTACKS
+    from fedattack.threats.registry import BROKEN, THREATS
 
     reproductions = [load_reproduction(name) for name in reproduction_names()]
     presets = [load_preset(name) for name in preset_names()]
@@ -474,6 +475,10 @@ def list_all(as_json: AsJson = False) -> None:
     if as_json:
         value = {
             "presets": {item.name: {"help": item.help, "settings": dict(item.settings)} for item in presets},
+            "threats": {
+                name: {"question": item.question, "attacks": [*item.attacks]} for name, item in THREATS.items()
+            },
+            "left_out": BROKEN,
             "attacks": {
                 name: {"title": item.title, "paper": item.paper, "options": dict(item.options)}
                 for name, item in ATTACKS.items()
@@ -488,6 +493,13 @@ def list_all(as_json: AsJson = False) -> None:
         print(json.dumps(value, indent=2))
         return
     _table("Presets", ("name", "what"), [(item.name, item.help) for item in presets])
+    _table(
+        "Threats",
+        ("name", "what a server wants to know", "attacks"),
+        [(name, item.question, ", ".join(item.attacks)) for name, item in THREATS.items()],
+    )
+    if BROKEN:
+        _table("Threats that are left out", ("name", "why"), [*BROKEN.items()])
     _table(
         "Attacks",
         ("name", "what", "needs", "paper"),
@@ -592,10 +604,10 @@ def _pairs(where: str, texts: Sequence[str]) -> dict[str, str]:
 
 def _knowledge_of(part: "Part", declared: Declared | None, trusted: Collection[str]) -> "Knowledge":
     """Read what the run folder says of the attacker's knowledge, and put what the command line says on top."""
-    from fedattack.attacks import ModelKnowledge, read_partial, read_targets
-    from fedattack.attacks.knowledge import PRIORS, read_public
     from fedattack.learning import per_record_loss
     from fedattack.pipeline import known_to
+    from fedattack.threats import ModelKnowledge, read_partial, read_targets
+    from fedattack.threats.knowledge import PRIORS, read_public
 
     known = known_to(part, trusted)
     if declared is None:

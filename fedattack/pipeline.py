@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from fedattack.app import Preset, Value, app_folder, check_settings, leads_out, prepare
-from fedattack.attacks import ATTACKS, Attack, Knowledge, read_knowledge, write_knowledge
-from fedattack.attacks.knowledge import KNOWLEDGE
 from fedattack.audit.finding import Finding
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import read_truth
@@ -25,6 +23,8 @@ from fedattack.learning.importing import Asked
 from fedattack.nodes import NODES
 from fedattack.record import Record
 from fedattack.record.format import INDEX, MANIFEST
+from fedattack.threats import ATTACKS, Attack, Knowledge, read_knowledge, write_knowledge
+from fedattack.threats.knowledge import KNOWLEDGE
 from fedattack.untrusted import check_folder, remove_inside
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attacks import (
+from fedattack.threats import (
     AuxiliaryAttribute,
     Knowledge,
     KnownDefence,
@@ -25,7 +25,7 @@ from fedattack.attacks import (
     Targets,
     write_knowledge,
 )
-from fedattack.attacks.knowledge import BUILT_IN
+from fedattack.threats.knowledge import BUILT_IN
 from fedattack.audit.truth import NOBODY, Attributes, ClientAttribute, HeldRecords, Privacy, write_truth
 from fedattack.data import label_counts
 from fedattack.defences import DP_SGD, SETTINGS, Batch, defence_of, in_words, update_privacy

@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from fedattack.attacks import ATTACKS, Attack, Needs, Scores, read_knowledge
 from fedattack.folder import write_study
+from fedattack.threats import ATTACKS, Attack, Needs, Scores, read_knowledge
 from tests.federation import MODEL, write_property_run, write_run
 
 

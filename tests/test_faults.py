@@ -11,11 +11,11 @@ import pytest
 
 from fedattack import pipeline
 from fedattack.app import app_folder, load_preset, resolve_settings
-from fedattack.attacks import Scores
 from fedattack.audit.truth import read_truth
 from fedattack.deploy import Deployment
 from fedattack.pipeline import Watch, attack_folder, choose_attacks, judge_folder, simulate
 from fedattack.record import Record, check_record
+from fedattack.threats import Scores
 
 pytestmark = pytest.mark.deploy
 NODES, ROUNDS = 2, 6

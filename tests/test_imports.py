@@ -20,24 +20,29 @@ ALLOWED = {
     "data": BASE,
     "learning": BASE,
     "defences": BASE | {"learning"},
-    "attacks": BASE | {"nodes", "record", "data", "learning"},
+    "threats": BASE | {"nodes", "record", "data", "learning"},
+    "judges": BASE | {"threats", "audit", "record", "learning"},
+    "sections": {"audit", "report"},
+    "attacks": {"threats"},
     "folder": BASE | {"record"},
-    "audit": BASE | {"folder", "nodes", "record", "data", "learning", "attacks"},
-    "report": BASE | {"audit"},
-    "app": {"errors"},
+    "audit": BASE | {"folder", "nodes", "record", "data", "learning", "threats", "defences"},
+    "report": BASE | {"audit", "threats"},
+    "app": {"errors", "threats"},
     "launch": {"errors", "_reaper", "record"},
     "credentials": {"errors"},
     "deploy": BASE | {"credentials", "launch", "nodes"},
     "outside": {"errors", "launch", "record"},
     "_reaper": set(),
     "pipeline": BASE
-    | {*("app", "attacks", "audit", "deploy", "folder", "launch", "learning", "nodes", "record", "report")},
-    "reproduce": BASE | {"app", "attacks", "audit", "data", "folder", "pipeline", "report"},
-    "tradeoff": BASE | {"app", "audit", "defences", "learning", "pipeline", "report", "reproduce"},
+    | {*("app", "threats", "audit", "deploy", "folder", "launch", "learning", "nodes", "record", "report")},
+    "reproduce": BASE | {"app", "threats", "audit", "data", "folder", "pipeline", "report"},
+    "tradeoff": BASE | {"app", "threats", "audit", "defences", "learning", "pipeline", "report", "reproduce"},
 }
 FORBIDDEN_PACKAGES = {
     "record": {"flwr", "torch", "ray"},
-    "attacks": {"flwr"},  # a Ray cluster may be given to compute on
+    "threats": {"flwr"},  # a Ray cluster may be given to compute on
+    "judges": {"flwr", "ray"},
+    "sections": {"flwr", "ray", "torch"},
     "learning": {"flwr", "ray"},
     "audit": {"flwr", "ray"},
     "report": {"flwr", "ray", "torch"},
@@ -51,8 +56,15 @@ def modules() -> list[tuple[str, Path]]:
     for file in files:
         parts = file.relative_to(ROOT / "fedattack").with_suffix("").parts
         if parts[0] not in ("__init__", "__main__", "cli", "_app"):
-            found.append((parts[0], file))
+            found.append((layer_of(parts), file))
     return found
+
+
+def layer_of(parts: tuple[str, ...]) -> str:
+    """A threat's judge and section see what its attacks must not: the truth, and the report."""
+    if parts[0] == "threats" and len(parts) == 3:
+        return {"judge": "judges", "section": "sections"}.get(parts[2], "threats")
+    return parts[0]
 
 
 def imports(file: Path) -> set[str]:
@@ -75,6 +87,8 @@ def test_a_layer_imports_only_what_lies_below_it(layer, file):
         if top == "fedattack" and rest.split(".")[0] not in ("", "__version__"):
             below = rest.split(".")[0]
             assert below == layer or below in ALLOWED[layer], f"{file} imports {name}"
+            if layer == "threats":
+                assert not name.endswith((".judge", ".section")), f"{file} imports {name}"
 
 
 def test_flower_is_imported_where_defences_meet_its_messages_alone():
@@ -86,4 +100,4 @@ def test_flower_is_imported_where_defences_meet_its_messages_alone():
 
 def test_clients_and_strategies_know_nothing_of_attacks():
     for file in [*(ROOT / "clients").glob("*.py"), *(ROOT / "strategies").glob("*.py")]:
-        assert not any(name.startswith("fedattack.attacks") for name in imports(file)), file
+        assert not any(name.startswith("fedattack.threats") for name in imports(file)), file

@@ -30,7 +30,7 @@ def build():
 """
 
 YOUR_PROPERTY = """
-from fedattack.attacks.properties import containing
+from fedattack.threats.property.properties import containing
 
 def questions(auxiliary, targets):
     return [containing(auxiliary, auxiliary.y == 7, share=0.5, name="sevens")]

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from fedattack import pipeline
-from fedattack.attacks import ATTACKS, Knowledge, KnownDefence, read_knowledge, write_knowledge
 from fedattack.errors import MESSAGE, DataError, RunError, TrustError
 from fedattack.folder import write_study
 from fedattack.learning import build_model, per_record_loss
 from fedattack.learning.importing import Asked, given
 from fedattack.pipeline import asked_of_knowledge, asked_of_study
 from fedattack.record import Exchange, Record, RecordWriter, Reply
+from fedattack.threats import ATTACKS, Knowledge, KnownDefence, read_knowledge, write_knowledge
 from tests.federation import MODEL, write_run
 from tests.fuzz.folders import NoFlower, private_training
 from tests.fuzz.worlds import STUDY

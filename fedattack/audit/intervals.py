@@ -10,8 +10,11 @@ from scipy import stats
 
 from fedattack.errors import ConfigError, DataError
 
+LEVEL = 0.95
+"""Confidence level of every interval in a report, before it is corrected for comparisons."""
 
-def clopper_pearson(successes: float, n: int, level: float = 0.95) -> tuple[float, float]:
+
+def clopper_pearson(successes: float, n: int, level: float = LEVEL) -> tuple[float, float]:
     """Clopper-Pearson interval of a success rate.
 
     The limits are quantiles of Beta(k, n - k + 1) and Beta(k + 1, n - k). They exist for every real k in [0, n], so a
@@ -59,7 +62,7 @@ def clopper_pearson(successes: float, n: int, level: float = 0.95) -> tuple[floa
 
 
 def t_interval(
-    values: Sequence[float], level: float = 0.95, bounds: tuple[float, float] | None = None
+    values: Sequence[float], level: float = LEVEL, bounds: tuple[float, float] | None = None
 ) -> tuple[float, float]:
     """Student-t interval of the mean of one value per seed.
 
@@ -103,7 +106,7 @@ def t_interval(
 
 
 def rate_interval(
-    successes_per_seed: Sequence[float], n_per_seed: Sequence[int], level: float = 0.95, comparisons: int = 1
+    successes_per_seed: Sequence[float], n_per_seed: Sequence[int], level: float = LEVEL, comparisons: int = 1
 ) -> tuple[float, float]:
     """Interval of a success rate measured in one or several seeded runs.
 
@@ -172,7 +175,7 @@ def _check_level(level: float) -> None:
 
 
 def paired_interval(
-    only_first: Sequence[int], only_second: Sequence[int], n_per_seed: Sequence[int], level: float = 0.95
+    only_first: Sequence[int], only_second: Sequence[int], n_per_seed: Sequence[int], level: float = LEVEL
 ) -> tuple[float, float]:
     """Interval of the difference of two success rates on the same targets, in one or several seeded runs.
 
@@ -252,7 +255,7 @@ def _tango(b: int, c: int, n: int, level: float) -> tuple[float, float]:
 
 
 def median_interval(
-    values_per_seed: Sequence[Sequence[float] | NDArray[np.float64]], level: float = 0.95
+    values_per_seed: Sequence[Sequence[float] | NDArray[np.float64]], level: float = LEVEL
 ) -> tuple[float, float] | tuple[None, None]:
     """Interval of a median over the targets of one or several seeded runs.
 

@@ -1,32 +1,27 @@
 """What a server that isolates clients does to them, and what an honest client could notice of it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from fedattack.attacks import Knowledge
+from fedattack.audit.evidence import Evidence
 from fedattack.audit.finding import NOT_APPLICABLE, PROPORTION, Finding
 from fedattack.audit.intervals import rate_interval
 from fedattack.audit.quality import measure_of, quality_of_models
-from fedattack.audit.truth import Truth
 from fedattack.learning import pick_device
 from fedattack.record import Record
 from fedattack.record.format import Arrays
 from fedattack.record.means import identical
 
-_LEVEL = 0.95
-
 ISOLATING = "active: it isolates clients, which it sends their own model back instead of the average"
 
 
 def judge_isolation(
-    records: Sequence[Record],
-    knowledge: Sequence[Knowledge],
-    truths: Sequence[Truth | None],
+    evidence: Sequence[Evidence],
     *,
-    setting: dict[str, Any],
-    provenance: dict[str, Any],
+    setting: Mapping[str, Any],
+    provenance: Mapping[str, Any],
     device: str = "auto",
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Finding]:
@@ -34,7 +29,7 @@ def judge_isolation(
 
     Parameters
     ----------
-    records, knowledge, truths
+    evidence
         One for each seed.
     setting, provenance
         Put into every finding.
@@ -54,7 +49,8 @@ def judge_isolation(
     chances: list[int] = []
     own: list[float] = []
     common: list[float] = []
-    for index, (record, known, truth) in enumerate(zip(records, knowledge, truths, strict=True)):
+    for index, seed in enumerate(evidence):
+        record, known, truth = seed.record, seed.knowledge, seed.truth
         repeated, compared, last = _echoes(record)
         echoes.append(repeated)
         chances.append(compared)
@@ -64,18 +60,18 @@ def judge_isolation(
             # The common model is anybody's but the victims'; without others there is none.
             if len(last) < len(record.nodes) and (after := record.final) is not None:
                 common += quality_of_models(model, [after], x, y, device=place).tolist()
-        progress(index + 1, len(records))
+        progress(index + 1, len(evidence))
     shared: dict[str, Any] = {
         "attack": "isolation",
-        "view": records[0].view,
-        "seeds": [record.seed if record.seed is not None else index for index, record in enumerate(records)],
+        "view": evidence[0].record.view,
+        "seeds": [seed.seed for seed in evidence],
         "verdict": NOT_APPLICABLE,
-        "setting": setting,
-        "provenance": provenance,
+        "setting": dict(setting),
+        "provenance": dict(provenance),
     }
     found = []
     if all(chances):
-        low, high = rate_interval(echoes, chances, _LEVEL)
+        low, high = rate_interval(echoes, chances)
         found.append(
             Finding(
                 metric="noticed",
@@ -90,7 +86,7 @@ def judge_isolation(
             )
         )
     if own:
-        measure = measure_of(next(truth for truth in truths if truth is not None).evaluation[1])
+        measure = measure_of(next(seed.truth for seed in evidence if seed.truth is not None).evaluation[1])
         found.append(
             Finding(
                 metric="accuracy",

@@ -10,8 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedattack.attacks import Knowledge
-from fedattack.attacks.local_models import LocalModels, local_models
 from fedattack.audit.truth import NOBODY, Truth
 from fedattack.errors import NeedsError, RecordError
 from fedattack.learning import (
@@ -24,7 +22,9 @@ from fedattack.learning import (
 from fedattack.learning.importing import given
 from fedattack.learning.losses import RecordLoss
 from fedattack.record import Record, Round
-from fedattack.record.format import MODEL_PROTOCOLS, Arrays
+from fedattack.record.format import PROTOCOLS, Arrays
+from fedattack.threats import Knowledge
+from fedattack.threats.local_models import LocalModels, local_models
 
 # Overfitting needs every client's model, so it is measured at a few rounds and on fewer records than the accuracy.
 _OVERFITTING_ROUNDS = 5
@@ -44,7 +44,7 @@ class Quality:
         where the protocol has no common model.
     overfitting_rounds, overfitting
         Mean over clients of |accuracy on own targets − accuracy on records that no client holds| of the local models,
-        as :func:`fedattack.attacks.local_models.local_models` rebuilds them: the overfitting level of Hu et al. 2023,
+        as :func:`fedattack.threats.local_models.local_models` rebuilds them: the overfitting level of Hu et al. 2023,
         Section 4.6. Clients with fewer than ten targets are left out. Empty where they cannot be rebuilt.
     local
         Whether the accuracy is the mean of the clients' models, in place of a common model that there is not (FedMD);
@@ -104,7 +104,7 @@ def measure_quality(
     ModelError
         If the model does not fit the record.
     """
-    if record.protocol == "fedmd":
+    if not PROTOCOLS[record.protocol].sends_model:
         return _noted_quality(record, truth)
     if knowledge.model is None:
         return Quality([], [], [], [])
@@ -117,10 +117,9 @@ def measure_quality(
     losses: list[float | None] = []
     overfitting: list[float | None] = []
     for position, item in enumerate(record):
-        if record.protocol in MODEL_PROTOCOLS:
-            after = _after(item)
-            accuracy.append(None if after is None else float(quality_of_models(model, [after], x, y, device=place)[0]))
-            losses.append(None if after is None else _mean_loss(model, after, x, y, own_loss, place))
+        after = _after(item)
+        accuracy.append(None if after is None else float(quality_of_models(model, [after], x, y, device=place)[0]))
+        losses.append(None if after is None else _mean_loss(model, after, x, y, own_loss, place))
         if position in steps and targets is not None and models_of is not None:
             gaps = []
             for seen, state in models_of(item):
@@ -171,7 +170,7 @@ def training_accuracy(record: Record, knowledge: Knowledge, truth: Truth, *, dev
     None if there is no such model or record. Targets are drawn from the training records, as many from each client.
     """
     targets, held = knowledge.targets, np.flatnonzero(truth.owners != NOBODY)
-    there = len(record) and record.protocol in MODEL_PROTOCOLS
+    there = len(record) and PROTOCOLS[record.protocol].sends_model
     after = _after(record.rounds[-1]) if there else None
     if after is None or knowledge.model is None or targets is None or not len(held):
         return None

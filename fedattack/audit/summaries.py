@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.audit.finding import Null
+from fedattack.audit.intervals import LEVEL
 
 BINS = 10
 """Classes of equal width into which confidence is sorted."""
 
 
-def null_of(draws: Sequence[float], n: int, level: float) -> Null:
+def null_of(draws: Sequence[float], n: int, level: float = LEVEL) -> Null:
     """Sum up a null's draws: their mean, the interval that holds the share ``level`` of them, and how many targets."""
     low, high = np.quantile(draws, ((1 - level) / 2, (1 + level) / 2))
     mean = fmean(draws)

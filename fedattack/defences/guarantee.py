@@ -15,12 +15,52 @@ As everywhere in this field, the noise is taken to be drawn in real numbers, and
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from fedattack.defences.base import Settings, number
 from fedattack.learning.accounting import PrivacySpent, Sampling, privacy_spent
 
 NOISY = ("dp-gaussian", "dp-laplace", "flower-localdp")
 """Defences that add noise to the update."""
+
+_DP_SGD = {
+    "name": "DP-SGD",
+    "noise_is": "noise multiplier σ",
+    "mechanism": "DP-SGD in local training: the gradient of each record is clipped to norm C, and Gaussian noise of "
+    "standard deviation σ·C is added to their sum in every step",
+    "unit": "one record of one client, there or not, towards a server that sees all that the client sends; how many "
+    "records a client has counts as known",
+    "not_protected": "what many records of a client have in common, such as its mix of classes, from which an owner "
+    "can be guessed as well",
+    "accountant": "Rényi orders (Opacus): an upper bound",
+    "assumes": "that the server learns neither which records a step was computed on (Poisson sampling) nor the seed of "
+    "the noise, which in a simulation follows from the run's own",
+}
+_LOCAL = {
+    "unit": "all records of one client, whatever they are, towards a server that sees all that the client sends; how "
+    "many records a client has counts as known",
+    "not_protected": "how many records a client has, and in which rounds it takes part",
+    "accountant": "Rényi orders (Opacus) for a sensitivity of 2C, composed over the rounds: an upper bound",
+    "assumes": "that the server does not learn the seed of the noise, which in a simulation follows from the run's own",
+}
+_GAUSSIAN = _LOCAL | {
+    "noise_is": "standard deviation σ of the noise",
+    "mechanism": "DP-Gaussian: the update is clipped to norm C, and Gaussian noise of standard deviation σ is added to "
+    "every entry",
+}
+GUARANTEES: Mapping[str, Mapping[str, str]] = {
+    "dp-sgd": _DP_SGD,
+    "dp-gaussian": _GAUSSIAN | {"name": "DP-Gaussian"},
+    "dp-laplace": _LOCAL
+    | {
+        "name": "DP-Laplace",
+        "noise_is": "scale b of the noise",
+        "mechanism": "DP-Laplace: the update is clipped to norm C, and Laplace noise of scale b is added to every "
+        "entry",
+    },
+    "flower-localdp": _GAUSSIAN | {"name": "Flower's LocalDpMod"},
+}
+"""What ε speaks of, by defence: its mechanism, whom it protects and whom not, and what it assumes."""
 
 
 def update_privacy(settings: Settings, *, rounds: int) -> PrivacySpent:

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedattack.errors import RecordError, short
 from fedattack.files import seal
-from fedattack.record.schema import LINES, MANIFESTS, MAX_NAME, MAX_VALUE
+from fedattack.record.schema import LINES, MANIFESTS, MAX_NAME, MAX_VALUE, Protocol
 from fedattack.untrusted import fault, parse_json
 
 FORMAT = "fedattack-record"
@@ -28,7 +28,6 @@ FINAL = "final.safetensors"
 SIGNATURE = "manifest.sig"
 
 View = Literal["individual", "aggregate"]
-Protocol = Literal["fedavg", "fedsgd", "fedmd"]
 Server = Literal["passive", "isolating"]
 Status = Literal["ok", "failed", "missing", "late"]
 Arrays = Mapping[str, NDArray[Any]]
@@ -37,10 +36,34 @@ UNFINISHED = "the run ended before the round did"
 """Why no node has a reply in a round that its run did not live to see the end of."""
 
 VIEWS: tuple[View, ...] = ("individual", "aggregate")
-PROTOCOLS: tuple[Protocol, ...] = ("fedavg", "fedsgd", "fedmd")
-MODEL_PROTOCOLS: tuple[Protocol, ...] = ("fedavg", "fedsgd")
-"""Protocols in which the server sends a model, so that what the record calls common is one."""
 SERVERS: tuple[Server, ...] = ("passive", "isolating")
+
+
+@dataclass(frozen=True)
+class Messages:
+    """What server and clients send each other in one protocol.
+
+    Attributes
+    ----------
+    reply
+        What a client sends, beside its example count and its metrics, in words.
+    sends_model
+        Whether the server sends a model, so that what the record calls common is one.
+    sends_back
+        Whether clients send a model back, so that an update is what they sent minus what they received.
+    """
+
+    reply: str
+    sends_model: bool
+    sends_back: bool
+
+
+PROTOCOLS: Mapping[Protocol, Messages] = {
+    "fedavg": Messages("its model", sends_model=True, sends_back=True),
+    "fedsgd": Messages("the average gradient over its records", sends_model=True, sends_back=False),
+    "fedmd": Messages("its predictions on the public records", sends_model=False, sends_back=False),
+}
+"""All protocols, one row each."""
 
 # Batch normalisation's running statistics travel with the weights but are no result of a gradient step. A server that
 # sees only arrays can tell them by the names that PyTorch gives them.

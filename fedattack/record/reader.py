@@ -20,6 +20,7 @@ from fedattack.record.format import (
     FINAL,
     INDEX,
     MANIFEST,
+    PROTOCOLS,
     SIGNATURE,
     Arrays,
     Parameter,
@@ -188,7 +189,7 @@ class Observation:
             If there is no reply, if what was sent to the node is unknown, if the shapes differ, or if replies of the
             record's protocol are no models.
         """
-        if self._round.protocol != "fedavg":
+        if not PROTOCOLS[self._round.protocol].sends_back:
             raise RecordError(
                 f"{self._round.where}: an update is sent − received in fedavg; this is {self._round.protocol}"
             )

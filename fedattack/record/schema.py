@@ -15,6 +15,8 @@ MAX_NAME = 1024
 MAX_VALUE = 2**20
 """Characters of the longest text among what came in plaintext; what is longer is not kept."""
 
+Protocol = Literal["fedavg", "fedsgd", "fedmd"]
+
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
 Name = Annotated[str, StringConstraints(max_length=MAX_NAME)]
@@ -174,7 +176,7 @@ class Manifest(TypedDict):
     format: Name
     version: Count
     view: Literal["individual", "aggregate"]
-    protocol: Literal["fedavg", "fedsgd", "fedmd"]
+    protocol: Protocol
     server: Literal["passive", "isolating"]
     aggregation: Aggregation | None
     status: Literal["open", "complete", "cut short"]

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 
 from fedattack.audit.finding import Finding, not_finite
 from fedattack.errors import ReportError, short
+from fedattack.report.section import Lists, Section, section_of
 from fedattack.untrusted import check_folder, parse_json, read_bytes, read_sealed
 
 _OBJECT: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
@@ -75,7 +76,10 @@ def validate_findings(obj: Any, where: str = "findings") -> list[Finding]:
     """
     _check(obj, "schema.json", where)
     for i, finding in enumerate(obj):
-        for name, lists in _together(finding["series"]):
+        section = section_of(finding["attack"])
+        series = {"series": finding["series"]}
+        _check_form(_validator_of(section), series, f"{where}: $[{i}]", "series.json of its threat")
+        for name, lists in (*_common_lists(finding["series"]), *section.lists(finding["series"])):
             _check_lengths(lists, f"{where}: $[{i}].series.{name}")
     return [Finding.from_dict(finding) for finding in obj]
 
@@ -104,45 +108,53 @@ def validate_run(obj: Any, where: str = "run") -> dict[str, Any]:
     return dict(obj)
 
 
-def _together(series: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Give lists of one length, by series."""
+def _common_lists(series: Mapping[str, Any]) -> Iterator[Lists]:
     for name, keys in (
         ("per_round", ("rounds", "value", "low", "high", "null", "chance")),
         ("reliability", ("confidence", "accuracy", "count")),
-        ("overlap", ("rounds", "overlap", "low", "high", "accuracy")),
-        ("overlap", ("checked_rounds", "checked_accuracy")),
     ):
         yield name, {key: series.get(name, {}).get(key) for key in keys}
-    if "methods" in series:
-        for method, measures in series["methods"]["methods"].items():
-            rounds = series["methods"]["rounds"]
-            yield "methods", {"rounds": rounds} | {f"{method} {key}": values for key, values in measures.items()}
-    for number, picture in enumerate(series.get("pictures", ())):
-        for key in ("truth", "image"):
-            yield f"pictures[{number}].{key}", {f"row {row}": values for row, values in enumerate(picture[key])}
-    if "stability" in series:
-        yield "stability", {"rounds": series["stability"]["rounds"], **series["stability"]["methods"]}
 
 
 @cache
-def _validator(schema: str) -> Draft202012Validator:
-    text = resources.files("fedattack.report").joinpath(schema).read_text(encoding="utf-8")
-    return Draft202012Validator(json.loads(text))
+def _schema(name: str) -> dict[str, Any]:
+    text = resources.files("fedattack.report").joinpath(name).read_text(encoding="utf-8")
+    schema: dict[str, Any] = json.loads(text)
+    return schema
+
+
+@cache
+def _validator(name: str) -> Draft202012Validator:
+    return Draft202012Validator(_schema(name))
+
+
+def _validator_of(section: Section) -> Draft202012Validator:
+    """Return what checks the series of a threat's own."""
+    forms = dict(section.forms)
+    known = {**_schema("schema.json")["$defs"], **forms.pop("$defs", {})}
+    series = {"type": "object", "properties": forms}
+    return Draft202012Validator({"$defs": known, "properties": {"series": series}})
 
 
 def _check(obj: Any, schema: str, where: str) -> None:
-    error = best_match(_validator(schema).iter_errors(obj))
-    if error is not None:
-        message = " ".join(error.message.split())
-        if len(message) > 300:
-            message = f"{message[:200]} … {message[-80:]}"
-        raise ReportError(f"{where}: {error.json_path}: {message}; it does not fit fedattack/report/{schema}; {_NEXT}")
+    _check_form(_validator(schema), obj, f"{where}: $", f"fedattack/report/{schema}")
     # The schema's numbers include NaN and infinity, and such as no axis can be drawn for.
     number = not_finite(obj, LARGEST)
     if number is not None:
         raise ReportError(
             f"{where}: {short(number, 80)} is not a finite number; expected one up to {LARGEST:g}, or null; {_NEXT}"
         )
+
+
+def _check_form(validator: Draft202012Validator, obj: Any, where: str, schema: str) -> None:
+    error = best_match(validator.iter_errors(obj))
+    if error is None:
+        return
+    message = " ".join(error.message.split())
+    if len(message) > 300:
+        message = f"{message[:200]} … {message[-80:]}"
+    path = error.json_path.removeprefix("$")
+    raise ReportError(f"{where}{path}: {message}; it does not fit {schema}; {_NEXT}")
 
 
 def _check_lengths(lists: Mapping[str, Sequence[Any] | None], where: str) -> None:

@@ -17,10 +17,12 @@ from fedattack.files import write_atomically, write_json, write_sealed
 from fedattack.learning import pick_device
 from fedattack.pipeline import Watch, choose_seeds
 from fedattack.report import read_findings, read_run
+from fedattack.report.section import section_of
 from fedattack.reproduce import Reproduction, reproduce
 from fedattack.reproduce.engine import CELLS, Job, audit_cell
 from fedattack.reproduce.measure import measure
 from fedattack.reproduce.spec import Number
+from fedattack.threats.threat import ADAPTIVE
 from fedattack.tradeoff.analysis import Curve, compare, pareto_front
 from fedattack.tradeoff.cost import KEPT_COST, measure_cost
 from fedattack.tradeoff.grid import SETTING, STRENGTH, choose_strengths, load_ladders, make_grid
@@ -28,13 +30,6 @@ from fedattack.tradeoff.page import sections_of, summarise, to_html, to_markdown
 from fedattack.tradeoff.picture import to_picture
 from fedattack.untrusted import read_sealed
 
-ADAPTIVE = "-adaptive"
-"""How the metric of an attacker ends who knows of the defence."""
-
-# Reconstructions are measured in no proportions.
-_RECONSTRUCTION = re.compile(r"inversion\.(psnr|ssim|mse)\b.*")
-# The more, the safer.
-_ERRORS = re.compile(r"inversion\.mse\b.*")
 _LEFT_OUT = ("paper", "difference")
 # Attacks on more rounds than these are no stages of the training, and their panels would not be read.
 _STAGES = 5
@@ -293,7 +288,8 @@ def by_round(results: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
 
 def _is_success(finding: Finding) -> bool:
     """Whether a finding says how well an attack did, with something to hold it against."""
-    if _RECONSTRUCTION.fullmatch(finding.name):
+    section = section_of(finding.attack)
+    if finding.metric in (*section.more_is_worse, *section.less_is_worse):
         return True
     judged = finding.verdict != NOT_APPLICABLE and finding.baselines
     against = finding.chance is not None or finding.null is not None or judged
@@ -324,7 +320,7 @@ def _numbers(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 # What a label has in brackets, such as a client, may be another one in each cell.
                 "title": first.label if alike else re.sub(r" \([^)]*\)$", "", first.label),
                 "units": first.units,
-                "less_is_worse": bool(_ERRORS.fullmatch(name)),
+                "less_is_worse": first.metric in section_of(first.attack).less_is_worse,
                 "adaptive": first.metric.endswith(ADAPTIVE),
                 "headline": first.headline,
                 "selected_after_the_fact": first.selected_after_the_fact,

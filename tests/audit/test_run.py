@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import torch
 
-from fedattack.attacks import ATTACKS, Knowledge, Targets, read_knowledge
 from fedattack.audit.quality import measure_quality
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import read_truth
@@ -14,6 +13,7 @@ from fedattack.folder import Part, find_parts
 from fedattack.learning import accuracy_of_models
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.report import read_findings, read_run, write_report
+from fedattack.threats import ATTACKS, Knowledge, Targets, read_knowledge
 from tests.federation import CLIENTS, EACH, LR, MODEL, write_run
 from tests.sealed import edit
 

@@ -23,14 +23,14 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
-from fedattack.attacks import ModelKnowledge, Targets
-from fedattack.attacks.detectors import Mode, Setting, fit_detectors
-from fedattack.attacks.disaggregation import Joint, least_squares, posterior, weighted_ridge
-from fedattack.attacks.properties import draw_records, membership
 from fedattack.learning import LocalSGD, train_local
 from fedattack.learning.losses import mean_loss
 from fedattack.learning.shadows import ShadowModel
-from tests.attacks.test_disaggregation import adam, f1, synthetic
+from fedattack.threats import ModelKnowledge, Targets
+from fedattack.threats.property.detectors import Mode, Setting, fit_detectors
+from fedattack.threats.property.disaggregation import Joint, least_squares, posterior, weighted_ridge
+from fedattack.threats.property.properties import draw_records, membership
+from tests.threats.property.test_disaggregation import adam, f1, synthetic
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "mnist10k.npz"
 LENET = ModelKnowledge(spec="lenet-mnist", input_shape=(1, 28, 28), classes=10)

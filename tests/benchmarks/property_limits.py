@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.attacks import Scores
-from fedattack.attacks.disaggregation import Array
-from fedattack.audit.property import PropertyCase
 from fedattack.audit.truth import read_truth
 from fedattack.folder import find_parts
 from fedattack.record import Record
+from fedattack.threats import Scores, read_knowledge
+from fedattack.threats.property.disaggregation import Array
+from fedattack.threats.property.judge import PropertyCase
 
 ROUNDS = (1, 51, 101, 151, 201, 300)
 COLUMNS = (*(f"{number:6}" for number in ROUNDS), "rounds leave", "own records", "spread seen")
@@ -55,7 +55,7 @@ def print_limits(run: Path) -> None:
     rows: dict[str, list[list[float]]] = {"held": [], "not held": []}
     for part in find_parts(run):
         scores, record = Scores.load(part.scores("prolin")), Record(part.record)
-        case = PropertyCase(record.seed or 0, scores, read_truth(part.truth), record)
+        case = PropertyCase(record.seed or 0, scores, read_truth(part.truth), record, read_knowledge(part.knowledge))
         for question, positive in enumerate(case.positives):
             distances, *errors = limits(scores, question, positive)
             by_round = dict(zip(scores.facts["rounds"], distances, strict=True))

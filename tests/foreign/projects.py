@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from fedattack.attacks import Targets
 from fedattack.audit.truth import NOBODY, note_node, write_truth
 from fedattack.record import Record
+from fedattack.threats import Targets
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from fedattack.attacks import Scores
-from fedattack.attacks.matching import NAMELESS
 from fedattack.launch import Simulator
 from fedattack.record import Record, check_record
+from fedattack.threats import Scores
+from fedattack.threats.matching import NAMELESS
 from tests.foreign.projects import (
     BATCH_NORM,
     CLIENTS,

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import typer
 
-from fedattack.attacks import ATTACKS, Knowledge, ModelKnowledge, Targets, read_knowledge, write_knowledge
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import note_node, write_truth
 from fedattack.cli import app
@@ -18,6 +17,7 @@ from fedattack.errors import DataError
 from fedattack.learning import build_model
 from fedattack.outside import FlwrRun
 from fedattack.record import Exchange, Record, RecordWriter, Reply
+from fedattack.threats import ATTACKS, Knowledge, ModelKnowledge, Targets, read_knowledge, write_knowledge
 from tests.federation import write_run
 from tests.foreign.projects import PROJECTS, ROOT
 from tests.sealed import edit

@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -485,7 +486,7 @@ def run(count: int, seed: int, *, every: int = 1, first: int = 0) -> dict[str, A
             # Links come last: what else is done to a folder must not go through them.
             ways = sorted((draw.choice(WAYS) for _ in range(draw.choice((1, 1, 2, 3)))), key=_is_link)
             for way in ways:
-                with suppress(OSError, ValueError):  # what one has done may stand in the way of the next
+                with suppress(OSError, ValueError, BadZipFile):  # what one has done may stand in the way of the next
                     way(draw, place, folder)
             before = place.fingerprint()
             words = words_of(draw, command, kind, folder, place.originals[kind], out)
@@ -503,6 +504,8 @@ def run(count: int, seed: int, *, every: int = 1, first: int = 0) -> dict[str, A
                 bad.append({"number": number, "words": words, "ways": names, "trouble": trouble})
                 print(json.dumps(bad[-1])[:1500], file=sys.stderr, flush=True)
             shutil.rmtree(Path(root) / "tries")
+            if sum(counts.values()) % 100 == 0:
+                print(f"{sum(counts.values())} tries, the last {number}; bad: {len(bad)}", file=sys.stderr, flush=True)
     return {"counts": dict(counts), "bad": bad}
 
 

@@ -115,8 +115,8 @@ def read_given(world: World, folder: Path) -> dict[str, Any]:
     """Attack with target records that the caller names."""
     from dataclasses import replace
 
-    from fedattack.attacks import ATTACKS, read_knowledge, read_targets
     from fedattack.record import Record
+    from fedattack.threats import ATTACKS, read_knowledge, read_targets
 
     known = read_knowledge(folder / "knowledge")
     known = replace(known, targets=read_targets(folder / "targets.npz", known.model))

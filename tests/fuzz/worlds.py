@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import Attributes, note_node, write_truth
 from fedattack.folder import write_study
 from fedattack.record import Record
 from fedattack.record.signature import make_key
 from fedattack.report import write_report
+from fedattack.threats import ATTACKS, read_knowledge
 from tests.attribute_federation import write_attribute_run
 from tests.federation import write_predictions_run, write_property_run, write_run
 from tests.inversion_federation import write_inversion_run

@@ -8,13 +8,13 @@ import subprocess
 import numpy as np
 import pytest
 
-from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.errors import ConfigError, RecordError
 from fedattack.files import seal
 from fedattack.record import Exchange, Record, RecordWriter, Reply, check_record
 from fedattack.record.format import INDEX, MANIFEST, SIGNATURE, decode_metric, encode_metric
 from fedattack.record.schema import MAX_VALUE
 from fedattack.record.signature import make_key, public_file, read_signer
+from fedattack.threats import ATTACKS, read_knowledge
 from tests.federation import write_run
 from tests.fuzz import mutate
 from tests.record.conftest import exchange, model

@@ -103,7 +103,6 @@ def findings():
             metric="asr-best-round",
             label="Source inference, best of all rounds",
             selected_after_the_fact=True,
-            series={"paper_value": 0.584},
             **common,
             **measured(hits[:, best].tolist(), [TARGETS] * 3, comparisons=ROUNDS),
         ),

@@ -6,7 +6,8 @@ import matplotlib
 import numpy as np
 import pytest
 
-from fedattack.report import figures, property_figures
+from fedattack.report import figures
+from fedattack.threats.property import section as property_figures
 from tests.report import example
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -57,7 +57,7 @@ def test_everything_in_the_two_files_is_on_the_page(html):
     said = [*(v for v in threat.values() if isinstance(v, str)), *threat["knows"], *run["notes"]]
     said += [*provenance["commands"], *provenance["record_sha256"], provenance["config_sha256"], provenance["flwr"]]
     said += ["num-examples", "train_loss", "599", "batch size 12", "lr 0.01", "defence –", "temperature: 0.5"]
-    said += [example.findings()[0].paper, "The paper reports 58.4%", "99.996%", run["accuracy"]["what"]]
+    said += [example.findings()[0].paper, "99.996%", run["accuracy"]["what"]]
     for words in said:
         assert words in text
 

@@ -11,7 +11,7 @@ import clients.app
 import simulations.server
 from clients.fedavg import FedAvgClient, dump_arrays
 from fedattack.app import app_folder, load_settings
-from fedattack.attacks import ATTACKS, Scores, read_knowledge
+from fedattack.audit.evidence import Evidence
 from fedattack.audit.isolation import judge_isolation
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import read_truth
@@ -21,6 +21,7 @@ from fedattack.launch import Simulator
 from fedattack.learning import LocalSGD
 from fedattack.record import Record, check_record
 from fedattack.report import read_run, write_report
+from fedattack.threats import ATTACKS, Scores, read_knowledge
 from simulations.prepare import prepare
 from simulations.study import Study
 from tests.local_grid import LocalGrid
@@ -243,10 +244,8 @@ def test_all_clients_can_be_isolated_and_a_passive_server_isolates_nobody(tmp_pa
 
 def findings_of(folder, record):
     known, truth = read_knowledge(folder / "knowledge"), read_truth(folder / "truth")
-    return {
-        item.metric: item
-        for item in judge_isolation([record], [known], [truth], setting={}, provenance={}, device="cpu")
-    }
+    evidence = [Evidence(find_parts(folder)[0], 0, record, known, truth, {})]
+    return {item.metric: item for item in judge_isolation(evidence, setting={}, provenance={}, device="cpu")}
 
 
 def test_what_isolation_costs_and_who_could_notice_is_stated(tmp_path):

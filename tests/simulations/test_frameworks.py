@@ -10,11 +10,11 @@ import clients.app
 import simulations.prepare
 import simulations.server
 from fedattack.app import app_folder, load_settings
-from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.errors import ConfigError
 from fedattack.launch import Simulator
 from fedattack.record import Record, check_record
 from fedattack.record.signature import make_key
+from fedattack.threats import ATTACKS, read_knowledge
 from simulations.study import FRAMEWORKS, Study
 from tests.reference import run_app
 

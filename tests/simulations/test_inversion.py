@@ -7,11 +7,11 @@ from flwr.app import Context, RecordDict
 import clients.app
 import simulations.server
 from fedattack.app import load_preset, load_settings, resolve_settings
-from fedattack.attacks import ATTACKS, read_knowledge
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import read_truth
 from fedattack.learning import LocalSGD
 from fedattack.record import Record
+from fedattack.threats import ATTACKS, read_knowledge
 from simulations.prepare import prepare
 from simulations.study import Study
 from tests.local_grid import LocalGrid

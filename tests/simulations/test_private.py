@@ -9,10 +9,10 @@ import pytest
 
 import simulations.prepare
 from fedattack.app import load_preset, load_settings, resolve_settings
-from fedattack.attacks import read_knowledge
 from fedattack.audit.truth import read_truth
 from fedattack.defences.zoo import load_zoo
 from fedattack.errors import ConfigError, DataError
+from fedattack.threats import read_knowledge
 from simulations.study import Study
 
 DEFAULTS = {name: setting.default for name, setting in load_settings().items()}

@@ -8,12 +8,12 @@ import pytest
 
 import simulations.prepare
 from fedattack.app import app_folder, load_preset, load_settings, preset_names, resolve_settings
-from fedattack.attacks import read_knowledge
 from fedattack.audit.truth import read_truth
 from fedattack.errors import ConfigError, DataError, FedAttackError
 from fedattack.launch import Simulator
 from fedattack.learning import LocalSGD
 from fedattack.record import Record, check_record
+from fedattack.threats import read_knowledge
 from simulations.prepare import prepare
 from simulations.study import PROPERTIES, Study, singles
 from strategies.secure_aggregation import SecAggPlan

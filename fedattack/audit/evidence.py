@@ -1,0 +1,124 @@
+"""What an audit judges by: of each seed its record, what the attacker knew, what is true, and the attacks' scores."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from fedattack.audit.judge import judge_of
+from fedattack.audit.truth import HOLDINGS, Truth, read_truth
+from fedattack.errors import DataError, RecordError, short
+from fedattack.folder import Part, find_parts, read_study
+from fedattack.nodes import NODES
+from fedattack.record import Record
+from fedattack.threats import ATTACKS, Knowledge, Scores, read_knowledge
+from fedattack.threats.matching import named_for
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that there is about one seed of a run.
+
+    Attributes
+    ----------
+    part
+        Where it lies in the run folder.
+    index
+        Which of the seeds it is.
+    record
+        What the server saw.
+    knowledge
+        What the attacker knew.
+    truth
+        What is true; ``None`` if nobody says.
+    scores
+        What each attack made of the record, by the attack's name.
+    """
+
+    part: Part
+    index: int
+    record: Record
+    knowledge: Knowledge
+    truth: Truth | None
+    scores: Mapping[str, Scores]
+
+    @cached_property
+    def seed(self) -> int:
+        """The run's seed, or the number of the part for a record that names none."""
+        return self.index if self.record.seed is None else self.record.seed
+
+
+def read_evidence(folder: Path, *, trusted: Collection[str] = ()) -> list[Evidence]:
+    """Read all seeds of a run folder.
+
+    Parameters
+    ----------
+    folder
+        The run folder.
+    trusted
+        What of the folder's import paths and paths may be followed; see :func:`fedattack.threats.read_knowledge`.
+
+    Returns
+    -------
+    list of Evidence
+        At least one. The attack that the study is about comes first among the scores.
+
+    Raises
+    ------
+    DataError
+        If there are no scores, or the truth is damaged.
+    RecordError
+        If a record is missing, is damaged, or holds no round.
+    """
+    parts = find_parts(folder)
+    attacks = _attacks_of(folder, parts)
+    records = [_record_of(part) for part in parts]
+    return [
+        _of_part(index, part, record, attacks, trusted)
+        for index, (part, record) in enumerate(zip(parts, records, strict=True))
+    ]
+
+
+def _attacks_of(folder: Path, parts: Sequence[Part]) -> list[str]:
+    """List the attacks that have scores for every seed, the one that the study is about first."""
+    attacks = [name for name in ATTACKS if all(part.scores(name).exists() for part in parts)]
+    if not attacks:
+        raise DataError(
+            f"{folder / 'scores'} holds no scores for every record; run `fedattack attack NAME {folder}` first"
+        )
+    if not any(judge_of(name) for name in attacks):
+        raise DataError(
+            f"{folder / 'scores'} holds the scores of {', '.join(attacks)} alone, which are bars for other attacks; "
+            f"run `fedattack attack NAME {folder}` with one of these, too"
+        )
+    about = read_study(folder).get("attacks", ())[:1]
+    return sorted(attacks, key=lambda name: name not in about)
+
+
+def _record_of(part: Part) -> Record:
+    record = Record(part.record, skip_damaged=True)
+    if not len(record):
+        why = record.damage[0] if record.damage else "no round was recorded"
+        raise RecordError(f"{record.path} holds no round that can be read, so that nothing can be judged: {why}")
+    return record
+
+
+def _of_part(index: int, part: Part, record: Record, attacks: Sequence[str], trusted: Collection[str]) -> Evidence:
+    truth = read_truth(part.truth) if (part.truth / HOLDINGS).exists() else None
+    knowledge = read_knowledge(part.knowledge, trusted=trusted)
+    if truth is not None:
+        _check_nodes(part, knowledge, truth)
+        # Without the truth no model is evaluated, and the project that it comes from need not be at hand.
+        record = named_for(record, knowledge.model)
+    scores = {name: ATTACKS[name].load_scores(part.scores(name)) for name in attacks}
+    return Evidence(part, index, record, knowledge, truth, scores)
+
+
+def _check_nodes(part: Part, knowledge: Knowledge, truth: Truth) -> None:
+    """Check that both folders say the same of nodes: clients note themselves in both, so that neither is sealed."""
+    if knowledge.nodes and knowledge.nodes != truth.nodes:
+        odd = min({*knowledge.nodes.items()} ^ {*truth.nodes.items()})[0]
+        raise DataError(
+            f"{part.knowledge / NODES} and {part.truth / NODES} do not say the same of node {short(odd, 60)}; put "
+            "back the files as their clients wrote them"
+        )

@@ -1,0 +1,146 @@
+"""What all judges of attacks share: one seed's case, the facts that every finding carries, and where it is missing."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean, stdev
+from typing import Any, ClassVar, Generic, TypeVar
+
+from fedattack.audit.finding import NOT_APPLICABLE, Finding
+from fedattack.audit.truth import Truth
+from fedattack.record import Record
+from fedattack.threats import ATTACKS, Knowledge, Scores
+from fedattack.threats.registry import threat_of
+
+
+@dataclass(frozen=True)
+class Case:
+    """One seed's scores of an attack beside its truth, and all else that there is about that seed.
+
+    Attributes
+    ----------
+    seed
+        Seed of the run.
+    scores
+        What the attack made of the record.
+    truth
+        Who holds what.
+    record
+        What the server saw.
+    knowledge
+        What the attacker knew.
+    beside
+        Scores of the attacks that the judge names in :attr:`Judge.beside`.
+    first
+        Whether no attack among these is judged before this one.
+
+    Raises
+    ------
+    DataError
+        If the scores and the truth do not fit.
+    """
+
+    seed: int
+    scores: Scores
+    truth: Truth
+    record: Record
+    knowledge: Knowledge
+    beside: tuple[Scores, ...] = ()
+    first: bool = True
+
+    NODES: ClassVar[str] = "clients"
+    """The fact of the scores that names the nodes along an axis."""
+
+    @cached_property
+    def node_clients(self) -> list[str]:
+        """The client behind each of the scores' nodes."""
+        return [self.truth.nodes[node] for node in self.scores.facts[self.NODES]]
+
+    @cached_property
+    def clients(self) -> list[str]:
+        """Names of the clients, each once: a client that was restarted may have had several nodes."""
+        return list(dict.fromkeys(self.node_clients))
+
+    def columns(self, client: str) -> list[int]:
+        """Return the places of a client's nodes in the scores."""
+        return [column for column, name in enumerate(self.node_clients) if name == client]
+
+
+C = TypeVar("C", bound=Case)
+
+
+class Judge(ABC, Generic[C]):
+    """Turns an attack's scores and the truth into findings, over all seeds at once.
+
+    Parameters
+    ----------
+    cases
+        One per seed.
+    setting, provenance
+        Put into every finding.
+    """
+
+    case: ClassVar[type[Case]] = Case
+    """What is made of each seed before it is judged."""
+
+    headline: ClassVar[str]
+    """The metric that was fixed in advance as the one that counts."""
+
+    beside: ClassVar[tuple[str, ...]] = ()
+    """Attacks on the same questions, whose scores each case gets."""
+
+    notes: ClassVar[tuple[str, ...]] = ()
+    """What a reader of these findings must know."""
+
+    def __init__(self, cases: Sequence[C], *, setting: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
+        self.cases = cases
+        attack = cases[0].scores.attack
+        self.shared: dict[str, Any] = {
+            "attack": attack,
+            "view": cases[0].record.view,
+            "paper": ATTACKS[attack].paper,
+            "seeds": [case.seed for case in cases],
+            "setting": dict(setting),
+            "provenance": dict(provenance),
+        }
+
+    @abstractmethod
+    def findings(self) -> list[Finding]:
+        """State what was found, in the order in which it is shown."""
+
+    @classmethod
+    def headline_of(cls, scores: Scores) -> str:
+        """Name the headline's metric for scores that cannot be judged because the truth is missing."""
+        del scores
+        return cls.headline
+
+    def finding(self, metric: str, label: str, **numbers: Any) -> Finding:
+        """Make a finding of numbers and words; see :class:`~fedattack.audit.finding.Finding` for its parts."""
+        return Finding(metric=metric, label=label, **numbers, **self.shared)
+
+    def unmeasured(self, metric: str, label: str, reason: str, **parts: Any) -> Finding:
+        """Make a finding without a value, and say why there is none."""
+        nothing = {"value": None, "low": None, "high": None, "n": 0, "verdict": NOT_APPLICABLE}
+        return self.finding(metric, label, reason=reason, **nothing, **parts)
+
+    def title_of(self, case: C, client: str) -> str:
+        """Name a client in a list over all seeds."""
+        return client if len(self.cases) == 1 else f"{client} (seed {case.seed})"
+
+
+def over_seeds(values: Sequence[float]) -> dict[str, float | None]:
+    """Return mean and standard deviation of the seeds' values, as a finding names them."""
+    return {
+        "seed_mean": fmean(values) if values else None,
+        "seed_sd": stdev(values) if len(values) > 1 else None,
+    }
+
+
+def judge_of(attack: str) -> "type[Judge[Any]] | None":
+    """Return what judges an attack; ``None`` for a baseline of others."""
+    threat = threat_of(attack)
+    if threat is None or attack not in threat.judges:
+        return None
+    judge: type[Judge[Any]] = threat.load(threat.judges[attack])
+    return judge

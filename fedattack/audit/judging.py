@@ -1,0 +1,93 @@
+"""Judge all attacks on a run: each by its judge, on the same evidence."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedattack.audit.evidence import Evidence
+from fedattack.audit.finding import NOT_APPLICABLE, Finding
+from fedattack.audit.judge import Case, Judge, judge_of
+from fedattack.errors import DataError
+from fedattack.threats import ATTACKS
+
+
+def judge_attacks(
+    evidence: Sequence[Evidence], *, setting: Mapping[str, Any], provenance: Mapping[str, Any]
+) -> list[Finding]:
+    """State what every attack found.
+
+    Parameters
+    ----------
+    evidence
+        One per seed.
+    setting, provenance
+        Put into every finding.
+
+    Returns
+    -------
+    list of Finding
+        Attack by attack. Without the truth an attack has one finding, "not applicable": what it decided is in its
+        scores, whether that is right cannot be known.
+
+    Raises
+    ------
+    DataError
+        If scores are about other target records than the truth, or do not fit it.
+    """
+    findings: list[Finding] = []
+    for attack in evidence[0].scores:
+        judge = judge_of(attack)
+        if judge is None:
+            continue
+        cases = _cases(judge, attack, evidence)
+        if cases is None:
+            findings.append(_without_truth(judge, attack, evidence, setting, provenance))
+        else:
+            findings += judge(cases, setting=setting, provenance=provenance).findings()
+    return findings
+
+
+def _cases(judge: type[Judge[Any]], attack: str, evidence: Sequence[Evidence]) -> list[Case] | None:
+    """Make a case of each seed; ``None`` if the truth of one is missing."""
+    scored = evidence[0].scores
+    together = [name for name in scored if name == attack or name in judge.beside]
+    first = next(name for name in together if judge_of(name))
+    cases = []
+    for seed in evidence:
+        if seed.truth is None:
+            return None
+        if any(seed.scores[name].facts["targets"] != seed.truth.targets for name in together):
+            raise DataError(
+                f"seed {seed.seed}: the scores of {attack} are about other target records than the truth; attack the "
+                "run with the targets that its knowledge/ holds, or move truth/ away to see the decisions alone"
+            )
+        beside = tuple(seed.scores[name] for name in together if name != attack)
+        cases.append(
+            judge.case(seed.seed, seed.scores[attack], seed.truth, seed.record, seed.knowledge, beside, attack == first)
+        )
+    return cases
+
+
+def _without_truth(
+    judge: type[Judge[Any]],
+    attack: str,
+    evidence: Sequence[Evidence],
+    setting: Mapping[str, Any],
+    provenance: Mapping[str, Any],
+) -> Finding:
+    return Finding(
+        attack=attack,
+        metric=judge.headline_of(evidence[0].scores[attack]),
+        label=ATTACKS[attack].title,
+        view=evidence[0].record.view,
+        value=None,
+        low=None,
+        high=None,
+        n=0,
+        seeds=[seed.seed for seed in evidence],
+        verdict=NOT_APPLICABLE,
+        reason="the truth is not there, so decisions cannot be told right from wrong; they are in scores/",
+        headline=True,
+        setting=dict(setting),
+        provenance=dict(provenance),
+        paper=ATTACKS[attack].paper,
+    )

@@ -1,0 +1,23 @@
+"""All attacks by name. Importing this imports them all, and with them torch."""
+
+from collections.abc import Mapping
+
+from fedattack.threats.base import Attack
+from fedattack.threats.registry import BROKEN, THREATS
+
+
+def _load() -> dict[str, Attack]:
+    attacks = {}
+    for threat in THREATS.values():
+        for name, where in threat.attacks.items():
+            try:
+                attacks[name] = threat.load(where)()
+            except Exception as cause:  # another package may fail in any way
+                if threat.package.startswith("fedattack."):
+                    raise
+                BROKEN[name] = f"{threat.package}.{where} cannot be loaded: {cause}"
+    return dict(sorted(attacks.items()))
+
+
+ATTACKS: Mapping[str, Attack] = _load()
+"""All attacks by name."""

@@ -1,0 +1,16 @@
+"""Attribute inference fills in the one column of clients' records that the server lacks."""
+
+from fedattack.threats.threat import Threat
+
+THREAT = Threat(
+    package=__name__,
+    name="attribute",
+    question="What stands in the one column of clients' records that the server lacks?",
+    attacks={
+        "aia": "aia:ModelBased",
+        "ara": "ara:GradientMatching",
+        "attribute-baselines": "baselines:AttributeBaselines",
+    },
+    judges={"aia": "judge:ModelBasedJudge", "ara": "judge:AttributeJudge"},
+    section="section:SECTION",
+)

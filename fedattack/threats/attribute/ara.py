@@ -1,0 +1,421 @@
+"""Attribute reconstruction by gradient matching: cos-matching, and L2 with L-BFGS beside it.
+
+Lyu & Chen 2021, "A novel attribute reconstruction attack in federated learning". The server has a client's records
+without one attribute, and finds the values under which the gradient of those records is the update that it received.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import TypeAdapter
+from torch import nn
+from typing_extensions import TypedDict
+
+from fedattack.errors import ConfigError, DataError, ModelError, NeedsError
+from fedattack.learning import LocalSGD, check_parameters, pick_device
+from fedattack.learning.importing import given
+from fedattack.record import Record
+from fedattack.threats.attribute.gradient_matching import (
+    METHODS,
+    RELAXATIONS,
+    Arrays,
+    Matching,
+    Method,
+    Relaxation,
+    Victim,
+    Weights,
+    match_gradients,
+)
+from fedattack.threats.attribute.gradient_membership import gradient_variances, infer_membership
+from fedattack.threats.base import Attack, Needs, Progress, Scores
+from fedattack.threats.form import ArrayForm, Form, Name
+from fedattack.threats.knowledge import Knowledge, PartialRecords
+from fedattack.threats.matching import check_model
+from fedattack.threats.replies import UPDATES, choose_rounds, replies_of
+
+Knows = Literal["known", "unknown"]
+
+
+def local_steps(training: LocalSGD, examples: int) -> int:
+    """Return how many optimiser steps a client of so many examples makes in a round."""
+    return training.epochs * -(-examples // (training.batch_size or examples))
+
+
+def averaged_gradient(
+    update: Mapping[str, NDArray[np.float32]], received: Arrays, training: LocalSGD, examples: int
+) -> dict[str, NDArray[np.float32]]:
+    """Return the loss gradient that, taken in every local step, gives the client's update: −Δ/(η·steps) for plain SGD.
+
+    For a single step it is the gradient itself; for several, their average along the way ("epoch-averaged"). Momentum μ
+    is assumed to start at zero in every round, so that step k of equal gradients moves by 1 + μ + … + μ^(k−1) of
+    them; weight decay λ to add λ·w of the received model to each.
+
+    Parameters
+    ----------
+    update
+        Δ = sent − received, by name.
+    received
+        The model that the client started from.
+    training
+        How it trains.
+    examples
+        How many records it has, at least 1.
+
+    Raises
+    ------
+    NeedsError
+        If the learning rate is 0: such updates say nothing.
+    """
+    if not training.lr > 0:
+        raise NeedsError("gradient matching needs updates of a learning rate above 0; knowledge of training has lr = 0")
+    steps = local_steps(training, examples)
+    moved = training.lr * sum(sum(training.momentum**power for power in range(step)) for step in range(1, steps + 1))
+    return {
+        name: (-delta / moved - training.weight_decay * received[name]).astype(np.float32)
+        for name, delta in update.items()
+    }
+
+
+class _Facts(TypedDict):
+    methods: list[Name]
+    values: list[Name]
+    clients: list[Name]
+    targets: Name
+
+
+@dataclass(frozen=True)
+class GradientMatching(Attack):
+    """Cos-matching and L2-L-BFGS, side by side on the same updates.
+
+    Scores hold ``decisions`` (methods, n), indices into the attribute's domain or −1 for records that were not
+    attacked; ``beliefs`` (methods, n, v), rows summing to one, which are where the optimiser stopped and not
+    calibrated (the prior, or equal shares, for records that were not attacked); ``objectives`` (methods, clients), NaN
+    for clients that were not attacked. The facts ``methods``, ``clients``, ``rounds``, ``weights`` and ``values`` name
+    what is along the axes, which rounds were used and whether records' weights were found too.
+
+    With ``membership=unknown`` a client's records lie among as many of the auxiliary ones, whose attribute is taken
+    away as well; the mixture of :mod:`fedattack.threats.attribute.gradient_membership` judges them by the last model
+    that the client sent, and what it takes for members is attacked. Scores then hold ``members`` (n,), ``decoys``
+    (m,), the judged probabilities, and ``decoy_clients`` (m,), for whom each auxiliary record was a candidate.
+    """
+
+    name: ClassVar[str] = "ara"
+    title: ClassVar[str] = "Attribute reconstruction by gradient matching"
+    paper: ClassVar[str] = "Lyu & Chen 2021, A novel attribute reconstruction attack in federated learning, Section 3"
+    needs: ClassVar[Needs] = Needs(
+        views=("individual",), protocols=("fedavg",), knowledge=("model", "training", "partial")
+    )
+    form: ClassVar[Form] = Form(
+        TypeAdapter(_Facts),
+        {
+            "decisions": ArrayForm("i", ("methods", "records"), low=-1),
+            "beliefs": ArrayForm("f", ("methods", "records", "values"), low=0, high=1 + 1e-6, nan=True),
+            "objectives": ArrayForm("f", ("methods", "clients"), nan=True, optional=True),
+            "members": ArrayForm("f", ("records",), low=0, high=1 + 1e-6, nan=True, optional=True),
+            "decoys": ArrayForm("f", ("decoys",), low=0, high=1 + 1e-6, nan=True, optional=True),
+        },
+        {"methods": "methods", "values": "values", "clients": "clients"},
+    )
+    knows: ClassVar[tuple[str, ...]] = (
+        "the model's architecture and loss",
+        "how clients train: learning rate, epochs, batch size",
+        "clients' records and labels but for one attribute, its possible values, and whose they are",
+    )
+    options: ClassVar[Mapping[str, str]] = {
+        "updates": f"{', '.join(UPDATES)}, or numbers of rounds such as 1,2,10 (pre5)",
+        "restarts": "starts of the optimisation, of which the best counts (1 of Adam, 4 of L-BFGS)",
+        "steps": "steps of Adam, and at most of L-BFGS (200)",
+        "relaxation": "softmax as in the paper's algorithm, or gumbel with noise (softmax)",
+        "temperature": "of the relaxation (1)",
+        "weights": "uniform as in the paper, or free: find records' weights too (free if a round has several steps)",
+        "prior": "known or unknown (known where knowledge has one)",
+        "label": "known or unknown (known)",
+        "membership": "known, or unknown: records lie among auxiliary ones (known)",
+    }
+
+    updates: str = "pre5"
+    restarts: int | None = None
+    steps: int = 200
+    relaxation: Relaxation = "softmax"
+    temperature: float = 1.0
+    weights: Literal["uniform", "free"] | None = None
+    prior: Knows = "known"
+    label: Knows = "known"
+    membership: Knows = "known"
+
+    def _configured(self, choices: Mapping[str, str]) -> "GradientMatching":
+        taken: dict[str, Any] = dict(choices)
+        for name, known in _WORDS.items():
+            if name in choices and choices[name] not in known:
+                raise ConfigError(f"option {name}={choices[name]}: expected one of {', '.join(known)}")
+        for name in ("restarts", "steps"):
+            if name in choices:
+                if not choices[name].isdecimal() or int(choices[name]) < 1:
+                    raise ConfigError(f"option {name}={choices[name]}: expected a whole number, 1 or more")
+                taken[name] = int(choices[name])
+        if "temperature" in choices:
+            try:
+                taken["temperature"] = float(choices["temperature"])
+            except ValueError:
+                taken["temperature"] = np.nan
+            if not 0 < taken["temperature"] < np.inf:
+                raise ConfigError(f"option temperature={choices['temperature']}: expected a number above 0")
+        choose_rounds(choices.get("updates", self.updates), [])
+        return replace(self, **taken)
+
+    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
+        model, training, partial = knowledge.model, knowledge.training, knowledge.partial
+        if model is None or training is None or partial is None:
+            raise AssertionError("checked by run")
+        if self.label == "unknown" and model.loss not in ("cross-entropy", "mse"):
+            raise NeedsError(f"attack {self.name}: label=unknown needs a known loss, and this is {model.loss!r}")
+        architecture = model.build()
+        check_model(architecture, record)
+        place = pick_device(device)
+        notes: list[str] = []
+        clients = list(dict.fromkeys(partial.clients.tolist()))
+        prior = partial.prior if self.prior == "known" else None
+        cases: list[_Case] = []
+        for client in clients:
+            own = np.flatnonzero(partial.clients == client)
+            seen = read_updates(record, knowledge, architecture, client, self.updates, len(own), notes)
+            if seen is None:
+                continue
+            victim = Victim(
+                x=partial.x[own],
+                y=partial.y[own] if self.label == "known" else None,
+                codes=attribute_codes(partial),
+                states=seen.received,
+                gradients=seen.gradients,
+                prior=prior,
+            )
+            cases.append(_Case(client, own, victim, seen))
+        if not cases:
+            raise NeedsError(
+                f"attack {self.name} needs the updates of a client whose records are known, and {record.path} holds "
+                f"none for updates={self.updates}; check knowledge/nodes, or take other rounds"
+            )
+        arrays: dict[str, NDArray[Any]] = {}
+        if self.membership == "unknown":
+            cases, arrays = _members_first(cases, knowledge, architecture, seed, notes)
+
+        beliefs = np.tile(_base(prior, len(partial.domain)), (len(METHODS), len(partial.y), 1))
+        decisions = np.full((len(METHODS), len(partial.y)), -1, dtype=np.int64)
+        objectives = np.full((len(METHODS), len(clients)), np.nan)
+        weights = {case.client: self._weights(case.seen.steps) for case in cases}
+        total, before = len(METHODS) * len(cases), 0
+        for row, method in enumerate(METHODS):
+            for kind in sorted(set(weights.values())):
+                chosen = [case for case in cases if weights[case.client] == kind]
+                restarts = self.restarts or _RESTARTS[method]
+                how = Matching(method, self.steps, restarts, self.temperature, self.relaxation, kind)
+                matches = match_gradients(
+                    architecture,
+                    given(model.loss),
+                    [case.victim for case in chosen],
+                    how,
+                    seed=seed,
+                    device=place,
+                    progress=lambda done, before=before: progress(before + done, total),  # type: ignore[misc]
+                )
+                before += len(chosen)
+                for case, match in zip(chosen, matches, strict=True):
+                    asked = case.rows >= 0
+                    beliefs[row, case.rows[asked]] = match.beliefs[asked]
+                    decisions[row, case.rows[asked]] = match.decisions[asked]
+                    objectives[row, clients.index(case.client)] = match.objective
+        return Scores(
+            attack=self.name,
+            arrays={"decisions": decisions, "beliefs": beliefs, "objectives": objectives} | arrays,
+            facts={
+                "methods": list(METHODS),
+                "clients": clients,
+                "rounds": {case.client: case.seen.rounds for case in cases},
+                "weights": weights,
+                "values": list(partial.names),
+                "targets": partial.fingerprint,
+                "prior": "unknown" if prior is None else "known",
+                "label": self.label,
+                "membership": self.membership,
+            },
+            notes=tuple(notes),
+        )
+
+    def _weights(self, steps: int) -> Weights:
+        if self.weights == "uniform" or (self.weights is None and steps == 1 and self.membership == "known"):
+            return "uniform"
+        return "shared" if steps == 1 else "round"
+
+
+# L-BFGS stops for good where a unit of a ReLU switches and the gradient with it jumps; Adam goes on.
+_RESTARTS: Mapping[Method, int] = {"cos": 1, "l2": 4}
+
+_WORDS: Mapping[str, tuple[str, ...]] = {
+    "relaxation": RELAXATIONS,
+    "weights": ("uniform", "free"),
+    "prior": ("known", "unknown"),
+    "label": ("known", "unknown"),
+    "membership": ("known", "unknown"),
+}
+
+
+def attribute_codes(partial: PartialRecords) -> NDArray[np.float32]:
+    """Return what each value of the attribute adds to a model's input (v, d)."""
+    codes = np.zeros((len(partial.domain), partial.x.shape[1]), dtype=np.float32)
+    codes[:, list(partial.columns)] = partial.domain
+    return codes
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the record gives of one client.
+
+    Attributes
+    ----------
+    rounds
+        The rounds used.
+    received, gradients
+        In each of them the model that the client received, and the gradient that its update amounts to.
+    last_sent
+        The model that the client sent in the last round of the record in which it replied.
+    steps
+        How many local steps it makes in a round.
+    """
+
+    rounds: list[int]
+    received: list[dict[str, NDArray[Any]]]
+    gradients: list[dict[str, NDArray[np.float32]]]
+    last_sent: dict[str, NDArray[Any]]
+    steps: int
+
+
+def read_updates(
+    record: Record,
+    knowledge: Knowledge,
+    model: nn.Module,
+    client: str,
+    updates: str,
+    records: int,
+    notes: list[str],
+) -> Seen | None:
+    """Read the updates of one client; what cannot be used goes into ``notes``.
+
+    Parameters
+    ----------
+    record, knowledge
+        With the knowledge of training, and of which client is which node.
+    model
+        The architecture.
+    client
+        Its name.
+    updates
+        As for :func:`choose_rounds`.
+    records
+        How many of the client's records are known, for replies that do not say how many it has.
+    notes
+        Extended.
+
+    Returns
+    -------
+    Seen or None
+        ``None`` if no update can be used.
+    """
+    if knowledge.training is None:
+        raise NeedsError("reading gradients from updates needs knowledge of training")
+    replies = dict(replies_of(record, knowledge, client))
+    names = dict(model.named_parameters())
+    seen = Seen([], [], [], {}, 0)
+    steps = 0
+    for number in choose_rounds(updates, sorted(replies)):
+        reply = replies[number]
+        where = f"round {number}, client {client} left out"
+        if reply.received is None:
+            notes.append(f"{where}: the model that it received is not in the record")
+            continue
+        received, sent = dict(reply.received), dict(reply.arrays or {})
+        try:
+            for state in (received, sent):
+                check_parameters(model, {name: array.shape for name, array in state.items()})
+        except ModelError as cause:
+            notes.append(f"{where}: {cause}")
+            continue
+        examples = int(reply.count or records)
+        update = {name: delta for name, delta in reply.update().items() if name in names}
+        gradient = averaged_gradient(update, received, knowledge.training, examples)
+        if not all(np.isfinite(part).all() for part in [*gradient.values(), *received.values()]):
+            notes.append(f"{where}: its update is not finite")
+        elif not any(part.any() for part in gradient.values()):
+            notes.append(f"{where}: its update is zero")
+        else:
+            seen.rounds.append(number)
+            seen.received.append(received)
+            seen.gradients.append(gradient)
+            steps = max(steps, local_steps(knowledge.training, examples))
+            if examples != records and f"client {client} says" not in " ".join(notes):
+                notes.append(f"client {client} says that it has {examples} records, and {records} are known")
+    if not seen.rounds:
+        notes.append(f"client {client}: no update that updates={updates} asks for can be used; not attacked")
+        return None
+    return replace(seen, last_sent=dict(replies[max(replies)].arrays or {}), steps=steps)
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A client under attack; ``rows`` says which of the known records each of the victim's is, −1 for a decoy."""
+
+    client: str
+    rows: NDArray[np.int64]
+    victim: Victim
+    seen: Seen
+
+
+def _members_first(
+    cases: Sequence[_Case], knowledge: Knowledge, model: nn.Module, seed: int, notes: list[str]
+) -> tuple[list[_Case], dict[str, NDArray[Any]]]:
+    """Hide each client's records among auxiliary ones, judge which are members, and keep those."""
+    partial, public = knowledge.partial, knowledge.auxiliary
+    if knowledge.model is None or partial is None:
+        raise AssertionError("checked by run")
+    if public is None:
+        raise NeedsError("option membership=unknown needs knowledge of auxiliary, the records that no client holds")
+    members = np.full(len(partial.y), np.nan)
+    decoys: list[NDArray[np.float64]] = []
+    kept: list[_Case] = []
+    for number, case in enumerate(cases):
+        draw = np.random.default_rng((seed, 1, number))
+        if case.victim.y is None:
+            raise NeedsError("option membership=unknown needs label=known: the variances are those of the labels' loss")
+        chosen = draw.permutation(len(public.y))[: len(case.rows)]
+        others = public.x[chosen].copy()
+        others[:, list(partial.columns)] = 0
+        x, y = np.concatenate([case.victim.x, others]), np.concatenate([case.victim.y, public.y[chosen]])
+        candidates = x + case.victim.codes[:, None]
+        variances = gradient_variances(model, case.seen.last_sent, candidates, y, given(knowledge.model.loss))
+        if not np.isfinite(variances).all():
+            raise DataError(f"client {case.client}: the model that it sent last gives gradients that are not finite")
+        likely = infer_membership(variances, seed=seed)
+        members[case.rows] = likely[: len(case.rows)]
+        decoys.append(likely[len(case.rows) :])
+        judged = likely > 0.5
+        rows = np.concatenate([case.rows, np.full(len(chosen), -1)])
+        if judged.any():
+            kept.append(replace(case, rows=rows[judged], victim=replace(case.victim, x=x[judged], y=y[judged])))
+        else:
+            notes.append(f"client {case.client}: no candidate was taken for a member; not attacked")
+    if len(public.y) < max(len(case.rows) for case in cases):
+        notes.append(
+            f"some clients have more records than there are auxiliary ones to hide them among, {len(public.y)}"
+        )
+    arrays = {
+        "members": members,
+        "decoys": np.concatenate(decoys),
+        "decoy_clients": np.repeat([case.client for case in cases], [len(found) for found in decoys]),
+    }
+    return kept, arrays
+
+
+def _base(prior: NDArray[np.float64] | None, values: int) -> NDArray[np.float64]:
+    return np.full(values, 1 / values) if prior is None else np.asarray(prior, dtype=np.float64)

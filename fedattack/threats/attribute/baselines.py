@@ -1,0 +1,247 @@
+"""What an attacker can say of an attribute without matching gradients: the bars that an attack must clear.
+
+Lyu & Chen 2021, "A novel attribute reconstruction attack in federated learning", Section 4.3: a random guess, an attack
+model trained on public records, and seven heuristics on statistics of the client's models. Beside them stands the
+majority value. Imputation from all public records with their labels
+(:mod:`fedattack.threats.attribute.imputation`), which uses no update either, is made by the judge of every attack on
+attributes.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import TypeAdapter
+from torch import nn
+from torch.func import functional_call
+from typing_extensions import TypedDict
+
+from fedattack.errors import ModelError
+from fedattack.learning import check_parameters, losses_of_models, per_record_loss
+from fedattack.learning.importing import given
+from fedattack.learning.torch_utils import in_mode, to_tensor
+from fedattack.record import Record
+from fedattack.threats.attribute.ara import attribute_codes
+from fedattack.threats.attribute.gradient_matching import Arrays
+from fedattack.threats.attribute.gradient_membership import last_layer_gradients
+from fedattack.threats.attribute.imputation import impute, values_of
+from fedattack.threats.base import Attack, Needs, Progress, Scores
+from fedattack.threats.form import ArrayForm, Form, Name
+from fedattack.threats.knowledge import Knowledge, PartialRecords, Targets
+from fedattack.threats.matching import check_model
+from fedattack.threats.replies import replies_of
+
+HEURISTICS = (
+    "stats-label",
+    "stats-probability",
+    "stats-loss",
+    "stats-final-loss",
+    "stats-gradient",
+    "stats-true-label-gradient",
+    "stats-majority",
+)
+"""The paper's seven, in its order (Section 4.3)."""
+
+PUBLIC_SIZES = (100, 1_000)
+"""How many public records the paper's attack models are trained on."""
+
+
+def statistics_decisions(
+    model: nn.Module,
+    states: Sequence[Arrays],
+    candidates: NDArray[np.float32],
+    y: NDArray[Any],
+    loss: str,
+    generator: np.random.Generator,
+) -> dict[str, NDArray[np.int64]]:
+    """Decide by the paper's seven heuristics on statistics of a client's models (Section 4.3).
+
+    Each record is completed with every value, and for each the client's models say: (1) in how many rounds the label is
+    predicted (most), (2) the label's probability (largest sum), (3) the loss (smallest sum), (4) the last model's loss
+    (smallest), (5) the norm of the last layer's gradient (largest sum, as the paper has it), (6) the gradient of the
+    last layer's weights that lead to the label, which is negative (largest sum, closest to zero), (7) the majority
+    of these. Equals are drawn.
+
+    Parameters
+    ----------
+    model
+        The architecture.
+    states
+        The models that the client sent, in the order of rounds.
+    candidates
+        (v, n, d): the records completed with each value.
+    y
+        (n,): labels.
+    loss
+        The clients' loss. The first, second and sixth heuristic are for ``cross-entropy`` alone.
+    generator
+        Draws among equals.
+
+    Returns
+    -------
+    dict
+        (n,) indices of values, by names among :data:`HEURISTICS`.
+    """
+    values, count = candidates.shape[:2]
+    classes = loss == "cross-entropy"
+    rows = candidates.reshape(values * count, -1)
+    labels = np.tile(y, values)
+    scores = {name: np.zeros(values * count) for name in HEURISTICS[:-1] if classes or name in _ANY_LOSS}
+    for state in states:
+        losses = losses_of_models(model, [state], rows, labels, per_record_loss(loss))[0].numpy()
+        gradients = last_layer_gradients(model, state, rows, labels, loss)
+        flat = np.concatenate([part.reshape(len(rows), -1) for part in gradients.values()], axis=1)
+        scores["stats-loss"] -= losses
+        scores["stats-final-loss"] = -losses
+        scores["stats-gradient"] += np.linalg.norm(flat, axis=1)
+        if classes:
+            scores["stats-label"] += _predicted(model, state, rows) == labels
+            scores["stats-probability"] += np.exp(-losses)
+            weight = next(iter(gradients.values()))
+            scores["stats-true-label-gradient"] += (
+                weight[np.arange(len(rows)), labels].reshape(len(rows), -1).sum(axis=1)
+            )
+    decisions = {name: _largest(score.reshape(values, count).T, generator) for name, score in scores.items()}
+    votes = sum(np.eye(values)[chosen] for chosen in decisions.values())
+    decisions[HEURISTICS[-1]] = _largest(np.asarray(votes), generator)
+    return decisions
+
+
+_ANY_LOSS = ("stats-loss", "stats-final-loss", "stats-gradient")
+
+
+class _Facts(TypedDict):
+    methods: list[Name]
+    values: list[Name]
+    targets: Name
+
+
+class AttributeBaselines(Attack):
+    """All baselines for the attribute on the same records.
+
+    Scores hold ``decisions`` (methods, n) and ``beliefs`` (methods, n, v), rows summing to one, as those of the attacks
+    on attributes. The methods are ``random``; ``majority`` of the prior or, without one, of the public records;
+    ``public100`` and ``public1000``, the best classifier on so many of these without the label, as in the paper; and
+    the heuristics, which are −1 for clients that never replied. Public records are the auxiliary ones with their
+    attribute; without them their methods are missing. The fact ``classifiers`` names what was chosen.
+    """
+
+    name: ClassVar[str] = "attribute-baselines"
+    title: ClassVar[str] = "Attribute inference without gradients: guesses, public records, statistics"
+    paper: ClassVar[str] = "Lyu & Chen 2021, A novel attribute reconstruction attack in federated learning, Section 4.3"
+    needs: ClassVar[Needs] = Needs(views=("individual",), protocols=("fedavg",), knowledge=("model", "partial"))
+    form: ClassVar[Form] = Form(
+        TypeAdapter(_Facts),
+        {
+            "decisions": ArrayForm("i", ("methods", "records"), low=-1),
+            "beliefs": ArrayForm("f", ("methods", "records", "values"), low=0, high=1 + 1e-6, nan=True, optional=True),
+        },
+        {"methods": "methods", "values": "values"},
+    )
+    knows: ClassVar[tuple[str, ...]] = (
+        "the model's architecture and loss",
+        "clients' records and labels but for one attribute, its possible values, and whose they are",
+        "public records with the attribute, where there are any",
+    )
+
+    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
+        model, partial, public = knowledge.model, knowledge.partial, knowledge.auxiliary
+        if model is None or partial is None:
+            raise AssertionError("checked by run")
+        count, values = len(partial.y), len(partial.domain)
+        draw = np.random.default_rng(seed)
+        decisions: dict[str, NDArray[np.int64]] = {"random": draw.integers(values, size=count)}
+        beliefs: dict[str, NDArray[np.float64]] = {"random": np.full((count, values), 1 / values)}
+        chosen: dict[str, str] = {}
+        notes: list[str] = []
+        prior = partial.prior
+        if public is not None:
+            s, known = values_of(partial, public.x)
+            if prior is None and known.any():
+                prior = np.bincount(s[known], minlength=values) / known.sum()
+            order = draw.permutation(len(s))
+            for size in PUBLIC_SIZES:
+                if len(order) < size:
+                    notes.append(f"public{size} is left out: there are {len(order)} auxiliary records")
+                    continue
+                few = Targets(public.x[order[:size]], public.y[order[:size]])
+                # the paper's attack models do not see the label
+                beliefs[f"public{size}"], chosen[f"public{size}"] = impute(partial, few, labels=False, seed=seed)
+        if prior is not None:
+            beliefs["majority"] = np.tile(prior, (count, 1))
+        decisions |= {name: _largest(rows, draw) for name, rows in beliefs.items() if name not in decisions}
+        statistics = self._statistics(record, knowledge, partial, draw, notes, progress)
+        decisions |= statistics
+        share = np.full(values, 1 / values) if prior is None else prior
+        for name, found in statistics.items():
+            beliefs[name] = np.where((found >= 0)[:, None], np.eye(values)[found], share)
+        return Scores(
+            attack=self.name,
+            arrays={
+                "decisions": np.stack([decisions[name] for name in decisions]),
+                "beliefs": np.stack([beliefs[name] for name in decisions]),
+            },
+            facts={
+                "methods": list(decisions),
+                "values": list(partial.names),
+                "targets": partial.fingerprint,
+                "classifiers": chosen,
+            },
+            notes=tuple(notes),
+        )
+
+    def _statistics(
+        self,
+        record: Record,
+        knowledge: Knowledge,
+        partial: PartialRecords,
+        draw: np.random.Generator,
+        notes: list[str],
+        progress: Progress,
+    ) -> dict[str, NDArray[np.int64]]:
+        if knowledge.model is None:
+            raise AssertionError("checked by run")
+        model = knowledge.model.build()
+        check_model(model, record)
+        codes = attribute_codes(partial)
+        clients = list(dict.fromkeys(partial.clients.tolist()))
+        found: dict[str, NDArray[np.int64]] = {}
+        for done, client in enumerate(clients):
+            own = np.flatnonzero(partial.clients == client)
+            states = []
+            for number, reply in replies_of(record, knowledge, client):
+                state = dict(reply.arrays or {})
+                try:
+                    check_parameters(model, {name: array.shape for name, array in state.items()})
+                except ModelError as cause:
+                    notes.append(f"round {number}, client {client} left out: {cause}")
+                    continue
+                if all(np.isfinite(array).all() for array in state.values()):
+                    states.append(state)
+            if states:
+                candidates = partial.x[own] + codes[:, None]
+                single = statistics_decisions(
+                    model, states, candidates, partial.y[own], given(knowledge.model.loss), draw
+                )
+                for name, chosen in single.items():
+                    found.setdefault(name, np.full(len(partial.y), -1, dtype=np.int64))[own] = chosen
+            else:
+                notes.append(f"client {client}: no reply that can be used; the statistics say nothing of it")
+            progress(done + 1, len(clients))
+        return found
+
+
+def _predicted(model: nn.Module, state: Arrays, rows: NDArray[np.float32]) -> NDArray[np.int64]:
+    own = model.state_dict()
+    tensors = {name: to_tensor(array, dtype=own[name].dtype) for name, array in state.items()}
+    with torch.inference_mode(), in_mode(model, training=False):
+        outputs = functional_call(model, tensors, (to_tensor(rows),))
+    return np.asarray(outputs.argmax(dim=1).numpy())
+
+
+def _largest(scores: NDArray[np.float64], generator: np.random.Generator) -> NDArray[np.int64]:
+    """Return the position of the largest score in each row; equals are drawn."""
+    best = scores == scores.max(axis=1, keepdims=True)
+    return np.asarray(np.where(best, generator.random(scores.shape), -1.0).argmax(axis=1))

@@ -1,0 +1,488 @@
+"""Gradient matching: find the attribute whose gradients are those that a client sent.
+
+Lyu & Chen 2021, "A novel attribute reconstruction attack in federated learning", Algorithm 1. Each record's unknown
+value is relaxed to shares of all values, the record becomes its expected encoding, and the shares are optimised until
+the gradient of all records together points where the client's did, in every round at once (cos-matching). Beside it
+stands the squared distance with L-BFGS (Zhu et al. 2019, "Deep leakage from gradients").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from fedattack.errors import ConfigError, DataError, ModelError
+from fedattack.learning.importing import one_line
+from fedattack.learning.soft_losses import SOFT_LOSSES, soft_loss, soft_targets
+from fedattack.learning.torch_utils import in_mode, to_tensor
+
+Arrays = Mapping[str, NDArray[Any]]
+Method = Literal["cos", "l2"]
+Relaxation = Literal["softmax", "gumbel"]
+Weights = Literal["uniform", "shared", "round"]
+
+METHODS: tuple[Method, ...] = ("cos", "l2")
+RELAXATIONS: tuple[Relaxation, ...] = ("softmax", "gumbel")
+
+MEMORY = 2**30
+"""Bytes that the victims attacked together may take; more victims are attacked in groups."""
+
+_RATES = {"logits": 0.3, "labels": 0.3, "weights": 0.1}
+# A value that first goes astray comes back soon only if Adam forgets the steep slopes of the start (0.999 does not).
+_BETAS = (0.9, 0.99)
+# A gradient and its own gradient keep about this many copies of a model alive.
+_COPIES = 8
+_LEAST_SHARE = 1e-6
+# Of L-BFGS: how many steps it remembers, and the slope, as a share of the objective at its start, at which it ends.
+_MEMORY = 20
+_FLAT = 1e-8
+
+
+@dataclass(frozen=True)
+class Victim:
+    """One client: its records without the attribute, and the gradients that the server saw.
+
+    Attributes
+    ----------
+    x
+        (n, d) float32: model inputs, zero where they encode the attribute.
+    y
+        (n,): labels or, for a regression, targets; ``None`` if the attacker does not know them.
+    codes
+        (v, d) float32: what each value of the attribute adds to an input.
+    states
+        For each of T rounds the model that the client received, all parameters and buffers by name.
+    gradients
+        For each of T rounds the gradient that the client's update amounts to, by name of the parameter.
+    prior
+        (v,): shares of the values; ``None`` if unknown.
+    label_prior
+        (classes,): shares of the labels, used where ``y`` is ``None``; ``None`` if unknown.
+    """
+
+    x: NDArray[np.float32]
+    y: NDArray[Any] | None
+    codes: NDArray[np.float32]
+    states: Sequence[Arrays]
+    gradients: Sequence[Arrays]
+    prior: NDArray[np.float64] | None = None
+    label_prior: NDArray[np.float64] | None = None
+
+
+@dataclass(frozen=True)
+class Matching:
+    """How to match.
+
+    Attributes
+    ----------
+    method
+        ``cos``: mean cosine of the whole gradients over the rounds, by Adam. ``l2``: their squared distances summed
+        over the rounds, by L-BFGS.
+    steps
+        Of Adam, or at most of L-BFGS.
+    restarts
+        How many starts; the one with the best objective counts. With a known prior the first starts at its logarithm
+        as in the paper, the others with N(0, 1) added to it; without one all start at N(0, 1).
+    temperature
+        γ of the softmax.
+    relaxation
+        ``softmax`` as in the paper's Algorithm 1, or ``gumbel``: with fresh Gumbel noise in every step of Adam, as in
+        Jang et al. 2016. L-BFGS, which needs an objective that stays the same, never adds noise.
+    weights
+        ``uniform``: all records count alike, as in the paper. ``round``: each record's weight in each round is
+        unknown and found as well, as where a short last batch or several local steps give records unlike weights.
+        ``shared``: the same, with one weight for all rounds, as where some records may not be the client's.
+    """
+
+    method: Method = "cos"
+    steps: int = 200
+    restarts: int = 1
+    temperature: float = 1.0
+    relaxation: Relaxation = "softmax"
+    weights: Weights = "uniform"
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("method", self.method, METHODS),
+            ("relaxation", self.relaxation, RELAXATIONS),
+            ("weights", self.weights, ("uniform", "shared", "round")),
+        ):
+            if value not in known:
+                raise ConfigError(f"gradient matching: {name} is {value!r}; expected one of {', '.join(known)}")
+        for name, number in (("steps", self.steps), ("restarts", self.restarts)):
+            if number < 1:
+                raise ConfigError(f"gradient matching: {name} is {number}; expected 1 or more")
+        if not self.temperature > 0:
+            raise ConfigError(f"gradient matching: temperature is {self.temperature}; expected a number above 0")
+
+
+@dataclass(frozen=True)
+class Match:
+    """What matching one victim's gradients gave.
+
+    Attributes
+    ----------
+    beliefs
+        (n, v): the shares found, rows summing to one. They are where an optimiser stopped, not calibrated.
+    objective
+        Of the best start: the mean cosine (1 is best), or the squared distance over the gradients' squared norm
+        (0 is best).
+    weights
+        (T, n): the records' weights, summing to one in each round.
+    labels
+        (n, classes), or (n, outputs) for a regression: the labels that were given or found.
+    decisions
+        (n,): the value whose code is nearest to the expected one. That is the one with the largest share where there
+        are two values or these are one-hot; among more values on a line, a middle one is as well half of its
+        neighbours, and shares alone would not tell.
+    """
+
+    beliefs: NDArray[np.float64]
+    objective: float
+    weights: NDArray[np.float64]
+    labels: NDArray[np.float64]
+    decisions: NDArray[np.int64]
+
+
+def match_gradients(
+    model: nn.Module,
+    loss: str,
+    victims: Sequence[Victim],
+    how: Matching,
+    *,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    progress: Callable[[int], None] | None = None,
+) -> list[Match]:
+    """Reconstruct the attribute of every victim's records.
+
+    Cos-matching takes all victims and restarts together; each has an objective of its own, so that the result is that
+    of one after another. L-BFGS, whose steps depend on all of its variables, takes them singly.
+
+    Parameters
+    ----------
+    model
+        The architecture, used in evaluation mode; its own parameters do not matter.
+    loss
+        The clients' loss: ``cross-entropy``, ``mse``, or an import path (then labels must be known).
+    victims
+        The clients, all with the same values and parameters.
+    how
+        The method and its settings.
+    seed
+        Seed of starts and noise; victim i draws from (seed, i).
+    device
+        Where to compute.
+    progress
+        Called with how many victims are done.
+
+    Raises
+    ------
+    DataError
+        If a victim has no records or no rounds, or a gradient is zero or not finite.
+    ModelError
+        If the model cannot be differentiated twice under torch.func, or does not fit.
+    """
+    for index, victim in enumerate(victims):
+        _check(index, victim)
+        if victim.y is None and loss not in SOFT_LOSSES:
+            raise DataError(
+                f"gradient matching: labels can be unknown for {', '.join(SOFT_LOSSES)}; the loss is {loss!r}"
+            )
+        if (victim.y is None) != (victims[0].y is None):
+            raise DataError("gradient matching: labels must be known for all victims or for none")
+    found: list[Match] = []
+    model = model.to(device)
+    with in_mode(model, training=False):
+        for group in _groups(victims, how):
+            single = [[item] for item in group] if how.method == "l2" else [group]
+            for together in single:
+                draws = [np.random.default_rng((seed, len(found) + index)) for index in range(len(together))]
+                problem = _Problem(model, loss, [victims[item] for item in together], torch.device(device))
+                try:
+                    found += problem.solve(how, draws)
+                except (RuntimeError, ValueError, TypeError, IndexError) as error:
+                    raise ModelError(
+                        f"gradient matching: the model or the loss {loss!r} failed ({one_line(error)}); it must "
+                        "be differentiable twice by torch.func, on records of the shape given"
+                    ) from error
+                if progress is not None:
+                    progress(len(found))
+    return found
+
+
+class _Problem:
+    """The gradients of some victims, padded to one shape: V victims, T rounds, n records, v values.
+
+    Padded records weigh nothing, and padded rounds do not count.
+    """
+
+    def __init__(self, model: nn.Module, loss: str, victims: Sequence[Victim], device: torch.device) -> None:
+        self._model, self._loss, self._victims, self._device = model, soft_loss(loss), victims, device
+        self._kind = loss
+        records = max(len(victim.x) for victim in victims)
+        rounds = max(len(victim.states) for victim in victims)
+        with torch.no_grad():
+            outputs = model(torch.zeros((1, *victims[0].x.shape[1:]), device=device))
+        self._outputs = outputs.reshape(1, -1).shape[1]
+        names = list(victims[0].gradients[0])
+        norms = torch.zeros(len(victims), rounds, dtype=torch.float64)
+        for row, victim in enumerate(victims):
+            for number, gradient in enumerate(victim.gradients):
+                norms[row, number] = sum(float(np.square(part, dtype=np.float64).sum()) for part in gradient.values())
+        self._there = (norms > 0).to(device)
+        shares = norms / norms.sum(dim=1, keepdim=True)
+        self._shares = shares.float().to(device)
+        # Gradients of about unit norm: the squares of a converged model's would underflow.
+        self._scale = torch.where(norms > 0, norms, 1.0).rsqrt().float().to(device)
+
+        layer = _input_layer(model)
+        bases = [_basis(victim, records) if layer is not None else None for victim in victims]
+        self._x = _padded([_within(victim.x, base) for victim, base in zip(victims, bases, strict=True)], records)
+        self._codes = torch.stack([_within(victim.codes, base) for victim, base in zip(victims, bases, strict=True)])
+        self._x, self._codes = self._x.to(device), self._codes.to(device)
+        self._mask = _padded([torch.ones(len(victim.x), dtype=torch.bool) for victim in victims], records).to(device)
+
+        def stacked(name: str, parts: str) -> Tensor:
+            rows = []
+            for victim, base in zip(victims, bases, strict=True):
+                arrays = [to_tensor(item[name]) for item in getattr(victim, parts)]
+                if arrays[0].is_floating_point():
+                    arrays = [array.float() for array in arrays]
+                if name == layer:
+                    arrays = [_within(array, base) for array in arrays]
+                rows.append(_padded([torch.stack(arrays)], rounds)[0])
+            return torch.stack(rows).to(device)
+
+        self._parameters = {name: stacked(name, "states") for name in names}
+        self._buffers = {name: stacked(name, "states") for name in victims[0].states[0] if name not in names}
+        scale = self._scale
+        self._targets = {
+            name: value * scale.reshape(*scale.shape, *(1,) * (value.ndim - 2))
+            for name, value in ((name, stacked(name, "gradients")) for name in names)
+        }
+        inside = sum(value.double().flatten(2).square().sum(2) for value in self._targets.values())
+        # What of the gradients no record can explain; it belongs to their norms all the same.
+        self._outside = (self._there.double() - torch.as_tensor(inside)).clamp(min=0).float()
+        self._rounds, self._records = rounds, records
+
+    def solve(self, how: Matching, draws: Sequence[np.random.Generator]) -> list[Match]:
+        found = self._adam(how, draws) if how.method == "cos" else self._lbfgs(how, draws)
+        matches = []
+        for row, victim in enumerate(self._victims):
+            objectives = found["objective"][row]
+            best = int(objectives.argmin() if how.method == "l2" else objectives.argmax())
+            n, rounds = len(victim.x), len(victim.states)
+            beliefs = _unit(found["shares"][row, best, :n])
+            codes = victim.codes.astype(np.float64)
+            away = np.square((beliefs @ codes)[:, None] - codes).sum(axis=2)
+            matches.append(
+                Match(
+                    beliefs=beliefs,
+                    decisions=away.argmin(axis=1),
+                    objective=float(objectives[best]),
+                    weights=_unit(found["weights"][row, best, :rounds, :n]),
+                    labels=found["labels"][row, best, :n].double().cpu().numpy(),
+                )
+            )
+        return matches
+
+    def _adam(self, how: Matching, draws: Sequence[np.random.Generator]) -> dict[str, Tensor]:
+        variables = self._start(how, draws)
+        free = [{"params": [value], "lr": _RATES[name]} for name, value in variables.items() if value.requires_grad]
+        optimizer = torch.optim.Adam(free, betas=_BETAS)
+        for _ in range(how.steps):
+            noise = self._gumbel(variables["logits"], draws) if how.relaxation == "gumbel" else None
+            objective = self._objective(variables, how, noise)["objective"]
+            optimizer.zero_grad()
+            (-objective.sum()).backward()
+            optimizer.step()
+        return self._final(variables, how)
+
+    def _lbfgs(self, how: Matching, draws: Sequence[np.random.Generator]) -> dict[str, Tensor]:
+        starts = self._start(how, draws)
+        found = []
+        for restart in range(how.restarts):
+            variables = {
+                name: value.detach()[:, restart : restart + 1].clone().requires_grad_(value.requires_grad)
+                for name, value in starts.items()
+            }
+            free = [value for value in variables.values() if value.requires_grad]
+
+            def evaluate(
+                point: NDArray[np.float64], variables: dict[str, Tensor] = variables, free: list[Tensor] = free
+            ) -> tuple[float, NDArray[np.float64]]:
+                vector_to_parameters(torch.from_numpy(point).to(free[0]), free)
+                objective = self._objective(variables, how, None)["objective"].sum()
+                slope = torch.autograd.grad(objective, free)
+                return objective.item(), parameters_to_vector(slope).double().cpu().numpy()
+
+            # SciPy's, because PyTorch's skips curvature below a fixed size, and near the prior's start all of it is.
+            start = parameters_to_vector(free).detach().double().cpu().numpy()
+            # Steps follow from the objective's own size, which is tiny where most values are as the prior has them.
+            first = max(evaluate(start)[0], torch.finfo(torch.float32).tiny)
+            best = minimize(
+                lambda point, evaluate=evaluate, first=first: tuple(part / first for part in evaluate(point)),
+                start,
+                jac=True,
+                method="L-BFGS-B",
+                options={"maxiter": how.steps, "maxcor": _MEMORY, "ftol": 0.0, "gtol": _FLAT},
+            )
+            vector_to_parameters(torch.from_numpy(best.x).to(free[0]), free)
+            found.append(self._final(variables, how))
+        return {name: torch.cat([item[name] for item in found], dim=1) for name in found[0]}
+
+    def _final(self, variables: dict[str, Tensor], how: Matching) -> dict[str, Tensor]:
+        return {name: value.detach() for name, value in self._objective(variables, how, None).items()}
+
+    def _start(self, how: Matching, draws: Sequence[np.random.Generator]) -> dict[str, Tensor]:
+        """Return the variables: logits (V, R, n, v), weights (V, R, T or 1, n), labels (V, R, n, …)."""
+        values = self._codes.shape[1]
+        logits, labels = [], []
+        for victim, draw in zip(self._victims, draws, strict=True):
+            logits.append(_started(draw, (how.restarts, self._records, values), victim.prior))
+            if victim.y is None:
+                labels.append(_started(draw, (how.restarts, self._records, self._outputs), victim.label_prior))
+            else:
+                known = _padded([soft_targets(self._kind, victim.y, self._outputs)], self._records)
+                labels.append(known.expand(how.restarts, *known.shape[1:]).clone())
+        unknown = self._victims[0].y is None
+        rounds = self._rounds if how.weights == "round" else 1
+        shape = (len(self._victims), how.restarts, rounds, self._records)
+        return {
+            "logits": torch.stack(logits).to(self._device).requires_grad_(),
+            "labels": torch.stack(labels).to(self._device).requires_grad_(unknown),
+            "weights": torch.zeros(shape, device=self._device).requires_grad_(how.weights != "uniform"),
+        }
+
+    def _gumbel(self, like: Tensor, draws: Sequence[np.random.Generator]) -> Tensor:
+        noise = np.stack([draw.gumbel(size=like.shape[1:]) for draw in draws])
+        return torch.from_numpy(noise).to(like)
+
+    def _objective(self, variables: dict[str, Tensor], how: Matching, noise: Tensor | None) -> dict[str, Tensor]:
+        logits = variables["logits"] if noise is None else variables["logits"] + noise
+        shares = (logits / how.temperature).softmax(dim=-1)
+        labels = variables["labels"]
+        if labels.requires_grad and self._kind == "cross-entropy":
+            labels = labels.softmax(dim=-1)
+        masked = variables["weights"].masked_fill(~self._mask[:, None, None], -torch.inf)
+        weights = masked.softmax(dim=-1).expand(-1, -1, self._rounds, -1)
+        virtual = self._gradients(shares, labels, weights * self._scale[:, None, :, None])
+        there, outside = self._there[:, None].float(), self._outside[:, None]
+        if how.method == "l2":
+            distance = outside + sum(
+                (virtual[name] - target[:, None]).flatten(3).square().sum(3) for name, target in self._targets.items()
+            )
+            objective = (distance * self._shares[:, None]).sum(dim=2)
+        else:
+            along = sum((virtual[name] * target[:, None]).flatten(3).sum(3) for name, target in self._targets.items())
+            squared = torch.stack([value.flatten(3).square().sum(3) for value in virtual.values()]).sum(0)
+            cosine = along / (squared + torch.finfo(torch.float32).tiny).sqrt()
+            objective = (cosine * there).sum(dim=2) / there.sum(dim=2)
+        return {"objective": objective, "shares": shares, "weights": weights, "labels": labels}
+
+    def _gradients(self, shares: Tensor, labels: Tensor, weights: Tensor) -> dict[str, Tensor]:
+        """Return the gradients of the virtual records, (V, R, T, …) for each parameter."""
+        virtual = self._x[:, None] + shares @ self._codes[:, None]
+
+        def total(parameters: Any, buffers: Any, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+            outputs = functional_call(self._model, {**parameters, **buffers}, (x,))
+            return (self._loss(outputs, y) * weight).sum()
+
+        over_rounds = vmap(grad(total), in_dims=(0, 0, None, None, 0))
+        over_restarts = vmap(over_rounds, in_dims=(None, None, 0, 0, 0))
+        found: dict[str, Tensor] = vmap(over_restarts)(self._parameters, self._buffers, virtual, labels, weights)
+        return found
+
+
+def _check(index: int, victim: Victim) -> None:
+    where = f"gradient matching, victim {index}"
+    if not len(victim.x) or not len(victim.states) or len(victim.states) != len(victim.gradients):
+        raise DataError(
+            f"{where}: expected records, and as many models as gradients; got {len(victim.x)} records, "
+            f"{len(victim.states)} models and {len(victim.gradients)} gradients"
+        )
+    for number, gradient in enumerate(victim.gradients):
+        if not all(np.isfinite(part).all() for part in gradient.values()):
+            raise DataError(f"{where}: gradient {number} is not finite; leave that round out")
+        if not any(part.any() for part in gradient.values()):
+            raise DataError(f"{where}: gradient {number} is zero; leave that round out")
+
+
+def _groups(victims: Sequence[Victim], how: Matching) -> Iterator[list[int]]:
+    """Yield indices of victims that fit into memory together."""
+    group: list[int] = []
+    room = float(MEMORY)
+    for index, victim in enumerate(victims):
+        size = sum(part.size for part in victim.gradients[0].values()) + victim.x.size
+        bytes_ = 4.0 * _COPIES * size * len(victim.states) * how.restarts
+        if group and bytes_ > room:
+            yield group
+            group, room = [], float(MEMORY)
+        group.append(index)
+        room -= bytes_
+    if group:
+        yield group
+
+
+def _started(draw: np.random.Generator, shape: tuple[int, int, int], prior: NDArray[np.float64] | None) -> Tensor:
+    start = draw.normal(size=shape)
+    if prior is not None:
+        start[0] = 0.0
+        start += np.log(np.maximum(prior, _LEAST_SHARE))
+    return torch.from_numpy(start).float()
+
+
+def _input_layer(model: nn.Module) -> str | None:
+    """Name the weights of a linear layer that takes the records as they are."""
+    if isinstance(model, nn.Linear):
+        return "weight"
+    if isinstance(model, nn.Sequential):
+        for name, layer in model.named_children():
+            if isinstance(layer, nn.Linear):
+                return f"{name}.weight"
+            if not isinstance(layer, nn.Flatten | nn.Identity):
+                return None
+    return None
+
+
+def _basis(victim: Victim, records: int) -> Tensor | None:
+    """Return orthonormal columns (d, n + v) that span the records and the codes, if these are fewer than the inputs.
+
+    A first linear layer sees records through inner products alone, and its gradient is a combination of them. In
+    coordinates of that span all products are the same, and a wide input costs no more than the records that are there.
+    """
+    rows, width = records + len(victim.codes), victim.x.shape[1]
+    if rows >= width:
+        return None
+    spanning = np.zeros((rows, width))
+    spanning[: len(victim.x)] = victim.x
+    spanning[records:] = victim.codes
+    return torch.from_numpy(np.linalg.qr(spanning.T)[0]).float()
+
+
+def _within(rows: NDArray[Any] | Tensor, basis: Tensor | None) -> Tensor:
+    tensor = to_tensor(rows, dtype=torch.float32)
+    return tensor if basis is None else tensor @ basis
+
+
+def _padded(items: Sequence[Tensor], length: int) -> Tensor:
+    out = items[0].new_zeros((len(items), length, *items[0].shape[1:]))
+    for row, item in enumerate(items):
+        out[row, : len(item)] = item
+    return out
+
+
+def _unit(rows: Tensor) -> NDArray[np.float64]:
+    """Return rows in float64 that sum to one."""
+    array = rows.double().cpu().numpy()
+    return np.asarray(array / array.sum(axis=-1, keepdims=True))

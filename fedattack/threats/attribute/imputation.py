@@ -1,0 +1,131 @@
+"""Impute an attribute without any update: the baseline that an attack on updates has to beat."""
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.threats.knowledge import PartialRecords, Targets
+
+FOLDS = 5
+MOST_RECORDS = 5_000
+"""Of more public records a random sample is learnt from."""
+
+
+def impute(
+    partial: PartialRecords, auxiliary: Targets, *, labels: bool = True, seed: int
+) -> tuple[NDArray[np.float64], str]:
+    """Guess the attribute from the other columns and the label, by the best of several classifiers.
+
+    Which one is best is decided by cross-validated accuracy on the public records alone.
+
+    Parameters
+    ----------
+    partial
+        The records (n, d) that are asked about.
+    auxiliary
+        Public records with the attribute; those with a value outside the domain are left out.
+    labels
+        Whether labels are looked at.
+    seed
+        Seed of the folds, the sample and the classifiers.
+
+    Returns
+    -------
+    beliefs, name
+        (n, v), rows summing to one, and what the classifier is called.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.model_selection import StratifiedKFold, cross_val_score
+
+    rows = np.arange(len(auxiliary))
+    if len(rows) > MOST_RECORDS:
+        rows = np.sort(np.random.default_rng(seed).choice(rows, MOST_RECORDS, replace=False))
+    values, known = values_of(partial, auxiliary.x[rows])
+    rows, values = rows[known], values[known]
+    beliefs = np.zeros((len(partial), len(partial.domain)))
+    if len(np.unique(values)) < 2:
+        # What is never seen to vary cannot be learnt to vary.
+        beliefs[:, values[0] if len(values) else 0] = 1
+        return beliefs, "the only public value"
+    classes = int(max(partial.y.max(), auxiliary.y.max())) + 1 if auxiliary.y.dtype == np.int64 else 0
+    x, asked = (
+        _features(own, label if labels else None, partial.columns, classes)
+        for own, label in ((auxiliary.x[rows], auxiliary.y[rows]), (partial.x, partial.y))
+    )
+    candidates = {name: make(seed) for name, make in _CLASSIFIERS.items()}
+    best = "majority"
+    smallest = int(np.bincount(values)[np.unique(values)].min())
+    if smallest >= 2 and len(rows) >= 2 * FOLDS:
+        folds = StratifiedKFold(min(FOLDS, smallest), shuffle=True, random_state=seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            rates = {name: cross_val_score(item, x, values, cv=folds).mean() for name, item in candidates.items()}
+        best = max(rates, key=lambda name: rates[name])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        fitted = candidates[best].fit(x, values)
+        beliefs[:, np.unique(values)] = fitted.predict_proba(asked)
+    return beliefs, best
+
+
+def values_of(partial: PartialRecords, x: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the attribute of public records, and which of them have a value of the domain."""
+    equal = (x[:, None, list(partial.columns)] == partial.domain[None]).all(axis=2)
+    return equal.argmax(axis=1), equal.any(axis=1)
+
+
+def _features(
+    x: NDArray[np.float32], y: NDArray[Any] | None, columns: tuple[int, ...], classes: int
+) -> NDArray[np.float64]:
+    """Join the public columns and the label, one-hot where it is a class."""
+    public = np.delete(x, list(columns), axis=1).astype(np.float64)
+    if y is None:
+        return public
+    return np.concatenate([public, np.eye(classes)[y] if classes else y[:, np.newaxis]], axis=1, dtype=np.float64)
+
+
+def _majority(seed: int) -> Any:
+    from sklearn.dummy import DummyClassifier
+
+    return DummyClassifier(strategy="prior")
+
+
+def _logistic(seed: int) -> Any:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    return make_pipeline(StandardScaler(), LogisticRegression(max_iter=500, C=0.1))
+
+
+def _forest(seed: int) -> Any:
+    from sklearn.ensemble import RandomForestClassifier
+
+    return RandomForestClassifier(200, random_state=seed)
+
+
+def _boosting(seed: int) -> Any:
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    return HistGradientBoostingClassifier(random_state=seed, max_iter=50)
+
+
+def _neighbours(seed: int) -> Any:
+    from sklearn.neighbors import KNeighborsClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    return make_pipeline(StandardScaler(), KNeighborsClassifier(5))
+
+
+# The majority is first, so that nothing that is no better is taken for a classifier.
+_CLASSIFIERS: Mapping[str, Callable[[int], Any]] = {
+    "majority": _majority,
+    "logistic regression": _logistic,
+    "random forest": _forest,
+    "gradient boosting": _boosting,
+    "nearest neighbours": _neighbours,
+}

@@ -1,0 +1,101 @@
+"""Figure of attribute inference: every way to fill in a column, attack or guess, on the same records."""
+
+import matplotlib
+import numpy as np
+
+from fedattack.audit.finding import Finding
+from fedattack.report.drawing import CHANCE, FIRST, INK, SECOND, STYLE, Plot, floats, one_axes, to_svg
+from fedattack.report.section import PER_CLIENT, RELIABILITY, Section, Table, forms_beside
+from fedattack.report.words import interval, level, shown
+
+
+@matplotlib.rc_context(STYLE)
+def accuracies(finding: Finding, slug: str) -> Plot:
+    """Accuracy of each method and baseline with its interval, and its balanced accuracy (``series["attributes"]``)."""
+    series = finding.series["attributes"]
+    rows = series["methods"]
+    places = np.arange(len(rows))
+    columns = ("accuracy", "low", "high", "balanced")
+    value, low, high, balanced = (100 * floats([row[key] for row in rows]) for key in columns)
+    figure, axes = one_axes(105 + 24 * len(rows))
+    axes.hlines(places, low, high, color=INK, linewidth=1.3, alpha=0.6, label=f"{level(finding.level)} interval")
+    guess = np.array([row["baseline"] for row in rows], dtype=bool)
+    for chosen, marker, colour, label in (
+        (~guess, "D", SECOND, "attack"),
+        (guess, "o", FIRST, "guess without updates"),
+    ):
+        # Filled and hollow, so that the two differ without colour too.
+        filled = colour if marker == "D" else "none"
+        axes.plot(
+            value[chosen],
+            places[chosen],
+            marker,
+            color=colour,
+            markerfacecolor=filled,
+            markeredgewidth=1.5,
+            markersize=6.5,
+            label=label,
+        )
+    axes.plot(balanced, places, "|", color=INK, markersize=11, markeredgewidth=1.6, label="balanced accuracy")
+    axes.axvline(100 * series["random"], **(CHANCE | {"label": "at random"}))
+    axes.set_yticks(places, [row["method"] for row in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_xlim(-3, 103)
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("Values recovered (%)")
+    figure.legend(loc="outside upper left", ncols=3, handletextpad=0.5, columnspacing=1)
+
+    title = f"How often {series['column']} was filled in right"
+    words = "Dot chart. " + "; ".join(
+        f"{row['method']}{' (guess without updates)' if row['baseline'] else ''} {shown(row['accuracy'])} "
+        f"({interval(row['low'], row['high'])}), balanced {shown(row['balanced'])}"
+        for row in rows
+    )
+    return Plot(
+        title,
+        to_svg(figure, slug, title, words + "."),
+        "All on the same records. Where one value is common, naming it for everybody is often right, but its balanced "
+        "accuracy, the mean over the values of how many of their records are recovered, is that of a value at random.",
+        ["method", "accuracy", "interval", "balanced accuracy"],
+        [
+            [row["method"], shown(row["accuracy"]), interval(row["low"], row["high"]), shown(row["balanced"])]
+            for row in rows
+        ],
+        tall=len(rows) > 8,
+    )
+
+
+def _attributes(finding: Finding) -> Table:
+    series = finding.series["attributes"]
+    rare = series["rarest"]
+    imputed = f" Imputed by: {', '.join(series['imputed_by'])}." if series["imputed_by"] else ""
+    return Table(
+        f"Every way to fill in {series['column']}, on the same records",
+        f"The values are {', '.join(series['values'])}; at random {shown(series['random'])} would be right. The "
+        f"excess, in points, is over the best baseline ({series['best_baseline']}), with its paired interval.{imputed}",
+        ["method", "accuracy", "interval", "balanced accuracy", f"recall of {rare}", "excess", "interval"],
+        [
+            [
+                row["method"] + (" (baseline)" if row["baseline"] else ""),
+                shown(row["accuracy"]),
+                interval(row["low"], row["high"]),
+                shown(row["balanced"]),
+                shown(row["rare_recall"]),
+                shown(row["excess"], ""),
+                interval(row["excess_low"], row["excess_high"], ""),
+            ]
+            for row in series["methods"]
+        ],
+    )
+
+
+SECTION = Section(
+    sentences={
+        "excess": "Against the best guess without any update, what the server filled in from clients' updates was "
+        "right more often by {value}{interval}; below zero is less often.",
+    },
+    figures=(("attributes", accuracies), PER_CLIENT, RELIABILITY),
+    tables=(("attributes", _attributes),),
+    forms=forms_beside(__file__),
+)

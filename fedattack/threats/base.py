@@ -1,0 +1,208 @@
+"""What every attack is: record + knowledge + seed → scores. Attacks never see the truth."""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict, StringConstraints, TypeAdapter, with_config
+from typing_extensions import TypedDict
+
+from fedattack.errors import ConfigError, DataError, NeedsError, short
+from fedattack.files import make_private, write_npz
+from fedattack.record import Record
+from fedattack.threats.form import Form, Name
+from fedattack.threats.knowledge import Knowledge
+from fedattack.threats.matching import NAMELESS, named_for
+from fedattack.untrusted import parse_json, read_npz, validated
+
+Progress = Callable[[int, int], None]
+"""Called with how many steps are done, and of how many."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an attack needs.
+
+    Attributes
+    ----------
+    views, protocols
+        The kinds of record that it can use.
+    knowledge
+        Names of the attributes of :class:`Knowledge` that must be there.
+    """
+
+    views: tuple[str, ...]
+    protocols: tuple[str, ...]
+    knowledge: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What an attack found: raw scores and decisions as arrays, and words about how it got there.
+
+    Attributes
+    ----------
+    attack
+        Name of the attack.
+    arrays
+        Named arrays; each attack documents its own.
+    facts
+        JSON-like facts, such as the names of clients along an axis.
+    notes
+        What a reader of the result must know, such as clients whose replies could not be used.
+    """
+
+    attack: str
+    arrays: Mapping[str, NDArray[Any]]
+    facts: Mapping[str, Any]
+    notes: tuple[str, ...] = field(default=())
+
+    def save(self, path: Path) -> None:
+        """Write to ``path`` as an ``.npz`` whose array ``facts`` is a JSON text; no pickle."""
+        text = json.dumps({"attack": self.attack, "facts": self.facts, "notes": self.notes}, allow_nan=False)
+        make_private(path.parent)
+        write_npz(path, {"facts": np.array(text), **self.arrays}, compress=True)
+
+    @classmethod
+    def load(cls, path: Path) -> "Scores":
+        """Read what :meth:`save` wrote.
+
+        Raises
+        ------
+        DataError
+            If the file is missing or is no such file.
+        """
+        arrays = read_npz(path, DataError, _AGAIN, "facts") | read_npz(path, DataError, _AGAIN)
+        try:
+            value = parse_json(str(arrays.pop("facts")))
+        except ValueError as cause:
+            raise DataError(f"{path} is no score file of fedattack ({short(str(cause), 100)}); {_AGAIN}") from None
+        told = validated(_TOLD, value, str(path), DataError, _AGAIN)
+        return cls(told["attack"], arrays, told["facts"], tuple(told["notes"]))
+
+
+_AGAIN = "run `fedattack attack` again"
+
+
+@with_config(ConfigDict(extra="forbid", strict=True))
+class _Told(TypedDict):
+    attack: Name
+    facts: dict[Name, Any]
+    notes: list[Annotated[str, StringConstraints(max_length=100_000)]]
+
+
+_TOLD: TypeAdapter[_Told] = TypeAdapter(_Told)
+
+
+class Attack(ABC):
+    """An attack on a record.
+
+    Subclasses are found by name in :data:`fedattack.threats.ATTACKS`. They only read the record.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    paper: ClassVar[str]
+    needs: ClassVar[Needs]
+    knows: ClassVar[tuple[str, ...]]
+    """The assumed knowledge in words, for the report."""
+    form: ClassVar[Form]
+    """What its scores hold; those that somebody hands over are held against it."""
+    options: ClassVar[Mapping[str, str]] = {}
+    """What can be chosen about how the attack computes, by name, and what it means."""
+
+    reaches_out: ClassVar[frozenset[str]] = frozenset()
+    """Options that make the attack talk to another machine; a folder cannot choose them."""
+
+    def load_scores(self, path: Path) -> Scores:
+        """Read scores of this attack.
+
+        Raises
+        ------
+        DataError
+            If they are another attack's, or not of the form that this one writes.
+        """
+        scores = Scores.load(path)
+        if scores.attack != self.name:
+            raise DataError(f"{path} holds scores of {short(scores.attack, 60)!r}, not of {self.name}; {_AGAIN}")
+        facts = validated(self.form.facts, scores.facts, f"{path}: facts", DataError, _AGAIN)
+        if fault := self.form.fault(facts, scores.arrays):
+            raise DataError(f"{path}: {fault}; {_AGAIN}")
+        return replace(scores, facts={**scores.facts, **facts})
+
+    def with_options(self, choices: Mapping[str, str]) -> "Attack":
+        """Return this attack with ``choices`` among its options.
+
+        Raises
+        ------
+        ConfigError
+            If an option is unknown or its value cannot be taken.
+        """
+        unknown = [name for name in choices if name not in self.options]
+        if unknown:
+            known = ", ".join(self.options) or "none"
+            raise ConfigError(f"attack {self.name} has no option {unknown[0]!r}; it has {known}")
+        return self._configured(choices) if choices else self
+
+    def _configured(self, choices: Mapping[str, str]) -> "Attack":
+        raise NotImplementedError
+
+    def run(
+        self,
+        record: Record,
+        knowledge: Knowledge,
+        *,
+        seed: int = 0,
+        device: str = "auto",
+        progress: Progress | None = None,
+    ) -> Scores:
+        """Check that the record and the knowledge suffice, then attack.
+
+        Parameters
+        ----------
+        record
+            What the server saw; only read.
+        knowledge
+            What else the attacker has.
+        seed
+            Seed of every random draw; the same seed gives the same scores on the CPU.
+        device
+            ``auto``, ``cpu`` or ``cuda``.
+        progress
+            Called now and then with steps done and steps in all.
+
+        Raises
+        ------
+        NeedsError
+            If the record is of another view or protocol than the attack needs, knowledge is missing, or there are no
+            rounds.
+        """
+        for what, got, wanted in (
+            ("view", record.view, self.needs.views),
+            ("protocol", record.protocol, self.needs.protocols),
+        ):
+            if got not in wanted:
+                way = "; `fedattack project` makes one of it" if (what, got) == ("view", "individual") else ""
+                raise NeedsError(
+                    f"attack {self.name} needs a record in the {what} {' or '.join(wanted)}, but {record.path} has the "
+                    f"{what} {got}{way}"
+                )
+        for need in self.needs.knowledge:
+            if not knowledge.has(need):
+                raise NeedsError(
+                    f"attack {self.name} needs knowledge of {need}, and there is none; add it to knowledge/"
+                )
+        if not len(record):
+            raise NeedsError(f"attack {self.name} needs at least one whole round, and {record.path} holds none")
+        named = named_for(record, knowledge.model)
+        scores = self._run(named, knowledge, seed, device, progress or (lambda done, total: None))
+        return scores if named is record else replace(scores, notes=(NAMELESS, *scores.notes))
+
+    @abstractmethod
+    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
+        """Attack; everything that the attack needs is there."""

@@ -1,0 +1,383 @@
+"""Adversaries that infer a private attribute of a client from its update: Stru-NN, Unkwn-NN, SVM and random forest.
+
+Cui et al. 2023 (RecUP-FL), Section 5.4, after Melis et al. 2019. An adversary trains a classifier on max-pooled updates
+that it computes itself from auxiliary records, at the model of the round that it attacks. A static adversary trains on
+such updates as they are, an adaptive one on updates that it has put through the clients' defence first.
+"""
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter
+from torch import nn
+from typing_extensions import TypedDict
+
+from fedattack.errors import ConfigError, NeedsError, RecordError
+from fedattack.learning import LocalSGD, check_parameters, pick_device
+from fedattack.learning.attribute_updates import AttributeUpdates, attribute_updates
+from fedattack.learning.importing import given
+from fedattack.learning.pooled_updates import (
+    FEATURES,
+    Fit,
+    Pooling,
+    check_labels,
+    standardisation,
+    train_network,
+)
+from fedattack.record import Observation, Record, Round
+from fedattack.threats.base import Attack, Needs, Progress, Scores
+from fedattack.threats.form import ArrayForm, Form, Name, Number
+from fedattack.threats.knowledge import Defend, Knowledge, ModelKnowledge, Targets
+from fedattack.threats.replies import choose_rounds
+from fedattack.threats.threat import ADAPTIVE
+
+Update = Mapping[str, NDArray[np.float32]]
+Beliefs = Callable[[NDArray[np.float32]], NDArray[np.float64]]
+"""Pooled updates (n, features) → probabilities of the attribute's values (n, values)."""
+
+TREES = 120
+STRUCTURE_KNOWN = (512, 512)
+STRUCTURE_UNKNOWN = (1024, 1024, 512, 128)
+SHADOWS = 500
+"""Clients made up from auxiliary records, by default."""
+
+
+class _Trainer(Protocol):
+    def __call__(
+        self, features: NDArray[np.float32], labels: NDArray[np.int64], values: int, seed: int, fit: Fit | None
+    ) -> Beliefs: ...
+
+
+def _network(*hidden: int) -> _Trainer:
+    def train(
+        features: NDArray[np.float32], labels: NDArray[np.int64], values: int, seed: int, fit: Fit | None
+    ) -> Beliefs:
+        return train_network(features, labels, values=values, hidden=hidden, seed=seed, fit=fit).beliefs
+
+    return train
+
+
+def _svm(features: NDArray[np.float32], labels: NDArray[np.int64], values: int, seed: int, fit: Fit | None) -> Beliefs:
+    """Train an SVM with an RBF kernel; beliefs are the softmax of its margins, which is uncalibrated."""
+    from sklearn.svm import SVC
+
+    mean, deviation = standardisation(features)
+    machine = SVC(kernel="rbf", decision_function_shape="ovr").fit((features - mean) / deviation, labels)
+
+    def beliefs(asked: NDArray[np.float32]) -> NDArray[np.float64]:
+        margins = machine.decision_function((asked - mean) / deviation)
+        if margins.ndim == 1:
+            margins = np.stack([-margins, margins], axis=1) / 2
+        shares = np.exp(margins - margins.max(axis=1, keepdims=True))
+        return _spread(shares / shares.sum(axis=1, keepdims=True), machine.classes_, values)
+
+    return beliefs
+
+
+def _forest(
+    features: NDArray[np.float32], labels: NDArray[np.int64], values: int, seed: int, fit: Fit | None
+) -> Beliefs:
+    from sklearn.ensemble import RandomForestClassifier
+
+    forest = RandomForestClassifier(TREES, random_state=seed).fit(features, labels)
+    return lambda asked: _spread(forest.predict_proba(asked), forest.classes_, values)
+
+
+def _spread(shares: NDArray[np.float64], classes: NDArray[np.int64], values: int) -> NDArray[np.float64]:
+    """Give values that did not occur in training a probability of 0."""
+    beliefs = np.zeros((len(shares), values))
+    beliefs[:, classes] = shares
+    return beliefs
+
+
+ADVERSARIES: Mapping[str, _Trainer] = {
+    "stru-nn": _network(*STRUCTURE_KNOWN),
+    "unkwn-nn": _network(*STRUCTURE_UNKNOWN),
+    "svm": _svm,
+    "random-forest": _forest,
+}
+"""The adversaries by name. Stru-NN has an architecture of the kind that the defender's zoo holds."""
+
+
+@dataclass(frozen=True)
+class Inference:
+    """What an adversary says of n updates.
+
+    Attributes
+    ----------
+    decisions : ndarray of int64, shape (n,)
+        The likeliest value.
+    beliefs : ndarray, shape (n, values)
+        Probabilities; rows sum to one, but only those of the forest are frequencies.
+    """
+
+    decisions: NDArray[np.int64]
+    beliefs: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Adversary:
+    """A trained adversary."""
+
+    pooling: Pooling
+    classifier: Beliefs
+
+    def infer(self, updates: Iterable[Update]) -> Inference:
+        """Infer the attribute of n updates.
+
+        Raises
+        ------
+        ModelError, DataError
+            If an update has other parameters than those of the training, or is not finite.
+        """
+        beliefs = self.classifier(self.pooling.pooled(updates))
+        return Inference(beliefs.argmax(axis=1), beliefs)
+
+
+def train_adversary(
+    name: str,
+    updates: Sequence[Update],
+    labels: NDArray[np.int64],
+    *,
+    values: int,
+    seed: int,
+    features: int = FEATURES,
+    fit: Fit | None = None,
+) -> Adversary:
+    """Train an adversary on updates of which it knows the attribute.
+
+    Parameters
+    ----------
+    name : str
+        One of :data:`ADVERSARIES`.
+    updates : sequence of mapping
+        n updates at the model of one round, of the attacker's own records; defended ones make it adaptive.
+    labels : ndarray of int, shape (n,)
+        In 0 … values − 1.
+    values : int
+        How many values the attribute has.
+    seed : int
+        Of everything drawn.
+    features : int
+        Features that an update is pooled to, at most.
+    fit : Fit, optional
+        How networks are trained; the others do not use it.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such adversary.
+    DataError
+        If updates and labels do not fit each other.
+    """
+    if name not in ADVERSARIES:
+        raise ConfigError(f"unknown adversary {name!r}; expected one of {', '.join(ADVERSARIES)}")
+    check_labels(np.empty(len(updates)), labels, values)
+    pooling = Pooling.of(updates[0], features=features)
+    return Adversary(pooling, ADVERSARIES[name](pooling.pooled(updates), labels, values, seed, fit))
+
+
+@dataclass(frozen=True)
+class _Made:
+    """Makes updates of clients that the attacker makes up."""
+
+    architecture: nn.Module
+    model: ModelKnowledge
+    training: LocalSGD
+    auxiliary: Targets
+    clients: int
+    device: str
+
+    def updates(
+        self, start: Mapping[str, NDArray[np.float32]], codes: NDArray[np.int64], *, records: int, seed: int
+    ) -> AttributeUpdates:
+        return attribute_updates(
+            self.architecture,
+            start,
+            self.auxiliary.x,
+            self.auxiliary.y,
+            codes,
+            self.training,
+            clients=self.clients,
+            records=records,
+            seed=seed,
+            loss=given(self.model.loss),
+            device=self.device,
+        )
+
+    def defended(
+        self,
+        made: AttributeUpdates,
+        start: Mapping[str, NDArray[np.float32]],
+        defend: Defend | None,
+        rng: np.random.Generator,
+    ) -> Sequence[Update]:
+        """Put updates through the clients' defence, if there is one."""
+        if defend is None:
+            return made.updates
+        received = copy.deepcopy(self.architecture)
+        received.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in start.items()})
+        return [
+            defend(update, rng=rng, model=received, x=self.auxiliary.x[rows], y=self.auxiliary.y[rows])
+            for update, rows in zip(made.updates, made.rows, strict=True)
+        ]
+
+
+def _replies(item: Round) -> list[Observation]:
+    return [seen for seen in item.observations if seen.status == "ok" and seen.arrays is not None]
+
+
+def _start_of(item: Round) -> dict[str, NDArray[Any]]:
+    """Return the model that all clients of a round were sent."""
+    if item.common is None:
+        raise RecordError(f"{item.where}: the common model is not in the record; record the run again")
+    return {name: np.array(array) for name, array in item.common.items()}
+
+
+def _update(reply: Observation, architecture: nn.Module) -> dict[str, NDArray[np.float32]]:
+    update = reply.update()
+    return {name: update[name] for name, _ in architecture.named_parameters()}
+
+
+def _records(replies: Iterable[Observation]) -> int:
+    """Return how many records a client of the middle has, by what they say; 1 where none says it."""
+    told = [reply.count for reply in replies if reply.count]
+    return max(int(np.median(told)), 1) if told else 1
+
+
+def _drawn(rng: np.random.Generator) -> int:
+    return int(rng.integers(2**31))
+
+
+class _Facts(TypedDict):
+    adversaries: Annotated[list[Name], Field(min_length=1)]
+    rounds: list[Number]
+    nodes: list[Name]
+    attributes: Annotated[dict[Name, list[Name]], Field(min_length=1)]
+    targets: Name
+
+
+@dataclass(frozen=True)
+class PrivateAttribute(Attack):
+    """What each client's records have in common, from its updates, by every adversary in several rounds.
+
+    Scores hold for each attribute the array ``beliefs-NAME`` (adversaries, rounds, nodes, values), rows summing to one,
+    NaN where a node sent nothing. The facts name ``adversaries``, static ones and, where the clients' defence is known,
+    adaptive ones, the ``rounds``, the ``nodes`` and the values of the ``attributes``.
+    """
+
+    name: ClassVar[str] = "private-attribute"
+    title: ClassVar[str] = "Inference of clients' private attributes from their updates"
+    paper: ClassVar[str] = (
+        "Cui et al. 2023, RecUP-FL, Section 5.4; Melis et al. 2019, Exploiting unintended feature leakage in "
+        "collaborative learning"
+    )
+    needs: ClassVar[Needs] = Needs(
+        views=("individual",), protocols=("fedavg",), knowledge=("model", "training", "auxiliary", "attributes")
+    )
+    form: ClassVar[Form] = Form(
+        TypeAdapter(_Facts),
+        {"beliefs-*": ArrayForm("f", ("adversaries", "rounds", "nodes"), low=0, high=1 + 1e-6, nan=True, rest=True)},
+        {"adversaries": "adversaries", "rounds": "rounds", "nodes": "nodes"},
+    )
+    knows: ClassVar[tuple[str, ...]] = (
+        "the model's architecture and loss",
+        "how clients train: learning rate, epochs, batch size",
+        "records of about the clients' distribution whose owners' private attributes it knows",
+        "for adaptive adversaries the clients' defence and its settings, but not what it draws",
+    )
+    options: ClassVar[Mapping[str, str]] = {
+        "updates": "stages (the first, the middle and the last round), pre1, pre2, pre5, gap10, last5, or numbers of "
+        "rounds such as 1,2,10 (stages)",
+        "adversaries": f"some of {', '.join(ADVERSARIES)}, separated by commas (all)",
+        "clients": f"how many clients are made up from auxiliary records ({SHADOWS})",
+        "epochs": "of the networks' training (80)",
+    }
+
+    updates: str = "stages"
+    adversaries: tuple[str, ...] = tuple(ADVERSARIES)
+    clients: int = SHADOWS
+    epochs: int = Fit.epochs
+
+    def _configured(self, choices: Mapping[str, str]) -> "PrivateAttribute":
+        taken: dict[str, Any] = dict(choices)
+        for name in ("clients", "epochs"):
+            if name in choices:
+                if not choices[name].isdecimal() or int(choices[name]) < 1:
+                    raise ConfigError(f"option {name}={choices[name]}: expected a whole number, 1 or more")
+                taken[name] = int(choices[name])
+        if "adversaries" in choices:
+            taken["adversaries"] = tuple(name.strip() for name in choices["adversaries"].split(","))
+            if not {*taken["adversaries"]} <= {*ADVERSARIES}:
+                raise ConfigError(
+                    f"option adversaries={choices['adversaries']}: expected some of {', '.join(ADVERSARIES)}"
+                )
+        choose_rounds(choices.get("updates", self.updates), [])
+        return replace(self, **taken)
+
+    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
+        model, training, auxiliary = knowledge.model, knowledge.training, knowledge.auxiliary
+        attributes = knowledge.attributes
+        defend = None if knowledge.defence is None else knowledge.defence.build()
+        if model is None or training is None or auxiliary is None or attributes is None:
+            raise AssertionError("checked by run")
+        if record.server != "passive":
+            raise NeedsError(
+                f"attack {self.name} needs a server that sends all clients the same model, and {record.path} is of one "
+                f"that is {record.server}; take the record of a passive one"
+            )
+        architecture = model.build()
+        check_parameters(architecture, {parameter.name: parameter.shape for parameter in record.parameters})
+        made = _Made(architecture, model, training, auxiliary, self.clients, str(pick_device(device)))
+        rounds = {item.number: item for item in record if _replies(item)}
+        chosen = choose_rounds(self.updates, sorted(rounds))
+        if not chosen:
+            raise NeedsError(
+                f"attack {self.name} needs a client's reply, and {record.path} holds none in updates={self.updates}; "
+                "take other rounds"
+            )
+        nodes = sorted({reply.node for number in chosen for reply in _replies(rounds[number])})
+        kinds: list[tuple[str, Defend | None]] = [("", None)]
+        if defend is not None:
+            kinds.append((ADAPTIVE, defend))
+        names = [f"{name}{ending}" for ending, _ in kinds for name in self.adversaries]
+        beliefs = {
+            name: np.full((len(names), len(chosen), len(nodes), len(known.values)), np.nan)
+            for name, known in attributes.items()
+        }
+        fit = Fit(epochs=self.epochs)
+        steps, done = len(chosen) * len(attributes) * len(names), 0
+        for place, number in enumerate(chosen):
+            replies = {nodes.index(reply.node): reply for reply in _replies(rounds[number])}
+            start, asked = _start_of(rounds[number]), [_update(reply, architecture) for reply in replies.values()]
+            for name, known in attributes.items():
+                rng = np.random.default_rng((seed, number, list(attributes).index(name)))
+                clean = made.updates(start, known.codes, records=_records(replies.values()), seed=_drawn(rng))
+                line = 0
+                for _, change in kinds:
+                    seen = made.defended(clean, start, change, rng)
+                    for adversary in self.adversaries:
+                        trained = train_adversary(
+                            adversary, seen, clean.values, values=len(known.values), seed=_drawn(rng), fit=fit
+                        )
+                        beliefs[name][line, place, list(replies)] = trained.infer(asked).beliefs
+                        line, done = line + 1, done + 1
+                        progress(done, steps)
+        return Scores(
+            attack=self.name,
+            arrays={f"beliefs-{name}": array for name, array in beliefs.items()},
+            facts={
+                "adversaries": names,
+                "rounds": chosen,
+                "nodes": nodes,
+                "attributes": {name: list(known.values) for name, known in attributes.items()},
+                "clients": self.clients,
+                "epochs": self.epochs,
+                "targets": knowledge.asked(),
+            },
+        )

@@ -1,0 +1,36 @@
+"""How private attributes are shown: by round, by stated confidence, and which value was taken for which."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fedattack.audit.finding import Finding
+from fedattack.report.section import PER_ROUND, RELIABILITY, Lists, Section, Table, forms_beside
+
+
+def _confusion(finding: Finding) -> Table:
+    series = finding.series["confusion"]
+    rows = zip(series["values"], series["counts"], strict=True)
+    return Table(
+        f"{finding.label}: which value was taken for which",
+        "A row is the value that clients have, a column the value that the server named. The server names one value "
+        "for each reply, so a client counts once for each of its rounds.",
+        ["clients have", *(f"named {value}" for value in series["values"])],
+        [[value, *(f"{count:,}" for count in counts)] for value, counts in rows],
+    )
+
+
+def _lists(series: Mapping[str, Any]) -> Iterator[Lists]:
+    if "confusion" not in series:
+        return
+    values, counts = series["confusion"]["values"], series["confusion"]["counts"]
+    yield "confusion", {"values": values, "counts": counts}
+    for number, row in enumerate(counts):
+        yield "confusion", {"values": values, f"counts[{number}]": row}
+
+
+SECTION = Section(
+    figures=(PER_ROUND, RELIABILITY),
+    tables=(("confusion", _confusion),),
+    forms=forms_beside(__file__),
+    lists=_lists,
+)

@@ -1,0 +1,434 @@
+"""Gradient inversion: find records whose training moves a model as a client's did.
+
+Two searches: cosine distance plus total variation with signed Adam (Geiping et al. 2020, "Inverting gradients – how
+easy is it to break privacy in federated learning?", equation 4), and squared distance with L-BFGS (Zhu et al. 2019,
+"Deep leakage from gradients"). Labels are read off the last layer (Zhao et al. 2020, "iDLG") or searched for as well.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from torch import Tensor, nn
+from torch.func import functional_call, grad, replace_all_batch_norm_modules_, vmap
+
+from fedattack.errors import DataError, NeedsError
+from fedattack.learning import LocalSGD
+from fedattack.learning.soft_losses import soft_loss
+from fedattack.learning.torch_utils import to_tensor
+
+Method = Literal["cos", "l2"]
+Arrays = Mapping[str, NDArray[Any]]
+Tensors = Mapping[str, Tensor]
+
+METHODS: tuple[Method, ...] = ("cos", "l2")
+
+MEMORY = 2**30
+"""Bytes that the batches searched together may take; more batches are searched in groups."""
+
+ONE_GRADIENT = LocalSGD(epochs=1, batch_size=0, lr=1.0)
+"""Local training whose movement is the gradient over all records: what a client of FedSGD sends."""
+
+# Geiping et al. 2020, Appendix: the step, and the shares of the search after which it falls to a tenth.
+_STEP = 0.1
+_FALLS = (3 / 8, 5 / 8, 7 / 8)
+# A movement and its own gradient keep about this many copies of a model alive in every local step.
+_COPIES = 8
+# Of L-BFGS: how many steps it remembers.
+_CURVATURE = 20
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a server knows of the records that a client trained on in a round.
+
+    Attributes
+    ----------
+    received
+        The model that the client started from: parameters and buffers by name.
+    movement
+        By how much the model moved, as :meth:`ClientModel.movement` states it, by parameter name.
+    records
+        How many records there are.
+    labels
+        (n,): their labels; ``None`` to search for them as well.
+    """
+
+    received: Arrays
+    movement: Arrays
+    records: int
+    labels: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True)
+class Search:
+    """How records are searched for.
+
+    Attributes
+    ----------
+    method
+        ``cos``: cosine distance, signed Adam; ``l2``: squared distance as a share of the movement's, L-BFGS.
+    iterations
+        Steps of Adam; at most as many of L-BFGS.
+    restarts
+        Searches from different random records, of which the one with the least objective is taken.
+    variation
+        Weight of the total variation, which counts for images alone.
+    """
+
+    method: Method = "cos"
+    iterations: int = 2000
+    restarts: int = 1
+    variation: float = 0.0
+
+
+@dataclass(frozen=True)
+class Found:
+    """Reconstructed records.
+
+    Attributes
+    ----------
+    x
+        (n, *shape) float32: model inputs.
+    y
+        (n,) int64 labels; (n, outputs) float32 targets of a regression.
+    objectives
+        (restarts,): where each search ended; NaN where it diverged.
+    """
+
+    x: NDArray[np.float32]
+    y: NDArray[Any]
+    objectives: NDArray[np.float64]
+
+
+class ClientModel:
+    """What an attacker takes a client to compute in a round, as a differentiable function of its records.
+
+    All records in their order make the mini-batches of every epoch: the client's own order is not known. Dropout is
+    off, because its masks are not known either. Batch normalisation takes the batch's own statistics, as in training.
+
+    Parameters
+    ----------
+    model
+        The architecture; copied.
+    loss
+        A name in :data:`fedattack.learning.LOSSES`, or an import path.
+    training
+        How clients train; :data:`ONE_GRADIENT` where they send gradients.
+    running_statistics
+        Let batch normalisation take the received model's running statistics instead.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: str,
+        training: LocalSGD,
+        *,
+        device: torch.device | str = "cpu",
+        running_statistics: bool = False,
+    ) -> None:
+        self.device = torch.device(device)
+        self.model = copy.deepcopy(model).to(self.device).eval()
+        if not running_statistics:
+            replace_all_batch_norm_modules_(self.model)
+        self.loss, self.training = loss, training
+        self._loss = soft_loss(loss)
+        self._parameters = {name for name, _ in self.model.named_parameters()}
+        self._buffers = {name for name, _ in self.model.named_buffers()}
+
+    def split(self, state: Arrays) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the parameters of a state, and the buffers that are used, as tensors."""
+        tensors = {name: to_tensor(array, device=self.device) for name, array in state.items()}
+        return (
+            {name: value.float() for name, value in tensors.items() if name in self._parameters},
+            {
+                name: value.float() if value.is_floating_point() else value
+                for name, value in tensors.items()
+                if name in self._buffers
+            },
+        )
+
+    def outputs(self, shape: tuple[int, ...]) -> int:
+        """Return how many outputs the model has for a record of a shape."""
+        with torch.no_grad():
+            # Two records, because some normalisations take no single one.
+            return int(self.model(torch.zeros((2, *shape), device=self.device)).reshape(2, -1).shape[1])
+
+    def movement(self, parameters: Tensors, buffers: Tensors, x: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """Return (received − sent) / lr by name: for a single step the gradient, with weight decay.
+
+        Parameters
+        ----------
+        parameters, buffers
+            Of the model that the client received.
+        x
+            (n, *shape): its records.
+        targets
+            (n, …): labels as :func:`fedattack.threats.attribute.gradient_matching.soft_targets` makes them.
+        """
+        how = self.training
+
+        def mean_loss(current: dict[str, Tensor], rows: Tensor, wanted: Tensor) -> Tensor:
+            return self._loss(functional_call(self.model, {**current, **buffers}, (rows,)), wanted).mean()
+
+        moved = {name: torch.zeros_like(value) for name, value in parameters.items()}
+        velocity: dict[str, Tensor] = dict(moved)
+        size = how.batch_size or len(x)
+        for _ in range(how.epochs):
+            for rows, wanted in zip(x.split(size), targets.split(size), strict=True):
+                current = {name: value - how.lr * moved[name] for name, value in parameters.items()}
+                slopes = grad(mean_loss)(current, rows, wanted)
+                velocity = {
+                    name: how.momentum * velocity[name] + slope + how.weight_decay * current[name]
+                    for name, slope in slopes.items()
+                }
+                moved = {name: value + velocity[name] for name, value in moved.items()}
+        return moved
+
+
+def restore_labels(model: nn.Module, movement: Arrays, records: int) -> NDArray[np.int64]:
+    """Read the labels (n,) of a batch off its gradient, ascending (iDLG, Section 3).
+
+    The cross-entropy's gradient by the last bias is the mean of p − onehot(y), whose only negative entry is the label
+    of a single record. Of several records, labels are taken one after another where it is lowest, each adding back the
+    1/n that it took; this is exact while all classes are predicted alike. Without a bias the row sums of the last
+    weights stand in, whose signs are the same after a ReLU.
+
+    Parameters
+    ----------
+    model
+        The architecture.
+    movement
+        By parameter name.
+    records
+        n, at least 1.
+
+    Raises
+    ------
+    NeedsError
+        If the model does not end in a linear layer.
+    """
+    layers = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Linear)]
+    if not layers:
+        raise NeedsError(
+            "labels are read off the gradient of a last linear layer, and this model has none; take label=free"
+        )
+    name, last = layers[-1]
+    prefix = f"{name}." if name else ""
+    if last.bias is not None:
+        slopes = movement[f"{prefix}bias"].astype(np.float64)
+        share = 1 / records
+    else:
+        slopes = movement[f"{prefix}weight"].astype(np.float64).sum(axis=1)
+        share = float(-slopes[slopes < 0].sum()) / records
+    labels = []
+    for _ in range(records):
+        labels.append(int(slopes.argmin()))
+        slopes[labels[-1]] += share
+    return np.sort(np.array(labels, dtype=np.int64))
+
+
+def total_variation(x: Tensor) -> Tensor:
+    """Return the mean absolute difference of neighbouring pixels, down plus across; 0 for records that are no images.
+
+    Parameters
+    ----------
+    x
+        (n, channels, height, width), or any other shape.
+    """
+    if x.ndim != 4:
+        return x.new_zeros(())
+    down, across = x.diff(dim=2), x.diff(dim=3)
+    return sum((part.abs().mean() for part in (down, across) if part.numel()), x.new_zeros(()))
+
+
+def invert(
+    client: ClientModel,
+    batches: Sequence[Batch],
+    shape: tuple[int, ...],
+    how: Search,
+    *,
+    seed: int = 0,
+    progress: Callable[[int], None] = lambda done: None,
+) -> list[Found]:
+    """Reconstruct the records of several batches, each by itself.
+
+    Parameters
+    ----------
+    client
+        What clients compute.
+    batches
+        What is known of each batch.
+    shape
+        Shape of a record.
+    how
+        The search.
+    seed
+        Of the records at which searches start.
+    progress
+        Called with how many batches are done.
+
+    Returns
+    -------
+    list of Found
+        One per batch.
+
+    Raises
+    ------
+    DataError
+        If a movement is zero or not finite, or a batch has no records.
+    NeedsError
+        If labels are to be searched for under a loss of the user's own.
+    """
+    for number, batch in enumerate(batches):
+        parts = list(batch.movement.values())
+        if batch.records < 1 or not all(np.isfinite(part).all() for part in parts) or not any(map(np.any, parts)):
+            raise DataError(
+                f"gradient inversion, batch {number}: expected at least one record and a movement that is finite and "
+                "not zero; leave that round out"
+            )
+        if batch.labels is None and client.loss not in ("cross-entropy", "mse"):
+            raise NeedsError(f"labels can be searched for under cross-entropy and mse, and the loss is {client.loss!r}")
+    found: dict[int, Found] = {}
+    for group in _groups(batches, how, client.training):
+        draws = [np.random.default_rng((seed, number)) for number in group]
+        problem = _Problem(client, [batches[number] for number in group], shape, how, draws)
+        found |= dict(zip(group, problem.solve(), strict=True))
+        progress(len(found))
+    return [found[number] for number in range(len(batches))]
+
+
+class _Problem:
+    """Batches of one size, each from several starts: a flat axis of P = batches · restarts independent searches."""
+
+    def __init__(
+        self,
+        client: ClientModel,
+        batches: Sequence[Batch],
+        shape: tuple[int, ...],
+        how: Search,
+        draws: Sequence[np.random.Generator],
+    ) -> None:
+        self._client, self._how, self._batches = client, how, batches
+        records, outputs, device = batches[0].records, client.outputs(shape), client.device
+        states = [client.split(batch.received) for batch in batches]
+        self._parameters, self._buffers = (
+            {name: self._repeated([state[kind][name] for state in states]) for name in states[0][kind]}
+            for kind in (0, 1)
+        )
+        targets = {
+            name: self._repeated([to_tensor(batch.movement[name], device=device).float() for batch in batches])
+            for name in self._parameters
+        }
+        squared = torch.stack([value.flatten(1).double().square().sum(1) for value in targets.values()]).sum(0)
+        # Movements of unit length: the squares of a converged model's would underflow.
+        self._scale = squared.rsqrt().float()
+        self._targets = {name: _times(value, self._scale) for name, value in targets.items()}
+        self._free = batches[0].labels is None
+        x = np.stack([draw.normal(size=(records, *shape)) for draw in draws for _ in range(how.restarts)])
+        self._x = torch.from_numpy(x).float().to(device)
+        if self._free:
+            y = np.stack([draw.normal(size=(records, outputs)) for draw in draws for _ in range(how.restarts)])
+            self._y = torch.from_numpy(y).float().to(device)
+        else:
+            known = [torch.from_numpy(np.asarray(batch.labels)).to(device) for batch in batches]
+            classes = client.loss == "cross-entropy"
+            self._y = self._repeated([torch.eye(outputs, device=device)[row] if classes else row for row in known])
+
+    def _repeated(self, rows: Sequence[Tensor]) -> Tensor:
+        return torch.stack(list(rows)).repeat_interleave(self._how.restarts, dim=0)
+
+    def solve(self) -> list[Found]:
+        x, y = self._adam() if self._how.method == "cos" else self._lbfgs()
+        with torch.no_grad():
+            objectives = self._objectives(x, y, slice(None)).reshape(-1, self._how.restarts).double().cpu().numpy()
+        results = []
+        for row, own in enumerate(objectives):
+            # A search that diverged is never the best, unless all did.
+            place = row * self._how.restarts + int(np.where(np.isnan(own), np.inf, own).argmin())
+            results.append(Found(x[place].cpu().numpy(), self._labels(row, y[place]), own))
+        return results
+
+    def _labels(self, row: int, found: Tensor) -> NDArray[Any]:
+        labels = self._batches[row].labels
+        if labels is not None:
+            return labels
+        return (found.argmax(dim=1) if self._client.loss == "cross-entropy" else found).cpu().numpy()
+
+    def _adam(self) -> tuple[Tensor, Tensor]:
+        x, y = self._x.clone().requires_grad_(), self._y.clone().requires_grad_(self._free)
+        optimizer = torch.optim.Adam([x, y] if self._free else [x], lr=_STEP)
+        steps = self._how.iterations
+        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [int(share * steps) for share in _FALLS], 0.1)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            self._objectives(x, y, slice(None)).sum().backward()
+            if x.grad is not None:
+                x.grad.sign_()
+            optimizer.step()
+            schedule.step()
+        return x.detach(), y.detach()
+
+    def _lbfgs(self) -> tuple[Tensor, Tensor]:
+        found = [self._descended(place) for place in range(len(self._x))]
+        return torch.stack([x for x, _ in found]), torch.stack([y for _, y in found])
+
+    def _descended(self, place: int) -> tuple[Tensor, Tensor]:
+        """Search from one start; by SciPy, because PyTorch's L-BFGS skips curvature below a fixed size."""
+        only = slice(place, place + 1)
+        x, y = self._x[only].clone().requires_grad_(), self._y[only].clone().requires_grad_(self._free)
+        free = [x, y] if self._free else [x]
+
+        def evaluate(point: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+            nn.utils.vector_to_parameters(torch.from_numpy(point).to(x), free)
+            objective = self._objectives(x, y, only).sum()
+            slopes = torch.autograd.grad(objective, free)
+            return objective.item(), nn.utils.parameters_to_vector(slopes).double().cpu().numpy()
+
+        start = nn.utils.parameters_to_vector(free).detach().double().cpu().numpy()
+        limits = {"maxiter": self._how.iterations, "maxcor": _CURVATURE, "ftol": 0.0, "gtol": 0.0}
+        best = minimize(evaluate, start, jac=True, method="L-BFGS-B", options=limits)
+        nn.utils.vector_to_parameters(torch.from_numpy(best.x).to(x), free)
+        return x.detach()[0], y.detach()[0]
+
+    def _objectives(self, x: Tensor, y: Tensor, chosen: slice) -> Tensor:
+        """Return the objectives (P,) of records (P, n, …) and labels (P, n, …)."""
+        targets = y.softmax(dim=-1) if self._free and self._client.loss == "cross-entropy" else y
+        parameters = {name: value[chosen] for name, value in self._parameters.items()}
+        buffers = {name: value[chosen] for name, value in self._buffers.items()}
+        moved: dict[str, Tensor] = vmap(self._client.movement)(parameters, buffers, x, targets)
+        scale = self._scale[chosen]
+        pairs = [(_times(moved[name], scale), value[chosen]) for name, value in self._targets.items()]
+        if self._how.method == "l2":
+            distance = torch.stack([(own - wanted).flatten(1).square().sum(1) for own, wanted in pairs]).sum(0)
+        else:
+            along = torch.stack([(own * wanted).flatten(1).sum(1) for own, wanted in pairs]).sum(0)
+            length = torch.stack([own.flatten(1).square().sum(1) for own, _ in pairs]).sum(0)
+            distance = 1 - along / (length + torch.finfo(torch.float32).tiny).sqrt()
+        if self._how.variation:
+            distance = distance + self._how.variation * torch.stack([total_variation(own) for own in x])
+        return distance
+
+
+def _times(value: Tensor, scale: Tensor) -> Tensor:
+    return value * scale.reshape(-1, *(1,) * (value.ndim - 1))
+
+
+def _groups(batches: Sequence[Batch], how: Search, training: LocalSGD) -> Iterator[list[int]]:
+    """Yield indices of batches that have the same number of records and fit into memory together."""
+    alike: dict[tuple[int, bool], list[int]] = {}
+    for index, batch in enumerate(batches):
+        alike.setdefault((batch.records, batch.labels is None), []).append(index)
+    for (records, _), indices in alike.items():
+        steps = training.epochs * -(-records // (training.batch_size or records))
+        size = sum(part.size for part in batches[indices[0]].movement.values())
+        room = max(int(MEMORY // (4 * _COPIES * steps * size * how.restarts)), 1)
+        yield from (indices[start : start + room] for start in range(0, len(indices), room))

@@ -1,0 +1,261 @@
+"""Gradient inversion: the records that a client trained on, from what it sent.
+
+Geiping et al. 2020, "Inverting gradients – how easy is it to break privacy in federated learning?"; beside it the
+squared distance of Zhu et al. 2019 and the label rule of Zhao et al. 2020. The server has nothing of the records: it
+looks for some whose training would have moved the model as the client's did.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import TypeAdapter
+from torch import nn
+from typing_extensions import TypedDict
+
+from fedattack.errors import ConfigError, ModelError, NeedsError, RecordError
+from fedattack.learning import LocalSGD, check_gradients, check_parameters, pick_device
+from fedattack.learning.importing import given
+from fedattack.record import Observation, Record
+from fedattack.threats.base import Attack, Needs, Progress, Scores
+from fedattack.threats.form import ArrayForm, Form, Name, Number
+from fedattack.threats.inversion.gradient_inversion import (
+    METHODS,
+    ONE_GRADIENT,
+    Batch,
+    ClientModel,
+    Method,
+    Search,
+    invert,
+    restore_labels,
+)
+from fedattack.threats.knowledge import Knowledge
+from fedattack.threats.matching import check_model
+from fedattack.threats.replies import choose_rounds
+
+Labels = Literal["rule", "free"]
+_LABELS: tuple[Labels, ...] = ("rule", "free")
+
+# Geiping et al. regularise their cosine search; deep leakage has no such term.
+_VARIATION: Mapping[Method, float] = {"cos": 1e-2, "l2": 0.0}
+
+
+def client_training(record: Record, training: LocalSGD) -> LocalSGD:
+    """Return the local training of which replies of the record's protocol are the movement.
+
+    Raises
+    ------
+    NeedsError
+        If the learning rate of local steps is 0: such updates say nothing.
+    """
+    if record.protocol == "fedsgd":
+        return replace(ONE_GRADIENT, weight_decay=training.weight_decay)
+    if not training.lr > 0:
+        raise NeedsError("inversion needs updates of a learning rate above 0; knowledge of training has lr = 0")
+    return training
+
+
+def movement_of(reply: Observation, record: Record, model: nn.Module, training: LocalSGD) -> dict[str, NDArray[Any]]:
+    """Return by parameter name the gradient that a client of FedSGD sent, or (received − sent) / lr.
+
+    Raises
+    ------
+    ModelError
+        If the reply's arrays are not the model's.
+    RecordError
+        If the reply, or what it is a reply to, is not in the record.
+    """
+    received = reply.received
+    if reply.arrays is None or received is None:
+        raise RecordError("the reply, or the model that it answers, is not in the record")
+    for arrays in (reply.arrays, received):
+        check_parameters(model, {name: array.shape for name, array in dict(arrays).items()})
+    names = [name for name, _ in model.named_parameters()]
+    if record.protocol == "fedsgd":
+        return {name: reply.arrays[name] for name in names}
+    update = reply.update()
+    return {name: -update[name] / np.float32(training.lr) for name in names}
+
+
+# Nobody reconstructs as many from one reply, and a client may say what it likes.
+_MOST_RECORDS = 4096
+
+
+class _Batch(TypedDict):
+    node: Name
+    client: Name
+    round: Number
+    records: Number
+
+
+class _Facts(TypedDict):
+    batches: list[_Batch]
+    targets: Name
+
+
+@dataclass(frozen=True)
+class GradientInversion(Attack):
+    """Reconstructs the records of clients, each reply by itself.
+
+    Scores hold ``images`` (N, *shape), model inputs; ``labels`` (N,), or (N, outputs) in a regression; ``batches``
+    (N,), by which reply each record was reconstructed; and ``objectives`` (batches, restarts), NaN where a search
+    diverged. The fact ``batches`` has the node, the client, the round and the number of records of each reply.
+    """
+
+    name: ClassVar[str] = "inversion"
+    title: ClassVar[str] = "Reconstruction of training records by gradient inversion"
+    paper: ClassVar[str] = (
+        "Geiping et al. 2020, Inverting gradients – how easy is it to break privacy in federated learning?, Section 4"
+    )
+    needs: ClassVar[Needs] = Needs(
+        views=("individual",), protocols=("fedsgd", "fedavg"), knowledge=("model", "training")
+    )
+    form: ClassVar[Form] = Form(
+        TypeAdapter(_Facts),
+        {
+            "images": ArrayForm("f", ("records",), nan=True, rest=True),
+            "labels": ArrayForm("f", ("records",), nan=True, rest=True),
+            "batches": ArrayForm("i", ("records",), low=0),
+            "objectives": ArrayForm("f", ("batches", "restarts"), nan=True, optional=True),
+        },
+        {"batches": "batches"},
+    )
+    knows: ClassVar[tuple[str, ...]] = (
+        "the model's architecture and loss",
+        "how clients train: learning rate, epochs, batch size",
+        "how many records a client has",
+    )
+    options: ClassVar[Mapping[str, str]] = {
+        "updates": "pre1, pre2, pre5, gap10, last5, or numbers of rounds such as 1,2,10 (pre1)",
+        "clients": "names or node ids of the clients to attack, separated by commas (all)",
+        "records": "how many records a reply is about (as many as it says; 1 where it says nothing)",
+        "method": "cos: cosine distance and signed Adam; l2: squared distance and L-BFGS (cos)",
+        "iterations": "steps of Adam, and at most of L-BFGS (1000)",
+        "restarts": "searches from different starts, of which the best counts (1)",
+        "variation": "weight of the total variation of images (0.01 for cos, 0 for l2)",
+        "label": "rule: read off the last layer; free: searched for (rule for classes, free for a regression)",
+    }
+
+    updates: str = "pre1"
+    clients: tuple[str, ...] = ()
+    records: int | None = None
+    method: Method = "cos"
+    iterations: int = 1000
+    restarts: int = 1
+    variation: float | None = None
+    label: Labels | None = None
+
+    def _configured(self, choices: Mapping[str, str]) -> "GradientInversion":
+        taken: dict[str, Any] = dict(choices)
+        for name, known in (("method", METHODS), ("label", _LABELS)):
+            if name in choices and choices[name] not in known:
+                raise ConfigError(f"option {name}={choices[name]}: expected one of {', '.join(known)}")
+        for name in ("records", "iterations", "restarts"):
+            if name in choices:
+                if not choices[name].isdecimal() or int(choices[name]) < 1:
+                    raise ConfigError(f"option {name}={choices[name]}: expected a whole number, 1 or more")
+                taken[name] = int(choices[name])
+        if "variation" in choices:
+            try:
+                taken["variation"] = float(choices["variation"])
+            except ValueError:
+                taken["variation"] = math.nan
+            if not 0 <= taken["variation"] < math.inf:
+                raise ConfigError(f"option variation={choices['variation']}: expected a number, 0 or more")
+        if "clients" in choices:
+            taken["clients"] = tuple(name.strip() for name in choices["clients"].split(","))
+        choose_rounds(choices.get("updates", self.updates), [])
+        return replace(self, **taken)
+
+    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
+        model, training = knowledge.model, knowledge.training
+        if model is None or training is None:
+            raise AssertionError("checked by run")
+        architecture = model.build()
+        check_model(architecture, record)
+        if record.protocol == "fedsgd":
+            check_gradients(architecture)
+        training = client_training(record, training)
+        client = ClientModel(architecture, given(model.loss), training, device=pick_device(device))
+        label = self.label or ("rule" if model.loss == "cross-entropy" else "free")
+        if label == "rule" and model.loss != "cross-entropy":
+            raise NeedsError(f"attack {self.name}: label=rule is about cross-entropy, and the loss is {model.loss!r}")
+
+        notes: list[str] = []
+        batches: list[Batch] = []
+        facts: list[dict[str, Any]] = []
+        for name, number, reply in self._chosen(record, knowledge):
+            where = f"round {number}, client {name} left out"
+            try:
+                movement = movement_of(reply, record, architecture, training)
+            except (ModelError, RecordError) as cause:
+                notes.append(f"{where}: {cause}")
+                continue
+            parts = list(movement.values())
+            if not all(np.isfinite(part).all() for part in parts) or not any(part.any() for part in parts):
+                notes.append(f"{where}: what it sent is zero or not finite")
+                continue
+            count = self.records or int(reply.count or 1)
+            if count > _MOST_RECORDS:
+                notes.append(f"{where}: it says that it has {count} records; at most {_MOST_RECORDS} are searched for")
+                continue
+            labels = restore_labels(architecture, movement, count) if label == "rule" else None
+            batches.append(Batch(dict(reply.received or {}), movement, count, labels))
+            facts.append({"node": reply.node, "client": name, "round": number, "records": count})
+        if not batches:
+            raise NeedsError(
+                f"attack {self.name} needs a client's reply, and {record.path} holds none that can be used for "
+                f"updates={self.updates} and clients={','.join(self.clients) or 'all'}; take other rounds or clients"
+            )
+        if any(training.batch_size and item.records > training.batch_size for item in batches):
+            notes.append(
+                "Clients train in several mini-batches an epoch, in an order that the server does not know; the attack "
+                "takes one order for all epochs"
+            )
+        variation = _VARIATION[self.method] if self.variation is None else self.variation
+        found = invert(
+            client,
+            batches,
+            model.input_shape,
+            Search(self.method, self.iterations, self.restarts, variation),
+            seed=seed,
+            progress=lambda done: progress(done, len(batches)),
+        )
+        return Scores(
+            attack=self.name,
+            arrays={
+                "images": np.concatenate([item.x for item in found]),
+                "labels": np.concatenate([item.y for item in found]),
+                "batches": np.repeat(np.arange(len(found)), [item.records for item in batches]),
+                "objectives": np.stack([item.objectives for item in found]),
+            },
+            facts={
+                "batches": facts,
+                "method": self.method,
+                "iterations": self.iterations,
+                "restarts": self.restarts,
+                "variation": variation,
+                "label": label,
+                "targets": knowledge.asked(),
+            },
+            notes=tuple(notes),
+        )
+
+    def _chosen(self, record: Record, knowledge: Knowledge) -> list[tuple[str, int, Observation]]:
+        """List client, round and reply of all that is to be attacked, client by client."""
+        replies: dict[str, dict[int, Observation]] = defaultdict(dict)
+        for item in record:
+            for seen in item.observations:
+                name = knowledge.nodes.get(seen.node, seen.node)
+                asked = not self.clients or name in self.clients or seen.node in self.clients
+                if seen.status == "ok" and seen.arrays is not None and asked:
+                    replies[name].setdefault(item.number, seen)
+        return [
+            (name, number, own[number])
+            for name, own in replies.items()
+            for number in choose_rounds(self.updates, sorted(own))
+        ]

@@ -1,0 +1,170 @@
+"""What can be asked of a client: properties, each with a recipe for batches with and without it.
+
+A property is a plug-in. A user's own is an import path ``module:function``: the function takes the auxiliary records
+and the target records (either may be ``None``) and returns a list of :class:`Property`, one for each question.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.errors import NeedsError
+from fedattack.learning.importing import import_callable
+from fedattack.threats.knowledge import Targets
+
+Behaviour = Literal["descend", "invert", "ascend"]
+"""What a client with the property does: trains, sends −Δ, or ascends the loss."""
+
+Draw = Callable[[bool, int, int, NDArray[np.int64], np.random.Generator], NDArray[np.int64]]
+"""Draws the records of shadow clients: (with the property?, how many clients, records each, the auxiliary records that
+may be used, generator) → (clients, records) of indices. Indices from the number of auxiliary records on mean
+``extra``."""
+
+BEHAVIOURS: tuple[Behaviour, ...] = ("descend", "invert", "ascend")
+
+
+@dataclass(frozen=True)
+class Property:
+    """One question to every client.
+
+    Attributes
+    ----------
+    name
+        For people.
+    draw
+        Recipe for batches with and without the property, from the auxiliary records.
+    behaviour
+        What clients with the property do with their batch.
+    extra
+        Records beside the auxiliary ones, such as the target record, or ``None``.
+    """
+
+    name: str
+    draw: Draw
+    behaviour: Behaviour = "descend"
+    extra: Targets | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        if self.behaviour not in BEHAVIOURS:
+            raise NeedsError(
+                f"property {self.name}: unknown behaviour {self.behaviour!r}; expected one of {', '.join(BEHAVIOURS)}"
+            )
+
+
+def draw_records(count: int, size: int, rows: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
+    """Draw ``count`` clients' batches of ``size`` different records from ``rows``; returns (count, size).
+
+    Raises
+    ------
+    NeedsError
+        If there are fewer records than a batch takes.
+    """
+    if len(rows) < size:
+        raise NeedsError(
+            f"a client's batch takes {size} different auxiliary records, and there are {len(rows)} to draw from; add "
+            "auxiliary records"
+        )
+    if 4 * size * size > len(rows):
+        order = generator.random((count, len(rows))).argpartition(size - 1, axis=1)[:, :size]
+        return np.asarray(rows[order])
+    # few repeats are likely: drawing those batches again is faster than ordering all records for every batch
+    batches = generator.integers(len(rows), size=(count, size))
+    while True:
+        ordered = np.sort(batches, axis=1)
+        again = np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1))
+        if not len(again):
+            return np.asarray(rows[batches])
+        batches[again] = generator.integers(len(rows), size=(len(again), size))
+
+
+def membership(auxiliary: Targets, target: Targets, name: str = "membership") -> Property:
+    """Ask whether the one record of ``target`` is among a client's training data (PROLIN, Section 5.1.2)."""
+
+    def draw(
+        has: bool, count: int, size: int, rows: NDArray[np.int64], generator: np.random.Generator
+    ) -> NDArray[np.int64]:
+        batches = draw_records(count, size, rows, generator)
+        if has:
+            batches[:, 0] = len(auxiliary)
+        return batches
+
+    return Property(name, draw, extra=target)
+
+
+def behaviour(kind: Behaviour, name: str) -> Property:
+    """Ask whether a client poisons: sends −Δ, or ascends the loss (PROLIN, Sections 4 and 5.1.2)."""
+
+    def draw(
+        has: bool, count: int, size: int, rows: NDArray[np.int64], generator: np.random.Generator
+    ) -> NDArray[np.int64]:
+        return draw_records(count, size, rows, generator)
+
+    return Property(name, draw, behaviour=kind)
+
+
+def containing(auxiliary: Targets, flags: NDArray[np.bool_], share: float, name: str) -> Property:
+    """Ask whether records of a kind are among a client's training data.
+
+    Parameters
+    ----------
+    auxiliary
+        The auxiliary records.
+    flags
+        (n,): which of them are of that kind.
+    share
+        How much of a client's data is of that kind if it has the property, at least one record; without the property
+        there is none.
+    """
+    kind, rest = np.flatnonzero(flags), np.flatnonzero(~flags)
+
+    def draw(
+        has: bool, count: int, size: int, rows: NDArray[np.int64], generator: np.random.Generator
+    ) -> NDArray[np.int64]:
+        some = max(1, round(share * size)) if has else 0
+        others = draw_records(count, size - some, np.intersect1d(rows, rest), generator)
+        if not some:
+            return others
+        return np.concatenate([draw_records(count, some, np.intersect1d(rows, kind), generator), others], axis=1)
+
+    return Property(name, draw)
+
+
+def _memberships(auxiliary: Targets | None, targets: Targets | None) -> list[Property]:
+    if auxiliary is None or targets is None:
+        raise NeedsError("property membership needs auxiliary and target records")
+    return [
+        membership(auxiliary, Targets(targets.x[row : row + 1], targets.y[row : row + 1]), f"target {row}")
+        for row in range(len(targets))
+    ]
+
+
+Questions = Callable[[Targets | None, Targets | None], Sequence[Property]]
+
+PROPERTIES: Mapping[str, Questions] = {
+    "membership": _memberships,
+    "inversion": lambda auxiliary, targets: [behaviour("invert", "inversion")],
+    "ascent": lambda auxiliary, targets: [behaviour("ascend", "ascent")],
+}
+"""Built-in properties by name."""
+
+
+def questions(spec: str, auxiliary: Targets, targets: Targets | None) -> list[Property]:
+    """Build the questions that ``spec`` names.
+
+    Raises
+    ------
+    ModelError
+        If it is neither built in nor an import path.
+    NeedsError
+        If the records that it needs are missing, or the user's function does not return properties.
+    """
+    function = PROPERTIES[spec] if spec in PROPERTIES else import_callable(spec, what="property", known=PROPERTIES)
+    found = list(function(auxiliary, targets))
+    if not found or not all(isinstance(item, Property) for item in found):
+        raise NeedsError(
+            f"property {spec!r}: expected a list of at least one fedattack.threats.property.properties.Property"
+        )
+    return found

@@ -1,0 +1,380 @@
+"""Figures of property inference: which clients have a property, from sums over changing groups of them.
+
+They follow Figures 2–5 and 7 of the PROLIN paper (Kerkouche, Ács and Fritz, *Client-specific Property Inference against
+Secure Aggregation in Federated Learning*).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+from scipy.stats import norm
+
+from fedattack.audit.finding import Finding
+from fedattack.report.drawing import (
+    CHANCE,
+    DASHES,
+    FIRST,
+    INK,
+    SECOND,
+    STYLE,
+    THIRD,
+    Plot,
+    draw_lines,
+    floats,
+    label_rounds,
+    looks_of,
+    one_axes,
+    one_legend,
+    panels,
+    short,
+    to_svg,
+)
+from fedattack.report.section import Lists, Section, Table, forms_beside
+from fedattack.report.words import interval, level, shown
+
+_ROUNDS_SEEN = "Rounds that the server has seen"
+_MOST_POSTERIORS = 40
+
+
+@matplotlib.rc_context(STYLE)
+def f1(finding: Finding, slug: str) -> Plot:
+    """F1 score of each method after each number of rounds, as Figures 3–5 of the paper (``series["methods"]``)."""
+    series = finding.series["methods"]
+    return _by_method(
+        finding,
+        slug,
+        series["rounds"],
+        {name: method["f1"] for name, method in series["methods"].items()},
+        title="F1 score of each method",
+        axis="F1 score (%)",
+        caption="What each method answers from the rounds so far, against the truth. F1 is the harmonic mean of "
+        "precision (how many of the named clients have the property) and recall (how many of those that have it are "
+        "named).",
+        chance=series.get("chance"),
+    )
+
+
+@matplotlib.rc_context(STYLE)
+def precision_and_recall(finding: Finding, slug: str) -> Plot | None:
+    """Precision and recall of each method, side by side (``series["methods"]``); None if there are none."""
+    series = finding.series["methods"]
+    rounds = series["rounds"]
+    measures = {
+        measure: {name: method[measure] for name, method in series["methods"].items() if measure in method}
+        for measure in ("precision", "recall")
+    }
+    if not all(measures.values()):
+        return None
+    figure, both = panels(250, 2, 2, shared=True)
+    for axes, (measure, lines) in zip(both, measures.items(), strict=True):
+        draw_lines(axes, rounds, lines, _looks(finding))
+        axes.set_title(f"{measure.capitalize()} (%)")
+        label_rounds(axes, "", ticks=4)
+    figure.supxlabel(_ROUNDS_SEEN, fontsize=11.5)
+    one_legend(figure, both, handlelength=DASHES)
+
+    title = "Precision and recall of each method"
+    named = {f"{name} {measure}": values for measure, lines in measures.items() for name, values in lines.items()}
+    return Plot(
+        title,
+        to_svg(figure, slug, title, _after(rounds, named)),
+        "Precision is drawn only where a method named a client.",
+        ["rounds seen", *named],
+        _rows(rounds, named.values()),
+    )
+
+
+@matplotlib.rc_context(STYLE)
+def stability(finding: Finding, slug: str) -> Plot:
+    """Share of the decisions that are already the final ones (``series["stability"]``)."""
+    series = finding.series["stability"]
+    return _by_method(
+        finding,
+        slug,
+        series["rounds"],
+        series["methods"],
+        title="How soon decisions are final",
+        axis="Decisions as at the end (%)",
+        caption="Share of the clients about which a method says what it will say after the last round, right or wrong.",
+    )
+
+
+@matplotlib.rc_context(STYLE)
+def overlap(finding: Finding, slug: str) -> Plot:
+    """Overlap coefficient and accuracy of each round's detector, as Figure 7 of the paper (``series["overlap"]``)."""
+    series = finding.series["overlap"]
+    rounds = series["rounds"]
+    columns = {key: series.get(key, [None] * len(rounds)) for key in ("overlap", "low", "high", "accuracy")}
+    drawn = {key: 100 * floats(values) for key, values in columns.items()}
+    checked = dict(zip(series.get("checked_rounds", []), series.get("checked_accuracy", []), strict=True))
+    figure, axes = one_axes(280)
+    every = max(len(rounds) // 12, 1)
+    if not np.isnan(drawn["low"]).all():
+        axes.fill_between(
+            rounds, drawn["low"], drawn["high"], color=FIRST, alpha=0.22, linewidth=0, label="range of the overlap"
+        )
+    axes.plot(rounds, drawn["overlap"], "-o", color=FIRST, markevery=every, label="overlap (median)")
+    if not np.isnan(drawn["accuracy"]).all():
+        axes.plot(rounds, drawn["accuracy"], "--s", color=SECOND, markevery=every, label="accuracy, unseen records")
+    if checked:
+        axes.plot(
+            list(checked),
+            100 * floats(list(checked.values())),
+            "D",
+            color=THIRD,
+            markersize=6.5,
+            label="accuracy, fresh exact updates",
+        )
+    label_rounds(axes)
+    axes.set_ylabel("Overlap, accuracy (%)")
+    axes.set_ylim(-4, 104)
+    figure.legend(loc="outside upper left", ncols=2, handlelength=2.4)
+
+    title = "Detector of each round"
+    first, last = (_first_and_last(rounds, columns[key]) for key in ("overlap", "accuracy"))
+    words = f"Line chart over {len(rounds)} rounds. Overlap: {first}. Accuracy on unseen auxiliary records: {last}."
+    if checked:
+        words += f" Accuracy on fresh exact updates: {_first_and_last(list(checked), list(checked.values()))}."
+    return Plot(
+        title,
+        to_svg(figure, slug, title, words),
+        "The overlap (OVL) is the area that the feature's two densities, with and without the property, have in "
+        "common: at 0% every update gives itself away, at 100% none does. A detector's weight is one minus its overlap."
+        + (
+            " Accuracy on fresh exact updates is the harder test: updates of unseen records, made just as the clients "
+            "make theirs."
+            if checked
+            else ""
+        ),
+        ["round", "overlap", "range", "accuracy", "accuracy, fresh exact updates"],
+        [
+            [str(r), shown(value), interval(low, high), shown(accuracy), shown(checked.get(r))]
+            for r, value, low, high, accuracy in _merged(rounds, columns.values(), checked)
+        ],
+    )
+
+
+@matplotlib.rc_context(STYLE)
+def distributions(finding: Finding, slug: str) -> Plot:
+    """Densities of the feature with and without the property, as Figure 2 (``series["distributions"]``)."""
+    shots = finding.series["distributions"]
+    columns = min(len(shots), 2)
+    figure, grid = panels(75 + 145 * -(-len(shots) // columns), len(shots), columns)
+    for axes, shot in zip(grid, shots, strict=True):
+        _draw_densities(axes, shot)
+    one_legend(figure, grid)
+    figure.supxlabel("Feature of an update", fontsize=11.5)
+
+    title = "Feature with and without the property"
+    words = "Densities of the detector's feature. " + "; ".join(
+        f"round {shot['round']}: mean {shot['plus']['mean']:.3g} with the property and {shot['minus']['mean']:.3g} "
+        f"without, overlap {shown(shot['overlap'])}"
+        for shot in shots
+    )
+    return Plot(
+        title,
+        to_svg(figure, slug, title, words + "."),
+        "Bars are shadow updates of unseen records, lines the normal densities that the attack works with. The grey "
+        "area is their overlap (OVL).",
+        ["round", "overlap", "with: mean", "sd", "without: mean", "sd"],
+        [
+            [str(shot["round"]), shown(shot["overlap"])]
+            + [f"{shot[side][number]:.4g}" for side in ("plus", "minus") for number in ("mean", "sd")]
+            for shot in shots
+        ],
+    )
+
+
+def _draw_densities(axes: Axes, shot: Mapping[str, Any]) -> None:
+    sides = {side: shot[side] for side in ("plus", "minus")}
+    reach = [s["mean"] + k * s["sd"] for s in sides.values() for k in (-4, 4)]
+    reach += [*shot["plus_sample"], *shot["minus_sample"]]
+    low, high = min(reach), max(reach)
+    span = high - low or 1
+    x = np.linspace(low - 0.02 * span, high + 0.02 * span, 600)
+    curves = []
+    for side, colour, style, name in (("plus", FIRST, "-", "with"), ("minus", SECOND, "--", "without")):
+        if shot[f"{side}_sample"]:
+            axes.hist(shot[f"{side}_sample"], bins=20, density=True, histtype="stepfilled", color=colour, alpha=0.3)
+        # A feature without any spread would be an infinitely narrow line.
+        curve = norm.pdf(x, sides[side]["mean"], max(sides[side]["sd"], 0.005 * span))
+        axes.plot(x, curve, style, color=colour, label=f"{name} the property")
+        curves.append(curve)
+    axes.fill_between(x, np.minimum(*curves), color=INK, alpha=0.35, linewidth=0, label="overlap")
+    axes.set_title(f"Round {shot['round']}: OVL {shown(shot['overlap'])}")
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+
+
+@matplotlib.rc_context(STYLE)
+def posteriors(finding: Finding, slug: str) -> Plot:
+    """Posterior of each client with its interval, most suspicious first (``series["posteriors"]``)."""
+    answers = sorted(
+        finding.series["posteriors"],
+        key=lambda answer: -1.0 if answer["posterior"] is None else answer["posterior"],
+        reverse=True,
+    )
+    top = [answer for answer in answers if answer["posterior"] is not None][:_MOST_POSTERIORS]
+    parts = [part for part in ("client", "target", "seed") if part == "client" or len({a[part] for a in answers}) > 1]
+    places = np.arange(len(top))
+    value, low, high = (100 * floats([answer[key] for answer in top]) for key in ("posterior", "low", "high"))
+    positive = np.array([answer["positive"] for answer in top], dtype=bool)
+    figure, axes = one_axes(105 + 17 * max(len(top), 1))
+    axes.hlines(places, low, high, color=INK, linewidth=1.3, alpha=0.6, label=f"{level(finding.level)} interval")
+    for chosen, marker, colour, label in (
+        (positive, "D", SECOND, "has the property"),
+        (~positive, "o", FIRST, "does not have it"),
+    ):
+        # Filled and hollow, so that the two differ without colour too.
+        filled = colour if marker == "D" else "none"
+        axes.plot(
+            value[chosen],
+            places[chosen],
+            marker,
+            color=colour,
+            markerfacecolor=filled,
+            markeredgewidth=1.5,
+            markersize=5.5,
+            label=label,
+        )
+    axes.set_yticks(places, [" · ".join(short(str(answer[part])) for part in parts) for answer in top])
+    axes.set_ylim(len(top) - 0.4, -0.6)
+    axes.set_xlim(-3, 103)
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("Posterior probability of the property (%)")
+    axes.set_ylabel(f"{' · '.join(parts).capitalize()}, most suspicious first")
+    figure.legend(loc="outside upper left", ncols=3, handletextpad=0.5, columnspacing=1)
+
+    title = "Posterior of each client"
+    known = sum(answer["posterior"] is not None for answer in answers)
+    words = f"Dot chart of the {len(top)} most suspicious of {len(answers)} listed. " + "; ".join(
+        f"client {answer['client']} {shown(answer['posterior'])} ({interval(answer['low'], answer['high'])}), "
+        f"{'has' if answer['positive'] else 'does not have'} the property"
+        for answer in top[:5]
+    )
+    caption = f"The {len(top)} most suspicious of {len(answers)} listed. " if len(answers) > len(top) else ""
+    if known < len(answers):
+        caption += f"{len(answers) - known} never took part: whether they have it is unknown. "
+    return Plot(
+        title,
+        to_svg(figure, slug, title, words.rstrip("; ") + "."),
+        caption + "How sure the server can be that a client has the property. Who really has it is known to the audit "
+        "alone.",
+        ["client", "target", "seed", "posterior", "interval", "has the property", "rounds with it"],
+        [
+            [
+                answer["client"],
+                answer["target"],
+                str(answer["seed"]),
+                shown(answer["posterior"]),
+                interval(answer["low"], answer["high"]),
+                "yes" if answer["positive"] else "no",
+                f"{answer['rounds']:,}",
+            ]
+            for answer in answers
+        ],
+        tall=len(top) > _MOST_POSTERIORS // 2,
+    )
+
+
+def _by_method(
+    finding: Finding,
+    slug: str,
+    rounds: Sequence[int],
+    lines: Mapping[str, Sequence[float | None]],
+    *,
+    title: str,
+    axis: str,
+    caption: str,
+    chance: float | None = None,
+) -> Plot:
+    """Draw one line for each method over the rounds that the server has seen."""
+    figure, axes = one_axes(280)
+    draw_lines(axes, rounds, lines, _looks(finding))
+    words = _after(rounds, lines)
+    if chance is not None:
+        axes.axhline(100 * chance, **CHANCE)
+        words += f" Chance is {shown(chance)}."
+    label_rounds(axes, _ROUNDS_SEEN)
+    axes.set_ylabel(axis)
+    one_legend(figure, [axes], handlelength=DASHES)
+    return Plot(
+        title, to_svg(figure, slug, title, words), caption, ["rounds seen", *lines], _rows(rounds, lines.values())
+    )
+
+
+def _looks(finding: Finding) -> dict[str, dict[str, Any]]:
+    """Give methods the same looks in all figures of a finding."""
+    named = (finding.series.get(key, {}).get("methods", {}) for key in ("methods", "stability"))
+    return looks_of(name for methods in named for name in methods)
+
+
+def _after(rounds: Sequence[int], lines: Mapping[str, Sequence[float | None]]) -> str:
+    ends = "; ".join(f"{name} {shown(values[-1])}" for name, values in lines.items())
+    return f"Line chart from {rounds[0]} to {rounds[-1]} rounds. After {rounds[-1]} rounds: {ends}."
+
+
+def _first_and_last(rounds: Sequence[int], values: Sequence[float | None]) -> str:
+    return f"{shown(values[0])} in round {rounds[0]}, {shown(values[-1])} in round {rounds[-1]}"
+
+
+def _rows(rounds: Sequence[int], columns: Any) -> list[list[str]]:
+    return [[str(r), *map(shown, values)] for r, *values in zip(rounds, *columns, strict=True)]
+
+
+def _merged(rounds: Sequence[int], columns: Any, checked: Mapping[int, Any]) -> list[tuple[Any, ...]]:
+    """Rows of the columns, with empty ones for checked rounds that are not among the rounds."""
+    rows = {r: (r, *values) for r, *values in zip(rounds, *columns, strict=True)}
+    return [rows.get(r, (r, None, None, None, None)) for r in sorted({*rows, *checked})]
+
+
+def _plaintext(finding: Finding) -> Table:
+    return Table(
+        "What each number that is sent in plaintext tells by itself",
+        "How well one of the numbers that are sent beside the encrypted update separates by itself the clients with "
+        "the property from the others: 1 always, 0.5 no better than a coin, 0 always but the other way round.",
+        ["metric", "area under the ROC curve", f"{level(finding.level)} interval"],
+        [
+            [item["metric"], shown(item["auc"], ""), interval(item["low"], item["high"], "")]
+            for item in finding.series["plaintext"]
+        ],
+    )
+
+
+def _lists(series: Mapping[str, Any]) -> Iterator[Lists]:
+    overlap_of = series.get("overlap", {})
+    for keys in (("rounds", "overlap", "low", "high", "accuracy"), ("checked_rounds", "checked_accuracy")):
+        yield "overlap", {key: overlap_of.get(key) for key in keys}
+    if "methods" in series:
+        rounds = series["methods"]["rounds"]
+        for method, measures in series["methods"]["methods"].items():
+            yield "methods", {"rounds": rounds} | {f"{method} {key}": values for key, values in measures.items()}
+    if "stability" in series:
+        yield "stability", {"rounds": series["stability"]["rounds"], **series["stability"]["methods"]}
+
+
+SECTION = Section(
+    sentences={
+        "f1": "Which clients have the property? From sums alone the server's answer had an F1 score of {value}"
+        "{interval}{chance}.",
+        "false-alarms": "Of the clients that do not have the property, the server wrongly named {value} from sums "
+        "alone{interval}{chance}.",
+    },
+    figures=(
+        ("methods", f1),
+        ("methods", precision_and_recall),
+        ("posteriors", posteriors),
+        ("overlap", overlap),
+        ("distributions", distributions),
+        ("stability", stability),
+    ),
+    tables=(("plaintext", _plaintext),),
+    forms=forms_beside(__file__),
+    lists=_lists,
+)

@@ -1,0 +1,64 @@
+"""The threats that are installed: a folder here each, and those of other packages.
+
+Another package adds a threat by an entry point of the group ``fedattack.threats`` that leads to its ``THREAT``. Only
+the declaration is imported here, none of the parts.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+
+import fedattack.threats
+from fedattack.threats.threat import Threat
+
+GROUP = "fedattack.threats"
+"""Group of the entry points by which other packages add threats."""
+
+
+def _built_in() -> dict[str, Threat]:
+    threats = {}
+    for module in pkgutil.iter_modules(fedattack.threats.__path__):
+        if module.ispkg:
+            threat: Threat = importlib.import_module(f"fedattack.threats.{module.name}").THREAT
+            threats[threat.name] = threat
+    return threats
+
+
+def _with_installed(threats: Mapping[str, Threat]) -> tuple[dict[str, Threat], dict[str, str]]:
+    """Add the threats of other packages; returns all threats, and by its name why one could not be added."""
+    added, broken = dict(threats), {}
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+        try:
+            threat = entry.load()
+        except Exception as cause:  # another package may fail in any way
+            broken[entry.name] = f"{entry.value} cannot be imported: {cause}"
+            continue
+        if fault := _fault(threat, added):
+            broken[entry.name] = f"{entry.value} {fault}"
+        else:
+            added[threat.name] = threat
+    return added, broken
+
+
+def _fault(threat: object, taken: Mapping[str, Threat]) -> str:
+    if not isinstance(threat, Threat):
+        return "is no fedattack.threats.threat.Threat"
+    attacks = {name for other in taken.values() for name in other.attacks}
+    if threat.name in taken:
+        return f"has the name {threat.name!r}, which another threat has"
+    if again := sorted(attacks & {*threat.attacks}):
+        return f"has an attack {again[0]!r}, which another threat has"
+    return ""
+
+
+THREATS, BROKEN = _with_installed(_built_in())
+"""All threats by name, and by the name of its entry point why one is left out."""
+
+
+def threat_of(attack: str) -> Threat | None:
+    """Return the threat that an attack belongs to; ``None`` if it is not installed."""
+    for threat in THREATS.values():
+        if attack in threat.attacks:
+            return threat
+    return None

@@ -1,0 +1,53 @@
+"""Which replies of a record an attack uses: the rounds that an option names, and one client's replies in them."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from fedattack.errors import ConfigError
+from fedattack.record import Observation, Record
+from fedattack.threats.knowledge import Knowledge
+
+UPDATES: Mapping[str, Callable[[Sequence[int]], Sequence[int]]] = {
+    "pre1": lambda rounds: rounds[:1],
+    "pre2": lambda rounds: rounds[:2],
+    "pre5": lambda rounds: rounds[:5],
+    "gap10": lambda rounds: rounds[9:50:10],
+    "last5": lambda rounds: rounds[-5:],
+    "stages": lambda rounds: sorted({*rounds[:1], *rounds[len(rounds) // 2 :][:1], *rounds[-1:]}),
+}
+"""Which of the rounds in which a client replied are used (Lyu & Chen 2021, Section 4.2).
+
+gap10 takes its 10th, 20th, … 50th. ``stages`` is not the paper's: the first, the middle and the last.
+"""
+
+
+def choose_rounds(spec: str, rounds: Sequence[int]) -> list[int]:
+    """Return the rounds whose updates are used.
+
+    Parameters
+    ----------
+    spec
+        A name in :data:`UPDATES`, or numbers of rounds as the server counts them, such as ``1,2,10``.
+    rounds
+        The rounds in which the client's update can be used, ascending.
+
+    Raises
+    ------
+    ConfigError
+        If ``spec`` is neither.
+    """
+    if spec in UPDATES:
+        return list(UPDATES[spec](rounds))
+    numbers = spec.split(",")
+    if not all(number.strip().isdecimal() for number in numbers):
+        raise ConfigError(f"option updates={spec}: expected one of {', '.join(UPDATES)}, or rounds such as 1,2,10")
+    asked = {int(number) for number in numbers}
+    return [number for number in rounds if number in asked]
+
+
+def replies_of(record: Record, knowledge: Knowledge, client: str) -> Iterator[tuple[int, Observation]]:
+    """Yield the rounds in which a client's reply arrived in time, with that reply; no array is read."""
+    for item in record:
+        for seen in item.observations:
+            if seen.status == "ok" and seen.arrays is not None and knowledge.client_of(seen.node) == client:
+                yield item.number, seen
+                break

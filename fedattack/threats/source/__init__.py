@@ -1,0 +1,12 @@
+"""Source inference finds out which client holds a record."""
+
+from fedattack.threats.threat import Threat
+
+THREAT = Threat(
+    package=__name__,
+    name="source",
+    question="Which client holds this record?",
+    attacks={"sia": "sia:SourceInference"},
+    judges={"sia": "judge:SourceJudge"},
+    section="section:SECTION",
+)

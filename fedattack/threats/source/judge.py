@@ -1,0 +1,593 @@
+"""Judge source inference: whose record is this, how often right, against what.
+
+Everything is computed per target as a credit in [0, 1]: 1 for naming the owner, 1/m for an owner among m clients that
+tie for the best score, so that ties count neither for nor against the attack whatever the order of the clients.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+
+from fedattack.audit.finding import Finding, Null, verdict
+from fedattack.audit.intervals import rate_interval
+from fedattack.audit.judge import Case, Judge, over_seeds
+from fedattack.audit.summaries import reliability
+from fedattack.audit.truth import NOBODY
+from fedattack.errors import DataError
+from fedattack.threats.source.sia import combine_likelihoods, combine_rounds, posterior
+
+_MOST_EXPOSED = 10
+
+# Kinds of targets beside those of the main measure.
+_SEVERAL = "several clients hold"
+_NEVER = "a client holds that was never seen"
+
+# Streams of a seed's random numbers, apart from each other.
+_DEALING = 1
+_FOLDS = 2
+_DEALING_SHARED = 3
+
+
+@dataclass(frozen=True)
+class SourceCase(Case):
+    """One seed's scores of source inference beside its truth, which must speak of as many targets."""
+
+    def __post_init__(self) -> None:
+        scored, owned = self.scores.arrays["losses"].shape[1], len(self.truth.owners)
+        if scored != owned:
+            raise DataError(
+                f"seed {self.seed}: the truth names owners of {owned} targets, the scores are of {scored}; write the "
+                "truth with one entry for each target"
+            )
+
+    @cached_property
+    def node_clients(self) -> list[str]:
+        """The client behind each of the scores' nodes; one that was never seen goes by its node."""
+        nodes = self.scores.facts[self.NODES]
+        seen = ~np.isnan(self.scores.arrays["combined"]).all(axis=0)
+        self.truth.check_nodes((node for node, was_seen in zip(nodes, seen, strict=True) if was_seen), seed=self.seed)
+        return [self.truth.nodes.get(node, f"node {node}") for node in nodes]
+
+    @cached_property
+    def losses(self) -> NDArray[np.float64]:
+        """(rounds, targets, clients): the scores' losses, a client's several nodes put together."""
+        losses = self.scores.arrays["losses"]
+        if len(self.clients) == len(self.node_clients):
+            return losses
+        return np.stack([self._by_client(losses[..., self.columns(name)]) for name in self.clients], axis=-1)
+
+    @cached_property
+    def combined(self) -> NDArray[np.float64]:
+        """(targets, clients): scores over all rounds, as the attack combines them."""
+        return combine_rounds(self.losses)
+
+    @cached_property
+    def likelihood(self) -> NDArray[np.float64]:
+        """(targets, clients): log likelihoods over all rounds."""
+        return combine_likelihoods(self.losses)
+
+    @cached_property
+    def log_prior(self) -> NDArray[np.float64]:
+        """(clients,): what the attacker believed before it looked."""
+        prior = self.scores.arrays["log_prior"]
+        return np.array([prior[self.columns(name)].max() for name in self.clients])
+
+    @staticmethod
+    def _by_client(losses: NDArray[np.float64]) -> NDArray[np.float64]:
+        seen = ~np.isnan(losses)
+        total = np.where(seen, losses, 0.0).sum(axis=-1)
+        return np.asarray(np.where(seen.any(axis=-1), total / np.maximum(seen.sum(axis=-1), 1), np.nan))
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """(targets,): the targets' labels."""
+        return np.asarray(self.scores.arrays["labels"])
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """(clients,): how many training records each client holds."""
+        held = dict(zip(self.truth.clients, self.truth.counts.sum(axis=1), strict=True))
+        return np.array([held.get(name, 0) for name in self.clients], dtype=np.int64)
+
+    @cached_property
+    def owner(self) -> NDArray[np.int64]:
+        """(targets,): index of the sole owner among :attr:`clients`; −1 without one, or if it was never seen."""
+        place = self._places
+        return np.array([place.get(name, -1) for name in self.truth.owners.tolist()], dtype=np.int64)
+
+    @property
+    def sole(self) -> "_Held":
+        """The targets with one owner, if it was ever seen."""
+        rows = np.flatnonzero(self.owner >= 0)
+        return _Held(rows, self.owner[rows, None] == np.arange(len(self.clients)))
+
+    @property
+    def shared(self) -> "_Held":
+        """The targets that several clients hold, of which one was ever seen at least."""
+        place = self._places
+        held = {row: [place[name] for name in names if name in place] for row, names in self.truth.shared.items()}
+        rows = np.array([row for row, owners in held.items() if owners], dtype=np.int64)
+        by = np.zeros((len(rows), len(self.clients)), dtype=np.bool_)
+        for line, row in zip(by, rows.tolist(), strict=True):
+            line[held[row]] = True
+        return _Held(rows, by)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many targets there are of each kind."""
+        sole, nobody, shared = int((self.owner >= 0).sum()), int(self.null.sum()), len(self.truth.shared)
+        return {
+            "one client holds": sole,
+            "nobody holds": nobody,
+            _SEVERAL: shared,
+            _NEVER: len(self.owner) - sole - nobody - shared,
+        }
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        never = self.never_seen
+        return {name: index for index, name in enumerate(self.clients) if not never[index]}
+
+    @cached_property
+    def never_seen(self) -> NDArray[np.bool_]:
+        """(clients,): whether the attack never got a usable model of a client."""
+        return np.asarray(np.isnan(self.combined).all(axis=0))
+
+    @property
+    def null(self) -> NDArray[np.bool_]:
+        """(targets,): whether no client holds the target."""
+        return np.asarray(self.truth.owners == NOBODY)
+
+    def dealt(self, held: "_Held", stream: int) -> "_Held":
+        """Deal the null targets out as if they were held as those of ``held`` are, and as evenly."""
+        draw = np.random.default_rng((self.seed, stream))
+        rows = np.flatnonzero(self.null) if len(held.rows) else held.rows
+        return _Held(rows, held.by[np.resize(draw.permutation(len(held.by)), len(rows))])
+
+    def label_shares(self) -> NDArray[np.float64]:
+        """(null targets, clients): shares of a label's records by client, of those seen; zero if none of them holds it.
+
+        Without class labels (a regression, say) nothing is known, and all are zero.
+        """
+        labels = self.labels[self.null]
+        if not np.issubdtype(labels.dtype, np.integer) or labels.size == 0 or labels.max() >= len(self.truth.classes):
+            return np.zeros((len(labels), len(self.clients)))
+        held = dict(zip(self.truth.clients, self.truth.counts.astype(float), strict=True))
+        counts = np.array([held.get(name, np.zeros(len(self.truth.classes))) for name in self.clients])
+        counts[self.never_seen] = 0
+        totals = counts.sum(axis=0)
+        return np.asarray((counts / np.maximum(totals, 1)).T[labels])
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Some targets, and who holds each.
+
+    Attributes
+    ----------
+    rows
+        (n,): indices of the targets.
+    by
+        (n, clients): who holds them.
+    """
+
+    rows: NDArray[np.int64]
+    by: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class _Tally:
+    """What one seed's scores come to; targets of which no owner was seen are left out: that is no wrong answer.
+
+    Attributes
+    ----------
+    hits
+        Credit for naming an owner, for each target that counts.
+    chance, largest
+        What guessing, and naming the largest client, would have got; sums over the same targets.
+    null
+        Credits for the null targets as dealt.
+    """
+
+    hits: NDArray[np.float64]
+    chance: float
+    largest: float
+    null: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, scores: NDArray[np.float64], held: _Held, dealt: _Held, sizes: NDArray[np.int64]) -> "_Tally":
+        """Count the scores (targets, clients) of ``held`` and of the null targets ``dealt`` like them."""
+        by_size = np.where(np.isnan(scores).all(axis=0), np.nan, sizes.astype(float))
+        single = scores[held.rows]
+        seen = ~np.isnan(single)
+        counted = (seen & held.by).any(axis=1)
+        guess = (seen & held.by).sum(axis=1) / np.maximum(seen.sum(axis=1), 1)
+        largest = np.where(held.by, np.nan_to_num(credits_of(by_size[None])), 0.0).sum(axis=1)
+        return cls(
+            hits=_credit(single, held.by),
+            chance=float(guess[counted].sum()),
+            largest=float(largest[counted].sum()),
+            null=_credit(scores[dealt.rows], dealt.by),
+        )
+
+
+def credits_of(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Turn scores (targets, clients) into each client's credit for being named.
+
+    NaN stands for a client that was not seen and stays NaN; the others' credits sum to one in each row. A row without
+    any finite score is a guess among the clients that were seen.
+    """
+    seen = ~np.isnan(scores)
+    filled = np.where(seen, scores, -np.inf)
+    best = (filled == filled.max(axis=1, keepdims=True)) & seen
+    return np.asarray(np.where(seen, best / np.maximum(best.sum(axis=1, keepdims=True), 1), np.nan))
+
+
+class SourceJudge(Judge[SourceCase]):
+    """States how often the owner of a record was named.
+
+    Its findings are
+
+    - ``asr``: all rounds combined, the headline that is fixed in advance;
+    - ``asr-likelihood``: the rounds combined in the other way;
+    - ``asr-last-round``: the last round alone;
+    - ``asr-best-round``: the paper's number, selected after the fact;
+    - ``asr-worst-client``: the most exposed client, likewise;
+    - ``asr-beyond-labels``: held against records that nobody holds, but that fit the clients' labels as well;
+    - ``asr-shared``: one of several owners named, where there are such targets.
+
+    All but the last are about targets with one owner.
+    """
+
+    case = SourceCase
+    headline = "asr"
+    notes = (
+        "The null run deals records that nobody holds to clients at random, so it stays at chance unless something but "
+        "the record's content gives the owner away. The null of sia.asr-beyond-labels is the harder one.",
+    )
+
+    def __init__(
+        self, cases: Sequence[SourceCase], *, setting: Mapping[str, Any], provenance: Mapping[str, Any]
+    ) -> None:
+        super().__init__(cases, setting=setting, provenance=provenance)
+        self.sole = [(case.sole, case.dealt(case.sole, _DEALING)) for case in cases]
+        self.combined = [credits_of(case.combined) for case in cases]
+        # A round's scores are counted and let go: the rounds of many clients are too large to be held twice.
+        self.rounds = [
+            [_Tally.of(-losses, *held, case.sizes) for losses in case.losses]
+            for case, held in zip(cases, self.sole, strict=True)
+        ]
+        self.all_rounds = self._tallies([case.combined for case in cases], self.sole)
+        self.counts = {kind: sum(case.counts[kind] for case in cases) for kind in cases[0].counts}
+
+    def findings(self) -> list[Finding]:
+        """State all of the above."""
+        last = [rounds[-1] for rounds in self.rounds]
+        likely = self._tallies([case.likelihood for case in self.cases], self.sole)
+        choices = max(len(rounds) for rounds in self.rounds)
+        best = [max(rounds, key=_rate_of) for rounds in self.rounds]
+        ways = (
+            ("last round alone", last, 1),
+            (f"best of {choices} rounds, known only afterwards", best, choices),
+            ("all rounds: mean probability", self.all_rounds, 1),
+            ("all rounds: likelihood", likely, 1),
+        )
+        clients = self._per_client()
+        series = {
+            "per_round": self._per_round(),
+            "combining": [
+                {"way": way, **rate} for way, tallies, count in ways if (rate := _pooled(tallies, count)) is not None
+            ],
+            "per_client": clients,
+            "reliability": self._reliability(),
+            "most_exposed": self._most_exposed(),
+            "targets": self.counts,
+        }
+        findings = [
+            self._rate(
+                "asr",
+                "Owner named, all rounds combined",
+                self.all_rounds,
+                headline=True,
+                reason=self._left_out(),
+                series=series,
+            ),
+            self._rate("asr-likelihood", "Owner named, all rounds combined as likelihoods", likely),
+            self._rate("asr-last-round", "Owner named, last round alone", last),
+            self._rate(
+                "asr-best-round",
+                f"Owner named, best of {choices} rounds, each seed's own",
+                best,
+                comparisons=choices,
+                reason="chosen after the fact among all rounds, as the paper does, with the interval widened for it: ",
+            )
+            if choices > 1
+            else None,
+            self._worst_client(clients),
+            self._beyond_labels(),
+            self._shared(),
+        ]
+        return [finding for finding in findings if finding is not None]
+
+    def _tallies(
+        self, scores: Sequence[NDArray[np.float64]], held: Sequence[tuple["_Held", "_Held"]]
+    ) -> list["_Tally"]:
+        return [
+            _Tally.of(single, *pair, case.sizes) for case, single, pair in zip(self.cases, scores, held, strict=True)
+        ]
+
+    def _left_out(self) -> str:
+        several, never = self.counts[_SEVERAL], self.counts[_NEVER]
+        return "".join(
+            (
+                f"{several:,} targets that several clients hold are judged apart (asr-shared); " * bool(several),
+                f"{never:,} targets of clients that were never seen are left out; " * bool(never),
+            )
+        )
+
+    def _shared(self) -> Finding | None:
+        """Judge the targets that several clients hold: naming any of them is right."""
+        if not self.counts[_SEVERAL]:
+            return None
+        held = [(case.shared, case.dealt(case.shared, _DEALING_SHARED)) for case in self.cases]
+        return self._rate(
+            "asr-shared",
+            "One of several owners named, all rounds combined",
+            self._tallies([case.combined for case in self.cases], held),
+            reason="records that several clients hold, of whom any is right; their chance is the owners' share of the "
+            "clients: ",
+        )
+
+    def _rate(
+        self,
+        metric: str,
+        label: str,
+        tallies: Sequence[_Tally],
+        *,
+        comparisons: int = 1,
+        headline: bool = False,
+        reason: str = "",
+        series: dict[str, Any] | None = None,
+    ) -> Finding:
+        rate = _pooled(tallies, comparisons)
+        if rate is None:
+            reason = "no target record has an owner that was ever sampled"
+            return self.unmeasured(metric, label, reason, headline=headline)
+        null, baselines = rate["null"], rate["baselines"]
+        words, why = verdict(rate["value"], rate["low"], rate["chance"], null["high"] if null else None, bars=baselines)
+        rates = [_rate_of(tally) for tally in tallies if len(tally.hits)]
+        return self.finding(
+            metric,
+            label,
+            headline=headline,
+            selected_after_the_fact=comparisons > 1,
+            comparisons=comparisons,
+            verdict=words,
+            reason=f"{reason}{why}",
+            series=series or {},
+            **rate,
+            **over_seeds(rates),
+        )
+
+    def _per_round(self) -> dict[str, list[Any]]:
+        numbers = self.cases[0].scores.facts["rounds"]
+        curve: dict[str, list[Any]] = {key: [] for key in ("rounds", "value", "low", "high", "null", "chance")}
+        for position, tallies in enumerate(zip(*self.rounds, strict=False)):
+            rate = _pooled(tallies) if all(len(tally.hits) for tally in tallies) else None
+            if rate is None:
+                continue
+            null = rate["null"]
+            entry = rate | {"rounds": numbers[position], "null": null["value"] if null else None}
+            for key, values in curve.items():
+                values.append(entry[key])
+        return curve
+
+    def _per_client(self) -> list[dict[str, Any]]:
+        entries = []
+        bars = sum(len(case.clients) for case in self.cases)
+        for case, credit in zip(self.cases, self.combined, strict=True):
+            # How often this client is named for a record that nobody holds: some clients attract all blame.
+            blame = credit[case.null]
+            sizes = case.sizes
+            for place, name in enumerate(case.clients):
+                hits = _seen(credit[case.owner == place, place])
+                if not len(hits):
+                    continue
+                named = _seen(blame[:, place])
+                low, high = rate_interval([float(hits.sum())], [len(hits)], comparisons=bars)
+                entries.append(
+                    {
+                        "client": self.title_of(case, name),
+                        "value": float(hits.mean()),
+                        "low": low,
+                        "high": high,
+                        "n": len(hits),
+                        "share": float(sizes[place] / sizes.sum()),
+                        "null": _null([float(named.sum())], [len(named)], bars),
+                    }
+                )
+        return sorted(entries, key=lambda entry: -entry["value"])
+
+    def _worst_client(self, entries: list[dict[str, Any]]) -> Finding | None:
+        if not entries:
+            return None
+        worst = max(entries, key=lambda entry: entry["low"])
+        null = worst["null"]
+        chance = self._chance()
+        words, why = verdict(worst["value"], worst["low"], chance, null["high"] if null else None)
+        return self.finding(
+            "asr-worst-client",
+            f"Owner named, most exposed client ({worst['client']})",
+            value=worst["value"],
+            low=worst["low"],
+            high=worst["high"],
+            n=worst["n"],
+            chance=chance,
+            null=null,
+            selected_after_the_fact=True,
+            comparisons=len(entries),
+            verdict=words,
+            reason="chosen after the fact among all clients; the null is how often this client is named for a record "
+            f"that nobody holds: {why}",
+        )
+
+    def _beyond_labels(self) -> Finding | None:
+        """Compare with records that nobody holds but that would suit the clients' label distributions as well."""
+        null_sums, null_sizes, sums, sizes = [], [], [], []
+        for case, credit in zip(self.cases, self.combined, strict=True):
+            # Expected success if each null target belonged to a client drawn in proportion to its label's holders.
+            blame = credit[case.null]
+            likely = np.where(np.isnan(blame), 0.0, case.label_shares())
+            held = likely.sum(axis=1) > 0
+            null_sums.append(float((np.nansum(blame * likely, axis=1)[held] / likely.sum(axis=1)[held]).sum()))
+            null_sizes.append(int(held.sum()))
+            # The targets are drawn evenly over clients and the matched null evenly over records, so that the targets
+            # are weighted by what their owners hold. Unequal weights count for fewer targets (Kish's effective size).
+            rows = self._counted(case, credit)
+            owner = case.owner[rows]
+            weights = (case.sizes / np.maximum(np.bincount(owner, minlength=len(case.sizes)), 1))[owner]
+            effective = int(weights.sum() ** 2 / (weights**2).sum()) if len(rows) else 0
+            sums.append(effective * float((credit[rows, owner] * weights).sum() / max(weights.sum(), 1e-12)))
+            sizes.append(effective)
+        matched = _null(null_sums, null_sizes)
+        if matched is None or not all(sizes):
+            return None
+        low, high = rate_interval(sums, sizes)
+        value = sum(sums) / sum(sizes)
+        words, why = verdict(value, low, self._chance(), matched["high"])
+        return self.finding(
+            "asr-beyond-labels",
+            "Owner named, against label-matched records that nobody holds",
+            value=value,
+            low=low,
+            high=high,
+            n=sum(sizes),
+            chance=self._chance(),
+            null=matched,
+            verdict=words,
+            reason="the null is this attack's success on unseen records whose owner is drawn among the holders of "
+            "their label, so a leak here means memorised records and not only unequal label distributions; clients "
+            f"are weighted by how many records they hold: {why}",
+        )
+
+    def _chance(self) -> float:
+        """Success of guessing, all rounds combined."""
+        rate = _pooled(self.all_rounds)
+        return rate["chance"] if rate else 0.0
+
+    @staticmethod
+    def _counted(case: SourceCase, credit: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Targets with one owner, who was seen."""
+        rows = np.flatnonzero(case.owner >= 0)
+        return rows[~np.isnan(credit[rows, case.owner[rows]])]
+
+    def _reliability(self) -> dict[str, Any]:
+        """Calibrate γ on one half of the targets and test it on the other, both ways."""
+        confidence, correct, gammas = [], [], []
+        for index, case in enumerate(self.cases):
+            draw = np.random.default_rng((case.seed, _FOLDS))
+            rows = draw.permutation(self._counted(case, self.combined[index]))
+            combined, prior = case.combined, case.log_prior
+            for test, fit in ((rows[::2], rows[1::2]), (rows[1::2], rows[::2])):
+                if not len(fit):
+                    continue
+                gamma = fit_gamma(combined[fit], prior, case.owner[fit])
+                gammas.append(gamma)
+                belief = posterior(combined[test], prior, gamma)
+                confidence.append(belief.max(axis=1))
+                # With a prior the posterior may name another client than the scores alone.
+                named = credits_of(combined[test] / gamma + (prior - prior.max()))
+                correct.append(named[np.arange(len(test)), case.owner[test]])
+        if not confidence:
+            return {}
+        sure, right = np.concatenate(confidence), np.concatenate(correct)
+        return {**reliability(sure, right), "gamma": float(np.median(gammas))}
+
+    def _most_exposed(self) -> list[dict[str, Any]]:
+        """List the targets whose owner was named with the highest posterior, γ fitted on all targets."""
+        found: list[tuple[float, int, str]] = []
+        for index, case in enumerate(self.cases):
+            rows = self._counted(case, self.combined[index])
+            if not len(rows):
+                continue
+            combined, prior = case.combined, case.log_prior
+            belief = posterior(combined[rows], prior, fit_gamma(combined[rows], prior, case.owner[rows]))
+            for row, beliefs in zip(rows, belief, strict=True):
+                owner = case.owner[row]
+                if self.combined[index][row, owner] == 1:
+                    found.append((float(beliefs[owner]), int(row), self.title_of(case, case.clients[owner])))
+        top = sorted(found, reverse=True)[:_MOST_EXPOSED]
+        return [{"record": row, "client": name, "posterior": sure} for sure, row, name in top]
+
+
+def fit_gamma(combined: NDArray[np.float64], log_prior: NDArray[np.float64], owner: NDArray[np.int64]) -> float:
+    """Fit the temperature γ of the posterior by maximum likelihood of the true owners.
+
+    This uses the truth, so it belongs to the auditor: an attacker would use γ = 1. It changes how sure the posterior
+    is, never whom it names.
+    """
+
+    def loss(log_gamma: float) -> float:
+        belief = posterior(combined, log_prior, float(np.exp(log_gamma)))
+        return -float(np.log(np.maximum(belief[np.arange(len(owner)), owner], 1e-300)).mean())
+
+    return float(np.exp(minimize_scalar(loss, bounds=(-5.0, 5.0), method="bounded").x))
+
+
+class _Rate(TypedDict):
+    """A pooled rate: the fields of a :class:`Finding` that speak of numbers."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+    chance: float
+    null: Null | None
+    baselines: dict[str, float]
+
+
+def _pooled(tallies: Sequence[_Tally], comparisons: int = 1) -> _Rate | None:
+    """Pool the seeds in which something counts."""
+    tallies = [tally for tally in tallies if len(tally.hits)]
+    if not tallies:
+        return None
+    sums, sizes = [float(tally.hits.sum()) for tally in tallies], [len(tally.hits) for tally in tallies]
+    low, high = rate_interval(sums, sizes, comparisons=comparisons)
+    total = sum(sizes)
+    return {
+        "value": sum(sums) / total,
+        "low": low,
+        "high": high,
+        "n": total,
+        "chance": sum(tally.chance for tally in tallies) / total,
+        "null": _null([float(tally.null.sum()) for tally in tallies], [len(tally.null) for tally in tallies]),
+        "baselines": {"always naming the largest client": sum(tally.largest for tally in tallies) / total},
+    }
+
+
+def _rate_of(tally: _Tally) -> float:
+    return float(tally.hits.mean()) if len(tally.hits) else 0.0
+
+
+def _credit(scores: NDArray[np.float64], by: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Credit for naming a holder, of targets (rows of ``scores``) of which a holder was seen."""
+    credit = credits_of(scores)
+    counted = (by & ~np.isnan(credit)).any(axis=1)
+    return np.asarray(np.where(by, np.nan_to_num(credit), 0.0).sum(axis=1)[counted])
+
+
+def _seen(credit: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Leave out owners that were not seen: "not seen" is no wrong answer."""
+    return np.asarray(credit[~np.isnan(credit)])
+
+
+def _null(sums: Sequence[float], sizes: Sequence[int], comparisons: int = 1) -> Null | None:
+    if not sizes or not all(sizes):
+        return None
+    low, high = rate_interval(sums, sizes, comparisons=comparisons)
+    return {"value": sum(sums) / sum(sizes), "low": low, "high": high, "n": sum(sizes)}

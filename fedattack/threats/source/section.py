@@ -1,0 +1,64 @@
+"""How source inference is shown: whose record, from which rounds, and which records gave their owner away."""
+
+from fedattack.audit.finding import Finding
+from fedattack.report.section import PER_CLIENT, PER_ROUND, RELIABILITY, Section, Table, forms_beside
+from fedattack.report.words import NOTHING, interval, level, shown
+
+_MOST_EXPOSED = 10
+
+
+def _combining(finding: Finding) -> Table:
+    return Table(
+        "Does combining rounds help?",
+        "The same targets, named from one round or from all. A single round has fewer clients to choose from where not "
+        "all take part in it, which its chance says; targets count where their owner was seen.",
+        ["named from", "result", f"{level(finding.level)} interval", "chance", "× chance", "null run", "targets"],
+        [
+            [
+                item["way"],
+                shown(item["value"]),
+                interval(item["low"], item["high"]),
+                shown(item["chance"]),
+                shown(item["value"] / item["chance"], "") if item["chance"] else NOTHING,
+                shown(item["null"]["value"] if item["null"] else None),
+                f"{item['n']:,}",
+            ]
+            for item in finding.series["combining"]
+        ],
+    )
+
+
+def _targets(finding: Finding) -> Table:
+    return Table(
+        "Targets",
+        "Those that one client holds are the main measure, those that nobody holds its null run; those that several "
+        "hold are judged apart. No answer about a client that was never seen can be right or wrong.",
+        ["records that", "targets"],
+        [[kind, f"{count:,}"] for kind, count in finding.series["targets"].items()],
+    )
+
+
+def _exposed(finding: Finding) -> Table:
+    listed = finding.series["most_exposed"]
+    rows = [[str(target["record"]), target["client"], shown(target["posterior"])] for target in listed[:_MOST_EXPOSED]]
+    return Table(
+        f"{finding.label}: most exposed records",
+        f"Of whose owner the server was most sure, right or wrong; the first {len(rows)} of {len(listed)} listed.",
+        ["record", "client", "confidence"],
+        rows,
+    )
+
+
+SECTION = Section(
+    sentences={
+        "asr": "Given a record from the training data, the server named the client that holds it in {value} of cases"
+        "{interval}{chance}.",
+        "asr-shared": "Given a record that several clients hold, the server named one of them in {value} of cases"
+        "{interval}{chance}.",
+        "asr-last-round": "Given a record from the training data, the server named the client that holds it in {value} "
+        "of cases from what it saw in the last round{interval}{chance}.",
+    },
+    figures=(PER_ROUND, PER_CLIENT, RELIABILITY),
+    tables=(("combining", _combining), ("targets", _targets), ("most_exposed", _exposed)),
+    forms=forms_beside(__file__),
+)

@@ -1,0 +1,98 @@
+"""FedMD's local models, as far as the server can rebuild them: students of what the clients predicted.
+
+Hu et al. 2023, Section 3.4 and Algorithm 3, lines 11 and 12: for each client and round the server trains a student on
+the public records to give the client's predictions, and takes its loss on a record for the loss of the client's model.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedattack.errors import NeedsError
+from fedattack.learning import Distillation, build_model, distil_students
+from fedattack.learning.importing import given
+from fedattack.record import Observation, Record, Round
+from fedattack.record.format import Arrays
+from fedattack.threats.knowledge import Knowledge
+
+HOW = Distillation()
+"""How students are trained. With 30 epochs, students of digits and of MNIST named as many owners as the clients' own
+models; students that went on from the last round's with 10 epochs named fewer on digits (27 % against 30 %)."""
+
+# Teachers whose students are trained at a time, so that memory does not grow with the clients.
+_TEACHERS = 50
+
+
+def student_models(
+    record: Record, knowledge: Knowledge, seed: int, device: torch.device, notes: list[str]
+) -> Callable[[Round], Iterator[tuple[Observation, Arrays]]]:
+    """Make a function that gives a round's usable replies, each with its client's student as a state dict of arrays.
+
+    All students of a run start from the same parameters, drawn from ``seed``, and see the public records in the same
+    order within a round, so that they differ in nothing but what their teachers said.
+
+    Parameters
+    ----------
+    record
+        Of the protocol ``fedmd`` in the individual view.
+    knowledge
+        With the public records and, as the model, the architecture of the students.
+    seed
+        Seed of the students' first parameters and of the order of the records.
+    device
+        Where to compute.
+    notes
+        Gets a line for each reply that has to be left out: predictions of another shape than (public records, classes),
+        or not finite.
+
+    Raises
+    ------
+    NeedsError
+        If the public records or the architecture are not known.
+    """
+    public, model = knowledge.public, knowledge.model
+    if public is None or model is None:
+        lacking, way = (
+            ("public", "the public records, in the order of the predictions, with --public FILE.npz")
+            if public is None
+            else ("model", "the architecture of the students with --model NAME")
+        )
+        raise NeedsError(
+            f"{record.path} holds predictions (fedmd), and students of them need knowledge of {lacking}, and there is "
+            f"none; give {way}"
+        )
+    student = build_model(
+        given(model.spec), input_shape=model.input_shape, classes=model.classes, hidden=model.hidden, seed=seed
+    )
+    start = {name: value.numpy().copy() for name, value in student.state_dict().items()}
+    shape = (len(public), model.classes)
+
+    def of_round(item: Round) -> Iterator[tuple[Observation, Arrays]]:
+        usable = list(_usable(item, shape, notes))
+        order = int(np.random.SeedSequence((seed, item.seq)).generate_state(1)[0])
+        for at in range(0, len(usable), _TEACHERS):
+            group = usable[at : at + _TEACHERS]
+            outputs = np.stack([predictions for _, predictions in group])
+            states = distil_students(student, start, public, outputs, HOW, seed=order, device=device)
+            yield from ((seen, state) for (seen, _), state in zip(group, states, strict=True))
+
+    return of_round
+
+
+def _usable(item: Round, shape: tuple[int, int], notes: list[str]) -> Iterator[tuple[Observation, NDArray[np.float32]]]:
+    for seen in item.observations:
+        if seen.status != "ok" or seen.arrays is None:
+            continue
+        arrays = list(seen.arrays.values())
+        found = ", ".join(str(array.shape) for array in arrays)
+        if [array.shape for array in arrays] != [shape] or not np.issubdtype(arrays[0].dtype, np.number):
+            notes.append(
+                f"round {item.number}, client {seen.node} left out: expected predictions of shape {shape}, one row a "
+                f"public record and one column a class, got {found or 'nothing'}"
+            )
+        elif not np.isfinite(arrays[0]).all():
+            notes.append(f"round {item.number}, client {seen.node} left out: its predictions are not finite")
+        else:
+            yield seen, arrays[0].astype(np.float32)

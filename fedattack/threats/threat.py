@@ -1,0 +1,54 @@
+"""What a threat is: one question that a server may ask, and where its parts are."""
+
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+ADAPTIVE = "-adaptive"
+"""How the name of a metric ends whose attacker knows of the clients' defence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threat:
+    """One question that a server may ask of its clients.
+
+    A folder declares its threat in ``__init__.py`` as ``THREAT``. Each part is named by where it is in that folder,
+    ``module:Name``, and imported only when it is needed: most of them need torch. Presets of its own may lie in the
+    folder ``presets``.
+
+    Attributes
+    ----------
+    package
+        The folder's name as a package, ``__name__`` where it declares its threat.
+    name
+        Name of letters a-z, digits and hyphens.
+    question
+        The question, in one sentence.
+    attacks
+        By the attack's name, a subclass of :class:`fedattack.threats.base.Attack`.
+    judges
+        By the attack's name, a subclass of :class:`fedattack.audit.judge.Judge`. An attack without a judge is a
+        baseline of others.
+    section
+        A :class:`fedattack.report.section.Section`; empty if titles and common figures are enough.
+    """
+
+    package: str
+    name: str
+    question: str
+    attacks: Mapping[str, str]
+    judges: Mapping[str, str] = field(default_factory=dict)
+    section: str = ""
+
+    def load(self, part: str) -> Any:
+        """Import a part, such as ``sia:SourceInference``."""
+        return pkgutil.resolve_name(f"{self.package}.{part}")
+
+    @property
+    def presets(self) -> list[Path]:
+        """Files of the presets in the folder."""
+        folder = Path(str(resources.files(self.package))) / "presets"
+        return sorted(folder.glob("*.toml"))

@@ -1,0 +1,239 @@
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE
+from fedattack.audit.truth import Attributes, Truth
+from fedattack.errors import DataError
+from fedattack.report.validate import validate_findings
+from fedattack.threats import Knowledge, ModelKnowledge, PartialRecords, Scores, Targets
+from fedattack.threats.attribute.judge import IMPUTATION, MAJORITY, AttributeCase, AttributeJudge, lower_bound
+
+N = 200
+LINEAR = ModelKnowledge(spec="linear", input_shape=(3,), classes=1, loss="mse")
+
+
+def values(ones=40, n=N):
+    return (np.arange(n) < ones).astype(int)
+
+
+def case(decisions, truth, *, seed=0, auxiliary=None, arrays=(), facts=(), names=("no", "yes"), beside=()):
+    """A case whose methods are the names in ``decisions``; public columns say nothing of the attribute."""
+    truth, n = np.asarray(truth), len(truth)
+    draw = np.random.default_rng(seed)
+    x = draw.normal(size=(n, 3)).astype(np.float32)
+    x[:, 2] = 0
+    owners = np.array([str(row % 4) for row in range(n)])
+    domain = np.arange(len(names), dtype=np.float32)[:, None]
+    partial = PartialRecords(x, draw.normal(size=n).astype(np.float32), owners, (2,), domain, tuple(names))
+    scores = Scores(
+        "aia",
+        {"decisions": np.array(list(decisions.values())), **dict(arrays)},
+        {"methods": list(decisions), "targets": partial.fingerprint, **dict(facts)},
+    )
+    told = Truth(
+        clients=("0", "1", "2", "3"),
+        classes=("0",),
+        counts=np.full((4, 1), n // 4),
+        owners=np.array([], dtype=np.str_),
+        evaluation=(np.zeros((1, 3)), np.zeros(1)),
+        nodes={},
+        targets=partial.fingerprint,
+        attributes=Attributes(truth, tuple(names), tuple(owners.tolist()), "sex"),
+    )
+    known = Knowledge(model=LINEAR, partial=partial, auxiliary=auxiliary)
+    return AttributeCase(seed, scores, told, SimpleNamespace(view="individual"), known, beside)
+
+
+def preferring(name):
+    return type("Preferring", (AttributeJudge,), {"method": name})
+
+
+def judged(*cases, judge=AttributeJudge):
+    findings = judge(cases, setting={}, provenance={}).findings()
+    validate_findings([finding.to_dict() for finding in findings])
+    return {finding.metric: finding for finding in findings}
+
+
+def flipped(truth, count, start=0):
+    wrong = truth.copy()
+    wrong[start : start + count] = 1 - wrong[start : start + count]
+    return wrong
+
+
+def test_a_known_answer():
+    """20 % have the value; 10 of these 40 and 6 of the others are missed."""
+    truth = values()
+    answers = flipped(flipped(truth, 10), 6, start=100)
+    found = judged(case({"local": answers}, truth))
+    assert found["accuracy"].value == pytest.approx(184 / 200)
+    assert found["accuracy"].chance == 0.5
+    assert found["accuracy"].baselines == {MAJORITY: 0.8}
+    assert found["excess"].value == pytest.approx(12.0), "184 right where the majority is right for 160"
+    assert found["excess"].verdict == LEAK
+    assert found["excess"].headline
+    assert found["balanced-accuracy"].value == pytest.approx((30 / 40 + 154 / 160) / 2)
+    assert found["rare-recall"].value == pytest.approx(30 / 40)
+    assert found["rare-recall"].chance == pytest.approx(36 / 200), "how often it is named"
+    assert "(yes)" in found["rare-recall"].label
+    assert found["rare-recall"].n == 40
+    table = {row["method"]: row for row in found["excess"].series["attributes"]["methods"]}
+    assert table[MAJORITY]["baseline"]
+    assert table[MAJORITY]["balanced"] == 0.5
+    assert table["local"]["excess"] == pytest.approx(12.0)
+    clients = {entry["client"]: entry["value"] for entry in found["accuracy"].series["per_client"]}
+    expected = {str(c): float((answers == truth)[np.arange(N) % 4 == c].mean()) for c in range(4)}
+    assert clients == pytest.approx(expected)
+
+
+def test_naming_the_majority_is_no_leak_however_accurate():
+    truth = values(4)
+    found = judged(case({"cos": np.zeros(N, int)}, truth))
+    assert found["accuracy"].value == 0.98
+    assert found["excess"].value == 0
+    assert {found[name].verdict for name in ("excess", "accuracy", "balanced-accuracy", "rare-recall")} == {NO_EVIDENCE}
+    assert found["balanced-accuracy"].value == 0.5
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_answers_that_have_nothing_to_do_with_the_truth_are_no_leak(seed):
+    draw = np.random.default_rng(seed)
+    truth, answers = draw.integers(0, 2, N), draw.integers(0, 2, N)
+    found = judged(case({"cos": answers}, truth))
+    assert {found[name].verdict for name in ("excess", "accuracy", "balanced-accuracy")} == {NO_EVIDENCE}
+
+
+def test_the_best_baseline_is_the_bar_imputation_included():
+    draw = np.random.default_rng(1)
+    truth = draw.integers(0, 2, N)
+    attacked = case({"cos": flipped(truth, 10)}, truth)
+    # public records of which the label is the attribute
+    y = draw.integers(0, 2, 300).astype(np.float32)
+    public = Targets(np.c_[draw.normal(size=(300, 2)), y].astype(np.float32), y)
+    partial = attacked.knowledge.partial
+    partial.y[:] = truth
+    known = Knowledge(model=LINEAR, partial=partial, auxiliary=public)
+    found = judged(AttributeCase(0, attacked.scores, attacked.truth, attacked.record, known))
+    assert found["accuracy"].baselines[IMPUTATION] == 1.0
+    assert found["excess"].value == pytest.approx(-5.0)
+    assert found["excess"].verdict == NO_EVIDENCE
+    assert found["excess"].series["attributes"]["best_baseline"] == IMPUTATION
+    assert found["excess"].series["attributes"]["imputed_by"] != []
+
+
+def test_scores_of_baselines_are_bars_and_those_of_other_attacks_stand_in_the_table():
+    truth = values(100)
+    bars = Scores("attribute-baselines", {"decisions": flipped(truth, 10)[None]}, {"methods": ["stats"]})
+    other = Scores("ara", {"decisions": flipped(truth, 4)[None]}, {"methods": ["cos"]})
+    found = judged(case({"local": truth}, truth, beside=(other, bars)))
+    assert found["excess"].value == pytest.approx(5.0)
+    assert "accuracy-stats" not in found
+    assert found["accuracy"].baselines == {MAJORITY: 0.5, "stats": 0.95}
+    table = {row["method"]: row for row in found["excess"].series["attributes"]["methods"]}
+    assert table["ara: cos"]["excess"] == pytest.approx(3.0)
+    assert {name for name, row in table.items() if row["baseline"]} == {MAJORITY, "stats"}
+    with pytest.raises(DataError, match="the decisions of ara have shape"):
+        case({"local": truth}, truth, beside=(Scores("ara", {"decisions": truth[None, :9]}, {"methods": ["cos"]}),))
+
+
+def test_membership_is_judged_where_records_lay_among_others():
+    truth = values()
+    members, decoys = np.full(N, 0.9), np.full(N, 0.1)
+    members[:20], decoys[:10] = 0.2, 0.7
+    members[20:30] = np.nan
+    found = judged(case({"cos": truth}, truth, arrays={"members": members, "decoys": decoys}))
+    assert found["membership"].value == pytest.approx((170 + 190) / 390)
+    assert found["membership"].chance == pytest.approx(200 / 390)
+    assert found["membership"].verdict == LEAK
+    guess = np.random.default_rng(0).random((2, N))
+    nothing = judged(case({"cos": truth}, truth, arrays={"members": guess[0], "decoys": guess[1]}))
+    assert nothing["membership"].verdict == NO_EVIDENCE
+    assert "membership" not in judged(case({"cos": truth}, truth))
+
+
+def test_the_headline_is_fixed_in_advance_and_others_stand_beside_it():
+    truth = values(100)
+    found = judged(case({"Last returned": truth, "local": flipped(truth, 50)}, truth), judge=preferring("local"))
+    assert found["accuracy"].value == 0.75
+    assert found["accuracy-last-returned"].value == 1.0
+    assert [item.metric for item in found.values() if item.headline] == ["excess"]
+    with pytest.raises(DataError, match="have the methods cos; expected local"):
+        judged(case({"cos": truth}, truth), judge=preferring("local"))
+
+
+def test_no_answer_counts_as_the_majority_and_is_told():
+    truth = values()
+    answers = np.where(np.arange(N) % 2 == 0, truth, -1)
+    found = judged(case({"cos": answers}, truth))
+    assert found["accuracy"].value == pytest.approx((100 + 80) / 200)
+    assert "100 records without an answer" in found["accuracy"].reason
+
+
+def test_seeds_are_pooled():
+    truth = values(100)
+    found = judged(*(case({"cos": flipped(truth, 10 * seed)}, truth, seed=seed) for seed in (1, 2, 3)))
+    assert found["excess"].n == 3 * N
+    assert found["excess"].value == pytest.approx(40.0)
+    assert found["excess"].seed_mean == pytest.approx(40.0)
+    assert found["excess"].seed_sd == pytest.approx(5.0)
+    single = judged(case({"cos": flipped(truth, 20)}, truth))
+    assert found["excess"].high - found["excess"].low > 2 * 5.0
+    assert single["excess"].seed_sd is None
+
+
+@pytest.mark.parametrize("shape", ["one for all", "each method"])
+def test_beliefs_of_the_headline_are_checked(shape):
+    truth = values(100)
+    sure = np.tile([0.25, 0.75], (N, 1))
+    beliefs = sure if shape == "one for all" else np.stack([1 - sure, sure])
+    found = judged(
+        case({"other": truth, "cos": np.ones(N, int)}, truth, arrays={"beliefs": beliefs}), judge=preferring("cos")
+    )
+    reliability = found["accuracy"].series["reliability"]
+    assert (reliability["confidence"], reliability["accuracy"], reliability["count"]) == ([0.75], [0.5], [N])
+
+
+def test_more_values_than_two_and_a_value_that_nobody_has():
+    truth = np.arange(N) % 3
+    found = judged(case({"cos": np.where(truth == 2, 0, truth)}, truth, names=("a", "b", "c", "never")))
+    assert found["accuracy"].chance == 0.25
+    assert found["balanced-accuracy"].value == pytest.approx(2 / 3)
+    assert found["balanced-accuracy"].chance == pytest.approx(1 / 3)
+    assert found["rare-recall"].value == 0.0
+
+
+def test_proposition_3_is_stated_for_least_squares_and_checked():
+    truth = values(60)
+    losses = np.zeros((1, N, 2))
+    losses[0, np.arange(N), truth] = 0.01
+    losses[0, np.arange(N), 1 - truth] = 9.0
+    clients = [{"client": str(c), "share": 0.3, "weight": {"local": 1.0 if c else None}} for c in range(4)]
+    answers = flipped(truth, 20, start=100)
+    found = judged(case({"local": answers}, truth, arrays={"losses": losses}, facts={"clients": clients}))
+    bound = found["bound"]
+    assert bound.value == pytest.approx(0.96)
+    assert bound.n == 150, "one client's model is not known"
+    assert "for 0 of 3 clients" in bound.reason
+    assert bound.verdict == NOT_APPLICABLE
+    assert list(bound.baselines.values()) == [pytest.approx(0.9)]
+    kept = judged(case({"local": truth}, truth, arrays={"losses": losses}, facts={"clients": clients}))
+    assert "for 3 of 3 clients" in kept["bound"].reason
+
+
+def test_the_bound_is_the_proposition_s():
+    assert lower_bound(0.5, 0.1, 1.0) == pytest.approx(0.6)
+    assert lower_bound(0.9, 0.1, 1.0) == pytest.approx(0.8)
+    assert lower_bound(0.5, 0.0, -2.0) == 1.0
+    assert lower_bound(0.3, 5.0, 0.0) == pytest.approx(0.4)
+
+
+def test_scores_that_do_not_fit_the_truth_are_refused():
+    truth = values()
+    for wrong in (truth[:-1], truth + 1):
+        with pytest.raises(DataError, match=r"have shape .*; expected \(1, 200\)"):
+            case({"cos": wrong}, truth)
+    whole = case({"cos": truth}, truth)
+    without = Truth(**(vars(whole.truth) | {"attributes": None}))
+    with pytest.raises(DataError, match=r"of which truth/attributes.npz"):
+        AttributeCase(0, whole.scores, without, whole.record, whole.knowledge)

@@ -1,0 +1,202 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedattack.errors import DataError, NeedsError
+from fedattack.learning import LocalSGD, build_model, full_gradient, train_local
+from fedattack.learning.soft_losses import soft_targets
+from fedattack.threats.inversion.gradient_inversion import (
+    METHODS,
+    ONE_GRADIENT,
+    Batch,
+    ClientModel,
+    Search,
+    invert,
+    restore_labels,
+    total_variation,
+)
+from tests.inversion_federation import digits
+
+X, Y = digits()
+
+
+def network(hidden=32, **options):
+    return build_model("mlp", input_shape=(1, 8, 8), classes=10, hidden=hidden, seed=1, **options)
+
+
+def state(model):
+    return {name: value.numpy().copy() for name, value in model.state_dict().items()}
+
+
+def replay(model, training, x, y, **options):
+    client = ClientModel(model, "cross-entropy", training, **options)
+    moved = client.movement(*client.split(state(model)), torch.from_numpy(x), soft_targets("cross-entropy", y, 10))
+    return {name: value.detach().numpy() for name, value in moved.items()}
+
+
+def gradients(model, rows):
+    return [full_gradient(model, X[own], Y[own], seed=0).arrays for own in rows]
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        LocalSGD(epochs=1, batch_size=0, lr=0.1),
+        LocalSGD(epochs=4, batch_size=0, lr=0.1),
+        LocalSGD(epochs=3, batch_size=0, lr=0.05, momentum=0.9, weight_decay=0.01),
+    ],
+)
+def test_the_unrolled_steps_are_those_of_the_client(training):
+    model = network()
+    before = state(model)
+    moved = replay(model, training, X[:3], Y[:3])
+    train_local(model, X[:3], Y[:3], seed=0, **vars(training))
+    for name, after in state(model).items():
+        np.testing.assert_allclose(training.lr * moved[name], before[name] - after, atol=1e-6)
+
+
+def test_mini_batches_are_taken_in_the_records_order():
+    """Two steps of one record each are two trainings of one record, one after the other."""
+    model, lr = network(), 0.1
+    before = state(model)
+    moved = replay(model, LocalSGD(epochs=1, batch_size=1, lr=lr), X[:2], Y[:2])
+    for row in (0, 1):
+        train_local(model, X[row : row + 1], Y[row : row + 1], epochs=1, batch_size=0, lr=lr, seed=0)
+    for name, after in state(model).items():
+        np.testing.assert_allclose(lr * moved[name], before[name] - after, atol=1e-6)
+
+
+def test_a_step_of_fedsgd_is_the_gradient():
+    model = network()
+    (gradient,) = gradients(model, [np.arange(4)])
+    moved = replay(model, ONE_GRADIENT, X[:4], Y[:4])
+    for name, array in gradient.items():
+        np.testing.assert_allclose(moved[name], array, atol=1e-6)
+
+
+def test_batch_norm_takes_the_batch_as_in_training_and_the_model_stays_as_it_was():
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10))
+    with torch.no_grad():
+        model[1].running_mean.fill_(2.0)
+    before, training = state(model), LocalSGD(epochs=2, batch_size=0, lr=0.1)
+    moved, frozen = (replay(model, training, X[:4], Y[:4], running_statistics=how) for how in (False, True))
+    for name, array in before.items():
+        np.testing.assert_array_equal(model.state_dict()[name].numpy(), array)
+    train_local(model, X[:4], Y[:4], seed=0, **vars(training))
+    after = state(model)
+    assert moved.keys() == {name for name, _ in model.named_parameters()}
+    for name, array in moved.items():
+        np.testing.assert_allclose(0.1 * array, before[name] - after[name], atol=1e-5)
+    assert np.abs(moved["0.weight"] - frozen["0.weight"]).max() > 1e-2
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_idlg_s_rule_reads_the_label_of_every_single_record(bias):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 20), nn.ReLU(), nn.Linear(20, 10, bias=bias))
+    for row, gradient in enumerate(gradients(model, [[row] for row in range(40)])):
+        assert restore_labels(model, gradient, 1).tolist() == [Y[row]]
+
+
+def test_labels_of_a_batch_are_exact_where_all_classes_are_predicted_alike():
+    model = network()
+    with torch.no_grad():
+        model.fc2.weight.mul_(1e-3)
+        model.fc2.bias.zero_()
+    rows = np.array([0, 1, 10, 20, 30, 2])
+    assert sorted(Y[rows])[:4] == [0, 0, 0, 0], "labels repeat"
+    (gradient,) = gradients(model, [rows])
+    np.testing.assert_array_equal(restore_labels(model, gradient, 6), np.sort(Y[rows]))
+
+
+def test_labels_need_a_last_linear_layer():
+    with pytest.raises(NeedsError, match="label=free"):
+        restore_labels(nn.Sequential(nn.Conv2d(1, 10, 8), nn.Flatten()), {}, 1)
+
+
+def test_total_variation_is_the_mean_difference_of_neighbours():
+    image = torch.tensor([[0.0, 1.0], [3.0, 1.0]]).reshape(1, 1, 2, 2)
+    assert total_variation(image).item() == pytest.approx((3 + 0) / 2 + (1 + 2) / 2)
+    assert total_variation(torch.ones(2, 3, 4, 4)).item() == 0
+    assert total_variation(torch.rand(3, 7)).item() == 0
+    assert total_variation(torch.rand(1, 1, 1, 1)).item() == 0
+
+
+@pytest.mark.parametrize(("method", "iterations", "known"), [("cos", 300, True), ("l2", 150, True), ("l2", 300, False)])
+def test_a_single_record_is_found_and_with_its_label(method, iterations, known):
+    model = network(hidden=64)
+    (gradient,) = gradients(model, [[3]])
+    batch = Batch(state(model), gradient, 1, restore_labels(model, gradient, 1) if known else None)
+    client = ClientModel(model, "cross-entropy", ONE_GRADIENT)
+    (found,) = invert(client, [batch], (1, 8, 8), Search(method, iterations))
+    assert found.y.tolist() == [Y[3]]
+    assert np.abs(found.x - X[3]).mean() < 0.05
+
+
+def test_a_record_is_found_behind_several_local_steps():
+    training = LocalSGD(epochs=5, batch_size=0, lr=0.3, momentum=0.5)
+    model = network(hidden=64)
+    before = state(model)
+    train_local(model, X[3:4], Y[3:4], seed=0, **vars(training))
+    moved = {name: (before[name] - after) / np.float32(training.lr) for name, after in state(model).items()}
+    batch = Batch(before, moved, 1, restore_labels(model, moved, 1))
+    errors = [
+        np.abs(invert(ClientModel(model, "cross-entropy", how), [batch], (1, 8, 8), Search("cos", 300))[0].x - X[3])
+        for how in (training, ONE_GRADIENT)
+    ]
+    assert errors[0].mean() < 1e-3
+    assert errors[1].mean() > 5e-3, "a single gradient is not what the client sent"
+
+
+def test_the_target_of_a_regression_is_found():
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
+    x, y = np.random.default_rng(0).normal(size=(1, 6)).astype(np.float32), np.array([0.7], dtype=np.float32)
+    gradient = full_gradient(model, x, y, loss="mse", seed=0).arrays
+    batch = Batch(state(model), gradient, 1)
+    (found,) = invert(ClientModel(model, "mse", ONE_GRADIENT), [batch], (6,), Search("l2", 500, restarts=3))
+    np.testing.assert_allclose(found.x, x, atol=0.02)
+    np.testing.assert_allclose(found.y, y[:, None], atol=0.02)
+
+
+def test_batches_searched_together_are_found_as_alone(monkeypatch):
+    """Batches of different sizes, in groups by size and memory, and each with its own random start."""
+    model, rows = network(), [[0], [1, 2], [3]]
+    batches = [
+        Batch(state(model), gradient, len(own), np.sort(Y[own]))
+        for own, gradient in zip(rows, gradients(model, rows), strict=True)
+    ]
+    client, how, done = ClientModel(model, "cross-entropy", ONE_GRADIENT), Search("cos", 20, restarts=2), []
+    together = invert(client, batches, (1, 8, 8), how, seed=4, progress=done.append)
+    assert done == [2, 3]
+    monkeypatch.setattr("fedattack.threats.inversion.gradient_inversion.MEMORY", 1)
+    apart = invert(client, batches, (1, 8, 8), how, seed=4)
+    for one, other in zip(together, apart, strict=True):
+        np.testing.assert_allclose(one.objectives, other.objectives, atol=1e-4)
+        assert len(set(one.objectives)) == 2, "restarts differ"
+    assert [item.x.shape for item in together] == [(1, 1, 8, 8), (2, 1, 8, 8), (1, 1, 8, 8)]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_scale_of_a_movement_does_not_matter_to_the_numbers(method):
+    """A converged model's gradient of 1e-20 has squares that single precision cannot hold."""
+    model = network()
+    (gradient,) = gradients(model, [[3]])
+    tiny = {name: array * np.float32(1e-25) for name, array in gradient.items()}
+    client = ClientModel(model, "cross-entropy", ONE_GRADIENT)
+    (found,) = invert(client, [Batch(state(model), tiny, 1, Y[3:4])], (1, 8, 8), Search(method, 3))
+    assert np.isfinite(found.x).all()
+
+
+def test_movements_that_say_nothing_are_refused():
+    model = network()
+    (gradient,) = gradients(model, [[0]])
+    client, how = ClientModel(model, "cross-entropy", ONE_GRADIENT), Search()
+    for factor in (0, np.nan):
+        broken = {name: array * np.float32(factor) for name, array in gradient.items()}
+        with pytest.raises(DataError, match="batch 0: expected at least one record and a movement"):
+            invert(client, [Batch(state(model), broken, 1, Y[:1])], (1, 8, 8), how)
+    with pytest.raises(DataError, match="at least one record"):
+        invert(client, [Batch(state(model), gradient, 0, Y[:0])], (1, 8, 8), how)
+    own = ClientModel(model, "torch.nn.functional:cross_entropy", ONE_GRADIENT)
+    with pytest.raises(NeedsError, match="labels can be searched for under cross-entropy and mse"):
+        invert(own, [Batch(state(model), gradient, 1)], (1, 8, 8), how)

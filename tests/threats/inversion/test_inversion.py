@@ -1,0 +1,123 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedattack.errors import ConfigError, NeedsError
+from fedattack.learning import LocalSGD
+from fedattack.record import Exchange, Record, RecordWriter, Reply
+from fedattack.threats import ATTACKS, read_knowledge
+from tests.inversion_federation import MODEL, digits, write_inversion_run
+
+ATTACK = ATTACKS["inversion"]
+QUICK = {"iterations": "5"}
+
+
+def run(folder, **options):
+    attack = ATTACK.with_options(QUICK | options)
+    return attack.run(Record(folder / "record"), read_knowledge(folder / "knowledge"), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_inversion_run(tmp_path_factory.mktemp("run"), clients=3, each=2, rounds=3)
+
+
+def asked(scores):
+    return [(item["client"], item["round"], item["records"]) for item in scores.facts["batches"]]
+
+
+def test_rounds_clients_and_the_number_of_records_are_chosen(folder):
+    assert asked(run(folder)) == [("node0", 1, 2), ("node1", 1, 2), ("node2", 1, 2)]
+    chosen = run(folder, updates="2,3", clients="node2, node0", records="1")
+    assert asked(chosen) == [("node0", 2, 1), ("node0", 3, 1), ("node2", 2, 1), ("node2", 3, 1)]
+    assert chosen.arrays["images"].shape == (4, 1, 8, 8)
+    assert chosen.arrays["batches"].tolist() == [0, 1, 2, 3]
+    assert run(folder, restarts="3").arrays["objectives"].shape == (3, 3)
+
+
+def test_clients_have_the_names_that_the_server_knows(folder):
+    known = replace(read_knowledge(folder / "knowledge"), nodes={"node1": "hospital"})
+    scores = ATTACK.with_options(QUICK | {"clients": "hospital"}).run(Record(folder / "record"), known, device="cpu")
+    assert [(item["client"], item["node"]) for item in scores.facts["batches"]] == [("hospital", "node1")]
+
+
+@pytest.mark.parametrize("each", [1, 2])
+def test_gradients_give_the_labels_away(tmp_path, each):
+    write_inversion_run(tmp_path, clients=5, each=each)
+    _, y = digits()
+    own = y[np.random.default_rng(0).permutation(len(y))[: 5 * each]].reshape(5, each)
+    found = run(tmp_path).arrays["labels"].reshape(5, each)
+    np.testing.assert_array_equal(found, np.sort(own, axis=1))
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_fedavg_is_inverted_as_fedsgd(tmp_path, steps):
+    training = LocalSGD(epochs=steps, batch_size=0, lr=0.1)
+    write_inversion_run(tmp_path, clients=2, protocol="fedavg", training=training)
+    x, _ = digits()
+    rows = np.random.default_rng(0).permutation(len(x))[:2]
+    images = run(tmp_path, iterations="300", variation="0").arrays["images"]
+    assert np.abs(images - x[rows]).mean() < 0.1
+
+
+def test_clients_of_other_updates_are_not_found(tmp_path):
+    """A null: updates of other records do not lead to the clients' own."""
+    write_inversion_run(tmp_path, clients=2, silent=True)
+    x, _ = digits()
+    rows = np.random.default_rng(0).permutation(len(x))[:2]
+    assert np.abs(run(tmp_path, iterations="60").arrays["images"] - x[rows]).mean() > 0.3
+
+
+def test_replies_that_say_nothing_are_left_out_with_a_note(tmp_path):
+    write_inversion_run(tmp_path / "whole", clients=3, rounds=1)
+    (item,) = Record(tmp_path / "whole" / "record")
+    writer = RecordWriter(tmp_path / "record", protocol="fedsgd")
+    replies = [Reply(seen.node, "ok", dict(seen.arrays), 1) for seen in item.observations]
+    replies[0] = replace(replies[0], arrays={name: 0 * array for name, array in replies[0].arrays.items()})
+    replies[1] = replace(replies[1], arrays={name: np.nan * array for name, array in replies[1].arrays.items()})
+    writer.write(Exchange(1, dict(item.common), replies))
+    writer.close()
+    known = read_knowledge(tmp_path / "whole" / "knowledge")
+    scores = ATTACK.with_options(QUICK).run(Record(tmp_path / "record"), known, device="cpu")
+    assert asked(scores) == [("node2", 1, 1)]
+    assert scores.notes == tuple(
+        f"round 1, client node{n} left out: what it sent is zero or not finite" for n in (0, 1)
+    )
+
+
+def test_what_cannot_be_attacked_is_refused(folder, tmp_path):
+    with pytest.raises(NeedsError, match=r"holds none that can be used for updates=pre1 and clients=nobody"):
+        run(folder, clients="nobody")
+    write_inversion_run(tmp_path, protocol="fedavg")
+    known = read_knowledge(tmp_path / "knowledge")
+    still = replace(known, training=replace(known.training, lr=0.0))
+    with pytest.raises(NeedsError, match="lr = 0"):
+        ATTACK.run(Record(tmp_path / "record"), still)
+    regression = replace(known, model=replace(MODEL, loss="mse"))
+    with pytest.raises(NeedsError, match="label=rule is about cross-entropy"):
+        ATTACK.with_options({"label": "rule"}).run(Record(tmp_path / "record"), regression)
+
+
+def test_an_unknown_order_of_mini_batches_is_told(tmp_path):
+    training = LocalSGD(epochs=1, batch_size=1, lr=0.1)
+    write_inversion_run(tmp_path, clients=2, each=2, protocol="fedavg", training=training)
+    assert "in an order that the server does not know" in " ".join(run(tmp_path).notes)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ({"method": "adam"}, "option method=adam: expected one of cos, l2"),
+        ({"label": "known"}, "option label=known: expected one of rule, free"),
+        ({"restarts": "0"}, "option restarts=0: expected a whole number, 1 or more"),
+        ({"records": "two"}, "option records=two: expected a whole number"),
+        ({"variation": "-1"}, "option variation=-1: expected a number, 0 or more"),
+        ({"variation": "much"}, "option variation=much: expected a number"),
+        ({"updates": "first"}, "option updates=first: expected one of"),
+        ({"speed": "2"}, "attack inversion has no option 'speed'"),
+    ],
+)
+def test_bad_options_are_refused(option, words):
+    with pytest.raises(ConfigError, match=words):
+        ATTACK.with_options(option)

@@ -1,0 +1,225 @@
+import numpy as np
+import pytest
+
+from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE
+from fedattack.audit.truth import Truth
+from fedattack.errors import DataError
+from fedattack.record import Exchange, Record, RecordWriter, Reply
+from fedattack.threats import Knowledge, Scores
+from fedattack.threats.property.judge import PropertyCase, PropertyJudge
+from fedattack.threats.property.prolin import METHODS
+
+CLIENTS, ROUNDS, WINDOWS = 20, 12, (10, 12)
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory):
+    return write_record(tmp_path_factory.mktemp("record") / "r")
+
+
+def write_record(path, metric=lambda client: 0.5):
+    model = {"w": np.zeros(2, dtype=np.float32)}
+    writer = RecordWriter(path, view="aggregate", aggregation={"kind": "mean", "weight": "num-examples"})
+    for number in range(1, 4):
+        replies = [Reply(f"n{client}", "ok", None, 10, {"loss": metric(client)}) for client in range(CLIENTS)]
+        writer.write(Exchange(number, model, replies, aggregate=model))
+    writer.close()
+    return Record(path)
+
+
+def case(record, score, positives, *, seed=0, accuracy=0.9, named=None, nodes=None):
+    """Make a case whose methods all have ``score`` (questions, clients) and name what is above zero."""
+    score = np.asarray(score, dtype=np.float64)
+    positives = np.asarray(positives, dtype=bool)
+    questions = len(score)
+    scores = np.broadcast_to(score[None, :, None], (len(METHODS), questions, len(WINDOWS), score.shape[1])).copy()
+    decisions = (scores > 0) if named is None else np.broadcast_to(named[None, :, None], scores.shape)
+    per_round = np.full((questions, ROUNDS), 0.5)
+    arrays = {
+        "scores": scores,
+        "decisions": decisions,
+        "posterior": 1 / (1 + np.exp(-score)),
+        "posterior_low": np.zeros_like(score),
+        "posterior_high": np.ones_like(score),
+        "overlap": per_round,
+        "accuracy": np.full_like(per_round, accuracy),
+        "checked": np.where(np.arange(ROUNDS) == 0, 0.9, np.nan) * np.ones((questions, 1)),
+        **dict.fromkeys(("plus_mean", "plus_sd", "minus_mean", "minus_sd"), per_round[..., None]),
+        "plus_sample": np.zeros((questions, 1, 3)),
+        "minus_sample": np.zeros((questions, 1, 3)),
+        "participation": np.ones((ROUNDS, score.shape[1])),
+    }
+    clients = [f"n{column}" for column in range(score.shape[1])]
+    facts = {
+        "clients": clients,
+        "rounds": list(range(1, ROUNDS + 1)),
+        "windows": list(WINDOWS),
+        "questions": [f"target {row}" for row in range(questions)],
+        "mode": "linear",
+        "shown": [1],
+        "unseen": 50,
+        "targets": "",
+    }
+    truth = Truth(
+        clients=tuple(str(client) for client in range(CLIENTS)),
+        classes=("0",),
+        counts=np.full((CLIENTS, 1), 10),
+        owners=np.array([], dtype=np.str_),
+        evaluation=(np.zeros((1, 2)), np.zeros(1)),
+        nodes=nodes or {f"n{client}": str(client) for client in range(CLIENTS)},
+        targets="",
+        positives=positives,
+    )
+    return PropertyCase(seed, Scores("prolin", arrays, facts), truth, record, Knowledge())
+
+
+def judged(*cases):
+    found = {item.metric: item for item in PropertyJudge(cases, setting={}, provenance={}).findings()}
+    for item in found.values():
+        assert item.view == "aggregate"
+    return found
+
+
+def some(*clients):
+    flags = np.zeros(CLIENTS, dtype=bool)
+    flags[list(clients)] = True
+    return flags
+
+
+def test_f1_precision_and_recall_of_a_known_answer(record):
+    """3 of 4 positives named and 1 wrongly: precision and recall 3/4, and so is F1."""
+    truth = [some(0, 1, 2, 3)]
+    found = judged(case(record, np.where(some(1, 2, 3, 9), 1.0, -1.0)[None], truth))
+    assert found["f1"].value == pytest.approx(0.75)
+    assert found["precision"].value == pytest.approx(0.75)
+    assert found["recall"].value == pytest.approx(0.75)
+    assert found["f1"].headline
+    assert found["f1"].n == CLIENTS
+    assert found["f1"].chance == pytest.approx(2 * 0.2 / 1.2), "naming everybody"
+    assert found["recall"].chance == pytest.approx(4 / 20)
+    assert found["false-alarms"].value == pytest.approx(1 / 16)
+    assert found["f1"].low < 0.75 < found["f1"].high
+
+
+def test_f1_has_the_interval_of_its_jaccard_index(record):
+    from fedattack.audit.intervals import clopper_pearson
+
+    found = judged(case(record, np.where(some(1, 2, 3, 9), 1.0, -1.0)[None], [some(0, 1, 2, 3)]))
+    low, high = clopper_pearson(3, 5)
+    assert found["f1"].low == pytest.approx(2 * low / (1 + low))
+    assert found["f1"].high == pytest.approx(2 * high / (1 + high))
+
+
+@pytest.mark.long
+def test_right_names_are_a_leak_and_random_names_are_none(record):
+    draw = np.random.default_rng(0)
+    truth = [some(*draw.choice(CLIENTS, 4, replace=False)) for _ in range(6)]
+    right = judged(case(record, np.where(truth, 1.0, -1.0), truth))
+    assert right["f1"].verdict == LEAK
+    assert right["recall-at-far"].value == 1
+    leaks = 0
+    for seed in range(20):
+        guess = np.random.default_rng(seed).permuted(np.where(truth, 1.0, -1.0), axis=1)
+        found = judged(case(record, guess, truth))
+        assert found["f1"].null["low"] <= found["f1"].null["value"] <= found["f1"].null["high"]
+        leaks += found["f1"].verdict == LEAK
+    assert leaks <= 2
+
+
+def test_naming_everybody_is_no_leak(record):
+    found = judged(case(record, np.ones((3, CLIENTS)), [some(0, 1)] * 3))
+    assert found["f1"].value == pytest.approx(found["f1"].chance)
+    assert found["f1"].verdict == NO_EVIDENCE
+    assert found["recall"].verdict == NO_EVIDENCE
+
+
+def test_a_null_run_claims_nothing(record):
+    found = judged(case(record, -np.ones((2, CLIENTS)), np.zeros((2, CLIENTS))))
+    assert found["f1"].value is None
+    assert found["f1"].verdict == NOT_APPLICABLE
+    assert found["false-alarms"].value == 0
+    assert found["false-alarms"].n == 2 * CLIENTS
+    assert all(item.verdict != LEAK for item in found.values())
+
+
+def test_false_alarms_are_those_for_what_nobody_has(record):
+    score = np.stack([np.where(some(0, 1), 1.0, -1.0), np.where(some(5), 1.0, -1.0)])
+    found = judged(case(record, score, [some(0, 1), some()]))
+    assert found["false-alarms"].value == pytest.approx(1 / CLIENTS)
+    assert found["f1"].value == 1, "questions that nobody answers do not count as missed"
+
+
+def test_detectors_at_chance_claim_nothing(record):
+    truth = [some(0, 1, 2, 3)] * 5
+    found = judged(case(record, np.where(truth, 1.0, -1.0), truth, accuracy=0.51))
+    assert found["f1"].verdict == NO_EVIDENCE
+    assert "at chance in every round" in found["f1"].reason
+
+
+def test_clients_that_were_not_seen_are_neither_right_nor_wrong(record):
+    score = np.where(some(0, 1), 1.0, -1.0)
+    score[[2, 3]] = np.nan
+    found = judged(case(record, score[None], [some(0, 1, 2)]))
+    assert found["f1"].value == 1
+    assert found["f1"].n == CLIENTS - 2
+
+
+def test_recall_at_false_alarms_needs_scores_above_the_negatives(record):
+    """One of 16 negatives scores above all positives but one: at 5 % none of 16 may pass."""
+    score = np.linspace(-2, -1, CLIENTS)
+    score[[0, 1, 2]] = 1.0
+    score[3], score[10] = 5.0, 3.0
+    found = judged(case(record, score[None], [some(0, 1, 2, 3)]))
+    assert found["recall-at-far"].value == pytest.approx(0.25)
+
+
+def test_several_nodes_of_one_client_are_one_client(record):
+    nodes = {f"n{client}": str(client) for client in range(CLIENTS)} | {"n19": "0"}
+    found = judged(case(record, np.where(some(19), 1.0, -1.0)[None], [some(0)], nodes=nodes))
+    assert found["f1"].value == 1
+    assert found["f1"].n == CLIENTS - 1
+
+
+def test_seeds_are_pooled_and_their_spread_widens_the_interval(record):
+    truth = [some(0, 1, 2, 3)]
+    good = np.where(some(0, 1, 2, 3), 1.0, -1.0)[None]
+    bad = np.where(some(0, 9, 10, 11), 1.0, -1.0)[None]
+    found = judged(case(record, good, truth, seed=0), case(record, bad, truth, seed=1))
+    assert found["f1"].value == pytest.approx(2 * 5 / 16)
+    assert found["f1"].seed_sd == pytest.approx(0.75 / np.sqrt(2))
+    assert found["f1"].low == 0
+
+
+def test_a_metric_in_plaintext_that_tells_is_found(tmp_path):
+    truth = [some(0, 1, 2, 3)]
+    telling = write_record(tmp_path / "t", metric=lambda client: 5.0 + client if client < 4 else client / 100)
+    score = -np.ones((1, CLIENTS))
+    found = judged(case(telling, score, truth))["plaintext"]
+    assert found.value == 1
+    assert found.verdict == LEAK
+    assert found.selected_after_the_fact
+    assert found.label.endswith("loss")
+    draw = np.random.default_rng(1).random(CLIENTS)
+    silent = write_record(tmp_path / "s", metric=lambda client: float(draw[client]))
+    assert judged(case(silent, score, truth))["plaintext"].verdict == NO_EVIDENCE
+
+
+def test_the_series_of_the_figures_are_whole(record):
+    from fedattack.report.validate import validate_findings
+
+    truth = [some(0, 1), some()]
+    found = PropertyJudge([case(record, np.where(truth, 1.0, -1.0), truth)], setting={}, provenance={}).findings()
+    validate_findings([item.to_dict() for item in found])
+    series = found[0].series
+    assert series["methods"]["rounds"] == list(WINDOWS)
+    assert series["methods"]["methods"]["PROLIN"]["f1"] == [1.0, 1.0]
+    assert series["overlap"]["checked_rounds"] == [1]
+    assert sum(item["positive"] for item in series["posteriors"]) == 2
+    assert series["stability"]["methods"]["REG"] == [1.0, 1.0]
+
+
+def test_truth_that_does_not_answer_the_questions_is_refused(record):
+    with pytest.raises(DataError, match="answer 1 questions and the truth answers 2"):
+        case(record, np.ones((1, CLIENTS)), [some(), some()])
+    with pytest.raises(DataError, match="in the record but not in the truth"):
+        case(record, np.ones((1, CLIENTS)), [some()], nodes={"n0": "0"})

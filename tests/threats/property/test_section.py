@@ -1,0 +1,194 @@
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from fedattack.threats.property import section as property_figures
+from tests.report import example
+from tests.report.test_figures import parsed, texts
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def with_series(**series):
+    return replace(example.prolin_findings()[0], series=series)
+
+
+def lines(svg, colour):
+    """Points of the drawn lines of a colour, in the figure's units; legend entries are horizontal and left out."""
+    found = []
+    for element in parsed(svg).iter(f"{SVG}path"):
+        style = element.get("style", "")
+        if f"stroke: var(--series-{colour}," in style and "fill: none" in style:
+            points = np.array(re.findall(r"(-?[\d.]+) (-?[\d.]+)", element.get("d")), dtype=float)
+            if len(points) > 1 and np.ptp(points[:, 1]) > 0 and "Q" not in element.get("d"):
+                found.append(points)
+    return found
+
+
+def dashes(svg):
+    return {
+        colour: re.findall(rf"stroke-dasharray: ([\d.,]+); [^\"]*stroke: var\(--series-{colour},", svg)
+        for colour in range(1, 6)
+    }
+
+
+METHODS = {
+    "rounds": [10, 20, 30],
+    "methods": {
+        "PROLIN": {"f1": [0.2, 0.6, 1.0], "precision": [None, 0.5, 1.0], "recall": [0.0, 0.75, 1.0]},
+        "OLS": {"f1": [0.0, 0.25, 0.5], "precision": [0.1, 0.2, 0.5], "recall": [0.1, 0.3, 0.5]},
+    },
+    "chance": 0.25,
+}
+
+
+def test_f1_is_drawn_where_it_belongs():
+    plot = property_figures.f1(with_series(methods=METHODS), "x")
+    (prolin,), (ols,) = lines(plot.svg, 1), lines(plot.svg, 2)
+    assert np.allclose(np.diff(prolin[:, 0]), np.diff(ols[:, 0]))
+    # 0.5 apart at the end, as far as between 0.0 and 0.5 of OLS; the SVG's y grows downwards.
+    assert ols[2, 1] - prolin[2, 1] == pytest.approx(ols[0, 1] - ols[2, 1], abs=1e-3)
+    assert prolin[0, 1] - prolin[2, 1] == pytest.approx(0.8 / 0.5 * (ols[0, 1] - ols[2, 1]), abs=1e-3)
+    assert "After 30 rounds: PROLIN 100%; OLS 50.0%. Chance is 25.0%." in plot.svg
+    assert plot.header == ["rounds seen", "PROLIN", "OLS"]
+    assert plot.rows == [["10", "20.0%", "0%"], ["20", "60.0%", "25.0%"], ["30", "100%", "50.0%"]]
+
+
+def test_methods_differ_in_dashes_and_markers_and_look_the_same_in_all_figures():
+    finding = example.prolin_findings()[0]
+    first, second, third = (
+        dashes(getattr(property_figures, name)(finding, "x").svg)
+        for name in ("f1", "precision_and_recall", "stability")
+    )
+    patterns = [tuple(dict.fromkeys(first[colour])) for colour in range(1, 6)]
+    assert len(set(patterns)) == 5
+    assert patterns == [tuple(dict.fromkeys(second[colour])) for colour in range(1, 6)]
+    assert patterns == [tuple(dict.fromkeys(third[colour])) for colour in range(1, 6)]
+    # A method that one series lacks does not pass its looks on to the next.
+    some = {"rounds": [10, 20], "methods": {"OLS": [0.5, 1.0]}}
+    alone = property_figures.stability(with_series(methods=METHODS, stability=some), "x").svg
+    assert not lines(alone, 1)
+    assert lines(alone, 2)
+
+
+def test_precision_and_recall_are_side_by_side_and_in_the_table():
+    plot = property_figures.precision_and_recall(with_series(methods=METHODS), "x")
+    left, right = lines(plot.svg, 2)
+    assert left[:, 0].max() < right[:, 0].min()
+    assert len(lines(plot.svg, 1)[0]) == 2  # nobody was named after 10 rounds: no precision
+    assert plot.header == ["rounds seen", "PROLIN precision", "OLS precision", "PROLIN recall", "OLS recall"]
+    assert plot.rows[0] == ["10", "–", "10.0%", "0%", "10.0%"]
+    bare = {**METHODS, "methods": {"PROLIN": {"f1": [0.2, 0.6, 1.0]}}}
+    assert property_figures.precision_and_recall(with_series(methods=bare), "x") is None
+
+
+def test_overlap_table_holds_checked_rounds_even_where_nothing_else_is_known():
+    series = {"rounds": [1, 3], "overlap": [0.1, 0.8], "low": [0.0, 0.7], "high": [0.2, 0.9], "accuracy": [0.95, 0.6]}
+    series |= {"checked_rounds": [2, 3], "checked_accuracy": [0.9, 0.55]}
+    plot = property_figures.overlap(with_series(overlap=series), "x")
+    assert plot.rows == [
+        ["1", "10.0%", "0–20.0%", "95.0%", "–"],
+        ["2", "–", "–", "–", "90.0%"],
+        ["3", "80.0%", "70.0–90.0%", "60.0%", "55.0%"],
+    ]
+    assert "Overlap: 10.0% in round 1, 80.0% in round 3." in plot.svg
+    (drawn,) = lines(plot.svg, 1)
+    bare = property_figures.overlap(with_series(overlap={"rounds": [1, 3], "overlap": [0.1, 0.8]}), "x")
+    assert "accuracy, unseen records" not in texts(bare.svg)
+    assert "fresh" not in bare.caption
+    assert drawn[0, 1] > drawn[1, 1]
+
+
+def test_distributions_are_normal_densities_over_their_samples():
+    shot = {"round": 7, "plus": {"mean": 2.0, "sd": 1.0}, "minus": {"mean": -2.0, "sd": 2.0}, "overlap": 0.2}
+    plot = property_figures.distributions(
+        with_series(distributions=[shot | {"plus_sample": [1.0, 2.5, 3.0], "minus_sample": []}]), "x"
+    )
+    (plus,), (minus,) = lines(plot.svg, 1), lines(plot.svg, 2)
+    ground = plus[:, 1].max()
+    heights = [ground - curve[:, 1].min() for curve in (plus, minus)]
+    assert heights[0] / heights[1] == pytest.approx(norm.pdf(0, 0, 1) / norm.pdf(0, 0, 2), rel=0.01)
+    tops = [curve[curve[:, 1].argmin(), 0] for curve in (plus, minus)]
+    assert tops[0] > tops[1]
+    assert "Round 7: OVL 20.0%" in texts(plot.svg)
+    assert plot.rows == [["7", "20.0%", "2", "1", "-2", "2"]]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_any_number_of_distributions_and_features_without_spread_are_drawn(count):
+    still = {"mean": 0.5, "sd": 0.0}
+    shots = [
+        {"round": r, "plus": still, "minus": still, "overlap": 1.0, "plus_sample": [0.5, 0.5], "minus_sample": []}
+        for r in range(count)
+    ]
+    plot = property_figures.distributions(with_series(distributions=shots), "x")
+    assert len([text for text in texts(plot.svg) if text.endswith("OVL 100%")]) == count
+    assert "nan" not in plot.svg.lower()
+
+
+def answer(client, posterior, positive=False, **changes):
+    ends = (None, None) if posterior is None else (posterior / 2, (1 + posterior) / 2)
+    entry = {"client": client, "target": "3", "seed": 0, "posterior": posterior, "low": ends[0], "high": ends[1]}
+    return entry | {"positive": positive, "rounds": 5} | changes
+
+
+def test_the_most_suspicious_clients_come_first_and_the_unknown_last():
+    entries = [answer("a", 0.1), answer("b", None, rounds=0), answer("c", 0.9, True), answer("d", 0.5)]
+    plot = property_figures.posteriors(with_series(posteriors=entries), "x")
+    assert [row[0] for row in plot.rows] == ["c", "d", "a", "b"]
+    assert plot.rows[0] == ["c", "3", "0", "90.0%", "45.0–95.0%", "yes", "5"]
+    assert plot.rows[3] == ["b", "3", "0", "–", "–", "no", "0"]
+    assert "1 never took part: whether they have it is unknown." in plot.caption
+    names = [text for text in texts(plot.svg) if text in "abcd"]
+    assert names == ["c", "d", "a"]
+    assert "Client, most suspicious first" in texts(plot.svg)
+    assert "client c 90.0% (45.0–95.0%), has the property; client d" in plot.svg
+
+
+def test_at_most_forty_posteriors_are_drawn_and_all_are_in_the_table():
+    entries = [answer(f"n{i}", 1 - i / 100, target=str(i % 2)) for i in range(60)]
+    plot = property_figures.posteriors(with_series(posteriors=entries), "x")
+    assert len([text for text in texts(plot.svg) if text.startswith("n")]) == 40
+    assert "n39 · 1" in texts(plot.svg)
+    assert len(plot.rows) == 60
+    assert plot.caption.startswith("The 40 most suspicious of 60 listed.")
+    assert plot.tall
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("name", "series"),
+    [
+        ("f1", {"methods": {"rounds": [1], "methods": {"PROLIN": {"f1": [None]}}}}),
+        ("stability", {"stability": {"rounds": [1], "methods": {"PROLIN": [1.0]}}}),
+        ("overlap", {"overlap": {"rounds": [1], "overlap": [None], "checked_rounds": [], "checked_accuracy": []}}),
+        ("posteriors", {"posteriors": [answer("a", None)]}),
+        ("posteriors", {"posteriors": [answer("a", 0.5)]}),
+    ],
+)
+def test_the_smallest_series_are_drawn(name, series):
+    plot = getattr(property_figures, name)(with_series(**series), "x")
+    words = next(parsed(plot.svg).iter(f"{SVG}desc")).text
+    assert words.endswith(".")
+    assert "nan" not in plot.svg.lower()
+    assert {len(row) for row in plot.rows} == {len(plot.header)}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", ["<script>1</script>", "$\\frac{1}$", "_", "客户端", "a" * 500, "&amp;"])
+def test_names_from_outside_stay_text(name):
+    series = {
+        "posteriors": [answer(name, 0.5, target=name), answer("b", 0.2)],
+        "methods": {"rounds": [1, 2], "methods": {name: {"f1": [0.1, 0.2]}}},
+    }
+    finding = with_series(**series)
+    for draw in (property_figures.posteriors, property_figures.f1):
+        svg = draw(finding, "x").svg
+        parsed(svg)
+        assert "<script" not in svg
+    short = name if len(name) <= 12 else f"{name[:5]}…{name[-6:]}"
+    assert f"{short} · {short}" in texts(property_figures.posteriors(finding, "x").svg)

@@ -1,0 +1,183 @@
+"""What every attack promises, checked over the registry."""
+
+import hashlib
+import importlib
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from fedattack.errors import DataError, NeedsError
+from fedattack.record import Exchange, Record, RecordWriter, Reply, project_record
+from fedattack.record.format import PROTOCOLS
+from fedattack.threats import ATTACKS, Knowledge, Scores, read_knowledge
+from fedattack.threats.registry import THREATS
+
+
+def contracts():
+    return [importlib.import_module(f"tests.threats.{name}.contract") for name in THREATS]
+
+
+# A folder in which each attack has all that it needs, for each protocol that it takes.
+RUNS = {case: write for contract in contracts() for case, write in contract.RUNS.items()}
+
+# What keeps a long search short where its result does not matter.
+QUICK = {name: options for contract in contracts() for name, options in getattr(contract, "QUICK", {}).items()}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(name, protocol) for name, attack in ATTACKS.items() for protocol in attack.needs.protocols],
+    ids="-".join,
+)
+def case(request, tmp_path_factory):
+    name, protocol = request.param
+    folder = RUNS[name, protocol](tmp_path_factory.mktemp(f"{name}-{protocol}"))
+    assert Record(folder / "record").protocol == protocol
+    return ATTACKS[name].with_options(QUICK.get(name, {})), folder
+
+
+def run(attack, folder, **changes):
+    return attack.run(Record(folder / "record"), read_knowledge(folder / "knowledge"), device="cpu", **changes)
+
+
+def test_same_seed_same_scores(case):
+    attack, folder = case
+    first, second = run(attack, folder, seed=5), run(attack, folder, seed=5)
+    assert first.facts == second.facts
+    for name, array in first.arrays.items():
+        assert array.tobytes() == second.arrays[name].tobytes(), name
+
+
+def test_the_record_is_not_changed(case):
+    attack, folder = case
+
+    def digest():
+        files = sorted(path for path in (folder / "record").rglob("*") if path.is_file())
+        return [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
+
+    before = digest()
+    run(attack, folder)
+    assert digest() == before
+
+
+def test_a_missing_need_is_refused_by_name(case, tmp_path):
+    attack, folder = case
+    record, known = Record(folder / "record"), read_knowledge(folder / "knowledge")
+    for need in attack.needs.knowledge:
+        lacking = Knowledge(**{**vars(known), need: None})
+        with pytest.raises(NeedsError, match=f"attack {attack.name} needs knowledge of {need}"):
+            attack.run(record, lacking)
+    RecordWriter(tmp_path / "empty", view=attack.needs.views[0], protocol=attack.needs.protocols[0]).close()
+    with pytest.raises(NeedsError, match="holds none"):
+        attack.run(Record(tmp_path / "empty"), known)
+
+
+def test_a_record_of_another_view_is_refused_by_name(case, tmp_path):
+    attack, folder = case
+    known = read_knowledge(folder / "knowledge")
+    individual = Record(write_run(tmp_path / "each") / "record")
+    records = {"individual": individual, "aggregate": project_record(individual, tmp_path / "sums")}
+    assert set(records) > set(attack.needs.views), "an attack that takes every view has nothing to refuse"
+    for view in records.keys() - set(attack.needs.views):
+        words = f"attack {attack.name} needs a record in the view {attack.needs.views[0]}, but .* has the view {view}"
+        with pytest.raises(NeedsError, match=words) as refusal:
+            attack.run(records[view], known)
+        assert ("fedattack project" in str(refusal.value)) == (view == "individual")
+
+
+def test_a_record_of_another_protocol_is_refused_by_name(case, tmp_path):
+    attack, folder = case
+    others = set(PROTOCOLS) - set(attack.needs.protocols)
+    if not others:
+        pytest.skip("takes every protocol")
+    for other in others:
+        RecordWriter(tmp_path / other, view=attack.needs.views[0], protocol=other).close()
+        with pytest.raises(
+            NeedsError, match=f"attack {attack.name} needs a record in the protocol .* has the protocol {other}"
+        ):
+            attack.run(Record(tmp_path / other), read_knowledge(folder / "knowledge"))
+
+
+def test_the_truth_is_not_needed(case, tmp_path):
+    attack, folder = case
+    (tmp_path / "alone").mkdir()
+    for name in ("record", "knowledge"):
+        (tmp_path / "alone" / name).symlink_to(folder / name)
+    assert run(attack, tmp_path / "alone").arrays.keys() == run(attack, folder).arrays.keys()
+
+
+def halved(arrays):
+    if arrays is None:
+        return None
+    return {name: array.astype(np.float16) if array.dtype.kind == "f" else array for name, array in arrays.items()}
+
+
+def test_arrays_of_half_precision_are_taken(case, tmp_path):
+    attack, folder = case
+    record = Record(folder / "record")
+    writer = RecordWriter(
+        tmp_path / "record",
+        view=record.view,
+        protocol=record.protocol,
+        server=record.server,
+        seed=record.seed,
+        facts=record.facts,
+        aggregation=record.manifest["aggregation"],
+    )
+    for item in record:
+        replies = [
+            Reply(
+                *(seen.node, seen.status, halved(seen.arrays), seen.num_examples, seen.metrics),
+                received=halved(seen.received) if seen.singled_out else None,
+            )
+            for seen in item.observations
+        ]
+        writer.write(Exchange(item.number, halved(item.common), replies, aggregate=halved(item.aggregate)))
+    writer.close(final=halved(record.final))
+    (tmp_path / "knowledge").symlink_to(folder / "knowledge")
+    assert run(attack, tmp_path).arrays.keys() == run(attack, folder).arrays.keys()
+
+
+def test_attack_names_what_it_needs_and_where_it_comes_from(case):
+    attack, _ = case
+    assert attack.title
+    assert attack.paper
+    assert attack.knows
+    assert attack.needs.views
+
+
+def test_scores_survive_the_disk(case, tmp_path):
+    attack, folder = case
+    scores = run(attack, folder)
+    scores.save(tmp_path / "s.npz")
+    again = Scores.load(tmp_path / "s.npz")
+    assert (again.attack, dict(again.facts), again.notes) == (scores.attack, dict(scores.facts), scores.notes)
+    for name, array in scores.arrays.items():
+        np.testing.assert_array_equal(again.arrays[name], array)
+    (tmp_path / "s.npz").write_bytes(b"no zip")
+    with pytest.raises(DataError, match=r"cannot be read as an \.npz"):
+        Scores.load(tmp_path / "s.npz")
+
+
+def test_300_rounds_are_streamed(tmp_path):
+    """Memory of Python and NumPy stays below three rounds' worth of arrays plus the model, whatever the rounds."""
+    from tests.federation import MODEL
+
+    wide = type(MODEL)(**{**vars(MODEL), "hidden": 4_000})
+    state = {name: value.numpy() for name, value in wide.build().state_dict().items()}
+    size = sum(array.nbytes for array in state.values())
+    writer = RecordWriter(tmp_path / "record")
+    clients = 3
+    for number in range(1, 301):
+        shifted = [{name: array + np.float32(client) for name, array in state.items()} for client in range(clients)]
+        writer.write(Exchange(number, None, [Reply(str(c), "ok", arrays, 5) for c, arrays in enumerate(shifted)]))
+    writer.close()
+    known = read_knowledge(write_run(tmp_path / "other") / "knowledge")
+    knowledge = Knowledge(model=wide, targets=type(known.targets)(known.targets.x[:5], known.targets.y[:5]))
+    ATTACKS["sia"].run(Record(tmp_path / "record"), knowledge, device="cpu")  # imports and caches
+    tracemalloc.start()
+    ATTACKS["sia"].run(Record(tmp_path / "record"), knowledge, device="cpu")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * clients * size + size

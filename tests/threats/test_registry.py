@@ -1,0 +1,100 @@
+"""Threats of other packages: found by an entry point, attacked, judged and shown without an edit anywhere else."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedattack.errors import ReportError
+from fedattack.report import validate_findings
+from fedattack.report.section import COMMON, Section, section_of
+from fedattack.threats import ATTACKS
+from fedattack.threats.registry import BROKEN, THREATS, threat_of
+from tests.federation import write_run
+
+TOY = Path(__file__).parent / "toy" / "toy_threat"
+
+# Commands in one process: each start of Python imports torch again.
+COMMANDS = """
+import sys
+from fedattack.cli import main
+for words in {words!r}:
+    sys.argv = ["fedattack", *words]
+    try:
+        main()
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory) -> Path:
+    """A folder of installed packages: the toy, and one whose module is gone."""
+    site = tmp_path_factory.mktemp("site")
+    shutil.copytree(TOY, site / "toy_threat")
+    entries = {"toy-threat": "toy = toy_threat:THREAT", "gone": "gone = no_such_module:THREAT"}
+    for package, entry in entries.items():
+        info = site / f"{package.replace('-', '_')}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[fedattack.threats]\n{entry}\n")
+    return site
+
+
+def test_a_toy_of_another_package_is_listed_attacked_judged_and_shown(installed, tmp_path):
+    write_run(tmp_path / "run")
+    folder = str(tmp_path / "run")
+    words = [["list", "--json"], ["attack", "toy", folder], ["report", folder]]
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS.format(words=words)],
+        env={**os.environ, "PYTHONPATH": str(installed), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    listed, _ = json.JSONDecoder().raw_decode(done.stdout)
+    assert listed["threats"]["toy"] == {"question": "Which client holds the most records?", "attacks": ["toy"]}
+    assert listed["attacks"]["toy"]["title"] == "The largest update"
+    assert listed["presets"]["toy"]["help"] == "Who holds the most records?"
+    assert "no_such_module" in listed["left_out"]["gone"]
+
+    (finding,) = json.loads((tmp_path / "run" / "findings.json").read_text())
+    assert (finding["attack"], finding["metric"], finding["paper"]) == ("toy", "named", "nobody's")
+    page = (tmp_path / "run" / "report.html").read_text()
+    for text in ("The toy server named the largest client in", "Who was named", "A toy: one answer a seed."):
+        assert text in page
+    # Where the toy is not installed its findings are still shown, by their label.
+    assert validate_findings([finding])[0].label == "Largest client named"
+
+
+def test_every_part_of_every_threat_is_there():
+    assert not BROKEN
+    for name, threat in THREATS.items():
+        assert threat.name == name
+        assert {*threat.judges} <= {*threat.attacks}
+        for attack, part in threat.attacks.items():
+            assert threat.load(part).name == attack
+            assert ATTACKS[attack].name == attack
+            assert threat_of(attack) is threat
+        for part in threat.judges.values():
+            assert threat.load(part).findings
+        assert isinstance(threat.load(threat.section), Section)
+
+
+def test_findings_of_an_attack_that_is_not_installed_have_the_common_figures():
+    assert section_of("never-heard-of") is COMMON
+
+
+def test_series_have_the_form_that_their_threat_says():
+    from tests.report import example
+
+    finding = next(finding.to_dict() for finding in example.findings() if finding.attack == "sia")
+    validate_findings([finding])
+    finding["series"] = {"targets": {"one client holds": -1}}
+    with pytest.raises(ReportError, match=r"\$\[0\]\.series\.targets.*series.json of its threat"):
+        validate_findings([finding])

@@ -1,0 +1,28 @@
+"""How the finding is shown."""
+
+from fedattack.audit.finding import Finding
+from fedattack.report.section import Section, Table
+
+FORMS = {
+    "named": {
+        "type": "array",
+        "items": {
+            "type": "object",
+            "required": ["client", "records"],
+            "properties": {"client": {"type": "string"}, "records": {"type": "integer", "minimum": 0}},
+        },
+    }
+}
+
+
+def named(finding: Finding) -> Table:
+    """Make a table of who was named."""
+    rows = [[entry["client"], str(entry["records"])] for entry in finding.series["named"]]
+    return Table("Who was named", "One row a seed.", ["client", "records"], rows)
+
+
+SECTION = Section(
+    sentences={"named": "The toy server named the largest client in {value} of runs{interval}{chance}."},
+    tables=(("named", named),),
+    forms=FORMS,
+)
