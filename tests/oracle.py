@@ -87,8 +87,8 @@ def judge_again(folder: Path, preset: str) -> None:
 
 def prepare_again(folder: Path) -> None:
     """Write knowledge and truth of a copy of a run folder again; what clients noted there is kept."""
-    from fedattack.app import prepare
     from fedattack.folder import new_parts
+    from fedattack.runs.app import prepare
 
     study = json.loads((folder / "study.json").read_text())
     configs = []

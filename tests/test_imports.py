@@ -27,16 +27,11 @@ ALLOWED = {
     "folder": BASE | {"record"},
     "audit": BASE | {"folder", "nodes", "record", "data", "learning", "threats", "defences"},
     "report": BASE | {"audit", "threats"},
-    "app": {"errors", "threats"},
-    "launch": {"errors", "_reaper", "record"},
-    "credentials": {"errors"},
-    "deploy": BASE | {"credentials", "launch", "nodes"},
-    "outside": {"errors", "launch", "record"},
-    "_reaper": set(),
-    "pipeline": BASE
-    | {*("app", "threats", "audit", "deploy", "folder", "launch", "learning", "nodes", "record", "report")},
-    "reproduce": BASE | {"app", "threats", "audit", "data", "folder", "pipeline", "report"},
-    "tradeoff": BASE | {"app", "threats", "audit", "defences", "learning", "pipeline", "report", "reproduce"},
+    "runtime": BASE | {"nodes", "reaper", "record"},
+    "reaper": set(),
+    "runs": BASE | {"audit", "folder", "learning", "nodes", "record", "report", "runtime", "threats"},
+    "reproduce": BASE | {"audit", "data", "folder", "report", "runs", "threats"},
+    "tradeoff": BASE | {"audit", "defences", "learning", "report", "reproduce", "runs", "threats"},
 }
 FORBIDDEN_PACKAGES = {
     "record": {"flwr", "torch", "ray"},
@@ -46,7 +41,7 @@ FORBIDDEN_PACKAGES = {
     "learning": {"flwr", "ray"},
     "audit": {"flwr", "ray"},
     "report": {"flwr", "ray", "torch"},
-    "_reaper": {"flwr", "ray", "torch"},
+    "reaper": {"flwr", "ray", "torch"},
 }
 
 
@@ -64,7 +59,8 @@ def layer_of(parts: tuple[str, ...]) -> str:
     """A threat's judge and section see what its attacks must not: the truth, and the report."""
     if parts[0] == "threats" and len(parts) == 3:
         return {"judge": "judges", "section": "sections"}.get(parts[2], "threats")
-    return parts[0]
+    # It runs as a script, without the package.
+    return "reaper" if parts == ("runtime", "reaper") else parts[0]
 
 
 def imports(file: Path) -> set[str]:

@@ -14,7 +14,7 @@ from flwr.client import NumPyClient
 from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 
 from fedattack.data import load_dataset
-from fedattack.launch import Simulator
+from fedattack.runtime.simulator import Simulator
 from tests.federation import FEATURES, write_run
 from tests.foreign.projects import MESSAGE_API
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedattack import pipeline
 from fedattack.errors import MESSAGE, DataError, RunError, TrustError
 from fedattack.folder import write_study
 from fedattack.learning import build_model, per_record_loss
 from fedattack.learning.importing import Asked, given
-from fedattack.pipeline import asked_of_knowledge, asked_of_study
 from fedattack.record import Exchange, Record, RecordWriter, Reply
+from fedattack.runs import simulating
+from fedattack.runs.asked import asked_of_knowledge, asked_of_study
 from fedattack.threats import ATTACKS, Knowledge, KnownDefence, read_knowledge, write_knowledge
 from tests.federation import MODEL, write_run
 from tests.fuzz.folders import NoFlower, private_training
@@ -186,8 +186,8 @@ def no_flower(monkeypatch):
             told.append(dict(config))
             raise RunError("no Flower here")
 
-    monkeypatch.setattr(pipeline, "RUNTIMES", {"simulation": lambda *words: Told()})
-    monkeypatch.setattr(pipeline, "prepare", lambda configs: None)
+    monkeypatch.setattr(simulating, "RUNTIMES", {"simulation": lambda *words: Told()})
+    monkeypatch.setattr(simulating, "prepare", lambda configs: None)
     return told
 
 
@@ -369,8 +369,8 @@ def test_a_run_in_which_no_client_answers_ends_with_the_clients_reason(call, tmp
             writer.close(final=state)
             return type("Result", (), {"client_error": "OutOfMemoryError: " + "x" * 3_000})()
 
-    monkeypatch.setattr(pipeline, "RUNTIMES", {"simulation": lambda *words: Dying()})
-    monkeypatch.setattr(pipeline, "prepare", lambda configs: None)
+    monkeypatch.setattr(simulating, "RUNTIMES", {"simulation": lambda *words: Dying()})
+    monkeypatch.setattr(simulating, "prepare", lambda configs: None)
     code, _, err = call("audit", "quickstart", "--out", tmp_path / "run", "--seeds", 1)
     assert code == 2
     assert "no client answered in any of 2 rounds: OutOfMemoryError: xxx" in err

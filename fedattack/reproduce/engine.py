@@ -14,25 +14,21 @@ from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
 from fedattack import __version__
-from fedattack.app import Value, leads_out, load_preset, load_settings, resolve_settings
 from fedattack.data import DATASETS, data_root
 from fedattack.errors import ConfigError, DataError, FedAttackError, ReportError
 from fedattack.files import write_atomically, write_json, write_sealed
 from fedattack.folder import read_study
-from fedattack.pipeline import (
-    Watch,
-    attack_folder,
-    choose_attacks,
-    choose_seeds,
-    judge_folder,
-    known_to,
-    simulate,
-)
 from fedattack.report import read_findings, read_run
 from fedattack.reproduce.measure import measure, per_round, training_records
 from fedattack.reproduce.page import to_markdown
 from fedattack.reproduce.picture import to_picture
 from fedattack.reproduce.spec import Cell, Reproduction, shown
+from fedattack.runs.asked import known_to
+from fedattack.runs.pipeline import attack_folder, choose_attacks, judge_folder
+from fedattack.runs.presets import load_preset, resolve_settings
+from fedattack.runs.settings import Value, leads_out, load_settings
+from fedattack.runs.simulating import choose_seeds, simulate
+from fedattack.runs.watch import Watch
 from fedattack.untrusted import check_folder, read_sealed, remove_inside
 
 CELLS = "cells"

@@ -27,9 +27,10 @@ from math import prod
 from pathlib import Path
 from typing import Any, Self
 
-from fedattack.app import Value, app_folder
 from fedattack.audit.finding import PROPORTION
 from fedattack.errors import ConfigError
+from fedattack.runs.app import app_folder
+from fedattack.runs.settings import Value
 
 _STATED = re.compile(r"(\d+(?:\.\d+)?)(?:±(\d+(?:\.\d+)?))?")
 

@@ -13,7 +13,8 @@ from typing import Annotated, Any, NotRequired
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
-from fedattack.app import Value, run_module
+from fedattack.runs.app import run_module
+from fedattack.runs.settings import Value
 
 REFERENCE = "sparsify"
 """The defence to which the others' times are held."""

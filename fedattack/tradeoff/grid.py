@@ -5,10 +5,12 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedattack.app import Preset, Value, app_folder
 from fedattack.defences import DEFENCES, DP_SGD, NONE
 from fedattack.errors import ConfigError
 from fedattack.reproduce.spec import Cell, Drawing, Number, Reproduction
+from fedattack.runs.app import app_folder
+from fedattack.runs.presets import Preset
+from fedattack.runs.settings import Value
 
 KINDS = (*DEFENCES, DP_SGD)
 """Every defence by name."""

@@ -9,19 +9,21 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fedattack.app import Value, load_preset, resolve_settings
 from fedattack.audit.finding import NOT_APPLICABLE, PROPORTION, Finding
 from fedattack.defences import NONE
 from fedattack.errors import ConfigError, FedAttackError, ReportError
 from fedattack.files import write_atomically, write_json, write_sealed
 from fedattack.learning import pick_device
-from fedattack.pipeline import Watch, choose_seeds
 from fedattack.report import read_findings, read_run
 from fedattack.report.section import section_of
 from fedattack.reproduce import Reproduction, reproduce
 from fedattack.reproduce.engine import CELLS, Job, audit_cell
 from fedattack.reproduce.measure import measure
 from fedattack.reproduce.spec import Number
+from fedattack.runs.presets import load_preset, resolve_settings
+from fedattack.runs.settings import Value
+from fedattack.runs.simulating import choose_seeds
+from fedattack.runs.watch import Watch
 from fedattack.threats.threat import ADAPTIVE
 from fedattack.tradeoff.analysis import Curve, compare, pareto_front
 from fedattack.tradeoff.cost import KEPT_COST, measure_cost

@@ -17,12 +17,14 @@ from pathlib import Path
 
 import psutil
 
-from fedattack import pipeline
-from fedattack.app import app_folder, load_preset, resolve_settings
-from fedattack.deploy import Deployment
-from fedattack.launch import Runtime
-from fedattack.pipeline import Watch, simulate
 from fedattack.record import Exchange, Record, RecordWriter, Reply
+from fedattack.runs import simulating
+from fedattack.runs.app import app_folder
+from fedattack.runs.presets import load_preset, resolve_settings
+from fedattack.runs.simulating import simulate
+from fedattack.runs.watch import Watch
+from fedattack.runtime.base import Runtime
+from fedattack.runtime.deployment import Deployment
 
 # 64 · h + h + 10 · h + 10 is a million.
 HIDDEN = 13_333
@@ -92,7 +94,7 @@ def main() -> None:
         return made[0]
 
     runtimes: dict[str, Callable[[int, str, Path], Runtime]] = {"processes": make}
-    pipeline.RUNTIMES = runtimes
+    simulating.RUNTIMES = runtimes
     preset = load_preset("quickstart")
     changes = [f"clients={options.clients}", f"rounds={options.rounds}", "model=mlp", f"hidden={HIDDEN}", "alpha=100"]
     with tempfile.TemporaryDirectory() as folder:

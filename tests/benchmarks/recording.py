@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from fedattack.launch import Simulator
+from fedattack.runtime.simulator import Simulator
 
 CLIENTS = 10
 BLOCKS = 8

@@ -8,8 +8,8 @@ from clients import app
 from clients.fedavg import FedAvgClient, dump_arrays
 from clients.fedsgd import FedSGDClient
 from clients.poisoning import AscendingClient, InvertingClient
-from fedattack.app import load_settings
 from fedattack.learning import private_gradient, train_local
+from fedattack.runs.settings import load_settings
 from simulations.study import Study
 from tests.local_grid import FIRST_NODE, LocalGrid
 

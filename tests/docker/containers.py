@@ -12,7 +12,7 @@ from fedattack.errors import RecordError
 from fedattack.nodes import read_nodes
 from fedattack.record import Record, check_record
 from tests.docker.test_prepare import run_prepare
-from tests.test_launch import wait_until
+from tests.runtime.test_simulator import wait_until
 
 
 def succeeds(*command: str) -> bool:

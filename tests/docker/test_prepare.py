@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedattack.app import load_preset, resolve_settings
+from fedattack.runs.presets import load_preset, resolve_settings
 
 DOCKER = Path(__file__).parents[2] / "docker"
 

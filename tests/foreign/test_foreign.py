@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from fedattack.launch import Simulator
 from fedattack.record import Record, check_record
+from fedattack.runtime.simulator import Simulator
 from fedattack.threats import Scores
 from fedattack.threats.matching import NAMELESS
 from tests.foreign.projects import (

@@ -15,8 +15,8 @@ from fedattack.audit.truth import note_node, write_truth
 from fedattack.cli import app
 from fedattack.errors import DataError
 from fedattack.learning import build_model
-from fedattack.outside import FlwrRun
 from fedattack.record import Exchange, Record, RecordWriter, Reply
+from fedattack.runtime.outside import FlwrRun
 from fedattack.threats import ATTACKS, Knowledge, ModelKnowledge, Targets, read_knowledge, write_knowledge
 from tests.federation import write_run
 from tests.foreign.projects import PROJECTS, ROOT

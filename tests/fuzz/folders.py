@@ -23,7 +23,6 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -77,7 +76,7 @@ class Place:
 
 def _stopped(original: Path, folder: Path) -> Path:
     """Make a run that was killed after its first round."""
-    from fedattack.app import load_preset, resolve_settings
+    from fedattack.runs.presets import load_preset, resolve_settings
 
     shutil.copytree(original, folder)
     settings = resolve_settings(load_preset("quickstart"), ["clients=4", "rounds=2", "dataset=digits"])
@@ -97,8 +96,8 @@ def _cells(original: Path, folder: Path) -> Path:
     from contextlib import nullcontext
 
     from fedattack.folder import write_study
-    from fedattack.pipeline import Watch
     from fedattack.reproduce import load_reproduction, reproduce
+    from fedattack.runs.watch import Watch
     from fedattack.tradeoff import tradeoff
 
     def audit(job: Any, device: str, watch: Watch) -> None:
@@ -446,11 +445,12 @@ def attempt(place: Place, words: list[str], here: Path) -> dict[str, Any]:
 
     from rich.console import Console
 
-    from fedattack import cli, pipeline
+    from fedattack import cli
+    from fedattack.runs import simulating
     from fedattack.tradeoff import cost as measuring
 
-    pipeline.RUNTIMES = {name: lambda *_: NoFlower() for name in pipeline.RUNTIMES}  # type: ignore[misc]
-    pipeline.prepare = lambda configs: None
+    simulating.RUNTIMES = {name: lambda *_: NoFlower() for name in simulating.RUNTIMES}  # type: ignore[misc]
+    simulating.prepare = lambda configs: None
     # Where a folder's costs are gone, a trade-off measures them anew: a process that takes nothing from the folder.
     measuring.run_module = _no_process  # type: ignore[assignment]
     sys.path.append(str(place.modules))
@@ -486,7 +486,7 @@ def run(count: int, seed: int, *, every: int = 1, first: int = 0) -> dict[str, A
             # Links come last: what else is done to a folder must not go through them.
             ways = sorted((draw.choice(WAYS) for _ in range(draw.choice((1, 1, 2, 3)))), key=_is_link)
             for way in ways:
-                with suppress(OSError, ValueError, BadZipFile):  # what one has done may stand in the way of the next
+                with suppress(Exception):  # what one has done may stand in the way of the next, however
                     way(draw, place, folder)
             before = place.fingerprint()
             words = words_of(draw, command, kind, folder, place.originals[kind], out)

@@ -71,10 +71,10 @@ _PARTS = (
 def look(world: World, beside: Path, folder: Path, *, part: str) -> dict[str, Any]:
     """Do with a folder what a user does; returns the numbers, and whether it is said that nobody signed."""
     from fedattack.audit.run import audit_folder
-    from fedattack.pipeline import asked_of_knowledge, asked_of_study
     from fedattack.record import check_record
     from fedattack.report import read_findings, read_run, render_table, write_report
     from fedattack.report.compare import compare_runs
+    from fedattack.runs.asked import asked_of_knowledge, asked_of_study
 
     if part == "findings":
         found = read_findings(folder)

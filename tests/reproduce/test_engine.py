@@ -9,10 +9,10 @@ import pytest
 
 from fedattack.errors import ConfigError, RunError
 from fedattack.folder import write_study
-from fedattack.pipeline import Watch
 from fedattack.reproduce import engine, reproduce
 from fedattack.reproduce.engine import Job
 from fedattack.reproduce.spec import Reproduction
+from fedattack.runs.watch import Watch
 from tests.report import example
 from tests.reproduce.test_spec import SPEC
 from tests.sealed import edit

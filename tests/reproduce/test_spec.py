@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from fedattack.app import load_preset, load_settings, preset_names
 from fedattack.errors import ConfigError
-from fedattack.pipeline import choose_attacks
 from fedattack.reproduce.spec import Reproduction, Stated, load_reproduction, reproduction_names, shown
+from fedattack.runs.pipeline import choose_attacks
+from fedattack.runs.presets import load_preset, preset_names
+from fedattack.runs.settings import load_settings
 
 PAPERS = Path(__file__).parents[3] / "shared" / "papers"
 PAPER = PAPERS / "sia.txt"

@@ -10,17 +10,18 @@ from flwr.app import Context, RecordDict
 import clients.app
 import simulations.server
 from clients.fedavg import FedAvgClient, dump_arrays
-from fedattack.app import app_folder, load_settings
 from fedattack.audit.evidence import Evidence
 from fedattack.audit.isolation import judge_isolation
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import read_truth
 from fedattack.errors import ConfigError, DataError
 from fedattack.folder import find_parts
-from fedattack.launch import Simulator
 from fedattack.learning import LocalSGD
 from fedattack.record import Record, check_record
 from fedattack.report import read_run, write_report
+from fedattack.runs.app import app_folder
+from fedattack.runs.settings import load_settings
+from fedattack.runtime.simulator import Simulator
 from fedattack.threats import ATTACKS, Scores, read_knowledge
 from simulations.prepare import prepare
 from simulations.study import Study

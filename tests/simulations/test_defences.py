@@ -11,17 +11,19 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 
 import simulations.prepare
 from clients.app import app
-from fedattack.app import app_folder, load_preset, load_settings, preset_names, resolve_settings
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import MECHANISMS, read_truth
 from fedattack.defences import DEFENCES, DP_SGD, NONE, update_privacy
 from fedattack.defences.guarantee import NOISY
 from fedattack.defences.zoo import save_zoo, train_zoo
 from fedattack.errors import FedAttackError
-from fedattack.launch import Simulator
 from fedattack.learning.pooled_updates import Fit
 from fedattack.record import Record
 from fedattack.report import read_run
+from fedattack.runs.app import app_folder
+from fedattack.runs.presets import load_preset, preset_names, resolve_settings
+from fedattack.runs.settings import load_settings
+from fedattack.runtime.simulator import Simulator
 from fedattack.threats import ATTACKS, read_knowledge
 from simulations.prepare import defence_notes, prepare, privacy_of
 from simulations.privacy import NAMES, SENDS, is_private

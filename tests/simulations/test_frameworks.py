@@ -9,11 +9,12 @@ import pytest
 import clients.app
 import simulations.prepare
 import simulations.server
-from fedattack.app import app_folder, load_settings
 from fedattack.errors import ConfigError
-from fedattack.launch import Simulator
 from fedattack.record import Record, check_record
 from fedattack.record.signature import make_key
+from fedattack.runs.app import app_folder
+from fedattack.runs.settings import load_settings
+from fedattack.runtime.simulator import Simulator
 from fedattack.threats import ATTACKS, read_knowledge
 from simulations.study import FRAMEWORKS, Study
 from tests.reference import run_app

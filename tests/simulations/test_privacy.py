@@ -7,14 +7,15 @@ import pytest
 import torch
 
 from clients.fedavg import FedAvgClient, dump_arrays
-from fedattack.app import app_folder, load_settings
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import read_truth
 from fedattack.errors import ConfigError, DataError, ModelError
-from fedattack.launch import Simulator
 from fedattack.learning import LocalSGD, Sampling, noise_for, privacy_spent, train_private
 from fedattack.record import Record
 from fedattack.report import read_run, write_report
+from fedattack.runs.app import app_folder
+from fedattack.runs.settings import load_settings
+from fedattack.runtime.simulator import Simulator
 from fedattack.threats import ATTACKS, read_knowledge
 from simulations.prepare import prepare, privacy_of
 from simulations.privacy import noise_of, sampling_of

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import simulations.prepare
-from fedattack.app import load_preset, load_settings, resolve_settings
 from fedattack.audit.truth import read_truth
 from fedattack.defences.zoo import load_zoo
 from fedattack.errors import ConfigError, DataError
+from fedattack.runs.presets import load_preset, resolve_settings
+from fedattack.runs.settings import load_settings
 from fedattack.threats import read_knowledge
 from simulations.study import Study
 

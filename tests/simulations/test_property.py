@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 
 import simulations.prepare
-from fedattack.app import app_folder, load_preset, load_settings, preset_names, resolve_settings
 from fedattack.audit.truth import read_truth
 from fedattack.errors import ConfigError, DataError, FedAttackError
-from fedattack.launch import Simulator
 from fedattack.learning import LocalSGD
 from fedattack.record import Record, check_record
+from fedattack.runs.app import app_folder
+from fedattack.runs.presets import load_preset, preset_names, resolve_settings
+from fedattack.runs.settings import load_settings
+from fedattack.runtime.simulator import Simulator
 from fedattack.threats import read_knowledge
 from simulations.prepare import prepare
 from simulations.study import PROPERTIES, Study, singles

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from clients.fedavg import FedAvgClient, dump_arrays
-from fedattack.app import load_preset, load_settings, preset_names, resolve_settings
 from fedattack.audit.truth import NOBODY, read_truth
 from fedattack.errors import ConfigError, DataError
 from fedattack.learning import LocalSGD, build_model, train_local
+from fedattack.runs.presets import load_preset, preset_names, resolve_settings
+from fedattack.runs.settings import load_settings
 from fedattack.threats import read_knowledge
 from simulations.prepare import prepare
 from simulations.study import Study, derive_seed

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedattack.app import load_settings
 from fedattack.errors import RecordError
 from fedattack.record import check_record, project_record
+from fedattack.runs.settings import load_settings
 from simulations.study import Study
 from strategies.honest_but_curious import draw_sample
 from tests.local_grid import FIRST_NODE

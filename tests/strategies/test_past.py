@@ -7,17 +7,17 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from fedattack.app import load_settings
 from fedattack.errors import ConfigError, DataError, RecordError
 from fedattack.folder import write_resumption
 from fedattack.nodes import read_nodes
 from fedattack.record import Record, check_record
 from fedattack.record.format import INDEX, UNFINISHED
+from fedattack.runs.settings import load_settings
 from simulations.study import Study
 from strategies.past import Past
 from tests.local_grid import FIRST_NODE
 from tests.reference import run_app
-from tests.test_launch import wait_until
+from tests.runtime.test_simulator import wait_until
 
 DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
 ROUNDS, DONE = 5, 3

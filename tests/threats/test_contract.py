@@ -12,6 +12,7 @@ from fedattack.record import Exchange, Record, RecordWriter, Reply, project_reco
 from fedattack.record.format import PROTOCOLS
 from fedattack.threats import ATTACKS, Knowledge, Scores, read_knowledge
 from fedattack.threats.registry import THREATS
+from tests.federation import write_run
 
 
 def contracts():

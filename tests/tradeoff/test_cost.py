@@ -6,8 +6,8 @@ import time
 import numpy as np
 import pytest
 
-from fedattack.app import load_preset, resolve_settings
 from fedattack.errors import FedAttackError
+from fedattack.runs.presets import load_preset, resolve_settings
 from fedattack.tradeoff.cost import Cost, measure_cost, peak_memory, side_by_side, told
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory's high-water mark is Linux's")

@@ -4,10 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from fedattack import app
-from fedattack.app import load_preset, load_settings, preset_names
 from fedattack.defences import DEFENCES, DP_SGD
 from fedattack.errors import ConfigError
+from fedattack.runs import presets, settings
+from fedattack.runs.app import app_folder
+from fedattack.runs.presets import load_preset, preset_names
+from fedattack.runs.settings import load_settings
+from fedattack.tradeoff import grid
 from fedattack.tradeoff.grid import KINDS, choose_strengths, load_ladders, make_grid
 
 QUICKSTART = load_preset("quickstart")
@@ -79,8 +82,9 @@ def test_a_preset_s_table_is_checked(tmp_path, monkeypatch):
     folder = tmp_path / "simulations" / "presets"
     folder.mkdir(parents=True)
     for name in ("settings.toml", "tradeoff.toml"):
-        (tmp_path / "simulations" / name).write_text((app.app_folder() / "simulations" / name).read_text())
-    monkeypatch.setattr(app, "app_folder", lambda: tmp_path)
+        (tmp_path / "simulations" / name).write_text((app_folder() / "simulations" / name).read_text())
+    for module in (settings, presets, grid):
+        monkeypatch.setattr(module, "app_folder", lambda: tmp_path)
     text = 'title = "t"\nhelp = "h"\nattack = "sia"\nseeds = [0]\n[settings]\nrounds = 2\n[tradeoff]\n'
     (folder / "mine.toml").write_text(text + "sparsify = [0.25, 1]")
     assert load_preset("mine").tradeoff == {"sparsify": [0.25, 1.0]}

@@ -11,7 +11,7 @@ import pytest
 from fedattack.audit.finding import Finding
 from fedattack.errors import ConfigError, DataError, ModelError, RunError
 from fedattack.folder import write_study
-from fedattack.pipeline import Watch
+from fedattack.runs.watch import Watch
 from fedattack.tradeoff import page, study, tradeoff
 from fedattack.tradeoff.picture import to_picture
 from tests.report import example

@@ -1,47 +1,31 @@
-"""From a preset to findings: simulate, attack, judge. What the command line and a reproduction do with a run folder."""
+"""Run a preset's federated training into a run folder, and go on with one that was stopped."""
 
 import os
 import shlex
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedattack.app import Preset, Value, app_folder, check_settings, leads_out, prepare
-from fedattack.audit.finding import Finding
-from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import read_truth
-from fedattack.deploy import Deployment, Remote
 from fedattack.errors import ConfigError, FedAttackError, RecordError, RunError, short
 from fedattack.files import Hold
-from fedattack.folder import DEALT, STUDY, Part, find_parts, new_parts, read_study, write_resumption, write_study
-from fedattack.launch import Runtime, Simulator
-from fedattack.learning.importing import Asked
+from fedattack.folder import DEALT, STUDY, Part, new_parts, read_study, write_resumption, write_study
 from fedattack.nodes import NODES
 from fedattack.record import Record
 from fedattack.record.format import INDEX, MANIFEST
-from fedattack.threats import ATTACKS, Attack, Knowledge, read_knowledge, write_knowledge
-from fedattack.threats.knowledge import KNOWLEDGE
+from fedattack.runs.app import app_folder, prepare
+from fedattack.runs.asked import asked_of_study
+from fedattack.runs.presets import Preset
+from fedattack.runs.settings import Value, check_settings
+from fedattack.runs.watch import Watch
+from fedattack.runtime.base import Runtime
+from fedattack.runtime.deployment import Deployment
+from fedattack.runtime.remote import Remote
+from fedattack.runtime.simulator import Simulator
 from fedattack.untrusted import check_folder, remove_inside
-
-
-@dataclass(frozen=True)
-class Watch:
-    """How long work tells of itself.
-
-    Attributes
-    ----------
-    step
-        Called with what is being done, how many steps are done, and of how many, None where that is not known.
-    say
-        Called with ``warning`` or ``note``, and a line.
-    """
-
-    step: Callable[[str, int, int | None], None] = lambda what, done, total: None
-    say: Callable[[str, str], None] = lambda kind, text: None
 
 
 def _simulator(clients: int, device: str, log: Path) -> Runtime:
@@ -78,28 +62,6 @@ def choose_seeds(preset: Preset, first: int | None, count: int | None) -> list[i
     return list(range(start, start + (count or len(preset.seeds))))
 
 
-def choose_attacks(names: Sequence[str], options: Mapping[str, str]) -> list[Attack]:
-    """Find attacks by name, and set in each the options that it has.
-
-    Raises
-    ------
-    ConfigError
-        If an attack is unknown, an option is none of any of them, or its value is refused.
-    """
-    for name in names:
-        if name not in ATTACKS:
-            raise ConfigError(f"unknown attack {name!r}: expected one of {', '.join(ATTACKS)}")
-    known = {key for name in names for key in ATTACKS[name].options}
-    for key in options:
-        if key not in known:
-            told = f"the options {', '.join(sorted(known))}" if known else "no options"
-            raise ConfigError(f"--option {key}: {' and '.join(names)} {'have' if len(names) > 1 else 'has'} {told}")
-    return [
-        ATTACKS[name].with_options({key: text for key, text in options.items() if key in ATTACKS[name].options})
-        for name in names
-    ]
-
-
 def simulate(
     preset: Preset,
     settings: Mapping[str, Value],
@@ -118,7 +80,7 @@ def simulate(
     preset
         What to run.
     settings
-        All settings, as :func:`fedattack.app.resolve_settings` gives them.
+        All settings, as :func:`fedattack.runs.presets.resolve_settings` gives them.
     seeds
         One run each.
     out
@@ -201,24 +163,6 @@ def stopped_study(out: Path) -> dict[str, Any]:
             f"{out / STUDY}: unknown runtime {short(study['runtime'], 60)!r}: expected one of {', '.join(RUNTIMES)}"
         )
     return study | {"settings": check_settings(study["settings"], str(out / STUDY))}
-
-
-def asked_of_study(folder: Path) -> list[Asked]:
-    """List what the run folder's settings and options name outside of it: code, files, other machines.
-
-    The runtime is not among it: a SuperLink of another machine is named by the caller's environment alone.
-    """
-    study, where = read_study(folder), str(folder / STUDY)
-    asked = [Asked(what, value, where) for value, what in leads_out(study.get("settings", {})).items()]
-    outward = {option for attack in ATTACKS.values() for option in attack.reaches_out}
-    options = study.get("options", {})
-    return asked + [Asked(key, f"{key}={value}", where) for key, value in options.items() if key in outward]
-
-
-def asked_of_knowledge(folder: Path) -> list[Asked]:
-    """List what the run folder's knowledge asks to import, and the paths in it that leave the folder."""
-    asked = [item for part in find_parts(folder) for item in known_to(part).asks()]
-    return list(dict.fromkeys(asked))
 
 
 def resume(out: Path, *, command: str, watch: Watch, trusted: Collection[str] = ()) -> None:
@@ -359,73 +303,6 @@ def _tell_of_clients(part: Part, client_error: str | None, watch: Watch) -> None
 
 def _because(silence: str, client_error: str) -> str:
     return f"{silence.partition(':')[0]}: {short(client_error, 200)}"
-
-
-def known_to(part: Part, trusted: Collection[str] = ()) -> Knowledge:
-    """Read what a run folder says of the attacker's knowledge; nothing for a record from elsewhere."""
-    there = (part.knowledge / KNOWLEDGE).exists()
-    return read_knowledge(part.knowledge, trusted=trusted) if there else Knowledge()
-
-
-def attack_folder(
-    attack: Attack,
-    folder: Path,
-    *,
-    seed: int = 0,
-    device: str = "auto",
-    skip_damaged: bool = False,
-    knowledge: Callable[[Part], Knowledge] = known_to,
-    watch: Watch,
-) -> list[str]:
-    """Attack every record in a run folder; returns the files of the scores.
-
-    Raises
-    ------
-    RecordError
-        If there is no record, or one is damaged.
-    NeedsError
-        If a record, or what `knowledge` gives for its part, lacks what the attack needs.
-    """
-    files = []
-    for part in find_parts(folder):
-        record = Record(part.record, skip_damaged=skip_damaged)
-        known = knowledge(part)
-        what = f"{attack.name} on {part.name or 'the record'}"
-        watch.step(what, 0, len(record))
-        scores = attack.run(
-            record,
-            known,
-            seed=seed,
-            device=device,
-            progress=lambda done, total, what=what: watch.step(what, done, total),  # type: ignore[misc]
-        )
-        scores.save(part.scores(attack.name))
-        files.append(str(part.scores(attack.name)))
-        if not (folder / STUDY).exists():
-            # A record from elsewhere: what this attack was told is kept for the report.
-            write_knowledge(part.knowledge, known)
-        for note in scores.notes:
-            watch.say("note", note)
-    return files
-
-
-def judge_folder(
-    folder: Path, *, device: str = "auto", watch: Watch, trusted: Collection[str] = ()
-) -> tuple[list[Finding], Path]:
-    """Judge all scores in a run folder; returns the findings and the path of the report.
-
-    Raises
-    ------
-    TrustError
-        If a model is needed for that, and the folder names code for it that is not trusted.
-    DataError
-        If there are no scores, or the truth is damaged.
-    """
-    # Drawing takes a second to import, and most commands draw nothing.
-    from fedattack.report import write_report
-
-    findings = audit_folder(folder, device=device, progress=watch.step, trusted=trusted)
-    return findings, write_report(folder)
 
 
 def _now() -> str:

@@ -13,15 +13,16 @@ import numpy as np
 import psutil
 import pytest
 
-from fedattack import _reaper
-from fedattack.credentials import make_certificates, make_node_key
-from fedattack.deploy import Deployment, Remote
 from fedattack.errors import ConfigError, RunError
-from fedattack.launch import free_port
 from fedattack.nodes import note_node, read_nodes
 from fedattack.record import Record, check_record
+from fedattack.runtime import reaper
+from fedattack.runtime.base import free_port
+from fedattack.runtime.credentials import make_certificates, make_node_key
+from fedattack.runtime.deployment import Deployment
+from fedattack.runtime.remote import Remote
 from tests.judged import findings_of, sources_of
-from tests.test_launch import wait_until, write_app
+from tests.runtime.test_simulator import wait_until, write_app
 
 NODES = 3
 SMALL = ["--seeds", "1", "--set", f"clients={NODES}", "--set", "rounds=2", "--set", "targets=20"]
@@ -49,7 +50,7 @@ def test_what_does_not_come_up_is_named_and_leaves_nothing(tmp_path, monkeypatch
         home = deployment._home
         with pytest.raises(RunError, match="did not come up: the SuperLink ended with exit code 7; see the end of"):
             deployment.ensure_up()
-        assert _reaper.processes_of(home) == []
+        assert reaper.processes_of(home) == []
     assert (tmp_path / "log").read_text() == "cannot start\n" * 3
     assert not home.exists()
 
@@ -216,7 +217,7 @@ def test_an_interrupt_ends_everything_that_was_started(tmp_path):
             with contextlib.suppress(psutil.Error):
                 homes += [Path(process.environ()["FLWR_HOME"])] if "FLWR_HOME" in process.environ() else []
         home = min(homes, key=lambda path: len(path.parts))
-        seen = _reaper.processes_of(home)
+        seen = reaper.processes_of(home)
         assert len(seen) >= 1 + NODES
         command.send_signal(signal.SIGINT)
         command.wait(60)

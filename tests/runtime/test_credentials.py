@@ -10,8 +10,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fedattack.credentials import make_certificates, make_node_key, make_secret
 from fedattack.errors import ConfigError
+from fedattack.runtime.credentials import make_certificates, make_node_key, make_secret
 
 
 def handshake(certificates, trusted, host: str) -> None:

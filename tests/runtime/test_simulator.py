@@ -12,9 +12,10 @@ from textwrap import dedent
 import psutil
 import pytest
 
-from fedattack import _reaper, launch
+import fedattack
 from fedattack.errors import ConfigError, RunError
-from fedattack.launch import Simulator
+from fedattack.runtime import base, bundle, logs, reaper
+from fedattack.runtime.simulator import Simulator, federation_config
 
 PYPROJECT = """
 [project]
@@ -173,10 +174,10 @@ def listening(port: int) -> bool:
 
 
 def test_federation_config_names_every_resource() -> None:
-    assert launch.federation_config(10, 4, 0.25) == (
+    assert federation_config(10, 4, 0.25) == (
         "num-supernodes=10 client-resources-num-cpus=1 client-resources-num-gpus=0.25 init-args-num-cpus=4"
     )
-    assert "client-resources-num-gpus=0.0 " in launch.federation_config(3, 1, 0)
+    assert "client-resources-num-gpus=0.0 " in federation_config(3, 1, 0)
 
 
 @pytest.mark.parametrize(("told", "expected"), [("3", 3), ("", None), ("default", None), ("0", None)])
@@ -190,36 +191,36 @@ def test_a_simulation_has_the_cpus_of_its_process_or_as_many_as_it_is_told(
 
 
 def test_exceptions_are_found_in_order_without_colours_and_wrappers() -> None:
-    assert launch.exceptions_in(CRASH_LOG) == [
+    assert logs.exceptions_in(CRASH_LOG) == [
         "ValueError: the client fell over",
         "flwr.clientapp.client_app.ClientAppException:",
         "KeyError: 'w'",
     ]
-    assert launch.exceptions_in(WRAPPED_LOG) == ["ValueError: ActorPool is empty. Stopping Simulation."]
-    assert launch.exceptions_in("INFO: all is well\nValueError: only quoted\n") == []
+    assert logs.exceptions_in(WRAPPED_LOG) == ["ValueError: ActorPool is empty. Stopping Simulation."]
+    assert logs.exceptions_in("INFO: all is well\nValueError: only quoted\n") == []
 
 
 def test_exception_printed_by_a_ray_worker_is_found() -> None:
     log = '(Actor pid=7, ip=192.0.2.2) Traceback:\n(Actor pid=7)   File "a.py", line 1, in f\n(Actor pid=7) a.B: c\n'
-    assert launch.exceptions_in(log) == ["a.B: c"]
+    assert logs.exceptions_in(log) == ["a.B: c"]
 
 
 def test_failure_reason_names_server_and_client() -> None:
-    reason = launch.failure_reason(CRASH_LOG, "Simulation failed with exception: 'w'")
+    reason = logs.failure_reason(CRASH_LOG, "Simulation failed with exception: 'w'")
     assert reason == "KeyError: 'w' (a client had failed before with ValueError: the client fell over)"
 
 
 def test_failure_reason_does_not_blame_an_old_exception_for_a_lost_process() -> None:
     server_only = CRASH_LOG.partition("Simulation raised")[2]
-    assert launch.exceptions_in(server_only) == ["KeyError: 'w'"]
-    assert launch.failure_reason(server_only, "No heartbeat received\nfrom the task") == (
+    assert logs.exceptions_in(server_only) == ["KeyError: 'w'"]
+    assert logs.failure_reason(server_only, "No heartbeat received\nfrom the task") == (
         "No heartbeat received from the task"
     )
 
 
 def test_client_error_is_none_without_a_client_failure() -> None:
-    assert launch.client_error(CRASH_LOG) == "ValueError: the client fell over"
-    assert launch.client_error(WRAPPED_LOG) is None
+    assert logs.client_error(CRASH_LOG) == "ValueError: the client fell over"
+    assert logs.client_error(WRAPPED_LOG) is None
 
 
 def test_refusal_reason_joins_the_box_and_the_superlinks_reason() -> None:
@@ -228,9 +229,9 @@ def test_refusal_reason_joins_the_box_and_the_superlinks_reason() -> None:
         "ERROR : [ApiError:15] Could not start run for flwr_aid=<id:none>: Key 'nope' is not present\n"
         "╭─ Error ─────╮\n│ [code: 15]  │\n│ Invalid.    │\n╰─────────────╯\n"
     )
-    assert launch.refusal_reason(log) == "[code: 15] Invalid. Key 'nope' is not present"
-    assert launch.refusal_reason("flwr: something else\n") == "flwr: something else"
-    assert launch.refusal_reason("") == "no output"
+    assert logs.refusal_reason(log) == "[code: 15] Invalid. Key 'nope' is not present"
+    assert logs.refusal_reason("flwr: something else\n") == "flwr: something else"
+    assert logs.refusal_reason("") == "no output"
 
 
 def test_the_copy_leaves_out_environments_caches_data_and_links(tmp_path: Path) -> None:
@@ -240,7 +241,7 @@ def test_the_copy_leaves_out_environments_caches_data_and_links(tmp_path: Path) 
         (app / name).write_text("x")
     (app / "link.py").symlink_to(app / "clients" / "app.py")
     (app / ".gitignore").write_text("runs/\n")
-    launch.copy_app(app, tmp_path / "copy")
+    bundle.copy_app(app, tmp_path / "copy")
     assert set(contents(tmp_path / "copy")) == {
         ".gitignore",
         "pyproject.toml",
@@ -255,7 +256,7 @@ def test_private_folder_leaves_room_for_rays_sockets(tmp_path: Path, monkeypatch
     deep = tmp_path / ("d" * 40)
     deep.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(deep))
-    folder = launch._temporary_folder()
+    folder = base._temporary_folder()
     folder.rmdir()
     socket = "/ray/session_2026-01-01_00-00-00_123456_1234567/sockets/plasma_store"
     assert len(os.fsencode(folder)) + len(socket) <= 107
@@ -265,7 +266,7 @@ def test_private_folder_leaves_room_for_rays_sockets(tmp_path: Path, monkeypatch
 def test_a_proxy_and_a_foreign_ray_cluster_are_kept_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "192.0.2.1:6379")
     monkeypatch.setenv("NO_PROXY", "example.org")
-    environment = launch._environment(Path("/home/of/flower"))
+    environment = base._environment(Path("/home/of/flower"))
     assert "RAY_ADDRESS" not in environment
     assert environment["NO_PROXY"] == "example.org,127.0.0.1,localhost"
     assert environment["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
@@ -289,10 +290,10 @@ def test_reap_finds_detached_and_disguised_processes_and_spares_others(tmp_path:
         start_new_session=True,
     )
     try:
-        assert wait_until(lambda: len(_reaper.processes_of(tmp_path)) == 3, 20)
+        assert wait_until(lambda: len(reaper.processes_of(tmp_path)) == 3, 20)
         family = [psutil.Process(leader.pid), *psutil.Process(leader.pid).children()]
         assert len(family) == 3
-        _reaper.reap(tmp_path)
+        reaper.reap(tmp_path)
         leader.wait(5)
         assert not any(alive(process) for process in family)
         assert stranger.poll() is None
@@ -377,7 +378,7 @@ def test_an_unknown_key_is_an_error_that_names_the_key(simulator: Simulator) -> 
 def test_a_timeout_ends_the_run_and_its_processes(simulator: Simulator) -> None:
     with pytest.raises(RunError, match="not over after 6 s"):
         simulator.run({"fault": "sleep"}, timeout=6)
-    assert _reaper.processes_of(home_of(simulator)) == []
+    assert reaper.processes_of(home_of(simulator)) == []
 
 
 @pytest.mark.flower
@@ -390,12 +391,12 @@ def test_nothing_is_left_after_an_interrupt_or_the_parents_death(tmp_path: Path)
     script = dedent("""
         import sys
         from pathlib import Path
-        from fedattack.launch import Simulator
+        from fedattack.runtime.simulator import Simulator
         with Simulator(Path(sys.argv[1]), supernodes=2, log=Path(sys.argv[2])) as simulator:
             print(simulator._home, flush=True)
             simulator.run({"fault": "sleep"})
     """)
-    search_path = os.pathsep.join([str(Path(launch.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    search_path = os.pathsep.join([str(Path(fedattack.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     doomed = subprocess.Popen(
         [sys.executable, "-c", script, str(app), str(tmp_path / "doomed.log")],
         env={**os.environ, "PYTHONPATH": search_path},
@@ -415,11 +416,11 @@ def test_nothing_is_left_after_an_interrupt_or_the_parents_death(tmp_path: Path)
     def kill_the_other_then_interrupt() -> None:
         if not (waits(log) and waits(tmp_path / "doomed.log")):
             return
-        assert len(_reaper.processes_of(doomed_home)) >= 4
-        seen.extend(_reaper.processes_of(homes[0]))
+        assert len(reaper.processes_of(doomed_home)) >= 4
+        seen.extend(reaper.processes_of(homes[0]))
         ports.append(int(re.findall(r"Uvicorn running on http://127.0.0.1:(\d+)", log.read_text())[-1]))
         doomed.kill()
-        assert wait_until(lambda: _reaper.processes_of(doomed_home) == [] and not doomed_home.exists(), 20)
+        assert wait_until(lambda: reaper.processes_of(doomed_home) == [] and not doomed_home.exists(), 20)
         assert len(seen) >= 4
         assert listening(ports[0])
         assert "exception" not in log.read_text()

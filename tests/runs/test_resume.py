@@ -12,18 +12,19 @@ import numpy as np
 import psutil
 import pytest
 
-from fedattack import pipeline
-from fedattack.app import load_preset
 from fedattack.audit.truth import note_node, read_truth
 from fedattack.errors import ConfigError, DataError
 from fedattack.files import Hold
 from fedattack.folder import DEALT, read_resumption, read_study, write_study
-from fedattack.launch import RunResult
-from fedattack.pipeline import Watch, resume, simulate
 from fedattack.record import Record, RecordWriter, check_record
+from fedattack.runs import simulating
+from fedattack.runs.presets import load_preset
+from fedattack.runs.simulating import resume, simulate
+from fedattack.runs.watch import Watch
+from fedattack.runtime.base import RunResult
 from tests.federation import write_run
 from tests.judged import findings_of, sources_of
-from tests.test_launch import wait_until
+from tests.runtime.test_simulator import wait_until
 
 CLIENTS, ROUNDS = 3, 4
 SMALL = [f"clients={CLIENTS}", f"rounds={ROUNDS}", "targets=20", "local-epochs=40"]
@@ -139,7 +140,7 @@ class Idle:
 @pytest.fixture
 def idle(monkeypatch) -> Idle:
     runtime = Idle()
-    monkeypatch.setattr(pipeline, "RUNTIMES", {"simulation": lambda *_: runtime})
+    monkeypatch.setattr(simulating, "RUNTIMES", {"simulation": lambda *_: runtime})
     return runtime
 
 

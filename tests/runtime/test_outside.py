@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedattack.errors import ConfigError, RunError
-from fedattack.outside import FlwrRun, observe_command, wrap_app
+from fedattack.runtime.outside import FlwrRun, observe_command, wrap_app
 from tests.foreign.projects import BATCH_NORM
 
 

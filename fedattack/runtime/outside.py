@@ -19,8 +19,8 @@ import tomli_w
 import typer
 
 from fedattack.errors import ConfigError, RunError
-from fedattack.launch import copy_app
 from fedattack.record import Record
+from fedattack.runtime.bundle import copy_app
 
 MODULE = "fedattack_observed"
 _PYPROJECT = "pyproject.toml"

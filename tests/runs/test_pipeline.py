@@ -3,10 +3,12 @@ import shutil
 
 import pytest
 
-from fedattack.app import load_preset
 from fedattack.errors import ConfigError
-from fedattack.pipeline import Watch, attack_folder, choose_attacks, choose_seeds, judge_folder
 from fedattack.record import Exchange, Record, RecordWriter, Reply
+from fedattack.runs.pipeline import attack_folder, choose_attacks, judge_folder
+from fedattack.runs.presets import load_preset
+from fedattack.runs.simulating import choose_seeds
+from fedattack.runs.watch import Watch
 from tests.federation import write_run
 
 

@@ -9,12 +9,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fedattack import pipeline
-from fedattack.app import app_folder, load_preset, resolve_settings
 from fedattack.audit.truth import read_truth
-from fedattack.deploy import Deployment
-from fedattack.pipeline import Watch, attack_folder, choose_attacks, judge_folder, simulate
 from fedattack.record import Record, check_record
+from fedattack.runs import simulating
+from fedattack.runs.app import app_folder
+from fedattack.runs.pipeline import attack_folder, choose_attacks, judge_folder
+from fedattack.runs.presets import load_preset, resolve_settings
+from fedattack.runs.simulating import simulate
+from fedattack.runs.watch import Watch
+from fedattack.runtime.deployment import Deployment
 from fedattack.threats import Scores
 
 pytestmark = pytest.mark.deploy
@@ -60,7 +63,7 @@ def audit(out: Path, monkeypatch, at: Callable[[Faulty, int], None], *changes: s
         if what.startswith("train"):
             at(with_faults[0], done)
 
-    monkeypatch.setattr(pipeline, "RUNTIMES", {"processes": make})
+    monkeypatch.setattr(simulating, "RUNTIMES", {"processes": make})
     preset, watch = load_preset("quickstart"), Watch(step=step)
     settings = resolve_settings(preset, [*SMALL, *changes])
     simulate(preset, settings, [0], out, command="", watch=watch, runtime="processes")

@@ -1,36 +1,46 @@
-"""The command line: a thin layer over the library."""
+"""The commands: a thin layer over the library."""
 
 import json
 import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from fedattack import __version__
 from fedattack.errors import ConfigError, FedAttackError, RunError, short
 
 if TYPE_CHECKING:
-    from fedattack.folder import Part
-    from fedattack.learning import LocalSGD
     from fedattack.learning.importing import Asked
-    from fedattack.pipeline import Watch
-    from fedattack.threats import Attack, Knowledge
+    from fedattack.threats import Attack
+from fedattack.cli.console import err_console, out_console, say, show_table, tell, watch_bars
+from fedattack.cli.declared import Declared, knowledge_of, pairs
+from fedattack.cli.options import (
+    AsJson,
+    CellChanges,
+    Changes,
+    Device,
+    FailIf,
+    FirstSeed,
+    Folder,
+    KeepRecords,
+    On,
+    Options,
+    Out,
+    PresetName,
+    SeedCount,
+    SkipDamaged,
+    Trust,
+)
 
 BAD_INPUT = 2
-THRESHOLD_CROSSED = 3
 
-out_console = Console()
-err_console = Console(stderr=True)
+THRESHOLD_CROSSED = 3
 
 app = typer.Typer(
     name="fedattack",
@@ -42,48 +52,6 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-
-PresetName = Annotated[str, typer.Argument(help="Name of a preset; `fedattack list` shows them.", metavar="PRESET")]
-Folder = Annotated[Path, typer.Argument(help="A run folder: the one that holds record/.", metavar="DIR")]
-Out = Annotated[Path, typer.Option("--out", help="Run folder to create.", metavar="DIR")]
-Changes = Annotated[
-    list[str] | None, typer.Option("--set", help="Change a setting of the preset; repeatable.", metavar="KEY=VALUE")
-]
-FirstSeed = Annotated[int | None, typer.Option("--seed", help="First seed; the preset's if not given.", min=0)]
-SeedCount = Annotated[int | None, typer.Option("--seeds", help="How many seeds; the preset's if not given.", min=1)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-FailIf = Annotated[
-    list[str] | None,
-    typer.Option("--fail-if", help='Exit with 3 if this holds, for example "sia.asr > 0.3"; repeatable.'),
-]
-On = Annotated[
-    str,
-    typer.Option(
-        "--on",
-        help="What clients and server run on: simulation; processes, which talk over TLS; processes-insecure; "
-        "or superlink, the one that FEDATTACK_SUPERLINK names.",
-    ),
-]
-Device = Annotated[str, typer.Option("--device", help="Where attacks compute: auto, cpu or cuda.")]
-Options = Annotated[
-    list[str] | None,
-    typer.Option("--option", help="How the attack computes, such as shadows=exact; repeatable.", metavar="KEY=VALUE"),
-]
-CellChanges = Annotated[
-    list[str] | None, typer.Option("--set", help="Change a setting of all cells; repeatable.", metavar="KEY=VALUE")
-]
-KeepRecords = Annotated[
-    bool,
-    typer.Option("--keep-records", help="Keep what the servers saw, gigabytes perhaps; the findings are always kept."),
-]
-Trust = Annotated[
-    bool,
-    typer.Option(
-        "--trust",
-        help="Follow what the folder names: import its code, read its files elsewhere. What that is is said first.",
-    ),
-]
-SkipDamaged = Annotated[bool, typer.Option("--skip-damaged", help="Leave out damaged rounds instead of refusing.")]
 
 
 @app.command()
@@ -101,7 +69,7 @@ def simulate(
     Example: `fedattack simulate quickstart --out runs/first --set alpha=0.1`
     """
     _simulate(preset, out, changes or [], seed, seeds, on)
-    _tell({"folder": str(out)}, f"Recorded in [bold]{escape(str(out))}[/bold].", as_json)
+    tell({"folder": str(out)}, f"Recorded in [bold]{escape(str(out))}[/bold].", as_json)
 
 
 @app.command()
@@ -150,13 +118,14 @@ def attack(
     `fedattack attack sia audit --targets mine.npz --model mypackage.models:make_net`;
     `fedattack attack prolin runs/sums --option shadows=exact`
     """
-    from fedattack.pipeline import asked_of_knowledge, choose_attacks
+    from fedattack.runs.asked import asked_of_knowledge
+    from fedattack.runs.pipeline import choose_attacks
 
     declared = Declared(targets, model, classes, hidden, loss, prior, auxiliary, public, partial, wanted, training)
-    (chosen,) = choose_attacks([name], _pairs("--option", options or []))
+    (chosen,) = choose_attacks([name], pairs("--option", options or []))
     trusted = _trusted(asked_of_knowledge(folder)) if trust else set()
     files = _attack(chosen, folder, seed, device, skip_damaged, declared, trusted)
-    _tell({"scores": files}, f"Scores in [bold]{escape(', '.join(files))}[/bold].", as_json)
+    tell({"scores": files}, f"Scores in [bold]{escape(', '.join(files))}[/bold].", as_json)
 
 
 @app.command()
@@ -169,7 +138,7 @@ def report(
 
     Example: `fedattack report runs/first --fail-if "sia.asr > 0.3"`
     """
-    from fedattack.pipeline import asked_of_knowledge
+    from fedattack.runs.asked import asked_of_knowledge
 
     conditions = _conditions(fail_if)
     trusted = _trusted(asked_of_knowledge(folder)) if trust else set()
@@ -194,11 +163,11 @@ def audit(
     Examples: `fedattack audit quickstart --out runs/first`;
     `fedattack audit sia-fedavg --out runs/mnist --set dataset=mnist --set alpha=0.1 --fail-if "sia.asr > 0.3"`
     """
-    from fedattack.app import load_preset
-    from fedattack.pipeline import choose_attacks
+    from fedattack.runs.pipeline import choose_attacks
+    from fedattack.runs.presets import load_preset
 
     conditions = _conditions(fail_if)
-    study, given = load_preset(preset), _pairs("--option", options or [])
+    study, given = load_preset(preset), pairs("--option", options or [])
     chosen = choose_attacks(study.attacks, {**study.options, **given})
     trusted = _simulate(preset, out, changes or [], seed, seeds, on, given)
     for item in chosen:
@@ -223,17 +192,19 @@ def resume(
 
     Example: `fedattack resume runs/first`
     """
-    from fedattack.app import load_preset
-    from fedattack.pipeline import asked_of_study, choose_attacks, stopped_study
-    from fedattack.pipeline import resume as go_on
+    from fedattack.runs.asked import asked_of_study
+    from fedattack.runs.pipeline import choose_attacks
+    from fedattack.runs.presets import load_preset
+    from fedattack.runs.simulating import resume as go_on
+    from fedattack.runs.simulating import stopped_study
 
     conditions = _conditions(fail_if)
     study = stopped_study(folder)
     preset, first = load_preset(study["preset"]), study.get("options", {})
-    chosen = choose_attacks(preset.attacks, {**preset.options, **first, **_pairs("--option", options or [])})
+    chosen = choose_attacks(preset.attacks, {**preset.options, **first, **pairs("--option", options or [])})
     asked = asked_of_study(folder)
     trusted = _trusted(asked) if trust else set()
-    with _resumable(folder, trust=bool(asked)), _watch() as watch:
+    with _resumable(folder, trust=bool(asked)), watch_bars() as watch:
         go_on(folder, command=_command(), watch=watch, trusted=trusted)
     for item in chosen:
         _attack(item, folder, 0, device, skip_damaged=False, trusted=trusted)
@@ -257,8 +228,8 @@ def observe(
 
     Example: `fedattack observe --out audit/record -- flwr run . --stream`
     """
-    from fedattack.outside import observe_command
     from fedattack.record.format import PROTOCOLS, VIEWS
+    from fedattack.runtime.outside import observe_command
 
     for name, value, known in (("--view", view, VIEWS), ("--protocol", protocol, PROTOCOLS)):
         if value not in known:
@@ -266,7 +237,7 @@ def observe(
     options = {"view": view, "protocol": protocol} | ({} if lr is None else {"facts": {"lr": lr}})
     rounds = observe_command(command, out, options)
     done = "Being recorded" if rounds is None else f"{rounds} rounds"
-    _tell({"record": str(out), "rounds": rounds}, f"{done} in [bold]{escape(str(out))}[/bold].", as_json)
+    tell({"record": str(out), "rounds": rounds}, f"{done} in [bold]{escape(str(out))}[/bold].", as_json)
 
 
 @app.command()
@@ -283,9 +254,9 @@ def check(
     Examples: `fedattack check runs/first`; `fedattack check audit --signer recorder.pem.pub`
     """
     from fedattack.folder import find_parts
-    from fedattack.pipeline import asked_of_knowledge, asked_of_study
     from fedattack.record import check_record
     from fedattack.record.signature import read_signer
+    from fedattack.runs.asked import asked_of_knowledge, asked_of_study
 
     wanted = None if signer is None else read_signer(signer)
     single = not (folder / "record").exists()
@@ -339,7 +310,7 @@ def project(
     from fedattack.record import Record, project_record
 
     sums = project_record(Record(record), out)
-    _tell({"record": str(out), "rounds": len(sums)}, f"{len(sums)} rounds in [bold]{escape(str(out))}[/bold].", as_json)
+    tell({"record": str(out), "rounds": len(sums)}, f"{len(sums)} rounds in [bold]{escape(str(out))}[/bold].", as_json)
 
 
 @app.command()
@@ -356,7 +327,7 @@ def compare(
     from fedattack.report.compare import compare_runs
 
     page = compare_runs(folders, out, by)
-    _tell({"page": str(page)}, f"Comparison: [bold]{escape(str(page))}[/bold]", as_json)
+    tell({"page": str(page)}, f"Comparison: [bold]{escape(str(page))}[/bold]", as_json)
 
 
 @app.command()
@@ -403,10 +374,10 @@ def reproduce(
         seeds=seeds,
         device=device,
         keep_records=keep_records,
-        watching=_watch,
+        watching=watch_bars,
         tell=lambda line: err_console.print(escape(line), soft_wrap=True),
     )
-    _tell(results, f"Results: [bold]{escape(str(out / name))}.md[/bold]", as_json)
+    tell(results, f"Results: [bold]{escape(str(out / name))}.md[/bold]", as_json)
     states = [cell["state"] for cell in results["cells"]]
     if "failed" in states or "done" not in states:
         raise typer.Exit(BAD_INPUT)
@@ -448,11 +419,11 @@ def tradeoff(
         seeds=seeds,
         device=device,
         keep_records=keep_records,
-        watching=_watch,
+        watching=watch_bars,
         tell=lambda line: err_console.print(escape(line), soft_wrap=True),
     )
     name = out / f"tradeoff-{preset}"
-    _tell(results, f"Results: [bold]{escape(str(name))}.html[/bold], .md, .svg and .json", as_json)
+    tell(results, f"Results: [bold]{escape(str(name))}.html[/bold], .md, .svg and .json", as_json)
     for line in [] if as_json else results["summary"]:
         out_console.print(f"- {escape(line)}", soft_wrap=True)
     failed = {cell["defence"] for cell in results["cells"] if cell["state"] != "done"}
@@ -463,9 +434,10 @@ def tradeoff(
 @app.command("list")
 def list_all(as_json: AsJson = False) -> None:
     """Show presets, threats, attacks, reproductions, datasets and settings."""
-    from fedattack.app import load_preset, load_settings, preset_names
     from fedattack.data import DATASETS
     from fedattack.reproduce import load_reproduction, reproduction_names
+    from fedattack.runs.presets import load_preset, preset_names
+    from fedattack.runs.settings import load_settings
     from fedattack.threats import ATTACKS
     from fedattack.threats.registry import BROKEN, THREATS
 
@@ -492,15 +464,15 @@ def list_all(as_json: AsJson = False) -> None:
         }
         print(json.dumps(value, indent=2))
         return
-    _table("Presets", ("name", "what"), [(item.name, item.help) for item in presets])
-    _table(
+    show_table("Presets", ("name", "what"), [(item.name, item.help) for item in presets])
+    show_table(
         "Threats",
         ("name", "what a server wants to know", "attacks"),
         [(name, item.question, ", ".join(item.attacks)) for name, item in THREATS.items()],
     )
     if BROKEN:
-        _table("Threats that are left out", ("name", "why"), [*BROKEN.items()])
-    _table(
+        show_table("Threats that are left out", ("name", "why"), [*BROKEN.items()])
+    show_table(
         "Attacks",
         ("name", "what", "needs", "paper"),
         [
@@ -509,15 +481,17 @@ def list_all(as_json: AsJson = False) -> None:
         ],
     )
     options = [(name, key, what) for name, item in ATTACKS.items() for key, what in item.options.items()]
-    _table("Options of attacks", ("attack", "--option", "what"), options)
-    _table(
+    show_table("Options of attacks", ("attack", "--option", "what"), options)
+    show_table(
         "Reproductions",
         ("name", "what", "paper", "cells"),
         [(item.name, item.title, item.paper, str(len(item.cells))) for item in reproductions],
     )
     own = [("PATH.npz", "your own arrays x and y"), ("PATH.toml", "your own table, or one of OpenML's, declared")]
-    _table("Datasets", ("name", "what"), [*((name, item.description) for name, item in DATASETS.items()), *own])
-    _table("Settings", ("--set", "default", "what"), [(item.name, str(item.default), item.help) for item in settings])
+    show_table("Datasets", ("name", "what"), [*((name, item.description) for name, item in DATASETS.items()), *own])
+    show_table(
+        "Settings", ("--set", "default", "what"), [(item.name, str(item.default), item.help) for item in settings]
+    )
 
 
 @app.command()
@@ -544,13 +518,14 @@ def _simulate(
     options: Mapping[str, str] | None = None,
 ) -> set[str]:
     """Simulate; returns what the caller named beyond the folder, which attack and report may then follow."""
-    from fedattack.app import leads_out, load_preset, resolve_settings
-    from fedattack.pipeline import choose_seeds, simulate
+    from fedattack.runs.presets import load_preset, resolve_settings
+    from fedattack.runs.settings import leads_out
+    from fedattack.runs.simulating import choose_seeds, simulate
 
     preset = load_preset(name)
     settings, seeds = resolve_settings(preset, changes), choose_seeds(preset, first, count)
     trusted = set(leads_out(settings))
-    with _resumable(out, trust=bool(trusted)), _watch() as watch:
+    with _resumable(out, trust=bool(trusted)), watch_bars() as watch:
         simulate(preset, settings, seeds, out, command=_command(), watch=watch, runtime=on, options=options)
     return trusted
 
@@ -558,7 +533,7 @@ def _simulate(
 def _trusted(asked: Sequence["Asked"]) -> set[str]:
     """Say what the folder asks for and is now trusted with."""
     for item in asked:
-        _say("trusted", item.told())
+        say("trusted", item.told())
     return {item.value for item in asked}
 
 
@@ -574,97 +549,8 @@ def _resumable(out: Path, *, trust: bool) -> Iterator[None]:
         raise
 
 
-@dataclass(frozen=True)
-class Declared:
-    """What the command line says of the attacker's knowledge, for a record from elsewhere."""
-
-    targets: Path | None
-    model: str | None
-    classes: int | None
-    hidden: int
-    loss: str
-    prior: str | None
-    auxiliary: Path | None
-    public: Path | None
-    partial: Path | None
-    property: str | None
-    training: str | None
-
-
 def _command() -> str:
     return shlex.join(["fedattack", *sys.argv[1:]])
-
-
-def _pairs(where: str, texts: Sequence[str]) -> dict[str, str]:
-    for text in texts:
-        if "=" not in text:
-            raise ConfigError(f"{where} {text}: expected key=value")
-    return {key.strip(): value for key, _, value in (text.partition("=") for text in texts)}
-
-
-def _knowledge_of(part: "Part", declared: Declared | None, trusted: Collection[str]) -> "Knowledge":
-    """Read what the run folder says of the attacker's knowledge, and put what the command line says on top."""
-    from fedattack.learning import per_record_loss
-    from fedattack.pipeline import known_to
-    from fedattack.threats import ModelKnowledge, read_partial, read_targets
-    from fedattack.threats.knowledge import PRIORS, read_public
-
-    known = known_to(part, trusted)
-    if declared is None:
-        return known
-    if declared.model is not None:
-        files = [path for path in (declared.targets, declared.auxiliary, declared.partial) if path is not None]
-        there = [item for item in (known.targets, known.auxiliary, known.partial) if item is not None]
-        records = [read_targets(path) for path in files] or there
-        if not records:
-            raise ConfigError(
-                "--model needs records to know the shape of its input; add --targets, --auxiliary or --partial FILE.npz"
-            )
-        per_record_loss(declared.loss)
-        regression = any(item.y.dtype.kind == "f" for item in records)
-        most = 1 if regression else max(int(item.y.max()) for item in records) + 1
-        known = replace(
-            known,
-            model=ModelKnowledge(
-                spec=declared.model,
-                input_shape=records[0].x.shape[1:],
-                classes=declared.classes if declared.classes is not None else most,
-                hidden=declared.hidden,
-                loss=declared.loss,
-            ),
-        )
-    if declared.targets is not None:
-        known = replace(known, targets=read_targets(declared.targets, known.model))
-    if declared.auxiliary is not None:
-        known = replace(known, auxiliary=read_targets(declared.auxiliary, known.model))
-    if declared.public is not None:
-        known = replace(known, public=read_public(declared.public, known.model))
-    if declared.partial is not None:
-        known = replace(known, partial=read_partial(declared.partial, known.model))
-    if declared.training is not None:
-        known = replace(known, training=_training(declared.training))
-    if declared.property is not None:
-        known = replace(known, property=declared.property)
-    if declared.prior is not None:
-        if declared.prior not in PRIORS:
-            raise ConfigError(f"--prior {declared.prior}: expected one of {', '.join(PRIORS)}")
-        known = replace(known, prior=declared.prior)
-    return known
-
-
-def _training(text: str) -> "LocalSGD":
-    from fedattack.learning import LocalSGD
-
-    keys = {"epochs": int, "batch-size": int, "lr": float, "momentum": float, "weight-decay": float}
-    given = _pairs("--training", text.split(","))
-    try:
-        values = {key.replace("-", "_"): keys[key](value) for key, value in given.items()}
-        return LocalSGD(**values)
-    except (KeyError, ValueError, TypeError):
-        raise ConfigError(
-            f"--training {text}: expected epochs, batch-size and lr, and perhaps momentum and weight-decay, such as "
-            "epochs=1,batch-size=10,lr=0.01"
-        ) from None
 
 
 def _attack(
@@ -676,25 +562,25 @@ def _attack(
     declared: Declared | None = None,
     trusted: Collection[str] = (),
 ) -> list[str]:
-    from fedattack.pipeline import attack_folder
+    from fedattack.runs.pipeline import attack_folder
 
-    with _watch() as watch:
+    with watch_bars() as watch:
         return attack_folder(
             attack,
             folder,
             seed=seed,
             device=device,
             skip_damaged=skip_damaged,
-            knowledge=lambda part: _knowledge_of(part, declared, trusted),
+            knowledge=lambda part: knowledge_of(part, declared, trusted),
             watch=watch,
         )
 
 
 def _report(folder: Path, device: str, conditions: Sequence[Any], as_json: bool, trusted: Collection[str] = ()) -> None:
-    from fedattack.pipeline import judge_folder
     from fedattack.report import read_run, render_table
+    from fedattack.runs.pipeline import judge_folder
 
-    with _watch() as watch:
+    with watch_bars() as watch:
         findings, page = judge_folder(folder, device=device, watch=watch, trusted=trusted)
     if as_json:
         print(json.dumps([finding.to_dict() for finding in findings], indent=2, allow_nan=False))
@@ -713,51 +599,6 @@ def _conditions(texts: list[str] | None) -> list[tuple[str, Any]]:
     from fedattack.audit.finding import parse_fail_if
 
     return [(text, parse_fail_if(text)) for text in texts or []]
-
-
-@contextmanager
-def _watch() -> Iterator["Watch"]:
-    """Show bars while there is a terminal; warnings and notes always."""
-    from fedattack.pipeline import Watch
-
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=err_console,
-        transient=True,
-        disable=not err_console.is_terminal,
-    ) as bar:
-        tasks: dict[str, TaskID] = {}
-
-        def step(what: str, done: int, total: int | None) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done, total=total)
-
-        yield Watch(step, _say)
-
-
-def _say(kind: str, text: str) -> None:
-    err_console.print(f"[yellow]{kind}:[/yellow] {escape(short(text))}", soft_wrap=True)
-
-
-def _tell(value: dict[str, Any], text: str, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(value))
-    else:
-        out_console.print(text, soft_wrap=True)
-
-
-def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    table = Table(title=title, title_justify="left", show_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*map(escape, row))
-    out_console.print(table)
-    out_console.print()
 
 
 def _version(value: bool) -> None:

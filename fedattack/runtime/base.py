@@ -2,13 +2,11 @@
 
 ``flwr run`` by itself shares one background SuperLink among all projects of a machine, leaves it running, and exits 0
 when the ServerApp crashed. A :class:`Runtime` starts a SuperLink of its own on a free port with a private
-``FLWR_HOME``, asks it how each run ended, and takes every process down with it. In a :class:`Simulator` the clients run
-on Ray; :mod:`fedattack.deploy` has the one in which they are SuperNodes.
+``FLWR_HOME``, asks it how each run ended, and takes every process down with it.
 """
 
 import json
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -22,38 +20,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import psutil
 import tomli_w
 
-from fedattack import _reaper
 from fedattack.errors import ConfigError, RunError
 from fedattack.record.signature import SIGNING_KEY
+from fedattack.runtime import reaper
+from fedattack.runtime.bundle import copy_app
+from fedattack.runtime.logs import RUN_ID, client_error, failure_reason, refusal_reason
 
 POLL_SECONDS = 0.25
-SUPERLINK_START_SECONDS = 60.0
-SUPERLINK_START_ATTEMPTS = 3
-# Flower feeds at most 32 clients at a time, so further Ray actors would only hold memory.
-MAX_CPUS = 32
+
 # A Unix socket's path may have 107 bytes; Ray appends up to 68 to its folder, and ours is 12 longer than its parent.
 MAX_TEMPORARY_FOLDER_BYTES = 107 - 68 - 12
-# What flwr may put into a bundle at all; fab-include can only narrow it down.
-APP_SUFFIXES = {".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl"}
-APP_NAMES = {"LICENSE", ".gitignore", ".editorconfig"}
-
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
-_RAY_PREFIX = re.compile(r"^\(\w+ pid=\d+[^)]*\) ", re.MULTILINE)
-_FRAME = re.compile(r'\s+File ".*", line \d+')
-_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(\([\w.]+\))?(:|$)")
-RUN_ID = re.compile(r"Successfully started run (\d+)")
-_REFUSED = re.compile(r"Could not start run: (?!for )(.+)")
-_CLIENT_FAILURE = re.compile(
-    "An exception was raised when processing a message by RayBackend|ClientApp raised an exception"
-)
-_SERVER_FAILURE = re.compile(r"(?:Simulation|ServerApp) failed with exception: *(.*)", re.DOTALL)
-_WRAPPERS = {
-    "RuntimeError: Simulation Runtime crashed.",
-    "RuntimeError: An error was encountered. Ending simulation.",
-}
 
 
 @dataclass(frozen=True)
@@ -81,96 +59,6 @@ class RunResult:
     client_error: str | None
 
 
-def federation_config(supernodes: int, cpus: int, gpus_per_client: float) -> str:
-    """Return the ``--federation-config`` of a simulation in which each client takes one CPU.
-
-    Parameters
-    ----------
-    supernodes : int
-        Number of simulated clients.
-    cpus : int
-        CPUs that Ray may use, which is the number of clients that train at the same time.
-    gpus_per_client : float
-        Share of a GPU that each client takes; 0 for none.
-
-    Returns
-    -------
-    str
-    """
-    return (
-        f"num-supernodes={supernodes} client-resources-num-cpus=1 "
-        f"client-resources-num-gpus={float(gpus_per_client)} init-args-num-cpus={cpus}"
-    )
-
-
-def exceptions_in(log: str) -> list[str]:
-    """Return the exception line (``Type: message``) of every traceback in a log, in order.
-
-    Terminal colours and Ray's process prefixes are dropped, and so are the exceptions that Flower wraps around the
-    one that matters.
-    """
-    found = []
-    in_traceback = False
-    for line in _RAY_PREFIX.sub("", _ANSI.sub("", log)).splitlines():
-        if _FRAME.match(line):
-            in_traceback = True
-        elif in_traceback and _EXCEPTION.match(line):
-            in_traceback = False
-            found.append(line.strip())
-    return [line for line in found if line not in _WRAPPERS]
-
-
-def client_error(log: str) -> str | None:
-    """Return the exception that a ClientApp raised last in a log, or None when none did."""
-    *_, rest = ["", *_CLIENT_FAILURE.split(log)[1:]]
-    raised = exceptions_in(rest)
-    return raised[0] if raised else None
-
-
-def failure_reason(log: str, details: str) -> str:
-    """Say in one line why a run failed.
-
-    Parameters
-    ----------
-    log : str
-        The log of the run.
-    details : str
-        Flower's details of the run's status. They lack the exception's type, but are all there is when a process
-        died without a word.
-
-    Returns
-    -------
-    str
-    """
-    known = _SERVER_FAILURE.match(details)
-    raised = exceptions_in(log) if known else []
-    # In a deployment the processes write at once, and what comes last need not be the server's.
-    of_server = [line for line in raised if known and known[1] and known[1] in line]
-    reason = (of_server or raised or [" ".join(details.split())])[-1]
-    of_client = client_error(log)
-    if of_client is not None and of_client != reason:
-        reason += f" (a client had failed before with {of_client})"
-    return reason
-
-
-def refusal_reason(log: str) -> str:
-    """Say in one line why ``flwr run`` did not start a run, from the log of that command and its SuperLink."""
-    plain = _ANSI.sub("", log)
-    boxed = [line.strip("│ ") for line in plain.splitlines() if line.startswith("│")]
-    cause = _REFUSED.search(plain)
-    if cause:
-        boxed.append(cause[1])
-    return " ".join(boxed) or (plain.strip().splitlines() or ["no output"])[-1]
-
-
-def usable_cpus() -> int:
-    """Count the CPUs of this process; ``PYTHON_CPU_COUNT`` says another number, as for Python from 3.13 on."""
-    told = os.environ.get("PYTHON_CPU_COUNT", "")
-    if told.isdecimal() and int(told):
-        return int(told)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def free_port() -> int:
     """Find a port of the loopback that nobody listens on just now."""
     with socket.socket() as probe:
@@ -185,47 +73,12 @@ def _temporary_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="fa-", dir=parent))
 
 
-def _listens(process: subprocess.Popen[bytes], port: int) -> bool:
-    """Wait until the process itself, and not a stranger that was quicker, listens on the port."""
-    deadline = time.monotonic() + SUPERLINK_START_SECONDS
-    while process.poll() is None and time.monotonic() < deadline:
-        try:
-            connections = psutil.Process(process.pid).net_connections(kind="tcp")
-        except psutil.Error:
-            return False
-        if any(entry.status == psutil.CONN_LISTEN and entry.laddr.port == port for entry in connections):
-            return True
-        time.sleep(0.05)
-    return False
-
-
 def _ended_within(seconds: float, process: subprocess.Popen[bytes]) -> bool:
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:
         return False
     return True
-
-
-def copy_app(source: Path, target: Path) -> None:
-    """Copy what flwr may bundle.
-
-    ``flwr run`` walks the whole folder, a virtual environment included, for each run, and rewrites an old-style
-    pyproject.toml in place; the caller's folder may be huge or read-only.
-    """
-    for folder, subfolders, files in os.walk(source):
-        here = Path(folder)
-        subfolders[:] = [
-            name
-            for name in subfolders
-            if not name.startswith(".") and name != "__pycache__" and not (here / name / "pyvenv.cfg").exists()
-        ]
-        for name in files:
-            path = here / name
-            if (path.suffix in APP_SUFFIXES or name in APP_NAMES) and not path.is_symlink():
-                copy = target / path.relative_to(source)
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, copy)
 
 
 def _environment(home: Path) -> dict[str, str]:
@@ -291,7 +144,7 @@ class Runtime(ABC):
         self._environment = _environment(self._home)
         try:
             self._guard = subprocess.Popen(
-                [sys.executable, "-P", _reaper.__file__, str(self._home)],
+                [sys.executable, "-P", reaper.__file__, str(self._home)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -460,7 +313,7 @@ class Runtime(ABC):
 
     def _stop(self) -> None:
         """End every process; the next run starts a SuperLink again."""
-        _reaper.reap(self._private(""))
+        reaper.reap(self._private(""))
         if self._superlink is not None:
             self._superlink.wait()
             self._superlink = None
@@ -474,59 +327,3 @@ class Runtime(ABC):
         if self._guard is not None:
             self._guard.kill()
             self._guard.communicate()
-
-
-class Simulator(Runtime):
-    """A :class:`Runtime` whose clients are simulated on Ray.
-
-    Parameters
-    ----------
-    app, log
-        As for :class:`Runtime`.
-    supernodes : int
-        Number of simulated clients.
-    cpus : int, optional
-        CPUs for the clients; each takes one, and trains with one thread unless ``OMP_NUM_THREADS`` says otherwise.
-        Default: the CPUs of this process (:func:`usable_cpus`), at most one per client and 32.
-    gpus_per_client : float
-        Share of a GPU that each client takes.
-
-    Raises
-    ------
-    ConfigError
-        If the app has no pyproject.toml or a number is out of its range.
-    """
-
-    def __init__(
-        self, app: Path, *, supernodes: int, cpus: int | None = None, gpus_per_client: float = 0.0, log: Path
-    ) -> None:
-        super().__init__(app, log=log)
-        if cpus is None:
-            cpus = min(usable_cpus(), supernodes, MAX_CPUS)
-        if supernodes < 1 or cpus < 1 or gpus_per_client < 0:
-            raise ConfigError(
-                f"simulation of {app}: expected supernodes >= 1, cpus >= 1 and gpus_per_client >= 0, "
-                f"got {supernodes}, {cpus} and {gpus_per_client}; correct the one that is out of range"
-            )
-        self._run_options = ("--federation-config", federation_config(supernodes, cpus, gpus_per_client))
-
-    def ensure_up(self) -> None:
-        """Start the SuperLink, unless it is up already.
-
-        Raises
-        ------
-        RunError
-            If it does not come up.
-        """
-        if self._superlink is not None and self._superlink.poll() is None:
-            return
-        for _ in range(SUPERLINK_START_ATTEMPTS):
-            port = free_port()
-            self._connect(f"127.0.0.1:{port}", insecure=True)
-            self._superlink = self._start(
-                "flower-superlink", "--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)
-            )
-            if _listens(self._superlink, port):
-                return
-            self._stop()
-        raise RunError(f"no SuperLink came up on this machine; see the end of {self.log}")

@@ -1,0 +1,34 @@
+"""What a run folder asks for that lies outside of it: code, files, other machines."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+from fedattack.folder import STUDY, Part, find_parts, read_study
+from fedattack.learning.importing import Asked
+from fedattack.runs.settings import leads_out
+from fedattack.threats import ATTACKS, Knowledge, read_knowledge
+from fedattack.threats.knowledge import KNOWLEDGE
+
+
+def asked_of_study(folder: Path) -> list[Asked]:
+    """List what the run folder's settings and options name outside of it: code, files, other machines.
+
+    The runtime is not among it: a SuperLink of another machine is named by the caller's environment alone.
+    """
+    study, where = read_study(folder), str(folder / STUDY)
+    asked = [Asked(what, value, where) for value, what in leads_out(study.get("settings", {})).items()]
+    outward = {option for attack in ATTACKS.values() for option in attack.reaches_out}
+    options = study.get("options", {})
+    return asked + [Asked(key, f"{key}={value}", where) for key, value in options.items() if key in outward]
+
+
+def asked_of_knowledge(folder: Path) -> list[Asked]:
+    """List what the run folder's knowledge asks to import, and the paths in it that leave the folder."""
+    asked = [item for part in find_parts(folder) for item in known_to(part).asks()]
+    return list(dict.fromkeys(asked))
+
+
+def known_to(part: Part, trusted: Collection[str] = ()) -> Knowledge:
+    """Read what a run folder says of the attacker's knowledge; nothing for a record from elsewhere."""
+    there = (part.knowledge / KNOWLEDGE).exists()
+    return read_knowledge(part.knowledge, trusted=trusted) if there else Knowledge()

@@ -1,0 +1,96 @@
+"""Attack the records of a run folder, and judge what was found."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+from fedattack.audit.finding import Finding
+from fedattack.audit.run import audit_folder
+from fedattack.errors import ConfigError
+from fedattack.folder import STUDY, Part, find_parts
+from fedattack.record import Record
+from fedattack.runs.asked import known_to
+from fedattack.runs.watch import Watch
+from fedattack.threats import ATTACKS, Attack, Knowledge, write_knowledge
+
+
+def choose_attacks(names: Sequence[str], options: Mapping[str, str]) -> list[Attack]:
+    """Find attacks by name, and set in each the options that it has.
+
+    Raises
+    ------
+    ConfigError
+        If an attack is unknown, an option is none of any of them, or its value is refused.
+    """
+    for name in names:
+        if name not in ATTACKS:
+            raise ConfigError(f"unknown attack {name!r}: expected one of {', '.join(ATTACKS)}")
+    known = {key for name in names for key in ATTACKS[name].options}
+    for key in options:
+        if key not in known:
+            told = f"the options {', '.join(sorted(known))}" if known else "no options"
+            raise ConfigError(f"--option {key}: {' and '.join(names)} {'have' if len(names) > 1 else 'has'} {told}")
+    return [
+        ATTACKS[name].with_options({key: text for key, text in options.items() if key in ATTACKS[name].options})
+        for name in names
+    ]
+
+
+def attack_folder(
+    attack: Attack,
+    folder: Path,
+    *,
+    seed: int = 0,
+    device: str = "auto",
+    skip_damaged: bool = False,
+    knowledge: Callable[[Part], Knowledge] = known_to,
+    watch: Watch,
+) -> list[str]:
+    """Attack every record in a run folder; returns the files of the scores.
+
+    Raises
+    ------
+    RecordError
+        If there is no record, or one is damaged.
+    NeedsError
+        If a record, or what `knowledge` gives for its part, lacks what the attack needs.
+    """
+    files = []
+    for part in find_parts(folder):
+        record = Record(part.record, skip_damaged=skip_damaged)
+        known = knowledge(part)
+        what = f"{attack.name} on {part.name or 'the record'}"
+        watch.step(what, 0, len(record))
+        scores = attack.run(
+            record,
+            known,
+            seed=seed,
+            device=device,
+            progress=lambda done, total, what=what: watch.step(what, done, total),  # type: ignore[misc]
+        )
+        scores.save(part.scores(attack.name))
+        files.append(str(part.scores(attack.name)))
+        if not (folder / STUDY).exists():
+            # A record from elsewhere: what this attack was told is kept for the report.
+            write_knowledge(part.knowledge, known)
+        for note in scores.notes:
+            watch.say("note", note)
+    return files
+
+
+def judge_folder(
+    folder: Path, *, device: str = "auto", watch: Watch, trusted: Collection[str] = ()
+) -> tuple[list[Finding], Path]:
+    """Judge all scores in a run folder; returns the findings and the path of the report.
+
+    Raises
+    ------
+    TrustError
+        If a model is needed for that, and the folder names code for it that is not trusted.
+    DataError
+        If there are no scores, or the truth is damaged.
+    """
+    # Drawing takes a second to import, and most commands draw nothing.
+    from fedattack.report import write_report
+
+    findings = audit_folder(folder, device=device, progress=watch.step, trusted=trusted)
+    return findings, write_report(folder)

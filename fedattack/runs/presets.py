@@ -1,0 +1,102 @@
+"""Presets: named studies of attacks on federated runs, with the settings that a caller changes."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedattack.errors import ConfigError
+from fedattack.runs.app import app_folder
+from fedattack.runs.settings import PATHS, Value, load_settings
+from fedattack.threats.registry import THREATS
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named study: which attacks, with which options, on which federated run; the first is what it is about.
+
+    ``tradeoff`` has strengths of its own for defences, by name, of a study of their trade-off.
+    """
+
+    name: str
+    title: str
+    help: str
+    attacks: tuple[str, ...]
+    seeds: tuple[int, ...]
+    settings: Mapping[str, Value]
+    options: Mapping[str, str]
+    tradeoff: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+
+def preset_names() -> list[str]:
+    """List the presets."""
+    return sorted(_preset_files())
+
+
+def _preset_files() -> dict[str, Path]:
+    """Find the presets of the app, and those that lie in the folders of threats."""
+    files = [path for threat in THREATS.values() for path in threat.presets]
+    files += (app_folder() / "simulations" / "presets").glob("*.toml")
+    return {path.stem: path for path in files}
+
+
+def load_preset(name: str) -> Preset:
+    """Read a preset.
+
+    Raises
+    ------
+    ConfigError
+        If there is none of that name.
+    """
+    files = _preset_files()
+    if name not in files:
+        raise ConfigError(f"unknown preset {name!r}: expected one of {', '.join(sorted(files))}")
+    value = tomllib.loads(files[name].read_text(encoding="utf-8"))
+    known = load_settings()
+    settings = {key: known[key].check(item) for key, item in value["settings"].items()}
+    return Preset(
+        name=name,
+        title=value["title"],
+        help=value["help"],
+        attacks=(value["attack"], *value.get("beside", ())),
+        seeds=tuple(value["seeds"]),
+        settings=settings,
+        options=value.get("options", {}),
+        tradeoff=_strengths(name, value.get("tradeoff", {})),
+    )
+
+
+def _strengths(preset: str, table: Mapping[str, object]) -> dict[str, Sequence[float]]:
+    found: dict[str, Sequence[float]] = {}
+    for name, values in table.items():
+        if not isinstance(values, list) or not all(type(value) in (int, float) for value in values) or not values:
+            raise ConfigError(f"preset {preset}: [tradeoff] {name} = {values!r}: expected a list of strengths")
+        found[name] = [float(value) for value in values]
+    return found
+
+
+def resolve_settings(preset: Preset, changes: Sequence[str]) -> dict[str, Value]:
+    """Apply ``key=value`` changes to a preset; returns all settings but the internal ones.
+
+    Raises
+    ------
+    ConfigError
+        If a key is unknown, or a value is of the wrong type or out of range.
+    """
+    known = {name: setting for name, setting in load_settings().items() if not setting.internal}
+    values = {name: setting.default for name, setting in known.items()} | dict(preset.settings)
+    aliases = {setting.alias: name for name, setting in known.items() if setting.alias}
+    for change in changes:
+        key, separator, text = change.partition("=")
+        if not separator:
+            raise ConfigError(f"--set {change}: expected key=value")
+        key = aliases.get(key, key)
+        if key not in known:
+            raise ConfigError(f"--set {change}: unknown key {key!r}; expected one of {', '.join(known)}")
+        values[key] = known[key].parse(text)
+    for key in PATHS:
+        # The app runs in a folder of its own, where a relative path would mean something else.
+        text = str(values[key])
+        if text.endswith((".npz", ".toml")) or (key in ("data-root", "recup-zoo") and text):
+            values[key] = str(Path(text).expanduser().absolute())
+    return values

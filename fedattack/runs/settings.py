@@ -1,0 +1,111 @@
+"""The settings of the app: their types and ranges, and which of them name something outside of a run."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fedattack.errors import ConfigError, short
+from fedattack.runs.app import app_folder
+
+Value = str | int | float | bool
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One key that a preset or ``--set`` may change; ``alias`` is a second name for it."""
+
+    name: str
+    default: Value
+    help: str
+    minimum: float | None = None
+    maximum: float | None = None
+    above: float | None = None
+    below: float | None = None
+    internal: bool = False
+    alias: str = ""
+
+    def parse(self, text: str) -> Value:
+        """Read a value from the command line.
+
+        Raises
+        ------
+        ConfigError
+            If it is of another type than the default, or out of range.
+        """
+        kind = type(self.default)
+        if kind is bool:
+            if text.lower() not in ("true", "false"):
+                raise ConfigError(f"--set {self.name}={text}: expected true or false")
+            return text.lower() == "true"
+        try:
+            return self.check(kind(text))
+        except ValueError:
+            article = {int: "a whole number", float: "a number"}[kind]
+            raise ConfigError(f"--set {self.name}={text}: expected {article} ({self.help})") from None
+
+    def check(self, value: Value) -> Value:
+        """Return ``value``, in the default's type, if it may be taken.
+
+        Raises
+        ------
+        ConfigError
+            If it is of another type or out of range.
+        """
+        if isinstance(self.default, float) and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if type(value) is not type(self.default):
+            raise ConfigError(f"{self.name} = {value!r}: expected {type(self.default).__name__} ({self.help})")
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            for bad, bound in (
+                (self.minimum is not None and not value >= self.minimum, f"at least {self.minimum}"),
+                (self.maximum is not None and not value <= self.maximum, f"at most {self.maximum}"),
+                (self.above is not None and not value > self.above, f"more than {self.above}"),
+                (self.below is not None and not value < self.below, f"less than {self.below}"),
+            ):
+                if bad:
+                    raise ConfigError(f"{self.name} = {value}: expected {bound} ({self.help})")
+        return value
+
+
+def load_settings() -> dict[str, Setting]:
+    """Read all settings of the app."""
+    table = tomllib.loads((app_folder() / "simulations" / "settings.toml").read_text(encoding="utf-8"))
+    return {name: Setting(name=name, **entry) for name, entry in table.items()}
+
+
+IMPORTS = ("model", "models", "student")
+"""Settings that may be import paths; ``models`` is a list, separated by commas."""
+
+PATHS = ("dataset", "public", "data-root", "recup-zoo")
+"""Settings that may be paths."""
+
+
+def leads_out(settings: Mapping[str, Value]) -> dict[str, str]:
+    """List what settings name beyond themselves: code to import, files to read; by what is named, the setting."""
+    found: dict[str, str] = {}
+    for key in IMPORTS:
+        words = str(settings.get(key, "")).split(",")
+        found |= {word.strip(): key for word in words if ":" in word}
+    for key in PATHS:
+        text = str(settings.get(key, ""))
+        named = key in ("dataset", "public") and "/" not in text and not text.endswith((".npz", ".toml"))
+        found |= {text: key} if text and not named else {}
+    return found
+
+
+def check_settings(values: Mapping[str, Value], where: str) -> dict[str, Value]:
+    """Check settings that were read from a file; what did not exist when it was written is at its default.
+
+    Raises
+    ------
+    ConfigError
+        If a setting is unknown or internal, or its value is of another type or out of range.
+    """
+    known = {name: setting for name, setting in load_settings().items() if not setting.internal}
+    for key in values:
+        if key not in known:
+            raise ConfigError(f"{where}: unknown setting {short(key, 60)!r}; the file was changed")
+    try:
+        return {name: setting.check(values.get(name, setting.default)) for name, setting in known.items()}
+    except ConfigError as cause:
+        raise ConfigError(f"{where}: {cause}") from None

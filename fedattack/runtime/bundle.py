@@ -1,0 +1,31 @@
+"""Copy what Flower may bundle of an app."""
+
+import os
+import shutil
+from pathlib import Path
+
+# What flwr may put into a bundle at all; fab-include can only narrow it down.
+APP_SUFFIXES = {".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl"}
+
+APP_NAMES = {"LICENSE", ".gitignore", ".editorconfig"}
+
+
+def copy_app(source: Path, target: Path) -> None:
+    """Copy what flwr may bundle.
+
+    ``flwr run`` walks the whole folder, a virtual environment included, for each run, and rewrites an old-style
+    pyproject.toml in place; the caller's folder may be huge or read-only.
+    """
+    for folder, subfolders, files in os.walk(source):
+        here = Path(folder)
+        subfolders[:] = [
+            name
+            for name in subfolders
+            if not name.startswith(".") and name != "__pycache__" and not (here / name / "pyvenv.cfg").exists()
+        ]
+        for name in files:
+            path = here / name
+            if (path.suffix in APP_SUFFIXES or name in APP_NAMES) and not path.is_symlink():
+                copy = target / path.relative_to(source)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, copy)

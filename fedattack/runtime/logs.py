@@ -1,0 +1,86 @@
+"""What Flower's log says of a run: its id, the exceptions of clients and server, and why it was refused."""
+
+import re
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+_RAY_PREFIX = re.compile(r"^\(\w+ pid=\d+[^)]*\) ", re.MULTILINE)
+
+_FRAME = re.compile(r'\s+File ".*", line \d+')
+
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(\([\w.]+\))?(:|$)")
+
+RUN_ID = re.compile(r"Successfully started run (\d+)")
+
+_REFUSED = re.compile(r"Could not start run: (?!for )(.+)")
+
+_CLIENT_FAILURE = re.compile(
+    "An exception was raised when processing a message by RayBackend|ClientApp raised an exception"
+)
+
+_SERVER_FAILURE = re.compile(r"(?:Simulation|ServerApp) failed with exception: *(.*)", re.DOTALL)
+
+_WRAPPERS = {
+    "RuntimeError: Simulation Runtime crashed.",
+    "RuntimeError: An error was encountered. Ending simulation.",
+}
+
+
+def exceptions_in(log: str) -> list[str]:
+    """Return the exception line (``Type: message``) of every traceback in a log, in order.
+
+    Terminal colours and Ray's process prefixes are dropped, and so are the exceptions that Flower wraps around the
+    one that matters.
+    """
+    found = []
+    in_traceback = False
+    for line in _RAY_PREFIX.sub("", _ANSI.sub("", log)).splitlines():
+        if _FRAME.match(line):
+            in_traceback = True
+        elif in_traceback and _EXCEPTION.match(line):
+            in_traceback = False
+            found.append(line.strip())
+    return [line for line in found if line not in _WRAPPERS]
+
+
+def client_error(log: str) -> str | None:
+    """Return the exception that a ClientApp raised last in a log, or None when none did."""
+    *_, rest = ["", *_CLIENT_FAILURE.split(log)[1:]]
+    raised = exceptions_in(rest)
+    return raised[0] if raised else None
+
+
+def failure_reason(log: str, details: str) -> str:
+    """Say in one line why a run failed.
+
+    Parameters
+    ----------
+    log : str
+        The log of the run.
+    details : str
+        Flower's details of the run's status. They lack the exception's type, but are all there is when a process
+        died without a word.
+
+    Returns
+    -------
+    str
+    """
+    known = _SERVER_FAILURE.match(details)
+    raised = exceptions_in(log) if known else []
+    # In a deployment the processes write at once, and what comes last need not be the server's.
+    of_server = [line for line in raised if known and known[1] and known[1] in line]
+    reason = (of_server or raised or [" ".join(details.split())])[-1]
+    of_client = client_error(log)
+    if of_client is not None and of_client != reason:
+        reason += f" (a client had failed before with {of_client})"
+    return reason
+
+
+def refusal_reason(log: str) -> str:
+    """Say in one line why ``flwr run`` did not start a run, from the log of that command and its SuperLink."""
+    plain = _ANSI.sub("", log)
+    boxed = [line.strip("│ ") for line in plain.splitlines() if line.startswith("│")]
+    cause = _REFUSED.search(plain)
+    if cause:
+        boxed.append(cause[1])
+    return " ".join(boxed) or (plain.strip().splitlines() or ["no output"])[-1]

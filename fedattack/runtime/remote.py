@@ -1,0 +1,177 @@
+"""Run a Flower app on a SuperLink and SuperNodes that are up, as in containers."""
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping
+from itertools import product
+from pathlib import Path
+from typing import Any, Self
+
+from fedattack.errors import ConfigError, RunError
+from fedattack.files import write_atomically
+from fedattack.nodes import NODES
+from fedattack.runtime.base import RunResult
+from fedattack.runtime.deployment import POLL_SECONDS, START_SECONDS, START_SECONDS_PER_NODE, Federation, NotUpError
+from fedattack.runtime.logs import RUN_ID
+
+# As long as a SuperLink may take to come back.
+LOST_SECONDS = 180.0
+
+_ADDRESS = re.compile(r"(?P<scheme>https?)://(?P<address>[^/\s]+:\d+)/?")
+
+
+class Remote(Federation):
+    """A :class:`~fedattack.runtime.base.Runtime` of a SuperLink and SuperNodes that somebody else started and keeps.
+
+    The ServerApp runs where the SuperLink has it run, and must find the run config's absolute paths there.
+
+    Parameters
+    ----------
+    app, log
+        As for :class:`fedattack.runtime.base.Runtime`; the log has what ``flwr run`` shows of each run.
+    supernodes : int
+        Number of SuperNodes to wait for.
+    superlink : str
+        Address of the SuperLink, ``https://HOST:PORT``, or ``http://HOST:PORT`` for one without TLS.
+    authority : Path, optional
+        Certificate of the authority that signed the SuperLink's; by default those that the system trusts.
+    notes : Path, optional
+        Has a folder for each client, which the client sees as the root folder: with what it noted of itself under the
+        paths ``truth`` and ``knowledge`` of the run config. It is added to ours as it comes.
+    shared : Path, optional
+        Clients see this folder at the same path: the run's model zoos are copied there for them.
+
+    Raises
+    ------
+    ConfigError
+        If the app has no pyproject.toml, there is no SuperNode, or the address is none.
+    """
+
+    def __init__(
+        self,
+        app: Path,
+        *,
+        supernodes: int,
+        superlink: str,
+        authority: Path | None = None,
+        notes: Path | None = None,
+        shared: Path | None = None,
+        log: Path,
+    ) -> None:
+        super().__init__(app, supernodes=supernodes, log=log)
+        found = _ADDRESS.fullmatch(superlink)
+        if found is None:
+            raise ConfigError(f"SuperLink {superlink}: expected https://HOST:PORT, or http://HOST:PORT without TLS")
+        self.superlink = found["address"]
+        self._connection: dict[str, str | bool] = {}
+        if found["scheme"] == "http":
+            self._connection["insecure"] = True
+        elif authority is not None:
+            self._connection["root-certificates"] = str(authority.resolve())
+        self._notes = notes
+        self._shared = shared
+
+    @classmethod
+    def of_environment(cls, app: Path, *, supernodes: int, log: Path) -> Self:
+        """Take the SuperLink from ``FEDATTACK_SUPERLINK``, the rest from ``…_AUTHORITY``, ``…_NOTES`` and ``…_SHARED``.
+
+        Raises
+        ------
+        ConfigError
+            If no SuperLink is named.
+        """
+        superlink, authority, notes, shared = (
+            os.environ.get(f"FEDATTACK_{name}", "") for name in ("SUPERLINK", "AUTHORITY", "NOTES", "SHARED")
+        )
+        if not superlink:
+            raise ConfigError(
+                "no SuperLink is named: expected its address in FEDATTACK_SUPERLINK, such as https://superlink:8000"
+            )
+        return cls(
+            app,
+            supernodes=supernodes,
+            superlink=superlink,
+            authority=Path(authority) if authority else None,
+            notes=Path(notes) if notes else None,
+            shared=Path(shared) if shared else None,
+            log=log,
+        )
+
+    def ensure_up(self) -> None:
+        """Wait until all nodes are online.
+
+        Raises
+        ------
+        RunError
+            If they are not in time.
+        """
+        self._connect(self.superlink, **self._connection)
+        try:
+            self._await_online(time.monotonic() + START_SECONDS + START_SECONDS_PER_NODE * self.supernodes)
+        except NotUpError as cause:
+            raise RunError(f"SuperLink {self.superlink}: {cause}; expected all; see its own log") from None
+
+    def run(
+        self,
+        run_config: Mapping[str, str | int | float | bool],
+        *,
+        timeout: float | None = None,
+        on_poll: Callable[[], None] | None = None,
+    ) -> RunResult:
+        """Run the app once, as :meth:`fedattack.runtime.base.Runtime.run` does; what is given up is stopped, too."""
+        self.log.touch()
+        logged = self.log.stat().st_size
+        folders = [Path(str(run_config[key])) for key in ("truth", "knowledge") if run_config.get(key)]
+
+        def poll() -> None:
+            # At once, so that a run that is stopped has them too.
+            self._fetch_notes(folders)
+            if on_poll is not None:
+                on_poll()
+
+        try:
+            result = super().run({**run_config, **self._share_zoos(run_config)}, timeout=timeout, on_poll=poll)
+        except BaseException:
+            with self.log.open("rb") as file:
+                file.seek(logged)
+                started = RUN_ID.search(file.read().decode("utf-8", "replace"))
+            if started:
+                self._ask("flwr", "stop", started[1])
+            raise
+        self._fetch_notes(folders)
+        return result
+
+    def _lost(self, run_id: str, reason: str, poll: Callable[[], None]) -> tuple[str, str]:
+        """Wait for a SuperLink that was stopped: started again with its database, it goes on with the run."""
+        deadline = time.monotonic() + LOST_SECONDS
+        while time.monotonic() < deadline:
+            status, details = self._status(run_id)
+            if status.startswith("finished:"):
+                return status, details
+            if status != "lost":
+                deadline = time.monotonic() + LOST_SECONDS
+            poll()
+            time.sleep(POLL_SECONDS)
+        return "lost", reason
+
+    def _share_zoos(self, run_config: Mapping[str, Any]) -> dict[str, str]:
+        """Copy the zoos to where clients see them; returns what that changes in the run config."""
+        zoos = Path(str(run_config.get("zoo", "")))
+        if self._shared is None or not zoos.is_absolute() or not zoos.is_dir():
+            return {}
+        copy = self._shared / zoos.relative_to(zoos.anchor)
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(zoos, copy)
+        return {"zoo": str(copy)}
+
+    def _fetch_notes(self, folders: Iterable[Path]) -> None:
+        if self._notes is None:
+            return
+        for folder, client in product(folders, sorted(self._notes.resolve().iterdir())):
+            for note in (client / folder.relative_to(folder.anchor) / NODES).glob("*.json"):
+                # A client must not have files of ours copied by a link.
+                if note.resolve().is_relative_to(client) and not (folder / NODES / note.name).exists():
+                    (folder / NODES).mkdir(parents=True, exist_ok=True)
+                    write_atomically(folder / NODES / note.name, note.read_bytes())
