@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,8 +50,8 @@ def copy_bytes(source: IO[bytes], to: IO[bytes], count: int) -> None:
         count -= len(block)
 
 
-class Hold:
-    """Hold a folder against others who would, until :meth:`close` or the end of the process, however that ends.
+class FolderLock:
+    """Locks a folder against others who would, until :meth:`close` or the end of the process, however that ends.
 
     A system without such locks (Windows) lets everybody.
 
@@ -75,6 +75,12 @@ class Hold:
         except OSError:
             self.close()
             raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
 
     def __del__(self) -> None:
         self.close()

@@ -30,6 +30,7 @@ ALLOWED = {
     "runtime": BASE | {"nodes", "reaper", "record"},
     "reaper": set(),
     "runs": BASE | {"audit", "folder", "learning", "nodes", "record", "report", "runtime", "threats"},
+    "library": BASE | {"audit", "record", "report", "runs", "threats"},
     "reproduce": BASE | {"audit", "data", "folder", "report", "runs", "threats"},
     "tradeoff": BASE | {"audit", "defences", "learning", "report", "reproduce", "runs", "threats"},
 }
@@ -97,3 +98,39 @@ def test_flower_is_imported_where_defences_meet_its_messages_alone():
 def test_clients_and_strategies_know_nothing_of_attacks():
     for file in [*(ROOT / "clients").glob("*.py"), *(ROOT / "strategies").glob("*.py")]:
         assert not any(name.startswith("fedattack.threats") for name in imports(file)), file
+
+
+def test_no_module_imports_itself_through_others():
+    """Not even for types: imports inside of functions are the only ones that are left out."""
+    graph = {module_name(file): top_level_imports(file) for _, file in modules()}
+    done: set[str] = set()
+
+    def walk(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " → ".join((*path[path.index(name) :], name))
+        if name not in done:
+            for other in sorted(graph[name] & graph.keys()):
+                walk(other, (*path, name))
+            done.add(name)
+
+    for name in graph:
+        walk(name, ())
+
+
+def module_name(file: Path) -> str:
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def top_level_imports(file: Path) -> set[str]:
+    """Names of modules, or of what is imported from one; those of the packages around a module are left out."""
+    found = set()
+    nodes = list(ast.parse(file.read_text()).body)
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.If | ast.Try):
+            nodes += node.body
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    own = module_name(file)
+    return {name for name in found if not own.startswith(f"{name}.")}

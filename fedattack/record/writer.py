@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedattack import __version__
 from fedattack.errors import RecordError, short
-from fedattack.files import Hold, atomic_file, copy_bytes, write_atomically
+from fedattack.files import FolderLock, atomic_file, copy_bytes, write_atomically
 from fedattack.record.format import (
     FINAL,
     FORMAT,
@@ -213,8 +213,8 @@ class RecordWriter:
                     path.chmod(0o700)  # what the server saw of the clients is as private as the clients' data
                     # Exclusive creation is what keeps two runs out of one folder.
                     (path / INDEX).open("xb").close()
-                self._hold = Hold(path)
-                undo.callback(self._hold.close)
+                self._lock = FolderLock(path)
+                undo.callback(self._lock.close)
                 if resume:
                     self._go_on()
                 else:
@@ -349,7 +349,7 @@ class RecordWriter:
         if self._key is not None:
             write_atomically(self.path / SIGNATURE, self._key.sign(seal_manifest(self._manifest)))
         self._write_manifest()
-        self._hold.close()
+        self._lock.close()
 
     def _place_common(self, exchange: Exchange, tensors: dict[str, NDArray[Any]]) -> dict[str, Any] | None:
         if exchange.common is None:

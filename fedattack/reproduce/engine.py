@@ -1,6 +1,5 @@
 """Run a reproduction cell by cell, each an ordinary run folder, so that it can stop and go on."""
 
-import fcntl
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,17 +15,18 @@ from typing_extensions import TypedDict
 from fedattack import __version__
 from fedattack.data import DATASETS, data_root
 from fedattack.errors import ConfigError, DataError, FedAttackError, ReportError
-from fedattack.files import write_atomically, write_json, write_sealed
+from fedattack.files import FolderLock, write_atomically, write_json, write_sealed
 from fedattack.folder import read_study
 from fedattack.report import read_findings, read_run
 from fedattack.reproduce.measure import measure, per_round, training_records
 from fedattack.reproduce.page import to_markdown
 from fedattack.reproduce.picture import to_picture
 from fedattack.reproduce.spec import Cell, Reproduction, shown
+from fedattack.runs.app import Value
 from fedattack.runs.asked import known_to
 from fedattack.runs.pipeline import attack_folder, choose_attacks, judge_folder
 from fedattack.runs.presets import load_preset, resolve_settings
-from fedattack.runs.settings import Value, leads_out, load_settings
+from fedattack.runs.settings import leads_out, load_settings
 from fedattack.runs.simulating import choose_seeds, simulate
 from fedattack.runs.watch import Watch
 from fedattack.untrusted import check_folder, read_sealed, remove_inside
@@ -186,13 +186,11 @@ class _Study:
             self.out.chmod(0o700)
         except OSError as cause:
             raise ConfigError(f"{self.out} cannot be created ({cause}); choose a folder that can be written") from None
-        with (self._cells / ".lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ConfigError(
-                    f"another reproduction is at work in {self.out}; wait for it, or give --out"
-                ) from None
+        try:
+            lock = FolderLock(self._cells)
+        except BlockingIOError:
+            raise ConfigError(f"another reproduction is at work in {self.out}; wait for it, or give --out") from None
+        with lock:
             yield
 
     def look(self) -> list[Job]:

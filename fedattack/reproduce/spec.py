@@ -29,8 +29,7 @@ from typing import Any, Self
 
 from fedattack.audit.finding import PROPORTION
 from fedattack.errors import ConfigError
-from fedattack.runs.app import app_folder
-from fedattack.runs.settings import Value
+from fedattack.runs.app import Value, app_folder
 
 _STATED = re.compile(r"(\d+(?:\.\d+)?)(?:±(\d+(?:\.\d+)?))?")
 

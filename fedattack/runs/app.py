@@ -15,7 +15,9 @@ from pathlib import Path
 
 import fedattack
 from fedattack.errors import ConfigError, FedAttackError, RunError
-from fedattack.runs.settings import Value
+
+Value = str | int | float | bool
+"""Value of a setting in the run config."""
 
 
 def app_folder() -> Path:

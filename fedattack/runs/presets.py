@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedattack.errors import ConfigError
-from fedattack.runs.app import app_folder
-from fedattack.runs.settings import PATHS, Value, load_settings
+from fedattack.runs.app import Value, app_folder
+from fedattack.runs.settings import PATHS, load_settings
 from fedattack.threats.registry import THREATS
 
 

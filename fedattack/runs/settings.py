@@ -5,9 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedattack.errors import ConfigError, short
-from fedattack.runs.app import app_folder
-
-Value = str | int | float | bool
+from fedattack.runs.app import Value, app_folder
 
 
 @dataclass(frozen=True)

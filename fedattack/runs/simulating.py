@@ -3,23 +3,22 @@
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from fedattack.audit.truth import read_truth
 from fedattack.errors import ConfigError, FedAttackError, RecordError, RunError, short
-from fedattack.files import Hold
+from fedattack.files import FolderLock
 from fedattack.folder import DEALT, STUDY, Part, new_parts, read_study, write_resumption, write_study
 from fedattack.nodes import NODES
 from fedattack.record import Record
 from fedattack.record.format import INDEX, MANIFEST
-from fedattack.runs.app import app_folder, prepare
+from fedattack.runs.app import Value, app_folder, prepare
 from fedattack.runs.asked import asked_of_study
 from fedattack.runs.presets import Preset
-from fedattack.runs.settings import Value, check_settings
+from fedattack.runs.settings import check_settings
 from fedattack.runs.watch import Watch
 from fedattack.runtime.base import Runtime
 from fedattack.runtime.deployment import Deployment
@@ -244,16 +243,11 @@ def _going_on(part: Part, config: Mapping[str, Value], record: Record) -> dict[s
     return {"resume": str(part.resumption), "truth": "", "knowledge": ""}
 
 
-@contextmanager
-def _alone(out: Path) -> Iterator[None]:
+def _alone(out: Path) -> FolderLock:
     try:
-        hold = Hold(out)
+        return FolderLock(out)
     except BlockingIOError:
         raise ConfigError(f"another run is at work in {out}; wait for its end, or choose another folder") from None
-    try:
-        yield
-    finally:
-        hold.close()
 
 
 def _configs(settings: Mapping[str, Value], seeds: Sequence[int], parts: Sequence[Part]) -> list[dict[str, Value]]:

@@ -13,8 +13,7 @@ from typing import Annotated, Any, NotRequired
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
-from fedattack.runs.app import run_module
-from fedattack.runs.settings import Value
+from fedattack.runs.app import Value, run_module
 
 REFERENCE = "sparsify"
 """The defence to which the others' times are held."""

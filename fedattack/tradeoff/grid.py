@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from fedattack.defences import DEFENCES, DP_SGD, NONE
 from fedattack.errors import ConfigError
 from fedattack.reproduce.spec import Cell, Drawing, Number, Reproduction
-from fedattack.runs.app import app_folder
+from fedattack.runs.app import Value, app_folder
 from fedattack.runs.presets import Preset
-from fedattack.runs.settings import Value
 
 KINDS = (*DEFENCES, DP_SGD)
 """Every defence by name."""

@@ -20,8 +20,8 @@ from fedattack.reproduce import Reproduction, reproduce
 from fedattack.reproduce.engine import CELLS, Job, audit_cell
 from fedattack.reproduce.measure import measure
 from fedattack.reproduce.spec import Number
+from fedattack.runs.app import Value
 from fedattack.runs.presets import load_preset, resolve_settings
-from fedattack.runs.settings import Value
 from fedattack.runs.simulating import choose_seeds
 from fedattack.runs.watch import Watch
 from fedattack.threats.threat import ADAPTIVE

@@ -14,7 +14,7 @@ import pytest
 
 from fedattack.audit.truth import note_node, read_truth
 from fedattack.errors import ConfigError, DataError
-from fedattack.files import Hold
+from fedattack.files import FolderLock
 from fedattack.folder import DEALT, read_resumption, read_study, write_study
 from fedattack.record import Record, RecordWriter, check_record
 from fedattack.runs import simulating
@@ -205,7 +205,7 @@ def test_what_flower_does_not_keep_is_refused_before_anything_is_changed(stopped
 
 
 def test_where_another_is_at_work_is_no_place_to_go_on(stopped):
-    hold = Hold(stopped)
+    hold = FolderLock(stopped)
     try:
         with pytest.raises(ConfigError, match="another run is at work in"):
             resume(stopped, command="fedattack resume", watch=Watch())
