@@ -452,7 +452,11 @@ def list_all(as_json: AsJson = False) -> None:
             },
             "left_out": BROKEN,
             "attacks": {
-                name: {"title": item.title, "paper": item.paper, "options": dict(item.options)}
+                name: {
+                    "title": item.title,
+                    "paper": item.paper,
+                    "options": {key: option.help for key, option in item.options.items()},
+                }
                 for name, item in ATTACKS.items()
             },
             "reproductions": {
@@ -480,7 +484,7 @@ def list_all(as_json: AsJson = False) -> None:
             for name, item in ATTACKS.items()
         ],
     )
-    options = [(name, key, what) for name, item in ATTACKS.items() for key, what in item.options.items()]
+    options = [(name, key, option.help) for name, item in ATTACKS.items() for key, option in item.options.items()]
     show_table("Options of attacks", ("attack", "--option", "what"), options)
     show_table(
         "Reproductions",

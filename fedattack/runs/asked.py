@@ -17,7 +17,7 @@ def asked_of_study(folder: Path) -> list[Asked]:
     """
     study, where = read_study(folder), str(folder / STUDY)
     asked = [Asked(what, value, where) for value, what in leads_out(study.get("settings", {})).items()]
-    outward = {option for attack in ATTACKS.values() for option in attack.reaches_out}
+    outward = {name for attack in ATTACKS.values() for name, option in attack.options.items() if option.reaches_out}
     options = study.get("options", {})
     return asked + [Asked(key, f"{key}={value}", where) for key, value in options.items() if key in outward]
 

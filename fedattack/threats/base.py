@@ -18,6 +18,7 @@ from fedattack.record import Record
 from fedattack.threats.form import Form, Name
 from fedattack.threats.knowledge import Knowledge
 from fedattack.threats.matching import NAMELESS, named_for
+from fedattack.threats.options import Option, options_of
 from fedattack.untrusted import parse_json, read_npz, validated
 
 Progress = Callable[[int, int], None]
@@ -113,11 +114,11 @@ class Attack(ABC):
     """The assumed knowledge in words, for the report."""
     form: ClassVar[Form]
     """What its scores hold; those that somebody hands over are held against it."""
-    options: ClassVar[Mapping[str, str]] = {}
-    """What can be chosen about how the attack computes, by name, and what it means."""
 
-    reaches_out: ClassVar[frozenset[str]] = frozenset()
-    """Options that make the attack talk to another machine; a folder cannot choose them."""
+    @property
+    def options(self) -> Mapping[str, Option]:
+        """What can be chosen about how the attack computes, by name."""
+        return options_of(self)
 
     def load_scores(self, path: Path) -> Scores:
         """Read scores of this attack.
@@ -143,14 +144,16 @@ class Attack(ABC):
         ConfigError
             If an option is unknown or its value cannot be taken.
         """
-        unknown = [name for name in choices if name not in self.options]
-        if unknown:
-            known = ", ".join(self.options) or "none"
-            raise ConfigError(f"attack {self.name} has no option {unknown[0]!r}; it has {known}")
-        return self._configured(choices) if choices else self
-
-    def _configured(self, choices: Mapping[str, str]) -> "Attack":
-        raise NotImplementedError
+        known = self.options
+        values = {}
+        for name, text in choices.items():
+            if name not in known:
+                raise ConfigError(f"attack {self.name} has no option {name!r}; it has {', '.join(known) or 'none'}")
+            try:
+                values[name] = known[name].read(text)
+            except ConfigError as cause:
+                raise ConfigError(str(cause) if "option" in str(cause) else f"option {name}={text}: {cause}") from None
+        return replace(self, **values) if values else self  # type: ignore[type-var]  # options are a dataclass's fields
 
     def run(
         self,

@@ -14,10 +14,11 @@ from pydantic import TypeAdapter
 from torch import nn
 from typing_extensions import TypedDict
 
-from fedattack.errors import ConfigError, DataError, ModelError, NeedsError
+from fedattack.errors import DataError, ModelError, NeedsError
 from fedattack.learning import LocalSGD, check_parameters, pick_device
 from fedattack.learning.importing import given
 from fedattack.record import Record
+from fedattack.threats import options
 from fedattack.threats.attribute.gradient_matching import (
     METHODS,
     RELAXATIONS,
@@ -37,6 +38,7 @@ from fedattack.threats.matching import check_model
 from fedattack.threats.replies import UPDATES, choose_rounds, replies_of
 
 Knows = Literal["known", "unknown"]
+_KNOWS = ("known", "unknown")
 
 
 def local_steps(training: LocalSGD, examples: int) -> int:
@@ -124,47 +126,23 @@ class GradientMatching(Attack):
         "how clients train: learning rate, epochs, batch size",
         "clients' records and labels but for one attribute, its possible values, and whose they are",
     )
-    options: ClassVar[Mapping[str, str]] = {
-        "updates": f"{', '.join(UPDATES)}, or numbers of rounds such as 1,2,10 (pre5)",
-        "restarts": "starts of the optimisation, of which the best counts (1 of Adam, 4 of L-BFGS)",
-        "steps": "steps of Adam, and at most of L-BFGS (200)",
-        "relaxation": "softmax as in the paper's algorithm, or gumbel with noise (softmax)",
-        "temperature": "of the relaxation (1)",
-        "weights": "uniform as in the paper, or free: find records' weights too (free if a round has several steps)",
-        "prior": "known or unknown (known where knowledge has one)",
-        "label": "known or unknown (known)",
-        "membership": "known, or unknown: records lie among auxiliary ones (known)",
-    }
-
-    updates: str = "pre5"
-    restarts: int | None = None
-    steps: int = 200
-    relaxation: Relaxation = "softmax"
-    temperature: float = 1.0
-    weights: Literal["uniform", "free"] | None = None
-    prior: Knows = "known"
-    label: Knows = "known"
-    membership: Knows = "known"
-
-    def _configured(self, choices: Mapping[str, str]) -> "GradientMatching":
-        taken: dict[str, Any] = dict(choices)
-        for name, known in _WORDS.items():
-            if name in choices and choices[name] not in known:
-                raise ConfigError(f"option {name}={choices[name]}: expected one of {', '.join(known)}")
-        for name in ("restarts", "steps"):
-            if name in choices:
-                if not choices[name].isdecimal() or int(choices[name]) < 1:
-                    raise ConfigError(f"option {name}={choices[name]}: expected a whole number, 1 or more")
-                taken[name] = int(choices[name])
-        if "temperature" in choices:
-            try:
-                taken["temperature"] = float(choices["temperature"])
-            except ValueError:
-                taken["temperature"] = np.nan
-            if not 0 < taken["temperature"] < np.inf:
-                raise ConfigError(f"option temperature={choices['temperature']}: expected a number above 0")
-        choose_rounds(choices.get("updates", self.updates), [])
-        return replace(self, **taken)
+    updates: str = options.rounds("pre5", f"{', '.join(UPDATES)}, or numbers of rounds such as 1,2,10 (pre5)")
+    restarts: int | None = options.whole(
+        None, "starts of the optimisation, of which the best counts (1 of Adam, 4 of L-BFGS)", least=1
+    )
+    steps: int = options.whole(200, "steps of Adam, and at most of L-BFGS (200)", least=1)
+    relaxation: Relaxation = options.choice(
+        "softmax", "softmax as in the paper's algorithm, or gumbel with noise (softmax)", RELAXATIONS
+    )
+    temperature: float = options.number(1.0, "of the relaxation (1)")
+    weights: Literal["uniform", "free"] | None = options.choice(
+        None,
+        "uniform as in the paper, or free: find records' weights too (free if a round has several steps)",
+        ("uniform", "free"),
+    )
+    prior: Knows = options.choice("known", "known or unknown (known where knowledge has one)", _KNOWS)
+    label: Knows = options.choice("known", "known or unknown (known)", _KNOWS)
+    membership: Knows = options.choice("known", "known, or unknown: records lie among auxiliary ones (known)", _KNOWS)
 
     def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
         model, training, partial = knowledge.model, knowledge.training, knowledge.partial
@@ -252,14 +230,6 @@ class GradientMatching(Attack):
 
 # L-BFGS stops for good where a unit of a ReLU switches and the gradient with it jumps; Adam goes on.
 _RESTARTS: Mapping[Method, int] = {"cos": 1, "l2": 4}
-
-_WORDS: Mapping[str, tuple[str, ...]] = {
-    "relaxation": RELAXATIONS,
-    "weights": ("uniform", "free"),
-    "prior": ("known", "unknown"),
-    "label": ("known", "unknown"),
-    "membership": ("known", "unknown"),
-}
 
 
 def attribute_codes(partial: PartialRecords) -> NDArray[np.float32]:

@@ -7,7 +7,7 @@ such updates as they are, an adaptive one on updates that it has put through the
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Protocol
 
 import numpy as np
@@ -30,6 +30,7 @@ from fedattack.learning.pooled_updates import (
     train_network,
 )
 from fedattack.record import Observation, Record, Round
+from fedattack.threats import options
 from fedattack.threats.base import Attack, Needs, Progress, Scores
 from fedattack.threats.form import ArrayForm, Form, Name, Number
 from fedattack.threats.knowledge import Defend, Knowledge, ModelKnowledge, Targets
@@ -291,34 +292,16 @@ class PrivateAttribute(Attack):
         "records of about the clients' distribution whose owners' private attributes it knows",
         "for adaptive adversaries the clients' defence and its settings, but not what it draws",
     )
-    options: ClassVar[Mapping[str, str]] = {
-        "updates": "stages (the first, the middle and the last round), pre1, pre2, pre5, gap10, last5, or numbers of "
-        "rounds such as 1,2,10 (stages)",
-        "adversaries": f"some of {', '.join(ADVERSARIES)}, separated by commas (all)",
-        "clients": f"how many clients are made up from auxiliary records ({SHADOWS})",
-        "epochs": "of the networks' training (80)",
-    }
-
-    updates: str = "stages"
-    adversaries: tuple[str, ...] = tuple(ADVERSARIES)
-    clients: int = SHADOWS
-    epochs: int = Fit.epochs
-
-    def _configured(self, choices: Mapping[str, str]) -> "PrivateAttribute":
-        taken: dict[str, Any] = dict(choices)
-        for name in ("clients", "epochs"):
-            if name in choices:
-                if not choices[name].isdecimal() or int(choices[name]) < 1:
-                    raise ConfigError(f"option {name}={choices[name]}: expected a whole number, 1 or more")
-                taken[name] = int(choices[name])
-        if "adversaries" in choices:
-            taken["adversaries"] = tuple(name.strip() for name in choices["adversaries"].split(","))
-            if not {*taken["adversaries"]} <= {*ADVERSARIES}:
-                raise ConfigError(
-                    f"option adversaries={choices['adversaries']}: expected some of {', '.join(ADVERSARIES)}"
-                )
-        choose_rounds(choices.get("updates", self.updates), [])
-        return replace(self, **taken)
+    updates: str = options.rounds(
+        "stages",
+        "stages (the first, the middle and the last round), pre1, pre2, pre5, gap10, last5, or numbers of rounds such "
+        "as 1,2,10 (stages)",
+    )
+    adversaries: tuple[str, ...] = options.words(
+        tuple(ADVERSARIES), f"some of {', '.join(ADVERSARIES)}, separated by commas (all)", ADVERSARIES
+    )
+    clients: int = options.whole(SHADOWS, f"how many clients are made up from auxiliary records ({SHADOWS})", least=1)
+    epochs: int = options.whole(Fit.epochs, "of the networks' training (80)", least=1)
 
     def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
         model, training, auxiliary = knowledge.model, knowledge.training, knowledge.auxiliary

@@ -5,7 +5,6 @@ squared distance of Zhu et al. 2019 and the label rule of Zhao et al. 2020. The 
 looks for some whose training would have moved the model as the client's did.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,10 +16,11 @@ from pydantic import TypeAdapter
 from torch import nn
 from typing_extensions import TypedDict
 
-from fedattack.errors import ConfigError, ModelError, NeedsError, RecordError
+from fedattack.errors import ModelError, NeedsError, RecordError
 from fedattack.learning import LocalSGD, check_gradients, check_parameters, pick_device
 from fedattack.learning.importing import given
 from fedattack.record import Observation, Record
+from fedattack.threats import options
 from fedattack.threats.base import Attack, Needs, Progress, Scores
 from fedattack.threats.form import ArrayForm, Form, Name, Number
 from fedattack.threats.inversion.gradient_inversion import (
@@ -129,47 +129,26 @@ class GradientInversion(Attack):
         "how clients train: learning rate, epochs, batch size",
         "how many records a client has",
     )
-    options: ClassVar[Mapping[str, str]] = {
-        "updates": "pre1, pre2, pre5, gap10, last5, or numbers of rounds such as 1,2,10 (pre1)",
-        "clients": "names or node ids of the clients to attack, separated by commas (all)",
-        "records": "how many records a reply is about (as many as it says; 1 where it says nothing)",
-        "method": "cos: cosine distance and signed Adam; l2: squared distance and L-BFGS (cos)",
-        "iterations": "steps of Adam, and at most of L-BFGS (1000)",
-        "restarts": "searches from different starts, of which the best counts (1)",
-        "variation": "weight of the total variation of images (0.01 for cos, 0 for l2)",
-        "label": "rule: read off the last layer; free: searched for (rule for classes, free for a regression)",
-    }
-
-    updates: str = "pre1"
-    clients: tuple[str, ...] = ()
-    records: int | None = None
-    method: Method = "cos"
-    iterations: int = 1000
-    restarts: int = 1
-    variation: float | None = None
-    label: Labels | None = None
-
-    def _configured(self, choices: Mapping[str, str]) -> "GradientInversion":
-        taken: dict[str, Any] = dict(choices)
-        for name, known in (("method", METHODS), ("label", _LABELS)):
-            if name in choices and choices[name] not in known:
-                raise ConfigError(f"option {name}={choices[name]}: expected one of {', '.join(known)}")
-        for name in ("records", "iterations", "restarts"):
-            if name in choices:
-                if not choices[name].isdecimal() or int(choices[name]) < 1:
-                    raise ConfigError(f"option {name}={choices[name]}: expected a whole number, 1 or more")
-                taken[name] = int(choices[name])
-        if "variation" in choices:
-            try:
-                taken["variation"] = float(choices["variation"])
-            except ValueError:
-                taken["variation"] = math.nan
-            if not 0 <= taken["variation"] < math.inf:
-                raise ConfigError(f"option variation={choices['variation']}: expected a number, 0 or more")
-        if "clients" in choices:
-            taken["clients"] = tuple(name.strip() for name in choices["clients"].split(","))
-        choose_rounds(choices.get("updates", self.updates), [])
-        return replace(self, **taken)
+    updates: str = options.rounds("pre1", "pre1, pre2, pre5, gap10, last5, or numbers of rounds such as 1,2,10 (pre1)")
+    clients: tuple[str, ...] = options.words(
+        (), "names or node ids of the clients to attack, separated by commas (all)"
+    )
+    records: int | None = options.whole(
+        None, "how many records a reply is about (as many as it says; 1 where it says nothing)", least=1
+    )
+    method: Method = options.choice(
+        "cos", "cos: cosine distance and signed Adam; l2: squared distance and L-BFGS (cos)", METHODS
+    )
+    iterations: int = options.whole(1000, "steps of Adam, and at most of L-BFGS (1000)", least=1)
+    restarts: int = options.whole(1, "searches from different starts, of which the best counts (1)", least=1)
+    variation: float | None = options.number(
+        None, "weight of the total variation of images (0.01 for cos, 0 for l2)", zero=True
+    )
+    label: Labels | None = options.choice(
+        None,
+        "rule: read off the last layer; free: searched for (rule for classes, free for a regression)",
+        _LABELS,
+    )
 
     def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
         model, training = knowledge.model, knowledge.training

@@ -5,7 +5,7 @@ changing groups of clients are linear equations in each client's own features; f
 each round from auxiliary data, the densities of its feature, a weighted ridge regression, and a joint likelihood.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
-from fedattack.errors import ConfigError, NeedsError
+from fedattack.errors import NeedsError
 from fedattack.learning import pick_device
 from fedattack.learning.importing import given
 from fedattack.record import Record, Round
 from fedattack.record.format import Arrays
+from fedattack.threats import options
 from fedattack.threats._fan_out import fan_out
 from fedattack.threats.base import Attack, Needs, Progress, Scores
 from fedattack.threats.form import ArrayForm, Form, Name, Number
@@ -143,31 +144,12 @@ class Prolin(Attack):
         "auxiliary records of about the clients' distribution, none of them a client's",
         "the property that is asked for (for membership: the target record), and about how many clients have it",
     )
-    options: ClassVar[Mapping[str, str]] = {
-        "shadows": "linear (from per-record gradients, the default where the model allows it) or exact",
-        "workers": "processes; 0 for as many as there are cores and memory for",
-        "features": "how many linear features a round has; 1 as in the paper's experiments",
-        "ray": "address of a Ray cluster that does the work, or auto",
-    }
-
-    reaches_out: ClassVar[frozenset[str]] = frozenset({"ray"})
-
-    shadows: Mode | None = None
-    workers: int = 0
-    features: int = 1
-    ray: str = ""
-
-    def _configured(self, choices: Mapping[str, str]) -> "Prolin":
-        shadows = choices.get("shadows")
-        if shadows is not None and shadows not in MODES:
-            raise ConfigError(f"option shadows={shadows}: expected one of {', '.join(MODES)}")
-        numbers = {}
-        for name, least in (("workers", 0), ("features", 1)):
-            text = choices.get(name, str(least))
-            if not text.isdecimal() or int(text) < least:
-                raise ConfigError(f"option {name}={text}: expected a whole number, {least} or more")
-            numbers[name] = int(text)
-        return replace(self, shadows=shadows, ray=choices.get("ray", ""), **numbers)
+    shadows: Mode | None = options.choice(
+        None, "linear (from per-record gradients, the default where the model allows it) or exact", MODES
+    )
+    workers: int = options.whole(0, "processes; 0 for as many as there are cores and memory for", least=0)
+    features: int = options.whole(1, "how many linear features a round has; 1 as in the paper's experiments", least=1)
+    ray: str = options.text("", "address of a Ray cluster that does the work, or auto", reaches_out=True)
 
     def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
         model, auxiliary, training, asked = knowledge.model, knowledge.auxiliary, knowledge.training, knowledge.property
