@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ ACCURACY = "accuracy"
 ATTRIBUTES = "attributes.npz"
 RECORDS = "records.npz"
 PRIVATE = "private.json"
+_ANSWER = re.compile("[a-z0-9-]+")
 
 __all__ = ["NOBODY", "Attributes", "ClientAttribute", "HeldRecords", "Truth", "note_node", "read_truth", "write_truth"]
 
@@ -175,6 +177,8 @@ class Truth:
     private
         By name, what an attacker who infers private attributes of clients wants to know; empty where the truth is about
         something else.
+    answers
+        By the name of a threat, further arrays that its judge asks for, of a form that the judge checks.
     """
 
     clients: tuple[str, ...]
@@ -193,6 +197,7 @@ class Truth:
     attributes: Attributes | None = None
     records: HeldRecords | None = None
     private: Mapping[str, ClientAttribute] = field(default_factory=dict)
+    answers: Mapping[str, Mapping[str, NDArray[Any]]] = field(default_factory=dict)
 
     def check_nodes(self, nodes: Iterable[str], *, seed: int, where: str = "record") -> None:
         """Check that it is known which client hides behind each of some nodes.
@@ -223,6 +228,7 @@ def write_truth(
     attributes: Attributes | None = None,
     records: HeldRecords | None = None,
     private: Mapping[str, ClientAttribute] | None = None,
+    answers: Mapping[str, Mapping[str, NDArray[Any]]] | None = None,
     data: str = "",
     privacy: Privacy | None = None,
     notes: Sequence[str] = (),
@@ -236,8 +242,8 @@ def write_truth(
     Raises
     ------
     DataError
-        If an owner is none of the clients, a client has a name that means something else, or there is no record to
-        measure the quality of models with.
+        If an owner is none of the clients, a client has a name that means something else, there is no record to measure
+        the quality of models with, or the name of an answer is none of letters a-z, digits and hyphens.
     """
     if not len(evaluation[1]):
         raise DataError("the truth's evaluation has no record; give some that no client holds, such as a test split")
@@ -259,6 +265,8 @@ def write_truth(
         }
     if records is not None:
         tables[RECORDS] = {"x": records.x, "y": records.y, "owners": np.array(records.owners, dtype=np.str_)}
+    for name, arrays in (answers or {}).items():
+        tables[_file_of_answer(name)] = dict(arrays)
     objects: dict[str, dict[str, Any]] = {}
     if private:
         objects[PRIVATE] = {"attributes": {name: vars(attribute) for name, attribute in private.items()}}
@@ -269,6 +277,12 @@ def write_truth(
     holdings = {"clients": clients, "classes": classes, "counts": counts.tolist(), "targets": targets, "data": data}
     notes_of_run = {"notes": [*notes]} if notes else {}
     write_sealed(folder / HOLDINGS, holdings | notes_of_run | {"files": files})
+
+
+def _file_of_answer(name: str) -> str:
+    if not _ANSWER.fullmatch(name):
+        raise DataError(f"the truth's answer {short(name, 60)!r}: expected a name of letters a-z, digits and hyphens")
+    return f"answer.{name}.npz"
 
 
 def _told_apart(
@@ -398,6 +412,7 @@ def read_truth(folder: Path) -> Truth:
         attributes=_read_attributes(folder),
         records=_read_records(folder),
         private=_read_private(folder / PRIVATE, len(clients)),
+        answers=_read_answers(folder, holdings.get("files", {})),
     )
     told = {name for about in (truth.attributes, truth.records) if about is not None for name in about.owners}
     owners = {*truth.owners.tolist()} - {NOBODY, SEVERAL}
@@ -541,6 +556,16 @@ def _read_private(path: Path, clients: int) -> dict[str, ClientAttribute]:
                 f"clients; {_HINT}"
             )
     return found
+
+
+def _read_answers(folder: Path, files: Collection[str]) -> dict[str, dict[str, NDArray[Any]]]:
+    """Read the answers that the holdings list; a file that they do not list is none."""
+    answers = {}
+    for file in files:
+        name = file.removeprefix("answer.").removesuffix(".npz")
+        if _ANSWER.fullmatch(name) and file == _file_of_answer(name):
+            answers[name] = read_npz(folder / file, DataError, _HINT)
+    return answers
 
 
 def _read_records(folder: Path) -> HeldRecords | None:

@@ -168,3 +168,18 @@ def test_labels_that_are_no_classes_are_refused(tmp_path, label):
     edit(tmp_path / "holdings.json", {})
     with pytest.raises(DataError, match=r"expected labels 0 … 1000000"):
         read_truth(tmp_path)
+
+
+def test_another_threat_s_answer_is_kept_and_checked(tmp_path):
+    nothing = np.zeros((1, 2), dtype=np.float32), np.zeros(1, dtype=np.int64)
+    given = {"clients": CLIENTS, "classes": ["0"], "counts": np.ones((3, 1), int), "evaluation": nothing, "targets": ""}
+    write_truth(tmp_path, **given, answers={"my-threat": {"levels": np.arange(3)}})
+    np.savez(tmp_path / "answer.other.npz", levels=np.arange(9))
+    answers = read_truth(tmp_path).answers
+    assert list(answers) == ["my-threat"], "a file that the holdings do not list is no answer"
+    np.testing.assert_array_equal(answers["my-threat"]["levels"], np.arange(3))
+    np.savez(tmp_path / "answer.my-threat.npz", levels=np.arange(4))
+    with pytest.raises(DataError, match=r"answer\.my-threat\.npz is another file than was written"):
+        read_truth(tmp_path)
+    with pytest.raises(DataError, match="expected a name of letters"):
+        write_truth(tmp_path, **given, answers={"../elsewhere": {}})
