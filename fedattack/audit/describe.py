@@ -49,10 +49,15 @@ def title_of(folder_name: str, study: Mapping[str, Any], evidence: Sequence[Evid
 def setting_of(study: Mapping[str, Any], evidence: Sequence[Evidence]) -> dict[str, Any]:
     """Return what was run: the preset's settings, or what the record tells of itself."""
     record = evidence[0].record
-    setting: dict[str, Any] = {"preset": study["preset"]} if "preset" in study else {}
-    setting |= {key: value for key, value in study.get("settings", {}).items() if value != ""}
-    facts = {key: value for key, value in record.facts.items() if isinstance(value, str | int | float | bool)}
-    setting = facts | setting
+    setting: dict[str, Any] = {}
+    for name, fact in record.facts.items():
+        if isinstance(fact, str | int | float | bool):
+            setting[name] = fact
+    if "preset" in study:
+        setting["preset"] = study["preset"]
+    for name, value in study.get("settings", {}).items():
+        if value != "":
+            setting[name] = value
     setting.setdefault("clients", len(record.nodes))
     setting.setdefault("rounds", len(record))
     return setting
@@ -75,20 +80,28 @@ def provenance_of(study: Mapping[str, Any], evidence: Sequence[Evidence], settin
         "commands": list(study.get("commands", [])),
         "runtime": str(study.get("runtime", "elsewhere")),
     }
-    data = sorted({seed.truth.data for seed in evidence if seed.truth is not None and seed.truth.data})
-    return provenance | ({"data_sha256": data} if data else {})
+    data = {seed.truth.data for seed in evidence if seed.truth is not None}
+    if hashes := sorted(data - {""}):
+        provenance["data_sha256"] = hashes
+    return provenance
 
 
 def _fingerprint(record: Record) -> str:
     """Hash the index, which holds the hash of every round."""
-    return hashlib.sha256(b"".join(item.file.xxh3.encode() for item in record)).hexdigest()
+    digest = hashlib.sha256()
+    for round_ in record:
+        digest.update(round_.file.xxh3.encode())
+    return digest.hexdigest()
 
 
 def threat_model_of(evidence: Sequence[Evidence]) -> dict[str, Any]:
     """Say what this server is, what it sees and does not see, and what it is assumed to know."""
     record, knowledge = evidence[0].record, evidence[0].knowledge
     sees, hidden = _VIEWS[record.view]
-    knows = list(dict.fromkeys(piece for attack in evidence[0].scores for piece in ATTACKS[attack].knows))
+    knows: list[str] = []
+    for attack in evidence[0].scores:
+        knows += ATTACKS[attack].knows
+    knows = _once(knows)
     if knowledge.prior == "examples":
         knows.append("that a client with more examples is a likelier source, from the counts sent in plaintext")
     if knowledge.public is not None:
@@ -126,19 +139,11 @@ def observed_of(evidence: Sequence[Evidence]) -> dict[str, Any]:
 
 def notes_of(evidence: Sequence[Evidence]) -> list[str]:
     """List what a reader of the report must know: of sums, data, attacks, records, and nodes that were mixed up."""
-    aggregation = evidence[0].record.manifest["aggregation"] or {}
-    notes = [_AGGREGATIONS[aggregation["by"]]] if aggregation.get("by") in _AGGREGATIONS else []
+    notes = _once(_notes_of_aggregation(evidence[0].record) + _notes_of_truths(evidence) + _notes_of_attacks(evidence))
+    remarks: list[str] = []
     for seed in evidence:
-        if seed.truth is not None:
-            notes += [f"{seed.part.label}: {note}" for note in seed.truth.notes]
-    for attack in evidence[0].scores:
-        judge = judge_of(attack)
-        notes += [] if judge is None else judge.notes
-        for seed in evidence:
-            notes += [f"{seed.part.label}: {note}" for note in seed.scores[attack].notes]
-    # Each of these is said once.
-    notes = list(dict.fromkeys(notes))
-    notes += list(dict.fromkeys(remark for seed in evidence for remark in seed.record.remarks))
+        remarks += seed.record.remarks
+    notes += _once(remarks)
     for seed in evidence:
         notes += _notes_of_record(seed)
     for seed in evidence:
@@ -147,6 +152,34 @@ def notes_of(evidence: Sequence[Evidence]) -> list[str]:
                 f"{seed.part.label}: the nodes sent the example counts that the truth has, but others' than their own; "
                 "are clients mixed up in truth/nodes?"
             )
+    return notes
+
+
+def _once(texts: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(texts))
+
+
+def _notes_of_aggregation(record: Record) -> list[str]:
+    by = (record.manifest["aggregation"] or {}).get("by")
+    return [_AGGREGATIONS[by]] if by in _AGGREGATIONS else []
+
+
+def _notes_of_truths(evidence: Sequence[Evidence]) -> list[str]:
+    notes: list[str] = []
+    for seed in evidence:
+        if seed.truth is not None:
+            notes += [f"{seed.part.label}: {note}" for note in seed.truth.notes]
+    return notes
+
+
+def _notes_of_attacks(evidence: Sequence[Evidence]) -> list[str]:
+    notes: list[str] = []
+    for attack in evidence[0].scores:
+        judge = judge_of(attack)
+        if judge is not None:
+            notes += judge.notes
+        for seed in evidence:
+            notes += [f"{seed.part.label}: {note}" for note in seed.scores[attack].notes]
     return notes
 
 
@@ -165,31 +198,31 @@ def _notes_of_record(seed: Evidence) -> list[str]:
 def _are_exchanged(record: Record, truth: Truth) -> bool:
     """Say whether the example counts that nodes sent fit the truth's, but in another order."""
     held = dict(zip(truth.clients, truth.counts.sum(axis=1).tolist(), strict=True))
-    sent = {seen.node: seen.num_examples for round_ in record.rounds[:1] for seen in round_.observations}
-    nodes = [node for node in sent if node in truth.nodes]
-    expected, got = [held.get(truth.nodes[node]) for node in nodes], [sent[node] for node in nodes]
-    return expected != got and Counter(expected) == Counter(got)
+    expected, sent = [], []
+    for observation in record.rounds[0].observations if len(record) else ():
+        if observation.node in truth.nodes:
+            expected.append(held.get(truth.nodes[observation.node]))
+            sent.append(observation.num_examples)
+    return expected != sent and Counter(expected) == Counter(sent)
 
 
 def privacy_of(guarantees: Sequence[Privacy]) -> dict[str, Any]:
     """Return what the clients of each seed guarantee, from the least to the most over all of them."""
     first = guarantees[0]
-    ends = {
-        name: _ends([value for guarantee in guarantees for value in getattr(guarantee, name)])
-        for name in ("noise", "epsilon_round", "epsilon_run")
-    }
     return {
         **GUARANTEES[first.mechanism],
         "clip": first.clip,
         "delta": first.delta,
         "rounds": first.rounds,
-        **ends,
+        "noise": _ends([guarantee.noise for guarantee in guarantees]),
+        "epsilon_round": _ends([guarantee.epsilon_round for guarantee in guarantees]),
+        "epsilon_run": _ends([guarantee.epsilon_run for guarantee in guarantees]),
     }
 
 
-def _ends(values: Sequence[float]) -> dict[str, float | None]:
-    """Return the least and the largest value; ``None`` stands for no guarantee."""
-    return {"low": _finite(min(values)), "high": _finite(max(values))}
+def _ends(values: Sequence[Sequence[float]]) -> dict[str, float | None]:
+    """Return the least and the largest value of all seeds; ``None`` stands for no guarantee."""
+    return {"low": _finite(min(map(min, values))), "high": _finite(max(map(max, values)))}
 
 
 def _finite(value: float) -> float | None:
@@ -210,28 +243,38 @@ def curves_of(
     """
     measure = quality[0].measure
     seeds = [str(seed.seed) for seed in evidence]
-    rounds = min((item.rounds for item in quality), key=len)
+    rounds = min((of_seed.rounds for of_seed in quality), key=len)
+    steps = min((of_seed.overfitting_rounds for of_seed in quality), key=len)
+    losses = [of_seed.loss for of_seed in quality]
+    overfitting = [of_seed.overfitting for of_seed in quality]
     curves: dict[str, Any] = {}
-
-    def curve(what: str, rounds: Sequence[int], values: Sequence[Sequence[Any]]) -> dict[str, Any]:
-        cut = [list(of_seed[: len(rounds)]) for of_seed in values]
-        return {"rounds": list(rounds), "seeds": dict(zip(seeds, cut, strict=True)), "what": what}
-
     if rounds:
-        whose = "mean of the local models" if any(item.local for item in quality) else "global model"
+        model = "mean of the local models" if any(of_seed.local for of_seed in quality) else "global model"
         unit = "" if measure == "accuracy" else f", as {measure}"
-        curves["accuracy"] = curve(f"{whose} on the test split{unit}", rounds, [item.accuracy for item in quality])
-        curves["accuracy"]["measure"] = measure
-    if any(value is not None for item in quality for value in item.loss):
+        accuracy = _curve(f"{model} on the test split{unit}", rounds, seeds, [of_seed.accuracy for of_seed in quality])
+        curves["accuracy"] = accuracy | {"measure": measure}
+    if _has_values(losses):
         what = "global model on the test split, in the clients' own loss"
-        curves["loss"] = curve(what, rounds, [item.loss for item in quality])
-    if any(value is not None for value in trained):
+        curves["loss"] = _curve(what, rounds, seeds, losses)
+    if _has_values([trained]):
         last = evidence[0].record.rounds[-1].number
         what = "global model on the target records that clients hold"
-        curves["train_accuracy"] = curve(what, [last], [[value] for value in trained])
-    if any(value is not None for item in quality for value in item.overfitting):
-        steps = min((item.overfitting_rounds for item in quality), key=len)
+        curves["train_accuracy"] = _curve(what, [last], seeds, [[accuracy] for accuracy in trained])
+    if steps and _has_values(overfitting):
         what = f"local models: {measure} on own training records minus {measure} on the test split"
-        if steps:
-            curves["overfitting"] = curve(what, steps, [item.overfitting for item in quality])
+        curves["overfitting"] = _curve(what, steps, seeds, overfitting)
     return curves
+
+
+def _curve(
+    what: str, rounds: Sequence[int], seeds: Sequence[str], values: Sequence[Sequence[float | None]]
+) -> dict[str, Any]:
+    """Make a curve of the rounds that all seeds have."""
+    by_seed = {}
+    for seed, of_seed in zip(seeds, values, strict=True):
+        by_seed[seed] = list(of_seed[: len(rounds)])
+    return {"rounds": list(rounds), "seeds": by_seed, "what": what}
+
+
+def _has_values(values: Sequence[Sequence[float | None]]) -> bool:
+    return any(value is not None for of_seed in values for value in of_seed)

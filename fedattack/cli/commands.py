@@ -13,13 +13,8 @@ import typer
 from rich.markup import escape
 
 from fedattack import __version__
-from fedattack.errors import ConfigError, FedAttackError, RunError, short
-
-if TYPE_CHECKING:
-    from fedattack.learning.importing import Asked
-    from fedattack.threats import Attack
-from fedattack.cli.console import err_console, out_console, say, show_table, tell, watch_bars
-from fedattack.cli.declared import Declared, knowledge_of, pairs
+from fedattack.cli.console import err_console, out_console, say, tell, watch_bars
+from fedattack.cli.declared import Declared, pairs
 from fedattack.cli.options import (
     AsJson,
     CellChanges,
@@ -37,6 +32,13 @@ from fedattack.cli.options import (
     SkipDamaged,
     Trust,
 )
+from fedattack.errors import ConfigError, FedAttackError, RunError, short
+
+if TYPE_CHECKING:
+    from fedattack.folder import Part
+    from fedattack.learning.importing import Asked
+    from fedattack.record.check import CheckReport
+    from fedattack.threats import Attack, Knowledge
 
 BAD_INPUT = 2
 
@@ -259,26 +261,40 @@ def check(
     from fedattack.runs.asked import asked_of_knowledge, asked_of_study
 
     wanted = None if signer is None else read_signer(signer)
-    single = not (folder / "record").exists()
-    paths = [folder] if single else [part.record for part in find_parts(folder)]
-    reports = {str(path): check_record(path) for path in paths}
-    for found in reports.values():
-        if wanted is not None and found.signer != wanted:
-            found.problems.append(f"it is signed by {found.signer or 'nobody'}, and not by {wanted}")
-    asked = [] if single else [item.told() for item in (*asked_of_knowledge(folder), *asked_of_study(folder))]
+    is_run = (folder / "record").exists()
+    paths = [part.record for part in find_parts(folder)] if is_run else [folder]
+    checks = {str(path): check_record(path) for path in paths}
+    for record_check in checks.values():
+        if wanted is not None and record_check.signer != wanted:
+            signed = record_check.signer or "nobody"
+            record_check.problems.append(f"it is signed by {signed}, and not by {wanted}")
+    asked = [*asked_of_knowledge(folder), *asked_of_study(folder)] if is_run else []
+    asks = [request.told() for request in asked]
     if as_json:
-        told = {path: vars(found) | {"whole": found.whole, "asks": asked} for path, found in reports.items()}
-        print(json.dumps(told, indent=2))
-    for path, found in reports.items() if not as_json else ():
-        state = "[green]whole[/green]" if found.whole else "[red]not whole[/red]"
-        signed = f", signed by {found.signer}" if found.signer else ""
-        out_console.print(f"{escape(path)}: {state}, {found.rounds} readable rounds, {found.size / 1e6:.1f} MB{signed}")
-        for line in (*found.problems, *found.notes, *found.remarks):
-            out_console.print(f"  - {escape(short(line))}", soft_wrap=True)
-    for line in asked if not as_json else ():
-        out_console.print(f"  - with --trust, it {escape(line)}", soft_wrap=True)
-    if not all(found.whole for found in reports.values()):
+        _print_checks(checks, asks)
+    else:
+        _show_checks(checks, asks)
+    if not all(record_check.whole for record_check in checks.values()):
         raise typer.Exit(BAD_INPUT)
+
+
+def _print_checks(checks: Mapping[str, "CheckReport"], asks: Sequence[str]) -> None:
+    value = {}
+    for path, record_check in checks.items():
+        value[path] = vars(record_check) | {"whole": record_check.whole, "asks": asks}
+    print(json.dumps(value, indent=2))
+
+
+def _show_checks(checks: Mapping[str, "CheckReport"], asks: Sequence[str]) -> None:
+    for path, record_check in checks.items():
+        state = "[green]whole[/green]" if record_check.whole else "[red]not whole[/red]"
+        size = f"{record_check.rounds} readable rounds, {record_check.size / 1e6:.1f} MB"
+        signed = f", signed by {record_check.signer}" if record_check.signer else ""
+        out_console.print(f"{escape(path)}: {state}, {size}{signed}")
+        for line in (*record_check.problems, *record_check.notes, *record_check.remarks):
+            out_console.print(f"  - {escape(short(line))}", soft_wrap=True)
+    for line in asks:
+        out_console.print(f"  - with --trust, it {escape(line)}", soft_wrap=True)
 
 
 @app.command()
@@ -434,68 +450,12 @@ def tradeoff(
 @app.command("list")
 def list_all(as_json: AsJson = False) -> None:
     """Show presets, threats, attacks, reproductions, datasets and settings."""
-    from fedattack.data import DATASETS
-    from fedattack.reproduce import load_reproduction, reproduction_names
-    from fedattack.runs.presets import load_preset, preset_names
-    from fedattack.runs.settings import load_settings
-    from fedattack.threats import ATTACKS
-    from fedattack.threats.registry import BROKEN, THREATS
+    from fedattack.cli.listing import listing, show_listing
 
-    reproductions = [load_reproduction(name) for name in reproduction_names()]
-    presets = [load_preset(name) for name in preset_names()]
-    settings = [setting for setting in load_settings().values() if not setting.internal]
     if as_json:
-        value = {
-            "presets": {item.name: {"help": item.help, "settings": dict(item.settings)} for item in presets},
-            "threats": {
-                name: {"question": item.question, "attacks": [*item.attacks]} for name, item in THREATS.items()
-            },
-            "left_out": BROKEN,
-            "attacks": {
-                name: {
-                    "title": item.title,
-                    "paper": item.paper,
-                    "options": {key: option.help for key, option in item.options.items()},
-                }
-                for name, item in ATTACKS.items()
-            },
-            "reproductions": {
-                item.name: {"title": item.title, "paper": item.paper, "cells": len(item.cells)}
-                for item in reproductions
-            },
-            "datasets": [*DATASETS],
-            "settings": {item.name: {"default": item.default, "help": item.help} for item in settings},
-        }
-        print(json.dumps(value, indent=2))
-        return
-    show_table("Presets", ("name", "what"), [(item.name, item.help) for item in presets])
-    show_table(
-        "Threats",
-        ("name", "what a server wants to know", "attacks"),
-        [(name, item.question, ", ".join(item.attacks)) for name, item in THREATS.items()],
-    )
-    if BROKEN:
-        show_table("Threats that are left out", ("name", "why"), [*BROKEN.items()])
-    show_table(
-        "Attacks",
-        ("name", "what", "needs", "paper"),
-        [
-            (name, item.title, " ".join((*item.needs.views, *item.needs.protocols, *item.needs.knowledge)), item.paper)
-            for name, item in ATTACKS.items()
-        ],
-    )
-    options = [(name, key, option.help) for name, item in ATTACKS.items() for key, option in item.options.items()]
-    show_table("Options of attacks", ("attack", "--option", "what"), options)
-    show_table(
-        "Reproductions",
-        ("name", "what", "paper", "cells"),
-        [(item.name, item.title, item.paper, str(len(item.cells))) for item in reproductions],
-    )
-    own = [("PATH.npz", "your own arrays x and y"), ("PATH.toml", "your own table, or one of OpenML's, declared")]
-    show_table("Datasets", ("name", "what"), [*((name, item.description) for name, item in DATASETS.items()), *own])
-    show_table(
-        "Settings", ("--set", "default", "what"), [(item.name, str(item.default), item.help) for item in settings]
-    )
+        print(json.dumps(listing(), indent=2))
+    else:
+        show_listing()
 
 
 @app.command()
@@ -566,7 +526,12 @@ def _attack(
     declared: Declared | None = None,
     trusted: Collection[str] = (),
 ) -> list[str]:
+    from fedattack.runs.asked import known_to
     from fedattack.runs.pipeline import attack_folder
+
+    def knowledge(part: "Part") -> "Knowledge":
+        known = known_to(part, trusted)
+        return known if declared is None else declared.on_top_of(known)
 
     with watch_bars() as watch:
         return attack_folder(
@@ -575,7 +540,7 @@ def _attack(
             seed=seed,
             device=device,
             skip_damaged=skip_damaged,
-            knowledge=lambda part: knowledge_of(part, declared, trusted),
+            knowledge=knowledge,
             watch=watch,
         )
 

@@ -1,16 +1,15 @@
 """What the command line says of the attacker's knowledge."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedattack.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedattack.folder import Part
     from fedattack.learning import LocalSGD
-    from fedattack.threats import Knowledge
+    from fedattack.threats import Knowledge, ModelKnowledge
 
 
 @dataclass(frozen=True)
@@ -29,6 +28,64 @@ class Declared:
     property: str | None
     training: str | None
 
+    def on_top_of(self, known: "Knowledge") -> "Knowledge":
+        """Return what a run folder says of the attacker's knowledge, with what the command line says in its place.
+
+        Raises
+        ------
+        ConfigError
+            If a value cannot be taken, or the model's input is not known.
+        DataError
+            If a file cannot be read, or does not fit the model.
+        """
+        from fedattack.threats.knowledge import PRIORS, read_partial, read_public, read_targets
+
+        changes: dict[str, Any] = {}
+        model = known.model if self.model is None else self._model(known)
+        readers = {"targets": read_targets, "auxiliary": read_targets, "public": read_public, "partial": read_partial}
+        for name, read in readers.items():
+            path = getattr(self, name)
+            if path is not None:
+                changes[name] = read(path, model)
+        if self.training is not None:
+            changes["training"] = _training(self.training)
+        if self.property is not None:
+            changes["property"] = self.property
+        if self.prior is not None:
+            if self.prior not in PRIORS:
+                raise ConfigError(f"--prior {self.prior}: expected one of {', '.join(PRIORS)}")
+            changes["prior"] = self.prior
+        return replace(known, model=model, **changes)
+
+    def _model(self, known: "Knowledge") -> "ModelKnowledge":
+        """Describe the model, whose input has the shape of the records that are declared, or else known."""
+        from fedattack.learning import per_record_loss
+        from fedattack.threats.knowledge import ModelKnowledge, read_targets
+
+        paths = (self.targets, self.auxiliary, self.partial)
+        records: list[Any] = [read_targets(path) for path in paths if path is not None]
+        if not records:
+            records = [part for part in (known.targets, known.auxiliary, known.partial) if part is not None]
+        if not records:
+            raise ConfigError(
+                "--model needs records to know the shape of its input; add --targets, --auxiliary or --partial FILE.npz"
+            )
+        per_record_loss(self.loss)
+        return ModelKnowledge(
+            spec=self.model or "",
+            input_shape=records[0].x.shape[1:],
+            classes=self.classes or _classes_of(records),
+            hidden=self.hidden,
+            loss=self.loss,
+        )
+
+
+def _classes_of(records: Sequence[Any]) -> int:
+    """Return the number of classes by the largest label; a regression has one output."""
+    if any(part.y.dtype.kind == "f" for part in records):
+        return 1
+    return max(int(part.y.max()) for part in records) + 1
+
 
 def pairs(where: str, texts: Sequence[str]) -> dict[str, str]:
     """Read ``key=value`` texts.
@@ -38,60 +95,13 @@ def pairs(where: str, texts: Sequence[str]) -> dict[str, str]:
     ConfigError
         If one has no ``=``; the message begins with ``where``.
     """
+    found = {}
     for text in texts:
-        if "=" not in text:
+        key, separator, value = text.partition("=")
+        if not separator:
             raise ConfigError(f"{where} {text}: expected key=value")
-    return {key.strip(): value for key, _, value in (text.partition("=") for text in texts)}
-
-
-def knowledge_of(part: "Part", declared: Declared | None, trusted: Collection[str]) -> "Knowledge":
-    """Read what the run folder says of the attacker's knowledge, and put what the command line says on top."""
-    from fedattack.learning import per_record_loss
-    from fedattack.runs.asked import known_to
-    from fedattack.threats import ModelKnowledge, read_partial, read_targets
-    from fedattack.threats.knowledge import PRIORS, read_public
-
-    known = known_to(part, trusted)
-    if declared is None:
-        return known
-    if declared.model is not None:
-        files = [path for path in (declared.targets, declared.auxiliary, declared.partial) if path is not None]
-        there = [item for item in (known.targets, known.auxiliary, known.partial) if item is not None]
-        records = [read_targets(path) for path in files] or there
-        if not records:
-            raise ConfigError(
-                "--model needs records to know the shape of its input; add --targets, --auxiliary or --partial FILE.npz"
-            )
-        per_record_loss(declared.loss)
-        regression = any(item.y.dtype.kind == "f" for item in records)
-        most = 1 if regression else max(int(item.y.max()) for item in records) + 1
-        known = replace(
-            known,
-            model=ModelKnowledge(
-                spec=declared.model,
-                input_shape=records[0].x.shape[1:],
-                classes=declared.classes if declared.classes is not None else most,
-                hidden=declared.hidden,
-                loss=declared.loss,
-            ),
-        )
-    if declared.targets is not None:
-        known = replace(known, targets=read_targets(declared.targets, known.model))
-    if declared.auxiliary is not None:
-        known = replace(known, auxiliary=read_targets(declared.auxiliary, known.model))
-    if declared.public is not None:
-        known = replace(known, public=read_public(declared.public, known.model))
-    if declared.partial is not None:
-        known = replace(known, partial=read_partial(declared.partial, known.model))
-    if declared.training is not None:
-        known = replace(known, training=_training(declared.training))
-    if declared.property is not None:
-        known = replace(known, property=declared.property)
-    if declared.prior is not None:
-        if declared.prior not in PRIORS:
-            raise ConfigError(f"--prior {declared.prior}: expected one of {', '.join(PRIORS)}")
-        known = replace(known, prior=declared.prior)
-    return known
+        found[key.strip()] = value
+    return found
 
 
 def _training(text: str) -> "LocalSGD":

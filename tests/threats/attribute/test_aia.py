@@ -11,7 +11,7 @@ from fedattack.errors import DataError, NeedsError
 from fedattack.learning import LocalSGD, build_model
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.threats import ATTACKS, Knowledge, ModelKnowledge, Scores, read_knowledge
-from fedattack.threats import aia as module
+from fedattack.threats.attribute import aia as module
 from fedattack.threats.attribute.aia import METHODS, beliefs_of, mark_largest, smallest_loss
 from fedattack.threats.attribute.judge import lower_bound
 from fedattack.threats.attribute.local_optimum import decode_least_squares, fit_update_maps

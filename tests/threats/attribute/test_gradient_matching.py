@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from fedattack.errors import ConfigError, DataError, ModelError
-from fedattack.threats import gradient_matching
+from fedattack.threats.attribute import gradient_matching
 from fedattack.threats.attribute.gradient_matching import METHODS, Matching, Victim, match_gradients
 
 CLASSES = 3
