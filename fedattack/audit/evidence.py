@@ -72,16 +72,17 @@ def read_evidence(folder: Path, *, trusted: Collection[str] = ()) -> list[Eviden
     """
     parts = find_parts(folder)
     attacks = _attacks_of(folder, parts)
+    # A record that cannot be judged is refused before anything else is read.
     records = [_record_of(part) for part in parts]
-    return [
-        _of_part(index, part, record, attacks, trusted)
-        for index, (part, record) in enumerate(zip(parts, records, strict=True))
-    ]
+    evidence = []
+    for index, (part, record) in enumerate(zip(parts, records, strict=True)):
+        evidence.append(_of_part(index, part, record, attacks, trusted))
+    return evidence
 
 
 def _attacks_of(folder: Path, parts: Sequence[Part]) -> list[str]:
     """List the attacks that have scores for every seed, the one that the study is about first."""
-    attacks = [name for name in ATTACKS if all(part.scores(name).exists() for part in parts)]
+    attacks = [name for name in ATTACKS if _are_scored(parts, name)]
     if not attacks:
         raise DataError(
             f"{folder / 'scores'} holds no scores for every record; run `fedattack attack NAME {folder}` first"
@@ -93,6 +94,10 @@ def _attacks_of(folder: Path, parts: Sequence[Part]) -> list[str]:
         )
     about = read_study(folder).get("attacks", ())[:1]
     return sorted(attacks, key=lambda name: name not in about)
+
+
+def _are_scored(parts: Sequence[Part], attack: str) -> bool:
+    return all(part.scores(attack).exists() for part in parts)
 
 
 def _record_of(part: Part) -> Record:

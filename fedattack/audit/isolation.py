@@ -45,22 +45,6 @@ def judge_isolation(
         was the one that it had sent, to the bit. ``isolation.accuracy``: how good the victims' own models are after
         their last round, beside the common model.
     """
-    echoes: list[int] = []
-    chances: list[int] = []
-    own: list[float] = []
-    common: list[float] = []
-    for index, seed in enumerate(evidence):
-        record, known, truth = seed.record, seed.knowledge, seed.truth
-        repeated, compared, last = _echoes(record)
-        echoes.append(repeated)
-        chances.append(compared)
-        if truth is not None and known.model is not None and last:
-            model, (x, y), place = known.model.build(), truth.evaluation, pick_device(device)
-            own += quality_of_models(model, list(last.values()), x, y, device=place).tolist()
-            # The common model is anybody's but the victims'; without others there is none.
-            if len(last) < len(record.nodes) and (after := record.final) is not None:
-                common += quality_of_models(model, [after], x, y, device=place).tolist()
-        progress(index + 1, len(evidence))
     shared: dict[str, Any] = {
         "attack": "isolation",
         "view": evidence[0].record.view,
@@ -69,25 +53,34 @@ def judge_isolation(
         "setting": dict(setting),
         "provenance": dict(provenance),
     }
-    found = []
-    if all(chances):
-        low, high = rate_interval(echoes, chances)
-        found.append(
+    echoes = [_echoes(seed.record) for seed in evidence]
+    repeated, compared = [count for count, _, _ in echoes], [count for _, count, _ in echoes]
+    findings = []
+    if all(compared):
+        low, high = rate_interval(repeated, compared)
+        findings.append(
             Finding(
                 metric="noticed",
                 label="Rounds in which a victim got back the very model that it had sent",
-                value=sum(echoes) / sum(chances),
+                value=sum(repeated) / sum(compared),
                 low=low,
                 high=high,
-                n=sum(chances),
+                n=sum(compared),
                 reason="an honest client that keeps its last model can compare it with what comes, to the bit: an "
                 "average of several clients equals none of them, so that one such round gives the server away",
                 **shared,
             )
         )
+    own: list[float] = []
+    common: list[float] = []
+    for index, (seed, (_, _, last)) in enumerate(zip(evidence, echoes, strict=True)):
+        victims, others = _quality(seed, last, device)
+        own += victims
+        common += others
+        progress(index + 1, len(evidence))
     if own:
         measure = measure_of(next(seed.truth for seed in evidence if seed.truth is not None).evaluation[1])
-        found.append(
+        findings.append(
             Finding(
                 metric="accuracy",
                 label=f"{measure[:1].upper()}{measure[1:]} of the victims' own models on the test split",
@@ -101,7 +94,20 @@ def judge_isolation(
                 **shared,
             )
         )
-    return found
+    return findings
+
+
+def _quality(seed: Evidence, last: Mapping[str, Arrays], device: str) -> tuple[list[float], list[float]]:
+    """Evaluate the victims' last models, and the common model of the others; empty where they are not known."""
+    if seed.truth is None or seed.knowledge.model is None or not last:
+        return [], []
+    model, (x, y), on = seed.knowledge.model.build(), seed.truth.evaluation, pick_device(device)
+    own = quality_of_models(model, list(last.values()), x, y, device=on).tolist()
+    # The common model is anybody's but the victims'; without others there is none.
+    after = seed.record.final if len(last) < len(seed.record.nodes) else None
+    if after is None:
+        return own, []
+    return own, quality_of_models(model, [after], x, y, device=on).tolist()
 
 
 def _echoes(record: Record) -> tuple[int, int, dict[str, Arrays]]:

@@ -7,7 +7,7 @@ from fedattack.audit.evidence import Evidence
 from fedattack.audit.finding import NOT_APPLICABLE, Finding
 from fedattack.audit.judge import Case, Judge, judge_of
 from fedattack.errors import DataError
-from fedattack.threats import ATTACKS
+from fedattack.threats import ATTACKS, Scores
 
 
 def judge_attacks(
@@ -48,23 +48,28 @@ def judge_attacks(
 
 def _cases(judge: type[Judge[Any]], attack: str, evidence: Sequence[Evidence]) -> list[Case] | None:
     """Make a case of each seed; ``None`` if the truth of one is missing."""
-    scored = evidence[0].scores
-    together = [name for name in scored if name == attack or name in judge.beside]
+    together = [name for name in evidence[0].scores if name == attack or name in judge.beside]
     first = next(name for name in together if judge_of(name))
     cases = []
     for seed in evidence:
         if seed.truth is None:
             return None
-        if any(seed.scores[name].facts["targets"] != seed.truth.targets for name in together):
-            raise DataError(
-                f"seed {seed.seed}: the scores of {attack} are about other target records than the truth; attack the "
-                "run with the targets that its knowledge/ holds, or move truth/ away to see the decisions alone"
-            )
-        beside = tuple(seed.scores[name] for name in together if name != attack)
+        scores = [seed.scores[name] for name in together]
+        _check_targets(attack, seed, scores)
+        beside = tuple(other for other in scores if other.attack != attack)
         cases.append(
             judge.case(seed.seed, seed.scores[attack], seed.truth, seed.record, seed.knowledge, beside, attack == first)
         )
     return cases
+
+
+def _check_targets(attack: str, seed: Evidence, scores: Sequence[Scores]) -> None:
+    for one in scores:
+        if seed.truth is not None and one.facts["targets"] != seed.truth.targets:
+            raise DataError(
+                f"seed {seed.seed}: the scores of {attack} are about other target records than the truth; attack the "
+                "run with the targets that its knowledge/ holds, or move truth/ away to see the decisions alone"
+            )
 
 
 def _without_truth(

@@ -1,7 +1,7 @@
 """How good the models were, and how overfitted: what an attack's success is read beside."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +21,9 @@ from fedattack.learning import (
 )
 from fedattack.learning.importing import given
 from fedattack.learning.losses import RecordLoss
-from fedattack.record import Record, Round
+from fedattack.record import Observation, Record, Round
 from fedattack.record.format import PROTOCOLS, Arrays
-from fedattack.threats import Knowledge
+from fedattack.threats import Knowledge, Targets
 from fedattack.threats.local_models import LocalModels, local_models
 
 # Overfitting needs every client's model, so it is measured at a few rounds and on fewer records than the accuracy.
@@ -108,34 +108,25 @@ def measure_quality(
         return _noted_quality(record, truth)
     if knowledge.model is None:
         return Quality([], [], [], [])
-    model, place, (x, y) = knowledge.model.build(), pick_device(device), truth.evaluation
-    own_loss = per_record_loss(given(knowledge.model.loss))
-    targets = knowledge.targets
-    models_of = _local_models(record, knowledge, place)
+    model, on, (x, y) = knowledge.model.build(), pick_device(device), truth.evaluation
+    loss = per_record_loss(given(knowledge.model.loss))
+    models_of = _local_models(record, knowledge, on)
     steps = np.unique(np.linspace(0, len(record) - 1, _OVERFITTING_ROUNDS).round().astype(int)).tolist()
     accuracy: list[float | None] = []
     losses: list[float | None] = []
     overfitting: list[float | None] = []
-    for position, item in enumerate(record):
-        after = _after(item)
-        accuracy.append(None if after is None else float(quality_of_models(model, [after], x, y, device=place)[0]))
-        losses.append(None if after is None else _mean_loss(model, after, x, y, own_loss, place))
-        if position in steps and targets is not None and models_of is not None:
-            gaps = []
-            for seen, state in models_of(item):
-                own = np.flatnonzero(truth.owners == truth.nodes.get(seen.node, "?"))
-                if len(own) < _FEWEST_TARGETS:
-                    continue
-                if measure_of(y) == "R²" and len(np.unique(targets.y[own])) < 2:
-                    continue
-                held = quality_of_models(model, [state], targets.x[own], targets.y[own], device=place)
-                unheld = quality_of_models(
-                    model, [state], x[:_OVERFITTING_RECORDS], y[:_OVERFITTING_RECORDS], device=place
-                )
-                gaps.append(abs(float(held[0]) - float(unheld[0])))
-            overfitting.append(float(np.mean(gaps)) if gaps else None)
-        progress(position + 1, len(record))
-    numbers = [item.number for item in record]
+    for index, round_ in enumerate(record):
+        after = _after(round_)
+        if after is None:
+            accuracy.append(None)
+            losses.append(None)
+        else:
+            accuracy.append(float(quality_of_models(model, [after], x, y, device=on)[0]))
+            losses.append(_mean_loss(model, after, x, y, loss, on))
+        if index in steps and knowledge.targets is not None and models_of is not None:
+            overfitting.append(_overfitting(model, models_of(round_), knowledge.targets, truth, on))
+        progress(index + 1, len(record))
+    numbers = [round_.number for round_ in record]
     return Quality(
         rounds=numbers[: len(accuracy)],
         accuracy=accuracy,
@@ -144,6 +135,29 @@ def measure_quality(
         measure=measure_of(y),
         loss=losses,
     )
+
+
+def _overfitting(
+    model: nn.Module,
+    states: Iterable[tuple[Observation, Arrays]],
+    targets: Targets,
+    truth: Truth,
+    device: torch.device,
+) -> float | None:
+    """Average how much better local models are on their clients' own targets than on records that nobody holds."""
+    x, y = truth.evaluation
+    unheld_x, unheld_y = x[:_OVERFITTING_RECORDS], y[:_OVERFITTING_RECORDS]
+    gaps = []
+    for observation, state in states:
+        rows = np.flatnonzero(truth.owners == truth.nodes.get(observation.node, "?"))
+        if len(rows) < _FEWEST_TARGETS:
+            continue
+        if measure_of(y) == "R²" and len(np.unique(targets.y[rows])) < 2:
+            continue
+        held = quality_of_models(model, [state], targets.x[rows], targets.y[rows], device=device)
+        unheld = quality_of_models(model, [state], unheld_x, unheld_y, device=device)
+        gaps.append(abs(float(held[0]) - float(unheld[0])))
+    return float(np.mean(gaps)) if gaps else None
 
 
 def _mean_loss(
@@ -180,12 +194,15 @@ def training_accuracy(record: Record, knowledge: Knowledge, truth: Truth, *, dev
 
 def _noted_quality(record: Record, truth: Truth) -> Quality:
     """Take the quality from what the clients noted, whose models never leave them (Hu et al. 2023, Table IV)."""
-    noted = [
-        (item.number, list(truth.accuracy[item.number].values())) for item in record if item.number in truth.accuracy
-    ]
-    rounds = [number for number, _ in noted]
-    accuracy: list[float | None] = [float(np.mean([unheld for _, unheld in pairs])) for _, pairs in noted]
-    overfitting: list[float | None] = [float(np.mean([abs(own - new) for own, new in pairs])) for _, pairs in noted]
+    rounds: list[int] = []
+    accuracy: list[float | None] = []
+    overfitting: list[float | None] = []
+    for round_ in record:
+        if round_.number in truth.accuracy:
+            own, unheld = np.array(list(truth.accuracy[round_.number].values())).T
+            rounds.append(round_.number)
+            accuracy.append(float(np.mean(unheld)))
+            overfitting.append(float(np.mean(np.abs(own - unheld))))
     return Quality(rounds, accuracy, rounds, overfitting, local=True)
 
 

@@ -37,13 +37,14 @@ def reliability(sure: NDArray[np.float64], right: NDArray[Any]) -> dict[str, Any
         Mean ``confidence``, ``accuracy`` and ``count`` of each of :data:`BINS` bins that has answers, and the expected
         calibration error ``ece``.
     """
-    slot = np.minimum((sure * BINS).astype(int), BINS - 1)
-    used = [place for place in range(BINS) if (slot == place).any()]
-    means = [(float(sure[slot == place].mean()), float(right[slot == place].mean())) for place in used]
-    sizes = [int((slot == place).sum()) for place in used]
-    return {
-        "confidence": [a for a, _ in means],
-        "accuracy": [b for _, b in means],
-        "count": sizes,
-        "ece": sum(size * abs(a - b) for size, (a, b) in zip(sizes, means, strict=True)) / len(sure),
-    }
+    bins = np.minimum((sure * BINS).astype(int), BINS - 1)
+    confidence, accuracy, count = [], [], []
+    for index in np.unique(bins):
+        inside = bins == index
+        confidence.append(float(sure[inside].mean()))
+        accuracy.append(float(right[inside].mean()))
+        count.append(int(inside.sum()))
+    error = 0.0
+    for size, stated, correct in zip(count, confidence, accuracy, strict=True):
+        error += size * abs(stated - correct)
+    return {"confidence": confidence, "accuracy": accuracy, "count": count, "ece": error / len(sure)}
