@@ -46,16 +46,16 @@ _SHARES = 5
 class SecAggPlan:
     """Parameters of SecAgg+ for one federation.
 
-    Each client sends round(2²² · (clip(w · n / max_weight) + clipping) / (2 · clipping)), rounded up or down at random
-    without bias, under masks that cancel in the sum. Clipping applies to the weighted model, so that ``max_weight`` is
-    the largest example count that a client can have: a larger one would waste steps, a smaller one clip. The mean of K
+    Each client sends 2²² · (clip(w · n / max_weight) + clipping) / (2 · clipping) under masks that cancel in the sum. It
+    is rounded up or down at random, without bias. Clipping applies to the weighted model, so that ``max_weight`` is the
+    largest example count that a client can have: a larger one would waste steps, a smaller one clip. The mean of K
     clients with n̄ examples on average is therefore off by
 
         rmse = (2 · clipping / 2²²) · (max_weight / n̄) / √(6 K),
 
     because a fraction f that is rounded at random has variance f (1 − f), which is 1/6 on average. With equal counts
-    and K = 10 that is 4.9e-7 an entry, where a client's share of the mean is about 1e-4 in the digits presets, and 2e-5
-    and more for LeNet on MNIST at learning rate 0.01.
+    and K = 10 that is 4.9e-7 an entry. A client's share of the mean is about 1e-4 in the digits presets, and 2e-5 and
+    more for LeNet on MNIST at learning rate 0.01.
 
     Attributes
     ----------
@@ -214,9 +214,8 @@ class SecureFedAvg(FedAvg):
         if not results:
             return None, {}
         aggregate: NDArrays = parameters_to_ndarrays(results[0][1].parameters)
-        return ndarrays_to_parameters(
-            [array.astype(dtype) for array, dtype in zip(aggregate, self._dtypes, strict=True)]
-        ), {}
+        arrays = [array.astype(dtype) for array, dtype in zip(aggregate, self._dtypes, strict=True)]
+        return ndarrays_to_parameters(arrays), {}
 
 
 def run_secure_aggregation(

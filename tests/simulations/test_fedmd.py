@@ -17,7 +17,7 @@ from fedattack.audit.source import credits_of
 from fedattack.audit.truth import NOBODY, read_truth
 from fedattack.errors import ConfigError, DataError, ModelError, NeedsError
 from fedattack.launch import Simulator
-from fedattack.learning import Distillation, LocalSGD, distil, outputs_of, train_local
+from fedattack.learning import Distillation, distil, outputs_of, train_local
 from fedattack.record import Record, check_record
 from simulations.prepare import prepare
 from simulations.records import singles
@@ -37,7 +37,6 @@ CONFIG = {
     "targets": 40,
     "device": "cpu",
 }
-TRAINING = LocalSGD(epochs=3, batch_size=16, lr=0.01, momentum=0.9)
 
 
 def study(**changes) -> Study:

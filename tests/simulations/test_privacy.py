@@ -88,6 +88,7 @@ def test_the_truth_has_each_client_s_own_epsilon(tmp_path):
         assert privacy.epsilon_run[client] == spent.epsilon_run
     assert len(set(privacy.epsilon_run)) > 1
     # The attacker is told nothing of it.
+    assert read_knowledge(tmp_path / "k").training == TRAINING
     assert "privacy" not in (tmp_path / "k" / "knowledge.json").read_text()
     assert not (tmp_path / "k" / "privacy.json").exists()
 

@@ -126,8 +126,9 @@ def test_the_order_of_targets_says_nothing_of_their_owners(prepared):
 
 
 def test_knowledge_says_nothing_of_owners(prepared):
-    _, _, _, folder = prepared
+    _, known, _, folder = prepared
     assert sorted(path.name for path in (folder / "knowledge").iterdir()) == ["knowledge.json", "targets.npz"]
+    assert known.training == TRAINING
     with np.load(folder / "knowledge" / "targets.npz") as file:
         assert sorted(file.files) == ["x", "y"]
     assert set(json.loads((folder / "knowledge" / "knowledge.json").read_text())) == {
