@@ -4,6 +4,8 @@ What draws from one stream does not shift the others: a null run has the data, t
 compared with. The split of the data and the partition take the seed itself.
 """
 
+from __future__ import annotations
+
 import numpy as np
 
 MODEL_STREAM = 1

@@ -46,10 +46,10 @@ _SHARES = 5
 class SecAggPlan:
     """Parameters of SecAgg+ for one federation.
 
-    Each client sends 2²² · (clip(w · n / max_weight) + clipping) / (2 · clipping) under masks that cancel in the sum. It
-    is rounded up or down at random, without bias. Clipping applies to the weighted model, so that ``max_weight`` is the
-    largest example count that a client can have: a larger one would waste steps, a smaller one clip. The mean of K
-    clients with n̄ examples on average is therefore off by
+    Each client sends 2²² · (clip(w · n / max_weight) + clipping) / (2 · clipping), under masks that cancel in the sum.
+    The number is rounded up or down at random, without bias. Clipping applies to the weighted model, so that
+    ``max_weight`` is the largest example count that a client can have: a larger one would waste steps, a smaller one
+    clip. The mean of K clients with n̄ examples on average is therefore off by
 
         rmse = (2 · clipping / 2²²) · (max_weight / n̄) / √(6 K),
 
