@@ -1,6 +1,6 @@
 """The FedAvg client: local SGD on its own records, and nothing that knows of attacks."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,24 +25,28 @@ class FedAvgClient(NumPyClient):
     Parameters
     ----------
     study
-        Data and model of the run.
+        Settings, data and model of the run.
     client
         Index of this client's partition.
-    config
-        Run config: ``local-epochs``, ``batch-size``, ``lr``, ``momentum``, ``weight-decay``, ``device``, and for DP-SGD
-        ``dp-noise`` or ``dp-epsilon``, ``dp-clip``, ``dp-delta``, ``rounds``.
     state
         What Flower keeps for this client from round to round; this client keeps nothing.
     """
 
-    def __init__(self, study: Study, client: int, config: Mapping[str, Any], state: RecordDict | None = None) -> None:
+    def __init__(self, study: Study, client: int, state: RecordDict | None = None) -> None:
         self._study = study
+        self._settings = study.settings
         self._client = client
-        self._config = config
         self._state = RecordDict() if state is None else state
         self._x, self._y = study.records_of(client)
-        self._model = study.build_model()
-        self._noise = noise_of(config, len(self._y))
+        self._model = self._build_model()
+        self._noise = noise_of(self._settings, len(self._y))
+
+    def _build_model(self) -> nn.Module:
+        return self._study.models.build()
+
+    @property
+    def _device(self) -> torch.device:
+        return pick_device(self._settings.device)
 
     def get_properties(self, config: dict[str, Scalar]) -> dict[str, Scalar]:
         """Say which partition this client holds, so that a simulation can put its nodes into a repeatable order."""
@@ -53,36 +57,32 @@ class FedAvgClient(NumPyClient):
         load_arrays(self._model, parameters)
         hand_over(self._model, self._x, self._y)
         training = self._train(int(config["server-round"]))
-        return dump_arrays(self._model), len(self._y), self._told(training.loss)
+        return dump_arrays(self._model), len(self._y), self._metrics(training.loss)
 
-    def _told(self, loss: float) -> dict[str, Scalar]:
+    def _metrics(self, loss: float) -> dict[str, Scalar]:
         """Say what goes along in plaintext: not the loss under DP-SGD, because it is computed without noise."""
         return {} if self._noise else {"train-loss": loss}
 
     def _train(self, server_round: int, **options: Any) -> LocalTraining:
         train: Callable[..., LocalTraining] = train_local
         if self._noise:
-            train = partial(train_private, noise=self._noise, clip=float(self._config["dp-clip"]))
+            train = partial(train_private, noise=self._noise, clip=self._settings.dp_clip)
         return train(
             self._model,
             self._x,
             self._y,
-            epochs=int(self._config["local-epochs"]),
-            batch_size=int(self._config["batch-size"]),
-            lr=float(self._config["lr"]),
-            momentum=float(self._config["momentum"]),
-            weight_decay=float(self._config["weight-decay"]),
+            **vars(self._settings.training),
             seed=self._study.client_seed(self._client, server_round),
-            device=pick_device(str(self._config["device"])),
-            loss=self._study.loss,
+            device=self._device,
+            loss=self._study.models.loss,
             **options,
         )
 
 
 def load_arrays(model: nn.Module, arrays: NDArrays) -> None:
     """Put ``arrays`` into the model's state dict, in its order."""
-    state = model.state_dict()
-    model.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in zip(state, arrays, strict=True)})
+    tensors = [torch.from_numpy(array.copy()) for array in arrays]
+    model.load_state_dict(dict(zip(model.state_dict(), tensors, strict=True)))
 
 
 def dump_arrays(model: nn.Module) -> NDArrays:

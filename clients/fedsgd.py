@@ -6,13 +6,13 @@ from flwr.common import NDArrays, Scalar
 
 from clients.fedavg import FedAvgClient, load_arrays
 from fedattack.defences import hand_over
-from fedattack.learning import full_gradient, pick_device, private_gradient
+from fedattack.learning import full_gradient, private_gradient
 
 
 class FedSGDClient(FedAvgClient):
     """Sends the average gradient of its loss at the received model (McMahan et al. 2017; Hu et al. 2023, Algorithm 1).
 
-    Of the run config it uses ``weight-decay``, ``device`` and what there is for DP-SGD; the step is the server's.
+    The step is the server's.
     """
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
@@ -20,14 +20,15 @@ class FedSGDClient(FedAvgClient):
         load_arrays(self._model, parameters)
         hand_over(self._model, self._x, self._y)
         options: dict[str, Any] = {
-            "weight_decay": float(self._config["weight-decay"]),
-            "loss": self._study.loss,
+            "weight_decay": self._settings.weight_decay,
+            "loss": self._study.models.loss,
             "seed": self._study.client_seed(self._client, int(config["server-round"])),
-            "device": pick_device(str(self._config["device"])),
+            "device": self._device,
         }
+        count = len(self._y)
         if self._noise:
-            clip = float(self._config["dp-clip"])
+            clip = self._settings.dp_clip
             noisy = private_gradient(self._model, self._x, self._y, noise=self._noise, clip=clip, **options)
-            return list(noisy.values()), len(self._y), {}  # the loss depends on the records, and has no noise
+            return list(noisy.values()), count, {}  # the loss depends on the records, and has no noise
         gradient = full_gradient(self._model, self._x, self._y, **options)
-        return list(gradient.arrays.values()), len(self._y), self._told(gradient.loss)
+        return list(gradient.arrays.values()), count, self._metrics(gradient.loss)

@@ -7,7 +7,7 @@ and an honest client trains on it as on any other.
 from typing import Any
 
 import numpy as np
-from flwr.common import NDArrays, Scalar
+from flwr.common import NDArray, NDArrays, Scalar
 
 from clients.fedavg import FedAvgClient
 from fedattack.learning import LocalTraining
@@ -20,12 +20,15 @@ class InvertingClient(FedAvgClient):
         """Train as an honest client does and invert what comes out."""
         trained, count, metrics = super().fit(parameters, config)
         learned = {name for name, _ in self._model.named_parameters()}
-        sent = [
-            # In double precision, rounded once, so that the update is −Δ and not −Δ with the rounding of two steps.
-            (2 * before.astype(np.float64) - after.astype(np.float64)).astype(after.dtype) if name in learned else after
-            for name, before, after in zip(self._model.state_dict(), parameters, trained, strict=True)
-        ]
+        sent = []
+        for name, before, after in zip(self._model.state_dict(), parameters, trained, strict=True):
+            sent.append(_inverted(before, after) if name in learned else after)
         return sent, count, metrics
+
+
+def _inverted(before: NDArray, after: NDArray) -> NDArray:
+    """Return w − Δ, in double precision and rounded once: −Δ, and not −Δ with the rounding of two steps."""
+    return (2 * before.astype(np.float64) - after.astype(np.float64)).astype(after.dtype)
 
 
 class AscendingClient(FedAvgClient):

@@ -12,23 +12,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clients.app import kind_of
 from fedattack.defences import DEFENCES, DP_SGD, Batch
 from fedattack.defences.hook import collecting
 from fedattack.errors import FedAttackError
 from fedattack.tradeoff.cost import side_by_side, told
-from simulations.prepare import make_zoos
-from simulations.privacy import SENDS, defence_settings
+from simulations.run_settings import RunSettings
 from simulations.study import Study
+from simulations.zoos import make_zoos
 
-_FIRST_ROUND = {"server-round": 1}
 _TRAINING = "training"
 # A defence of predictions has no parameter's name to go by.
 _PREDICTIONS = "predictions"
 
+Action = Callable[[], Any]
 
-def measure(settings: Mapping[str, Any], strengths: Mapping[str, float]) -> dict[str, Any]:
+
+def measure(run_config: Mapping[str, Any], strengths: Mapping[str, float]) -> dict[str, Any]:
     """Compute an update, and apply each defence to it.
 
     Raises
@@ -37,64 +39,68 @@ def measure(settings: Mapping[str, Any], strengths: Mapping[str, float]) -> dict
         If the settings do not fit the data.
     """
     with tempfile.TemporaryDirectory() as zoo:
-        return _measure(
-            {**settings, "device": "cpu", "record": "", "truth": "", "knowledge": "", "dealt": "", "zoo": zoo},
-            strengths,
-        )
+        settings = RunSettings.of(run_config)
+        return _measure(settings.replace(device="cpu", record="", truth="", knowledge="", dealt="", zoo=zoo), strengths)
 
 
-def _measure(config: Mapping[str, Any], strengths: Mapping[str, float]) -> dict[str, Any]:
-    study = Study.of(config)
-    sends_model = SENDS[study.framework] == "model"
-    received = [] if study.framework == "fedmd" else list(study.initial_arrays().values())
-
-    def training(**changes: Any) -> Callable[[], Any]:
-        changed = {**config, **changes}
-        return lambda: kind_of(study, 0)(study, 0, changed).fit(received, {**_FIRST_ROUND})
-
+def _measure(settings: RunSettings, strengths: Mapping[str, float]) -> dict[str, Any]:
+    study = Study(settings)
     with collecting(wanted=True) as handed:
-        sent, records, _ = training()()
-    names = handed.names or (_PREDICTIONS,)
-    start = received if sends_model else [np.zeros_like(array) for array in sent]
-    update = {
-        name: (after - before).astype(np.float32)
-        for name, before, after in zip(names, start, sent, strict=True)
-        if after.dtype.kind == "f"
-    }
-    actions: dict[str, Callable[[], Any]] = {_TRAINING: training()}
+        sent, records, _ = _training(study)()
+    update = _update(study, sent, handed.names or (_PREDICTIONS,))
+    actions: dict[str, Action] = {_TRAINING: _training(study)}
     refused: dict[str, str] = {}
     for name, strength in strengths.items():
-        changes = {"defence": name, "defence-strength": strength}
         try:
+            defended = Study(settings.replace(defence=name, defence_strength=strength))
             if name == DP_SGD:
-                action = training(**changes)
+                action = _training(defended)
             else:
-                make_zoos(study, {**config, **changes})
-                action = _applying(name, defence_settings({**config, **changes}), update, handed.batch)
+                make_zoos(defended)
+                action = _applying(name, defended.settings, update, handed.batch)
             action()
             actions[name] = action
         except FedAttackError as problem:
             refused[name] = str(problem)
     costs = side_by_side(actions)
     plain = costs.pop(_TRAINING)
+    defences: dict[str, Any] = {}
+    for name in strengths:
+        if name in refused:
+            defences[name] = {"reason": refused[name]}
+        else:
+            defences[name] = told(costs[name], less=plain if name == DP_SGD else None)
     return {
         "entries": sum(array.size for array in update.values()),
         "records": records,
         _TRAINING: told(plain),
-        "defences": {
-            name: {"reason": refused[name]}
-            if name in refused
-            else told(costs[name], less=plain if name == DP_SGD else None)
-            for name in strengths
-        },
+        "defences": defences,
     }
 
 
-def _applying(
-    name: str, config: Mapping[str, Any], update: Mapping[str, Any], batch: Batch | None
-) -> Callable[[], Any]:
-    defence, draw = DEFENCES[name](config), np.random.default_rng(0)
-    return lambda: defence.apply(update, draw, batch)
+def _received(study: Study) -> list[NDArray[Any]]:
+    """Return what the first client receives in the first round: no consensus, or the model."""
+    return list(study.models.initial_arrays().values()) if study.framework.shares_model else []
+
+
+def _training(study: Study) -> Action:
+    received, kind = _received(study), kind_of(study, 0)
+    return lambda: kind(study, 0).fit(received, {"server-round": 1})
+
+
+def _update(study: Study, sent: list[NDArray[Any]], names: tuple[str, ...]) -> dict[str, NDArray[np.float32]]:
+    """Return what a defence changes of the arrays that the client sends."""
+    start = _received(study) if study.framework.sends == "model" else [np.zeros_like(array) for array in sent]
+    update = {}
+    for name, before, after in zip(names, start, sent, strict=True):
+        if after.dtype.kind == "f":
+            update[name] = (after - before).astype(np.float32)
+    return update
+
+
+def _applying(name: str, settings: RunSettings, update: Mapping[str, Any], batch: Batch | None) -> Action:
+    defence, rng = DEFENCES[name](settings.defence_settings), np.random.default_rng(0)
+    return lambda: defence.apply(update, rng, batch)
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 A strategy samples nodes from the Grid's list and averages replies in the order in which they arrive. With random ids
 and racing workers both differ from run to run, whatever the seed. This Grid lists the nodes by the partitions that they
-hold, and hands replies over in the order of the messages, so that the strategy's own seeded draws decide.
+hold, and hands replies over in the order of the messages. So the strategy's own seeded draws decide.
 """
 
 import time
@@ -49,8 +49,8 @@ class OrderedGrid(PassingGrid):
         """Hand replies over in the order of the messages."""
         messages = list(messages)
         replies = list(self._inner.send_and_receive(messages, timeout=timeout))
-        place = {message.metadata.message_id: index for index, message in enumerate(messages)}
-        return sorted(replies, key=lambda reply: place[reply.metadata.reply_to_message_id])
+        order = {message.metadata.message_id: number for number, message in enumerate(messages)}
+        return sorted(replies, key=lambda reply: order[reply.metadata.reply_to_message_id])
 
     def _by_partition(self, nodes: list[int]) -> list[int]:
         content = RecordDict({"getpropertiesins.config": ConfigRecord()})

@@ -1,15 +1,13 @@
-"""The FedMD server: it averages predictions on public records into a consensus, under an observer."""
+"""The FedMD server: it averages predictions on public records into a consensus."""
 
 import logging
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from numpy.typing import NDArray
 
-from fedattack.observe import ObservedStrategy
-from strategies.honest_but_curious import SeededFedAvg
+from strategies.honest_but_curious import Sampling, SeededFedAvg
 
 log = logging.getLogger("fedattack")
 
@@ -25,14 +23,14 @@ class FedMD(SeededFedAvg):
 
     Parameters
     ----------
-    fraction, clients, seed
-        As for :class:`strategies.honest_but_curious.SeededFedAvg`: with the same ones both sample the same clients.
+    sampling
+        Which clients take part in a round.
     shape
         (public records, classes).
     """
 
-    def __init__(self, *, fraction: float, clients: int, seed: int, shape: tuple[int, int]) -> None:
-        super().__init__(fraction=fraction, clients=clients, seed=seed)
+    def __init__(self, sampling: Sampling, *, shape: tuple[int, int]) -> None:
+        super().__init__(sampling)
         self._shape = shape
 
     def aggregate_train(
@@ -57,25 +55,3 @@ class FedMD(SeededFedAvg):
         if not count:
             return None, None
         return ArrayRecord({PREDICTIONS: Array((total / count).astype(np.float32))}), None
-
-
-def observed_fedmd(
-    out: str, *, fraction: float, clients: int, seed: int, shape: tuple[int, int], facts: Mapping[str, Any]
-) -> ObservedStrategy:
-    """Build a FedMD server that records what it sees.
-
-    Parameters
-    ----------
-    out
-        Folder of the record.
-    fraction, clients, seed, shape
-        See :class:`FedMD`; the seed is kept in the record's manifest.
-    facts
-        Kept in the record's manifest.
-    """
-    inner = FedMD(fraction=fraction, clients=clients, seed=seed, shape=shape)
-    # The observer fills in strftime directives; this path is meant as it stands. It is told the array's name because a
-    # reply of the first round, whose message has no array to take a name from, brings none.
-    return ObservedStrategy(
-        inner, out.replace("%", "%%"), names=[PREDICTIONS], protocol="fedmd", seed=seed, facts=facts
-    )

@@ -1,15 +1,15 @@
-"""The FedSGD server: it steps the model along the clients' average gradient, under an observer."""
+"""The FedSGD server: it steps the model along the clients' average gradient."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
 from fedattack.learning import gradient_step
-from fedattack.observe import ObservedStrategy
-from strategies.honest_but_curious import SeededFedAvg
-from strategies.past import Past
+from strategies.checkpoint import as_record
+from strategies.honest_but_curious import Sampling, SeededFedAvg
 
 
 class FedSGD(SeededFedAvg):
@@ -19,14 +19,14 @@ class FedSGD(SeededFedAvg):
 
     Parameters
     ----------
-    fraction, clients, seed
-        As for :class:`strategies.honest_but_curious.SeededFedAvg`: with the same ones both sample the same clients.
+    sampling
+        Which clients take part in a round.
     lr
         Learning rate η.
     """
 
-    def __init__(self, *, fraction: float, clients: int, seed: int, lr: float) -> None:
-        super().__init__(fraction=fraction, clients=clients, seed=seed)
+    def __init__(self, sampling: Sampling, *, lr: float) -> None:
+        super().__init__(sampling)
         self._lr = lr
         self._model = ArrayRecord()
 
@@ -44,41 +44,9 @@ class FedSGD(SeededFedAvg):
         gradient, metrics = super().aggregate_train(server_round, replies)
         if gradient is None:
             return None, metrics
-        model = {name: array.numpy() for name, array in self._model.items()}
-        stepped = gradient_step(model, {name: array.numpy() for name, array in gradient.items()}, self._lr)
-        return ArrayRecord({name: Array(array) for name, array in stepped.items()}), metrics
+        stepped = gradient_step(_arrays_of(self._model), _arrays_of(gradient), self._lr)
+        return as_record(stepped), metrics
 
 
-def observed_fedsgd(
-    out: str,
-    *,
-    fraction: float,
-    clients: int,
-    seed: int,
-    lr: float,
-    facts: Mapping[str, Any],
-    past: Past | None = None,
-) -> ObservedStrategy:
-    """Build a FedSGD server that records what it sees.
-
-    Parameters
-    ----------
-    out
-        Folder of the record.
-    fraction, clients, seed, lr
-        See :class:`FedSGD`; the seed is kept in the record's manifest, the learning rate among its facts.
-    facts
-        Kept in the record's manifest.
-    past
-        Of a run that this one goes on with.
-    """
-    inner = FedSGD(fraction=fraction, clients=clients, seed=seed, lr=lr)
-    # The observer fills in strftime directives; this path is meant as it stands.
-    return ObservedStrategy(
-        inner,
-        out.replace("%", "%%"),
-        protocol="fedsgd",
-        seed=seed,
-        facts={**facts, "lr": lr},
-        resumed=past and past.names,
-    )
+def _arrays_of(record: ArrayRecord) -> dict[str, NDArray[Any]]:
+    return {name: array.numpy() for name, array in record.items()}

@@ -1,67 +1,78 @@
-"""The honest-but-curious server: FedAvg to the letter, under an observer."""
+"""The honest-but-curious server: FedAvg to the letter, whose seed decides which clients it samples."""
 
 import random
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
-from fedattack.observe import ObservedStrategy
-from fedattack.record.format import View
-from strategies.past import Past, as_record
+from strategies.checkpoint import Checkpoint, as_record
 
 
-def sample_size(fraction: float, clients: int) -> int:
-    """Return how many clients are sampled in a round: their share, at least one."""
-    return max(1, round(fraction * clients))
+@dataclass(frozen=True)
+class Sampling:
+    """Which clients take part in a round: the same ones in all servers of a seed.
 
-
-def draw_sample(nodes: Iterable[int], size: int, seed: int, server_round: int) -> list[int]:
-    """Draw the nodes of one round, by a generator of its own.
-
-    Flower's strategies sample by Python's global generator, from which other threads of the process draw too, so that
-    the same seed does not sample the same clients again.
-    """
-    return random.Random(f"{seed}/{server_round}").sample(list(nodes), size)  # noqa: S311
-
-
-class SeededFedAvg(FedAvg):
-    """A FedAvg whose seed decides which clients it samples.
-
-    Parameters
+    Attributes
     ----------
     fraction
         Share of the clients that is sampled in each round, at least one.
     clients
-        How many clients there are; the server waits for all of them before it starts.
+        How many clients there are; a server waits for all of them before it starts.
     seed
         Seed of the sampling.
     """
 
-    def __init__(self, *, fraction: float, clients: int, seed: int) -> None:
-        super().__init__(fraction_train=fraction, fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=clients)
-        self._size = sample_size(fraction, clients)
-        self._seed = seed
+    fraction: float
+    clients: int
+    seed: int
+
+    @property
+    def size(self) -> int:
+        """How many clients are sampled in a round."""
+        return max(1, round(self.fraction * self.clients))
+
+    def draw(self, nodes: Iterable[int], server_round: int) -> list[int]:
+        """Draw the nodes of one round, by a generator of its own.
+
+        Flower's strategies sample by Python's global generator, from which other threads of the process draw too. The
+        same seed then does not sample the same clients again.
+        """
+        return random.Random(f"{self.seed}/{server_round}").sample(list(nodes), self.size)  # noqa: S311
+
+
+class SeededFedAvg(FedAvg):
+    """A FedAvg that samples by a seed."""
+
+    def __init__(self, sampling: Sampling) -> None:
+        super().__init__(
+            fraction_train=sampling.fraction,
+            fraction_evaluate=0.0,
+            min_train_nodes=1,
+            min_available_nodes=sampling.clients,
+        )
+        self._sampling = sampling
         self._done = 0
 
     # Whether what it does next depends on earlier rounds than the last.
     _remembers = False
 
-    def catch_up(self, past: Past, grid: Grid) -> ArrayRecord:
+    def resume(self, checkpoint: Checkpoint, grid: Grid) -> ArrayRecord:
         """Go on after a stopped run; returns the model that its last round led to.
 
         That round is gone through again with the replies as they were recorded: bit for bit what the stopped server
         would have made of them. Where only their sum is known, that is the model but for its rounding.
         """
-        for item in past.rounds if self._remembers else past.rounds[-1:]:
-            common = as_record(item.common or {})
-            list(self.configure_train(item.number, common, ConfigRecord(), grid))
-            arrays, _ = self.aggregate_train(item.number, past.replies_in(item))
-        self._done = past.done
-        if past.rounds[-1].aggregate is not None:
-            return as_record(past.summed())
+        rounds = checkpoint.rounds if self._remembers else [checkpoint.last]
+        for finished in rounds:
+            common = as_record(finished.common or {})
+            list(self.configure_train(finished.number, common, ConfigRecord(), grid))
+            arrays, _ = self.aggregate_train(finished.number, checkpoint.replies_in(finished))
+        self._done = checkpoint.done
+        if checkpoint.last.aggregate is not None:
+            return as_record(checkpoint.model_of_sum())
         return common if arrays is None else arrays
 
     def configure_train(
@@ -70,39 +81,10 @@ class SeededFedAvg(FedAvg):
         """Send the model to this round's sample."""
         # Flower counts the rounds of a run that goes on from one again.
         server_round += self._done
-        nodes = draw_sample(grid.get_node_ids(), self._size, self._seed, server_round)
         config["server-round"] = server_round
+        nodes = self._sampling.draw(grid.get_node_ids(), server_round)
+        return [self._message(node, arrays, config) for node in nodes]
+
+    def _message(self, node: int, arrays: ArrayRecord, config: ConfigRecord) -> Message:
         content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
-        return [Message(content, node, MessageType.TRAIN) for node in nodes]
-
-
-def honest_but_curious(
-    out: str,
-    *,
-    fraction: float,
-    clients: int,
-    seed: int,
-    facts: Mapping[str, Any],
-    view: View = "individual",
-    past: Past | None = None,
-) -> ObservedStrategy:
-    """Build a FedAvg server that records what it sees.
-
-    Parameters
-    ----------
-    out
-        Folder of the record.
-    fraction, clients, seed
-        See :class:`SeededFedAvg`; the seed is kept in the record's manifest.
-    facts
-        Kept in the record's manifest.
-    view
-        What is recorded: each client's reply, or what a secure-aggregation server would have seen of them.
-    past
-        Of a run that this one goes on with.
-    """
-    inner = SeededFedAvg(fraction=fraction, clients=clients, seed=seed)
-    # The observer fills in strftime directives; this path is meant as it stands.
-    return ObservedStrategy(
-        inner, out.replace("%", "%%"), seed=seed, facts=facts, view=view, resumed=past and past.names
-    )
+        return Message(content, node, MessageType.TRAIN)

@@ -4,15 +4,12 @@ A victim so trains alone, and all that it sends is about its own records (Lyu an
 Houmansadr 2019). Everybody else gets the average of those who are not isolated.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
-from fedattack.observe import ObservedStrategy
-from strategies.honest_but_curious import SeededFedAvg, draw_sample
-from strategies.past import Past
+from strategies.honest_but_curious import Sampling, SeededFedAvg
 
 
 class IsolatingFedAvg(SeededFedAvg):
@@ -20,19 +17,19 @@ class IsolatingFedAvg(SeededFedAvg):
 
     Parameters
     ----------
+    sampling
+        Which clients take part in a round.
     victims
         How many clients are isolated, from the first in the Grid's order. If that is all of them, the common model is
         still the average of all, and nobody is sent it after the first round.
-    fraction, clients, seed
-        See :class:`strategies.honest_but_curious.SeededFedAvg`.
     """
 
-    def __init__(self, *, victims: int, fraction: float, clients: int, seed: int) -> None:
-        super().__init__(fraction=fraction, clients=clients, seed=seed)
+    def __init__(self, sampling: Sampling, *, victims: int) -> None:
+        super().__init__(sampling)
         self._victims = victims
-        self._all = victims == clients
+        self._all = victims == sampling.clients
         self._isolated: set[int] = set()
-        self._own: dict[int, ArrayRecord] = {}
+        self._models: dict[int, ArrayRecord] = {}
 
     _remembers = True
 
@@ -41,17 +38,11 @@ class IsolatingFedAvg(SeededFedAvg):
     ) -> Iterable[Message]:
         """Send this round's sample the model, and victims who have answered before their own."""
         server_round += self._done
+        config["server-round"] = server_round
         nodes = list(grid.get_node_ids())
         self._isolated = set(nodes[: self._victims])
-        config["server-round"] = server_round
-        return [
-            Message(
-                RecordDict({self.arrayrecord_key: self._own.get(node, arrays), self.configrecord_key: config}),
-                node,
-                MessageType.TRAIN,
-            )
-            for node in draw_sample(nodes, self._size, self._seed, server_round)
-        ]
+        sample = self._sampling.draw(nodes, server_round)
+        return [self._message(node, self._models.get(node, arrays), config) for node in sample]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -60,33 +51,9 @@ class IsolatingFedAvg(SeededFedAvg):
         replies = list(replies)
         others = []
         for reply in replies:
-            if reply.metadata.src_node_id not in self._isolated:
+            node = reply.metadata.src_node_id
+            if node not in self._isolated:
                 others.append(reply)
             elif reply.has_content():
-                self._own[reply.metadata.src_node_id] = reply.content.array_records[self.arrayrecord_key]
+                self._models[node] = reply.content.array_records[self.arrayrecord_key]
         return super().aggregate_train(server_round, replies if self._all else others)
-
-
-def isolating(
-    out: str,
-    *,
-    victims: int,
-    fraction: float,
-    clients: int,
-    seed: int,
-    facts: Mapping[str, Any],
-    past: Past | None = None,
-) -> ObservedStrategy:
-    """Build an isolating server that records what it sees, and what it sent to whom.
-
-    Parameters
-    ----------
-    out, facts, past
-        See :func:`strategies.honest_but_curious.honest_but_curious`.
-    victims, fraction, clients, seed
-        See :class:`IsolatingFedAvg`.
-    """
-    inner = IsolatingFedAvg(victims=victims, fraction=fraction, clients=clients, seed=seed)
-    return ObservedStrategy(
-        inner, out.replace("%", "%%"), seed=seed, facts=facts, server="isolating", resumed=past and past.names
-    )

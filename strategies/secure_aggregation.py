@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from fedattack.errors import ConfigError
 from fedattack.observe import ObservedLegacyStrategy
-from strategies.honest_but_curious import draw_sample, sample_size
-from strategies.past import Past
+from strategies.checkpoint import Checkpoint
+from strategies.honest_but_curious import Sampling
 
 # Flower computes in integers below 2³², and a sum of that many clients must stay below it. Finer steps than 2²² would
 # gain little: the clients quantise in single precision, whose mantissa has 24 bits.
@@ -46,16 +46,16 @@ _SHARES = 5
 class SecAggPlan:
     """Parameters of SecAgg+ for one federation.
 
-    Each client sends round(2²² · (clip(w · n / max_weight) + clipping) / (2 · clipping)), rounded up or down at random
-    without bias, under masks that cancel in the sum. Clipping applies to the weighted model, so that ``max_weight`` is
-    the largest example count that a client can have: a larger one would waste steps, a smaller one clip. The mean of K
-    clients with n̄ examples on average is therefore off by
+    Each client sends 2²² · (clip(w · n / max_weight) + clipping) / (2 · clipping), under masks that cancel in the sum.
+    The number is rounded up or down at random, without bias. Clipping applies to the weighted model, so that
+    ``max_weight`` is the largest example count that a client can have: a larger one would waste steps, a smaller one
+    clip. The mean of K clients with n̄ examples on average is therefore off by
 
         rmse = (2 · clipping / 2²²) · (max_weight / n̄) / √(6 K),
 
     because a fraction f that is rounded at random has variance f (1 − f), which is 1/6 on average. With equal counts
-    and K = 10 that is 4.9e-7 an entry, where a client's share of the mean is about 1e-4 in the digits presets, and 2e-5
-    and more for LeNet on MNIST at learning rate 0.01.
+    and K = 10 that is 4.9e-7 an entry. A client's share of the mean is about 1e-4 in the digits presets, and 2e-5 and
+    more for LeNet on MNIST at learning rate 0.01.
 
     Attributes
     ----------
@@ -141,7 +141,7 @@ class SecAggPlan:
 
 
 def plan_secure_aggregation(
-    initial: Mapping[str, NDArray[Any]], *, fraction: float, clients: int, max_examples: int
+    initial: Mapping[str, NDArray[Any]], *, sampling: Sampling, max_examples: int
 ) -> SecAggPlan:
     """Choose the parameters of SecAgg+ for a run; see :func:`run_secure_aggregation`.
 
@@ -150,7 +150,7 @@ def plan_secure_aggregation(
     ConfigError
         If SecAgg+ cannot sum that many clients, or this model.
     """
-    plan = SecAggPlan(sample_size(fraction, clients), float(max_examples))
+    plan = SecAggPlan(sampling.size, float(max_examples))
     plan.check_model(initial)
     return plan
 
@@ -164,8 +164,8 @@ class SecureFedAvg(FedAvg):
         The first model, by name.
     grid
         Lists the nodes in an order that is the same in every run of a seed.
-    fraction, clients, seed
-        As for ``SeededFedAvg``: with the same ones both sample the same clients.
+    sampling
+        Which clients take part in a round.
     config
         Sent with the model.
     done
@@ -177,9 +177,7 @@ class SecureFedAvg(FedAvg):
         initial: Mapping[str, NDArray[Any]],
         *,
         grid: Grid,
-        fraction: float,
-        clients: int,
-        seed: int,
+        sampling: Sampling,
         config: Mapping[str, Scalar],
         done: int = 0,
     ) -> None:
@@ -187,13 +185,12 @@ class SecureFedAvg(FedAvg):
         super().__init__(
             fraction_evaluate=0.0,
             min_fit_clients=1,
-            min_available_clients=clients,
+            min_available_clients=sampling.clients,
             initial_parameters=ndarrays_to_parameters(arrays),
         )
         self._dtypes = [array.dtype for array in arrays]
         self._grid = grid
-        self._size = sample_size(fraction, clients)
-        self._seed = seed
+        self._sampling = sampling
         self._config = dict(config)
         self._done = done
 
@@ -202,7 +199,7 @@ class SecureFedAvg(FedAvg):
     ) -> list[tuple[ClientProxy, FitIns]]:
         """Send the model to this round's sample."""
         server_round += self._done
-        nodes = draw_sample(self._grid.get_node_ids(), self._size, self._seed, server_round)
+        nodes = self._sampling.draw(self._grid.get_node_ids(), server_round)
         proxies = client_manager.all()
         instructions = FitIns(parameters, self._config | {"server-round": server_round})
         return [(proxies[str(node)], instructions) for node in nodes]
@@ -217,9 +214,8 @@ class SecureFedAvg(FedAvg):
         if not results:
             return None, {}
         aggregate: NDArrays = parameters_to_ndarrays(results[0][1].parameters)
-        return ndarrays_to_parameters(
-            [array.astype(dtype) for array, dtype in zip(aggregate, self._dtypes, strict=True)]
-        ), {}
+        arrays = [array.astype(dtype) for array, dtype in zip(aggregate, self._dtypes, strict=True)]
+        return ndarrays_to_parameters(arrays), {}
 
 
 def run_secure_aggregation(
@@ -229,14 +225,12 @@ def run_secure_aggregation(
     *,
     initial: Mapping[str, NDArray[Any]],
     rounds: int,
-    fraction: float,
-    clients: int,
-    seed: int,
+    sampling: Sampling,
     max_examples: int,
     config: Mapping[str, Scalar],
     facts: Mapping[str, Any],
     timeout: float | None = None,
-    past: Past | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> None:
     """Run FedAvg over SecAgg+ and record what its server may see: sums, who took part, and what is in plaintext.
 
@@ -250,15 +244,15 @@ def run_secure_aggregation(
         Folder of the record.
     initial
         The first model, by name.
-    rounds, fraction, clients, seed, config
-        See :class:`SecureFedAvg`.
+    rounds, sampling, config
+        See :class:`SecureFedAvg`; the seed is kept in the record's manifest.
     max_examples
         The largest example count that a client can have.
     facts
         Kept in the record's manifest.
     timeout
         Seconds that each of the protocol's stages waits for the clients; None waits for all.
-    past
+    checkpoint
         Of a run that this one goes on with.
 
     Raises
@@ -266,20 +260,20 @@ def run_secure_aggregation(
     ConfigError
         If SecAgg+ cannot do that.
     """
-    plan = plan_secure_aggregation(initial, fraction=fraction, clients=clients, max_examples=max_examples)
-    done = 0 if past is None else past.done
-    first = initial if past is None else past.summed()
-    inner = SecureFedAvg(first, grid=grid, fraction=fraction, clients=clients, seed=seed, config=config, done=done)
+    plan = plan_secure_aggregation(initial, sampling=sampling, max_examples=max_examples)
+    done = 0 if checkpoint is None else checkpoint.done
+    first = initial if checkpoint is None else checkpoint.model_of_sum()
+    inner = SecureFedAvg(first, grid=grid, sampling=sampling, config=config, done=done)
     strategy = ObservedLegacyStrategy(
         inner,
         # The observer fills in strftime directives; this path is meant as it stands.
         out.replace("%", "%%"),
         names=list(initial),
         view="aggregate",
-        seed=seed,
+        seed=sampling.seed,
         facts=facts,
         aggregation=plan.describe(),
-        resumed=past and past.names,
+        resumed=checkpoint and checkpoint.names,
     )
     legacy = LegacyContext(context=context, config=ServerConfig(num_rounds=rounds - done), strategy=strategy)
     try:

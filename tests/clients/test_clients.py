@@ -34,9 +34,9 @@ def normed(input_shape: tuple[int, ...], classes: int) -> nn.Module:
 def trained(kind, config=CONFIG) -> tuple[Study, dict, dict, int, dict]:
     """A study, and model, reply, count and metrics of its client 3 in round 2."""
     study = Study.of(config)
-    start = dump_arrays(study.build_model())
-    names = list(study.build_model().state_dict())
-    sent, count, metrics = kind(study, 3, config).fit([array.copy() for array in start], {"server-round": 2})
+    start = dump_arrays(study.models.build())
+    names = list(study.models.build().state_dict())
+    sent, count, metrics = kind(study, 3).fit([array.copy() for array in start], {"server-round": 2})
     return study, dict(zip(names, start, strict=True)), dict(zip(names, sent, strict=True)), count, metrics
 
 
@@ -45,7 +45,7 @@ def test_the_inverting_client_sends_the_model_minus_its_faithful_update(model):
     config = CONFIG | {"model": model}
     study, start, sent, count, metrics = trained(InvertingClient, config)
     _, _, honest, honest_count, honest_metrics = trained(FedAvgClient, config)
-    learned = {name for name, _ in study.build_model().named_parameters()}
+    learned = {name for name, _ in study.models.build().named_parameters()}
     assert (count, metrics) == (honest_count, honest_metrics)
     for name, array in sent.items():
         assert array.dtype == start[name].dtype
@@ -60,9 +60,9 @@ def test_the_inverting_client_sends_the_model_minus_its_faithful_update(model):
 
 def test_the_ascending_client_climbs_the_loss_of_its_own_records():
     study, start, sent, count, metrics = trained(AscendingClient)
-    rows = study.parts[3]
+    rows = study.division.parts[3]
     x, y = study.data.x_train[rows], study.data.y_train[rows]
-    model = study.build_model()
+    model = study.models.build()
     done = train_local(model, x, y, epochs=2, batch_size=5, lr=0.1, maximise=True, seed=study.client_seed(3, 2))
     for left, right in zip(sent.values(), dump_arrays(model), strict=True):
         np.testing.assert_array_equal(left, right)
@@ -103,7 +103,7 @@ def test_a_private_fedsgd_client_sends_a_noisy_gradient_and_no_loss():
         "dp-clip": 0.3,
     }
     study, start, sent, count, metrics = trained(FedSGDClient, config)
-    rows, model = study.parts[3], study.build_model()
+    rows, model = study.division.parts[3], study.models.build()
     model.load_state_dict({name: torch.tensor(array) for name, array in start.items()})
     noisy = private_gradient(
         model, study.data.x_train[rows], study.data.y_train[rows], noise=0.5, clip=0.3, seed=study.client_seed(3, 2)
@@ -121,7 +121,7 @@ def test_the_run_config_decides_whether_a_client_takes_part_in_secagg(secagg):
     """At every call: one process serves several runs."""
     content = RecordDict({"secaggplus_configs": ConfigRecord({"stage": "nonsense"})})
     message = LocalGrid(app.app, 1).create_message(content, "train", FIRST_NODE, "1")
-    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={"secagg": secagg})
+    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=CONFIG | {"secagg": secagg})
     passed = []
 
     def call_next(message, context):

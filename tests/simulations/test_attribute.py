@@ -50,7 +50,7 @@ def run(folder, **changes) -> Record:
     """Prepare and run the app itself, server and clients, in this process."""
     config = SMALL | {key.replace("_", "-"): value for key, value in changes.items()}
     config |= {name: str(folder / name) for name in ("record", "truth", "knowledge")}
-    prepare(Study.of(config), training=TRAINING, knowledge=folder / "knowledge", truth=folder / "truth")
+    prepare(Study.of(config), knowledge=folder / "knowledge", truth=folder / "truth")
     grid = LocalGrid(clients.app.app, config["clients"])
     for context in grid._contexts.values():
         context.run_config.update(config)
@@ -62,9 +62,9 @@ def run(folder, **changes) -> Record:
 @pytest.mark.parametrize("victims", [0, 2])
 def test_the_attacker_gets_all_but_the_column_and_the_truth_is_the_column(tmp_path, victims):
     plan = study(victims=victims, seed=3)
-    prepare(plan, training=TRAINING, knowledge=tmp_path / "k", truth=tmp_path / "t")
+    prepare(plan, knowledge=tmp_path / "k", truth=tmp_path / "t")
     known, truth, data = read_knowledge(tmp_path / "k"), read_truth(tmp_path / "t"), plan.data
-    rows = np.concatenate(plan.parts[: victims or 5])
+    rows = np.concatenate(plan.division.parts[: victims or 5])
     partial = known.partial
     assert not partial.x[:, 1].any()
     public = np.delete(np.arange(10), 1)
@@ -79,7 +79,7 @@ def test_the_attacker_gets_all_but_the_column_and_the_truth_is_the_column(tmp_pa
     assert truth.attributes.column == "sex"
     assert known.training == TRAINING
     assert (known.model.spec, known.model.loss, known.model.classes) == ("linear", "mse", 1)
-    held = {record.tobytes() for record in data.x_train[np.concatenate(plan.parts)]}
+    held = {record.tobytes() for record in data.x_train[np.concatenate(plan.division.parts)]}
     assert not held & {record.tobytes() for record in known.auxiliary.x}
     assert not {record.tobytes() for record in data.x_test} & {record.tobytes() for record in known.auxiliary.x}
     assert len(known.auxiliary) > 100
@@ -88,7 +88,7 @@ def test_the_attacker_gets_all_but_the_column_and_the_truth_is_the_column(tmp_pa
 
 def test_the_truth_is_in_no_file_of_the_knowledge(tmp_path):
     plan = study()
-    prepare(plan, training=TRAINING, knowledge=tmp_path / "k", truth=tmp_path / "t")
+    prepare(plan, knowledge=tmp_path / "k", truth=tmp_path / "t")
     assert sorted(path.name for path in (tmp_path / "k").iterdir()) == [
         "auxiliary.npz",
         "knowledge.json",
@@ -104,21 +104,24 @@ def test_one_hot_columns_are_blanked_together(tmp_path):
     toml = "file = 't.csv'\ntarget = 'y'\ntask = 'regression'\nsensitive = 'work'\n"
     (tmp_path / "t.toml").write_text(toml)
     plan = study(dataset=str(tmp_path / "t.toml"), sensitive="declared", records_per_client=10)
-    prepare(plan, training=TRAINING, knowledge=tmp_path / "k", truth=tmp_path / "t")
+    prepare(plan, knowledge=tmp_path / "k", truth=tmp_path / "t")
     partial, truth = read_knowledge(tmp_path / "k").partial, read_truth(tmp_path / "t")
     assert partial.columns == (1, 2, 3)
     assert not partial.x[:, 1:].any()
     np.testing.assert_array_equal(partial.domain, np.eye(3))
     completed = np.stack([partial.completed(value) for value in range(3)])
     own = completed[truth.attributes.values, np.arange(len(partial))]
-    np.testing.assert_array_equal(own, plan.data.x_train[np.concatenate(plan.parts)])
+    np.testing.assert_array_equal(own, plan.data.x_train[np.concatenate(plan.division.parts)])
 
 
 def test_clients_train_on_squared_errors_of_their_own_records():
     plan = study()
-    start = dump_arrays(plan.build_model())
-    sent, count, _ = FedAvgClient(plan, 2, SMALL).fit([array.copy() for array in start], {"server-round": 1})
-    x, y = plan.data.x_train[plan.parts[2]].astype(np.float64), plan.data.y_train[plan.parts[2]].astype(np.float64)
+    start = dump_arrays(plan.models.build())
+    sent, count, _ = FedAvgClient(plan, 2).fit([array.copy() for array in start], {"server-round": 1})
+    x, y = (
+        plan.data.x_train[plan.division.parts[2]].astype(np.float64),
+        plan.data.y_train[plan.division.parts[2]].astype(np.float64),
+    )
     error = x @ start[0][0] + start[1][0] - y
     np.testing.assert_allclose(sent[0][0], start[0][0] - 0.05 * 2 / 30 * x.T @ error, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(sent[1][0], start[1][0] - 0.05 * 2 * error.mean(), rtol=1e-5, atol=1e-6)
@@ -137,7 +140,7 @@ def test_a_null_run_shuffles_the_column_for_the_training_alone(tmp_path):
     assert sorted(np.concatenate(shuffled)) == sorted(np.concatenate(real))
     assert 0.35 < (np.concatenate(shuffled) == np.concatenate(real)).mean() < 0.65
     for name, one in (("real", plan), ("null", null)):
-        prepare(one, training=TRAINING, knowledge=tmp_path / name / "k", truth=tmp_path / name / "t")
+        prepare(one, knowledge=tmp_path / name / "k", truth=tmp_path / name / "t")
     left, right = (read_truth(tmp_path / name / "t").attributes for name in ("real", "null"))
     np.testing.assert_array_equal(left.values, right.values)
     assert plan.data.x_train[:, 1].tolist() == null.data.x_train[:, 1].tolist(), "the data stay as they are"
@@ -145,29 +148,29 @@ def test_a_null_run_shuffles_the_column_for_the_training_alone(tmp_path):
 
 def test_clients_are_divided_by_a_column():
     by_sex = study(partition="column:sex", clients=4, records_per_client=0, auxiliary=60)
-    assert len(by_sex.auxiliary_rows) == 60
-    assert [set(by_sex.data.x_train[part, 1].tolist()) for part in by_sex.parts] == [{0.0}] * 2 + [{1.0}] * 2
+    assert len(by_sex.division.auxiliary) == 60
+    assert [set(by_sex.data.x_train[part, 1].tolist()) for part in by_sex.division.parts] == [{0.0}] * 2 + [{1.0}] * 2
     by_age = study(partition="column:age", records_per_client=0, auxiliary=60)
-    ages = [by_age.data.x_train[part, 0] for part in by_age.parts]
+    ages = [by_age.data.x_train[part, 0] for part in by_age.division.parts]
     assert all(younger.max() <= older.min() for younger, older in itertools.pairwise(ages))
     users = study(
         dataset="synthetic-regression", sensitive="s", partition="column:user", clients=10, records_per_client=0,
         auxiliary=500,
     )  # fmt: skip
     of = users.data.groups["user"]
-    assert sorted(int(user) for part in users.parts for user in np.unique(of[part])) == list(range(10))
+    assert sorted(int(user) for part in users.division.parts for user in np.unique(of[part])) == list(range(10))
     few = study(
         dataset="synthetic-regression", sensitive="s", partition="column:user", clients=10, records_per_client=7
     )
-    assert [len(part) for part in few.parts] == [7] * 10
-    assert [np.unique(of[part]).tolist() for part in few.parts] == [
-        np.unique(of[part]).tolist() for part in users.parts
+    assert [len(part) for part in few.division.parts] == [7] * 10
+    assert [np.unique(of[part]).tolist() for part in few.division.parts] == [
+        np.unique(of[part]).tolist() for part in users.division.parts
     ]
 
 
 def test_dirichlet_divides_a_regression_by_fifths_of_its_targets():
     plan = study(partition="dirichlet", alpha=0.1, records_per_client=0, auxiliary=60)
-    spread = [plan.data.y_train[part].std() for part in plan.parts]
+    spread = [plan.data.y_train[part].std() for part in plan.division.parts]
     assert min(spread) < 0.7 * plan.data.y_train.std()
 
 
@@ -190,7 +193,7 @@ def test_dirichlet_divides_a_regression_by_fifths_of_its_targets():
 )
 def test_a_study_that_cannot_be_is_refused_in_one_line(tmp_path, changes, message):
     with pytest.raises((ConfigError, DataError), match=message) as caught:
-        prepare(study(**changes), training=TRAINING, knowledge=tmp_path / "k", truth=tmp_path / "t")
+        prepare(study(**changes), knowledge=tmp_path / "k", truth=tmp_path / "t")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "k").exists()
 
@@ -314,7 +317,7 @@ def test_an_isolating_server_runs_on_flower_and_ray(tmp_path):
     here = run(tmp_path / "here", isolate=True, victims=1, rounds=3)
     config = SMALL | {"isolate": True, "victims": 1, "rounds": 3}
     config |= {name: str(tmp_path / "there" / name) for name in ("record", "truth", "knowledge")}
-    prepare(Study.of(config), training=TRAINING, knowledge=tmp_path / "there/knowledge", truth=tmp_path / "there/truth")
+    prepare(Study.of(config), knowledge=tmp_path / "there/knowledge", truth=tmp_path / "there/truth")
     with Simulator(app_folder(), supernodes=5, log=tmp_path / "flower.log") as simulator:
         assert simulator.run(config, timeout=300).client_error is None
     there = Record(tmp_path / "there" / "record")

@@ -25,12 +25,13 @@ from fedattack.runs.presets import load_preset, preset_names, resolve_settings
 from fedattack.runs.settings import load_settings
 from fedattack.runtime.simulator import Simulator
 from fedattack.threats import ATTACKS, read_knowledge
-from simulations.prepare import defence_notes, prepare, privacy_of
-from simulations.privacy import NAMES, SENDS, is_private
-from simulations.study import FRAMEWORKS, Study
+from simulations.defences import defence_notes, privacy_of
+from simulations.frameworks import FRAMEWORKS
+from simulations.prepare import prepare
+from simulations.privacy import is_private
+from simulations.study import Study
 from strategies.fedmd import PREDICTIONS
 from tests.local_grid import FIRST_NODE, LocalGrid
-from tests.simulations.test_privacy import TRAINING
 
 DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
 CONFIG = {**DEFAULTS, "clients": 4, "rounds": 2, "lr": 0.1, "device": "cpu", "public-records": 50}
@@ -43,7 +44,7 @@ def reply(config, *, client: int = 1, server_round: int = 2, arrays=None) -> Mes
     LocalGrid(app, 1)  # messages exist only within a run
     study = Study.of(config)
     if arrays is None:
-        arrays = {} if config["framework"] == "fedmd" else study.initial_arrays()
+        arrays = {} if config["framework"] == "fedmd" else study.models.initial_arrays()
     content = RecordDict(
         {
             "arrays": ArrayRecord({name: Array(array) for name, array in arrays.items()}),
@@ -66,8 +67,8 @@ def arrays_of(message: Message) -> dict[str, np.ndarray]:
 
 def write_zoo(folder, study) -> dict[str, str]:
     """A zoo for what the study's clients send, trained on noise; returns the settings that choose it."""
-    shapes = {name: array.shape for name, array in study.initial_arrays().items()}
-    if study.framework == "fedmd":
+    shapes = {name: array.shape for name, array in study.models.initial_arrays().items()}
+    if not study.framework.shares_model:
         shapes = {PREDICTIONS: (len(study.public_x), study.data.classes)}
     rng = np.random.default_rng(0)
     updates = [{name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()} for _ in range(4)]
@@ -77,8 +78,13 @@ def write_zoo(folder, study) -> dict[str, str]:
 
 
 def test_every_framework_says_what_its_clients_send():
-    assert set(SENDS) == set(FRAMEWORKS)
-    assert NAMES == {"fedmd": (PREDICTIONS,)}
+    assert {name: framework.sends for name, framework in FRAMEWORKS.items()} == {
+        "fedavg": "model",
+        "fedmd": "update",
+        "fedsgd": "update",
+    }
+    names = {name: framework.array_names for name, framework in FRAMEWORKS.items() if framework.array_names}
+    assert names == {"fedmd": (PREDICTIONS,)}
 
 
 def test_the_report_has_words_for_every_mechanism():
@@ -96,34 +102,35 @@ def somewhere(tmp_path_factory):
 
 
 @lru_cache(maxsize=1)
-def preset_in(name: str, folder) -> tuple[dict, Study, dict[str, str]]:
-    """A preset's settings, its study, and a zoo that fits it; the next defence of the same preset takes them again."""
+def preset_in(name: str, folder) -> tuple[dict, dict[str, str]]:
+    """A preset's settings, and a zoo that fits it; the next defence of the same preset takes them again."""
     preset = load_preset(name)
     changes = [f"dataset={folder / 'mnist.npz'}"] if preset.settings["dataset"] == "mnist" else []
     changes += ["size=5000", "clients=50"] if name == "sia-many" else []
     config = DEFAULTS | resolve_settings(preset, changes)
     study = Study.of(config)
-    prepare(study, training=TRAINING, knowledge=folder / name / "knowledge", truth=folder / name / "truth")
-    return config, study, write_zoo(folder / name / "zoos", study)
+    prepare(study, knowledge=folder / name / "knowledge", truth=folder / name / "truth")
+    return config, write_zoo(folder / name / "zoos", study)
 
 
 @pytest.mark.parametrize(("name", "defence"), [(name, defence) for name in preset_names() for defence in CHOICES])
 def test_every_preset_takes_every_defence(somewhere, name, defence):
     """Each is prepared, and tried on an update of the preset's own model, but for what has nothing to change."""
-    config, study, zoo = preset_in(name, somewhere)
+    config, zoo = preset_in(name, somewhere)
     on = config | zoo | {"defence": defence, "defence-strength": 0.5}
     if defence == "soteria" and config["framework"] == "fedmd":
         reason = "clients send predictions"
     elif defence == "soteria" and config["model"] == "linear":
         reason = "no fully connected layer behind another"
     else:
-        privacy, notes = privacy_of(study, on), defence_notes(study, on)
+        defended = Study.of(on)
+        privacy, notes = privacy_of(defended), defence_notes(defended)
         assert (privacy is not None) == (defence in MECHANISMS)
-        assert is_private(on) == (defence == DP_SGD)
+        assert is_private(defended.settings) == (defence == DP_SGD)
         assert any(f"defence {defence}: " in note for note in notes) or defence == DP_SGD
         return
     with pytest.raises(FedAttackError, match=reason) as problem:
-        defence_notes(study, on)
+        defence_notes(Study.of(on))
     assert "\n" not in str(problem.value)
 
 
@@ -135,7 +142,7 @@ def test_a_defence_changes_what_is_sent_and_its_strength_0_does_not(tmp_path, fr
     plain = reply(config)
     off = reply(config | {"defence": defence})
     assert off.content == plain.content
-    assert privacy_of(Study.of(config), config | {"defence": defence}) is None
+    assert privacy_of(Study.of(config | {"defence": defence})) is None
     if (framework.get("framework"), defence) == ("fedmd", "soteria"):
         return
     on = reply(config | {"defence": defence, "defence-strength": 0.5})
@@ -168,15 +175,15 @@ def test_dp_sgd_by_this_name_is_the_one_by_dp_noise():
     named = reply(CONFIG | {"defence": "dp-sgd", "defence-strength": 0.7})
     assert named.content == reply(CONFIG | {"dp-noise": 0.7}).content
     config = CONFIG | {"defence": "dp-sgd", "defence-strength": 0.7}
-    assert privacy_of(Study.of(config), config).noise == (0.7,) * 4
+    assert privacy_of(Study.of(config)).noise == (0.7,) * 4
 
 
 @pytest.mark.parametrize("defence", NOISY)
 def test_the_truth_has_what_the_noise_guarantees(tmp_path, defence):
     config = CONFIG | {"defence": defence, "defence-strength": 3.0, "defence-clip": 0.5}
     study = Study.of(config)
-    privacy, notes = privacy_of(study, config), defence_notes(study, config)
-    prepare(study, training=TRAINING, knowledge=tmp_path / "k", truth=tmp_path / "t", privacy=privacy, notes=notes)
+    privacy, notes = privacy_of(study), defence_notes(study)
+    prepare(study, knowledge=tmp_path / "k", truth=tmp_path / "t", privacy=privacy, notes=notes)
     truth = read_truth(tmp_path / "t")
     assert truth.privacy == privacy
     assert truth.privacy.mechanism == defence
@@ -188,17 +195,17 @@ def test_the_truth_has_what_the_noise_guarantees(tmp_path, defence):
     )
     unclipped = config | {"defence-clip": 0.0}
     if defence != "flower-localdp":
-        assert privacy_of(study, unclipped).epsilon_run == (math.inf,) * 4
-        assert defence_notes(study, unclipped) == [f"defence {defence}: no finite guarantee"]
+        assert privacy_of(Study.of(unclipped)).epsilon_run == (math.inf,) * 4
+        assert defence_notes(Study.of(unclipped)) == [f"defence {defence}: no finite guarantee"]
 
 
 def test_the_report_says_who_does_not_know_of_the_defence():
     config = CONFIG | {"property": "ascent", "records-per-client": 10, "positives": 0.25}
-    assert defence_notes(Study.of(config), config) == []
+    assert defence_notes(Study.of(config)) == []
     for change in ({"defence": "sparsify", "defence-strength": 0.5}, {"dp-noise": 1.0}):
-        notes = defence_notes(Study.of(config | change), config | change)
+        notes = defence_notes(Study.of(config | change))
         assert "shadow updates do not model the clients' defence" in notes[-1]
-    assert defence_notes(Study.of(CONFIG), CONFIG | {"defence": NONE}) == []
+    assert defence_notes(Study.of(CONFIG | {"defence": NONE})) == []
 
 
 @pytest.mark.parametrize("kind", ["membership", "inversion", "ascent"])
@@ -208,10 +215,10 @@ def test_a_property_and_dp_sgd_go_together(kind):
     config |= {"batch-size": 0, "dp-clip": 1e-2}
     study = Study.of(config)
     client = int(np.flatnonzero([study.is_positive(client) for client in range(4)])[0])
-    assert privacy_of(study, config | {"dp-noise": 1e-6}).epsilon_run == (math.inf,) * 4
+    assert privacy_of(Study.of(config | {"dp-noise": 1e-6})).epsilon_run == (math.inf,) * 4
     loud, quiet = (reply(config | {"dp-noise": noise}, client=client) for noise in (1.0, 1e-6))
     assert [*quiet.content.metric_records["metrics"]] == ["num-examples"]
-    start = study.initial_arrays()
+    start = study.models.initial_arrays()
     steps = [{name: array - start[name] for name, array in arrays_of(sent).items()} for sent in (loud, quiet)]
     noisy, clean = (np.concatenate([step.ravel() for step in each.values()]) for each in steps)
     # One step by the mean of ten clipped gradients; those of clients that invert or climb go the other way.
@@ -256,7 +263,7 @@ def test_a_zoo_for_another_model_is_refused_before_the_training(tmp_path):
     zoo = write_zoo(tmp_path, Study.of(CONFIG | {"model": "linear"}))
     config = CONFIG | zoo | {"defence": "recup", "defence-strength": 0.5}
     with pytest.raises(FedAttackError, match="has shape") as problem:
-        defence_notes(Study.of(config), config)
+        defence_notes(Study.of(config))
     assert "\n" not in str(problem.value)
 
 
@@ -269,11 +276,10 @@ def test_a_defended_run_on_flower_is_recorded_and_audited(tmp_path, secagg):
     study = Study.of(config)
     prepare(
         study,
-        training=TRAINING,
         knowledge=tmp_path / "knowledge",
         truth=tmp_path / "truth",
-        privacy=privacy_of(study, config),
-        notes=defence_notes(study, config),
+        privacy=privacy_of(study),
+        notes=defence_notes(study),
     )
     with Simulator(app_folder(), supernodes=4, log=tmp_path / "flower.log") as simulator:
         assert simulator.run(config, timeout=300).client_error is None
@@ -283,7 +289,7 @@ def test_a_defended_run_on_flower_is_recorded_and_audited(tmp_path, secagg):
     assert not any(seen.metrics for item in record.rounds for seen in item.observations)
     clear = config | {"secagg": False, "truth": ""}
     sent = {client: arrays_of(reply(clear, client=client, server_round=1)) for client in range(4)}
-    counts = np.array([len(part) for part in study.parts])
+    counts = np.array([len(part) for part in study.division.parts])
     if secagg:
         for name, array in first.aggregate.items():
             mean = sum(count * sent[client][name] for client, count in enumerate(counts)) / counts.sum()

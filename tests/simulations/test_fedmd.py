@@ -13,7 +13,7 @@ from clients.fedmd import MODEL, FedMDClient
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import NOBODY, read_truth
 from fedattack.errors import ConfigError, DataError, ModelError, NeedsError
-from fedattack.learning import Distillation, LocalSGD, distil, outputs_of, train_local
+from fedattack.learning import Distillation, distil, outputs_of, train_local
 from fedattack.record import Record, check_record
 from fedattack.runs.app import app_folder
 from fedattack.runs.settings import load_settings
@@ -21,7 +21,8 @@ from fedattack.runtime.simulator import Simulator
 from fedattack.threats import ATTACKS, Knowledge, read_knowledge
 from fedattack.threats.source.judge import credits_of
 from simulations.prepare import prepare
-from simulations.study import Study, singles
+from simulations.records import singles
+from simulations.study import Study
 from tests.local_grid import FIRST_NODE, LocalGrid
 
 DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
@@ -37,7 +38,6 @@ CONFIG = {
     "targets": 40,
     "device": "cpu",
 }
-TRAINING = LocalSGD(epochs=3, batch_size=16, lr=0.01, momentum=0.9)
 
 
 def study(**changes) -> Study:
@@ -51,7 +51,7 @@ def config_of(folder, **changes) -> dict:
 
 def simulate(folder, config, **grid_options) -> LocalGrid:
     """Prepare and run in this process, and return the Grid, whose contexts are the clients' states."""
-    prepare(Study.of(config), training=TRAINING, knowledge=folder / "knowledge", truth=folder / "truth")
+    prepare(Study.of(config), knowledge=folder / "knowledge", truth=folder / "truth")
     grid = LocalGrid(clients.app.app, int(config["clients"]), **grid_options)
     for context in grid._contexts.values():
         context.run_config.update(config)
@@ -75,25 +75,25 @@ def state_of(grid, client) -> dict[str, np.ndarray]:
 def test_public_records_are_set_aside_from_all_clients_and_occur_once():
     plan = study(seed=1)
     assert len(plan.public_x) == len(plan.data.y_train) // 4
-    held = {plan.data.x_train[row].tobytes() for part in plan.parts for row in part}
+    held = {plan.data.x_train[row].tobytes() for part in plan.division.parts for row in part}
     public = {record.tobytes() for record in plan.public_x}
     assert len(public) == len(plan.public_x)
     assert not public & held
-    assert sum(map(len, plan.parts)) == len(plan.data.y_train) - len(public)
+    assert sum(map(len, plan.division.parts)) == len(plan.data.y_train) - len(public)
     assert len(study(public_records=50).public_x) == 50
-    assert len(study(framework="fedavg").data.y_train) == sum(map(len, study(framework="fedavg").parts))
+    assert len(study(framework="fedavg").data.y_train) == sum(map(len, study(framework="fedavg").division.parts))
     assert singles(plan.data)[0].size >= len(public)
 
 
 def test_clients_get_architectures_in_turn():
-    names = study().client_models
+    names = study().models.client_names
     assert len(set(names)) >= 4
-    shapes = [[tuple(value.shape) for value in study().build_client_model(client).parameters()] for client in range(8)]
+    shapes = [[tuple(value.shape) for value in study().models.build_for(client).parameters()] for client in range(8)]
     assert shapes[:4] == shapes[4:]
     assert len({str(item) for item in shapes[:4]}) == 4
     own = study(models="mlp, sia-mlp")
-    assert own.client_models == ("mlp", "sia-mlp")
-    first, third = (own.build_client_model(client).state_dict()["fc1.weight"] for client in (0, 2))
+    assert own.models.client_names == ("mlp", "sia-mlp")
+    first, third = (own.models.build_for(client).state_dict()["fc1.weight"] for client in (0, 2))
     assert first.shape == third.shape
     assert not torch.equal(first, third)
 
@@ -103,7 +103,7 @@ def test_records_that_are_no_images_get_networks_that_take_them(tmp_path):
     np.savez(tmp_path / "table.npz", x=draw.normal(size=(400, 9)), y=np.arange(400) % 3)
     plan = study(dataset=str(tmp_path / "table.npz"), clients=4)
     for client in range(4):
-        assert plan.build_client_model(client)(torch.zeros(2, 9)).shape == (2, 3)
+        assert plan.models.build_for(client)(torch.zeros(2, 9)).shape == (2, 3)
 
 
 def test_a_client_s_rounds_are_digest_then_revisit_from_where_it_was(run):
@@ -111,8 +111,8 @@ def test_a_client_s_rounds_are_digest_then_revisit_from_where_it_was(run):
     folder, grid = run
     plan, record = study(), Record(folder / "record")
     for client in (0, 3):
-        rows = plan.parts[client]
-        model = plan.build_client_model(client)
+        rows = plan.division.parts[client]
+        model = plan.models.build_for(client)
         for item in record:
             seed = plan.client_seed(client, item.number)
             if item.common is not None:
@@ -175,7 +175,7 @@ def test_the_audit_reports_the_local_models_that_clients_noted(run):
     plan = study()
     hits = []
     for client in range(10):
-        model = plan.build_client_model(client)
+        model = plan.models.build_for(client)
         model.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in state_of(grid, client).items()})
         hits.append(np.mean(outputs_of(model, plan.data.x_test).argmax(axis=1) == plan.data.y_test))
     assert accuracy[-1] == pytest.approx(np.mean(hits), abs=1e-9)
@@ -195,7 +195,7 @@ def test_a_client_that_was_not_sampled_keeps_its_model(tmp_path):
         skipped += sampled[-1].number - sampled[0].number + 1 - len(sampled)
         assert [number for number, pairs in noted.items() if str(client) in pairs] == [item.number for item in sampled]
         last = sampled[-1].observations[0].arrays["predictions"]
-        model = plan.build_client_model(client)
+        model = plan.models.build_for(client)
         model.load_state_dict({name: torch.from_numpy(value.copy()) for name, value in state_of(grid, client).items()})
         np.testing.assert_array_equal(outputs_of(model, plan.public_x), last)
     assert skipped > 0
@@ -253,7 +253,7 @@ def overlapping(tmp_path, shape, dtype):
 def test_a_public_set_that_overlaps_private_data_is_counted(shape, dtype, tmp_path):
     changes = overlapping(tmp_path, shape, dtype)
     plan = study(**changes, public=str(tmp_path / "public.npz"))
-    prepare(plan, training=TRAINING, knowledge=tmp_path / "k", truth=tmp_path / "t")
+    prepare(plan, knowledge=tmp_path / "k", truth=tmp_path / "t")
     # the slow way: by the records' numbers in the files, before anything was scaled
     private, public = (
         np.moveaxis(np.load(tmp_path / name)["x"], 3 if len(shape) == 3 else 1, 1).astype(np.float64).reshape(200, -1)
@@ -264,13 +264,13 @@ def test_a_public_set_that_overlaps_private_data_is_counted(shape, dtype, tmp_pa
         flat = records.reshape(len(records), -1)
         return [int(np.argmax([np.corrcoef(row, other)[0, 1] for other in raw])) for row in flat]
 
-    held = set(numbers(plan.data.x_train[np.concatenate(plan.parts)], private))
+    held = set(numbers(plan.data.x_train[np.concatenate(plan.division.parts)], private))
     expected = sum(number in held for number in numbers(plan.public_x, public) if number < 40)
     assert expected > 10
     (note,) = read_truth(tmp_path / "t").notes
     assert note == f"public set: {expected} of {len(plan.public_x)} records are also some client's training data"
     apart = study(**changes, public=str(tmp_path / "apart.npz"))
-    prepare(apart, training=TRAINING, knowledge=tmp_path / "k2", truth=tmp_path / "t2")
+    prepare(apart, knowledge=tmp_path / "k2", truth=tmp_path / "t2")
     assert read_truth(tmp_path / "t2").notes == ()
     np.testing.assert_array_equal(read_knowledge(tmp_path / "k2").public, apart.public_x)
 
@@ -285,16 +285,16 @@ def test_settings_that_do_not_go_together_are_refused(tmp_path):
         study(property="ascent")
     plan = study(models="mlp,no-such-model")
     with pytest.raises(ModelError, match="no-such-model"):
-        prepare(plan, training=TRAINING, knowledge=tmp_path / "k", truth=tmp_path / "t")
+        prepare(plan, knowledge=tmp_path / "k", truth=tmp_path / "t")
     with pytest.raises(ModelError, match="at least 16 x 16"):
-        prepare(study(student="sia-cnn"), training=TRAINING, knowledge=tmp_path / "k", truth=tmp_path / "t")
+        prepare(study(student="sia-cnn"), knowledge=tmp_path / "k", truth=tmp_path / "t")
 
 
 @pytest.mark.flower
 def test_clients_keep_their_models_in_a_real_simulation(tmp_path):
     """Ray's workers serve any client in any round; the model has to come along in the client's state."""
     config = config_of(tmp_path, clients=3, rounds=3, targets=5, public_records=60, local_epochs=1)
-    prepare(Study.of(config), training=TRAINING, knowledge=tmp_path / "knowledge", truth=tmp_path / "truth")
+    prepare(Study.of(config), knowledge=tmp_path / "knowledge", truth=tmp_path / "truth")
     with Simulator(app_folder(), supernodes=3, log=tmp_path / "flower.log") as simulator:
         simulator.run(config)
     here = config_of(tmp_path / "here", clients=3, rounds=3, targets=5, public_records=60, local_epochs=1)

@@ -8,7 +8,9 @@ import pytest
 
 import clients.app
 import simulations.prepare
-import simulations.server
+from clients.fedavg import FedAvgClient
+from clients.fedmd import FedMDClient
+from clients.fedsgd import FedSGDClient
 from fedattack.errors import ConfigError
 from fedattack.record import Record, check_record
 from fedattack.record.signature import make_key
@@ -16,7 +18,8 @@ from fedattack.runs.app import app_folder
 from fedattack.runs.settings import load_settings
 from fedattack.runtime.simulator import Simulator
 from fedattack.threats import ATTACKS, read_knowledge
-from simulations.study import FRAMEWORKS, Study
+from simulations.frameworks import FRAMEWORKS
+from simulations.study import Study
 from tests.reference import run_app
 
 DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
@@ -24,9 +27,16 @@ FEDSGD = DEFAULTS | {"framework": "fedsgd", "batch-size": 0, "clients": 3, "roun
 
 
 def test_every_framework_has_clients_and_a_server():
-    assert set(clients.app.HONEST) == set(simulations.server.SERVERS) == set(FRAMEWORKS)
-    for name, kind in clients.app.HONEST.items():
-        assert clients.app.kind_of(Study.of(DEFAULTS | {"framework": name} | FRAMEWORKS[name]), 0) is kind
+    assert {name: framework.load_client() for name, framework in FRAMEWORKS.items()} == {
+        "fedavg": FedAvgClient,
+        "fedmd": FedMDClient,
+        "fedsgd": FedSGDClient,
+    }
+    for name, framework in FRAMEWORKS.items():
+        study = Study.of(DEFAULTS | {"framework": name} | framework.fixed)
+        assert study.framework is framework
+        assert clients.app.kind_of(study, 0) is framework.load_client()
+        assert callable(framework.serve)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +98,7 @@ def test_fedsgd_runs_on_flower_and_ray(tmp_path, monkeypatch):
 def test_the_attack_runs_over_what_the_app_records(tmp_path):
     folders = {name: str(tmp_path / name) for name in ("knowledge", "truth")}
     plan = Study.of(FEDSGD | folders)
-    simulations.prepare.prepare(plan, training=None, knowledge=tmp_path / "knowledge", truth=tmp_path / "truth")
+    simulations.prepare.prepare(plan, knowledge=tmp_path / "knowledge", truth=tmp_path / "truth")
     record = run_app(tmp_path, FEDSGD)
     scores = ATTACKS["sia"].run(record, read_knowledge(tmp_path / "knowledge"), device="cpu")
     assert scores.arrays["losses"].shape == (2, 120, 3)

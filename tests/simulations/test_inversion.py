@@ -25,7 +25,7 @@ TRAINING = LocalSGD(epochs=1, batch_size=0, lr=0.1)
 def run(folder, **changes):
     """Prepare and run the app itself, server and clients, in this process."""
     config = PRESET | changes | {name: str(folder / name) for name in ("record", "truth", "knowledge")}
-    prepare(Study.of(config), training=TRAINING, knowledge=folder / "knowledge", truth=folder / "truth")
+    prepare(Study.of(config), knowledge=folder / "knowledge", truth=folder / "truth")
     grid = LocalGrid(clients.app.app, config["clients"])
     for context in grid._contexts.values():
         context.run_config.update(config)
@@ -48,7 +48,7 @@ def test_what_the_preset_s_clients_send_is_what_the_attacker_takes_them_to_send(
 def test_the_truth_keeps_the_records_of_clients_that_hold_few(tmp_path):
     for name, size in (("few", 3), ("many", 65)):
         plan = Study.of(PRESET | {"records-per-client": size})
-        prepare(plan, training=TRAINING, knowledge=tmp_path / name / "k", truth=tmp_path / name / "t")
+        prepare(plan, knowledge=tmp_path / name / "k", truth=tmp_path / name / "t")
     held = read_truth(tmp_path / "few" / "t").records
     x, y = Study.of(PRESET | {"records-per-client": 3}).records_of(2)
     rows = np.array(held.owners) == "2"

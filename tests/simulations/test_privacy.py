@@ -17,7 +17,8 @@ from fedattack.runs.app import app_folder
 from fedattack.runs.settings import load_settings
 from fedattack.runtime.simulator import Simulator
 from fedattack.threats import ATTACKS, read_knowledge
-from simulations.prepare import prepare, privacy_of
+from simulations.defences import privacy_of
+from simulations.prepare import prepare
 from simulations.privacy import noise_of, sampling_of
 from simulations.study import Study
 from tests.sealed import edit
@@ -29,20 +30,18 @@ TRAINING = LocalSGD(epochs=1, batch_size=64, lr=0.1, momentum=0.5)
 
 def reply(config, client=4, server_round=2):
     study = Study.of(config)
-    return study, FedAvgClient(study, client, config).fit(
-        dump_arrays(study.build_model()), {"server-round": server_round}
-    )
+    return study, FedAvgClient(study, client).fit(dump_arrays(study.models.build()), {"server-round": server_round})
 
 
 def test_a_private_client_trains_by_dp_sgd_and_sends_nothing_that_is_not_private():
     """Its mean loss, which clients send otherwise, is a function of its records without any noise."""
     study, (sent, count, metrics) = reply(CONFIG)
-    model = study.build_model()
+    model = study.models.build()
     names = list(model.state_dict())
     train_private(
         model,
-        study.data.x_train[study.parts[4]],
-        study.data.y_train[study.parts[4]],
+        study.data.x_train[study.division.parts[4]],
+        study.data.y_train[study.division.parts[4]],
         epochs=1,
         batch_size=64,
         lr=0.1,
@@ -54,7 +53,7 @@ def test_a_private_client_trains_by_dp_sgd_and_sends_nothing_that_is_not_private
     for left, right in zip(sent, dump_arrays(model), strict=True):
         np.testing.assert_array_equal(left, right)
     assert list(model.state_dict()) == names
-    assert (count, metrics) == (len(study.parts[4]), {})
+    assert (count, metrics) == (len(study.division.parts[4]), {})
 
 
 def test_rounds_and_clients_have_noise_of_their_own():
@@ -74,22 +73,23 @@ def test_without_noise_nothing_changes_bit_for_bit():
         np.testing.assert_array_equal(left, right)
     assert (count, metrics) == (same, others)
     assert list(metrics) == ["train-loss"]
-    assert privacy_of(Study.of(plain), plain) is None
+    assert privacy_of(Study.of(plain)) is None
 
 
 def test_the_truth_has_each_client_s_own_epsilon(tmp_path):
     study = Study.of(CONFIG)
-    privacy = privacy_of(study, CONFIG)
-    prepare(study, training=TRAINING, knowledge=tmp_path / "k", truth=tmp_path / "t", privacy=privacy)
+    privacy = privacy_of(study)
+    prepare(study, knowledge=tmp_path / "k", truth=tmp_path / "t", privacy=privacy)
     assert read_truth(tmp_path / "t").privacy == privacy
     assert privacy.noise == (1.2,) * 10
-    for client, part in enumerate(study.parts):
+    for client, part in enumerate(study.division.parts):
         rate, steps = min(64 / len(part), 1.0), math.ceil(len(part) / 64)
         spent = privacy_spent(1.2, Sampling(rate, steps), rounds=2, delta=1e-5)
         assert privacy.epsilon_round[client] == spent.epsilon_round
         assert privacy.epsilon_run[client] == spent.epsilon_run
     assert len(set(privacy.epsilon_run)) > 1
     # The attacker is told nothing of it.
+    assert read_knowledge(tmp_path / "k").training == TRAINING
     assert "privacy" not in (tmp_path / "k" / "knowledge.json").read_text()
     assert not (tmp_path / "k" / "privacy.json").exists()
 
@@ -97,13 +97,17 @@ def test_the_truth_has_each_client_s_own_epsilon(tmp_path):
 def test_a_budget_gives_each_client_the_noise_that_it_needs():
     config = {**CONFIG, "dp-noise": 0.0, "dp-epsilon": 3.0, "clients": 3, "local-epochs": 2}
     study = Study.of(config)
-    privacy = privacy_of(study, config)
+    privacy = privacy_of(study)
     assert all(2.97 < epsilon <= 3.0 for epsilon in privacy.epsilon_run)
-    for client, part in enumerate(study.parts):
-        sampling = sampling_of(config, len(part))
-        assert privacy.noise[client] == noise_of(config, len(part)) == noise_for(3.0, sampling, rounds=2, delta=1e-5)
-    smallest = min(study.parts, key=len)
-    assert noise_of(config, len(smallest)) == max(privacy.noise)
+    for client, part in enumerate(study.division.parts):
+        sampling = sampling_of(study.settings, len(part))
+        assert (
+            privacy.noise[client]
+            == noise_of(study.settings, len(part))
+            == noise_for(3.0, sampling, rounds=2, delta=1e-5)
+        )
+    smallest = min(study.division.parts, key=len)
+    assert noise_of(study.settings, len(smallest)) == max(privacy.noise)
     sent, other = reply(config, 1)[1][0], reply({**config, "dp-epsilon": 0.5}, 1)[1][0]
     assert any(np.abs(left - right).max() > 0 for left, right in zip(sent, other, strict=True))
 
@@ -126,7 +130,7 @@ def test_a_budget_gives_each_client_the_noise_that_it_needs():
 def test_what_cannot_be_private_is_refused_in_one_line(changes, error, message):
     config = {**CONFIG, **changes}
     with pytest.raises(error, match=message) as problem:
-        privacy_of(Study.of(config), config)
+        privacy_of(Study.of(config))
     assert "\n" not in str(problem.value)
 
 
@@ -141,8 +145,8 @@ def test_what_cannot_be_private_is_refused_in_one_line(changes, error, message):
 )
 def test_a_truth_that_misstates_it_is_refused(tmp_path, change, message):
     study = Study.of(CONFIG)
-    privacy = privacy_of(study, CONFIG)
-    prepare(study, training=TRAINING, knowledge=tmp_path / "k", truth=tmp_path / "t", privacy=privacy)
+    privacy = privacy_of(study)
+    prepare(study, knowledge=tmp_path / "k", truth=tmp_path / "t", privacy=privacy)
     file = tmp_path / "t" / "privacy.json"
     edit(file, change)
     edit(tmp_path / "t" / "holdings.json", {})
@@ -156,12 +160,12 @@ def test_a_private_run_on_flower_is_audited_with_its_epsilon(tmp_path):
     folders = {key: str(tmp_path / key) for key in ("record", "truth", "knowledge")}
     config = {**CONFIG, "targets": 20, **folders}
     study = Study.of(config)
-    privacy = privacy_of(study, config)
-    prepare(study, training=TRAINING, knowledge=tmp_path / "knowledge", truth=tmp_path / "truth", privacy=privacy)
+    privacy = privacy_of(study)
+    prepare(study, knowledge=tmp_path / "knowledge", truth=tmp_path / "truth", privacy=privacy)
     with Simulator(app_folder(), supernodes=10, log=tmp_path / "flower.log") as simulator:
         assert simulator.run(config, timeout=300).client_error is None
     record, nodes = Record(tmp_path / "record"), read_truth(tmp_path / "truth").nodes
-    names = list(study.build_model().state_dict())
+    names = list(study.models.build().state_dict())
     first = record.rounds[0]
     assert len(first.observations) == 10
     for seen in first.observations:

@@ -14,6 +14,7 @@ from fedattack.errors import ConfigError, DataError
 from fedattack.runs.presets import load_preset, resolve_settings
 from fedattack.runs.settings import load_settings
 from fedattack.threats import read_knowledge
+from simulations.goals.private_attribute import values_of_clients
 from simulations.study import Study
 
 DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
@@ -37,33 +38,33 @@ def prepared(tmp_path: Path, config) -> Path:
 def test_clients_hold_records_of_one_value_each_that_the_attacker_does_not_have():
     study = Study.of(PRESET)
     colours = study.data.private["colour"].train
-    held = study.values_of_clients("colour")
+    held = values_of_clients(study, "colour")
     assert np.bincount(held).tolist() == [10, 10, 10]
-    for part, value in zip(study.parts, held, strict=True):
+    for part, value in zip(study.division.parts, held, strict=True):
         assert len(part) == 10
         assert (colours[part] == value).all()
-    assert not {*np.concatenate(study.parts)} & {*study.auxiliary_rows}
+    assert not {*np.concatenate(study.division.parts)} & {*study.division.auxiliary}
 
 
 def test_several_attributes_divide_clients_by_their_combinations():
     study = Study.of(PRESET | {"private": "colour,thickness", "partition": "column:colour,thickness"})
-    pairs = {*zip(study.values_of_clients("colour"), study.values_of_clients("thickness"), strict=True)}
+    pairs = {*zip(values_of_clients(study, "colour"), values_of_clients(study, "thickness"), strict=True)}
     assert len(pairs) == 6
     only = Study.of(PRESET | {"private": "thickness"})
     with pytest.raises(DataError, match=r"records of client 0 have several of its values.*partition=column:thickness"):
-        only.values_of_clients("thickness")
+        values_of_clients(only, "thickness")
 
 
 def test_the_attacker_knows_the_attributes_of_its_own_records_and_the_truth_those_of_the_clients(tmp_path):
     folder = prepared(tmp_path, PRESET)
     study, known = Study.of(PRESET), read_knowledge(folder / "knowledge")
-    rows = study.auxiliary_rows
+    rows = study.division.auxiliary
     np.testing.assert_array_equal(known.attributes["colour"].codes, study.data.private["colour"].train[rows])
     np.testing.assert_array_equal(known.auxiliary.x, study.data.x_train[rows])
     assert known.attributes["colour"].values == ("red", "green", "blue")
     assert known.defence is None
     private = read_truth(folder / "truth").private
-    assert private["colour"].values == tuple(study.values_of_clients("colour"))
+    assert private["colour"].values == tuple(values_of_clients(study, "colour"))
     assert not (folder / "zoo").exists()
 
 
@@ -87,7 +88,7 @@ def test_the_zoo_is_trained_before_the_run_and_known_to_the_attacker(tmp_path):
     zoo = load_zoo(folder / "zoo" / "colour")
     assert zoo.values == ("red", "green", "blue")
     assert len(zoo.networks) == 2
-    names = [name for name, _ in Study.of(PRESET).build_model().named_parameters()]
+    names = [name for name, _ in Study.of(PRESET).models.build().named_parameters()]
     assert [name for name, _ in zoo.pooling.shapes] == names
     defend = read_knowledge(folder / "knowledge").defence.build()
     update = {name: np.full(shape, 0.1, np.float32) for name, shape in zoo.pooling.shapes}

@@ -17,7 +17,9 @@ from fedattack.runs.settings import load_settings
 from fedattack.runtime.simulator import Simulator
 from fedattack.threats import read_knowledge
 from simulations.prepare import prepare
-from simulations.study import PROPERTIES, Study, singles
+from simulations.records import singles
+from simulations.run_settings import PROPERTIES
+from simulations.study import Study
 from strategies.secure_aggregation import SecAggPlan
 from tests.reference import run_app
 
@@ -38,15 +40,17 @@ def keys(records) -> list[bytes]:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_clients_targets_and_auxiliary_records_are_disjoint_parts_of_the_training_split(name, seed):
     plan = study(property=name, seed=seed)
-    everyone = np.concatenate(plan.parts)
-    assert [len(part) for part in plan.parts] == [10] * 20
-    assert all(len(set(part.tolist())) == 10 for part in plan.parts)
-    own = [row for row in everyone.tolist() if row not in set(plan.target_rows.tolist())]
+    everyone = np.concatenate(plan.division.parts)
+    assert [len(part) for part in plan.division.parts] == [10] * 20
+    assert all(len(set(part.tolist())) == 10 for part in plan.division.parts)
+    own = [row for row in everyone.tolist() if row not in set(plan.division.targets.tolist())]
     assert len(own) == len(set(own))
-    assert not {*everyone.tolist(), *plan.target_rows.tolist()} & set(plan.auxiliary_rows.tolist())
+    assert not {*everyone.tolist(), *plan.division.targets.tolist()} & set(plan.division.auxiliary.tolist())
     # All that is left over, but for records that occur twice in the data.
     single = set(singles(plan.data)[0].tolist())
-    assert set(plan.auxiliary_rows.tolist()) == single - set(everyone.tolist()) - set(plan.target_rows.tolist())
+    assert set(plan.division.auxiliary.tolist()) == single - set(everyone.tolist()) - set(
+        plan.division.targets.tolist()
+    )
     assert everyone.max() < len(plan.data.y_train)
 
 
@@ -55,9 +59,9 @@ def test_held_targets_are_with_their_positive_clients_and_null_targets_with_nobo
     plan = study(property="membership", seed=seed)
     assert plan.positives.shape == (6, 20)
     assert plan.positives.sum(axis=1).tolist() == [4] * 3 + [0] * 3
-    for row, target in enumerate(plan.target_rows.tolist()):
-        assert plan.positives[row].tolist() == [target in part for part in plan.parts]
-    assert len(set(plan.target_rows.tolist())) == 6
+    for row, target in enumerate(plan.division.targets.tolist()):
+        assert plan.positives[row].tolist() == [target in part for part in plan.division.parts]
+    assert len(set(plan.division.targets.tolist())) == 6
     # Drawn independently for each target: not all three are with the same clients.
     assert len({tuple(row) for row in plan.positives[:3].tolist()}) > 1
 
@@ -67,9 +71,9 @@ def test_a_null_run_is_the_same_run_but_for_the_property():
         plan, null = study(property=name), study(property=name, positives=0.0)
         assert not null.positives.any()
         assert null.positives.shape == plan.positives.shape
-        np.testing.assert_array_equal(plan.target_rows, null.target_rows)
-        held = set(null.target_rows.tolist())
-        for left, right in zip(plan.parts, null.parts, strict=True):
+        np.testing.assert_array_equal(plan.division.targets, null.division.targets)
+        held = set(null.division.targets.tolist())
+        for left, right in zip(plan.division.parts, null.division.parts, strict=True):
             assert not held & set(right.tolist())
             assert set(left.tolist()) - held <= set(right.tolist())
             assert len(left) == len(right)
@@ -78,9 +82,9 @@ def test_a_null_run_is_the_same_run_but_for_the_property():
 def test_every_target_displaces_a_record_and_never_another_target():
     plan = study(property="membership", positives=0.9, targets=10)
     assert plan.positives.sum(axis=0).max() == 10
-    for client, part in enumerate(plan.parts):
+    for client, part in enumerate(plan.division.parts):
         assert len(set(part.tolist())) == 10
-        assert len(set(part.tolist()) & set(plan.target_rows.tolist())) == plan.positives[:, client].sum()
+        assert len(set(part.tolist()) & set(plan.division.targets.tolist())) == plan.positives[:, client].sum()
 
 
 def test_poisoners_are_one_set_and_their_records_nobody_s_targets():
@@ -88,35 +92,38 @@ def test_poisoners_are_one_set_and_their_records_nobody_s_targets():
         plan = study(property=name)
         assert plan.positives.shape == (1, 20)
         assert plan.positives.sum() == 4
-        assert len(plan.target_rows) == 0
+        assert len(plan.division.targets) == 0
 
 
 def test_the_same_seed_gives_the_same_study_and_another_another():
     first, again, other = (study(property="membership", seed=seed) for seed in (3, 3, 4))
     for one in (again, other):
-        same = [np.array_equal(left, right) for left, right in zip(first.parts, one.parts, strict=True)]
+        same = [
+            np.array_equal(left, right) for left, right in zip(first.division.parts, one.division.parts, strict=True)
+        ]
         same += [
-            np.array_equal(getattr(first, part), getattr(one, part))
-            for part in ("target_rows", "auxiliary_rows", "positives")
+            np.array_equal(first.division.targets, one.division.targets),
+            np.array_equal(first.division.auxiliary, one.division.auxiliary),
+            np.array_equal(first.positives, one.positives),
         ]
         assert all(same) if one is again else not any(same)
 
 
 def test_records_per_client_work_without_a_property_and_a_property_without_them():
     plain = study()
-    assert [len(part) for part in plain.parts] == [10] * 20
-    assert len(set(np.concatenate(plain.parts).tolist())) == 200
-    assert len(plain.auxiliary_rows) == len(plain.target_rows) == 0
+    assert [len(part) for part in plain.division.parts] == [10] * 20
+    assert len(set(np.concatenate(plain.division.parts).tolist())) == 200
+    assert len(plain.division.auxiliary) == len(plain.division.targets) == 0
     rest = study(property="membership", records_per_client=0, auxiliary=300, partition="iid")
-    assert len(rest.auxiliary_rows) == 300
-    everyone = set(np.concatenate(rest.parts).tolist())
-    assert not everyone & set(rest.auxiliary_rows.tolist())
-    assert sum(map(len, rest.parts)) == len(rest.data.y_train) - 300 - 6
+    assert len(rest.division.auxiliary) == 300
+    everyone = set(np.concatenate(rest.division.parts).tolist())
+    assert not everyone & set(rest.division.auxiliary.tolist())
+    assert sum(map(len, rest.division.parts)) == len(rest.data.y_train) - 300 - 6
 
 
 def test_auxiliary_limits_what_the_attacker_has():
-    assert len(study(property="ascent", auxiliary=50).auxiliary_rows) == 50
-    assert len(study(property="ascent").auxiliary_rows) > 1000
+    assert len(study(property="ascent", auxiliary=50).division.auxiliary) == 50
+    assert len(study(property="ascent").division.auxiliary) > 1000
 
 
 def test_records_that_occur_twice_are_neither_targets_nor_auxiliary(tmp_path):
@@ -126,7 +133,7 @@ def test_records_that_occur_twice_are_neither_targets_nor_auxiliary(tmp_path):
     np.savez(tmp_path / "twice.npz", x=x, y=np.arange(400) % 2)
     plan = study(dataset=str(tmp_path / "twice.npz"), property="membership", targets=5, clients=10)
     times = keys(x)
-    for row in (*plan.target_rows.tolist(), *plan.auxiliary_rows.tolist()):
+    for row in (*plan.division.targets.tolist(), *plan.division.auxiliary.tolist()):
         assert times.count(plan.data.x_train[row].tobytes()) == 1
 
 
@@ -148,31 +155,33 @@ def test_records_that_occur_twice_are_neither_targets_nor_auxiliary(tmp_path):
 )
 def test_a_study_that_cannot_be_is_refused_in_one_line(changes, message):
     with pytest.raises((ConfigError, DataError), match=message) as caught:
-        len(study(**changes).parts)
+        len(study(**changes).division.parts)
     assert "\n" not in str(caught.value)
 
 
 @pytest.fixture(params=PROPERTIES)
 def prepared(request, tmp_path):
-    plan = study(property=request.param, seed=2)
-    prepare(plan, training=TRAINING, knowledge=tmp_path / "knowledge", truth=tmp_path / "truth")
+    plan = study(property=request.param, seed=2, local_epochs=2, batch_size=5, lr=0.1, momentum=0.5, weight_decay=0.01)
+    prepare(plan, knowledge=tmp_path / "knowledge", truth=tmp_path / "truth")
     return plan, read_knowledge(tmp_path / "knowledge"), read_truth(tmp_path / "truth")
 
 
 def test_knowledge_and_truth_say_what_the_study_is(prepared):
     plan, known, truth = prepared
     data = plan.data
-    assert known.property == plan.client_property
+    assert known.property == plan.settings.client_property
     assert known.positive_share == 0.2
     assert known.training == TRAINING
-    assert keys(known.auxiliary.x) == keys(data.x_train[plan.auxiliary_rows])
-    np.testing.assert_array_equal(known.auxiliary.y, data.y_train[plan.auxiliary_rows])
-    assert truth.counts.tolist() == [np.bincount(data.y_train[part], minlength=10).tolist() for part in plan.parts]
+    assert keys(known.auxiliary.x) == keys(data.x_train[plan.division.auxiliary])
+    np.testing.assert_array_equal(known.auxiliary.y, data.y_train[plan.division.auxiliary])
+    assert truth.counts.tolist() == [
+        np.bincount(data.y_train[part], minlength=10).tolist() for part in plan.division.parts
+    ]
     assert {*keys(truth.evaluation[0])} <= {*keys(data.x_test)}
     assert len(truth.owners) == 0
     assert truth.data == data.fingerprint
-    if plan.client_property == "membership":
-        holders = [{*keys(data.x_train[part])} for part in plan.parts]
+    if plan.settings.client_property == "membership":
+        holders = [{*keys(data.x_train[part])} for part in plan.division.parts]
         for record, label, row in zip(known.targets.x, known.targets.y, truth.positives, strict=True):
             assert row.tolist() == [record.tobytes() in held for held in holders]
             assert data.y_train[keys(data.x_train).index(record.tobytes())] == label
@@ -188,14 +197,14 @@ def test_null_targets_are_mixed_with_held_ones(tmp_path):
     orders = set()
     for seed in range(6):
         plan = study(property="membership", seed=seed)
-        prepare(plan, training=TRAINING, knowledge=tmp_path / f"k{seed}", truth=tmp_path / f"t{seed}")
+        prepare(plan, knowledge=tmp_path / f"k{seed}", truth=tmp_path / f"t{seed}")
         orders.add(tuple(read_truth(tmp_path / f"t{seed}").positives.any(axis=1).tolist()))
     assert len(orders) > 2
 
 
 def test_in_a_null_run_the_attacker_still_expects_the_usual_share(tmp_path):
     plan = study(property="inversion", positives=0.0)
-    prepare(plan, training=TRAINING, knowledge=tmp_path / "knowledge", truth=tmp_path / "truth")
+    prepare(plan, knowledge=tmp_path / "knowledge", truth=tmp_path / "truth")
     assert read_knowledge(tmp_path / "knowledge").positive_share == 0.1
     assert not read_truth(tmp_path / "truth").positives.any()
 
@@ -318,5 +327,5 @@ def test_prolin_presets_are_the_paper_s_federation(name):
         assert (settings["rounds"], settings["auxiliary"]) == (300, 6000)
     else:
         plan = Study.of(settings | {"seed": 0, "dealt": ""})
-        assert {len(part) for part in plan.parts} == {10}
-        assert len(plan.auxiliary_rows) > 900
+        assert {len(part) for part in plan.division.parts} == {10}
+        assert len(plan.division.auxiliary) > 900

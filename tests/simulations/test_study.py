@@ -15,7 +15,8 @@ from fedattack.runs.presets import load_preset, preset_names, resolve_settings
 from fedattack.runs.settings import load_settings
 from fedattack.threats import read_knowledge
 from simulations.prepare import prepare
-from simulations.study import Study, derive_seed
+from simulations.seeds import derive_seed
+from simulations.study import Study
 from tests.sealed import edit
 
 ROOT = Path(__file__).parents[2]
@@ -59,11 +60,11 @@ def test_presets_are_sound(name):
 
 def test_the_same_seed_gives_the_same_study_and_another_another():
     first, again, other = study(seed=3), study(seed=3), study(seed=4)
-    for left, right in zip(first.parts, again.parts, strict=True):
+    for left, right in zip(first.division.parts, again.division.parts, strict=True):
         np.testing.assert_array_equal(left, right)
-    for left, right in zip(dump_arrays(first.build_model()), dump_arrays(again.build_model()), strict=True):
+    for left, right in zip(dump_arrays(first.models.build()), dump_arrays(again.models.build()), strict=True):
         np.testing.assert_array_equal(left, right)
-    assert any(len(left) != len(right) for left, right in zip(first.parts, other.parts, strict=True))
+    assert any(len(left) != len(right) for left, right in zip(first.division.parts, other.division.parts, strict=True))
     seeds = {derive_seed(0, 2, client, number) for client in range(50) for number in range(50)}
     assert len(seeds) == 2500
 
@@ -71,9 +72,9 @@ def test_the_same_seed_gives_the_same_study_and_another_another():
 def test_the_client_trains_on_its_own_records_and_nothing_else():
     config = {**DEFAULTS, "seed": 1, "local-epochs": 2, "lr": 0.1, "device": "cpu"}
     plan = Study.of(config)
-    start = dump_arrays(plan.build_model())
-    sent, count, metrics = FedAvgClient(plan, 4, config).fit(start, {"server-round": 3})
-    rows = plan.parts[4]
+    start = dump_arrays(plan.models.build())
+    sent, count, metrics = FedAvgClient(plan, 4).fit(start, {"server-round": 3})
+    rows = plan.division.parts[4]
     model = build_model("sia-mlp", input_shape=(1, 8, 8), classes=10, seed=derive_seed(1, 1))
     trained = train_local(
         model,
@@ -93,7 +94,7 @@ def test_the_client_trains_on_its_own_records_and_nothing_else():
 @pytest.fixture
 def prepared(tmp_path):
     plan = study(seed=2, alpha=0.5, targets=20)
-    prepare(plan, training=TRAINING, knowledge=tmp_path / "knowledge", truth=tmp_path / "truth")
+    prepare(plan, knowledge=tmp_path / "knowledge", truth=tmp_path / "truth")
     return plan, read_knowledge(tmp_path / "knowledge"), read_truth(tmp_path / "truth"), tmp_path
 
 
@@ -101,7 +102,7 @@ def test_targets_belong_to_whom_the_truth_says(prepared):
     plan, known, truth, _ = prepared
     train = {record.tobytes(): index for index, record in enumerate(plan.data.x_train)}
     test = {record.tobytes() for record in plan.data.x_test}
-    holder = {index: client for client, part in enumerate(plan.parts) for index in part.tolist()}
+    holder = {index: client for client, part in enumerate(plan.division.parts) for index in part.tolist()}
     for record, label, owner in zip(known.targets.x, known.targets.y, truth.owners.tolist(), strict=True):
         if owner == NOBODY:
             assert record.tobytes() in test
@@ -111,7 +112,7 @@ def test_targets_belong_to_whom_the_truth_says(prepared):
             assert holder[index] == int(owner)
             assert plan.data.y_train[index] == label
     counts = {client: truth.owners.tolist().count(str(client)) for client in range(10)}
-    for client, part in enumerate(plan.parts):
+    for client, part in enumerate(plan.division.parts):
         assert counts[client] == min(20, len(part))
     assert truth.counts.sum() == len(plan.data.x_train)
 
@@ -126,8 +127,9 @@ def test_the_order_of_targets_says_nothing_of_their_owners(prepared):
 
 
 def test_knowledge_says_nothing_of_owners(prepared):
-    _, _, _, folder = prepared
+    _, known, _, folder = prepared
     assert sorted(path.name for path in (folder / "knowledge").iterdir()) == ["knowledge.json", "targets.npz"]
+    assert known.training == TRAINING
     with np.load(folder / "knowledge" / "targets.npz") as file:
         assert sorted(file.files) == ["x", "y"]
     assert set(json.loads((folder / "knowledge" / "knowledge.json").read_text())) == {
@@ -143,7 +145,7 @@ def test_records_that_occur_twice_have_no_single_owner(tmp_path):
     x[150:] = draw.normal(size=(50, 5))
     np.savez(tmp_path / "twice.npz", x=x, y=np.arange(200) % 2)
     plan = study(dataset=str(tmp_path / "twice.npz"), clients=2, alpha=100.0, targets=1000)
-    prepare(plan, training=TRAINING, knowledge=tmp_path / "knowledge", truth=tmp_path / "truth")
+    prepare(plan, knowledge=tmp_path / "knowledge", truth=tmp_path / "truth")
     targets = [record.tobytes() for record in read_knowledge(tmp_path / "knowledge").targets.x]
     rows = [record.tobytes() for record in x]
     assert len(targets) == 100
@@ -191,15 +193,17 @@ DEALT = [
 def test_what_was_dealt_is_what_a_client_would_find_itself(changes, tmp_path):
     itself, dealt = study(**changes), study(**changes, dealt=str(tmp_path / "dealt" / "run.safetensors"))
     dealt.deal()
-    reader = study(**changes, dealt=dealt.dealt)
-    for client in range(itself.clients):
+    reader = study(**changes, dealt=dealt.settings.dealt)
+    for client in range(itself.settings.clients):
         for own, read in zip(itself.records_of(client), reader.records_of(client), strict=True):
             np.testing.assert_array_equal(read, own)
             assert (read.dtype, read.flags.writeable) == (own.dtype, True)
-    for name in ("model_name", "loss", "max_examples", "client_models"):
-        assert getattr(reader, name) == getattr(itself, name)
-    for name, array in itself.initial_arrays().items():
-        np.testing.assert_array_equal(reader.initial_arrays()[name], array)
+    assert reader.sizes == itself.sizes
+    assert reader.models.task == itself.models.task
+    for name in ("name", "loss", "client_names"):
+        assert getattr(reader.models, name) == getattr(itself.models, name)
+    for name, array in itself.models.initial_arrays().items():
+        np.testing.assert_array_equal(reader.models.initial_arrays()[name], array)
     assert (tmp_path / "dealt").stat().st_mode & 0o077 == 0
 
 
@@ -222,7 +226,7 @@ def test_a_client_that_was_dealt_its_records_imports_little(tmp_path):
         "from flwr.app import Context, RecordDict\n"
         f"config = json.loads({config!r})\n"
         "client = app.client_fn(Context(0, 1, {'partition-id': 1}, RecordDict(), config)).numpy_client\n"
-        "client.fit([value for value in client._study.initial_arrays().values()], {'server-round': 1})\n"
+        "client.fit([value for value in client._study.models.initial_arrays().values()], {'server-round': 1})\n"
         "heavy = ['sklearn', 'pandas', 'matplotlib', 'datasets', 'torch._dynamo', 'opacus']\n"
         "print([name for name in heavy if name in sys.modules])\n"
     )

@@ -9,7 +9,7 @@ from fedattack.errors import RecordError
 from fedattack.record import check_record, project_record
 from fedattack.runs.settings import load_settings
 from simulations.study import Study
-from strategies.honest_but_curious import draw_sample
+from strategies.honest_but_curious import Sampling
 from tests.local_grid import FIRST_NODE
 from tests.reference import run_app
 
@@ -30,9 +30,9 @@ NODES = [FIRST_NODE + client for client in range(4)]
 
 def slow_gradient(study: Study, state, client: int) -> dict[str, np.ndarray]:
     """The mean of the records' own gradients, one record at a time, and the weight decay's."""
-    model = study.build_model()
+    model = study.models.build()
     model.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in state.items()})
-    rows = study.parts[client].tolist()
+    rows = study.division.parts[client].tolist()
     total = {name: np.zeros(array.shape) for name, array in state.items()}
     for row in rows:
         model.zero_grad()
@@ -55,7 +55,7 @@ def test_a_reply_is_the_average_gradient_at_the_model_that_was_sent(record):
         assert len(item.observations) == 4
         for seen in item.observations:
             client = int(seen.node) - FIRST_NODE
-            assert seen.num_examples == len(study.parts[client])
+            assert seen.num_examples == len(study.division.parts[client])
             assert list(seen.arrays) == list(item.common) == [parameter.name for parameter in record.parameters]
             expected = slow_gradient(study, dict(item.common), client)
             for name, array in expected.items():
@@ -90,7 +90,7 @@ def test_the_seed_samples_as_fedavg_does_and_a_failing_client_is_left_out(tmp_pa
     )
     assert check_record(record.path).whole
     for item in record:
-        assert set(map(int, item.sampled)) == set(draw_sample(NODES, 2, 2, item.number))
+        assert set(map(int, item.sampled)) == set(Sampling(0.5, 4, 2).draw(NODES, item.number))
         replies = [seen for seen in item.observations if seen.status == "ok"]
         assert {seen.status for seen in item.observations if seen not in replies} <= {"failed"}
         total = sum(seen.num_examples for seen in replies)
@@ -109,7 +109,7 @@ def test_without_replies_the_model_stays(tmp_path):
     assert report.notes[0].startswith("no client answered in any of 3 rounds: error 1: the client raised")
     for item in record:
         assert item.participants == ()
-        for name, array in Study.of(CONFIG).initial_arrays().items():
+        for name, array in Study.of(CONFIG).models.initial_arrays().items():
             np.testing.assert_array_equal(item.common[name], array)
 
 

@@ -11,7 +11,7 @@ from flwr.common.secure_aggregation.quantization import dequantize, quantize
 from fedattack.errors import ConfigError
 from fedattack.observe import PassingGrid
 from fedattack.record import Record, check_record
-from strategies.honest_but_curious import draw_sample
+from strategies.honest_but_curious import Sampling
 from strategies.secure_aggregation import CLIPPING, STEPS, SecAggPlan, plan_secure_aggregation, run_secure_aggregation
 from tests.local_grid import FIRST_NODE, LocalGrid
 
@@ -62,9 +62,7 @@ def run(out, *, grid=None, rounds: int = 3, fraction: float = 1.0, clients: int 
         str(out),
         initial=initial(),
         rounds=rounds,
-        fraction=fraction,
-        clients=clients,
-        seed=5,
+        sampling=Sampling(fraction, clients, 5),
         max_examples=max(COUNTS[:clients]),
         config={"lr": 0.1},
         facts={"rounds": rounds},
@@ -147,7 +145,7 @@ def test_the_seed_samples_as_the_plain_server_does(tmp_path):
     nodes = [FIRST_NODE + index for index in range(CLIENTS)]
     for item in record:
         assert len(item.participants) == 4
-        assert set(item.participants) == {str(node) for node in draw_sample(nodes, 4, 5, item.number)}
+        assert set(item.participants) == {str(node) for node in Sampling(0.5, CLIENTS, 5).draw(nodes, item.number)}
         assert_is_mean(item, partitions_of(item.participants))
 
 
@@ -251,7 +249,7 @@ def test_the_smallest_samples_work_and_survive_a_dropout(clients, tmp_path):
 @pytest.mark.parametrize(("fraction", "clients"), [(0.2, 10), (0.1, 10), (1.0, 1024)])
 def test_samples_that_secagg_cannot_sum_are_refused(fraction, clients):
     with pytest.raises(ConfigError, match=r"SecAgg\+ needs 3 to 1023") as caught:
-        plan_secure_aggregation(initial(), fraction=fraction, clients=clients, max_examples=10)
+        plan_secure_aggregation(initial(), sampling=Sampling(fraction, clients, 0), max_examples=10)
     assert "\n" not in str(caught.value)
 
 
@@ -264,8 +262,9 @@ def test_samples_that_secagg_cannot_sum_are_refused(fraction, clients):
     ],
 )
 def test_models_that_secagg_would_spoil_are_refused(array, message):
+    arrays = initial() | {"bn.num_batches_tracked": array}
     with pytest.raises(ConfigError, match=message):
-        plan_secure_aggregation(initial() | {"bn.num_batches_tracked": array}, fraction=1.0, clients=5, max_examples=10)
+        plan_secure_aggregation(arrays, sampling=Sampling(1.0, 5, 0), max_examples=10)
 
 
 def test_weights_that_are_clipped_spoil_the_mean_and_those_within_do_not():

@@ -12,7 +12,7 @@ from fedattack.record import Record, Round
 
 
 @dataclass(frozen=True)
-class Past:
+class Checkpoint:
     """The rounds of a stopped run.
 
     Attributes
@@ -27,7 +27,7 @@ class Past:
     names: Mapping[str, str]
 
     @classmethod
-    def of(cls, record: Record, names: Mapping[str, str]) -> "Past":
+    def of(cls, record: Record, names: Mapping[str, str]) -> "Checkpoint":
         """Take the finished rounds of a record.
 
         Raises
@@ -36,34 +36,40 @@ class Past:
             If there is none.
         """
         # A line without sampled nodes holds late replies alone.
-        rounds = tuple(item for item in record if item.sampled and not item.unfinished)
+        rounds = tuple(entry for entry in record if entry.sampled and not entry.unfinished)
         if not rounds:
             raise RecordError(f"{record.path} has no finished round to go on after")
         return cls(rounds, names)
 
     @property
+    def last(self) -> Round:
+        """The last finished round."""
+        return self.rounds[-1]
+
+    @property
     def done(self) -> int:
         """Number of the last finished round."""
-        return self.rounds[-1].number
+        return self.last.number
 
-    def replies_in(self, item: Round) -> list[Message]:
+    def replies_in(self, finished: Round) -> list[Message]:
         """Return the replies of a round again, as a strategy takes them; those without a usable one are left out."""
         ids = {name: int(node) for node, name in self.names.items()}
         replies = []
-        for seen in item.observations:
-            if seen.status == "ok" and seen.arrays is not None:
-                content = RecordDict({"arrays": as_record(seen.arrays), "metrics": MetricRecord()})
-                if seen.num_examples is not None:
-                    content.metric_records["metrics"]["num-examples"] = seen.num_examples
-                # A reply's sender is whom its question was sent to; it cannot be said otherwise.
-                question = Message(RecordDict(), ids.get(seen.node, 0), MessageType.TRAIN)
-                replies.append(Message(content, reply_to=question))
+        for observation in finished.observations:
+            if observation.status != "ok" or observation.arrays is None:
+                continue
+            metrics = MetricRecord()
+            if observation.num_examples is not None:
+                metrics["num-examples"] = observation.num_examples
+            content = RecordDict({"arrays": as_record(observation.arrays), "metrics": metrics})
+            # A reply's sender is whom its question was sent to; it cannot be said otherwise.
+            question = Message(RecordDict(), ids.get(observation.node, 0), MessageType.TRAIN)
+            replies.append(Message(content, reply_to=question))
         return replies
 
-    def summed(self) -> dict[str, NDArray[np.generic]]:
+    def model_of_sum(self) -> dict[str, NDArray[np.generic]]:
         """Return the model that the last round led to where its sum is all that is known, in the model's precision."""
-        last = self.rounds[-1]
-        common, aggregate = last.common or {}, last.aggregate or {}
+        common, aggregate = self.last.common or {}, self.last.aggregate or {}
         return {name: np.asarray(aggregate.get(name, array)).astype(array.dtype) for name, array in common.items()}
 
 

@@ -14,7 +14,7 @@ from fedattack.record import Record, check_record
 from fedattack.record.format import INDEX, UNFINISHED
 from fedattack.runs.settings import load_settings
 from simulations.study import Study
-from strategies.past import Past
+from strategies.checkpoint import Checkpoint
 from tests.local_grid import FIRST_NODE
 from tests.reference import run_app
 from tests.runtime.test_simulator import wait_until
@@ -174,4 +174,4 @@ def test_there_must_be_a_round_to_go_on_after(tmp_path):
     with suppress(Stopped):
         run_app(tmp_path, CONFIG, drop)
     with pytest.raises(RecordError, match="no finished round"):
-        Past.of(Record(tmp_path / "record"), {})
+        Checkpoint.of(Record(tmp_path / "record"), {})

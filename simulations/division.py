@@ -1,0 +1,166 @@
+"""Who gets which training records: the clients, the attacker, and nobody."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.data import Dataset, partition
+from fedattack.errors import DataError
+from simulations.attributes import column_values
+from simulations.records import singles
+from simulations.run_settings import StudySettings
+from simulations.seeds import AUXILIARY_STREAM, CHOICE_STREAM, POSITIVE_STREAM, RECORDS_STREAM, generator
+
+Rows = NDArray[np.int64]
+
+# How `partition` says by which column.
+_BY_COLUMN = "column:"
+
+
+@dataclass(frozen=True, eq=False)
+class Division:
+    """Indices of training records. Targets and auxiliary records occur once in all data.
+
+    Attributes
+    ----------
+    parts
+        Each client's; held targets are among them.
+    held, null
+        Targets that positive clients hold, and as many that nobody holds.
+    auxiliary
+        The attacker's.
+    """
+
+    parts: list[Rows]
+    held: Rows
+    null: Rows
+    auxiliary: Rows
+
+    @property
+    def targets(self) -> Rows:
+        """The target records, held ones first."""
+        return np.concatenate([self.held, self.null])
+
+    @property
+    def everyone(self) -> Rows:
+        """The clients' records, one client after another."""
+        return np.concatenate(self.parts)
+
+
+def divide(data: Dataset, settings: StudySettings, *, public: Rows, positives: NDArray[np.bool_]) -> Division:
+    """Divide the training records.
+
+    Parameters
+    ----------
+    data, settings
+        What is divided, and how.
+    public
+        Records that are set aside as public ones.
+    positives
+        See :func:`draw_positives`.
+
+    Raises
+    ------
+    DataError
+        If there are too few records.
+    """
+    rows = np.arange(len(data.y_train))
+    single = singles(data)[0] if settings.has_auxiliary else rows[:0]
+    count = 2 * settings.targets if settings.has_targets else 0
+    if count > len(single):
+        raise DataError(
+            f"{count} target records, held and not held, do not fit into the {len(single)} training records that "
+            "occur once in the data; lower targets, or use more data"
+        )
+    chosen = generator(settings.seed, CHOICE_STREAM).permutation(single)
+    held, null = chosen[: count // 2], chosen[count // 2 : count]
+    if settings.records_per_client:
+        rest = np.setdiff1d(rows, np.concatenate([chosen[:count], public]))
+        parts = _equal_parts(data, settings, rest)
+    else:
+        # Without a number of records of their own, clients get all but what is set aside.
+        set_aside = chosen[: count + settings.auxiliary]
+        parts = _partitioned(data, settings, np.setdiff1d(rows, np.concatenate([set_aside, public])))
+    if count:
+        parts = _with_targets(parts, held, positives, settings.seed)
+    auxiliary = rows[:0]
+    if settings.has_auxiliary:
+        taken = np.concatenate([*parts, held, null])
+        auxiliary = _auxiliary(np.setdiff1d(single, taken), settings, len(rows), sum(map(len, parts)), count)
+    return Division(parts, held, null, auxiliary)
+
+
+def draw_positives(settings: StudySettings) -> NDArray[np.bool_]:
+    """Draw which clients have the property, one row per target or a single one.
+
+    Rows of membership are in the order of :attr:`Division.targets`, of which nobody holds the second half.
+    """
+    rows = 2 * settings.targets if settings.has_targets else 1
+    rng = generator(settings.seed, POSITIVE_STREAM)
+    positives = np.zeros((rows, settings.clients), dtype=np.bool_)
+    for row in positives[: max(rows // 2, 1)]:
+        row[rng.choice(settings.clients, size=settings.positive_count, replace=False)] = True
+    return positives
+
+
+def _partitioned(data: Dataset, settings: StudySettings, rows: Rows) -> list[Rows]:
+    """Divide all of ``rows`` as the scheme says."""
+    scheme, column = settings.scheme, None
+    if scheme.startswith(_BY_COLUMN):
+        column = column_values(data, scheme.removeprefix(_BY_COLUMN))[rows]
+        scheme = "column"
+    labels, _ = data.labels
+    parts = partition(
+        labels[rows], scheme=scheme, clients=settings.clients, alpha=settings.alpha, seed=settings.seed, column=column
+    )
+    return [rows[part] for part in parts]
+
+
+def _equal_parts(data: Dataset, settings: StudySettings, rows: Rows) -> list[Rows]:
+    """Give each client ``records_per_client`` of ``rows``, at random, from its own where the scheme is by a column."""
+    size, clients = settings.records_per_client, settings.clients
+    shuffled = generator(settings.seed, RECORDS_STREAM).permutation(rows)
+    if settings.scheme.startswith(_BY_COLUMN):
+        parts = _partitioned(data, settings, shuffled)
+        fewest = min(map(len, parts))
+        if fewest < size:
+            raise DataError(
+                f"records-per-client = {size}: by {settings.scheme} a client has {fewest} training records; lower "
+                "records-per-client or clients, or use more data"
+            )
+        return [np.sort(part[:size]) for part in parts]
+    if clients * size > len(rows):
+        raise DataError(
+            f"{clients} clients of {size} records do not fit into {len(rows)} training records; lower "
+            "records-per-client or clients, or use more data"
+        )
+    return [np.sort(shuffled[client * size : (client + 1) * size]) for client in range(clients)]
+
+
+def _with_targets(parts: list[Rows], held: Rows, positives: NDArray[np.bool_], seed: int) -> list[Rows]:
+    """Put each held target in the place of a record of each of its positive clients."""
+    rng = generator(seed, POSITIVE_STREAM, 1)
+    mixed = []
+    for client, part in enumerate(parts):
+        targets = held[positives[: len(held), client]]
+        if len(targets) > len(part):
+            raise DataError(
+                f"client {client} would hold {len(targets)} targets but has {len(part)} records; lower targets or "
+                "positives, or raise records-per-client"
+            )
+        kept = rng.permutation(part)[len(targets) :]
+        mixed.append(np.sort(np.concatenate([kept, targets])))
+    return mixed
+
+
+def _auxiliary(free: Rows, settings: StudySettings, total: int, held: int, targets: int) -> Rows:
+    """Draw the attacker's records among those that nobody uses."""
+    if len(free) < max(settings.auxiliary, 1):
+        raise DataError(
+            f"{len(free)} records are left for the attacker, who needs {settings.auxiliary or 'some'}: of "
+            f"{total} training records clients hold {held} and targets are {targets}; lower "
+            "records-per-client, clients or auxiliary, or use more data"
+        )
+    rng = generator(settings.seed, AUXILIARY_STREAM)
+    return np.sort(rng.choice(free, size=settings.auxiliary or len(free), replace=False))

@@ -1,0 +1,31 @@
+"""Frameworks of the reference system: one file each, which is found by itself."""
+
+from collections.abc import Mapping
+from importlib import import_module
+from pkgutil import iter_modules
+
+from fedattack.errors import ConfigError
+from simulations.frameworks.base import Framework
+
+
+def _find() -> dict[str, Framework]:
+    modules = [import_module(f"{__name__}.{entry.name}") for entry in iter_modules(__path__)]
+    frameworks = [module.FRAMEWORK for module in modules if hasattr(module, "FRAMEWORK")]
+    return {framework.name: framework for framework in frameworks}
+
+
+FRAMEWORKS: Mapping[str, Framework] = _find()
+"""By name."""
+
+
+def framework_of(name: str) -> Framework:
+    """Return a framework by its name.
+
+    Raises
+    ------
+    ConfigError
+        If there is none of that name.
+    """
+    if name not in FRAMEWORKS:
+        raise ConfigError(f"framework = {name!r}: expected one of {', '.join(sorted(FRAMEWORKS))}")
+    return FRAMEWORKS[name]

@@ -1,0 +1,81 @@
+"""What a framework is: a way in which clients learn together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING
+
+from fedattack.defences.applying import Sends
+from fedattack.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from clients.fedavg import FedAvgClient
+    from simulations.run_settings import RunSettings, Value
+    from simulations.server import Federation
+
+# PROLIN's properties and SecAgg+ are about sums of FedAvg's models; an isolating server sends models back.
+# A private attribute is inferred from updates of models.
+NO_SUMS: Mapping[str, Value] = {"property": "", "secagg": False, "isolate": False, "private": ""}
+"""Settings of frameworks whose clients do not send models."""
+
+
+@dataclass(frozen=True)
+class Framework:
+    """A way in which clients learn together.
+
+    Client and server are imported when they are needed: Flower takes a second, which preparation does not pay.
+
+    Attributes
+    ----------
+    name
+        Value of the setting ``framework``.
+    sends
+        What a client's reply is to a defence.
+    client
+        Where the class of an honest client is, ``module:class``.
+    serve
+        Runs the server to the end.
+    fixed
+        Settings that it leaves no choice of, by key.
+    shares_model
+        Whether all share one model; else clients have models of their own, and send predictions on public records.
+    array_names
+        Names of the arrays in a reply, where they are not the model's; the server records them so, too.
+    check_model
+        Refuses a model that cannot be trained so.
+    """
+
+    name: str
+    sends: Sends
+    client: str
+    serve: Callable[[Federation], None]
+    fixed: Mapping[str, Value] = field(default_factory=dict)
+    shares_model: bool = True
+    array_names: tuple[str, ...] = ()
+    check_model: Callable[[nn.Module], None] | None = None
+
+    def load_client(self) -> type[FedAvgClient]:
+        """Import the class of an honest client."""
+        kind: type[FedAvgClient] = resolve_name(self.client)
+        return kind
+
+    def check(self, settings: RunSettings) -> None:
+        """Refuse settings that do not go with it.
+
+        Raises
+        ------
+        ConfigError
+            If one of those that it leaves no choice of has another value.
+        """
+        for key, value in settings.by_key(self.fixed).items():
+            wanted = self.fixed[key]
+            if value != wanted:
+                raise ConfigError(
+                    f"framework = {self.name!r} needs {key} = {json.dumps(wanted)}, got {json.dumps(value)}; "
+                    "change it, or take framework fedavg"
+                )

@@ -1,0 +1,23 @@
+"""What attackers of runs want to know: one file a goal, which is found by itself."""
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from simulations.goals.base import Goal
+from simulations.run_settings import RunSettings
+
+
+def _find() -> dict[str | None, Goal]:
+    modules = [import_module(f"{__name__}.{entry.name}") for entry in iter_modules(__path__)]
+    goals = [module.GOAL for module in modules if hasattr(module, "GOAL")]
+    return {goal.chosen_by: goal for goal in goals}
+
+
+GOALS = _find()
+"""By the setting that chooses each."""
+
+
+def goal_of(settings: RunSettings) -> Goal:
+    """Return the goal that the settings choose."""
+    chosen = [goal for field, goal in GOALS.items() if field and getattr(settings, field)]
+    return chosen[0] if chosen else GOALS[None]

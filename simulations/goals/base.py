@@ -1,0 +1,46 @@
+"""What a goal is: what the attacker of a run wants to know."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.audit.truth import Attributes, ClientAttribute
+from fedattack.threats import Knowledge, Targets
+from simulations.study import Study
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is true of what the attacker asks about; see :func:`fedattack.audit.truth.write_truth`."""
+
+    owners: Sequence[str] | None = None
+    positives: NDArray[np.bool_] | None = None
+    attributes: Attributes | None = None
+    private: Mapping[str, ClientAttribute] | None = None
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What the attacker of a run wants to know.
+
+    Attributes
+    ----------
+    chosen_by
+        The field of the run's settings that chooses it where it is not empty; none for the goal of all other runs.
+    pose
+        Returns the attacker's knowledge and the answer: (study, what every attacker knows, generator) → both.
+    knows_defence
+        Whether the attacker knows of the clients' defence.
+    """
+
+    chosen_by: str | None
+    pose: Callable[[Study, Knowledge, np.random.Generator], tuple[Knowledge, Answer]]
+    knows_defence: bool = False
+
+
+def auxiliary_of(study: Study) -> Targets:
+    """Return the attacker's records."""
+    rows = study.division.auxiliary
+    return Targets(study.data.x_train[rows], study.data.y_train[rows])

@@ -1,0 +1,41 @@
+"""Source inference: the attacker asks to which client a target record belongs."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from fedattack.audit.truth import NOBODY
+from fedattack.threats import Knowledge, Targets
+from simulations.goals.base import Answer, Goal
+from simulations.records import singles
+from simulations.study import Study
+
+
+def _pose(study: Study, common: Knowledge, rng: np.random.Generator) -> tuple[Knowledge, Answer]:
+    """Draw the targets, and say who owns them.
+
+    There are ``targets`` of each client, fewer where it holds fewer, as in the SIA paper, Section 4.2. As many records
+    that no client holds are mixed with them, as far as the test split reaches. Records that occur more than once in the
+    data are left out: they have no single owner.
+    """
+    data = study.data
+    single_train, single_test = singles(data)
+    chosen = []
+    owners = []
+    for client, part in enumerate(study.division.parts):
+        candidates = np.intersect1d(part, single_train)
+        targets = rng.choice(candidates, size=min(study.settings.targets, len(candidates)), replace=False)
+        chosen.append(targets)
+        owners += [str(client)] * len(targets)
+    members = np.concatenate(chosen)
+    null = rng.choice(single_test, size=min(len(members), len(single_test)), replace=False)
+    owners += [NOBODY] * len(null)
+    order = rng.permutation(len(owners))
+    x = np.concatenate([data.x_train[members], data.x_test[null]])[order]
+    y = np.concatenate([data.y_train[members], data.y_test[null]])[order]
+    public = None if study.framework.shares_model else study.public_x
+    known = replace(common, targets=Targets(x, y), public=public)
+    return known, Answer(owners=[owners[row] for row in order])
+
+
+GOAL = Goal(chosen_by=None, pose=_pose)

@@ -1,0 +1,32 @@
+"""Goals are found by themselves, and settings choose among them."""
+
+import pytest
+
+from fedattack.runs.settings import load_settings
+from simulations.goals import GOALS, goal_of
+from simulations.goals.attribute import GOAL as ATTRIBUTE
+from simulations.goals.private_attribute import GOAL as PRIVATE_ATTRIBUTE
+from simulations.goals.property import GOAL as PROPERTY
+from simulations.goals.source import GOAL as SOURCE
+from simulations.run_settings import RunSettings
+
+DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "goal"),
+    [
+        ({}, SOURCE),
+        ({"isolate": True}, SOURCE),
+        ({"property": "ascent"}, PROPERTY),
+        ({"sensitive": "declared"}, ATTRIBUTE),
+        ({"private": "colour"}, PRIVATE_ATTRIBUTE),
+    ],
+)
+def test_the_settings_choose_the_goal(changes, goal):
+    assert goal_of(RunSettings.of(DEFAULTS | changes)) is goal
+
+
+def test_every_goal_is_found_and_the_defence_is_known_where_updates_are_made_again():
+    assert set(GOALS) == {None, "client_property", "sensitive", "private"}
+    assert [field for field, goal in GOALS.items() if goal.knows_defence] == ["private"]
