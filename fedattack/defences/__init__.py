@@ -4,36 +4,17 @@
 :func:`fedattack.defences.wrapper.defended` to a NumPyClient without mods.
 """
 
-from collections.abc import Callable, Mapping
-
-from fedattack.defences import noise, recup, soteria, sparsify
-from fedattack.defences.base import SETTINGS, Batch, Defence, Settings, Update, number
+from fedattack.defences import dp_sgd
+from fedattack.defences.base import SETTINGS, Batch, Defence, DefenceKind, Settings, Update, number
 from fedattack.defences.guarantee import in_words, update_privacy
 from fedattack.defences.hook import hand_over
+from fedattack.defences.kinds import ARTEFACTS, DEFENCES, KINDS
 from fedattack.errors import ConfigError
-
-
-def _flower_localdp(settings: Settings) -> Defence:
-    # Flower takes a second to import, and only this defence needs it.
-    from fedattack.defences.mods import FlowerLocalDP
-
-    return FlowerLocalDP.of(settings)
-
-
-DEFENCES: Mapping[str, Callable[[Settings], Defence]] = {
-    "dp-gaussian": noise.maker("dp-gaussian"),
-    "dp-laplace": noise.maker("dp-laplace"),
-    "flower-localdp": _flower_localdp,
-    "recup": recup.make,
-    "soteria": soteria.make,
-    "sparsify": sparsify.make,
-}
-"""Defences of the update by name, each with what makes it from the settings."""
 
 NONE = "none"
 """The setting ``defence`` for no defence."""
 
-DP_SGD = "dp-sgd"
+DP_SGD = dp_sgd.KIND.name
 """The defence that is no change of the update: the training itself is :func:`fedattack.learning.train_private`."""
 
 
@@ -71,12 +52,15 @@ def defence_of(settings: Settings) -> Defence | None:
 
 
 __all__ = [
+    "ARTEFACTS",
     "DEFENCES",
     "DP_SGD",
+    "KINDS",
     "NONE",
     "SETTINGS",
     "Batch",
     "Defence",
+    "DefenceKind",
     "Settings",
     "Update",
     "defence_of",
