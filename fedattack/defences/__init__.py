@@ -4,8 +4,8 @@
 :func:`fedattack.defences.wrapper.defended` to a NumPyClient without mods.
 """
 
-from fedattack.defences import dp_sgd
 from fedattack.defences.base import SETTINGS, Batch, Defence, DefenceKind, Settings, Update, number
+from fedattack.defences.dp_sgd import DP_SGD
 from fedattack.defences.guarantee import in_words, update_privacy
 from fedattack.defences.hook import hand_over
 from fedattack.defences.kinds import ARTEFACTS, DEFENCES, KINDS
@@ -13,9 +13,6 @@ from fedattack.errors import ConfigError
 
 NONE = "none"
 """The setting ``defence`` for no defence."""
-
-DP_SGD = dp_sgd.KIND.name
-"""The defence that is no change of the update: the training itself is :func:`fedattack.learning.train_private`."""
 
 
 def defence_of(settings: Settings) -> Defence | None:
@@ -35,7 +32,8 @@ def defence_of(settings: Settings) -> Defence | None:
             'the settings lack "defence", and a client might go undefended; add defence = "none" to '
             f"[tool.flwr.app.config], or one of {known}"
         )
-    name, strength = settings["defence"], number(settings, "defence-strength")
+    name = settings["defence"]
+    strength = number(settings, "defence-strength")
     if name == NONE:
         if strength:
             raise ConfigError(f"defence-strength = {strength:g} without a defence: set defence to one of {known}")
@@ -48,7 +46,9 @@ def defence_of(settings: Settings) -> Defence | None:
     if name not in DEFENCES:
         raise ConfigError(f"defence = {name!r}: expected one of {known}")
     defence = DEFENCES[name](settings)
-    return defence if strength else None
+    if not strength:
+        return None
+    return defence
 
 
 __all__ = [

@@ -1,12 +1,12 @@
-"""DP-SGD as a defence: it changes the training, so that no update is changed afterwards.
-
-Clients call :func:`fedattack.learning.train_private` in the place of their own training.
-"""
+"""What DP-SGD declares about itself: a defence that changes the training, and not the update."""
 
 from fedattack.defences.base import DefenceKind
 
+DP_SGD = "dp-sgd"
+"""The defence that is no change of the update: the training itself is :func:`fedattack.learning.train_private`."""
+
 KIND = DefenceKind(
-    name="dp-sgd",
+    name=DP_SGD,
     make=None,
     settings={"dp-noise": 0.0, "dp-epsilon": 0.0, "dp-clip": 1.0, "dp-delta": 1e-5},
     guarantee={
