@@ -4,37 +4,15 @@
 :func:`fedattack.defences.wrapper.defended` to a NumPyClient without mods.
 """
 
-from collections.abc import Callable, Mapping
-
-from fedattack.defences import noise, recup, soteria, sparsify
-from fedattack.defences.base import SETTINGS, Batch, Defence, Settings, Update, number
+from fedattack.defences.base import SETTINGS, Batch, Defence, DefenceKind, Settings, Update, number
+from fedattack.defences.dp_sgd import DP_SGD
 from fedattack.defences.guarantee import in_words, update_privacy
 from fedattack.defences.hook import hand_over
+from fedattack.defences.kinds import ARTEFACTS, DEFENCES, KINDS
 from fedattack.errors import ConfigError
-
-
-def _flower_localdp(settings: Settings) -> Defence:
-    # Flower takes a second to import, and only this defence needs it.
-    from fedattack.defences.mods import FlowerLocalDP
-
-    return FlowerLocalDP.of(settings)
-
-
-DEFENCES: Mapping[str, Callable[[Settings], Defence]] = {
-    "dp-gaussian": noise.maker("dp-gaussian"),
-    "dp-laplace": noise.maker("dp-laplace"),
-    "flower-localdp": _flower_localdp,
-    "recup": recup.make,
-    "soteria": soteria.make,
-    "sparsify": sparsify.make,
-}
-"""Defences of the update by name, each with what makes it from the settings."""
 
 NONE = "none"
 """The setting ``defence`` for no defence."""
-
-DP_SGD = "dp-sgd"
-"""The defence that is no change of the update: the training itself is :func:`fedattack.learning.train_private`."""
 
 
 def defence_of(settings: Settings) -> Defence | None:
@@ -54,7 +32,8 @@ def defence_of(settings: Settings) -> Defence | None:
             'the settings lack "defence", and a client might go undefended; add defence = "none" to '
             f"[tool.flwr.app.config], or one of {known}"
         )
-    name, strength = settings["defence"], number(settings, "defence-strength")
+    name = settings["defence"]
+    strength = number(settings, "defence-strength")
     if name == NONE:
         if strength:
             raise ConfigError(f"defence-strength = {strength:g} without a defence: set defence to one of {known}")
@@ -67,16 +46,21 @@ def defence_of(settings: Settings) -> Defence | None:
     if name not in DEFENCES:
         raise ConfigError(f"defence = {name!r}: expected one of {known}")
     defence = DEFENCES[name](settings)
-    return defence if strength else None
+    if not strength:
+        return None
+    return defence
 
 
 __all__ = [
+    "ARTEFACTS",
     "DEFENCES",
     "DP_SGD",
+    "KINDS",
     "NONE",
     "SETTINGS",
     "Batch",
     "Defence",
+    "DefenceKind",
     "Settings",
     "Update",
     "defence_of",

@@ -8,9 +8,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.defences.base import Defence
+from fedattack.defences.base import Defence, Update
 from fedattack.defences.hook import Handed
 from fedattack.errors import DataError, ModelError
+from fedattack.learning.torch_utils import shapes_of
 
 Sends = Literal["model", "update"]
 """What a client sends: a model, whose update is its difference to the received one, or what is an update already, such
@@ -31,14 +32,13 @@ def defended_arrays(
 ) -> list[NDArray[Any]]:
     """Return what is sent in place of ``sent``, of the same shapes and types.
 
-    All arrays of floats are the update, a batch norm's running mean and variance among them: these are statistics of
-    the client's records as much as its gradients are, and would leak if they were left out. Noise could make a running
-    variance negative, of which the model has no root, so that an array whose name ends in ``running_var`` is brought
-    back to 0, which depends on nothing but what is sent. (Legacy arrays have a name if the model is handed over.)
-    Integer arrays, such as counters, are sent as they are.
-
-    Of the update an entry that the defence leaves alone is sent as it is, too; any other is received + Δ', rounded once
-    to the array's own type.
+    - The update is made of all arrays of floats. A batch norm's running mean and variance belong to it: they are
+      statistics of the client's records, and would leak.
+    - Noise can make a running variance negative. An array whose name ends in ``running_var`` is therefore cut at 0.
+      (Legacy arrays have a name if the model is handed over.)
+    - Integer arrays, such as counters, are sent as they are.
+    - An entry that the defence leaves alone is sent as it is. Any other is received + Δ', rounded once to the array's
+      own type.
 
     Parameters
     ----------
@@ -63,62 +63,80 @@ def defended_arrays(
     ModelError
         If an update is not finite.
     """
-    if sends == "model" and [array.shape for array in received] != [array.shape for array in sent]:
-        raise DataError(
-            f"defence {defence.name}: the client sends arrays of other shapes than it received, so that there is no "
-            f"update; got {len(sent)} for {len(received)} arrays; send the model in the received order"
-        )
+    if sends == "model":
+        _check_shapes(defence, received, sent)
     if defence.needs_batch and handed.batch is None:
         raise DataError(
             f"defence {defence.name} needs the batch and the model; call fedattack.defences.hand_over(model, x, y) in "
             "the client's training code, before it trains"
         )
+    _check_types(defence, names, sent)
+    if len(handed.names) == len(sent) and set(handed.names) != set(names):
+        names = handed.names
+    _check_handed(dict(zip(names, received, strict=False)), handed)
+    start: dict[int, NDArray[np.float64]] = {}
+    update: dict[str, NDArray[np.float32]] = {}
+    for index, array in enumerate(sent):
+        if array.dtype.kind != "f":
+            continue
+        if sends == "model":
+            start[index] = received[index].astype(np.float64)
+        else:
+            start[index] = np.zeros(array.shape)
+        update[names[index]] = (array - start[index]).astype(np.float32)
+    _check_finite(defence, update)
+    result = defence.apply(update, rng, handed.batch)
+    defended = list(sent)
+    for index, values in start.items():
+        name = names[index]
+        moved = (values + result[name].astype(np.float64)).astype(sent[index].dtype)
+        if sends == "model" and name.endswith(_NEVER_NEGATIVE):
+            moved = np.maximum(moved, 0)
+        defended[index] = np.where(update[name] == result[name], sent[index], moved)
+    return defended
+
+
+def _check_shapes(defence: Defence, received: Sequence[NDArray[Any]], sent: Sequence[NDArray[Any]]) -> None:
+    if [array.shape for array in received] != [array.shape for array in sent]:
+        raise DataError(
+            f"defence {defence.name}: the client sends arrays of other shapes than it received, so that there is no "
+            f"update; got {len(sent)} for {len(received)} arrays; send the model in the received order"
+        )
+
+
+def _check_types(defence: Defence, names: Sequence[str], sent: Sequence[NDArray[Any]]) -> None:
     for name, array in zip(names, sent, strict=True):
         if array.dtype.kind not in "fiub":
             raise DataError(
                 f"defence {defence.name}: {name} holds {array.dtype}, which would go undefended; expected floats or "
                 "integers; send it as another type"
             )
-    if len(handed.names) == len(sent) and {*handed.names} != {*names}:
-        names = handed.names
-    _check_handed(dict(zip(names, received, strict=False)), handed)
-    floating = [index for index, array in enumerate(sent) if array.dtype.kind == "f"]
-    start = {
-        index: received[index].astype(np.float64) if sends == "model" else np.zeros(sent[index].shape)
-        for index in floating
-    }
-    update = {names[index]: (sent[index] - start[index]).astype(np.float32) for index in floating}
+
+
+def _check_finite(defence: Defence, update: Update) -> None:
     for name, array in update.items():
         if not np.isfinite(array).all():
             raise ModelError(
                 f"defence {defence.name}: the update of {name} has values that are not finite, of which nothing can be "
                 "guaranteed; lower the learning rate"
             )
-    result = defence.apply(update, rng, handed.batch)
-    defended = [*sent]
-    for index in floating:
-        before, after = update[names[index]], result[names[index]]
-        moved = (start[index] + after.astype(np.float64)).astype(sent[index].dtype)
-        if sends == "model" and names[index].endswith(_NEVER_NEGATIVE):
-            moved = np.maximum(moved, 0)
-        defended[index] = np.where(before == after, sent[index], moved)
-    return defended
 
 
 def _check_handed(received: Mapping[str, NDArray[Any]], handed: Handed) -> None:
     """Check that the handed-over model is the received one, where the client received all of its arrays."""
     if handed.batch is None:
         return
-    values = {name: value.detach().cpu().numpy() for name, value in handed.batch.model.state_dict().items()}
-    if {name: value.shape for name, value in values.items()} != {n: array.shape for n, array in received.items()}:
+    state = handed.batch.model.state_dict()
+    if shapes_of(state) != shapes_of(received):
         return
-    # Loading rounds what a server has averaged in double precision, and cuts its means of counters.
-    if not all(
-        np.array_equal(value, received[name].astype(value.dtype), equal_nan=True)
-        for name, value in values.items()
-        if value.dtype.kind == "f"
-    ):
-        raise DataError(
-            "hand_over: the model is not at the received parameters; call it after they are loaded and before the "
-            "training"
-        )
+    for name, value in state.items():
+        array = value.detach().cpu().numpy()
+        if array.dtype.kind != "f":
+            continue
+        # Loading rounds what a server has averaged in double precision, and cuts its means of counters.
+        loaded = received[name].astype(array.dtype)
+        if not np.array_equal(array, loaded, equal_nan=True):
+            raise DataError(
+                "hand_over: the model is not at the received parameters; call it after they are loaded and before the "
+                "training"
+            )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -21,21 +21,11 @@ Update = Mapping[str, NDArray[np.floating[Any]]]
 Settings = Mapping[str, Any]
 """Settings of a run by key, such as Flower's run config; keys that are not a defence's are not looked at."""
 
-SETTINGS: Mapping[str, str | float] = {
-    "defence": "none",
-    "defence-strength": 0.0,
-    "defence-clip": 1.0,
-    "dp-delta": 1e-5,
-    "soteria-layer": "",
-    "recup-zoo": "",
-    "recup-attributes": "",
-    "recup-weights": "",
-    "recup-values": "",
-    "recup-variant": "recup",
-    "recup-iterations": 10,
-    "recup-models": 5,
-}
-"""Keys of the settings and what they are when they are left out; ``defence`` may not be."""
+SETTINGS: dict[str, str | float] = {"defence": "none", "defence-strength": 0.0}
+"""Keys of the settings and their defaults; ``defence`` has to be stated.
+
+The keys that all defences share stand here. :mod:`fedattack.defences.kinds` adds those that each defence declares.
+"""
 
 
 @dataclass(frozen=True)
@@ -74,6 +64,31 @@ class Defence(Protocol):
         """Return what is sent in place of ``update``, which stays as it is; all randomness comes from ``rng``."""
 
 
+@dataclass(frozen=True)
+class DefenceKind:
+    """What a defence declares about itself, in its own file.
+
+    Attributes
+    ----------
+    name
+        Value of the setting ``defence``.
+    make
+        Makes the defence from the settings of a run; None if the defence changes the training and not the update.
+    settings
+        The defence's own keys and their defaults, in the order in which files list them.
+    guarantee
+        Words about its (ε, δ) by key; empty if it guarantees nothing.
+    artefacts
+        Those of ``settings`` that are paths to files which the defence needs.
+    """
+
+    name: str
+    make: Callable[[Settings], Defence] | None
+    settings: Mapping[str, str | float] = field(default_factory=dict)
+    guarantee: Mapping[str, str] = field(default_factory=dict)
+    artefacts: tuple[str, ...] = ()
+
+
 def number(settings: Settings, key: str, *, low: float = 0.0, high: float = math.inf, above: bool = False) -> float:
     """Read a number among the settings.
 
@@ -94,17 +109,13 @@ def number(settings: Settings, key: str, *, low: float = 0.0, high: float = math
         If it is no finite number in the range.
     """
     value = settings.get(key, SETTINGS[key])
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not math.isfinite(value)
-        or not low <= value <= high
-        or (above and value == low)
-    ):
-        least = f"above {low:g}" if above else f"of at least {low:g}"
-        most = f" and at most {high:g}" if math.isfinite(high) else ""
-        raise ConfigError(f"{key} = {value!r}: expected a finite number {least}{most}; change it in the run config")
-    return float(value)
+    finite = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if finite and low <= value <= high and not (above and value == low):
+        return float(value)
+    expected = f"above {low:g}" if above else f"of at least {low:g}"
+    if math.isfinite(high):
+        expected += f" and at most {high:g}"
+    raise ConfigError(f"{key} = {value!r}: expected a finite number {expected}; change it in the run config")
 
 
 def text(settings: Settings, key: str) -> str:
@@ -113,8 +124,9 @@ def text(settings: Settings, key: str) -> str:
 
 
 def words(settings: Settings, key: str) -> list[str]:
-    """Read what a text among the settings lists, separated by commas."""
-    return [word.strip() for word in text(settings, key).split(",") if word.strip()]
+    """Read a list among the settings: a text with commas between the entries. Empty entries are left out."""
+    entries = [entry.strip() for entry in text(settings, key).split(",")]
+    return list(filter(None, entries))
 
 
 def as_float32(update: Update) -> dict[str, NDArray[np.float32]]:

@@ -18,48 +18,13 @@ import math
 from collections.abc import Mapping
 
 from fedattack.defences.base import Settings, number
+from fedattack.defences.kinds import KINDS
 from fedattack.learning.accounting import PrivacySpent, Sampling, privacy_spent
 
-NOISY = ("dp-gaussian", "dp-laplace", "flower-localdp")
+NOISY = tuple(sorted(kind.name for kind in KINDS if kind.guarantee and kind.make))
 """Defences that add noise to the update."""
 
-_DP_SGD = {
-    "name": "DP-SGD",
-    "noise_is": "noise multiplier σ",
-    "mechanism": "DP-SGD in local training: the gradient of each record is clipped to norm C, and Gaussian noise of "
-    "standard deviation σ·C is added to their sum in every step",
-    "unit": "one record of one client, there or not, towards a server that sees all that the client sends; how many "
-    "records a client has counts as known",
-    "not_protected": "what many records of a client have in common, such as its mix of classes, from which an owner "
-    "can be guessed as well",
-    "accountant": "Rényi orders (Opacus): an upper bound",
-    "assumes": "that the server learns neither which records a step was computed on (Poisson sampling) nor the seed of "
-    "the noise, which in a simulation follows from the run's own",
-}
-_LOCAL = {
-    "unit": "all records of one client, whatever they are, towards a server that sees all that the client sends; how "
-    "many records a client has counts as known",
-    "not_protected": "how many records a client has, and in which rounds it takes part",
-    "accountant": "Rényi orders (Opacus) for a sensitivity of 2C, composed over the rounds: an upper bound",
-    "assumes": "that the server does not learn the seed of the noise, which in a simulation follows from the run's own",
-}
-_GAUSSIAN = _LOCAL | {
-    "noise_is": "standard deviation σ of the noise",
-    "mechanism": "DP-Gaussian: the update is clipped to norm C, and Gaussian noise of standard deviation σ is added to "
-    "every entry",
-}
-GUARANTEES: Mapping[str, Mapping[str, str]] = {
-    "dp-sgd": _DP_SGD,
-    "dp-gaussian": _GAUSSIAN | {"name": "DP-Gaussian"},
-    "dp-laplace": _LOCAL
-    | {
-        "name": "DP-Laplace",
-        "noise_is": "scale b of the noise",
-        "mechanism": "DP-Laplace: the update is clipped to norm C, and Laplace noise of scale b is added to every "
-        "entry",
-    },
-    "flower-localdp": _GAUSSIAN | {"name": "Flower's LocalDpMod"},
-}
+GUARANTEES: Mapping[str, Mapping[str, str]] = {kind.name: kind.guarantee for kind in KINDS if kind.guarantee}
 """What ε speaks of, by defence: its mechanism, whom it protects and whom not, and what it assumes."""
 
 
@@ -86,18 +51,14 @@ def update_privacy(settings: Settings, *, rounds: int) -> PrivacySpent:
     """
     scale, clip = number(settings, "defence-strength"), number(settings, "defence-clip")
     delta = number(settings, "dp-delta", above=True)
-    noisy = settings["defence"] in NOISY and clip > 0
-    return privacy_spent(scale / (2 * clip) if noisy else 0.0, Sampling(1.0, 1), rounds=rounds, delta=delta)
+    multiplier = 0.0
+    if settings["defence"] in NOISY and clip > 0:
+        multiplier = scale / (2 * clip)
+    return privacy_spent(multiplier, Sampling(1.0, 1), rounds=rounds, delta=delta)
 
 
 def in_words(spent: PrivacySpent) -> str:
     """Write a guarantee for people."""
-
-    def epsilon(value: float) -> str:
-        return f"ε = {value:.3g}" if math.isfinite(value) else "no finite guarantee"
-
     if not math.isfinite(spent.epsilon_run):
-        return epsilon(spent.epsilon_run)
-    return (
-        f"{epsilon(spent.epsilon_round)} a round, {epsilon(spent.epsilon_run)} for the whole run, δ = {spent.delta:g}"
-    )
+        return "no finite guarantee"
+    return f"ε = {spent.epsilon_round:.3g} a round, ε = {spent.epsilon_run:.3g} for the whole run, δ = {spent.delta:g}"

@@ -94,4 +94,6 @@ def collecting(wanted: bool) -> Iterator[Handed]:
 
 
 def _array(values: NDArray[Any] | Tensor) -> NDArray[Any]:
-    return values.copy() if isinstance(values, np.ndarray) else np.array(values.detach().cpu().numpy())
+    if isinstance(values, np.ndarray):
+        return values.copy()
+    return np.array(values.detach().cpu().numpy())

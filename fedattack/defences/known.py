@@ -35,7 +35,9 @@ def known_defence(settings: Settings) -> Defend:
     def defend(
         update: Update, *, rng: np.random.Generator, model: nn.Module, x: NDArray[np.float32], y: NDArray[np.int64]
     ) -> Mapping[str, NDArray[np.float32]]:
-        return as_float32(update) if defence is None else defence.apply(update, rng, Batch(x, y, model))
+        if defence is None:
+            return as_float32(update)
+        return defence.apply(update, rng, Batch(x, y, model))
 
     return defend
 

@@ -9,7 +9,7 @@ In the list of mods it stands after ``secaggplus_mod``, because what is masked m
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -22,17 +22,17 @@ from numpy.typing import NDArray
 
 from fedattack.defences import defence_of
 from fedattack.defences.applying import Sends, defended_arrays
-from fedattack.defences.base import Batch, Settings, Update, as_float32, number
-from fedattack.defences.hook import collecting
+from fedattack.defences.base import Batch, Defence, Settings, Update, as_float32, number
+from fedattack.defences.hook import Handed, collecting
 from fedattack.defences.noise import Noise
 from fedattack.errors import ConfigError, DataError
 
 _EMPTY = "_empty"
 _ROUND = "server-round"
-# Keeps the noise apart from what else is drawn from the same seed.
+# It keeps the noise apart from other draws with the same seed.
 _STREAM = 0xDEFE
-# All that a defended reply tells beside its arrays. Other metrics, such as the training loss, are functions of the
-# records, or of the clean update, without any defence.
+# Only these metrics stay in a defended reply. Others, such as the training loss, are undefended functions of the
+# records or of the clean update.
 _NUMBERS = ("num-examples", "num_examples")
 _STATUS = "fitres.status"
 _LEGACY_METRICS = "fitres.metrics"
@@ -42,9 +42,10 @@ _LEGACY_METRICS = "fitres.metrics"
 class DefenceMod:
     """Client mod that puts a defended update in the place of the one that the client made.
 
-    It acts on training messages alone, those of actions such as ``train.warmup`` included. Of a defended reply the
-    metrics are taken out, but for the number of examples. Without a defence, or at strength 0, messages pass untouched.
-    If the update cannot be defended it raises, and Flower sends an error in place of the update.
+    - It acts on training messages alone, those of actions such as ``train.warmup`` included.
+    - It takes the metrics out of a defended reply, but for the number of examples.
+    - Without a defence, or at strength 0, messages pass untouched.
+    - If the update cannot be defended it raises, and Flower sends an error in place of the update.
 
     Parameters
     ----------
@@ -92,23 +93,38 @@ class DefenceMod:
                 "a defence got a reply that SecAgg+ has made already, and would come after the mask; put "
                 "secaggplus_mod before DefenceMod in the list of mods"
             )
-        sent = _arrays_of(reply.content)
-        if sent:
-            if received.keys() == sent.keys():
-                received = {name: received[name] for name in sent}
-            arrays = defended_arrays(
-                defence,
-                received=[*received.values()],
-                sent=[*sent.values()],
-                names=[*sent] if self.names is None or len(self.names) != len(sent) else self.names,
-                handed=handed,
-                rng=rng,
-                sends=self.sends,
-            )
-            (key,) = reply.content.array_records
-            reply.content[key] = ArrayRecord({name: Array(array) for name, array in zip(sent, arrays, strict=True)})
+        self._defend(reply.content, defence, received, handed, rng)
         _silence(reply.content)
         return reply
+
+    def _defend(
+        self,
+        content: RecordDict,
+        defence: Defence,
+        received: dict[str, NDArray],
+        handed: Handed,
+        rng: np.random.Generator,
+    ) -> None:
+        """Put defended arrays in the place of those that a reply sends, if it sends any."""
+        sent = _arrays_of(content)
+        if not sent:
+            return
+        if received.keys() == sent.keys():
+            received = {name: received[name] for name in sent}
+        names: Sequence[str] = list(sent)
+        if self.names is not None and len(self.names) == len(sent):
+            names = self.names
+        arrays = defended_arrays(
+            defence,
+            received=[*received.values()],
+            sent=[*sent.values()],
+            names=names,
+            handed=handed,
+            rng=rng,
+            sends=self.sends,
+        )
+        (key,) = content.array_records
+        content[key] = _record_of(dict(zip(sent, arrays, strict=True)))
 
     def _generator(self, message: Message, context: Context) -> np.random.Generator:
         if self.seed is None:
@@ -136,12 +152,20 @@ def _arrays_of(content: RecordDict) -> dict[str, NDArray]:
             f"a defence expects the model in one ArrayRecord, got {len(records)} ({', '.join(records)}), of which "
             "others would go undefended; send one"
         )
-    return {
-        name: array.numpy().copy() for record in records.values() for name, array in record.items() if name != _EMPTY
-    }
+    arrays = {}
+    for record in records.values():
+        for name, array in record.items():
+            if name != _EMPTY:
+                arrays[name] = array.numpy().copy()
+    return arrays
+
+
+def _record_of(arrays: Mapping[str, NDArray]) -> ArrayRecord:
+    return ArrayRecord({name: Array(array) for name, array in arrays.items()})
 
 
 def _silence(content: RecordDict) -> None:
+    """Take out of a reply whatever a defence of its arrays does not cover."""
     for name, numbers in content.metric_records.items():
         content[name] = MetricRecord({key: value for key, value in numbers.items() if key in _NUMBERS})
     for name in [*content.config_records]:
@@ -152,7 +176,7 @@ def _silence(content: RecordDict) -> None:
 
 
 @dataclass
-class _Letter:
+class _Message:
     """As much of a message as Flower's mod looks at; a real one exists only within a run."""
 
     content: RecordDict
@@ -166,10 +190,12 @@ class FlowerLocalDP:
     """Flower's own ``LocalDpMod`` as a defence: it clips the update and adds Gaussian noise.
 
     Flower is told ε = C · √(2 ln(1.25 / δ)) / σ for a sensitivity of C, from which it computes the deviation σ. What
-    the noise guarantees is not that ε; see :mod:`fedattack.defences.guarantee`. Integer buffers, on which Flower's
-    mod fails, never get to it here, and arrays without dimensions, which it would send as they are, are defended. It
-    fails on an update of zeros, too, by whose norm it would divide: such an update gets the same noise without it.
-    Its clipping is in single precision, exact but for rounding.
+    the noise guarantees is not that ε; see :mod:`fedattack.defences.guarantee`. Its clipping is in single precision,
+    exact but for rounding. Where Flower's mod has a gap, this class closes it:
+
+    - Integer buffers, on which the mod fails, never get to it.
+    - Arrays without dimensions, which the mod would send as they are, are defended.
+    - An update of zeros, by whose norm the mod would divide, gets the same noise without the mod.
 
     Parameters
     ----------
@@ -207,19 +233,18 @@ class FlowerLocalDP:
         mod = LocalDpMod(self.clip, self.clip, epsilon, self.delta)
         # Flower works in place, which passes over arrays without dimensions.
         flat = {name: array.ravel() for name, array in sent.items()}
-        asked, reply = (
-            _Letter(RecordDict({"arrays": ArrayRecord({name: Array(array) for name, array in arrays.items()})}))
-            for arrays in ({name: np.zeros_like(array) for name, array in flat.items()}, flat)
-        )
+        zeros = {name: np.zeros_like(array) for name, array in flat.items()}
+        request = _Message(RecordDict({"arrays": _record_of(zeros)}))
+        reply = _Message(RecordDict({"arrays": _record_of(flat)}))
         context = Context(run_id=0, node_id=0, node_config={}, state=RecordDict(), run_config={})
         # Flower draws from numpy's global generator, which is given a state of this defence's for the moment.
-        kept = np.random.get_state()  # noqa: NPY002
+        state = np.random.get_state()  # noqa: NPY002
         try:
             np.random.seed(rng.integers(2**32))  # noqa: NPY002
-            mod(cast(Message, asked), context, lambda message, context: cast(Message, reply))
+            mod(cast(Message, request), context, lambda message, context: cast(Message, reply))
         except ZeroDivisionError:
             return Noise("dp-gaussian", self.deviation, self.clip).apply(update, rng)
         finally:
-            np.random.set_state(kept)  # noqa: NPY002
-        done = reply.content.array_records["arrays"]
-        return {name: done[name].numpy().reshape(array.shape) for name, array in sent.items()}
+            np.random.set_state(state)  # noqa: NPY002
+        defended = reply.content.array_records["arrays"]
+        return {name: defended[name].numpy().reshape(array.shape) for name, array in sent.items()}

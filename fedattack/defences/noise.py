@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.defences.base import Batch, Settings, Update, as_float32, number
+from fedattack.defences.base import Batch, DefenceKind, Settings, Update, as_float32, number
 
 
 class _Draw(Protocol):
@@ -59,10 +59,11 @@ class Noise:
             return as_float32(update)
         draw = self.DRAWS[self.name]
         clipped = clip_update(update, self.clip) if self.clip else update
-        return {
-            name: np.asarray(array.astype(np.float64) + draw(rng, self.scale, array.shape), dtype=np.float32)
-            for name, array in clipped.items()
-        }
+        noisy = {}
+        for name, array in clipped.items():
+            noise = draw(rng, self.scale, array.shape)
+            noisy[name] = np.asarray(array.astype(np.float64) + noise, dtype=np.float32)
+        return noisy
 
 
 def clip_update(update: Update, clip: float) -> dict[str, NDArray[np.float64]]:
@@ -81,7 +82,8 @@ def clip_update(update: Update, clip: float) -> dict[str, NDArray[np.float64]]:
         In float64, in which the norm is no more than C. An update that is short enough has its own values.
     """
     arrays = {name: np.asarray(array, dtype=np.float64) for name, array in update.items()}
-    factor, norm = 1.0, _norm(arrays)
+    factor = 1.0
+    norm = _norm(arrays)
     while norm > clip:
         # A second pass takes away what rounding may have left above the norm.
         factor = math.nextafter(factor * (clip / norm), 0.0)
@@ -93,7 +95,8 @@ def clip_update(update: Update, clip: float) -> dict[str, NDArray[np.float64]]:
 
 
 def _norm(arrays: Update) -> float:
-    return math.sqrt(math.fsum(float(np.vdot(array, array)) for array in arrays.values()))
+    squares = [float(np.vdot(array, array)) for array in arrays.values()]
+    return math.sqrt(math.fsum(squares))
 
 
 def maker(name: str) -> Callable[[Settings], Noise]:
@@ -103,3 +106,28 @@ def maker(name: str) -> Callable[[Settings], Noise]:
         return Noise(name, number(settings, "defence-strength"), number(settings, "defence-clip"))
 
     return make
+
+
+NOISE_SETTINGS = {"defence-clip": 1.0, "dp-delta": 1e-5}
+"""Settings of every defence that adds noise to the update."""
+
+_LOCAL = {
+    "unit": "all records of one client, whatever they are, towards a server that sees all that the client sends; how "
+    "many records a client has counts as known",
+    "not_protected": "how many records a client has, and in which rounds it takes part",
+    "accountant": "Rényi orders (Opacus) for a sensitivity of 2C, composed over the rounds: an upper bound",
+    "assumes": "that the server does not learn the seed of the noise, which in a simulation follows from the run's own",
+}
+GAUSSIAN_GUARANTEE = _LOCAL | {
+    "noise_is": "standard deviation σ of the noise",
+    "mechanism": "DP-Gaussian: the update is clipped to norm C, and Gaussian noise of standard deviation σ is added to "
+    "every entry",
+    "name": "DP-Gaussian",
+}
+_LAPLACE_GUARANTEE = _LOCAL | {
+    "name": "DP-Laplace",
+    "noise_is": "scale b of the noise",
+    "mechanism": "DP-Laplace: the update is clipped to norm C, and Laplace noise of scale b is added to every entry",
+}
+GAUSSIAN = DefenceKind("dp-gaussian", maker("dp-gaussian"), NOISE_SETTINGS, GAUSSIAN_GUARANTEE)
+LAPLACE = DefenceKind("dp-laplace", maker("dp-laplace"), NOISE_SETTINGS, _LAPLACE_GUARANTEE)

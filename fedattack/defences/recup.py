@@ -6,7 +6,7 @@ models, made to carry over to models outside of it as in MGAA (Yuan et al. 2021)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -14,17 +14,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.defences.base import SETTINGS, Batch, Settings, Update, as_float32, number, text, words
+from fedattack.defences.base import Batch, DefenceKind, Settings, Update, as_float32, number, text, words
 from fedattack.defences.zoo import Zoo, load_zoo
 from fedattack.errors import ConfigError
 from fedattack.learning.pooled_updates import Network
 
-ITERATIONS = int(SETTINGS["recup-iterations"])
-MODELS = int(SETTINGS["recup-models"])
+ITERATIONS = 10
+MODELS = 5
 """T and n of Section 5.3."""
 
 MOMENTUM = 1.0
-"""Decay of the momentum variant, as in Dong et al. 2018, whom it follows; the paper states none."""
+"""Decay of the momentum variant. The paper states none; this is that of Dong et al. 2018, whom it follows."""
 
 # How far λ may be from a sum of one: decimals such as 0.1 have no exact sum.
 _SUM = 1e-6
@@ -46,8 +46,8 @@ class _Search:
     rows: NDArray[np.int64]
 
     def draw(self) -> list[Network]:
-        chosen = self.rng.choice(len(self.zoo.networks), size=self.models, replace=False)
-        return [self.zoo.networks[index] for index in chosen]
+        indices = self.rng.choice(len(self.zoo.networks), size=self.models, replace=False)
+        return [self.zoo.networks[index] for index in indices]
 
     def ascent(self, windows: Windows, network: Network) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return which entry of each window the pooling takes, and the direction (features,) for these entries.
@@ -58,6 +58,7 @@ class _Search:
         return largest, network.ascent(windows[self.rows, largest], self.value)
 
     def step(self, windows: Windows, network: Network, size: float) -> None:
+        """Move the largest entry of each window, in place."""
         largest, direction = self.ascent(windows, network)
         windows[self.rows, largest] += np.float32(size) * np.sign(direction)
 
@@ -65,23 +66,24 @@ class _Search:
 def _meta(search: _Search) -> Windows:
     """Meta-train and meta-test (eqs. 5 to 8), α = β = ε/T."""
     size = search.budget / search.iterations
-    now = search.start.copy()
+    windows = search.start.copy()
     for _ in range(search.iterations):
-        *known, unseen = search.draw()
-        ahead = now.copy()
-        for network in known:
+        *training, test = search.draw()
+        ahead = windows.copy()
+        for network in training:
             search.step(ahead, network, size)
-        largest, direction = search.ascent(ahead, unseen)
-        moved = now[search.rows, largest] + np.float32(size) * np.sign(direction)
-        now[search.rows, largest] = np.clip(moved, *bounds(search.start[search.rows, largest], search.budget))
-    return now
+        largest, direction = search.ascent(ahead, test)
+        moved = windows[search.rows, largest] + np.float32(size) * np.sign(direction)
+        low, high = bounds(search.start[search.rows, largest], search.budget)
+        windows[search.rows, largest] = np.clip(moved, low, high)
+    return windows
 
 
 def _one_step(search: _Search) -> Windows:
     """Step once by ε against one model (eq. 10)."""
-    now = search.start.copy()
-    search.step(now, search.draw()[0], search.budget)
-    return now
+    windows = search.start.copy()
+    search.step(windows, search.draw()[0], search.budget)
+    return windows
 
 
 def _average(search: _Search) -> Windows:
@@ -90,29 +92,31 @@ def _average(search: _Search) -> Windows:
     for network in search.draw():
         largest, direction = search.ascent(search.start, network)
         total += np.sign(direction)
-    now = search.start.copy()
-    now[search.rows, largest] += np.float32(search.budget / search.models) * total
-    return now
+    windows = search.start.copy()
+    windows[search.rows, largest] += np.float32(search.budget / search.models) * total
+    return windows
 
 
 def _iterative(search: _Search) -> Windows:
     """Step by ε/n against each of n models in turn (eq. 12)."""
-    now = search.start.copy()
+    windows = search.start.copy()
     for network in search.draw():
-        search.step(now, network, search.budget / search.models)
-    return now
+        search.step(windows, network, search.budget / search.models)
+    return windows
 
 
 def _momentum(search: _Search) -> Windows:
     """Step by ε/n along the accumulated gradients of n models in turn, each over its L1 norm (eqs. 13 and 14)."""
-    now = search.start.copy()
-    gathered = np.zeros_like(now)
+    size = np.float32(search.budget / search.models)
+    windows = search.start.copy()
+    accumulated = np.zeros_like(windows)
     for network in search.draw():
-        largest, direction = search.ascent(now, network)
-        gathered *= np.float32(MOMENTUM)
-        gathered[search.rows, largest] += direction / (np.abs(direction).sum() or np.float32(1))
-        now += np.float32(search.budget / search.models) * np.sign(gathered)
-    return now
+        largest, direction = search.ascent(windows, network)
+        norm = np.abs(direction).sum() or np.float32(1)
+        accumulated *= np.float32(MOMENTUM)
+        accumulated[search.rows, largest] += direction / norm
+        windows += size * np.sign(accumulated)
+    return windows
 
 
 VARIANTS: Mapping[str, Callable[[_Search], Windows]] = {
@@ -179,21 +183,11 @@ class RecUP:
     def __post_init__(self) -> None:
         if not self.zoos:
             raise ConfigError("RecUP-FL: expected an attribute to protect, and a model zoo for it; got none")
-        names = ", ".join(zoo.attribute for zoo in self.zoos)
         weights = list(self.weights) or [1 / len(self.zoos)] * len(self.zoos)
         values = list(self.values) or [None] * len(self.zoos)
         if not 0 <= self.budget < np.inf:
             raise ConfigError(f"RecUP-FL: expected a budget of at least 0; got {self.budget}; 0 is no defence")
-        for what, given in (("weights", weights), ("values", values)):
-            if len(given) != len(self.zoos):
-                raise ConfigError(
-                    f"RecUP-FL: expected {len(self.zoos)} {what}, one for each of {names}; got {len(given)}"
-                )
-        if not all(weight >= 0 for weight in weights) or not abs(sum(weights) - 1) <= _SUM:
-            raise ConfigError(
-                f"RecUP-FL: expected weights of {names} of at least 0 that sum to one; got {weights}, whose sum is "
-                f"{sum(weights):g}; divide each by that"
-            )
+        self._check_weights(weights, len(values))
         if self.variant not in VARIANTS:
             raise ConfigError(f"RecUP-FL: unknown variant {self.variant!r}; expected one of {', '.join(VARIANTS)}")
         least = min(self.zoos, key=lambda zoo: len(zoo.networks))
@@ -202,6 +196,22 @@ class RecUP:
                 f"RecUP-FL: expected at least 1 iteration, and 1 to {len(least.networks)} models for each, as many as "
                 f"the zoo of {least.attribute!r} has; got {self.iterations} and {self.models}"
             )
+        self._check_values(values)
+        object.__setattr__(self, "_plan", tuple(zip(self.zoos, weights, values, strict=True)))
+
+    def _check_weights(self, weights: Sequence[float], values: int) -> None:
+        names = ", ".join([zoo.attribute for zoo in self.zoos])
+        for what, count in (("weights", len(weights)), ("values", values)):
+            if count != len(self.zoos):
+                raise ConfigError(f"RecUP-FL: expected {len(self.zoos)} {what}, one for each of {names}; got {count}")
+        negative = any(not weight >= 0 for weight in weights)  # NaN among them
+        if negative or not abs(sum(weights) - 1) <= _SUM:
+            raise ConfigError(
+                f"RecUP-FL: expected weights of {names} of at least 0 that sum to one; got {weights}, whose sum is "
+                f"{sum(weights):g}; divide each by that"
+            )
+
+    def _check_values(self, values: Sequence[int | None]) -> None:
         for zoo, value in zip(self.zoos, values, strict=True):
             if zoo.pooling != self.zoos[0].pooling:
                 raise ConfigError(
@@ -213,7 +223,6 @@ class RecUP:
                     f"RecUP-FL: value of {zoo.attribute!r}: expected 0 to {len(zoo.values) - 1}, for "
                     f"{', '.join(zoo.values)}; got {value}"
                 )
-        object.__setattr__(self, "_plan", tuple(zip(self.zoos, weights, values, strict=True)))
 
     def apply(
         self, update: Update, rng: np.random.Generator, batch: Batch | None = None
@@ -242,35 +251,40 @@ class RecUP:
             return as_float32(update)
         start = pooling.windows(update)
         parts = [(weight, self._perturbed(start, zoo, value, rng)) for zoo, weight, value in self._plan if weight]
-        changed = np.any([found != start for _, found in parts], axis=0)
+        changed = np.any([windows != start for _, windows in parts], axis=0)
         before = start[changed]
-        total = np.sum([weight * (found[changed].astype(np.float64) - before) for weight, found in parts], axis=0)
+        moves = [weight * (windows[changed].astype(np.float64) - before) for weight, windows in parts]
+        moved = (before + np.sum(moves, axis=0)).astype(np.float32)
+        low, high = bounds(before, self.budget)
         defended = start.copy()
-        defended[changed] = np.clip((before + total).astype(np.float32), *bounds(before, self.budget))
+        defended[changed] = np.clip(moved, low, high)
         arrays = pooling.unlaid(defended)
         return {name: arrays[name] for name in update}
 
     def _perturbed(self, start: Windows, zoo: Zoo, value: int | None, rng: np.random.Generator) -> Windows:
-        value = _likeliest(zoo, start) if value is None else value
-        return VARIANTS[self.variant](
-            _Search(start, zoo, value, self.budget, self.iterations, self.models, rng, np.arange(len(start)))
-        )
+        if value is None:
+            value = _likeliest(zoo, start)
+        rows = np.arange(len(start))
+        search = _Search(start, zoo, value, self.budget, self.iterations, self.models, rng, rows)
+        return VARIANTS[self.variant](search)
 
 
 def _likeliest(zoo: Zoo, windows: Windows) -> int:
     pooled = windows.max(axis=1)
-    return int(np.sum([network.beliefs(pooled) for network in zoo.networks], axis=0).argmax())
+    beliefs = [network.beliefs(pooled) for network in zoo.networks]
+    return int(np.sum(beliefs, axis=0).argmax())
 
 
 def make(settings: Settings) -> RecUP:
     """Make the defence from a run's settings.
 
-    ``defence-strength`` is the budget ε. ``recup-zoo`` is a folder that has a zoo for each attribute, in a folder of
-    the attribute's name; ``recup-attributes`` says which of them to protect, separated by commas, or is empty for all.
-    ``recup-weights`` are
-    their λ and ``recup-values`` the client's own values (names, or ``?`` for those that the zoo finds likeliest), in
-    the same order and both possibly empty. ``recup-variant``, ``recup-iterations`` and ``recup-models`` have the
-    paper's defaults.
+    - ``defence-strength``: the budget ε.
+    - ``recup-zoo``: a folder that has a zoo for each attribute, in a folder of the attribute's name.
+    - ``recup-attributes``: those to protect, separated by commas; empty for all.
+    - ``recup-weights``: their λ, in the same order; may be empty.
+    - ``recup-values``: the client's own values, in the same order; may be empty. ``?`` is the one that the zoo finds
+      likeliest.
+    - ``recup-variant``, ``recup-iterations`` and ``recup-models``: the paper's by default.
 
     Raises
     ------
@@ -280,7 +294,7 @@ def make(settings: Settings) -> RecUP:
         If a zoo cannot be read.
     """
     folder = text(settings, "recup-zoo")
-    attributes = words(settings, "recup-attributes") or [*_zoos_in(Path(folder))]
+    attributes = words(settings, "recup-attributes") or _zoos_in(Path(folder))
     if not attributes or not folder:
         raise ConfigError(
             "RecUP-FL: expected recup-zoo, a folder with a model zoo for each attribute; got none; train some with "
@@ -302,27 +316,30 @@ def make(settings: Settings) -> RecUP:
 
 
 def _zoo(folder: Path, attribute: str) -> Zoo:
-    there = [*_zoos_in(folder)]
-    # An attribute is one of the names that are there, and never a path that leads elsewhere.
-    if attribute not in there:
+    known = _zoos_in(folder)
+    # An attribute is the name of a zoo in the folder, and never a path that leads elsewhere.
+    if attribute not in known:
         raise ConfigError(
             f"attribute {attribute!r} has no model zoo in {folder}: expected {attribute}/zoo.json; there are "
-            f"{', '.join(there) or 'none'}; "
+            f"{', '.join(known) or 'none'}; "
             "train one with fedattack.defences.zoo.train_zoo, or leave the attribute out of recup-attributes"
         )
-    files = (folder / attribute / name for name in ("zoo.json", "zoo.safetensors"))
-    stamps = tuple((file.stat().st_mtime_ns, file.stat().st_size) for file in files if file.is_file())
-    return _kept(folder / attribute, stamps)
+    stamps = []
+    for name in ("zoo.json", "zoo.safetensors"):
+        file = folder / attribute / name
+        if file.is_file():
+            stamps.append((file.stat().st_mtime_ns, file.stat().st_size))
+    return _cached(folder / attribute, tuple(stamps))
 
 
 @lru_cache(maxsize=8)
-def _kept(folder: Path, stamps: tuple[tuple[int, int], ...]) -> Zoo:
+def _cached(folder: Path, stamps: tuple[tuple[int, int], ...]) -> Zoo:
     """Keep zoos in memory: settings are read at each call, and a zoo may have a hundred megabytes."""
     return load_zoo(folder)
 
 
-def _zoos_in(folder: Path) -> Iterator[str]:
-    return (path.parent.name for path in sorted(folder.glob("*/zoo.json")))
+def _zoos_in(folder: Path) -> list[str]:
+    return [path.parent.name for path in sorted(folder.glob("*/zoo.json"))]
 
 
 def _value(zoo: Zoo, name: str) -> int | None:
@@ -345,3 +362,19 @@ def _weight(word: str) -> float:
         return float(word)
     except ValueError:
         raise ConfigError(f"recup-weights: expected numbers separated by commas; got {word!r}") from None
+
+
+KIND = DefenceKind(
+    name="recup",
+    make=make,
+    settings={
+        "recup-zoo": "",
+        "recup-attributes": "",
+        "recup-weights": "",
+        "recup-values": "",
+        "recup-variant": "recup",
+        "recup-iterations": ITERATIONS,
+        "recup-models": MODELS,
+    },
+    artefacts=("recup-zoo",),
+)

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedattack.defences.base import Batch, Settings, Update, as_float32, number, text
+from fedattack.defences.base import Batch, DefenceKind, Settings, Update, as_float32, number, text
 from fedattack.errors import DataError, ModelError
 from fedattack.learning.torch_utils import in_mode
 
@@ -73,8 +73,9 @@ class Soteria:
             )
         measure = representation_measure(batch.model, layer, batch.x)
         pruned = round(self.share * len(measure))
-        # Stable, so that among equals those of the lowest index are pruned.
-        masked[weight][:, np.argsort(-measure, kind="stable")[:pruned]] = 0
+        # The sort is stable: among equals those of the lowest index are pruned.
+        largest = np.argsort(-measure, kind="stable")[:pruned]
+        masked[weight][:, largest] = 0
         return masked
 
 
@@ -98,15 +99,19 @@ def defended_layer(model: nn.Module, name: str = "") -> tuple[str, nn.Linear]:
         layer = modules.get(name)
         if not isinstance(layer, nn.Linear):
             got = "none of that name" if layer is None else f"a {type(layer).__name__}"
-            there = ", ".join(key for key, module in modules.items() if isinstance(module, nn.Linear)) or "none"
+            candidates = [key for key, module in modules.items() if isinstance(module, nn.Linear)]
             raise ModelError(
-                f"soteria-layer = {name!r}: expected a fully connected layer of the model, got {got}; it has: {there}"
+                f"soteria-layer = {name!r}: expected a fully connected layer of the model, got {got}; it has: "
+                f"{', '.join(candidates) or 'none'}"
             )
         return name, layer
-    with_parameters = [item for item in modules.items() if [*item[1].parameters(recurse=False)]]
-    for key, module in with_parameters[1:]:
-        if isinstance(module, nn.Linear):
+    behind_another = False
+    for key, module in modules.items():
+        if not list(module.parameters(recurse=False)):
+            continue
+        if behind_another and isinstance(module, nn.Linear):
             return key, module
+        behind_another = True
     raise ModelError(
         "defence soteria: the model has no fully connected layer behind another layer, whose representation could be "
         "pruned; take another model or another defence"
@@ -143,36 +148,41 @@ def representation_measure(model: nn.Module, layer: nn.Linear, x: NDArray[np.flo
         for start in range(0, len(x), _RECORDS):
             records = torch.as_tensor(x[start : start + _RECORDS], dtype=torch.float32, device=device)
             records = records.clone().requires_grad_()
-            seen = _inputs_of(model, layer, records)
-            slopes = torch.stack([_slopes(entry, records) for entry in seen.unbind(1)], dim=1)
-            ratio = seen.detach().abs().double() / slopes
-            parts.append(torch.where(seen.detach() == 0, 0.0, ratio).cpu().numpy())
+            representation = _inputs_of(model, layer, records)
+            norms = [_gradient_norms(entry, records) for entry in representation.unbind(1)]
+            values = representation.detach()
+            ratio = values.abs().double() / torch.stack(norms, dim=1)
+            parts.append(torch.where(values == 0, 0.0, ratio).cpu().numpy())
     return np.asarray(np.concatenate(parts).mean(axis=0), dtype=np.float64)
 
 
-def _slopes(entry: Tensor, records: Tensor) -> Tensor:
+def _gradient_norms(entry: Tensor, records: Tensor) -> Tensor:
     """Return ‖∂r_i/∂x‖ for each record; ``entry`` (n,) is r_i of each."""
-    (slope,) = torch.autograd.grad(entry.sum(), records, retain_graph=True)
-    norms: Tensor = slope.flatten(1).double().norm(dim=1)
+    (gradient,) = torch.autograd.grad(entry.sum(), records, retain_graph=True)
+    norms: Tensor = gradient.flatten(1).double().norm(dim=1)
     return norms
 
 
 def _inputs_of(model: nn.Module, layer: nn.Linear, records: Tensor) -> Tensor:
-    seen: list[Tensor] = []
-    hook = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    """Return the representation (n, l) of the records: what enters the layer."""
+    captured: list[Tensor] = []
+    hook = layer.register_forward_pre_hook(lambda _, inputs: captured.append(inputs[0]))
     try:
         model(records)
     finally:
         hook.remove()
-    if len(seen) != 1 or seen[0].shape != (len(records), layer.in_features):
-        shapes = ", ".join(str(tuple(item.shape)) for item in seen) or "nothing"
+    if len(captured) != 1 or captured[0].shape != (len(records), layer.in_features):
+        shapes = ", ".join([str(tuple(tensor.shape)) for tensor in captured]) or "nothing"
         raise ModelError(
             f"defence soteria: expected the defended layer to see ({len(records)}, {layer.in_features}) once; it saw "
             f"{shapes}; name another by soteria-layer"
         )
-    return seen[0]
+    return captured[0]
 
 
 def make(settings: Settings) -> Soteria:
     """Read ``defence-strength``, the share, and ``soteria-layer``."""
     return Soteria(number(settings, "defence-strength", high=1.0), text(settings, "soteria-layer"))
+
+
+KIND = DefenceKind("soteria", make, {"soteria-layer": ""})

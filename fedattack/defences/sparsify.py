@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.defences.base import Batch, Settings, Update, as_float32, number
+from fedattack.defences.base import Batch, DefenceKind, Settings, Update, as_float32, number
 
 
 @dataclass(frozen=True)
@@ -32,16 +32,22 @@ class Sparsify:
     ) -> dict[str, NDArray[np.float32]]:
         """Return the sparse update; nothing is random."""
         kept = as_float32(update)
-        size = sum(array.size for array in kept.values())
-        pruned = round(self.share * size)
+        sizes = [array.size for array in kept.values()]
+        pruned = round(self.share * sum(sizes))
         if not pruned:
             return kept
         flat = np.concatenate([array.ravel() for array in kept.values()])
-        flat[np.argpartition(np.abs(flat), pruned - 1)[:pruned]] = 0
-        ends = np.cumsum([array.size for array in kept.values()])[:-1]
-        return {name: part.reshape(kept[name].shape) for name, part in zip(kept, np.split(flat, ends), strict=True)}
+        smallest = np.argpartition(np.abs(flat), pruned - 1)[:pruned]
+        flat[smallest] = 0
+        parts = np.split(flat, np.cumsum(sizes)[:-1])
+        for (name, array), part in zip(kept.items(), parts, strict=True):
+            kept[name] = part.reshape(array.shape)
+        return kept
 
 
 def make(settings: Settings) -> Sparsify:
     """Read ``defence-strength``, the share."""
     return Sparsify(number(settings, "defence-strength", high=1.0))
+
+
+KIND = DefenceKind("sparsify", make)

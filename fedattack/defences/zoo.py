@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ from fedattack.defences.base import Update
 from fedattack.errors import ConfigError, DataError
 from fedattack.files import write_atomically, write_json
 from fedattack.learning import LocalSGD
-from fedattack.learning.attribute_updates import attribute_updates
+from fedattack.learning.attribute_updates import AttributeUpdates, attribute_updates
 from fedattack.learning.pooled_updates import FEATURES, Fit, Network, Pooling, check_labels, train_network
+from fedattack.learning.torch_utils import shapes_of
 from fedattack.untrusted import read_bytes, read_json
 
 FORMAT = 1
@@ -112,18 +114,13 @@ def train_zoo(
     pooling = Pooling.of(rows[0], features=features)
     pooled = pooling.pooled(rows)
     rng = np.random.default_rng(seed)
-    networks = tuple(
-        train_network(
-            pooled,
-            labels,
-            values=len(values),
-            hidden=[int(width) for width in rng.choice(widths, size=LAYERS - 1)],
-            seed=int(rng.integers(2**31)),
-            fit=fit,
-        )
-        for _ in range(models)
-    )
-    return Zoo(attribute, tuple(values), pooling, networks)
+    networks = []
+    for _ in range(models):
+        hidden = rng.choice(widths, size=LAYERS - 1).tolist()
+        network_seed = int(rng.integers(2**31))
+        network = train_network(pooled, labels, values=len(values), hidden=hidden, seed=network_seed, fit=fit)
+        networks.append(network)
+    return Zoo(attribute, tuple(values), pooling, tuple(networks))
 
 
 def train_zoo_on_records(
@@ -146,10 +143,10 @@ def train_zoo_on_records(
     widths: Sequence[int] = WIDTHS,
     fit: Fit | None = None,
 ) -> Zoo:
-    """Train a zoo from records alone, before a run: a small federation of clients made up from them is trained.
+    """Train a zoo from records alone, before a run: a small shadow federation is trained on them.
 
-    The updates are of three stages, the first, the middle and the last round, because those of a model that has learnt
-    differ from those of a new one.
+    The updates come from its first, middle and last round, because a model that has learnt has other updates than a
+    new one.
 
     Parameters
     ----------
@@ -185,13 +182,15 @@ def train_zoo_on_records(
         As :func:`train_zoo`.
     """
     _, counts = np.unique(codes, return_counts=True)
-    own = max(min(records, int(np.median(counts))), 1) if len(counts) else 1
-    rows = np.flatnonzero(np.bincount(codes, minlength=len(values))[codes] >= own)
+    records_each = 1
+    if len(counts):
+        records_each = max(min(records, int(np.median(counts))), 1)
+    rows = np.flatnonzero(np.bincount(codes, minlength=len(values))[codes] >= records_each)
     rng = np.random.default_rng(seed)
     state = {name: np.asarray(start[name], dtype=np.float32) for name, _ in model.named_parameters()}
 
-    def made(count: int) -> tuple[list[dict[str, NDArray[np.float32]]], NDArray[np.int64]]:
-        found = attribute_updates(
+    def shadow_updates(count: int) -> AttributeUpdates:
+        return attribute_updates(
             model,
             state,
             x[rows],
@@ -199,23 +198,21 @@ def train_zoo_on_records(
             codes[rows],
             training,
             clients=count,
-            records=own,
+            records=records_each,
             seed=int(rng.integers(2**31)),
             loss=loss,
         )
-        return found.updates, found.values
 
     updates: list[dict[str, NDArray[np.float32]]] = []
     labels: list[NDArray[np.int64]] = []
-    for number in range(1, rounds + 1):
-        if number in (1, (rounds + 1) // 2, rounds):
-            seen, held = made(clients)
-            updates += seen
-            labels.append(held)
-        moves, _ = made(_FEDERATION)
-        state = {name: state[name] + np.mean([move[name] for move in moves], axis=0) for name in state}
+    for round_ in range(1, rounds + 1):
+        if round_ in (1, (rounds + 1) // 2, rounds):
+            shadows = shadow_updates(clients)
+            updates += shadows.updates
+            labels.append(shadows.values)
+        state = _averaged(state, shadow_updates(_FEDERATION).updates)
     if gradients:
-        updates = [{name: -move / np.float32(training.lr) for name, move in update.items()} for update in updates]
+        updates = [_as_gradient(update, training.lr) for update in updates]
     return train_zoo(
         updates,
         np.concatenate(labels),
@@ -228,6 +225,19 @@ def train_zoo_on_records(
     )
 
 
+def _averaged(state: Update, updates: Sequence[Update]) -> dict[str, NDArray[np.float32]]:
+    """Return the model of the next round: the state plus the mean of the updates."""
+    averaged = {}
+    for name, values in state.items():
+        moves = [update[name] for update in updates]
+        averaged[name] = values + np.mean(moves, axis=0)
+    return averaged
+
+
+def _as_gradient(update: Update, lr: float) -> dict[str, NDArray[np.float32]]:
+    return {name: -move / np.float32(lr) for name, move in update.items()}
+
+
 def save_zoo(zoo: Zoo, folder: Path) -> None:
     """Write a zoo into a folder, which is made; each file is whole or not there.
 
@@ -237,12 +247,11 @@ def save_zoo(zoo: Zoo, folder: Path) -> None:
         If the folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {
-        f"{model}.{layer}.{part}": array
-        for model, network in enumerate(zoo.networks)
-        for layer, arrays in enumerate(network.layers)
-        for part, array in zip(("weight", "bias"), arrays, strict=True)
-    }
+    tensors = {}
+    for model, network in enumerate(zoo.networks):
+        for layer, (weight, bias) in enumerate(network.layers):
+            tensors[f"{model}.{layer}.weight"] = weight
+            tensors[f"{model}.{layer}.bias"] = bias
     data = save(tensors)
     write_atomically(folder / "zoo.safetensors", data)
     write_json(
@@ -275,47 +284,51 @@ def load_zoo(folder: Path) -> Zoo:
     except (KeyError, TypeError, ValueError, AttributeError) as cause:
         raise DataError(f"{path} describes no model zoo ({type(cause).__name__}: {cause}); {_HINT}") from None
     tensors = _tensors(folder / "zoo.safetensors", digest)
-    got = {name: tuple(array.shape) for name, array in tensors.items()}
+    _check_tensors(folder / "zoo.safetensors", tensors, wanted)
+    networks = []
+    for model in range(len(wanted) // (2 * LAYERS)):
+        names = [f"{model}.{layer}" for layer in range(LAYERS)]
+        networks.append(Network(tuple((tensors[f"{name}.weight"], tensors[f"{name}.bias"]) for name in names)))
+    return Zoo(zoo.attribute, zoo.values, zoo.pooling, tuple(networks))
+
+
+def _check_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], wanted: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse tensors of other names, shapes or types than ``zoo.json`` announces, and those that are not finite."""
+    got = shapes_of(tensors)
     wrong = [name for name in {**wanted, **got} if wanted.get(name) != got.get(name)]
     wrong += [name for name, array in tensors.items() if array.dtype != np.float32 or not np.isfinite(array).all()]
     if wrong:
         name = wrong[0]
+        kind = tensors[name].dtype if name in tensors else "nothing"
         raise DataError(
-            f"{folder / 'zoo.safetensors'}: {name}: expected finite float32 of shape {wanted.get(name, 'none')}, got "
-            f"{tensors[name].dtype if name in tensors else 'nothing'} of shape {got.get(name, 'none')}; {_HINT}"
+            f"{path}: {name}: expected finite float32 of shape {wanted.get(name, 'none')}, got "
+            f"{kind} of shape {got.get(name, 'none')}; {_HINT}"
         )
-    networks = tuple(
-        Network(
-            tuple((tensors[f"{model}.{layer}.weight"], tensors[f"{model}.{layer}.bias"]) for layer in range(LAYERS))
-        )
-        for model in range(len(wanted) // (2 * LAYERS))
-    )
-    return Zoo(zoo.attribute, zoo.values, zoo.pooling, networks)
 
 
 def _described(described: Mapping[str, Any]) -> tuple[Zoo, dict[str, tuple[int, ...]]]:
     """Return a zoo without its networks, and the shapes of the tensors that these must have."""
     if described["format"] != FORMAT:
         raise ValueError(f"expected format {FORMAT}, got {described['format']!r}")
-    shapes = tuple(
-        (str(item["name"]), tuple(_whole(side, 0) for side in item["shape"])) for item in described["parameters"]
-    )
-    if not sum(math.prod(shape) for _, shape in shapes):
+    shapes = []
+    for parameter in described["parameters"]:
+        name = str(parameter["name"])
+        shapes.append((name, tuple(_whole(side, 0) for side in parameter["shape"])))
+    if not any(math.prod(shape) for _, shape in shapes):
         raise ValueError("expected parameters with entries")
-    pooling = Pooling(shapes, _whole(described["window"], 1))
-    values = tuple(str(value) for value in described["values"])
+    pooling = Pooling(tuple(shapes), _whole(described["window"], 1))
+    values = tuple(map(str, described["values"]))
     if len(values) < 2 or not described["hidden"]:
         raise ValueError("expected at least two values and one network")
-    # counted without laying the windows out: the file is not trusted
-    features = sum(-(-math.prod(shape) // pooling.width) for _, shape in shapes)
     wanted: dict[str, tuple[int, ...]] = {}
     for model, hidden in enumerate(described["hidden"]):
         if len(hidden) != LAYERS - 1:
             raise ValueError(f"expected {LAYERS - 1} hidden widths a network, got {hidden}")
-        widths = (features, *(_whole(width, 1) for width in hidden), len(values))
-        for layer in range(LAYERS):
-            wanted[f"{model}.{layer}.weight"] = (widths[layer + 1], widths[layer])
-            wanted[f"{model}.{layer}.bias"] = (widths[layer + 1],)
+        # The features are counted without laying the windows out: the file is not trusted.
+        widths = [pooling.features, *(_whole(width, 1) for width in hidden), len(values)]
+        for layer, (inputs, outputs) in enumerate(pairwise(widths)):
+            wanted[f"{model}.{layer}.weight"] = (outputs, inputs)
+            wanted[f"{model}.{layer}.bias"] = (outputs,)
     return Zoo(str(described["attribute"]), values, pooling, ()), wanted
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -44,3 +44,8 @@ def to_tensor(
         # torch warns about read-only arrays, such as those of a memory-mapped record
         values = torch.from_numpy(np.require(values, requirements="W"))
     return values.to(device=device, dtype=dtype)
+
+
+def shapes_of(arrays: Mapping[str, NDArray[Any] | Tensor]) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each array by its name."""
+    return {name: tuple(array.shape) for name, array in arrays.items()}

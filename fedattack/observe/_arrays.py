@@ -17,16 +17,18 @@ _EMPTY = "_empty"
 def view_bytes(data: bytes) -> NDArray[Any]:
     """Interpret what a client sent as a read-only array on the same memory.
 
-    Flower's bytes are immutable and replaced rather than changed, also by strategies that edit replies in place, so
-    that a view is as safe as a copy and costs nothing. Bytes that are no ``.npy`` file, such as the trees that some
-    strategies exchange, become an array of bytes.
+    A view is as safe as a copy and costs nothing: Flower's bytes are immutable, and strategies that edit replies in
+    place replace them. Bytes that are no ``.npy`` file, such as the trees that some strategies exchange, become an
+    array of bytes.
 
     Raises
     ------
     ValueError
         If they are a damaged array, or hold Python objects.
     """
-    return view_npy(data) if data.startswith(npy.MAGIC_PREFIX) else np.frombuffer(data, dtype=np.uint8)
+    if data.startswith(npy.MAGIC_PREFIX):
+        return view_npy(data)
+    return np.frombuffer(data, dtype=np.uint8)
 
 
 def view_array(array: Array) -> NDArray[Any]:
@@ -38,14 +40,13 @@ def view_array(array: Array) -> NDArray[Any]:
 
 def view_records(records: Mapping[str, ArrayRecord], names: Sequence[str] | None) -> dict[str, NDArray[Any]]:
     """View all arrays of a message by name; names of several records are prefixed by the record's key."""
-    prefix = "{key}." if len(records) > 1 else ""
-    found = {
-        prefix.format(key=key) + name: view_array(array)
-        for key, record in records.items()
-        for name, array in record.items()
-        if name != _EMPTY
-    }
-    return rename(found, names)
+    arrays = {}
+    for key, record in records.items():
+        prefix = f"{key}." if len(records) > 1 else ""
+        for name, array in record.items():
+            if name != _EMPTY:
+                arrays[prefix + name] = view_array(array)
+    return rename(arrays, names)
 
 
 def rename(arrays: Mapping[str, NDArray[Any]], names: Sequence[str] | None) -> dict[str, NDArray[Any]]:

@@ -52,8 +52,8 @@ class Recorder:
         File of the private key that the record is signed by; by default the one that the environment variable
         ``FEDATTACK_SIGNING_KEY`` names, if any.
     resumed
-        Go on with the record that is there. Flower may have given the nodes other ids since: by a node's id now, its
-        name in the record, where that is another.
+        Go on with an existing record: the name in the record by the id of a node now, where they differ. Flower may
+        have given the nodes other ids since.
 
     Attributes
     ----------
@@ -62,9 +62,9 @@ class Recorder:
     before_close
         Called once before the record ends, while rounds can still be handed over.
     run_error
-        Why the run ended early, if an observer has seen that it did.
+        Why the run ended early, if an observer noticed that it did.
     resumes
-        Whether the record is one that was there.
+        Whether the recording goes on with an existing record.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Recorder:
             "key": key or os.environ.get(SIGNING_KEY) or None,
         }
         self.resumes = resumed is not None
-        self._known_as = resumed or {}
+        self._names_in_record = resumed or {}
         self._queue: queue.Queue[Exchange | None] = queue.Queue(maxsize=1)
         self._writer: RecordWriter | None = None
         self._thread: threading.Thread | None = None
@@ -175,26 +175,26 @@ class Recorder:
             if self._error is not None:
                 continue
             try:
-                writer.write(self._seen(exchange))
+                writer.write(self._as_recorded(exchange))
             except Exception as cause:
-                # Whatever it is, it must not reach the run.
+                # No error of the recording may reach the run.
                 self.fail(f"round {exchange.number}: {cause}")
                 self._end(writer)
         if self._error is None or writer.is_open:
             self._end(writer)
 
-    def _seen(self, exchange: Exchange) -> Exchange:
+    def _as_recorded(self, exchange: Exchange) -> Exchange:
         """Reduce a round to the view of the record, with its nodes as the record knows them."""
-        replies = [replace(reply, node=self._known_as.get(reply.node, reply.node)) for reply in exchange.replies]
-        exchange = replace(exchange, replies=replies)
-        if self.view == "individual" or all(reply.arrays is None for reply in exchange.replies):
-            return exchange
-        fitting = without_misfits(exchange.replies)
-        if not any(reply.status == "ok" for reply in fitting):
+        replies = []
+        for reply in exchange.replies:
+            replies.append(replace(reply, node=self._names_in_record.get(reply.node, reply.node)))
+        if self.view == "individual" or all(reply.arrays is None for reply in replies):
+            return replace(exchange, replies=replies)
+        fitting = without_misfits(replies)
+        if "ok" not in [reply.status for reply in fitting]:
             reasons = [reply.reason for reply in fitting if reply.reason]
-            log.warning(
-                "fedattack, round %d: there is no mean: %s", exchange.number, *reasons[:1] or ["nobody answered"]
-            )
+            reason = reasons[0] if reasons else "nobody answered"
+            log.warning("fedattack, round %d: there is no mean: %s", exchange.number, reason)
         return project_exchange(replace(exchange, replies=fitting), "the aggregate view")
 
     def _end(self, writer: RecordWriter) -> None:

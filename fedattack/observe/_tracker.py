@@ -5,6 +5,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from typing import Any, Concatenate, ParamSpec
 
 from flwr.app import ArrayRecord, Message, RecordDict
@@ -24,14 +26,14 @@ _CLOSED = "no reply before the round was closed"
 
 
 class _Sent:
-    """One training message on its way: to whom, with which model."""
+    """A training message that the server sent: to which node, with which model."""
 
     def __init__(self, message: Message, model: Arrays | None) -> None:
         self.message = message
         self.node = message.metadata.dst_node_id
         self.model = model
         self.reply: Reply | None = None
-        self.place = 0
+        self.reply_number = 0
 
 
 P = ParamSpec("P")
@@ -56,10 +58,14 @@ def _contained(
 class RoundTracker:
     """Collects the training messages of a round and its replies, and hands the round over when it is finished.
 
-    A round is finished when the observer says so, or when the server turns to something else: training messages of
-    another round, an evaluation with nothing pending, the end of the run. A reply that comes after that is late and
-    goes into the record with the next round. All methods may be called from several threads, as Flower's legacy server
-    does.
+    A round is finished when the observer says so, or when the server turns to something else:
+
+    - training messages of another round,
+    - an evaluation with nothing pending,
+    - the end of the run.
+
+    A reply that comes after that is late, and goes into the record with the next round. All methods may be called from
+    several threads, as Flower's legacy server does.
     """
 
     def __init__(
@@ -88,7 +94,7 @@ class RoundTracker:
         for message in messages:
             kind = message.metadata.message_type.split(".")[0]
             if kind == "evaluate":
-                if all(item.reply is not None for item in self._sent):
+                if not self._is_waiting():
                     self.finish()
                 if message.has_content() and message.content.array_records:
                     self.recorder.final = self._view_model(message.content)
@@ -99,16 +105,19 @@ class RoundTracker:
         number = _round_number(message)
         if number is None:
             # A server that numbers nothing goes on to the next round once it asks a node again, or has all replies.
-            node = message.metadata.dst_node_id
-            again = any(item.node == node for item in self._sent)
-            waiting = any(item.reply is None for item in self._sent)
-            number = self._last if waiting and not again else self._last + 1
+            asked = [sent.node for sent in self._sent]
+            again = message.metadata.dst_node_id in asked
+            number = self._last if self._is_waiting() and not again else self._last + 1
         if number != self._number:
             self.finish()
             self._open(number, message.content)
         sent = _Sent(message, self._view_model(message.content))
         self._sent.append(sent)
         self._unindexed.append(sent)
+
+    def _is_waiting(self) -> bool:
+        """Say whether a node has not replied yet."""
+        return any(sent.reply is None for sent in self._sent)
 
     @_contained
     def replied(self, messages: Iterable[Message]) -> None:
@@ -121,22 +130,24 @@ class RoundTracker:
         """End the round, if there is one, and hand it over; ``reason`` is why a node without a reply has none."""
         if self._number is None:
             return
-        number, self._number = self._number, None
-        common = _most_sent([item.model for item in self._sent])
-        answered = [item for item in self._sent if item.reply is not None]
-        silent = [item for item in self._sent if item.reply is None]
-        # Replies in the order in which the server took them: that is the order in which it averages.
-        answered.sort(key=lambda item: item.place)
-        replies = [_with_model(item.reply, item.model, common) for item in answered if item.reply is not None]
-        for item in silent:
-            self._overdue[item.message.metadata.message_id] = (item.node, number)
-            missing = Reply(node=str(item.node), status="missing", reason=reason)
-            replies.append(_with_model(missing, item.model, common))
+        number = self._number
+        self._number = None
+        common = _most_sent([sent.model for sent in self._sent])
+        replies: list[Reply] = []
+        missing: list[Reply] = []
+        # The server averages replies in the order in which it took them.
+        for sent in sorted(self._sent, key=lambda sent: sent.reply_number):
+            if sent.reply is not None:
+                replies.append(_with_model(sent.reply, sent.model, common))
+                continue
+            self._overdue[sent.message.metadata.message_id] = (sent.node, number)
+            reply = Reply(node=str(sent.node), status="missing", reason=reason)
+            missing.append(_with_model(reply, sent.model, common))
         self.recorder.put(
             Exchange(
                 number=number,
                 common=common,
-                replies=[*replies, *self._late],
+                replies=[*replies, *missing, *self._late],
                 config=self._config,
                 mean="legacy" if self._legacy else "message",
                 started=self._started,
@@ -171,13 +182,16 @@ class RoundTracker:
         self._number = self._last = number
         self._started = time.time()
         self._legacy = _LEGACY_CONFIG in content.config_records
-        self._config = {key: value for record in content.config_records.values() for key, value in record.items()}
+        self._config = {}
+        for record in content.config_records.values():
+            self._config.update(record.items())
         self._models = {}
         self.recorder.final = None
 
     def _view_model(self, content: RecordDict) -> Arrays | None:
         """View the sent model; messages that carry the same bytes share one view."""
-        key = tuple(id(array.data) for record in content.array_records.values() for array in record.values())
+        arrays = chain.from_iterable(record.values() for record in content.array_records.values())
+        key = tuple(id(array.data) for array in arrays)
         if key not in self._models:
             self._models[key] = view_records(content.array_records, self._names)
         return self._models[key] or None
@@ -188,33 +202,34 @@ class RoundTracker:
             if match.reply is None:
                 match.reply = self._read(message, match.node)
                 self._replies += 1
-                match.place = self._replies
+                match.reply_number = self._replies
             return
         answers = message.metadata.reply_to_message_id
         if answers in self._overdue:
             node, number = self._overdue.pop(answers)
             reply = self._read(message, node)
-            reason = f"came after round {number} was closed" + (f": {reply.reason}" if reply.reason else "")
-            self._late.append(
-                Reply(reply.node, "late", reply.arrays, reply.num_examples, reply.metrics, reason, of_round=number)
-            )
+            reason = f"came after round {number} was closed"
+            if reply.reason:
+                reason += f": {reply.reason}"
+            self._late.append(replace(reply, status="late", reason=reason, of_round=number))
 
     def _read(self, message: Message, node: int) -> Reply:
         return read_reply(message, str(node), self._names, self._count_keys)
 
     def _match(self, message: Message) -> _Sent | None:
         """Find what a reply answers. Messages get their ids when they are pushed, after they were noted."""
-        still = []
-        for item in self._unindexed:
-            if item.message.metadata.message_id:
-                self._index[item.message.metadata.message_id] = item
+        unindexed = []
+        for sent in self._unindexed:
+            message_id = sent.message.metadata.message_id
+            if message_id:
+                self._index[message_id] = sent
             else:
-                still.append(item)
-        self._unindexed = still
+                unindexed.append(sent)
+        self._unindexed = unindexed
         answers = message.metadata.reply_to_message_id
         if answers:
             return self._index.get(answers)
-        return next((item for item in self._sent if item.node == message.metadata.src_node_id), None)
+        return next((sent for sent in self._sent if sent.node == message.metadata.src_node_id), None)
 
 
 def read_reply(
@@ -233,8 +248,11 @@ def read_reply(
         if key != _LEGACY_STATUS:
             values.update(config.items())
     # A count that is no number is one more metric.
-    counted = next((key for key in count_keys if isinstance(values.get(key), int | float)), None)
-    count = None if counted is None else values.pop(counted)
+    count = None
+    for key in count_keys:
+        if isinstance(values.get(key), int | float):
+            count = values.pop(key)
+            break
     try:
         arrays: Mapping[str, NDArray[Any]] | None = view_records(content.array_records, names) or None
     except ValueError as cause:
@@ -253,13 +271,14 @@ def _most_sent(models: Sequence[Arrays | None]) -> Arrays | None:
 def _with_model(reply: Reply, model: Arrays | None, common: Arrays | None) -> Reply:
     if model is common or model is None:
         return reply
-    return Reply(**{**vars(reply), "received": model})
+    return replace(reply, received=model)
 
 
 def _round_number(message: Message) -> int | None:
     for record in message.content.config_records.values():
         for key in ("server-round", "server_round"):
-            if isinstance(value := record.get(key), int):
-                return value
+            number = record.get(key)
+            if isinstance(number, int):
+                return number
     group = message.metadata.group_id
     return int(group) if group.isascii() and group.isdigit() else None

@@ -1,8 +1,9 @@
 """Observe a legacy strategy, with or without SecAgg+."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,9 @@ class ObservedLegacyStrategy(Strategy):
 
         strategy = ObservedLegacyStrategy(FedAvg(), "records/%Y%m%d-%H%M%S")
 
-    Under SecAgg+ state ``view="aggregate"``: Flower then hands the same unmasked aggregate to the strategy once per
-    surviving client, and the record keeps it once. A round that SecAgg+ halts never reaches ``aggregate_fit``; it is
-    recorded, with the sampled nodes as missing, once the next round or the end of the run shows that nothing came.
+    Under SecAgg+ state ``view="aggregate"``. Flower then hands the same unmasked aggregate to the strategy once per
+    surviving client, and the record keeps it once. A round that SecAgg+ halts never reaches ``aggregate_fit``. It is
+    recorded, with the sampled nodes as missing, when the next round or the end of the run shows that nothing came.
 
     Parameters
     ----------
@@ -43,7 +44,7 @@ class ObservedLegacyStrategy(Strategy):
 
     Notes
     -----
-    A legacy strategy is not told when its run ends, so the record is closed when the process ends, or by
+    A legacy strategy does not learn when its run ends. The record is closed when the process ends, or by
     :meth:`close`. An error that does not pass through the strategy is not noted in it.
     """
 
@@ -91,8 +92,11 @@ class ObservedLegacyStrategy(Strategy):
             instructions = self._inner.configure_fit(server_round, parameters, client_manager)
         self._started = time.time()
         self._sent = [(_node(proxy), ins.parameters) for proxy, ins in instructions]
-        self._config = dict(instructions[0][1].config) if instructions else {}
-        self._waiting = server_round if instructions else None
+        self._config = {}
+        self._waiting = None
+        if instructions:
+            self._config = dict(instructions[0][1].config)
+            self._waiting = server_round
         return instructions
 
     def aggregate_fit(
@@ -138,7 +142,8 @@ class ObservedLegacyStrategy(Strategy):
     def _note_halted(self) -> None:
         """Note a round that was configured and never came to be aggregated: it left the model as it was."""
         if self._waiting is not None:
-            number, self._waiting = self._waiting, None
+            number = self._waiting
+            self._waiting = None
             reason = UNFINISHED if self._recorder.run_error else "the round ended without an aggregate"
             self._note(number, [], [], reason)
 
@@ -156,7 +161,7 @@ class ObservedLegacyStrategy(Strategy):
                 self._recorder.final = exchange.common
             self._recorder.put(exchange)
         except Exception as cause:
-            # Whatever it is, it must not reach the run.
+            # No error of the recording may reach the run.
             self._recorder.fail(f"round {server_round}: {cause}")
 
     @contextmanager
@@ -182,33 +187,28 @@ class ObservedLegacyStrategy(Strategy):
         ValueError
             If the sent model cannot be read, or the results do not fit the view.
         """
-        models = {id(parameters): view_tensors(parameters.tensors, self._names) for _, parameters in self._sent}
-        sent: dict[str, Arrays] = {node: models[id(parameters)] for node, parameters in self._sent}
+        sent = self._sent_models()
         common = next(iter(sent.values()), None)
-        replies = [self._reply(_node(proxy), result, "ok") for proxy, result in results]
-        replies += [self._reply(_node(item[0]), item[1], "failed") for item in failures if isinstance(item, tuple)]
-        answered = {reply.node for reply in replies}
-        replies += self._unanswered([node for node in sent if node not in answered], failures, reason)
+        replies = self._replies(sent, results, failures, reason)
         arrays = [reply.arrays for reply in replies if reply.status == "ok" and reply.arrays is not None]
         aggregate = None
         if self._recorder.view == "aggregate":
-            aggregate = arrays[0] if arrays else None
-            if not all(identical(arrays[0], other) for other in arrays):
-                raise ValueError("expected the same aggregate for every client, as SecAgg+ gives it; is SecAgg+ on?")
-            replies = [Reply(**{**vars(reply), "arrays": None}) for reply in replies]
-        elif len(arrays) > 1 and common is not None and _is_secagg(arrays, common):
+            aggregate = _only_aggregate(arrays)
+            replies = [replace(reply, arrays=None) for reply in replies]
+        elif common is not None and _is_secagg(arrays, common):
             raise ValueError("every client sent the same arrays in another dtype: state view='aggregate' under SecAgg+")
-        singled_out = [
-            Reply(**{**vars(reply), "received": sent[reply.node]})
-            if sent.get(reply.node, common) is not common
-            else reply
-            for reply in replies
-        ]
+        for index, reply in enumerate(replies):
+            received = sent.get(reply.node, common)
+            if received is not common:
+                replies[index] = replace(reply, received=received)
+        # Flower counts from one again in a run that goes on with another; the number that clients are sent counts on.
+        number = self._config.get("server-round")
+        if not isinstance(number, int):
+            number = server_round
         return Exchange(
-            # Flower counts from one again in a run that goes on with another; what was sent to clients counts on.
-            number=numbered if isinstance(numbered := self._config.get("server-round"), int) else server_round,
+            number=number,
             common=common,
-            replies=singled_out,
+            replies=replies,
             aggregate=aggregate,
             config=self._config,
             mean="legacy",
@@ -216,8 +216,37 @@ class ObservedLegacyStrategy(Strategy):
             ended=time.time(),
         )
 
+    def _sent_models(self) -> dict[str, Arrays]:
+        """Return the model that each node was sent; nodes that were sent the same parameters share one view."""
+        views: dict[int, Arrays] = {}
+        sent = {}
+        for node, parameters in self._sent:
+            if id(parameters) not in views:
+                views[id(parameters)] = view_tensors(parameters.tensors, self._names)
+            sent[node] = views[id(parameters)]
+        return sent
+
+    def _replies(
+        self,
+        sent: Iterable[str],
+        results: list[tuple[ClientProxy, FitRes]],
+        failures: list[tuple[ClientProxy, FitRes] | BaseException],
+        reason: str,
+    ) -> list[Reply]:
+        """Return a reply for each node: first those with a result, then the failed ones, then the silent ones."""
+        replies = [self._reply(_node(proxy), result, "ok") for proxy, result in results]
+        for failure in failures:
+            if isinstance(failure, tuple):
+                proxy, result = failure
+                replies.append(self._reply(_node(proxy), result, "failed"))
+        answered = {reply.node for reply in replies}
+        silent = [node for node in sent if node not in answered]
+        return replies + self._unanswered(silent, failures, reason)
+
     def _reply(self, node: str, result: FitRes, status: Status) -> Reply:
-        reason = "" if status == "ok" else f"status {result.status.code.value}: {result.status.message}"
+        reason = ""
+        if status != "ok":
+            reason = f"status {result.status.code.value}: {result.status.message}"
         arrays: Arrays | None = None
         try:
             arrays = view_tensors(result.parameters.tensors, self._names) or None
@@ -227,7 +256,7 @@ class ObservedLegacyStrategy(Strategy):
 
     def _unanswered(self, nodes: list[str], failures: Sequence[object], reason: str) -> list[Reply]:
         """Tell failed from missing nodes: legacy failures are exceptions that carry no node id."""
-        errors = [str(item) for item in failures if isinstance(item, BaseException)]
+        errors = [str(failure) for failure in failures if isinstance(failure, BaseException)]
         # SecAgg+ counts one client's failure in several stages, and that of a client whose reply is in the sum.
         if self._recorder.view == "individual" and len(errors) == len(nodes):
             return [Reply(node, "failed", reason="; or ".join(errors)) for node in nodes]
@@ -240,6 +269,19 @@ def _node(proxy: ClientProxy) -> str:
     return str(getattr(proxy, "node_id", proxy.cid))
 
 
+def _only_aggregate(arrays: list[Arrays]) -> Arrays | None:
+    """Return the aggregate that SecAgg+ hands to the strategy once per client."""
+    if not arrays:
+        return None
+    if not all(identical(arrays[0], other) for other in arrays):
+        raise ValueError("expected the same aggregate for every client, as SecAgg+ gives it; is SecAgg+ on?")
+    return arrays[0]
+
+
 def _is_secagg(arrays: list[Arrays], common: Arrays) -> bool:
-    changed = any(array.dtype != common[name].dtype for name, array in arrays[0].items() if name in common)
+    """Say whether several clients sent the same arrays, in another type than that of the model."""
+    if len(arrays) < 2:
+        return False
+    shared = common.keys() & arrays[0].keys()
+    changed = any(arrays[0][name].dtype != common[name].dtype for name in shared)
     return changed and all(identical(arrays[0], other) for other in arrays[1:])

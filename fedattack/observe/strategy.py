@@ -56,15 +56,15 @@ class ObservedStrategy(Strategy):
         """
         self._tracker.recorder.open()
         if self._tracker.recorder.resumes:
-            # What the stopped run led to is what this one ends in if no round is left.
-            given = inspect.signature(self._inner.start).bind(*args, **kwargs).arguments
-            self._tracker.ended_in(given["initial_arrays"])
-        # The inner strategy runs itself, so that a ``start`` of its own finds its own state; only the two methods that
-        # see the messages are shadowed meanwhile.
-        own = vars(self._inner)
-        before = dict(own)
+            # If no round is left, this run ends in the model of the stopped run.
+            arguments = inspect.signature(self._inner.start).bind(*args, **kwargs).arguments
+            self._tracker.ended_in(arguments["initial_arrays"])
+        # The inner strategy runs itself, so that its own ``start`` finds its own state. Only the two methods that get
+        # the messages are shadowed meanwhile.
+        attributes = vars(self._inner)
+        before = dict(attributes)
         shadows = {"configure_train": self.configure_train, "aggregate_train": self.aggregate_train}
-        own.update(shadows)
+        attributes.update(shadows)
         try:
             result = self._inner.start(*args, **kwargs)
         except BaseException as cause:
@@ -72,9 +72,9 @@ class ObservedStrategy(Strategy):
             raise
         finally:
             for name in shadows:
-                own.pop(name)
+                attributes.pop(name)
                 if name in before:
-                    own[name] = before[name]
+                    attributes[name] = before[name]
         self._tracker.close()
         return result
 
@@ -114,8 +114,10 @@ class ObservedStrategy(Strategy):
 
 
 def _count_keys(strategy: Any) -> tuple[str, ...]:
-    """Find by which metric the strategy weights its clients, inside Flower's wrappers too; other keys after it."""
+    """Return the metric by which the strategy weights its clients, inside Flower's wrappers too; then other keys."""
     while not hasattr(strategy, "weighted_by_key") and hasattr(strategy, "strategy"):
         strategy = strategy.strategy
-    own = getattr(strategy, "weighted_by_key", None)
-    return COUNT_KEYS if own is None else (own, *COUNT_KEYS)
+    weighted_by = getattr(strategy, "weighted_by_key", None)
+    if weighted_by is None:
+        return COUNT_KEYS
+    return (weighted_by, *COUNT_KEYS)

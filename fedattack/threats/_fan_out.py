@@ -19,15 +19,22 @@ Result = TypeVar("Result")
 MEMORY = 3.0 * 2**30
 """Bytes that all workers may take together."""
 
-# What a process takes before it has done anything, most of it torch.
-_PROCESS = 0.4 * 2**30
+PROCESS = 0.4 * 2**30
+"""Bytes that a process takes before it has done anything, most of it torch."""
 
-# Starting a worker takes seconds, most of them for importing torch.
-_WORTH_WORKERS = 20.0
+WORTH_WORKERS = 20.0
+"""Seconds of work from which workers are started: starting one takes seconds, most of them for importing torch."""
 
 
 def fan_out(
-    work: Callable[[Item], Result], items: Sequence[Item], *, workers: int, memory: float, ray: str = ""
+    work: Callable[[Item], Result],
+    items: Sequence[Item],
+    *,
+    workers: int,
+    memory: float,
+    ray: str = "",
+    process: float = PROCESS,
+    worth_workers: float = WORTH_WORKERS,
 ) -> Iterator[Result]:
     """Yield ``work(item)`` for each item, in their order.
 
@@ -45,6 +52,8 @@ def fan_out(
         Bytes that one piece takes.
     ray
         Address of a Ray cluster, or ``auto``; empty for this machine's cores.
+    process, worth_workers
+        See :data:`PROCESS` and :data:`WORTH_WORKERS`.
 
     Raises
     ------
@@ -55,11 +64,11 @@ def fan_out(
     if ray:
         yield from _on_ray(work, rest, ray)
         return
-    count = workers or max(1, min(os.cpu_count() or 1, int(MEMORY // (memory + _PROCESS))))
+    count = workers or max(1, min(os.cpu_count() or 1, int(MEMORY // (memory + process))))
     if not workers and rest:
         started = time.monotonic()
         first = _alone(work, rest.pop(0))
-        if (time.monotonic() - started) * len(rest) < _WORTH_WORKERS:
+        if (time.monotonic() - started) * len(rest) < worth_workers:
             count = 1
         yield first
     if count == 1:

@@ -83,21 +83,21 @@ class Scores:
             value = parse_json(str(arrays.pop("facts")))
         except ValueError as cause:
             raise DataError(f"{path} is no score file of fedattack ({short(str(cause), 100)}); {_AGAIN}") from None
-        told = validated(_TOLD, value, str(path), DataError, _AGAIN)
-        return cls(told["attack"], arrays, told["facts"], tuple(told["notes"]))
+        saved = validated(_SAVED, value, str(path), DataError, _AGAIN)
+        return cls(saved["attack"], arrays, saved["facts"], tuple(saved["notes"]))
 
 
 _AGAIN = "run `fedattack attack` again"
 
 
 @with_config(ConfigDict(extra="forbid", strict=True))
-class _Told(TypedDict):
+class _Saved(TypedDict):
     attack: Name
     facts: dict[Name, Any]
     notes: list[Annotated[str, StringConstraints(max_length=100_000)]]
 
 
-_TOLD: TypeAdapter[_Told] = TypeAdapter(_Told)
+_SAVED: TypeAdapter[_Saved] = TypeAdapter(_Saved)
 
 
 class Attack(ABC):
@@ -152,7 +152,9 @@ class Attack(ABC):
             try:
                 values[name] = known[name].read(text)
             except ConfigError as cause:
-                raise ConfigError(str(cause) if "option" in str(cause) else f"option {name}={text}: {cause}") from None
+                if "option" in str(cause):
+                    raise
+                raise ConfigError(f"option {name}={text}: {cause}") from None
         return replace(self, **values) if values else self  # type: ignore[type-var]  # options are a dataclass's fields
 
     def run(
@@ -185,16 +187,9 @@ class Attack(ABC):
             If the record is of another view or protocol than the attack needs, knowledge is missing, or there are no
             rounds.
         """
-        for what, got, wanted in (
-            ("view", record.view, self.needs.views),
-            ("protocol", record.protocol, self.needs.protocols),
-        ):
-            if got not in wanted:
-                way = "; `fedattack project` makes one of it" if (what, got) == ("view", "individual") else ""
-                raise NeedsError(
-                    f"attack {self.name} needs a record in the {what} {' or '.join(wanted)}, but {record.path} has the "
-                    f"{what} {got}{way}"
-                )
+        way = "; `fedattack project` makes one of it" if record.view == "individual" else ""
+        self._check_kind("view", record.view, self.needs.views, record, way)
+        self._check_kind("protocol", record.protocol, self.needs.protocols, record)
         for need in self.needs.knowledge:
             if not knowledge.has(need):
                 raise NeedsError(
@@ -205,6 +200,13 @@ class Attack(ABC):
         named = named_for(record, knowledge.model)
         scores = self._run(named, knowledge, seed, device, progress or (lambda done, total: None))
         return scores if named is record else replace(scores, notes=(NAMELESS, *scores.notes))
+
+    def _check_kind(self, what: str, got: str, wanted: tuple[str, ...], record: Record, way: str = "") -> None:
+        if got not in wanted:
+            raise NeedsError(
+                f"attack {self.name} needs a record in the {what} {' or '.join(wanted)}, but {record.path} has the "
+                f"{what} {got}{way}"
+            )
 
     @abstractmethod
     def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:

@@ -16,6 +16,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 _KINDS = {"b": "yes or no", "i": "whole numbers", "f": "numbers"}
+_DTYPES = {"b": "b", "i": "iu", "f": "iuf"}
 
 
 @dataclass(frozen=True)
@@ -48,14 +49,16 @@ class ArrayForm:
 
     def fault(self, array: NDArray[Any], sizes: dict[str, int]) -> str:
         """Say what is wrong with an array, or nothing; ``sizes`` are those of the axes, and learns new ones."""
-        kinds = {"b": "b", "i": "iu", "f": "iuf"}[self.kind]
-        if array.dtype.kind not in kinds:
+        if array.dtype.kind not in _DTYPES[self.kind]:
             return f"expected {_KINDS[self.kind]}, got {array.dtype}"
         if array.ndim < len(self.axes) or (array.ndim > len(self.axes) and not self.rest):
             return f"expected the axes ({', '.join(self.axes)}), got the shape {array.shape}"
         for axis, size in zip(self.axes, array.shape, strict=False):
             if sizes.setdefault(axis, size) != size:
                 return f"expected {sizes[axis]} {axis}, got {size}"
+        return self._fault_of_values(array)
+
+    def _fault_of_values(self, array: NDArray[Any]) -> str:
         values = array[~np.isnan(array)] if array.dtype.kind == "f" else array
         if values.size < array.size and not self.nan:
             return "expected numbers, got NaN"
@@ -86,13 +89,17 @@ class Form:
         """Say the first thing that is wrong with facts and arrays, or nothing."""
         sizes = {axis: len(facts[fact]) for axis, fact in self.named_by.items()}
         for name, form in self.arrays.items():
-            found = [key for key in arrays if key == name or (name.endswith("*") and key.startswith(name[:-1]))]
-            if not found and not form.optional:
+            matching = [key for key in arrays if _stands_for(name, key)]
+            if not matching and not form.optional:
                 return f"there is no array {name!r}"
-            for key in found:
+            for key in matching:
                 if fault := form.fault(arrays[key], sizes):
                     return f"{short(key, 60)}: {fault}"
         return ""
+
+
+def _stands_for(name: str, key: str) -> bool:
+    return key.startswith(name[:-1]) if name.endswith("*") else key == name
 
 
 def check_index(values: NDArray[Any], count: int, what: str) -> None:

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, Required
+from typing import Annotated, Any, Literal, NotRequired, Required, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -257,7 +257,7 @@ class Knowledge:
             held += [self.model.spec, self.model.loss]
         if self.defence is not None:
             held += [self.defence.spec, *self.defence.settings.values()]
-        return [item for item in held if isinstance(item, Asked)]
+        return [asked for asked in held if isinstance(asked, Asked)]
 
     def client_of(self, node: str) -> str:
         """Return the name of the client that hides behind a node."""
@@ -354,35 +354,49 @@ class _Entry(TypedDict):
 
 _ENTRY: TypeAdapter[_Entry] = TypeAdapter(_Entry)
 
+Context = TypeVar("Context")
+Content = TypeVar("Content")
+
 
 def write_knowledge(folder: Path, knowledge: Knowledge) -> None:
     """Write ``knowledge`` to ``folder``: a JSON file, records as ``.npz`` beside it, and a file for each node."""
     make_private(folder)
     files = {}
-    for name, records in ((TARGETS, knowledge.targets), (AUXILIARY, knowledge.auxiliary)):
-        if records is not None:
-            files[name] = write_npz(folder / name, {"x": records.x, "y": records.y})
-    if knowledge.public is not None:
-        files[PUBLIC] = write_npz(folder / PUBLIC, {"x": knowledge.public})
-    if knowledge.partial is not None:
-        files[PARTIAL] = write_npz(folder / PARTIAL, _arrays_of_partial(knowledge.partial))
-    if knowledge.attributes is not None:
-        files[ATTRIBUTES] = write_npz(folder / ATTRIBUTES, _arrays_of_attributes(knowledge.attributes))
+    for name, arrays in _arrays_by_file(knowledge).items():
+        files[name] = write_npz(folder / name, arrays)
     for node, client in knowledge.nodes.items():
         note_node(folder, node=node, client=client)
-    model = None
-    if knowledge.model is not None:
-        shape = [*knowledge.model.input_shape]
-        texts = {"spec": str(knowledge.model.spec), "loss": str(knowledge.model.loss)}
-        model = vars(knowledge.model) | texts | {"input_shape": shape}
-    value: dict[str, Any] = {"model": model, "prior": knowledge.prior}
+    entry: dict[str, Any] = {"model": _entry_of_model(knowledge.model), "prior": knowledge.prior}
     if knowledge.training is not None:
-        value["training"] = vars(knowledge.training)
+        entry["training"] = vars(knowledge.training)
     if knowledge.property is not None:
-        value |= {"property": str(knowledge.property), "positive_share": knowledge.positive_share}
+        entry["property"] = str(knowledge.property)
+        entry["positive_share"] = knowledge.positive_share
     if knowledge.defence is not None:
-        value["defence"] = _entry_of_defence(knowledge.defence)
-    write_sealed(folder / KNOWLEDGE, value | {"files": files})
+        entry["defence"] = _entry_of_defence(knowledge.defence)
+    entry["files"] = files
+    write_sealed(folder / KNOWLEDGE, entry)
+
+
+def _arrays_by_file(knowledge: Knowledge) -> dict[str, dict[str, NDArray[Any]]]:
+    files: dict[str, dict[str, NDArray[Any]]] = {}
+    for name, records in ((TARGETS, knowledge.targets), (AUXILIARY, knowledge.auxiliary)):
+        if records is not None:
+            files[name] = {"x": records.x, "y": records.y}
+    if knowledge.public is not None:
+        files[PUBLIC] = {"x": knowledge.public}
+    if knowledge.partial is not None:
+        files[PARTIAL] = _arrays_of_partial(knowledge.partial)
+    if knowledge.attributes is not None:
+        files[ATTRIBUTES] = _arrays_of_attributes(knowledge.attributes)
+    return files
+
+
+def _entry_of_model(model: ModelKnowledge | None) -> dict[str, Any] | None:
+    if model is None:
+        return None
+    texts = {"spec": str(model.spec), "loss": str(model.loss)}
+    return vars(model) | texts | {"input_shape": [*model.input_shape]}
 
 
 def read_knowledge(folder: Path, *, trusted: Collection[str] = ()) -> Knowledge:
@@ -404,27 +418,26 @@ def read_knowledge(folder: Path, *, trusted: Collection[str] = ()) -> Knowledge:
     """
     check_folder(folder, DataError)
     where = folder / KNOWLEDGE
-    value = read_sealed(where, _ENTRY, DataError, _HINT)
-    model = None if value["model"] is None else _read_model(value["model"], where, trusted)
-    training = value.get("training")
-    wanted = value.get("property")
-    defence = value.get("defence")
-    verify_files(folder, value.get("files", {}), DataError, where)
-    targets = read_targets(folder / TARGETS, model) if (folder / TARGETS).exists() else None
-    auxiliary = read_targets(folder / AUXILIARY, model) if (folder / AUXILIARY).exists() else None
-    public = read_public(folder / PUBLIC, model) if (folder / PUBLIC).exists() else None
-    partial = read_partial(folder / PARTIAL, model) if (folder / PARTIAL).exists() else None
-    attributes = read_attributes(folder / ATTRIBUTES, auxiliary) if (folder / ATTRIBUTES).exists() else None
+    entry = read_sealed(where, _ENTRY, DataError, _HINT)
+    model = _read_model(entry["model"], where, trusted)
+    training, question, defence = entry.get("training"), entry.get("property"), entry.get("defence")
+    verify_files(folder, entry.get("files", {}), DataError, where)
+    targets = _read_if_there(read_targets, folder / TARGETS, model)
+    auxiliary = _read_if_there(read_targets, folder / AUXILIARY, model)
+    public = _read_if_there(read_public, folder / PUBLIC, model)
+    partial = _read_if_there(read_partial, folder / PARTIAL, model)
+    attributes = _read_if_there(read_attributes, folder / ATTRIBUTES, auxiliary)
+    asked: str | Asked | None = None
+    if question is not None:
+        asked = asked_unless(question, known=PROPERTY_NAMES, trusted=trusted, what="property", where=str(where))
     return Knowledge(
         model=model,
         targets=targets,
-        prior=value["prior"],
+        prior=entry["prior"],
         auxiliary=auxiliary,
         training=None if training is None else LocalSGD(**training),
-        property=None
-        if wanted is None
-        else asked_unless(wanted, known=PROPERTY_NAMES, trusted=trusted, what="property", where=str(where)),
-        positive_share=value.get("positive_share", Knowledge.positive_share),
+        property=asked,
+        positive_share=entry.get("positive_share", Knowledge.positive_share),
         public=public,
         partial=partial,
         nodes=read_nodes(folder, DataError, _HINT),
@@ -433,7 +446,13 @@ def read_knowledge(folder: Path, *, trusted: Collection[str] = ()) -> Knowledge:
     )
 
 
-def _read_model(value: _ModelEntry, where: Path, trusted: Collection[str]) -> ModelKnowledge:
+def _read_if_there(read: Callable[[Path, Context], Content], path: Path, context: Context) -> Content | None:
+    return read(path, context) if path.exists() else None
+
+
+def _read_model(value: _ModelEntry | None, where: Path, trusted: Collection[str]) -> ModelKnowledge | None:
+    if value is None:
+        return None
     return ModelKnowledge(
         spec=_named("model", value["spec"], MODELS, trusted, where),
         input_shape=tuple(value["input_shape"]),
@@ -454,24 +473,30 @@ def _named(what: str, name: str, known: Collection[str], trusted: Collection[str
 
 
 def _read_defence(value: _DefenceEntry, folder: Path, trusted: Collection[str]) -> KnownDefence:
-    where = str(folder / KNOWLEDGE)
+    where = folder / KNOWLEDGE
     spec = BUILT_IN if value["spec"] == _BUILT_IN_AT else value["spec"]
     run = _run_folder(folder).resolve()
     settings: dict[str, Any] = dict(value["settings"])
     if spec == BUILT_IN:
-        form = _PRIVATE_TRAINING if settings.get("defence") == "dp-sgd" else _OF_UPDATES
-        settings = dict(validated(form, settings, f"{where}: the defence", DataError, _HINT))
-        if "loss" in settings:
-            settings["loss"] = _named("loss", settings["loss"], LOSSES, trusted, folder / KNOWLEDGE)
+        settings = _built_in_settings(settings, where, trusted)
     # What is a path among the settings is one of the files, or leads outside.
     for key in _PATHS:
         if settings.get(key):
-            settings[key] = asked_unless(str(settings[key]), known=(), trusted=trusted, what=key, where=where)
+            settings[key] = asked_unless(str(settings[key]), known=(), trusted=trusted, what=key, where=str(where))
     for key, relative in value["files"].items():
         path = (folder / relative).resolve()
         inside = path.is_relative_to(run) or str(path) in trusted
-        settings[key] = str(path) if inside else Asked(key, str(path), where)
-    return KnownDefence(asked_unless(spec, known=(BUILT_IN,), trusted=trusted, what="defence", where=where), settings)
+        settings[key] = str(path) if inside else Asked(key, str(path), str(where))
+    asked = asked_unless(spec, known=(BUILT_IN,), trusted=trusted, what="defence", where=str(where))
+    return KnownDefence(asked, settings)
+
+
+def _built_in_settings(settings: dict[str, Any], where: Path, trusted: Collection[str]) -> dict[str, Any]:
+    form = _PRIVATE_TRAINING if settings.get("defence") == "dp-sgd" else _OF_UPDATES
+    checked = dict(validated(form, settings, f"{where}: the defence", DataError, _HINT))
+    if "loss" in checked:
+        checked["loss"] = _named("loss", checked["loss"], LOSSES, trusted, where)
+    return checked
 
 
 # Settings of defences that are paths.
@@ -481,8 +506,10 @@ _PATHS = ("recup-zoo",)
 def _run_folder(folder: Path) -> Path:
     """Find the run folder of a folder of knowledge, ``DIR/knowledge`` or ``DIR/knowledge/seed-0``."""
     absolute = folder.absolute()
-    place = next((part for part in (absolute, absolute.parent) if part.name == "knowledge"), None)
-    return absolute if place is None else place.parent
+    for knowledge in (absolute, absolute.parent):
+        if knowledge.name == "knowledge":
+            return knowledge.parent
+    return absolute
 
 
 def _entry_of_defence(defence: KnownDefence) -> dict[str, Any]:
@@ -511,10 +538,10 @@ def read_attributes(path: Path, auxiliary: Targets | None) -> dict[str, Auxiliar
     names = [key.removeprefix("codes.") for key in arrays if key.startswith("codes.")]
     if not names:
         raise DataError(f"{path} has no attribute; {hint}")
-    found = {}
+    count = len(auxiliary) if auxiliary is not None else 0
+    attributes = {}
     for name in names:
         codes, values = arrays[f"codes.{name}"], arrays.get(f"values.{name}", np.zeros(0))
-        count = len(auxiliary) if auxiliary is not None else 0
         if codes.shape != (count,) or codes.dtype.kind not in "iu" or values.ndim != 1 or len(values) < 2:
             raise DataError(
                 f"{path}: {name}: got {codes.dtype} {codes.shape} for {count} auxiliary records, and {values.size} "
@@ -522,8 +549,8 @@ def read_attributes(path: Path, auxiliary: Targets | None) -> dict[str, Auxiliar
             )
         if count and not 0 <= codes.min() <= codes.max() < len(values):
             raise DataError(f"{path}: {name}: expected indices 0 … {len(values) - 1}, got others; {hint}")
-        found[name] = AuxiliaryAttribute(tuple(map(str, values.tolist())), codes.astype(np.int64))
-    return found
+        attributes[name] = AuxiliaryAttribute(tuple(map(str, values.tolist())), codes.astype(np.int64))
+    return attributes
 
 
 def read_targets(path: Path, model: ModelKnowledge | None = None) -> Targets:
@@ -541,14 +568,8 @@ def read_targets(path: Path, model: ModelKnowledge | None = None) -> Targets:
     if not np.issubdtype(y.dtype, np.number) or not np.isfinite(y).all():
         raise DataError(f"{path}: y holds values that are not finite numbers (dtype {y.dtype})")
     _check_records(path, x, model, "target")
-    if (
-        model is not None
-        and model.loss == "cross-entropy"
-        and (not np.issubdtype(y.dtype, np.integer) or y.min() < 0 or y.max() >= model.classes)
-    ):
-        raise DataError(
-            f"{path}: expected integer labels in 0 … {model.classes - 1}, got {y.dtype} in {y.min()} … {y.max()}"
-        )
+    if model is not None and model.loss == "cross-entropy":
+        _check_classes(path, y, model.classes)
     return Targets(x=np.ascontiguousarray(x, dtype=np.float32), y=_labels(y))
 
 
@@ -574,6 +595,11 @@ def _check_records(path: Path, x: NDArray[Any], model: ModelKnowledge | None, wh
         raise DataError(f"{path}: {what} records have shape {x.shape[1:]}, but the model takes {model.input_shape}")
 
 
+def _check_classes(path: Path, y: NDArray[Any], classes: int) -> None:
+    if not np.issubdtype(y.dtype, np.integer) or y.min() < 0 or y.max() >= classes:
+        raise DataError(f"{path}: expected integer labels in 0 … {classes - 1}, got {y.dtype} in {y.min()} … {y.max()}")
+
+
 def _labels(y: NDArray[Any]) -> NDArray[Any]:
     return y.astype(np.int64) if np.issubdtype(y.dtype, np.integer) else y
 
@@ -596,28 +622,19 @@ def read_partial(path: Path, model: ModelKnowledge | None = None) -> PartialReco
     records = read_targets(path, model)
     hint = "expected x, y, clients, columns and domain, as PartialRecords describes them"
     arrays = read_npz(path, DataError, hint)
-    lacking = [name for name in ("clients", "columns", "domain") if name not in arrays]
-    if lacking:
-        raise DataError(f"{path} lacks the array {lacking[0]}; {hint}")
+    for name in ("clients", "columns", "domain"):
+        if name not in arrays:
+            raise DataError(f"{path} lacks the array {name}; {hint}")
     x, clients, columns, domain = records.x, arrays["clients"], arrays["columns"], arrays["domain"]
     if x.ndim != 2 or clients.shape != (len(x),):
         raise DataError(f"{path}: expected records (n, d) with a client for each; got {x.shape} and {clients.shape}")
-    if (
-        columns.dtype.kind not in "iu"
-        or columns.ndim != 1
-        or not len(columns)
-        or not set(columns) <= {*range(x.shape[1])}
-    ):
-        raise DataError(f"{path}: columns are {columns.tolist()}; expected inputs among 0 … {x.shape[1] - 1}")
-    if domain.ndim != 2 or domain.shape[1] != len(columns) or len(np.unique(domain, axis=0)) != len(domain):
-        raise DataError(f"{path}: domain has shape {domain.shape}; expected different values of {len(columns)} inputs")
-    if len(domain) < 2 or domain.dtype.kind not in "biuf" or not np.isfinite(domain).all():
-        raise DataError(f"{path}: domain: expected at least two values of finite numbers; got {len(domain)}")
+    _check_columns(path, columns, x.shape[1])
+    _check_domain(path, domain, len(columns))
     if x[:, columns].any():
         raise DataError(
             f"{path}: x is not zero in the columns {columns.tolist()}, which are to be inferred; blank them"
         )
-    names = arrays.get("names", np.array([", ".join(f"{part:g}" for part in value) for value in domain]))
+    names = arrays.get("names", np.array([_name_of_value(value) for value in domain]))
     prior = arrays.get("prior")
     if names.shape != (len(domain),) or (prior is not None and prior.shape != (len(domain),)):
         raise DataError(f"{path}: expected one name and one share for each of {len(domain)} values")
@@ -627,8 +644,25 @@ def read_partial(path: Path, model: ModelKnowledge | None = None) -> PartialReco
         x=x,
         y=records.y if records.y.dtype == np.int64 else records.y.astype(np.float32),
         clients=clients.astype(np.str_),
-        columns=tuple(int(column) for column in columns),
+        columns=tuple(map(int, columns)),
         domain=domain.astype(np.float32),
-        names=tuple(str(name) for name in names),
+        names=tuple(map(str, names)),
         prior=prior,
     )
+
+
+def _check_columns(path: Path, columns: NDArray[Any], inputs: int) -> None:
+    positions = columns.dtype.kind in "iu" and columns.ndim == 1 and len(columns)
+    if not positions or columns.min() < 0 or columns.max() >= inputs:
+        raise DataError(f"{path}: columns are {columns.tolist()}; expected inputs among 0 … {inputs - 1}")
+
+
+def _check_domain(path: Path, domain: NDArray[Any], columns: int) -> None:
+    if domain.ndim != 2 or domain.shape[1] != columns or len(np.unique(domain, axis=0)) != len(domain):
+        raise DataError(f"{path}: domain has shape {domain.shape}; expected different values of {columns} inputs")
+    if len(domain) < 2 or domain.dtype.kind not in "biuf" or not np.isfinite(domain).all():
+        raise DataError(f"{path}: domain: expected at least two values of finite numbers; got {len(domain)}")
+
+
+def _name_of_value(value: NDArray[Any]) -> str:
+    return ", ".join(f"{part:g}" for part in value)

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import nn
 
-from fedattack.errors import ModelError, NeedsError, RecordError
-from fedattack.learning import check_gradients, check_parameters, gradient_step
+from fedattack.errors import NeedsError, RecordError
+from fedattack.learning import check_gradients, gradient_step
 from fedattack.record import Observation, Record, Round
 from fedattack.record.format import Arrays
 from fedattack.threats.knowledge import Knowledge
-from fedattack.threats.matching import check_model
+from fedattack.threats.matching import check_model, fits_model
 from fedattack.threats.students import student_models
 
 LocalModels = Callable[[Round], Iterator[tuple[Observation, Arrays]]]
@@ -58,7 +58,7 @@ def local_models(
 def _sent(record: Record, knowledge: Knowledge, seed: int, device: torch.device, notes: list[str]) -> LocalModels:
     """FedAvg: the local model is what the client sent."""
     model = _model_of_parameters(record, knowledge)
-    return lambda item: _fitting(item, model, notes)
+    return lambda round_: _fitting(round_, model, notes)
 
 
 def _stepped(record: Record, knowledge: Knowledge, seed: int, device: torch.device, notes: list[str]) -> LocalModels:
@@ -68,37 +68,42 @@ def _stepped(record: Record, knowledge: Knowledge, seed: int, device: torch.devi
     """
     model = _model_of_parameters(record, knowledge)
     check_gradients(model)
-    lr = record.facts.get("lr")
-    if not isinstance(lr, int | float) or isinstance(lr, bool) or not (math.isfinite(lr) and lr > 0):
-        found = "there is none" if lr is None else f"it is {lr!r}"
-        raise NeedsError(
-            f"{record.path}: a gradient becomes a local model by the server's learning rate, expected as the positive "
-            f"number 'lr' among the record's facts, and {found}; state facts={{'lr': …}} where the run is observed"
-        )
+    lr = _server_rate(record)
 
-    def of_round(item: Round) -> Iterator[tuple[Observation, Arrays]]:
-        for seen, gradient in _fitting(item, model, notes):
-            try:
-                before = None if seen.received is None else dict(seen.received)
-            except RecordError:  # it may lie in a damaged neighbour's file
-                before = None
-            if before is None:
-                notes.append(
-                    f"round {item.number}, client {seen.node} left out: what model it was sent is not in the record"
-                )
-                continue
-            try:
-                check_parameters(model, {name: array.shape for name, array in before.items()})
-            except ModelError as cause:
-                notes.append(f"round {item.number}, client {seen.node} left out: what it was sent: {cause}")
-                continue
-            yield seen, gradient_step(before, gradient, lr)
+    def of_round(round_: Round) -> Iterator[tuple[Observation, Arrays]]:
+        for observation, gradient in _fitting(round_, model, notes):
+            received = _received(observation)
+            where = f"round {round_.number}, client {observation.node} left out"
+            if received is None:
+                notes.append(f"{where}: what model it was sent is not in the record")
+            elif fits_model(model, received, f"{where}: what it was sent", notes):
+                yield observation, gradient_step(received, gradient, lr)
 
     return of_round
 
 
 REBUILD: Mapping[str, Rebuild] = {"fedavg": _sent, "fedsgd": _stepped, "fedmd": student_models}
 """The rule of each protocol."""
+
+
+def _server_rate(record: Record) -> float:
+    """Return the learning rate with which the server of FedSGD steps."""
+    lr = record.facts.get("lr")
+    if isinstance(lr, int | float) and not isinstance(lr, bool) and math.isfinite(lr) and lr > 0:
+        return lr
+    got = "there is none" if lr is None else f"it is {lr!r}"
+    raise NeedsError(
+        f"{record.path}: a gradient becomes a local model by the server's learning rate, expected as the positive "
+        f"number 'lr' among the record's facts, and {got}; state facts={{'lr': …}} where the run is observed"
+    )
+
+
+def _received(observation: Observation) -> Arrays | None:
+    """Return the model that a client was sent; ``None`` if it cannot be read, as from a damaged neighbour's file."""
+    try:
+        return None if observation.received is None else dict(observation.received)
+    except RecordError:
+        return None
 
 
 def _model_of_parameters(record: Record, knowledge: Knowledge) -> nn.Module:
@@ -110,15 +115,10 @@ def _model_of_parameters(record: Record, knowledge: Knowledge) -> nn.Module:
     return model
 
 
-def _fitting(item: Round, model: nn.Module, notes: list[str]) -> Iterator[tuple[Observation, Arrays]]:
-    """Go through the replies whose arrays have the names and shapes of the model's."""
-    for seen in item.observations:
-        if seen.status != "ok" or seen.arrays is None:
-            continue
-        arrays = dict(seen.arrays)
-        try:
-            check_parameters(model, {name: array.shape for name, array in arrays.items()})
-        except ModelError as cause:
-            notes.append(f"round {item.number}, client {seen.node} left out: {cause}")
-            continue
-        yield seen, arrays
+def _fitting(round_: Round, model: nn.Module, notes: list[str]) -> Iterator[tuple[Observation, Arrays]]:
+    """Yield the replies whose arrays have the names and shapes of the model's."""
+    for observation in round_.observations:
+        if observation.status == "ok" and observation.arrays is not None:
+            arrays = dict(observation.arrays)
+            if fits_model(model, arrays, f"round {round_.number}, client {observation.node} left out", notes):
+                yield observation, arrays

@@ -1,5 +1,10 @@
 """Match a record's arrays with the parameters of the model that the attacker knows."""
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from fedattack.errors import ModelError
@@ -15,24 +20,26 @@ NAMELESS = (
 
 
 def named_for(record: Record, known: ModelKnowledge | None) -> Record:
-    """Give nameless arrays the names of the model's parameters, by their places.
+    """Give nameless arrays the names of the model's parameters, by their positions.
 
     Clients that send a list of arrays, as NumPyClients do, leave the record with ``"0"``, ``"1"`` … for names. They
-    are matched only if there are as many as the model's state has entries, with the same shape place by place.
+    are matched only if there are as many as the model's state has entries, with the same shapes in the same order.
 
     Returns
     -------
     Record
         A view with the model's names, or the record itself where its arrays have names or do not match.
     """
-    shapes = {parameter.name: parameter.shape for parameter in record.parameters}
-    places = [str(place) for place in range(len(shapes))]
-    if known is None or not shapes or not PROTOCOLS[record.protocol].sends_model or sorted(shapes) != sorted(places):
+    shapes = _shapes_of(record)
+    if known is None or not shapes or not PROTOCOLS[record.protocol].sends_model:
         return record
-    expected = {name: tuple(value.shape) for name, value in known.build().state_dict().items()}
-    if [shapes[place] for place in places] != [*expected.values()]:
+    numbers = [str(index) for index in range(len(shapes))]
+    if {*shapes} != {*numbers}:
         return record
-    return record.renamed(dict(zip(places, expected, strict=True)))
+    state = known.build().state_dict()
+    if [shapes[number] for number in numbers] != [tuple(tensor.shape) for tensor in state.values()]:
+        return record
+    return record.renamed(dict(zip(numbers, state, strict=True)))
 
 
 def check_model(model: nn.Module, record: Record) -> None:
@@ -44,6 +51,41 @@ def check_model(model: nn.Module, record: Record) -> None:
         If they are not; it names those that differ.
     """
     try:
-        check_parameters(model, {parameter.name: parameter.shape for parameter in record.parameters})
+        check_parameters(model, _shapes_of(record))
     except ModelError as cause:
         raise ModelError(f"{record.path}: {cause}") from None
+
+
+def check_state(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Check that the arrays of a reply, or of what it answers, are the model's.
+
+    Raises
+    ------
+    ModelError
+        If they are not; it names those that differ.
+    """
+    check_parameters(model, {name: array.shape for name, array in arrays.items()})
+
+
+def fits_model(model: nn.Module, arrays: Mapping[str, NDArray[Any]], where: str, notes: list[str]) -> bool:
+    """Say whether arrays are the model's; if not, add a note that begins with ``where`` and gives the cause."""
+    try:
+        check_state(model, arrays)
+    except ModelError as cause:
+        notes.append(f"{where}: {cause}")
+        return False
+    return True
+
+
+def is_finite(arrays: Iterable[NDArray[Any]]) -> bool:
+    """Say whether all entries of all arrays are finite."""
+    return all(np.isfinite(array).all() for array in arrays)
+
+
+def is_zero(arrays: Iterable[NDArray[Any]]) -> bool:
+    """Say whether all entries of all arrays are zero."""
+    return not any(array.any() for array in arrays)
+
+
+def _shapes_of(record: Record) -> dict[str, tuple[int, ...]]:
+    return {parameter.name: parameter.shape for parameter in record.parameters}

@@ -37,17 +37,23 @@ def choose_rounds(spec: str, rounds: Sequence[int]) -> list[int]:
     """
     if spec in UPDATES:
         return list(UPDATES[spec](rounds))
-    numbers = spec.split(",")
-    if not all(number.strip().isdecimal() for number in numbers):
-        raise ConfigError(f"option updates={spec}: expected one of {', '.join(UPDATES)}, or rounds such as 1,2,10")
-    asked = {int(number) for number in numbers}
+    asked = set()
+    for number in spec.split(","):
+        if not number.strip().isdecimal():
+            raise ConfigError(f"option updates={spec}: expected one of {', '.join(UPDATES)}, or rounds such as 1,2,10")
+        asked.add(int(number))
     return [number for number in rounds if number in asked]
 
 
 def replies_of(record: Record, knowledge: Knowledge, client: str) -> Iterator[tuple[int, Observation]]:
     """Yield the rounds in which a client's reply arrived in time, with that reply; no array is read."""
-    for item in record:
-        for seen in item.observations:
-            if seen.status == "ok" and seen.arrays is not None and knowledge.client_of(seen.node) == client:
-                yield item.number, seen
+    for round_ in record:
+        for observation in round_.observations:
+            if replied(observation) and knowledge.client_of(observation.node) == client:
+                yield round_.number, observation
                 break
+
+
+def replied(observation: Observation) -> bool:
+    """Whether a client's reply arrived in time and holds arrays."""
+    return observation.status == "ok" and observation.arrays is not None

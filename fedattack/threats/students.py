@@ -21,12 +21,19 @@ HOW = Distillation()
 """How students are trained. With 30 epochs, students of digits and of MNIST named as many owners as the clients' own
 models; students that went on from the last round's with 10 epochs named fewer on digits (27 % against 30 %)."""
 
-# Teachers whose students are trained at a time, so that memory does not grow with the clients.
-_TEACHERS = 50
+TEACHERS = 50
+"""Teachers whose students are trained at a time, so that memory does not grow with the clients."""
 
 
 def student_models(
-    record: Record, knowledge: Knowledge, seed: int, device: torch.device, notes: list[str]
+    record: Record,
+    knowledge: Knowledge,
+    seed: int,
+    device: torch.device,
+    notes: list[str],
+    *,
+    how: Distillation = HOW,
+    teachers: int = TEACHERS,
 ) -> Callable[[Round], Iterator[tuple[Observation, Arrays]]]:
     """Make a function that gives a round's usable replies, each with its client's student as a state dict of arrays.
 
@@ -46,6 +53,10 @@ def student_models(
     notes
         Gets a line for each reply that has to be left out: predictions of another shape than (public records, classes),
         or not finite.
+    how
+        How students are trained.
+    teachers
+        How many students are trained at a time.
 
     Raises
     ------
@@ -53,46 +64,48 @@ def student_models(
         If the public records or the architecture are not known.
     """
     public, model = knowledge.public, knowledge.model
-    if public is None or model is None:
-        lacking, way = (
-            ("public", "the public records, in the order of the predictions, with --public FILE.npz")
-            if public is None
-            else ("model", "the architecture of the students with --model NAME")
-        )
+    lacking = f"{record.path} holds predictions (fedmd), and students of them need knowledge of"
+    if public is None:
         raise NeedsError(
-            f"{record.path} holds predictions (fedmd), and students of them need knowledge of {lacking}, and there is "
-            f"none; give {way}"
+            f"{lacking} public, and there is none; give the public records, in the order of the predictions, with "
+            "--public FILE.npz"
         )
+    if model is None:
+        raise NeedsError(f"{lacking} model, and there is none; give the architecture of the students with --model NAME")
     student = build_model(
         given(model.spec), input_shape=model.input_shape, classes=model.classes, hidden=model.hidden, seed=seed
     )
     start = {name: value.numpy().copy() for name, value in student.state_dict().items()}
     shape = (len(public), model.classes)
 
-    def of_round(item: Round) -> Iterator[tuple[Observation, Arrays]]:
-        usable = list(_usable(item, shape, notes))
-        order = int(np.random.SeedSequence((seed, item.seq)).generate_state(1)[0])
-        for at in range(0, len(usable), _TEACHERS):
-            group = usable[at : at + _TEACHERS]
+    def of_round(round_: Round) -> Iterator[tuple[Observation, Arrays]]:
+        usable = list(_usable(round_, shape, notes))
+        order = int(np.random.SeedSequence((seed, round_.seq)).generate_state(1)[0])
+        for first in range(0, len(usable), teachers):
+            group = usable[first : first + teachers]
             outputs = np.stack([predictions for _, predictions in group])
-            states = distil_students(student, start, public, outputs, HOW, seed=order, device=device)
-            yield from ((seen, state) for (seen, _), state in zip(group, states, strict=True))
+            states = distil_students(student, start, public, outputs, how, seed=order, device=device)
+            for (observation, _), state in zip(group, states, strict=True):
+                yield observation, state
 
     return of_round
 
 
-def _usable(item: Round, shape: tuple[int, int], notes: list[str]) -> Iterator[tuple[Observation, NDArray[np.float32]]]:
-    for seen in item.observations:
-        if seen.status != "ok" or seen.arrays is None:
+def _usable(
+    round_: Round, shape: tuple[int, int], notes: list[str]
+) -> Iterator[tuple[Observation, NDArray[np.float32]]]:
+    for observation in round_.observations:
+        if observation.status != "ok" or observation.arrays is None:
             continue
-        arrays = list(seen.arrays.values())
-        found = ", ".join(str(array.shape) for array in arrays)
-        if [array.shape for array in arrays] != [shape] or not np.issubdtype(arrays[0].dtype, np.number):
+        where = f"round {round_.number}, client {observation.node} left out"
+        arrays = list(observation.arrays.values())
+        shapes = [array.shape for array in arrays]
+        if shapes != [shape] or not np.issubdtype(arrays[0].dtype, np.number):
             notes.append(
-                f"round {item.number}, client {seen.node} left out: expected predictions of shape {shape}, one row a "
-                f"public record and one column a class, got {found or 'nothing'}"
+                f"{where}: expected predictions of shape {shape}, one row a public record and one column a class, got "
+                f"{', '.join(map(str, shapes)) or 'nothing'}"
             )
         elif not np.isfinite(arrays[0]).all():
-            notes.append(f"round {item.number}, client {seen.node} left out: its predictions are not finite")
+            notes.append(f"{where}: its predictions are not finite")
         else:
-            yield seen, arrays[0].astype(np.float32)
+            yield observation, arrays[0].astype(np.float32)

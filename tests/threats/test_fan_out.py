@@ -61,12 +61,11 @@ def test_workers_that_do_not_pay_are_not_started(monkeypatch):
         _fan_out, "_parallel", lambda work, items, count: started.append(count) or [work(item) for item in items]
     )
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    monkeypatch.setattr(_fan_out, "_PROCESS", 0.0)
-    list(fan_out(square, range(5), workers=0, memory=1.0))
+    list(fan_out(square, range(5), workers=0, memory=1.0, process=0.0))
     assert started == []
-    monkeypatch.setattr(_fan_out, "_WORTH_WORKERS", -1.0)
     for memory in (1.0, _fan_out.MEMORY / 3.5, _fan_out.MEMORY * 3):
-        assert list(fan_out(square, range(5), workers=0, memory=memory)) == [0, 1, 4, 9, 16]
+        results = fan_out(square, range(5), workers=0, memory=memory, process=0.0, worth_workers=-1.0)
+        assert list(results) == [0, 1, 4, 9, 16]
     assert started == [8, 3]
 
 

@@ -10,9 +10,9 @@ from fedattack.errors import NeedsError
 from fedattack.learning import Distillation, build_model, distil, outputs_of
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.threats import ATTACKS, read_knowledge
-from fedattack.threats import students as module
 from fedattack.threats.local_models import local_models
 from fedattack.threats.source.judge import credits_of
+from fedattack.threats.students import student_models
 from tests.federation import CLIENTS, MODEL, write_predictions_run
 
 SIA = ATTACKS["sia"]
@@ -24,9 +24,9 @@ def run(tmp_path_factory):
     return write_predictions_run(tmp_path_factory.mktemp("predictions"))
 
 
-def rebuilt(folder, seed=0, notes=None):
+def rebuilt(folder, seed=0, **changes):
     record, known = Record(folder / "record"), read_knowledge(folder / "knowledge")
-    models_of = local_models(record, known, seed=seed, device=CPU, notes=[] if notes is None else notes)
+    models_of = student_models(record, known, seed, CPU, [], **changes)
     return [{seen.node: dict(state) for seen, state in models_of(item)} for item in record]
 
 
@@ -45,15 +45,15 @@ def test_each_student_gives_its_own_teacher_s_predictions(run):
         np.testing.assert_array_equal(distance.argmin(axis=1), np.arange(CLIENTS))
 
 
-def test_students_are_those_trained_one_after_the_other_from_one_start(run, monkeypatch):
+def test_students_are_those_trained_one_after_the_other_from_one_start(run):
     record, public = Record(run / "record"), read_knowledge(run / "knowledge").public
-    monkeypatch.setattr(module, "HOW", Distillation(epochs=3))
-    monkeypatch.setattr(module, "_TEACHERS", 3)  # so that the clients need more than one go
-    for item, models in zip(record, rebuilt(run, seed=4), strict=True):
+    how = Distillation(epochs=3)
+    few = 3  # so that the clients need more than one go
+    for item, models in zip(record, rebuilt(run, seed=4, how=how, teachers=few), strict=True):
         order = int(np.random.SeedSequence((4, item.seq)).generate_state(1)[0])
         for seen in item.observations:
             model = build_model(MODEL.spec, input_shape=MODEL.input_shape, classes=MODEL.classes, hidden=64, seed=4)
-            distil(model, public, seen.arrays["predictions"], Distillation(epochs=3), seed=order)
+            distil(model, public, seen.arrays["predictions"], how, seed=order)
             for name, value in model.state_dict().items():
                 np.testing.assert_allclose(models[seen.node][name], value.numpy(), atol=2e-6)
 

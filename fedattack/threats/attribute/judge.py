@@ -6,7 +6,7 @@ rarest value stand beside it.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.audit.finding import NOT_APPLICABLE, Finding, verdict
+from fedattack.audit.finding import NOT_APPLICABLE, Finding, Null, verdict
 from fedattack.audit.intervals import LEVEL, paired_interval, rate_interval, t_interval
 from fedattack.audit.judge import Case, Judge, over_seeds
 from fedattack.audit.summaries import null_of, reliability
@@ -100,24 +100,24 @@ class AttributeCase(Case):
     @cached_property
     def others(self) -> dict[str, Rows]:
         """(n,) for each method of other attacks on the same record."""
-        return {
-            f"{scores.attack}: {name}": answers
-            for scores in self.beside
-            if scores.attack != BASELINES
-            for name, answers in self._answers_of(scores).items()
-        }
+        others: dict[str, Rows] = {}
+        for scores in self.beside:
+            if scores.attack != BASELINES:
+                for method, answers in self._answers_of(scores).items():
+                    others[f"{scores.attack}: {method}"] = answers
+        return others
 
     @cached_property
     def baselines(self) -> dict[str, Rows]:
         """(n,) for each way to guess without updates."""
-        found = {MAJORITY: np.full(len(self.values), self.commonest, dtype=np.int64)}
+        baselines = {MAJORITY: np.full(len(self.values), self.commonest, dtype=np.int64)}
         if self.knowledge.auxiliary is not None:
-            found[IMPUTATION], _ = self._imputed
+            baselines[IMPUTATION], _ = self._imputed
         for scores in self.beside:
             if scores.attack == BASELINES:
                 # The majority that is right most often is a higher bar than the one that an attacker can know.
-                found = self._answers_of(scores) | found
-        return found
+                baselines = self._answers_of(scores) | baselines
+        return baselines
 
     @cached_property
     def _imputed(self) -> tuple[Rows, str]:
@@ -125,8 +125,8 @@ class AttributeCase(Case):
         if partial is None or auxiliary is None:
             raise AssertionError("asked for only where both are there")
         seed = int(np.random.SeedSequence((self.seed, _IMPUTATION)).generate_state(1)[0])
-        beliefs, name = impute(partial, auxiliary, seed=seed)
-        return beliefs.argmax(axis=1), name
+        beliefs, classifier = impute(partial, auxiliary, seed=seed)
+        return beliefs.argmax(axis=1), classifier
 
     @property
     def imputed_by(self) -> str:
@@ -146,6 +146,15 @@ class AttributeCase(Case):
         if beliefs.ndim == 3:
             beliefs = beliefs[self.scores.facts["methods"].index(method)]
         return np.asarray(np.take_along_axis(beliefs, self.answers[method][:, None], axis=1)[:, 0])
+
+    @property
+    def membership(self) -> tuple[Flags, Flags] | None:
+        """Who was taken for a member, of the client's records and of the decoys; ``None`` if nobody was asked."""
+        arrays = self.scores.arrays
+        if "members" not in arrays or "decoys" not in arrays:
+            return None
+        members, decoys = arrays["members"], arrays["decoys"]
+        return members[~np.isnan(members)] > 0.5, decoys[~np.isnan(decoys)] > 0.5
 
 
 class AttributeJudge(Judge[AttributeCase]):
@@ -177,57 +186,59 @@ class AttributeJudge(Judge[AttributeCase]):
         super().__init__(cases, setting=setting, provenance=provenance)
         self.truth = [case.values for case in cases]
         self.sizes = [len(values) for values in self.truth]
+        self.n = sum(self.sizes)
         self.names = cases[0].attributes.names
-        self.baselines = [name for name in cases[0].baselines if all(name in case.baselines for case in cases)]
-        self.methods = [
-            name for name in cases[0].scores.facts["methods"] if all(name in case.answers for case in cases)
-        ]
-        if not self.methods or (self.method and self.method not in self.methods):
-            raise DataError(
-                f"the scores of {self.shared['attack']} have the methods {', '.join(self.methods) or 'none'}; expected "
-                f"{self.method or 'at least one'}; attack again"
-            )
-        self.main = self.method or self.methods[0]
-        others = [name for name in cases[0].others if all(name in case.others for case in cases)]
-        self.answers: Mapping[str, list[Rows]] = {
-            **{name: [case.answers[name] for case in cases] for name in self.methods},
-            **{name: [case.others[name] for case in cases] for name in others},
-            **{name: [case.baselines[name] for case in cases] for name in self.baselines},
-        }
-        self.hits: Mapping[str, list[Flags]] = {
-            name: [own == values for own, values in zip(rows, self.truth, strict=True)]
-            for name, rows in self.answers.items()
-        }
+        baselines = _of_every_case([case.baselines for case in cases])
+        answers = _of_every_case([case.answers for case in cases])
+        others = _of_every_case([case.others for case in cases])
+        self.baselines = list(baselines)
+        self.methods = [name for name in cases[0].scores.facts["methods"] if name in answers]
+        self.main = self._main_method()
+        self.answers = answers | others | baselines
+        self.hits = {name: _hits(rows, self.truth) for name, rows in self.answers.items()}
         self.accuracy = {name: _pooled(hits) for name, hits in self.hits.items()}
         self.best = max(self.baselines, key=lambda name: self.accuracy[name])
         draw = np.random.default_rng((cases[0].seed, _SHUFFLING))
-        self.shuffled = [[draw.permutation(values) for values in self.truth] for _ in range(_SHUFFLES)]
-        counts = np.sum([np.bincount(values, minlength=len(self.names)) for values in self.truth], axis=0)
+        self.shuffled: list[list[Rows]] = []
+        for _ in range(_SHUFFLES):
+            self.shuffled.append([draw.permutation(values) for values in self.truth])
+        counts = np.bincount(np.concatenate(self.truth), minlength=len(self.names))
         # The rarest of those that occur at all.
         self.rarest = int(np.where(counts > 0, counts, counts.max() + 1).argmin())
+
+    def _main_method(self) -> str:
+        if self.methods and (not self.method or self.method in self.methods):
+            return self.method or self.methods[0]
+        raise DataError(
+            f"the scores of {self.shared['attack']} have the methods {', '.join(self.methods) or 'none'}; expected "
+            f"{self.method or 'at least one'}; attack again"
+        )
 
     def findings(self) -> list[Finding]:
         """State all of the above."""
         others = [name for name in self.methods if name != self.main]
-        found = [
+        findings = [
             self._excess(),
             self._accuracy(self.main),
             self._balanced(),
             self._rare(),
-            *(self._accuracy(name) for name in others),
+            *map(self._accuracy, others),
             self._bound(),
             self._membership(),
         ]
-        return [item for item in found if item is not None]
+        return [finding for finding in findings if finding is not None]
+
+    def _null(self, statistic: Callable[[Sequence[Rows]], float], n: int) -> Null:
+        """Sum up what a statistic is against every shuffled truth."""
+        return null_of([statistic(truth) for truth in self.shuffled], n)
 
     def _excess(self) -> Finding:
-        value, low, high = self._over(self.main)
-        null = null_of([self._shuffled_excess(truth) for truth in self.shuffled], sum(self.sizes))
+        value, low, high = self._over_best(self.main)
+        null = self._null(self._shuffled_excess, self.n)
         words, why = verdict(value, low, 0.0, null["high"], units=POINTS)
-        each = [
-            100 * (float(own.mean()) - float(other.mean()))
-            for own, other in zip(self.hits[self.main], self.hits[self.best], strict=True)
-        ]
+        seeds = []
+        for hits, bar in zip(self.hits[self.main], self.hits[self.best], strict=True):
+            seeds.append(100 * (float(hits.mean()) - float(bar.mean())))
         return self.finding(
             "excess",
             f"Accuracy of {self.main} above the best baseline ({self.best})",
@@ -235,7 +246,7 @@ class AttributeJudge(Judge[AttributeCase]):
             low=low,
             high=high,
             units=POINTS,
-            n=sum(self.sizes),
+            n=self.n,
             chance=0.0,
             null=null,
             headline=True,
@@ -243,58 +254,61 @@ class AttributeJudge(Judge[AttributeCase]):
             reason="the baseline is the best of those on these very records, the interval is paired (Tango's score "
             "interval, over several seeds also Student's), the null is the same against a shuffled truth: " + why,
             series={"attributes": self._table()} if self.cases[0].first else {},
-            **over_seeds(each),
+            **over_seeds(seeds),
         )
 
-    def _over(self, method: str) -> tuple[float, float, float]:
-        """Excess of a method over the best baseline in points, with its interval."""
-        pairs = list(zip(self.hits[method], self.hits[self.best], strict=True))
-        first = [int((own & ~other).sum()) for own, other in pairs]
-        second = [int((other & ~own).sum()) for own, other in pairs]
-        low, high = paired_interval(first, second, self.sizes)
-        value = (sum(first) - sum(second)) / sum(self.sizes)
+    def _over_best(self, method: str) -> tuple[float, float, float]:
+        """Return the excess of a method over the best baseline in points, with its interval."""
+        wins, losses = [], []
+        for hits, bar in zip(self.hits[method], self.hits[self.best], strict=True):
+            wins.append(int((hits & ~bar).sum()))
+            losses.append(int((bar & ~hits).sum()))
+        low, high = paired_interval(wins, losses, self.sizes)
+        value = (sum(wins) - sum(losses)) / self.n
         return 100 * value, 100 * min(low, value), 100 * max(high, value)
 
-    def _shuffled_accuracy(self, method: str, truth: Sequence[Rows]) -> float:
-        return _pooled([own == values for own, values in zip(self.answers[method], truth, strict=True)])
+    def _accuracy_against(self, method: str, truth: Sequence[Rows]) -> float:
+        return _pooled(_hits(self.answers[method], truth))
 
     def _shuffled_excess(self, truth: Sequence[Rows]) -> float:
-        best = max(self._shuffled_accuracy(name, truth) for name in self.baselines)
-        return 100 * (self._shuffled_accuracy(self.main, truth) - best)
+        best = max(self._accuracy_against(name, truth) for name in self.baselines)
+        return 100 * (self._accuracy_against(self.main, truth) - best)
 
     def _accuracy(self, method: str) -> Finding:
-        sums = [float(hits.sum()) for hits in self.hits[method]]
-        low, high = rate_interval(sums, self.sizes)
+        low, high = self._accuracy_interval(method)
         value, chance = self.accuracy[method], 1 / len(self.names)
-        null = null_of([self._shuffled_accuracy(method, truth) for truth in self.shuffled], sum(self.sizes))
+        null = self._null(lambda truth: self._accuracy_against(method, truth), self.n)
         bars = {name: self.accuracy[name] for name in self.baselines}
         words, why = verdict(value, low, chance, null["high"], bars=_highest(bars))
-        each = [float(hits.mean()) for hits in self.hits[method]]
-        silent = sum(case.unanswered(method) for case in self.cases)
-        note = f"; {silent:,} records without an answer count as the majority's value" if silent else ""
+        unanswered = sum(case.unanswered(method) for case in self.cases)
+        note = f"; {unanswered:,} records without an answer count as the majority's value" if unanswered else ""
+        is_main = method == self.main
         return self.finding(
-            "accuracy" if method == self.main else f"accuracy-{slug(method)}",
+            "accuracy" if is_main else f"accuracy-{slug(method)}",
             f"Values recovered by {method}",
             value=value,
             low=low,
             high=high,
-            n=sum(self.sizes),
+            n=self.n,
             chance=chance,
             null=null,
             baselines=bars,
             verdict=words,
             reason=f"chance is a value at random, the null a shuffled truth{note}: {why}",
-            series=self._series() if method == self.main else {},
-            **over_seeds(each),
+            series=self._series() if is_main else {},
+            **over_seeds([float(hits.mean()) for hits in self.hits[method]]),
         )
+
+    def _accuracy_interval(self, method: str) -> tuple[float, float]:
+        return rate_interval([float(hits.sum()) for hits in self.hits[method]], self.sizes)
 
     def _balanced(self) -> Finding:
         """Average the recalls of all values, so that a common one counts no more than a rare one."""
-        value = self._balanced_of(self.answers[self.main], self.truth)
+        value = _balanced_accuracy(self.answers[self.main], self.truth)
         low, high = self._balanced_interval()
-        chance = 1 / len({int(v) for values in self.truth for v in values})
-        null = null_of([self._balanced_of(self.answers[self.main], truth) for truth in self.shuffled], sum(self.sizes))
-        bars = {name: self._balanced_of(self.answers[name], self.truth) for name in self.baselines}
+        chance = 1 / len(np.unique(np.concatenate(self.truth)))
+        null = self._null(lambda truth: _balanced_accuracy(self.answers[self.main], truth), self.n)
+        bars = {name: _balanced_accuracy(self.answers[name], self.truth) for name in self.baselines}
         words, why = verdict(value, low, chance, null["high"], bars=_highest(bars))
         return self.finding(
             "balanced-accuracy",
@@ -302,7 +316,7 @@ class AttributeJudge(Judge[AttributeCase]):
             value=value,
             low=min(low, value),
             high=max(high, value),
-            n=sum(self.sizes),
+            n=self.n,
             chance=chance,
             null=null,
             baselines=bars,
@@ -311,43 +325,33 @@ class AttributeJudge(Judge[AttributeCase]):
             f"is at chance: {why}",
         )
 
-    @staticmethod
-    def _balanced_of(answers: Sequence[Rows], truth: Sequence[Rows]) -> float:
-        own, values = np.concatenate(answers), np.concatenate(truth)
-        counts = np.bincount(values)
-        right = np.bincount(values[own == values], minlength=len(counts))
-        return float((right[counts > 0] / counts[counts > 0]).mean())
-
     def _balanced_interval(self) -> tuple[float, float]:
         draw = np.random.default_rng((self.cases[0].seed, _POSTERIOR))
-        own, values = np.concatenate(self.answers[self.main]), np.concatenate(self.truth)
+        hits, values = np.concatenate(self.hits[self.main]), np.concatenate(self.truth)
         recalls = []
         for value in np.unique(values):
-            right, size = int((own[values == value] == value).sum()), int((values == value).sum())
+            right, size = int(hits[values == value].sum()), int((values == value).sum())
             recalls.append(draw.beta(right + 0.5, size - right + 0.5, size=_DRAWS))
         low, high = np.quantile(np.mean(recalls, axis=0), ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
         if len(self.cases) > 1:
             pairs = zip(self.answers[self.main], self.truth, strict=True)
-            seeds = t_interval([self._balanced_of([one], [two]) for one, two in pairs], bounds=(0.0, 1.0))
-            low, high = min(low, seeds[0]), max(high, seeds[1])
+            seeds = [_balanced_accuracy([answers], [truth]) for answers, truth in pairs]
+            seeds_low, seeds_high = t_interval(seeds, bounds=(0.0, 1.0))
+            low, high = min(low, seeds_low), max(high, seeds_high)
         return float(low), float(high)
 
-    def _rare(self) -> Finding | None:
-        chosen = [values == self.rarest for values in self.truth]
-        use = [index for index, rows in enumerate(chosen) if rows.any()]
-        sizes = [int(chosen[index].sum()) for index in use]
-        sums = [float(self.hits[self.main][index][chosen[index]].sum()) for index in use]
+    def _rare(self) -> Finding:
+        sums, sizes = [], []
+        for hits, values in zip(self.hits[self.main], self.truth, strict=True):
+            rare = values == self.rarest
+            if rare.any():
+                sums.append(float(hits[rare].sum()))
+                sizes.append(int(rare.sum()))
         low, high = rate_interval(sums, sizes)
         value = sum(sums) / sum(sizes)
-        named = fmean(float((rows == self.rarest).mean()) for rows in self.answers[self.main])
-
-        def recall(method: str, truth: Sequence[Rows]) -> float:
-            asked = [rows == self.rarest for rows in truth]
-            pairs = zip(self.answers[method], asked, strict=True)
-            return sum(float((own[rows] == self.rarest).sum()) for own, rows in pairs) / sum(sizes)
-
-        null = null_of([recall(self.main, truth) for truth in self.shuffled], sum(sizes))
-        words, why = verdict(value, low, named, null["high"])
+        chance = fmean(float((answers == self.rarest).mean()) for answers in self.answers[self.main])
+        null = self._null(lambda truth: self._rare_recall(self.main, truth), sum(sizes))
+        words, why = verdict(value, low, chance, null["high"])
         return self.finding(
             "rare-recall",
             f"Records of the rarest value ({self.names[self.rarest]}) that {self.main} recovers",
@@ -355,12 +359,17 @@ class AttributeJudge(Judge[AttributeCase]):
             low=low,
             high=high,
             n=sum(sizes),
-            chance=named,
+            chance=chance,
             null=null,
-            baselines={name: recall(name, self.truth) for name in self.baselines},
+            baselines={name: self._rare_recall(name, self.truth) for name in self.baselines},
             verdict=words,
             reason=f"chance is naming that value as often, at random: {why}",
         )
+
+    def _rare_recall(self, method: str, truth: Sequence[Rows]) -> float:
+        """Return the share of the rarest value's records, over all seeds, for which a method names it."""
+        named = np.concatenate(self.answers[method]) == self.rarest
+        return float(named[np.concatenate(truth) == self.rarest].mean())
 
     def _bound(self) -> Finding | None:
         """State what Proposition 3 promises for least squares and a binary attribute, and whether it is kept."""
@@ -373,7 +382,7 @@ class AttributeJudge(Judge[AttributeCase]):
                 sizes.append(int(rows.sum()))
         if not bounds:
             return None
-        kept = sum(rate >= bound - 1e-9 for rate, bound in zip(rates, bounds, strict=True))
+        kept = int((np.array(rates) >= np.array(bounds) - 1e-9).sum())
         return self.finding(
             "bound",
             "Lower bound on the accuracy by Proposition 3",
@@ -388,30 +397,22 @@ class AttributeJudge(Judge[AttributeCase]):
         )
 
     def _membership(self) -> Finding | None:
-        """Judge what was told of membership, where clients' records lay among others (``members``, ``decoys``)."""
-        told = []
+        """Judge which candidates were taken for members, where clients' records lay among decoys."""
+        answers, hits, sizes, largest = [], [], [], 0
         for case in self.cases:
-            arrays = case.scores.arrays
-            if "members" not in arrays or "decoys" not in arrays:
+            if case.membership is None:
                 return None
-            # who is taken for a member, of the client's records and of the others
-            told.append([arrays[name][~np.isnan(arrays[name])] > 0.5 for name in ("members", "decoys")])
-        sizes = [len(inside) + len(outside) for inside, outside in told]
+            members, decoys = case.membership
+            answers.append((members, decoys))
+            hits.append(float(members.sum() + (~decoys).sum()))
+            sizes.append(len(members) + len(decoys))
+            largest += max(len(members), len(decoys))
         if not all(sizes):
             return None
-        hits = [float(inside.sum() + (~outside).sum()) for inside, outside in told]
-        largest = [max(len(inside), len(outside)) for inside, outside in told]
         low, high = rate_interval(hits, sizes)
-        value, chance = sum(hits) / sum(sizes), sum(largest) / sum(sizes)
+        value, chance = sum(hits) / sum(sizes), largest / sum(sizes)
         draw = np.random.default_rng((self.cases[0].seed, _DEALING))
-        nulls = []
-        for _ in range(_SHUFFLES):
-            right = 0
-            for inside, outside in told:
-                named = draw.permutation(np.concatenate([inside, outside]))
-                right += int(named[: len(inside)].sum() + (~named[len(inside) :]).sum())
-            nulls.append(right / sum(sizes))
-        null = null_of(nulls, sum(sizes))
+        null = null_of([_dealt_anew(answers, draw) for _ in range(_SHUFFLES)], sum(sizes))
         words, why = verdict(value, low, chance, null["high"])
         return self.finding(
             "membership",
@@ -427,63 +428,55 @@ class AttributeJudge(Judge[AttributeCase]):
         )
 
     def _table(self) -> dict[str, Any]:
-        rows = []
-        for name, hits in self.hits.items():
-            low, high = rate_interval([float(item.sum()) for item in hits], self.sizes)
-            excess, excess_low, excess_high = self._over(name)
-            own, values = np.concatenate(self.answers[name]), np.concatenate(self.truth)
-            rare = values == self.rarest
-            is_baseline = name in self.baselines
-            rows.append(
-                {
-                    "method": name,
-                    "baseline": is_baseline,
-                    "accuracy": self.accuracy[name],
-                    "low": low,
-                    "high": high,
-                    "balanced": self._balanced_of(self.answers[name], self.truth),
-                    "rare_recall": float((own[rare] == self.rarest).mean()),
-                    "excess": excess,
-                    "excess_low": None if is_baseline else excess_low,
-                    "excess_high": None if is_baseline else excess_high,
-                }
-            )
-        imputed = sorted({case.imputed_by for case in self.cases} - {""})
+        imputed_by = {case.imputed_by for case in self.cases}
         return {
             "column": self.cases[0].attributes.column,
             "values": list(self.names),
             "rarest": self.names[self.rarest],
             "best_baseline": self.best,
-            "imputed_by": imputed,
+            "imputed_by": sorted(imputed_by - {""}),
             "random": 1 / len(self.names),
-            "methods": rows,
+            "methods": [self._row(method) for method in self.answers],
+        }
+
+    def _row(self, method: str) -> dict[str, Any]:
+        low, high = self._accuracy_interval(method)
+        excess, excess_low, excess_high = self._over_best(method)
+        is_baseline = method in self.baselines
+        return {
+            "method": method,
+            "baseline": is_baseline,
+            "accuracy": self.accuracy[method],
+            "low": low,
+            "high": high,
+            "balanced": _balanced_accuracy(self.answers[method], self.truth),
+            "rare_recall": self._rare_recall(method, self.truth),
+            "excess": excess,
+            "excess_low": None if is_baseline else excess_low,
+            "excess_high": None if is_baseline else excess_high,
         }
 
     def _series(self) -> dict[str, Any]:
         series: dict[str, Any] = {"per_client": self._per_client()}
-        sure = [case.belief(self.main) for case in self.cases]
-        told = [belief for belief in sure if belief is not None]
-        if len(told) == len(sure):
-            series["reliability"] = reliability(np.concatenate(told), np.concatenate(self.hits[self.main]))
+        beliefs = []
+        for case in self.cases:
+            belief = case.belief(self.main)
+            if belief is None:
+                return series
+            beliefs.append(belief)
+        series["reliability"] = reliability(np.concatenate(beliefs), np.concatenate(self.hits[self.main]))
         return series
 
     def _per_client(self) -> list[dict[str, Any]]:
         owners = [np.array(case.attributes.owners) for case in self.cases]
-        bars = sum(len(np.unique(names)) for names in owners)
+        comparisons = sum(len(np.unique(names)) for names in owners)
         entries = []
         for case, names, hits in zip(self.cases, owners, self.hits[self.main], strict=True):
             for name in np.unique(names).tolist():
-                own = hits[names == name]
-                low, high = rate_interval([float(own.sum())], [len(own)], comparisons=bars)
-                entries.append(
-                    {
-                        "client": self.title_of(case, name),
-                        "value": float(own.mean()),
-                        "low": low,
-                        "high": high,
-                        "n": len(own),
-                    }
-                )
+                right = hits[names == name]
+                low, high = rate_interval([float(right.sum())], [len(right)], comparisons=comparisons)
+                title, value = self.title_of(case, name), float(right.mean())
+                entries.append({"client": title, "value": value, "low": low, "high": high, "n": len(right)})
         return sorted(entries, key=lambda entry: -entry["value"])
 
 
@@ -517,16 +510,15 @@ def lower_bound(share: float, mse: float, weight: float) -> float:
 def _bounds_of(case: AttributeCase, method: str) -> dict[str, float]:
     """Compute Proposition 3's bound for each client whose decoded model the scores tell.
 
-    The attack gives the ``losses`` (methods, n, v) of every value and, in the fact ``clients``, the decoded ``share``
-    and the ``weight`` of each method; which loss is that of the true value is for the auditor to know.
+    The attack gives the ``losses`` (methods, n, v) of every value. Its fact ``clients`` gives the decoded ``share``
+    and the ``weight`` of each method. Which loss is that of the true value is for the auditor to know.
     """
-    losses, clients = case.scores.arrays.get("losses"), case.scores.facts.get("clients", [])
-    known = case.knowledge.model
-    if losses is None or known is None or known.loss != "mse" or len(case.attributes.names) != 2:
+    losses, model = case.scores.arrays.get("losses"), case.knowledge.model
+    if losses is None or model is None or model.loss != "mse" or len(case.attributes.names) != 2:
         return {}
     row, owners = case.scores.facts["methods"].index(method), np.array(case.attributes.owners)
-    found = {}
-    for client in clients:
+    bounds = {}
+    for client in case.scores.facts.get("clients", []):
         weight = (client.get("weight") or {}).get(method)
         # Without a decoded share the attack was not the one that the proposition is about.
         if weight is None or client.get("share") is None:
@@ -534,8 +526,18 @@ def _bounds_of(case: AttributeCase, method: str) -> dict[str, float]:
         rows = np.flatnonzero(owners == client["client"])
         mse = float(losses[row, rows, case.values[rows]].mean())
         if np.isfinite(mse):
-            found[str(client["client"])] = lower_bound(float(case.values[rows].mean()), mse, float(weight))
-    return found
+            bounds[str(client["client"])] = lower_bound(float(case.values[rows].mean()), mse, float(weight))
+    return bounds
+
+
+def _dealt_anew(answers: Sequence[tuple[Flags, Flags]], draw: np.random.Generator) -> float:
+    """Return how often answers of membership are right once they are dealt to the candidates at random."""
+    right = size = 0
+    for members, decoys in answers:
+        dealt = draw.permutation(np.concatenate([members, decoys]))
+        right += int(dealt[: len(members)].sum() + (~dealt[len(members) :]).sum())
+        size += len(dealt)
+    return right / size
 
 
 def _highest(bars: Mapping[str, float]) -> dict[str, float]:
@@ -544,5 +546,27 @@ def _highest(bars: Mapping[str, float]) -> dict[str, float]:
     return {f"the best baseline, {name}": bars[name]}
 
 
+def _of_every_case(answers: Sequence[Mapping[str, Rows]]) -> dict[str, list[Rows]]:
+    """Turn one mapping a case into one list a method, for the methods that every case has."""
+    common = set.intersection(*map(set, answers))
+    shared = {}
+    for method in answers[0]:
+        if method in common:
+            shared[method] = [of_case[method] for of_case in answers]
+    return shared
+
+
+def _hits(answers: Sequence[Rows], truth: Sequence[Rows]) -> list[Flags]:
+    """Say for each seed which answers are right."""
+    return [rows == values for rows, values in zip(answers, truth, strict=True)]
+
+
 def _pooled(hits: Sequence[Flags]) -> float:
-    return sum(int(item.sum()) for item in hits) / sum(len(item) for item in hits)
+    return float(np.concatenate(hits).mean())
+
+
+def _balanced_accuracy(answers: Sequence[Rows], truth: Sequence[Rows]) -> float:
+    named, values = np.concatenate(answers), np.concatenate(truth)
+    counts = np.bincount(values)
+    right = np.bincount(values[named == values], minlength=len(counts))
+    return float((right[counts > 0] / counts[counts > 0]).mean())

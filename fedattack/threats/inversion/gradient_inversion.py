@@ -23,6 +23,7 @@ from fedattack.errors import DataError, NeedsError
 from fedattack.learning import LocalSGD
 from fedattack.learning.soft_losses import soft_loss
 from fedattack.learning.torch_utils import to_tensor
+from fedattack.threats.matching import is_finite, is_zero
 
 Method = Literal["cos", "l2"]
 Arrays = Mapping[str, NDArray[Any]]
@@ -146,15 +147,14 @@ class ClientModel:
 
     def split(self, state: Arrays) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return the parameters of a state, and the buffers that are used, as tensors."""
-        tensors = {name: to_tensor(array, device=self.device) for name, array in state.items()}
-        return (
-            {name: value.float() for name, value in tensors.items() if name in self._parameters},
-            {
-                name: value.float() if value.is_floating_point() else value
-                for name, value in tensors.items()
-                if name in self._buffers
-            },
-        )
+        parameters, buffers = {}, {}
+        for name, array in state.items():
+            tensor = to_tensor(array, device=self.device)
+            if name in self._parameters:
+                parameters[name] = tensor.float()
+            elif name in self._buffers:
+                buffers[name] = tensor.float() if tensor.is_floating_point() else tensor
+        return parameters, buffers
 
     def outputs(self, shape: tuple[int, ...]) -> int:
         """Return how many outputs the model has for a record of a shape."""
@@ -176,21 +176,20 @@ class ClientModel:
         """
         how = self.training
 
-        def mean_loss(current: dict[str, Tensor], rows: Tensor, wanted: Tensor) -> Tensor:
-            return self._loss(functional_call(self.model, {**current, **buffers}, (rows,)), wanted).mean()
+        def mean_loss(current: dict[str, Tensor], records: Tensor, wanted: Tensor) -> Tensor:
+            outputs = functional_call(self.model, {**current, **buffers}, (records,))
+            return self._loss(outputs, wanted).mean()
 
         moved = {name: torch.zeros_like(value) for name, value in parameters.items()}
         velocity: dict[str, Tensor] = dict(moved)
         size = how.batch_size or len(x)
         for _ in range(how.epochs):
-            for rows, wanted in zip(x.split(size), targets.split(size), strict=True):
+            for records, wanted in zip(x.split(size), targets.split(size), strict=True):
                 current = {name: value - how.lr * moved[name] for name, value in parameters.items()}
-                slopes = grad(mean_loss)(current, rows, wanted)
-                velocity = {
-                    name: how.momentum * velocity[name] + slope + how.weight_decay * current[name]
-                    for name, slope in slopes.items()
-                }
-                moved = {name: value + velocity[name] for name, value in moved.items()}
+                gradients = grad(mean_loss)(current, records, wanted)
+                for name, gradient in gradients.items():
+                    velocity[name] = how.momentum * velocity[name] + gradient + how.weight_decay * current[name]
+                    moved[name] = moved[name] + velocity[name]
         return moved
 
 
@@ -216,24 +215,25 @@ def restore_labels(model: nn.Module, movement: Arrays, records: int) -> NDArray[
     NeedsError
         If the model does not end in a linear layer.
     """
-    layers = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Linear)]
-    if not layers:
+    prefix, last = "", None
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.Linear):
+            prefix, last = f"{name}." if name else "", layer
+    if last is None:
         raise NeedsError(
             "labels are read off the gradient of a last linear layer, and this model has none; take label=free"
         )
-    name, last = layers[-1]
-    prefix = f"{name}." if name else ""
     if last.bias is not None:
-        slopes = movement[f"{prefix}bias"].astype(np.float64)
+        gradient = movement[f"{prefix}bias"].astype(np.float64)
         share = 1 / records
     else:
-        slopes = movement[f"{prefix}weight"].astype(np.float64).sum(axis=1)
-        share = float(-slopes[slopes < 0].sum()) / records
-    labels = []
-    for _ in range(records):
-        labels.append(int(slopes.argmin()))
-        slopes[labels[-1]] += share
-    return np.sort(np.array(labels, dtype=np.int64))
+        gradient = movement[f"{prefix}weight"].astype(np.float64).sum(axis=1)
+        share = float(-gradient[gradient < 0].sum()) / records
+    labels = np.zeros(records, dtype=np.int64)
+    for record in range(records):
+        labels[record] = gradient.argmin()
+        gradient[labels[record]] += share
+    return np.sort(labels)
 
 
 def total_variation(x: Tensor) -> Tensor:
@@ -246,8 +246,11 @@ def total_variation(x: Tensor) -> Tensor:
     """
     if x.ndim != 4:
         return x.new_zeros(())
-    down, across = x.diff(dim=2), x.diff(dim=3)
-    return sum((part.abs().mean() for part in (down, across) if part.numel()), x.new_zeros(()))
+    total = x.new_zeros(())
+    for difference in (x.diff(dim=2), x.diff(dim=3)):
+        if difference.numel():
+            total = total + difference.abs().mean()
+    return total
 
 
 def invert(
@@ -258,6 +261,7 @@ def invert(
     *,
     seed: int = 0,
     progress: Callable[[int], None] = lambda done: None,
+    memory: int = MEMORY,
 ) -> list[Found]:
     """Reconstruct the records of several batches, each by itself.
 
@@ -275,6 +279,8 @@ def invert(
         Of the records at which searches start.
     progress
         Called with how many batches are done.
+    memory
+        Bytes that the batches searched together may take.
 
     Returns
     -------
@@ -289,8 +295,8 @@ def invert(
         If labels are to be searched for under a loss of the user's own.
     """
     for number, batch in enumerate(batches):
-        parts = list(batch.movement.values())
-        if batch.records < 1 or not all(np.isfinite(part).all() for part in parts) or not any(map(np.any, parts)):
+        parts = batch.movement.values()
+        if batch.records < 1 or not is_finite(parts) or is_zero(parts):
             raise DataError(
                 f"gradient inversion, batch {number}: expected at least one record and a movement that is finite and "
                 "not zero; leave that round out"
@@ -298,7 +304,7 @@ def invert(
         if batch.labels is None and client.loss not in ("cross-entropy", "mse"):
             raise NeedsError(f"labels can be searched for under cross-entropy and mse, and the loss is {client.loss!r}")
     found: dict[int, Found] = {}
-    for group in _groups(batches, how, client.training):
+    for group in _groups(batches, how, client.training, memory):
         draws = [np.random.default_rng((seed, number)) for number in group]
         problem = _Problem(client, [batches[number] for number in group], shape, how, draws)
         found |= dict(zip(group, problem.solve(), strict=True))
@@ -319,49 +325,56 @@ class _Problem:
     ) -> None:
         self._client, self._how, self._batches = client, how, batches
         records, outputs, device = batches[0].records, client.outputs(shape), client.device
-        states = [client.split(batch.received) for batch in batches]
-        self._parameters, self._buffers = (
-            {name: self._repeated([state[kind][name] for state in states]) for name in states[0][kind]}
-            for kind in (0, 1)
-        )
-        targets = {
-            name: self._repeated([to_tensor(batch.movement[name], device=device).float() for batch in batches])
-            for name in self._parameters
-        }
-        squared = torch.stack([value.flatten(1).double().square().sum(1) for value in targets.values()]).sum(0)
+        self._classes = client.loss == "cross-entropy"
+        parameters, buffers, movements = [], [], []
+        for batch in batches:
+            of_batch = client.split(batch.received)
+            parameters.append(of_batch[0])
+            buffers.append(of_batch[1])
+            movements.append({name: to_tensor(batch.movement[name], device=device).float() for name in of_batch[0]})
+        self._parameters, self._buffers = self._repeated_states(parameters), self._repeated_states(buffers)
+        targets = self._repeated_states(movements)
+        squared = _summed([target.double().square() for target in targets.values()])
         # Movements of unit length: the squares of a converged model's would underflow.
         self._scale = squared.rsqrt().float()
-        self._targets = {name: _times(value, self._scale) for name, value in targets.items()}
+        self._targets = {name: _times(target, self._scale) for name, target in targets.items()}
         self._free = batches[0].labels is None
-        x = np.stack([draw.normal(size=(records, *shape)) for draw in draws for _ in range(how.restarts)])
-        self._x = torch.from_numpy(x).float().to(device)
+        self._x = self._drawn(draws, (records, *shape))
         if self._free:
-            y = np.stack([draw.normal(size=(records, outputs)) for draw in draws for _ in range(how.restarts)])
-            self._y = torch.from_numpy(y).float().to(device)
+            self._y = self._drawn(draws, (records, outputs))
         else:
-            known = [torch.from_numpy(np.asarray(batch.labels)).to(device) for batch in batches]
-            classes = client.loss == "cross-entropy"
-            self._y = self._repeated([torch.eye(outputs, device=device)[row] if classes else row for row in known])
+            labels = torch.from_numpy(np.stack([np.asarray(batch.labels) for batch in batches])).to(device)
+            self._y = self._repeated(torch.eye(outputs, device=device)[labels] if self._classes else labels)
 
-    def _repeated(self, rows: Sequence[Tensor]) -> Tensor:
-        return torch.stack(list(rows)).repeat_interleave(self._how.restarts, dim=0)
+    def _repeated(self, rows: Tensor) -> Tensor:
+        return rows.repeat_interleave(self._how.restarts, dim=0)
+
+    def _repeated_states(self, states: Sequence[Tensors]) -> dict[str, Tensor]:
+        repeated = {}
+        for name in states[0]:
+            repeated[name] = self._repeated(torch.stack([state[name] for state in states]))
+        return repeated
+
+    def _drawn(self, draws: Sequence[np.random.Generator], shape: tuple[int, ...]) -> Tensor:
+        starts = [draw.normal(size=(self._how.restarts, *shape)) for draw in draws]
+        return torch.from_numpy(np.concatenate(starts)).float().to(self._client.device)
 
     def solve(self) -> list[Found]:
         x, y = self._adam() if self._how.method == "cos" else self._lbfgs()
         with torch.no_grad():
             objectives = self._objectives(x, y, slice(None)).reshape(-1, self._how.restarts).double().cpu().numpy()
         results = []
-        for row, own in enumerate(objectives):
+        for batch, ends in enumerate(objectives):
             # A search that diverged is never the best, unless all did.
-            place = row * self._how.restarts + int(np.where(np.isnan(own), np.inf, own).argmin())
-            results.append(Found(x[place].cpu().numpy(), self._labels(row, y[place]), own))
+            best = batch * self._how.restarts + int(np.where(np.isnan(ends), np.inf, ends).argmin())
+            results.append(Found(x[best].cpu().numpy(), self._labels(batch, y[best]), ends))
         return results
 
-    def _labels(self, row: int, found: Tensor) -> NDArray[Any]:
-        labels = self._batches[row].labels
-        if labels is not None:
-            return labels
-        return (found.argmax(dim=1) if self._client.loss == "cross-entropy" else found).cpu().numpy()
+    def _labels(self, batch: int, searched: Tensor) -> NDArray[Any]:
+        known = self._batches[batch].labels
+        if known is not None:
+            return known
+        return (searched.argmax(dim=1) if self._classes else searched).cpu().numpy()
 
     def _adam(self) -> tuple[Tensor, Tensor]:
         x, y = self._x.clone().requires_grad_(), self._y.clone().requires_grad_(self._free)
@@ -378,51 +391,56 @@ class _Problem:
         return x.detach(), y.detach()
 
     def _lbfgs(self) -> tuple[Tensor, Tensor]:
-        found = [self._descended(place) for place in range(len(self._x))]
-        return torch.stack([x for x, _ in found]), torch.stack([y for _, y in found])
+        xs, ys = zip(*map(self._descended, range(len(self._x))), strict=True)
+        return torch.stack(xs), torch.stack(ys)
 
-    def _descended(self, place: int) -> tuple[Tensor, Tensor]:
+    def _descended(self, start: int) -> tuple[Tensor, Tensor]:
         """Search from one start; by SciPy, because PyTorch's L-BFGS skips curvature below a fixed size."""
-        only = slice(place, place + 1)
+        only = slice(start, start + 1)
         x, y = self._x[only].clone().requires_grad_(), self._y[only].clone().requires_grad_(self._free)
         free = [x, y] if self._free else [x]
 
         def evaluate(point: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
             nn.utils.vector_to_parameters(torch.from_numpy(point).to(x), free)
             objective = self._objectives(x, y, only).sum()
-            slopes = torch.autograd.grad(objective, free)
-            return objective.item(), nn.utils.parameters_to_vector(slopes).double().cpu().numpy()
+            gradients = torch.autograd.grad(objective, free)
+            return objective.item(), nn.utils.parameters_to_vector(gradients).double().cpu().numpy()
 
-        start = nn.utils.parameters_to_vector(free).detach().double().cpu().numpy()
+        first = nn.utils.parameters_to_vector(free).detach().double().cpu().numpy()
         limits = {"maxiter": self._how.iterations, "maxcor": _CURVATURE, "ftol": 0.0, "gtol": 0.0}
-        best = minimize(evaluate, start, jac=True, method="L-BFGS-B", options=limits)
+        best = minimize(evaluate, first, jac=True, method="L-BFGS-B", options=limits)
         nn.utils.vector_to_parameters(torch.from_numpy(best.x).to(x), free)
         return x.detach()[0], y.detach()[0]
 
     def _objectives(self, x: Tensor, y: Tensor, chosen: slice) -> Tensor:
         """Return the objectives (P,) of records (P, n, …) and labels (P, n, …)."""
-        targets = y.softmax(dim=-1) if self._free and self._client.loss == "cross-entropy" else y
+        targets = y.softmax(dim=-1) if self._free and self._classes else y
         parameters = {name: value[chosen] for name, value in self._parameters.items()}
         buffers = {name: value[chosen] for name, value in self._buffers.items()}
         moved: dict[str, Tensor] = vmap(self._client.movement)(parameters, buffers, x, targets)
         scale = self._scale[chosen]
-        pairs = [(_times(moved[name], scale), value[chosen]) for name, value in self._targets.items()]
+        pairs = [(_times(moved[name], scale), target[chosen]) for name, target in self._targets.items()]
         if self._how.method == "l2":
-            distance = torch.stack([(own - wanted).flatten(1).square().sum(1) for own, wanted in pairs]).sum(0)
+            distance = _summed([(movement - target).square() for movement, target in pairs])
         else:
-            along = torch.stack([(own * wanted).flatten(1).sum(1) for own, wanted in pairs]).sum(0)
-            length = torch.stack([own.flatten(1).square().sum(1) for own, _ in pairs]).sum(0)
+            along = _summed([movement * target for movement, target in pairs])
+            length = _summed([movement.square() for movement, _ in pairs])
             distance = 1 - along / (length + torch.finfo(torch.float32).tiny).sqrt()
         if self._how.variation:
-            distance = distance + self._how.variation * torch.stack([total_variation(own) for own in x])
+            distance = distance + self._how.variation * torch.stack([*map(total_variation, x)])
         return distance
+
+
+def _summed(parts: Sequence[Tensor]) -> Tensor:
+    """Return the sums (P,) of parts (P, …), over all parts and all of their entries."""
+    return torch.stack([part.flatten(1).sum(1) for part in parts]).sum(0)
 
 
 def _times(value: Tensor, scale: Tensor) -> Tensor:
     return value * scale.reshape(-1, *(1,) * (value.ndim - 1))
 
 
-def _groups(batches: Sequence[Batch], how: Search, training: LocalSGD) -> Iterator[list[int]]:
+def _groups(batches: Sequence[Batch], how: Search, training: LocalSGD, memory: int) -> Iterator[list[int]]:
     """Yield indices of batches that have the same number of records and fit into memory together."""
     alike: dict[tuple[int, bool], list[int]] = {}
     for index, batch in enumerate(batches):
@@ -430,5 +448,6 @@ def _groups(batches: Sequence[Batch], how: Search, training: LocalSGD) -> Iterat
     for (records, _), indices in alike.items():
         steps = training.epochs * -(-records // (training.batch_size or records))
         size = sum(part.size for part in batches[indices[0]].movement.values())
-        room = max(int(MEMORY // (4 * _COPIES * steps * size * how.restarts)), 1)
-        yield from (indices[start : start + room] for start in range(0, len(indices), room))
+        room = max(int(memory // (4 * _COPIES * steps * size * how.restarts)), 1)
+        for start in range(0, len(indices), room):
+            yield indices[start : start + room]

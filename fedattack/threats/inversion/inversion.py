@@ -17,7 +17,7 @@ from torch import nn
 from typing_extensions import TypedDict
 
 from fedattack.errors import ModelError, NeedsError, RecordError
-from fedattack.learning import LocalSGD, check_gradients, check_parameters, pick_device
+from fedattack.learning import LocalSGD, check_gradients, pick_device
 from fedattack.learning.importing import given
 from fedattack.record import Observation, Record
 from fedattack.threats import options
@@ -33,9 +33,9 @@ from fedattack.threats.inversion.gradient_inversion import (
     invert,
     restore_labels,
 )
-from fedattack.threats.knowledge import Knowledge
-from fedattack.threats.matching import check_model
-from fedattack.threats.replies import choose_rounds
+from fedattack.threats.knowledge import Knowledge, ModelKnowledge
+from fedattack.threats.matching import check_model, check_state, is_finite, is_zero
+from fedattack.threats.replies import choose_rounds, replied
 
 Labels = Literal["rule", "free"]
 _LABELS: tuple[Labels, ...] = ("rule", "free")
@@ -72,8 +72,8 @@ def movement_of(reply: Observation, record: Record, model: nn.Module, training: 
     received = reply.received
     if reply.arrays is None or received is None:
         raise RecordError("the reply, or the model that it answers, is not in the record")
-    for arrays in (reply.arrays, received):
-        check_parameters(model, {name: array.shape for name, array in dict(arrays).items()})
+    check_state(model, dict(reply.arrays))
+    check_state(model, dict(received))
     names = [name for name, _ in model.named_parameters()]
     if record.protocol == "fedsgd":
         return {name: reply.arrays[name] for name in names}
@@ -160,43 +160,30 @@ class GradientInversion(Attack):
             check_gradients(architecture)
         training = client_training(record, training)
         client = ClientModel(architecture, given(model.loss), training, device=pick_device(device))
-        label = self.label or ("rule" if model.loss == "cross-entropy" else "free")
-        if label == "rule" and model.loss != "cross-entropy":
-            raise NeedsError(f"attack {self.name}: label=rule is about cross-entropy, and the loss is {model.loss!r}")
+        label = self._label_of(model)
 
         notes: list[str] = []
         batches: list[Batch] = []
         facts: list[dict[str, Any]] = []
         for name, number, reply in self._chosen(record, knowledge):
             where = f"round {number}, client {name} left out"
-            try:
-                movement = movement_of(reply, record, architecture, training)
-            except (ModelError, RecordError) as cause:
-                notes.append(f"{where}: {cause}")
-                continue
-            parts = list(movement.values())
-            if not all(np.isfinite(part).all() for part in parts) or not any(part.any() for part in parts):
-                notes.append(f"{where}: what it sent is zero or not finite")
-                continue
-            count = self.records or int(reply.count or 1)
-            if count > _MOST_RECORDS:
-                notes.append(f"{where}: it says that it has {count} records; at most {_MOST_RECORDS} are searched for")
-                continue
-            labels = restore_labels(architecture, movement, count) if label == "rule" else None
-            batches.append(Batch(dict(reply.received or {}), movement, count, labels))
-            facts.append({"node": reply.node, "client": name, "round": number, "records": count})
+            batch = self._batch_of(reply, record, architecture, training, label, where, notes)
+            if batch is not None:
+                batches.append(batch)
+                facts.append({"node": reply.node, "client": name, "round": number, "records": batch.records})
         if not batches:
             raise NeedsError(
                 f"attack {self.name} needs a client's reply, and {record.path} holds none that can be used for "
                 f"updates={self.updates} and clients={','.join(self.clients) or 'all'}; take other rounds or clients"
             )
-        if any(training.batch_size and item.records > training.batch_size for item in batches):
+        counts = [batch.records for batch in batches]
+        if training.batch_size and max(counts) > training.batch_size:
             notes.append(
                 "Clients train in several mini-batches an epoch, in an order that the server does not know; the attack "
                 "takes one order for all epochs"
             )
         variation = _VARIATION[self.method] if self.variation is None else self.variation
-        found = invert(
+        reconstructions = invert(
             client,
             batches,
             model.input_shape,
@@ -207,10 +194,10 @@ class GradientInversion(Attack):
         return Scores(
             attack=self.name,
             arrays={
-                "images": np.concatenate([item.x for item in found]),
-                "labels": np.concatenate([item.y for item in found]),
-                "batches": np.repeat(np.arange(len(found)), [item.records for item in batches]),
-                "objectives": np.stack([item.objectives for item in found]),
+                "images": np.concatenate([batch.x for batch in reconstructions]),
+                "labels": np.concatenate([batch.y for batch in reconstructions]),
+                "batches": np.repeat(np.arange(len(batches)), counts),
+                "objectives": np.stack([batch.objectives for batch in reconstructions]),
             },
             facts={
                 "batches": facts,
@@ -224,17 +211,51 @@ class GradientInversion(Attack):
             notes=tuple(notes),
         )
 
+    def _label_of(self, model: ModelKnowledge) -> Labels:
+        """Say how labels are found under the model's loss."""
+        if model.loss == "cross-entropy":
+            return self.label or "rule"
+        if self.label == "rule":
+            raise NeedsError(f"attack {self.name}: label=rule is about cross-entropy, and the loss is {model.loss!r}")
+        return "free"
+
+    def _batch_of(
+        self,
+        reply: Observation,
+        record: Record,
+        model: nn.Module,
+        training: LocalSGD,
+        label: Labels,
+        where: str,
+        notes: list[str],
+    ) -> Batch | None:
+        """Read what a reply tells of its batch; if it cannot be used, add a note that begins with ``where``."""
+        try:
+            movement = movement_of(reply, record, model, training)
+        except (ModelError, RecordError) as cause:
+            notes.append(f"{where}: {cause}")
+            return None
+        if not is_finite(movement.values()) or is_zero(movement.values()):
+            notes.append(f"{where}: what it sent is zero or not finite")
+            return None
+        count = self.records or int(reply.count or 1)
+        if count > _MOST_RECORDS:
+            notes.append(f"{where}: it says that it has {count} records; at most {_MOST_RECORDS} are searched for")
+            return None
+        labels = restore_labels(model, movement, count) if label == "rule" else None
+        return Batch(dict(reply.received or {}), movement, count, labels)
+
     def _chosen(self, record: Record, knowledge: Knowledge) -> list[tuple[str, int, Observation]]:
         """List client, round and reply of all that is to be attacked, client by client."""
         replies: dict[str, dict[int, Observation]] = defaultdict(dict)
-        for item in record:
-            for seen in item.observations:
-                name = knowledge.nodes.get(seen.node, seen.node)
-                asked = not self.clients or name in self.clients or seen.node in self.clients
-                if seen.status == "ok" and seen.arrays is not None and asked:
-                    replies[name].setdefault(item.number, seen)
-        return [
-            (name, number, own[number])
-            for name, own in replies.items()
-            for number in choose_rounds(self.updates, sorted(own))
-        ]
+        for round_ in record:
+            for observation in round_.observations:
+                client = knowledge.client_of(observation.node)
+                asked = not self.clients or client in self.clients or observation.node in self.clients
+                if asked and replied(observation):
+                    replies[client].setdefault(round_.number, observation)
+        chosen = []
+        for client, by_round in replies.items():
+            for number in choose_rounds(self.updates, sorted(by_round)):
+                chosen.append((client, number, by_round[number]))
+        return chosen

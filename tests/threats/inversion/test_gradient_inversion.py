@@ -158,7 +158,7 @@ def test_the_target_of_a_regression_is_found():
     np.testing.assert_allclose(found.y, y[:, None], atol=0.02)
 
 
-def test_batches_searched_together_are_found_as_alone(monkeypatch):
+def test_batches_searched_together_are_found_as_alone():
     """Batches of different sizes, in groups by size and memory, and each with its own random start."""
     model, rows = network(), [[0], [1, 2], [3]]
     batches = [
@@ -168,8 +168,7 @@ def test_batches_searched_together_are_found_as_alone(monkeypatch):
     client, how, done = ClientModel(model, "cross-entropy", ONE_GRADIENT), Search("cos", 20, restarts=2), []
     together = invert(client, batches, (1, 8, 8), how, seed=4, progress=done.append)
     assert done == [2, 3]
-    monkeypatch.setattr("fedattack.threats.inversion.gradient_inversion.MEMORY", 1)
-    apart = invert(client, batches, (1, 8, 8), how, seed=4)
+    apart = invert(client, batches, (1, 8, 8), how, seed=4, memory=1)
     for one, other in zip(together, apart, strict=True):
         np.testing.assert_allclose(one.objectives, other.objectives, atol=1e-4)
         assert len(set(one.objectives)) == 2, "restarts differ"

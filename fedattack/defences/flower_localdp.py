@@ -1,0 +1,15 @@
+"""Flower's own ``LocalDpMod`` as a defence; :class:`fedattack.defences.mods.FlowerLocalDP` applies it."""
+
+from fedattack.defences.base import Defence, DefenceKind, Settings
+from fedattack.defences.noise import GAUSSIAN_GUARANTEE, NOISE_SETTINGS
+
+
+def make(settings: Settings) -> Defence:
+    """Read ``defence-strength`` (σ), ``defence-clip`` and ``dp-delta``."""
+    # Flower takes a second to import, and only this defence needs it.
+    from fedattack.defences.mods import FlowerLocalDP
+
+    return FlowerLocalDP.of(settings)
+
+
+KIND = DefenceKind("flower-localdp", make, NOISE_SETTINGS, GAUSSIAN_GUARANTEE | {"name": "Flower's LocalDpMod"})

@@ -1,0 +1,43 @@
+"""What defences declare about themselves, and the tables that follow."""
+
+import pytest
+
+from fedattack.defences import ARTEFACTS, DEFENCES, DP_SGD, KINDS, NONE, SETTINGS
+from fedattack.defences.base import Defence
+from fedattack.defences.guarantee import GUARANTEES, NOISY
+from fedattack.errors import ConfigError
+
+
+def test_tables_follow_from_what_the_defences_declare():
+    assert [*DEFENCES] == ["dp-gaussian", "dp-laplace", "flower-localdp", "recup", "soteria", "sparsify"]
+    assert (DP_SGD, NOISY, ARTEFACTS) == ("dp-sgd", ("dp-gaussian", "dp-laplace", "flower-localdp"), ("recup-zoo",))
+    assert {*GUARANTEES} == {DP_SGD, *NOISY}
+    # This is the order in which knowledge.json and study.json list them.
+    assert SETTINGS == {
+        "defence": NONE,
+        "defence-strength": 0.0,
+        "defence-clip": 1.0,
+        "dp-delta": 1e-5,
+        "soteria-layer": "",
+        "recup-zoo": "",
+        "recup-attributes": "",
+        "recup-weights": "",
+        "recup-values": "",
+        "recup-variant": "recup",
+        "recup-iterations": 10,
+        "recup-models": 5,
+    }
+    assert [*SETTINGS][2:6] == ["defence-clip", "dp-delta", "soteria-layer", "recup-zoo"]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_a_declaration_is_complete(kind):
+    assert {*kind.artefacts} <= {*kind.settings}
+    words = {"name", "noise_is", "mechanism", "unit", "not_protected", "accountant", "assumes"}
+    assert {*kind.guarantee} in (set(), words)
+    if kind.make is None or kind.artefacts:
+        return
+    made: Defence = kind.make({"defence": kind.name})
+    assert made.name == kind.name
+    with pytest.raises(ConfigError, match="defence-strength"):
+        kind.make({"defence": kind.name, "defence-strength": -1})
