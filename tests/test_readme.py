@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 import webbrowser
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ from tests.foreign.projects import MESSAGE_API
 
 ROOT = Path(__file__).parents[1]
 MOST_LINES = 150
+FIRST_RUN = "runs/first"
+A_MESSAGE = "fedattack stopped recording, "
 
 YOUR_MODEL = f"""
 from torch import nn
@@ -113,7 +116,8 @@ class Document:
         plain = "\n".join(content for language, content in self.blocks() if not language)
         prose = re.sub(r"^```.*?^```$", "", self.text, flags=re.MULTILINE | re.DOTALL)
         inline = [" ".join(words.split()) for words in re.findall(r"`(fedattack [^`]+)`", prose)]
-        return [line for line in [*inline, *plain.splitlines()] if line.startswith("fedattack ")]
+        found = [line for line in [*inline, *plain.splitlines()] if line.startswith("fedattack ")]
+        return [line for line in found if not line.startswith(A_MESSAGE)]
 
     def links(self) -> list[str]:
         return re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", self.text))
@@ -149,7 +153,6 @@ DOCUMENTS = (
     Document("SECURITY.md"),
     Document("CHANGELOG.md"),
 )
-FIRST_RUN = "runs/first"
 
 OF_CONTAINERS = (
     "docker build --file docker/Dockerfile --tag fedattack .",
@@ -351,3 +354,9 @@ def test_every_document_is_reached_from_the_readme():
 
 def test_the_readme_is_short():
     assert len(README.text.splitlines()) <= MOST_LINES
+
+
+def test_the_citation_names_this_version_and_licence():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8").splitlines()
+    assert {f"version: {project['version']}", f"license: {project['license']}"} <= {*citation}
