@@ -188,7 +188,7 @@ class Reader:
             if FIRST_RUN in line and document is not README and not (folder / FIRST_RUN).exists():
                 self._copy_first_run(folder)
             words = [sys.executable, "-m", *shlex.split(self.here(document, line), comments=True)]
-            environment = {**os.environ, "PYTHONPATH": str(folder), **environment}
+            environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", **environment}
             self._done[key] = subprocess.run(
                 words, cwd=folder, capture_output=True, text=True, env=environment, timeout=600
             )
