@@ -243,7 +243,8 @@ def test_steps_run(document, language, code, reader, flower, tmp_path, monkeypat
         subprocess.run([*shlex.split(code), "--dry-run"], cwd=ROOT, check=True, capture_output=True)
     elif code.startswith("python prepare.py "):
         words = [sys.executable, *shlex.split(code)[1:], "--folder", str(tmp_path)]
-        subprocess.run(words, cwd=ROOT / "docker", check=True, capture_output=True)
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        subprocess.run(words, cwd=ROOT / "docker", check=True, capture_output=True, env=environment)
     else:
         assert code in (*OF_CONTAINERS, "pip install path/to/fedattack")
 
