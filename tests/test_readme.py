@@ -1,25 +1,36 @@
-"""The README's commands and code blocks are run as they stand, in order, in one empty folder."""
+"""The README's and the guides' commands and code blocks are run as they stand, in order, in one folder each."""
 
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import tomllib
+import webbrowser
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
+import typer
 from flwr.client import NumPyClient
 from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 
+from fedattack.cli import app
 from fedattack.data import load_dataset
+from fedattack.report.validate import read_findings
+from fedattack.runs.presets import load_preset, resolve_settings
 from fedattack.runtime.simulator import Simulator
 from tests.federation import FEATURES, write_run
 from tests.foreign.projects import MESSAGE_API
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+MOST_LINES = 150
+FIRST_RUN = "runs/first"
+A_MESSAGE = "fedattack stopped recording, "
 
 YOUR_MODEL = f"""
 from torch import nn
@@ -36,71 +47,250 @@ def questions(auxiliary, targets):
     return [containing(auxiliary, auxiliary.y == 7, share=0.5, name="sevens")]
 """
 
+YOUR_DATA = """
+import numpy as np
+from sklearn.datasets import load_digits
+from yourproject import task
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+def load_data(client):
+    return tuple(part.numpy() for part in task.load_data(client, 2, 16)[0].dataset.tensors)
+
+def load_test():
+    digits = load_digits()
+    unheld = np.random.default_rng(2024).permutation(len(digits.target))[120:216]
+    return (digits.images[unheld, None] / 16).astype(np.float32), digits.target[unheld]
+"""
 
 
-def commands() -> list[str]:
-    return [line for block in blocks("bash") for line in block.splitlines() if line.strip()]
-
-
-@pytest.mark.parametrize("line", [line for line in commands() if line.startswith("make ")])
-def test_make_targets_exist(line):
-    subprocess.run([*shlex.split(line), "--dry-run"], cwd=ROOT, check=True, capture_output=True)
-
-
-@pytest.fixture(scope="module")
-def somewhere(tmp_path_factory) -> Path:
-    """A user's folder: a recorded run of their own in ``audit``, their targets, their package."""
-    folder = tmp_path_factory.mktemp("somewhere")
+def sums_to_come(folder: Path) -> None:
+    """Give a recorded run, auxiliary records and a package of one's own."""
     write_run(folder / "audit")
-    targets = folder / "audit" / "knowledge" / "targets.npz"
-    targets.rename(folder / "targets.npz")
     draw = np.random.default_rng(0)
     x = draw.normal(size=(2_000, FEATURES)).astype(np.float32)
     np.savez(folder / "auxiliary.npz", x=x, y=draw.integers(10, size=len(x)))
-    (folder / "audit" / "knowledge" / "knowledge.json").unlink()
-    MESSAGE_API.copy(folder / "theirs").rename(folder / "yourproject")
     (folder / "yourpackage").mkdir()
     (folder / "yourpackage" / "models.py").write_text(YOUR_MODEL)
     (folder / "yourpackage" / "properties.py").write_text(YOUR_PROPERTY)
-    return folder
+
+
+def your_project(folder: Path) -> None:
+    """Make it the folder of a Flower app of two clients, whose package is ``yourproject``."""
+    copied = MESSAGE_API.copy(folder)
+    for path in copied.iterdir():
+        path.rename(folder / path.name)
+    copied.rmdir()
+    (folder / MESSAGE_API.package).rename(folder / "yourproject")
+    for path in (*folder.glob("*.toml"), *folder.glob("yourproject/*.py")):
+        path.write_text(path.read_text().replace(MESSAGE_API.package, "yourproject"))
+    (folder / "yourproject" / "data.py").write_text(YOUR_DATA)
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text for users; ``prepare`` gives its folder what a reader of it has."""
+
+    path: str
+    prepare: Callable[[Path], None] = lambda folder: None
+
+    @property
+    def text(self) -> str:
+        return (ROOT / self.path).read_text(encoding="utf-8")
+
+    def blocks(self) -> list[tuple[str, str]]:
+        """Return language and content of each code block."""
+        return re.findall(r"^```(\w*)\n(.*?)^```$", self.text, re.MULTILINE | re.DOTALL)
+
+    def steps(self) -> list[tuple[str, str]]:
+        """Return what is run: each line of ``bash`` and each block of ``python``."""
+        found = []
+        for language, content in self.blocks():
+            if language == "bash":
+                found += [(language, line) for line in content.splitlines() if line.strip()]
+            elif language == "python":
+                found.append((language, content))
+        return found
+
+    def mentioned(self) -> list[str]:
+        """Return the commands that stand in the text, or in a block of no language: too long or too many to be run."""
+        plain = "\n".join(content for language, content in self.blocks() if not language)
+        prose = re.sub(r"^```.*?^```$", "", self.text, flags=re.MULTILINE | re.DOTALL)
+        inline = [" ".join(words.split()) for words in re.findall(r"`(fedattack [^`]+)`", prose)]
+        found = [line for line in [*inline, *plain.splitlines()] if line.startswith("fedattack ")]
+        return [line for line in found if not line.startswith(A_MESSAGE)]
+
+    def links(self) -> list[str]:
+        return re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", self.text))
+
+    def anchors(self) -> set[str]:
+        """Return what ``#…`` may name: headings as GitHub and others write them."""
+        headings = re.findall(r"^#+ (.+)$", self.text, re.MULTILINE)
+        return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+README = Document("README.md")
+OBSERVE = Document("fedattack/observe/README.md", your_project)
+DATA = Document("fedattack/data/README.md")
+DEFENCES = Document("fedattack/defences/README.md")
+RESULTS = Document("simulations/results/README.md")
+DOCUMENTS = (
+    README,
+    Document("simulations/README.md"),
+    Document("fedattack/runtime/README.md"),
+    Document("fedattack/threats/README.md"),
+    Document("fedattack/threats/source/README.md"),
+    Document("fedattack/threats/property/README.md", sums_to_come),
+    Document("fedattack/threats/attribute/README.md"),
+    Document("fedattack/threats/group/README.md"),
+    Document("fedattack/threats/inversion/README.md"),
+    OBSERVE,
+    DEFENCES,
+    DATA,
+    RESULTS,
+    Document("fedattack/record/FORMAT.md"),
+    Document("docker/README.md"),
+    Document("CONTRIBUTING.md"),
+    Document("SECURITY.md"),
+    Document("CHANGELOG.md"),
+)
+
+OF_CONTAINERS = (
+    "docker build --file docker/Dockerfile --tag fedattack .",
+    "cd docker",
+    "docker compose run --rm audit",
+    "docker compose down",
+)
+"""What tests/docker does with a project and an image of its own."""
+
+
+class Reader:
+    """Goes through the documents, each in a folder of its own; ``/srv`` is another one beside it."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._done: dict[tuple[str, str], subprocess.CompletedProcess[str]] = {}
+
+    def folder(self, document: Document) -> Path:
+        folder = self._root / document.path.replace("/", "-") / "here"
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            document.prepare(folder)
+        return folder
+
+    def here(self, document: Document, text: str) -> str:
+        return text.replace("/srv", str(self.folder(document).parent / "srv"))
+
+    def run(self, document: Document, line: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run a line of ``fedattack`` once, after the run of the README that it goes on with."""
+        key = (document.path, line)
+        if key not in self._done:
+            folder = self.folder(document)
+            if FIRST_RUN in line and document is not README and not (folder / FIRST_RUN).exists():
+                self._copy_first_run(folder)
+            words = [sys.executable, "-m", *shlex.split(self.here(document, line), comments=True)]
+            environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", **environment}
+            self._done[key] = subprocess.run(
+                words, cwd=folder, capture_output=True, text=True, env=environment, timeout=600
+            )
+        return self._done[key]
+
+    def _copy_first_run(self, folder: Path) -> None:
+        line = next(line for _, line in README.steps() if f"--out {FIRST_RUN}" in line)
+        done = self.run(README, line)
+        assert done.returncode == 0, done.stderr
+        shutil.copytree(self.folder(README) / FIRST_RUN, folder / FIRST_RUN)
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory) -> Reader:
+    return Reader(tmp_path_factory.mktemp("reader"))
 
 
 @pytest.fixture
-def flower(line, somewhere, tmp_path) -> Iterator[dict[str, str]]:
+def flower(document, code, reader, tmp_path) -> Iterator[dict[str, str]]:
     """What leads a user's own `flwr run` to a SuperLink of this test."""
-    if " flwr run " not in line:
+    if " flwr run " not in code:
         yield {}
         return
-    with Simulator(somewhere / "yourproject", supernodes=2, log=tmp_path / "flower.log") as simulator:
+    with Simulator(reader.folder(document), supernodes=2, log=tmp_path / "flower.log") as simulator:
         simulator.ensure_up()
         yield simulator._environment
 
 
-def marked(line: str) -> object:
-    """A trade-off trains its preset several times and then measures each defence, RecUP-FL trains a zoo: minutes."""
-    return pytest.param(line, marks=pytest.mark.long) if re.search("tradeoff |defence=recup", line) else line
+def all_steps() -> Iterator[object]:
+    """List the steps; what follows a command may need what that wrote.
+
+    A trade-off trains its preset several times, RecUP-FL trains a zoo: minutes.
+    """
+    for document in DOCUMENTS:
+        marks = []
+        for language, code in document.steps():
+            if code.startswith("fedattack "):
+                marks = [pytest.mark.flower]
+            slow = [pytest.mark.long] * bool(re.search("^fedattack (tradeoff |.*defence=recup)", code))
+            name = code if language == "bash" else "python"
+            yield pytest.param(document, language, code, marks=marks + slow, id=f"{document.path}: {name}"[:100])
+
+
+@pytest.mark.parametrize(("document", "language", "code"), [*all_steps()])
+def test_steps_run(document, language, code, reader, flower, tmp_path, monkeypatch):
+    if language == "python":
+        run_block(document, code, reader, monkeypatch)
+    elif code.startswith("fedattack "):
+        done = reader.run(document, code, **flower)
+        assert done.returncode == 0, done.stderr
+    elif code.startswith("make "):
+        subprocess.run([*shlex.split(code), "--dry-run"], cwd=ROOT, check=True, capture_output=True)
+    elif code.startswith("python prepare.py "):
+        words = [sys.executable, *shlex.split(code)[1:], "--folder", str(tmp_path)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        subprocess.run(words, cwd=ROOT / "docker", check=True, capture_output=True, env=environment)
+    else:
+        assert code in (*OF_CONTAINERS, "pip install path/to/fedattack")
+
+
+def run_block(document: Document, code: str, reader: Reader, monkeypatch) -> None:
+    folder = reader.folder(document)
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setattr(webbrowser, "open", lambda *_, **__: True)
+    exec(compile(reader.here(document, code), document.path, "exec"), {"__name__": "block"})  # noqa: S102
 
 
 @pytest.mark.flower
-@pytest.mark.parametrize("line", [marked(line) for line in commands() if line.startswith("fedattack ")])
-def test_commands_run(line, somewhere, flower):
-    words = [sys.executable, "-m", *shlex.split(line)]
-    environment = {**os.environ, "PYTHONPATH": str(somewhere), **flower}
-    done = subprocess.run(words, cwd=somewhere, capture_output=True, text=True, env=environment, timeout=600)
-    assert done.returncode == 0, done.stderr
+def test_your_own_project_is_judged(reader):
+    """What the guide's last step wrote: the report of a project that was observed, attacked and told the truth of."""
+    findings = reader.folder(OBSERVE).parent / "srv" / "audit" / "findings.json"
+    if not findings.exists():
+        pytest.skip("the guide was not followed to its end")
+    headline = next(finding for finding in read_findings(findings.parent) if finding.headline)
+    assert (headline.n, headline.chance) == (96, 0.5)
 
 
-def test_no_other_kind_of_command_hides_in_a_block():
-    assert all(line.startswith(("make ", "fedattack ")) for line in commands())
+def all_mentioned() -> list[object]:
+    lines = {line: document.path for document in DOCUMENTS for line in document.mentioned()}
+    return [pytest.param(line, id=f"{path}: {line}"[:100]) for line, path in lines.items()]
 
 
-@pytest.mark.parametrize("code", blocks("python"))
-def test_code_blocks_run(code, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    exec(compile(code, "README.md", "exec"), {})  # noqa: S102
+@pytest.mark.parametrize("line", all_mentioned())
+def test_commands_that_are_mentioned_are_understood(line):
+    """Their options exist, and so do their presets and settings; words in capitals stand for a reader's own."""
+    group = typer.main.get_command(app)
+    words = shlex.split(line.split(" …")[0].replace("…", "1"))[1:]
+    if words[0] in ("COMMAND", "--version") or len(words) == 1:
+        assert words[0] in ("COMMAND", "--version", *group.commands)
+        return
+    command = group.commands[words[0]]
+    missing = [option for option in command.params if option.required and isinstance(option, click.Option)]
+    words += [word for option in missing if option.opts[0] not in words for word in (option.opts[0], "x")]
+    context = command.make_context(words[0], words[1:])
+    preset = context.params.get("preset", "NAME")
+    if not re.search(r"\b(NAME|PRESET)\b", preset):
+        changes = [text for text in context.params["changes"] if not re.search(r"\b[A-Z]+\b", text)]
+        resolve_settings(load_preset(preset), changes)
+
+
+def test_blocks_are_of_known_languages():
+    assert {language for document in DOCUMENTS for language, _ in document.blocks()} == {"", "bash", "python", "toml"}
 
 
 def test_a_client_is_defended_by_the_lines_that_are_shown():
@@ -110,18 +300,18 @@ def test_a_client_is_defended_by_the_lines_that_are_shown():
         def fit(self, parameters, config):
             return [parameters[0] + np.arange(1.0, 11.0, dtype=np.float32)], 5, {"train-loss": 0.1}
 
-    (code,) = (block for block in blocks("python") if "defended(" in block)
+    (code,) = (code for _, code in DEFENCES.steps() if "defended(" in code)
     assert sum("defended" in line for line in code.splitlines()) <= 3
     scope = {"YourNumPyClient": YourNumPyClient}
-    exec(compile(code, "README.md", "exec"), scope)  # noqa: S102
+    exec(compile(code, DEFENCES.path, "exec"), scope)  # noqa: S102
     received = [np.full(10, 7.0, dtype=np.float32)]
     reply = scope["client_fn"](None).fit(FitIns(ndarrays_to_parameters(received), {}))
     assert (parameters_to_ndarrays(reply.parameters)[0] - received[0]).tolist() == [0.0] * 9 + [10.0]
     assert (reply.num_examples, reply.metrics) == (5, {})
 
 
-@pytest.mark.parametrize("text", blocks("toml"))
-def test_a_declared_table_is_read(text, tmp_path):
+def test_a_declared_table_is_read(tmp_path):
+    (text,) = (content for document in DOCUMENTS for language, content in document.blocks() if language == "toml")
     lines = [f"{20 + row},{'FM'[row % 2]},{'abc'[row % 3]},{row * 7 % 13}" for row in range(30)]
     (tmp_path / "patients.csv").write_text("\n".join(["age,sex,hospital,cost", *lines, ",F,a,5"]))
     (tmp_path / "table.toml").write_text(text)
@@ -130,6 +320,41 @@ def test_a_declared_table_is_read(text, tmp_path):
     assert set(data.groups) == {"hospital"}
 
 
-def test_links_lead_somewhere():
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert target.startswith(("https://flower.ai", "https://opacus.ai")) or (ROOT / target).exists(), target
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.path)
+def test_links_lead_somewhere(document):
+    by_path = {(ROOT / other.path).resolve(): other for other in DOCUMENTS}
+    for link in document.links():
+        if link.startswith(("https://flower.ai", "https://opacus.ai")):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (ROOT / document.path).parent / path if path else ROOT / document.path
+        assert target.exists(), link
+        assert not anchor or anchor in by_path[target.resolve()].anchors(), link
+
+
+def test_every_document_is_reached_from_the_readme():
+    by_path = {(ROOT / document.path).resolve(): document for document in DOCUMENTS}
+    reached, waiting = set(), [README]
+    while waiting:
+        document = waiting.pop()
+        if document.path not in reached:
+            reached.add(document.path)
+            targets = {((ROOT / document.path).parent / link.split("#")[0]).resolve() for link in document.links()}
+            waiting += [by_path[target] for target in targets & by_path.keys()]
+    written = {
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docker/*.md"),
+        *ROOT.glob("simulations/*.md"),
+        *ROOT.glob("fedattack/**/*.md"),
+    }
+    assert reached == {path.relative_to(ROOT).as_posix() for path in written} | {RESULTS.path}
+
+
+def test_the_readme_is_short():
+    assert len(README.text.splitlines()) <= MOST_LINES
+
+
+def test_the_citation_names_this_version_and_licence():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8").splitlines()
+    assert {f"version: {project['version']}", f"license: {project['license']}"} <= {*citation}

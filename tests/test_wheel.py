@@ -40,6 +40,7 @@ def test_its_only_top_level_is_fedattack(wheel):
         "fedattack/report/schema.json",
         "fedattack/report/template.html.j2",
         "fedattack/record/FORMAT.md",
+        "fedattack/py.typed",
     ):
         assert data in names
 

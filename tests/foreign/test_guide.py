@@ -8,11 +8,9 @@ import stat
 
 import numpy as np
 import pytest
-import typer
 
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import note_node, write_truth
-from fedattack.cli import app
 from fedattack.errors import DataError
 from fedattack.learning import build_model
 from fedattack.record import Exchange, Record, RecordWriter, Reply
@@ -22,7 +20,8 @@ from tests.federation import write_run
 from tests.foreign.projects import PROJECTS, ROOT
 from tests.sealed import edit
 
-GUIDE = (ROOT / "fedattack" / "observe" / "YOUR-PROJECT.md").read_text(encoding="utf-8")
+GUIDE_NAME = "fedattack/observe/README.md"
+GUIDE = (ROOT / GUIDE_NAME).read_text(encoding="utf-8")
 
 
 def blocks(language: str) -> list[str]:
@@ -36,18 +35,9 @@ def test_the_lines_that_are_shown_are_those_that_were_added(project):
         assert line.replace("RECORD", "/srv/audit/record") in shown
 
 
-@pytest.mark.parametrize("line", [line for block in blocks("bash") for line in block.splitlines()])
-def test_commands_are_understood(line):
-    words = shlex.split(line)
-    if words[0] == "pip":
-        assert words == ["pip", "install", "path/to/fedattack"]
-        return
-    assert words[0] == "fedattack"
-    group = typer.main.get_command(app)
-    command = group.commands[words[1]]
-    context = command.make_context(words[1], words[2:])
-    if words[1] == "observe":
-        assert FlwrRun.parse(context.params["command"]).streams
+def test_the_command_that_is_observed_lasts_as_long_as_its_run():
+    (line,) = (line for block in blocks("bash") for line in block.splitlines() if line.startswith("fedattack observe "))
+    assert FlwrRun.parse(shlex.split(line.partition(" -- ")[2])).streams
 
 
 def test_the_truth_is_written_as_shown(tmp_path):
@@ -65,19 +55,19 @@ def test_the_truth_is_written_as_shown(tmp_path):
             state,
             [
                 Reply(node, "ok", {key: array + shift for key, array in state.items()}, size)
-                for node, shift, size in (("7", 0.1, 30), ("8", -0.1, 20))
+                for node, shift, size in (("7", 0.1, 64), ("8", -0.1, 32))
             ],
         )
     )
     writer.close()
-    x = np.random.default_rng(0).normal(size=(60, 6)).astype(np.float32)
-    knowledge = Knowledge(model=known, targets=Targets(x, np.arange(60) % 10))
+    x = np.random.default_rng(0).normal(size=(192, 6)).astype(np.float32)
+    knowledge = Knowledge(model=known, targets=Targets(x, np.arange(192) % 10))
     write_knowledge(tmp_path / "audit" / "knowledge", knowledge)
     ATTACKS["sia"].run(Record(record), knowledge, device="cpu").save(tmp_path / "audit" / "scores" / "sia.npz")
     (code,) = (block for block in blocks("python") if "write_truth" in block)
-    exec(compile(code.replace("/srv", str(tmp_path)), "YOUR-PROJECT.md", "exec"), {})  # noqa: S102
+    exec(compile(code.replace("/srv", str(tmp_path)), GUIDE_NAME, "exec"), {})  # noqa: S102
     (headline,) = (item for item in audit_folder(tmp_path / "audit", device="cpu") if item.headline)
-    assert headline.n == 40
+    assert headline.n == 96
     assert headline.chance == 0.5
 
 
