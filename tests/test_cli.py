@@ -9,7 +9,7 @@ import pytest
 
 from fedattack.folder import write_study
 from fedattack.threats import ATTACKS, Attack, Needs, Scores, read_knowledge
-from tests.federation import MODEL, write_property_run, write_run
+from tests.worlds.federation import MODEL, write_property_run, write_run
 
 
 @pytest.fixture(scope="module")

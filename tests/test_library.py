@@ -8,7 +8,7 @@ import pytest
 
 import fedattack as fa
 from fedattack.errors import ConfigError, NeedsError, ReportError
-from tests.federation import write_run
+from tests.worlds.federation import write_run
 
 
 @pytest.fixture(scope="module")

@@ -24,8 +24,8 @@ from fedattack.data import load_dataset
 from fedattack.report.validate import read_findings
 from fedattack.runs.presets import load_preset, resolve_settings
 from fedattack.runtime.simulator import Simulator
-from tests.federation import FEATURES, write_run
 from tests.foreign.projects import MESSAGE_API
+from tests.worlds.federation import FEATURES, write_run
 
 ROOT = Path(__file__).parents[1]
 MOST_LINES = 150

@@ -15,11 +15,11 @@ from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.runs import simulating
 from fedattack.runs.asked import asked_of_knowledge, asked_of_study
 from fedattack.threats import ATTACKS, Knowledge, KnownDefence, read_knowledge, write_knowledge
-from tests.federation import MODEL, write_run
 from tests.fuzz.folders import NoFlower, private_training
 from tests.fuzz.worlds import STUDY
-from tests.private_federation import write_private_run
-from tests.sealed import edit
+from tests.worlds.federation import MODEL, write_run
+from tests.worlds.private import write_private_run
+from tests.worlds.sealed import edit
 
 NONE = {"defence": "none"}
 PRIVATE = private_training("cross-entropy")

@@ -14,8 +14,8 @@ from fedattack.learning import accuracy_of_models
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.report import read_findings, read_run, write_report
 from fedattack.threats import ATTACKS, Knowledge, Targets, read_knowledge
-from tests.federation import CLIENTS, EACH, LR, MODEL, write_run
-from tests.sealed import edit
+from tests.worlds.federation import CLIENTS, EACH, LR, MODEL, write_run
+from tests.worlds.sealed import edit
 
 
 def attack_all(folder) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from fedattack.audit.truth import NOBODY, SEVERAL, Attributes, HeldRecords, note_node, read_truth, write_truth
 from fedattack.errors import DataError
-from tests.sealed import edit
+from tests.worlds.sealed import edit
 
 CLIENTS = ["a", "b", "c"]
 

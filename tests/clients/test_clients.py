@@ -11,7 +11,7 @@ from clients.poisoning import AscendingClient, InvertingClient
 from fedattack.learning import private_gradient, train_local
 from fedattack.runs.settings import load_settings
 from simulations.study import Study
-from tests.local_grid import FIRST_NODE, LocalGrid
+from tests.worlds.local_grid import FIRST_NODE, LocalGrid
 
 DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
 CONFIG = {

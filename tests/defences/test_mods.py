@@ -24,8 +24,8 @@ from fedattack.defences.hook import Handed, collecting
 from fedattack.defences.mods import DefenceMod
 from fedattack.defences.wrapper import defended
 from fedattack.errors import ConfigError, DataError, ModelError
-from tests.local_grid import FIRST_NODE, LocalGrid
 from tests.observe import apps
+from tests.worlds.local_grid import FIRST_NODE, LocalGrid
 
 SPARSE = {"defence": "sparsify", "defence-strength": 0.5}
 NOISY = {"defence": "dp-gaussian", "defence-strength": 0.1, "defence-clip": 1.0}

@@ -12,7 +12,7 @@ from fedattack.learning import build_model
 from fedattack.learning.attribute_updates import attribute_updates
 from fedattack.learning.pooled_updates import Fit
 from tests.defences.updates import planted_updates
-from tests.private_federation import TRAINING, VALUES, draw_records
+from tests.worlds.private import TRAINING, VALUES, draw_records
 
 FIT = Fit(epochs=15)
 

@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 
 from fedattack.record import Record, check_record
 from tests.docker.containers import Containers, await_that, clients_of, said, statuses_of
-from tests.judged import findings_of, sources_of
+from tests.worlds.judged import findings_of, sources_of
 
 CLIENTS = 2
 SMALL = ["--set", "rounds=2", "--set", "targets=20"]

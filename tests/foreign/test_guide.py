@@ -16,9 +16,9 @@ from fedattack.learning import build_model
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.runtime.outside import FlwrRun
 from fedattack.threats import ATTACKS, Knowledge, ModelKnowledge, Targets, read_knowledge, write_knowledge
-from tests.federation import write_run
 from tests.foreign.projects import PROJECTS, ROOT
-from tests.sealed import edit
+from tests.worlds.federation import write_run
+from tests.worlds.sealed import edit
 
 GUIDE_NAME = "fedattack/observe/README.md"
 GUIDE = (ROOT / GUIDE_NAME).read_text(encoding="utf-8")

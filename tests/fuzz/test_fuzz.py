@@ -37,7 +37,7 @@ def test_a_command_that_follows_what_a_folder_names_is_noticed(place, tmp_path):
     """With --trust, which the tries never give, the canary's module is imported, and a file of the canary read."""
     import shutil
 
-    from tests.sealed import edit
+    from tests.worlds.sealed import edit
 
     run = Path(shutil.copytree(place.originals["group"], tmp_path / "run"))
     defence = {"spec": f"{folders.CANARY_MODULE}:touch", "settings": {}, "files": {}}

@@ -14,10 +14,10 @@ from fedattack.record import Record
 from fedattack.record.signature import make_key
 from fedattack.report import write_report
 from fedattack.threats import ATTACKS, read_knowledge
-from tests.attribute_federation import write_attribute_run
-from tests.federation import write_predictions_run, write_property_run, write_run
-from tests.inversion_federation import write_inversion_run
-from tests.private_federation import write_private_run
+from tests.worlds.classified import write_classified_run
+from tests.worlds.federation import write_predictions_run, write_property_run, write_run
+from tests.worlds.inversion import write_inversion_run
+from tests.worlds.private import write_private_run
 
 STUDY = {
     "preset": "quickstart",
@@ -57,7 +57,7 @@ class World:
 
 
 def _with_attribute(folder: Path) -> None:
-    values = write_attribute_run(folder, rounds=2, auxiliary=40)
+    values = write_classified_run(folder, rounds=2, auxiliary=40)
     known = read_knowledge(folder / "knowledge")
     write_truth(
         folder / "truth",

@@ -22,8 +22,8 @@ from fedattack.bridge import numpy_client_bridge
 from fedattack.errors import RecordError
 from fedattack.observe import ObservedLegacyStrategy, ObservedServerApp, ObservedStrategy
 from fedattack.record import Record, check_record, project_record
-from tests.local_grid import FIRST_NODE, LocalGrid
 from tests.observe import apps
+from tests.worlds.local_grid import FIRST_NODE, LocalGrid
 
 NODES = 5
 ROUNDS = 4

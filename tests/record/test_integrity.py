@@ -15,9 +15,9 @@ from fedattack.record.format import INDEX, MANIFEST, SIGNATURE, decode_metric, e
 from fedattack.record.schema import MAX_VALUE
 from fedattack.record.signature import make_key, public_file, read_signer
 from fedattack.threats import ATTACKS, read_knowledge
-from tests.federation import write_run
 from tests.fuzz import mutate
 from tests.record.conftest import exchange, model
+from tests.worlds.federation import write_run
 
 
 def lines_of(record):

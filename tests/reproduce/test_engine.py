@@ -15,7 +15,7 @@ from fedattack.reproduce.spec import Reproduction
 from fedattack.runs.watch import Watch
 from tests.report import example
 from tests.reproduce.test_spec import SPEC
-from tests.sealed import edit
+from tests.worlds.sealed import edit
 
 
 class Audits:

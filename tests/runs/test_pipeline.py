@@ -9,7 +9,7 @@ from fedattack.runs.pipeline import attack_folder, choose_attacks, judge_folder
 from fedattack.runs.presets import load_preset
 from fedattack.runs.simulating import choose_seeds
 from fedattack.runs.watch import Watch
-from tests.federation import write_run
+from tests.worlds.federation import write_run
 
 
 @pytest.mark.parametrize(

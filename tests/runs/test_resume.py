@@ -22,9 +22,9 @@ from fedattack.runs.presets import load_preset
 from fedattack.runs.simulating import resume, simulate
 from fedattack.runs.watch import Watch
 from fedattack.runtime.base import RunResult
-from tests.federation import write_run
-from tests.judged import findings_of, sources_of
 from tests.runtime.test_simulator import wait_until
+from tests.worlds.federation import write_run
+from tests.worlds.judged import findings_of, sources_of
 
 CLIENTS, ROUNDS = 3, 4
 SMALL = [f"clients={CLIENTS}", f"rounds={ROUNDS}", "targets=20", "local-epochs=40"]

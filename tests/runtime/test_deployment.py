@@ -21,8 +21,8 @@ from fedattack.runtime.base import free_port
 from fedattack.runtime.credentials import make_certificates, make_node_key
 from fedattack.runtime.deployment import Deployment
 from fedattack.runtime.remote import Remote
-from tests.judged import findings_of, sources_of
 from tests.runtime.test_simulator import wait_until, write_app
+from tests.worlds.judged import findings_of, sources_of
 
 NODES = 3
 SMALL = ["--seeds", "1", "--set", f"clients={NODES}", "--set", "rounds=2", "--set", "targets=20"]

@@ -25,7 +25,7 @@ from fedattack.runtime.simulator import Simulator
 from fedattack.threats import ATTACKS, Scores, read_knowledge
 from simulations.prepare import prepare
 from simulations.study import Study
-from tests.local_grid import LocalGrid
+from tests.worlds.local_grid import LocalGrid
 
 DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
 SMALL = {

@@ -31,7 +31,7 @@ from simulations.prepare import prepare
 from simulations.privacy import is_private
 from simulations.study import Study
 from strategies.fedmd import PREDICTIONS
-from tests.local_grid import FIRST_NODE, LocalGrid
+from tests.worlds.local_grid import FIRST_NODE, LocalGrid
 
 DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
 CONFIG = {**DEFAULTS, "clients": 4, "rounds": 2, "lr": 0.1, "device": "cpu", "public-records": 50}

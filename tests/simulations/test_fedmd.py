@@ -23,7 +23,7 @@ from fedattack.threats.source.judge import credits_of
 from simulations.prepare import prepare
 from simulations.records import singles
 from simulations.study import Study
-from tests.local_grid import FIRST_NODE, LocalGrid
+from tests.worlds.local_grid import FIRST_NODE, LocalGrid
 
 DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
 CONFIG = {

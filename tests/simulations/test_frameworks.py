@@ -20,7 +20,7 @@ from fedattack.runtime.simulator import Simulator
 from fedattack.threats import ATTACKS, read_knowledge
 from simulations.frameworks import FRAMEWORKS
 from simulations.study import Study
-from tests.reference import run_app
+from tests.worlds.reference import run_app
 
 DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
 FEDSGD = DEFAULTS | {"framework": "fedsgd", "batch-size": 0, "clients": 3, "rounds": 2, "device": "cpu", "targets": 20}

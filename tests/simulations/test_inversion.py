@@ -15,7 +15,7 @@ from fedattack.runs.settings import load_settings
 from fedattack.threats import ATTACKS, read_knowledge
 from simulations.prepare import prepare
 from simulations.study import Study
-from tests.local_grid import LocalGrid
+from tests.worlds.local_grid import LocalGrid
 
 DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
 PRESET = {**DEFAULTS, **resolve_settings(load_preset("inversion"), []), "device": "cpu"}

@@ -21,7 +21,7 @@ from simulations.defences import privacy_of
 from simulations.prepare import prepare
 from simulations.privacy import noise_of, sampling_of
 from simulations.study import Study
-from tests.sealed import edit
+from tests.worlds.sealed import edit
 
 DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
 CONFIG = {**DEFAULTS, "rounds": 2, "lr": 0.1, "momentum": 0.5, "device": "cpu", "dp-noise": 1.2, "dp-clip": 0.7}

@@ -21,7 +21,7 @@ from simulations.records import singles
 from simulations.run_settings import PROPERTIES
 from simulations.study import Study
 from strategies.secure_aggregation import SecAggPlan
-from tests.reference import run_app
+from tests.worlds.reference import run_app
 
 DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
 SMALL = {**DEFAULTS, "clients": 20, "records-per-client": 10, "positives": 0.2, "targets": 3, "device": "cpu"}

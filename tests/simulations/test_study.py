@@ -17,7 +17,7 @@ from fedattack.threats import read_knowledge
 from simulations.prepare import prepare
 from simulations.seeds import derive_seed
 from simulations.study import Study
-from tests.sealed import edit
+from tests.worlds.sealed import edit
 
 ROOT = Path(__file__).parents[2]
 TRAINING = LocalSGD(epochs=1, batch_size=64, lr=0.01)

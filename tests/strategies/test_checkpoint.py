@@ -15,9 +15,9 @@ from fedattack.record.format import INDEX, UNFINISHED
 from fedattack.runs.settings import load_settings
 from simulations.study import Study
 from strategies.checkpoint import Checkpoint
-from tests.local_grid import FIRST_NODE
-from tests.reference import run_app
 from tests.runtime.test_simulator import wait_until
+from tests.worlds.local_grid import FIRST_NODE
+from tests.worlds.reference import run_app
 
 DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
 ROUNDS, DONE = 5, 3

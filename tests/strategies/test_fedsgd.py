@@ -10,8 +10,8 @@ from fedattack.record import check_record, project_record
 from fedattack.runs.settings import load_settings
 from simulations.study import Study
 from strategies.honest_but_curious import Sampling
-from tests.local_grid import FIRST_NODE
-from tests.reference import run_app
+from tests.worlds.local_grid import FIRST_NODE
+from tests.worlds.reference import run_app
 
 DEFAULTS = {name: setting.default for name, setting in load_settings().items()}
 CONFIG = DEFAULTS | {

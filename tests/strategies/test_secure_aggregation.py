@@ -13,7 +13,7 @@ from fedattack.observe import PassingGrid
 from fedattack.record import Record, check_record
 from strategies.honest_but_curious import Sampling
 from strategies.secure_aggregation import CLIPPING, STEPS, SecAggPlan, plan_secure_aggregation, run_secure_aggregation
-from tests.local_grid import FIRST_NODE, LocalGrid
+from tests.worlds.local_grid import FIRST_NODE, LocalGrid
 
 CLIENTS = 7
 COUNTS = [10 + 3 * index for index in range(CLIENTS)]

@@ -12,7 +12,7 @@ from fedattack.record import Exchange, Record, RecordWriter, Reply, project_reco
 from fedattack.record.format import PROTOCOLS
 from fedattack.threats import ATTACKS, Knowledge, Scores, read_knowledge
 from fedattack.threats.registry import THREATS
-from tests.federation import write_run
+from tests.worlds.federation import write_run
 
 
 def contracts():
@@ -163,7 +163,7 @@ def test_scores_survive_the_disk(case, tmp_path):
 
 def test_300_rounds_are_streamed(tmp_path):
     """Memory of Python and NumPy stays below three rounds' worth of arrays plus the model, whatever the rounds."""
-    from tests.federation import MODEL
+    from tests.worlds.federation import MODEL
 
     wide = type(MODEL)(**{**vars(MODEL), "hidden": 4_000})
     state = {name: value.numpy() for name, value in wide.build().state_dict().items()}

@@ -18,8 +18,8 @@ from fedattack.threats import (
     read_targets,
     write_knowledge,
 )
-from tests.federation import CLASSES, FEATURES, MODEL
-from tests.sealed import edit
+from tests.worlds.federation import CLASSES, FEATURES, MODEL
+from tests.worlds.sealed import edit
 
 X = np.zeros((4, FEATURES), dtype=np.float32)
 Y = np.array([0, 1, 2, 1])

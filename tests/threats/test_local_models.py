@@ -11,7 +11,7 @@ from fedattack.record.format import PROTOCOLS
 from fedattack.threats import ATTACKS, Knowledge, read_knowledge
 from fedattack.threats.knowledge import ModelKnowledge
 from fedattack.threats.local_models import REBUILD, local_models
-from tests.federation import EACH, LR, MODEL, write_run
+from tests.worlds.federation import EACH, LR, MODEL, write_run
 
 SIA = ATTACKS["sia"]
 CPU = torch.device("cpu")

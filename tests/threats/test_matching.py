@@ -10,7 +10,7 @@ from fedattack.errors import ModelError
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.threats import ATTACKS, ModelKnowledge, read_knowledge
 from fedattack.threats.matching import NAMELESS, check_model, named_for
-from tests.federation import MODEL, write_run
+from tests.worlds.federation import MODEL, write_run
 
 
 def without_names(source: Record, folder) -> Record:

@@ -14,7 +14,7 @@ from fedattack.report import validate_findings
 from fedattack.report.section import COMMON, Section, section_of
 from fedattack.threats import ATTACKS
 from fedattack.threats.registry import BROKEN, THREATS, threat_of
-from tests.federation import write_run
+from tests.worlds.federation import write_run
 
 TOY = Path(__file__).parent / "toy" / "toy_threat"
 

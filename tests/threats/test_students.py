@@ -13,7 +13,7 @@ from fedattack.threats import ATTACKS, read_knowledge
 from fedattack.threats.local_models import local_models
 from fedattack.threats.source.judge import credits_of
 from fedattack.threats.students import student_models
-from tests.federation import CLIENTS, MODEL, write_predictions_run
+from tests.worlds.federation import CLIENTS, MODEL, write_predictions_run
 
 SIA = ATTACKS["sia"]
 CPU = torch.device("cpu")

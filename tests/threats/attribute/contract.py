@@ -2,17 +2,17 @@
 
 from pathlib import Path
 
-from tests.attribute_federation import write_attribute_run as write_classified
-from tests.attributes import write_attribute_run
+from tests.worlds.attributes import write_attribute_run
+from tests.worlds.classified import write_classified_run
 
 
-def write_classified_run(folder: Path) -> Path:
-    write_classified(folder)
+def classified(folder: Path) -> Path:
+    write_classified_run(folder)
     return folder
 
 
 RUNS = {
     ("aia", "fedavg"): write_attribute_run,
-    ("ara", "fedavg"): write_classified_run,
-    ("attribute-baselines", "fedavg"): write_classified_run,
+    ("ara", "fedavg"): classified,
+    ("attribute-baselines", "fedavg"): classified,
 }

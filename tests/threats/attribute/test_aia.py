@@ -15,7 +15,7 @@ from fedattack.threats.attribute import aia as module
 from fedattack.threats.attribute.aia import METHODS, beliefs_of, mark_largest, smallest_loss
 from fedattack.threats.attribute.judge import lower_bound
 from fedattack.threats.attribute.local_optimum import decode_least_squares, fit_update_maps
-from tests.attributes import linear, partial_of, tables, values_of, write_attribute_run
+from tests.worlds.attributes import linear, partial_of, tables, values_of, write_attribute_run
 
 AIA = ATTACKS["aia"]
 GLOBAL, LAST, LOCAL, MOMENTS = range(len(METHODS))

@@ -9,7 +9,7 @@ from fedattack.learning import LocalSGD
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.threats import ATTACKS, Knowledge, read_knowledge
 from fedattack.threats.attribute.ara import averaged_gradient, choose_rounds, local_steps
-from tests.attribute_federation import MODEL, ONE_STEP, write_attribute_run
+from tests.worlds.classified import MODEL, ONE_STEP, write_classified_run
 
 ARA = ATTACKS["ara"]
 COS, L2 = 0, 1
@@ -87,7 +87,7 @@ def test_updates_without_a_learning_rate_are_refused():
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plain")
-    return folder, write_attribute_run(folder)
+    return folder, write_classified_run(folder)
 
 
 def test_full_batches_give_every_value_away(plain):
@@ -112,7 +112,7 @@ def test_l_bfgs_starts_more_often_unless_told_otherwise(plain):
 
 def test_a_permuted_attribute_is_found_as_it_was_trained_on_and_not_as_it_is(tmp_path):
     """The null run: updates that say nothing of the truth give nothing beyond guessing."""
-    truth = write_attribute_run(tmp_path, permute=True, clients=6, each=30)
+    truth = write_classified_run(tmp_path, permute=True, clients=6, each=30)
     decided = attack(tmp_path, restarts="1").arrays["decisions"][COS]
     balanced = np.mean([(decided[truth == value] == value).mean() for value in (0, 1)])
     # Three standard deviations of a mean of two shares of about 70 and 110 draws.
@@ -120,7 +120,7 @@ def test_a_permuted_attribute_is_found_as_it_was_trained_on_and_not_as_it_is(tmp
 
 
 def test_records_weights_are_found_where_a_last_batch_is_short(tmp_path):
-    truth = write_attribute_run(tmp_path, each=20, training=LocalSGD(epochs=1, batch_size=16, lr=0.02))
+    truth = write_classified_run(tmp_path, each=20, training=LocalSGD(epochs=1, batch_size=16, lr=0.02))
     free, uniform = (attack(tmp_path, restarts="1", **choice) for choice in ({}, {"weights": "uniform"}))
     assert set(free.facts["weights"].values()) == {"round"}
     assert set(uniform.facts["weights"].values()) == {"uniform"}
@@ -130,7 +130,7 @@ def test_records_weights_are_found_where_a_last_batch_is_short(tmp_path):
 
 
 def test_without_names_of_nodes_a_node_is_a_client_of_that_name(tmp_path):
-    truth = write_attribute_run(tmp_path, nodes=False)
+    truth = write_classified_run(tmp_path, nodes=False)
     np.testing.assert_array_equal(attack(tmp_path).arrays["decisions"][COS], truth)
 
 
@@ -205,7 +205,7 @@ def test_less_knowledge_is_said_and_used_less(plain):
 
 def test_members_are_judged_first_where_membership_is_unknown(tmp_path):
     # Trained until records of its own stand out.
-    truth = write_attribute_run(
+    truth = write_classified_run(
         tmp_path, clients=2, each=16, rounds=40, training=LocalSGD(epochs=5, batch_size=0, lr=0.5), auxiliary=40
     )
     scores = attack(tmp_path, membership="unknown", restarts="1")

@@ -9,7 +9,7 @@ from fedattack.learning import build_model
 from fedattack.record import Record
 from fedattack.threats import ATTACKS, read_knowledge
 from fedattack.threats.attribute.baselines import HEURISTICS, statistics_decisions
-from tests.attribute_federation import write_attribute_run
+from tests.worlds.classified import write_classified_run
 
 BASELINES = ATTACKS["attribute-baselines"]
 
@@ -74,7 +74,7 @@ def test_equals_are_drawn_and_not_given_to_the_first_value():
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plain")
-    return folder, write_attribute_run(folder, auxiliary=120)
+    return folder, write_classified_run(folder, auxiliary=120)
 
 
 def test_all_baselines_stand_side_by_side(plain):

@@ -1,6 +1,6 @@
 """What the tests of every attack run over: a folder with all that it needs, for each protocol that it takes."""
 
-from tests.private_federation import write_private_run
+from tests.worlds.private import write_private_run
 
 RUNS = {("private-attribute", "fedavg"): write_private_run}
 QUICK = {"private-attribute": {"clients": "60", "epochs": "2"}}

@@ -14,8 +14,8 @@ from fedattack.record import Record
 from fedattack.report import write_report
 from fedattack.threats import ATTACKS, Knowledge, Scores, read_knowledge
 from fedattack.threats.group.judge import MAJORITY, PrivateAttributeCase, PrivateAttributeJudge, credits_of
-from tests.private_federation import VALUES, write_private_run
-from tests.sealed import edit
+from tests.worlds.private import VALUES, write_private_run
+from tests.worlds.sealed import edit
 
 CLIENTS = 30
 

@@ -8,7 +8,7 @@ from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.threats import ATTACKS, KnownDefence, read_knowledge
 from fedattack.threats.group.private_attribute import ADVERSARIES, train_adversary
 from tests.defences.updates import VALUES, planted_updates
-from tests.private_federation import write_private_run
+from tests.worlds.private import write_private_run
 
 ATTACK = ATTACKS["private-attribute"].with_options({"clients": "200", "epochs": "40", "adversaries": "stru-nn,svm"})
 HELD = np.random.default_rng(0).permutation(np.arange(9) % 3)

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from tests.inversion_federation import write_inversion_run
+from tests.worlds.inversion import write_inversion_run
 
 RUNS = {
     ("inversion", "fedsgd"): partial(write_inversion_run, clients=2),

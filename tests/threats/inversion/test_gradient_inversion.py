@@ -16,7 +16,7 @@ from fedattack.threats.inversion.gradient_inversion import (
     restore_labels,
     total_variation,
 )
-from tests.inversion_federation import digits
+from tests.worlds.inversion import digits
 
 X, Y = digits()
 

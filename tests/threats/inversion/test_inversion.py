@@ -7,7 +7,7 @@ from fedattack.errors import ConfigError, NeedsError
 from fedattack.learning import LocalSGD
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.threats import ATTACKS, read_knowledge
-from tests.inversion_federation import MODEL, digits, write_inversion_run
+from tests.worlds.inversion import MODEL, digits, write_inversion_run
 
 ATTACK = ATTACKS["inversion"]
 QUICK = {"iterations": "5"}

@@ -14,7 +14,7 @@ from fedattack.report import write_report
 from fedattack.threats import Scores, read_knowledge
 from fedattack.threats.inversion.images import IDENTICAL, paired, peak_ratio, squared_error, structural_similarity
 from fedattack.threats.inversion.judge import InversionCase, InversionJudge
-from tests.inversion_federation import write_inversion_run
+from tests.worlds.inversion import write_inversion_run
 
 CLIENTS = 8
 

@@ -8,7 +8,7 @@ from torch import nn
 from fedattack.learning import LocalSGD, build_model, full_gradient, train_local
 from fedattack.threats.inversion.gradient_inversion import ONE_GRADIENT
 from fedattack.threats.inversion.preflight import UNEXPLAINED, preflight
-from tests.inversion_federation import digits
+from tests.worlds.inversion import digits
 
 X, Y = (part[:6] for part in digits())
 LOW, HIGH = (edge.reshape(1, 1, 1, 1) for edge in (digits()[0].min(), digits()[0].max()))

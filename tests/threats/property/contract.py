@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from tests.federation import write_property_run
+from tests.worlds.federation import write_property_run
 
 RUNS = {
     ("prolin", "fedavg"): partial(

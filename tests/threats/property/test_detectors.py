@@ -12,7 +12,7 @@ from fedattack.learning.shadows import ShadowModel
 from fedattack.threats import ModelKnowledge, Targets
 from fedattack.threats.property.detectors import Detector, Setting, can_be_linear, divide, fit_detectors
 from fedattack.threats.property.properties import Property, questions
-from tests.federation import ONE_STEP, SMALL, blobs, odd_record
+from tests.worlds.federation import ONE_STEP, SMALL, blobs, odd_record
 
 PROPERTIES = ("membership", "inversion", "ascent")
 THREE_STEPS = LocalSGD(epochs=1, batch_size=3, lr=0.05, momentum=0.9, weight_decay=0.01)

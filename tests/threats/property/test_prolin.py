@@ -14,7 +14,7 @@ from fedattack.record import Exchange, Record, RecordWriter, Reply, project_reco
 from fedattack.threats import ATTACKS, ModelKnowledge, Scores, read_knowledge
 from fedattack.threats.property.detectors import Setting, fit_detectors
 from fedattack.threats.property.properties import questions
-from tests.federation import ONE_STEP, WEIGHTED_MEAN, write_property_run
+from tests.worlds.federation import ONE_STEP, WEIGHTED_MEAN, write_property_run
 
 PROLIN = ATTACKS["prolin"]
 NORMALISED = ModelKnowledge(spec="tests.threats.plugins:normalised", input_shape=(12,), classes=4)

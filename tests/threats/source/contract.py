@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from tests.federation import write_predictions_run, write_run
+from tests.worlds.federation import write_predictions_run, write_run
 
 RUNS = {
     ("sia", "fedavg"): write_run,

@@ -8,7 +8,7 @@ from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.threats import ATTACKS, Knowledge, Scores, Targets, read_knowledge
 from fedattack.threats.source.judge import credits_of
 from fedattack.threats.source.sia import combine_likelihoods, combine_rounds, posterior
-from tests.federation import CLIENTS, MODEL, write_run
+from tests.worlds.federation import CLIENTS, MODEL, write_run
 
 SIA = ATTACKS["sia"]
 

@@ -9,7 +9,7 @@ from flwr.app import Context, Message, RecordDict
 import clients.app
 import simulations.server
 from fedattack.record import Record
-from tests.local_grid import FIRST_NODE, LocalGrid
+from tests.worlds.local_grid import FIRST_NODE, LocalGrid
 
 
 def run_app(
@@ -20,7 +20,7 @@ def run_app(
 ) -> Record:
     """Run a whole run config but for its folders, record and truth, which are put into ``folder``.
 
-    ``drop`` and ``first`` are those of :class:`tests.local_grid.LocalGrid`.
+    ``drop`` and ``first`` are those of :class:`tests.worlds.local_grid.LocalGrid`.
     """
     # Clients of a run that goes on have noted who they are.
     truth = "" if config["resume"] else str(folder / "truth")

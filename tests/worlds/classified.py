@@ -25,7 +25,7 @@ def draw_records(count: int, draw: np.random.Generator, share: float = 0.4) -> t
     return Targets(x, y), s
 
 
-def write_attribute_run(
+def write_classified_run(
     folder: Path,
     *,
     clients: int = 3,

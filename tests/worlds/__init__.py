@@ -1,0 +1,1 @@
+"""Small federations, and what stands in for Flower, that several tests share."""
