@@ -204,9 +204,9 @@ class Prolin(Attack):
             generator = np.random.default_rng((seed, question))
             answers.append(_decide(of_question, windows, knowledge.positive_share, generator))
             progress(rounds + question + 1, steps)
-        unknown = list(compress(record.nodes, ~sums.A.any(axis=0)))
+        unknown = list(compress(record.nodes, ~np.any(sums.A, axis=0)))
         notes += _warnings(sums.A, unknown)
-        silent = list(compress(sums.rounds, ~fitted.stacked("spread").any(axis=0)))
+        silent = list(compress(sums.rounds, ~np.any(fitted.stacked("spread"), axis=0)))
         if silent:
             notes.append(
                 f"detectors of {len(silent)} rounds see no difference and say nothing: {', '.join(map(str, silent))}"
