@@ -22,9 +22,9 @@ class CheckReport:
     problems
         Damage, in words: something recorded can no longer be trusted or read.
     notes
-        What a reader should know but what is no damage, such as a run that was killed.
+        Facts that a reader should know and that are no damage, such as a killed run.
     remarks
-        What cannot be known of any such record, such as who wrote it.
+        Facts that no reader of such a record can know, such as who wrote it.
     signer
         Fingerprint of the key that the record is signed by; ``None`` where it is not signed.
     """
@@ -53,14 +53,14 @@ def check_record(path: Path | str) -> CheckReport:
     """
     record = Record(path, skip_damaged=True)
     report = CheckReport(problems=list(record.damage), signer=record.signer, remarks=record.remarks)
-    for item in record:
+    for round_ in record:
         try:
-            _read_all(item)
+            _read_all(round_)
         except RecordError as problem:
             report.problems.append(str(problem))
         else:
             report.rounds += 1
-            report.size += item.file.size
+            report.size += round_.file.size
     try:
         _read(record.final)
     except RecordError as problem:
@@ -69,19 +69,20 @@ def check_record(path: Path | str) -> CheckReport:
         report.notes.append(
             f"the run did not end, or goes on: {report.rounds} rounds are readable, a round in flight was lost"
         )
-        if odd := strangers(record.path, record.index):
-            report.notes.append(f"{record.path}: {', '.join(odd[:5])} is in no line of {INDEX}")
+        unknown = strangers(record.path, record.index)
+        if unknown:
+            report.notes.append(f"{record.path}: {', '.join(unknown[:5])} is in no line of {INDEX}")
     elif record.status == "cut short":
         report.notes.append(f"the recording was cut short after {report.rounds} rounds: {record.manifest['error']}")
-    if silence := record.silence:
-        report.notes.append(silence)
+    if record.silence:
+        report.notes.append(record.silence)
     return report
 
 
-def _read_all(item: Round) -> None:
-    _read(item.common)
-    _read(item.aggregate)
-    for observation in item.observations:
+def _read_all(round_: Round) -> None:
+    _read(round_.common)
+    _read(round_.aggregate)
+    for observation in round_.observations:
         _read(observation.arrays)
         if observation.singled_out:
             _read(observation.received)

@@ -33,7 +33,7 @@ Status = Literal["ok", "failed", "missing", "late"]
 Arrays = Mapping[str, NDArray[Any]]
 
 UNFINISHED = "the run ended before the round did"
-"""Why no node has a reply in a round that its run did not live to see the end of."""
+"""Why no node has a reply in a round that was not over when the run ended."""
 
 VIEWS: tuple[View, ...] = ("individual", "aggregate")
 SERVERS: tuple[Server, ...] = ("passive", "isolating")
@@ -131,10 +131,12 @@ def unseal_line(row: bytes, version: int, where: str) -> dict[str, Any]:
     RecordError
         If the line is not JSON, does not match its checksum, or has another form.
     """
-    found = _SEAL.fullmatch(row[-(_DIGITS[version] + len(b',"check":""}')) :])
-    if found is None:
+    digits = _DIGITS[version]
+    seal_at_end = _SEAL.fullmatch(row[-(digits + len(b',"check":""}')) :])
+    if seal_at_end is None:
         raise RecordError(f"{where} is not a sealed JSON object; the file is damaged")
-    if hashlib.sha256(row[: -len(found[0])] + b"}").hexdigest()[: _DIGITS[version]] != found[1].decode():
+    content = row[: -len(seal_at_end[0])] + b"}"
+    if hashlib.sha256(content).hexdigest()[:digits] != seal_at_end[1].decode():
         raise RecordError(f"{where} does not match its checksum; the file was changed or damaged")
     return _formed(LINES[version], row, where)
 
@@ -157,8 +159,8 @@ def unseal_manifest(data: bytes, where: str) -> dict[str, Any]:
     if check != expected[: _DIGITS[1] if version == 1 else _DIGITS[2]]:
         raise RecordError(f"{where} does not match its checksum; the file was changed or damaged")
     if value.get("format") != FORMAT or type(version) is not int or version < 1:
-        found = short(f"{value.get('format')!r} {version!r}", 60)
-        raise RecordError(f"{where}: expected format {FORMAT!r} with a version, got {found}")
+        got = short(f"{value.get('format')!r} {version!r}", 60)
+        raise RecordError(f"{where}: expected format {FORMAT!r} with a version, got {got}")
     if version > VERSION:
         raise RecordError(
             f"{where}: format version {version} is newer than {VERSION}, the newest that this fedattack reads; update "
@@ -182,9 +184,11 @@ _DEEPEST = 20
 
 
 def keep_name(text: str) -> str:
-    """Return a name that came from elsewhere as it is, unless it is too long or no Unicode."""
+    """Return a name from outside as it is; shorten one that is too long, and replace what is no Unicode."""
     text = text.encode("utf-8", "replace").decode()
-    return text if len(text) <= MAX_NAME else short(text, MAX_NAME)
+    if len(text) <= MAX_NAME:
+        return text
+    return short(text, MAX_NAME)
 
 
 def encode_metric(value: Any, depth: int = 0) -> Any:
@@ -196,21 +200,35 @@ def encode_metric(value: Any, depth: int = 0) -> Any:
         value = value.item()
     if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, int):
-        return value if -(2**63) <= value < 2**64 else {"repr": f"a whole number of {value.bit_length()} bits"}
-    if isinstance(value, float):
-        return value if math.isfinite(value) else {"float": repr(value)}
+    if isinstance(value, int | float):
+        return _encode_number(value)
     if isinstance(value, bytes):
-        return {"base64": base64.b64encode(value).decode()} if len(value) <= MAX_VALUE else _left_out(value)
+        if len(value) > MAX_VALUE:
+            return _left_out(value)
+        return {"base64": base64.b64encode(value).decode()}
     if isinstance(value, str):
         # Lone surrogates, as of a file's name, are no Unicode.
         data = value.encode("utf-8", "replace")
-        return data.decode() if len(data) <= MAX_VALUE else _left_out(data)
+        if len(data) > MAX_VALUE:
+            return _left_out(data)
+        return data.decode()
     if isinstance(value, list | tuple) and depth < _DEEPEST:
-        items = [encode_metric(item, depth + 1) for item in value]
-        size = len(json.dumps(items))
-        return items if size <= MAX_VALUE else {"repr": f"a list of {len(items)} entries, too large to keep"}
+        entries = [encode_metric(entry, depth + 1) for entry in value]
+        if len(json.dumps(entries)) > MAX_VALUE:
+            return {"repr": f"a list of {len(entries)} entries, too large to keep"}
+        return entries
     return {"repr": short(repr(value), MAX_VALUE)}
+
+
+def _encode_number(value: float) -> float | dict[str, str]:
+    """Return a number as it is, if JSON and other readers have it."""
+    if isinstance(value, int):
+        if -(2**63) <= value < 2**64:
+            return value
+        return {"repr": f"a whole number of {value.bit_length()} bits"}
+    if math.isfinite(value):
+        return value
+    return {"float": repr(value)}
 
 
 def _left_out(data: bytes) -> dict[str, str]:
@@ -226,5 +244,5 @@ def decode_metric(value: Any) -> Any:
             return float(value["float"])
         return value["repr"]
     if isinstance(value, list):
-        return [decode_metric(item) for item in value]
+        return [decode_metric(entry) for entry in value]
     return value

@@ -1,7 +1,7 @@
-"""The record's manifest and index on disk: read once from end to end, verified, and kept as places in the file.
+"""The record's manifest and index on disk: read once from end to end, verified, and kept as positions in the file.
 
-A line lists every reply of its round, so that the lines of many rounds with many clients would fill the memory. What is
-kept of a line is where it lies and the few facts that say whether it is in its place.
+A line lists every reply of its round, so that the lines of many rounds with many clients would fill the memory. Only
+the position of a line is kept, and the few facts that say whether it belongs there.
 """
 
 import os
@@ -22,8 +22,8 @@ _KEPT = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Place:
-    """Where a line of the index lies, and what tells whether it is in its place.
+class IndexedLine:
+    """The position of a line in the index, and the facts about it that are kept.
 
     Attributes
     ----------
@@ -38,8 +38,8 @@ class Place:
     empty
         Whether no reply of it was usable.
     origin
-        The line whose common model is that of this one, ``seq`` itself where it is not that of an earlier round.
-    told
+        The line whose common model is that of this one; ``seq`` itself unless it is the model of an earlier round.
+    digests
         ``bytes``, ``xxh3`` and, where the record is signed, ``sha256`` of the round's file.
     """
 
@@ -51,7 +51,7 @@ class Place:
     unfinished: bool
     empty: bool
     origin: int
-    told: Mapping[str, Any]
+    digests: Mapping[str, Any]
 
 
 @dataclass
@@ -64,8 +64,8 @@ class Index:
         The file.
     version
         Of the record's format.
-    places
-        The lines that are whole and in their place.
+    lines
+        The lines that are whole and in the right position.
     damage
         What is wrong with the others, in words.
     end
@@ -74,14 +74,14 @@ class Index:
 
     path: Path
     version: int
-    places: list[Place] = field(default_factory=list)
+    lines: list[IndexedLine] = field(default_factory=list)
     damage: list[str] = field(default_factory=list)
     end: str = ""
 
     def __post_init__(self) -> None:
         self.entry = lru_cache(_KEPT)(self._entry)
 
-    def _entry(self, place: Place) -> Mapping[str, Any]:
+    def _entry(self, line: IndexedLine) -> Mapping[str, Any]:
         """Read a line again.
 
         Raises
@@ -89,15 +89,15 @@ class Index:
         RecordError
             If it is not the one that was verified.
         """
-        where = f"{self.path}, the line of seq {place.seq}"
+        where = f"{self.path}, the line of seq {line.seq}"
         try:
             with open_regular(self.path) as file:
-                file.seek(place.offset)
-                row = file.read(place.length)
+                file.seek(line.offset)
+                row = file.read(line.length)
         except OSError as cause:
             raise RecordError(f"{where} cannot be read ({cause.strerror})") from None
         value = unseal_line(row, self.version, where)
-        if value["check"] != place.check:
+        if value["check"] != line.check:
             raise RecordError(f"{where} was changed while the record was open")
         return value
 
@@ -128,8 +128,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
 def read_index(path: Path, manifest: Mapping[str, Any]) -> Index:
     """Read the index of the record at ``path`` from end to end.
 
-    In the manifest of a record that is closed stand the number of its lines and the seal of the last. While it is open,
-    a last line without its end is what a kill leaves and no damage.
+    The manifest of a closed record holds the number of its lines and the seal of the last. While the record is open, a
+    last line without its end is no damage: a killed run leaves it.
 
     Raises
     ------
@@ -138,19 +138,21 @@ def read_index(path: Path, manifest: Mapping[str, Any]) -> Index:
     """
     file = path / INDEX
     index = Index(file, manifest["version"], end=manifest["id"] or "")
-    last, origins = -1, dict[int, int]()
+    last = -1
+    origins: dict[int, int] = {}
     for number, (offset, row) in enumerate(_rows(file), start=1):
         where = f"{file}, line {number}"
         try:
             if len(row) > MAX_LINE:
                 raise RecordError(f"{where} has more than {MAX_LINE:,} bytes; the file is damaged")
-            line = unseal_line(row, index.version, where)
-            _check_place(line, last, index, where)
+            value = unseal_line(row, index.version, where)
+            _check_position(value, last, index, where)
         except RecordError as cause:
             index.damage.append(str(cause))
             continue
-        last, index.end = line["seq"], line["check"]
-        index.places.append(_place(line, offset, len(row), origins))
+        last = value["seq"]
+        index.end = value["check"]
+        index.lines.append(_indexed(value, offset, len(row), origins))
     _check_end(index, manifest, file)
     return index
 
@@ -161,7 +163,8 @@ def _rows(file: Path) -> Iterator[tuple[int, bytes]]:
         with open_regular(file) as stream:
             offset = 0
             while row := stream.readline(MAX_LINE + 2):
-                start, offset = offset, offset + len(row)
+                start = offset
+                offset += len(row)
                 if row.endswith(b"\n"):
                     yield start, row[:-1]
                 elif len(row) > MAX_LINE:
@@ -174,7 +177,7 @@ def _rows(file: Path) -> Iterator[tuple[int, bytes]]:
         raise RecordError(f"{file} cannot be read ({cause.strerror}); the record is damaged") from None
 
 
-def _check_place(line: Mapping[str, Any], last: int, index: Index, where: str) -> None:
+def _check_position(line: Mapping[str, Any], last: int, index: Index, where: str) -> None:
     """Refuse a line that follows another one than it followed when it was written."""
     seq = line["seq"]
     if line["file"] != file_of(seq):
@@ -185,42 +188,50 @@ def _check_place(line: Mapping[str, Any], last: int, index: Index, where: str) -
         index.damage.append(f"{where} has the seq {seq} after {last}; lines before it are gone")
     if index.version > 1 and seq == last + 1 and line["previous"] != index.end:
         raise RecordError(f"{where} does not carry the seal of the line before; lines were changed or exchanged")
-    common = line["common"] or {}
-    earlier = common.get("of", common.get("as"))
+    earlier = _source_of(line["common"])
     if earlier is not None and earlier >= seq:
         raise RecordError(f"{where} takes its common model from seq {earlier}, which does not come before {seq}")
 
 
-def _place(line: Mapping[str, Any], offset: int, length: int, origins: dict[int, int]) -> Place:
-    """Keep what is needed of a line; ``origins`` are those of the lines before that changed nothing."""
-    replies, common, seq = line["replies"], line["common"] or {}, line["seq"]
+def _source_of(model: Mapping[str, Any] | None) -> int | None:
+    """Return the earlier line that a common model is taken from, if it is not stored itself."""
+    model = model or {}
+    earlier: int | None = model.get("of", model.get("as"))
+    return earlier
+
+
+def _indexed(line: Mapping[str, Any], offset: int, length: int, origins: dict[int, int]) -> IndexedLine:
+    """Keep the needed facts of a line; ``origins`` are those of the earlier lines that changed nothing."""
+    seq = line["seq"]
+    common = line["common"] or {}
     if common.get("source") == "same":
-        # Followed here, line by line: a run in which nobody answers has one such line a round.
+        # A chain of such lines is followed here, one step a line: a run in which nobody answers has one each round.
         origins[seq] = origins.get(common["as"], common["as"])
-    return Place(
+    reasons = {reply.get("reason") for reply in line["replies"]}
+    return IndexedLine(
         offset,
         length,
         line["check"],
         seq,
         line["round"],
-        unfinished=bool(replies) and all(reply.get("reason") == UNFINISHED for reply in replies),
-        empty=all(reply["status"] != "ok" for reply in replies),
+        unfinished=reasons == {UNFINISHED},
+        empty="ok" not in [reply["status"] for reply in line["replies"]],
         origin=origins.get(seq, seq),
-        told={key: line[key] for key in ("bytes", "xxh3", "sha256") if key in line},
+        digests={key: line[key] for key in ("bytes", "xxh3", "sha256") if key in line},
     )
 
 
 def _check_end(index: Index, manifest: Mapping[str, Any], file: Path) -> None:
-    expected, found = manifest["rounds"], len(index.places)
+    expected = manifest["rounds"]
+    count = len(index.lines)
     if index.damage or expected is None:
         return
-    if found != expected:
-        index.damage.append(f"{file} lists {found} whole rounds where the manifest counts {expected}; it was cut")
+    if count != expected:
+        index.damage.append(f"{file} lists {count} whole rounds where the manifest counts {expected}; it was cut")
     elif index.version > 1 and index.end != manifest["head"]:
         index.damage.append(f"{file} does not end with the line that the manifest says; it was changed")
-    final = manifest["final"] or {}
-    earlier = final.get("of", final.get("as"))
-    if earlier is not None and not any(place.seq == earlier for place in index.places):
+    earlier = _source_of(manifest["final"])
+    if earlier is not None and earlier not in [line.seq for line in index.lines]:
         index.damage.append(f"{file} has no line of seq {earlier}, from which the manifest takes the last model")
 
 
@@ -230,10 +241,11 @@ def file_of(seq: int) -> str:
 
 
 def strangers(path: Path, index: Index) -> list[str]:
-    """Name the files among the rounds' of which no line of the index speaks."""
+    """Return the files in the folder of the rounds that no line of the index names."""
     try:
-        found = sorted(os.listdir(path / ROUNDS))  # noqa: PTH208 - names alone
+        names = sorted(os.listdir(path / ROUNDS))  # noqa: PTH208 - names alone
     except OSError:
         return []  # each line that names a file is damage by itself
-    known = {file_of(place.seq) for place in index.places}
-    return [name for name in (f"{ROUNDS}/{name}" for name in found) if name not in known]
+    known = {file_of(line.seq) for line in index.lines}
+    files = [f"{ROUNDS}/{name}" for name in names]
+    return [file for file in files if file not in known]

@@ -1,11 +1,12 @@
 """The example-weighted mean of the replies, computed to the last bit as Flower's FedAvg computes it.
 
 Most servers average, so the common model of a round is already in the record: it is the mean of the replies of the
-round before. Keeping it again would cost a tenth of the disk with ten clients a round. The writer therefore compares
-the model that it sees with this mean and keeps a note in its place if they agree, and the model otherwise (a median, a
-server-side optimiser, noise, another version of Flower). A mean treats every entry alike, so that it is enough to
-compare some thousand entries of each array; the note holds the checksum of the whole model, and a reader that computes
-the mean compares with that.
+round before. Keeping it again would cost a tenth of the disk with ten clients a round.
+
+- The writer compares the common model with this mean. If they agree it keeps a note, and otherwise the model: that of a
+  median, a server-side optimiser, noise, another version of Flower.
+- A mean treats every entry alike, so that some thousand entries of each array are enough to compare.
+- The note holds the checksum of the whole model. A reader that computes the mean compares with that.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -61,17 +62,21 @@ _SAMPLED = 4096
 
 def sample(arrays: Arrays) -> dict[str, NDArray[Any]]:
     """Take up to some thousand entries of each array, spread over all of it; small arrays are taken whole."""
-    return {
-        name: array if array.size <= _SAMPLED else array.reshape(-1)[:: array.size // _SAMPLED]
-        for name, array in arrays.items()
-    }
+    sampled = dict(arrays)
+    for name, array in sampled.items():
+        if array.size > _SAMPLED:
+            sampled[name] = array.reshape(-1)[:: array.size // _SAMPLED]
+    return sampled
 
 
 def identical(left: Arrays, right: Arrays) -> bool:
     """Whether two sets of arrays agree in names, dtypes, shapes and every bit (NaN equals the same NaN)."""
-    return list(left) == list(right) and all(
-        left[name].dtype == right[name].dtype
-        and left[name].shape == right[name].shape
-        and raw_bytes(left[name]) == raw_bytes(right[name])
-        for name in left
-    )
+    if list(left) != list(right):
+        return False
+    for name, array in left.items():
+        other = right[name]
+        if array.dtype != other.dtype or array.shape != other.shape:
+            return False
+        if raw_bytes(array) != raw_bytes(other):
+            return False
+    return True

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.errors import RecordError, short
-from fedattack.record.format import Arrays
-from fedattack.record.reader import Record
+from fedattack.record.reader import Observation, Record
 from fedattack.record.writer import Exchange, RecordWriter, Reply, cannot_be_kept
 
 PROJECTED: Mapping[str, Any] = {"kind": "mean", "weight": "num-examples", "by": "projection"}
@@ -42,23 +41,25 @@ def project_record(record: Record, out: Path) -> Record:
         versions=record.manifest["versions"],
         aggregation=PROJECTED,
     )
-    for item in record:
-        replies = [
-            Reply(
-                node=seen.node,
-                status=seen.status,
-                arrays=seen.arrays,
-                num_examples=seen.num_examples,
-                metrics=seen.metrics,
-                reason=seen.reason,
-                of_round=seen.of_round,
-            )
-            for seen in item.observations
-        ]
-        exchange = Exchange(number=item.number, common=item.common, config=item.config, replies=replies)
-        writer.write(project_exchange(exchange, item.where))
+    for round_ in record:
+        replies = [_reply(observation) for observation in round_.observations]
+        exchange = Exchange(number=round_.number, common=round_.common, config=round_.config, replies=replies)
+        writer.write(project_exchange(exchange, round_.where))
     writer.close(final=record.final)
     return Record(out)
+
+
+def _reply(observation: Observation) -> Reply:
+    """Return what was recorded, for the writer; the model that was sent to this node alone is left out."""
+    return Reply(
+        node=observation.node,
+        status=observation.status,
+        arrays=observation.arrays,
+        num_examples=observation.num_examples,
+        metrics=observation.metrics,
+        reason=observation.reason,
+        of_round=observation.of_round,
+    )
 
 
 def project_exchange(exchange: Exchange, where: str) -> Exchange:
@@ -86,19 +87,21 @@ def project_exchange(exchange: Exchange, where: str) -> Exchange:
 
 
 def without_misfits(replies: Sequence[Reply]) -> list[Reply]:
-    """Fail the replies that can have no part in a mean, each by its own fault.
+    """Fail the replies that can have no part in a mean, each with its own reason.
 
-    They are those without arrays of numbers or without an example count above 0, and those whose arrays have other
-    names or shapes than most clients' have.
+    These are replies without arrays of numbers, without an example count above 0, or with arrays of other names or
+    shapes than most clients' have.
     """
     layouts = Counter(_layout(reply) for reply in replies if reply.status == "ok" and not _fault(reply))
     usual = max(layouts, key=lambda layout: layouts[layout], default=None)
-    return [
-        replace(reply, status="failed", reason=fault)
-        if reply.status == "ok" and (fault := _fault(reply, usual))
-        else reply
-        for reply in replies
-    ]
+    judged = list(replies)
+    for index, reply in enumerate(replies):
+        if reply.status != "ok":
+            continue
+        fault = _fault(reply, usual)
+        if fault:
+            judged[index] = replace(reply, status="failed", reason=fault)
+    return judged
 
 
 _Layout = frozenset[tuple[str, tuple[int, ...]]]
@@ -110,36 +113,39 @@ def _layout(reply: Reply) -> _Layout:
 
 def _fault(reply: Reply, usual: _Layout | None = None) -> str:
     """Say why a reply has no part in the mean; ``usual`` are the names and shapes that it should have."""
-    count, arrays = reply.num_examples, reply.arrays
-    if not arrays:
+    count = reply.num_examples
+    if not reply.arrays:
         return "it has no arrays, and no part in the mean"
     if not isinstance(count, int | float) or not 0 < count < math.inf:
         return short(f"its example count is {count!r}, and it has no part in the mean", 200)
-    if odd := cannot_be_kept(arrays):
-        return short(f"{odd}; it has no part in the mean")
+    fault = cannot_be_kept(reply.arrays)
+    if fault:
+        return short(f"{fault}; it has no part in the mean")
     if usual is not None and _layout(reply) != usual:
         return "its arrays have other names or shapes than most clients', and it has no part in the mean"
     return ""
 
 
 def _mean(replies: Sequence[Reply], where: str) -> dict[str, NDArray[Any]] | None:
-    weighted: list[tuple[Reply, Arrays, float]] = []
+    counts: list[float] = []
     for reply in replies:
         count = reply.num_examples
         if reply.arrays is None or not isinstance(count, int | float) or not count > 0:
             raise RecordError(
                 f"{where}, node {reply.node}: no arrays or no example count, so there is no weighted mean"
             )
-        weighted.append((reply, reply.arrays, count))
-    total = sum(count for _, _, count in weighted)
+        counts.append(count)
+    total = sum(counts)
     mean: dict[str, NDArray[Any]] = {}
-    for reply, arrays, count in weighted:
-        for name, array in arrays.items():
+    for reply, count in zip(replies, counts, strict=True):
+        for name, array in (reply.arrays or {}).items():
             part = array.astype(np.float64) * (count / total)
             if name in mean and mean[name].shape != part.shape:
                 raise RecordError(
                     f"{where}, node {reply.node}, {name}: expected shape {mean[name].shape} as from the other clients, "
                     f"got {part.shape}"
                 )
-            mean[name] = mean[name] + part if name in mean else part
+            if name in mean:
+                part = mean[name] + part
+            mean[name] = part
     return mean or None

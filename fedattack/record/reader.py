@@ -31,7 +31,7 @@ from fedattack.record.format import (
     decode_metric,
     unseal_manifest,
 )
-from fedattack.record.index import Place, file_of, read_index, read_manifest, strangers
+from fedattack.record.index import IndexedLine, file_of, read_index, read_manifest, strangers
 from fedattack.record.means import weighted_mean
 from fedattack.record.signature import fingerprint, is_signed
 from fedattack.record.tensors import checksum
@@ -55,7 +55,10 @@ class _Latest(Generic[T]):
 
     def get(self, key: Any, make: Callable[[], T]) -> T:
         """Return the value of ``key``, made anew unless it is among the last ones."""
-        value = self._values.pop(key) if key in self._values else make()
+        if key in self._values:
+            self._values.move_to_end(key)
+            return self._values[key]
+        value = make()
         self._values[key] = value
         while len(self._values) > self._most:
             self._values.popitem(last=False)
@@ -63,13 +66,13 @@ class _Latest(Generic[T]):
 
 
 class TensorFile:
-    """A round's arrays on disk, of which the index, or the manifest, tells size and checksum."""
+    """A round's arrays on disk; ``digests`` are their size and checksums, from the index or the manifest."""
 
-    def __init__(self, path: Path, told: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, digests: Mapping[str, Any]) -> None:
         self.path = path
-        self.xxh3: str = told["xxh3"]
-        self.size: int = told["bytes"]
-        self._sha256: str | None = told.get("sha256")
+        self.xxh3: str = digests["xxh3"]
+        self.size: int = digests["bytes"]
+        self._sha256: str | None = digests.get("sha256")
 
     def verify(self) -> None:
         """Compare the file with its size and checksum.
@@ -79,7 +82,7 @@ class TensorFile:
         RecordError
             If it is missing or differs.
         """
-        # XXH3 tells damage. Only SHA-256 tells what somebody has made to look the same.
+        # XXH3 shows damage. Only SHA-256 shows what somebody has made to look the same.
         digest: Any = xxhash.xxh3_128() if self._sha256 is None else hashlib.sha256()
         expected = self._sha256 or self.xxh3
         try:
@@ -105,11 +108,13 @@ class TensorFile:
         """
         try:
             opened = safe_open(self.path, framework="numpy")
-            found = set(opened.keys())
+            different = sorted(set(opened.keys()) ^ set(names))
         except (SafetensorError, OSError) as cause:
             raise RecordError(f"{self.path} is no safetensors file ({short(str(cause), 100)})") from None
-        if odd := sorted(found ^ set(names)):
-            raise RecordError(f"{self.path} and the index name different arrays: one alone has {short(odd[0], 60)}")
+        if different:
+            raise RecordError(
+                f"{self.path} and the index name different arrays: one alone has {short(different[0], 60)}"
+            )
         return opened
 
 
@@ -146,7 +151,7 @@ class Observation:
         self.status: Status = entry["status"]
         self.reason: str = entry.get("reason", "")
         self.num_examples: float | None = decode_metric(entry.get("num_examples"))
-        self.metrics: dict[str, Any] = {key: decode_metric(value) for key, value in entry.get("metrics", {}).items()}
+        self.metrics = _decoded(entry.get("metrics", {}))
         self.of_round: int | None = entry.get("of_round")
         self.arrays: Arrays | None = round_.stored(f"reply/{index}", entry.get("arrays"))
         self._received = round_.stored(f"received/{index}", entry.get("received"))
@@ -166,14 +171,17 @@ class Observation:
     @property
     def count(self) -> float | None:
         """The example count, if it is a number that can weigh: above 0, and no larger than whole numbers are exact."""
-        told = self.num_examples
-        weighs = isinstance(told, int | float) and not isinstance(told, bool) and 0 < told <= 2**53
-        return told if weighs else None
+        count = self.num_examples
+        if isinstance(count, int | float) and not isinstance(count, bool) and 0 < count <= 2**53:
+            return count
+        return None
 
     @property
     def received(self) -> Arrays | None:
         """The model that was sent to this node: the round's common one unless the server singled it out."""
-        return self._received if self._received is not None else self._round.common
+        if self._received is not None:
+            return self._received
+        return self._round.common
 
     @property
     def singled_out(self) -> bool:
@@ -202,9 +210,9 @@ class Observation:
                 continue
             after = self.arrays.get(name)
             if after is None or after.shape != before.shape:
-                found = "nothing" if after is None else f"shape {after.shape}"
+                got = "nothing" if after is None else f"shape {after.shape}"
                 raise RecordError(
-                    f"{self._round.where}, node {self.node}, {name}: expected shape {before.shape}, got {found}"
+                    f"{self._round.where}, node {self.node}, {name}: expected shape {before.shape}, got {got}"
                 )
             update[name] = (after.astype(np.float64) - before.astype(np.float64)).astype(np.float32)
         return update
@@ -221,29 +229,31 @@ class Round:
         Its position in the record.
     """
 
-    def __init__(self, place: Place, record: "Record") -> None:
-        self._place = place
+    def __init__(self, line: IndexedLine, record: "Record") -> None:
+        self._line = line
         self._record = record
-        self.number = place.number
-        self.seq = place.seq
+        self.number = line.number
+        self.seq = line.seq
 
     @property
     def file(self) -> TensorFile:
         """Its arrays on disk."""
-        return TensorFile(self._record.path / file_of(self.seq), self._place.told)
+        return TensorFile(self._record.path / file_of(self.seq), self._line.digests)
 
     @property
     def _entry(self) -> Mapping[str, Any]:
-        return self._record.index.entry(self._place)
+        return self._record.index.entry(self._line)
 
     @property
     def stored_names(self) -> set[str]:
         """Names of all arrays of its file."""
         entry = self._entry
-        names = {"common": entry["common"] and entry["common"].get("names"), "aggregate": entry["aggregate"]}
+        common = entry["common"] or {}
+        names = _prefixed("common", common.get("names")) | _prefixed("aggregate", entry["aggregate"])
         for index, reply in enumerate(entry["replies"]):
-            names |= {f"reply/{index}": reply.get("arrays"), f"received/{index}": reply.get("received")}
-        return {f"{prefix}/{name}" for prefix, own in names.items() for name in own or ()}
+            names |= _prefixed(f"reply/{index}", reply.get("arrays"))
+            names |= _prefixed(f"received/{index}", reply.get("received"))
+        return names
 
     @property
     def source(self) -> Mapping[str, Any] | None:
@@ -253,13 +263,16 @@ class Round:
     @property
     def names_of_replies(self) -> list[str]:
         """Names on disk of the arrays of which the usable replies consist."""
-        usable = [reply["arrays"] for reply in self._entry["replies"] if reply["status"] == "ok" and "arrays" in reply]
-        return list(dict.fromkeys(name for names in usable for name in names))
+        names: dict[str, None] = {}
+        for reply in self._entry["replies"]:
+            if reply["status"] == "ok" and "arrays" in reply:
+                names |= dict.fromkeys(reply["arrays"])
+        return list(names)
 
     @property
     def config(self) -> dict[str, Any]:
         """What the server sent with the model."""
-        return {key: decode_metric(value) for key, value in self._entry["config"].items()}
+        return _decoded(self._entry["config"])
 
     @property
     def where(self) -> str:
@@ -284,27 +297,27 @@ class Round:
     @property
     def sampled(self) -> tuple[str, ...]:
         """Nodes that were asked to take part in this round."""
-        return tuple(item.node for item in self.observations if item.status != "late")
+        return tuple(observation.node for observation in self.observations if observation.status != "late")
 
     @property
     def participants(self) -> tuple[str, ...]:
         """Nodes whose reply arrived in time."""
-        return tuple(item.node for item in self.observations if item.status == "ok")
+        return tuple(observation.node for observation in self.observations if observation.status == "ok")
 
     @property
     def unfinished(self) -> bool:
         """Whether the run ended before this round did, so that no reply of it was taken."""
-        return self._place.unfinished
+        return self._line.unfinished
 
     @property
     def empty(self) -> bool:
         """Whether no reply of it was usable."""
-        return self._place.empty
+        return self._line.empty
 
     @property
     def common(self) -> Arrays | None:
         """The model that the server sent at the start of the round."""
-        return self._record.common_of(self._place.origin)
+        return self._record.common_of(self._line.origin)
 
     @property
     def aggregate(self) -> Arrays | None:
@@ -318,7 +331,17 @@ class Round:
 
     def stored(self, prefix: str, names: Sequence[str] | None) -> Arrays | None:
         """Arrays of this round's file under ``prefix``."""
-        return None if names is None else self._record.stored_in(self, prefix, names)
+        if names is None:
+            return None
+        return self._record.stored_in(self, prefix, names)
+
+
+def _prefixed(prefix: str, names: Iterable[str] | None) -> set[str]:
+    return {f"{prefix}/{name}" for name in names or ()}
+
+
+def _decoded(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: decode_metric(value) for key, value in values.items()}
 
 
 class Record:
@@ -343,9 +366,9 @@ class Record:
     Raises
     ------
     RecordError
-        If there is no record, if it is of a newer format, if its index is damaged or it is not what was signed. The
-        half-written last line that a killed run may leave is no damage: that round was never whole. A damaged file is
-        refused when it is read.
+        If there is no record, it is of a newer format, its index is damaged, or it is not what was signed. A
+        half-written last line, as a killed run leaves it, is no damage: that round was never whole. A damaged file
+        is refused when it is read.
     """
 
     def __init__(self, path: Path | str, *, skip_damaged: bool = False) -> None:
@@ -357,26 +380,27 @@ class Record:
         self.server: Server = self.manifest["server"]
         self.status: str = self.manifest["status"]
         self.seed: int | None = self.manifest["seed"]
-        self.facts: dict[str, Any] = {key: decode_metric(value) for key, value in self.manifest["facts"].items()}
-        self.parameters = tuple(Parameter.from_dict(item) for item in self.manifest["parameters"] or ())
+        self.facts = _decoded(self.manifest["facts"])
+        self.parameters = tuple(map(Parameter.from_dict, self.manifest["parameters"] or ()))
         self.index = read_index(self.path, self.manifest)
         self.signer = self._checked_signer()
         self.damage = list(self.index.damage)
-        self._shown: dict[str, str] = {}
+        self._new_names: dict[str, str] = {}
         self._open_files: _Latest[Any] = _Latest(_OPEN_FILES)
         self._means: _Latest[dict[str, NDArray[Any]]] = _Latest(_MEANS)
         self._names_of: _Latest[list[str]] = _Latest(_MEANS)
         self._verified: set[Path] = set()
-        self._places = self.index.places
-        self._by_seq = {place.seq: place for place in self._places}
-        if self.status != "open" and (odd := strangers(self.path, self.index)):
-            self.damage.append(f"{self.path}: {short(', '.join(odd), 100)} is in no line of {INDEX}")
+        self._lines = self.index.lines
+        self._by_seq = {line.seq: line for line in self._lines}
+        unknown = [] if self.status == "open" else strangers(self.path, self.index)
+        if unknown:
+            self.damage.append(f"{self.path}: {short(', '.join(unknown), 100)} is in no line of {INDEX}")
         if self.damage and not skip_damaged:
             raise RecordError(
                 f"{self.damage[0]}; `fedattack check` lists all damage, --skip-damaged attacks the whole rounds alone"
             )
         if skip_damaged:
-            self._places = [item._place for item in self if self._is_whole(item)]
+            self._lines = [round_._line for round_ in self if self._is_whole(round_)]
 
     def _checked_signer(self) -> str | None:
         """Return the fingerprint of the key that the whole record is signed by; ``None`` where it is not.
@@ -387,19 +411,20 @@ class Record:
             If a signature is announced, and the record is not what was signed.
         """
         signer = self.manifest["signer"]
-        # What is left of a damaged index does not lead to the seal that was signed.
+        # The rest of a damaged index does not lead to the seal that was signed.
         if signer is None or self.status == "open" or self.index.damage:
             return None
         lacking = "a signed record has its signature beside the manifest; ask for the record again"
         signature = read_bytes(self.path / SIGNATURE, RecordError, lacking, limit=64)
         manifest = read_bytes(self.path / MANIFEST, RecordError, lacking)
-        told = [place.told for place in self.index.places]
+        files = [line.digests for line in self.index.lines]
         final = self.manifest["final"] or {}
-        told += [final] if final.get("source") == "stored" else []
-        whole = all("sha256" in item for item in told)
-        # The manifest may have been another when it was read first.
-        whole = whole and dict.fromkeys(CHAIN) | unseal_manifest(manifest, self.path.name) == self.manifest
-        if not whole or not is_signed(signer, signature, manifest):
+        if final.get("source") == "stored":
+            files.append(final)
+        whole = all("sha256" in digests for digests in files)
+        # Somebody may have changed the manifest since it was read first.
+        same = whole and dict.fromkeys(CHAIN) | unseal_manifest(manifest, self.path.name) == self.manifest
+        if not same or not is_signed(signer, signature, manifest):
             raise RecordError(
                 f"{self.path} is not what its recorder signed: somebody changed it, or it was never signed; ask for "
                 "the record again"
@@ -407,10 +432,10 @@ class Record:
         return fingerprint(signer)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._lines)
 
     def __iter__(self) -> Iterator[Round]:
-        return (Round(place, self) for place in self._places)
+        return (Round(line, self) for line in self._lines)
 
     @property
     def rounds(self) -> tuple[Round, ...]:
@@ -424,33 +449,35 @@ class Record:
             return [
                 f"the record is signed by {self.signer}; what lies beside it (knowledge, truth, scores) is not signed"
             ]
-        if self.manifest["signer"] is not None and self.index.damage:
-            return ["the record was signed, but its index is damaged: nobody vouches for what is left of it"]
-        if self.manifest["signer"] is not None:
-            signed = os.path.lexists(self.path / SIGNATURE)
-            return [
-                "the record was signed, and is open again: a stopped run goes on, or somebody changed it"
-                if signed
-                else "the record is not signed yet: its recorder's key signs it when the run ends"
+        if self.manifest["signer"] is None:
+            remarks = [
+                "the record is not signed: whoever could write the folder can have changed it and sealed it again"
             ]
-        said = ["the record is not signed: whoever could write the folder can have changed it and sealed it again"]
-        if self.index.version == 1:
-            said.append("the record is of format 1, in which the lines of the index are not tied to each other")
-        return said
+            if self.index.version == 1:
+                remarks.append("the record is of format 1, in which the lines of the index are not tied to each other")
+            return remarks
+        if self.index.damage:
+            return ["the record was signed, but its index is damaged: nobody vouches for what is left of it"]
+        if os.path.lexists(self.path / SIGNATURE):
+            return ["the record was signed, and is open again: a stopped run goes on, or somebody changed it"]
+        return ["the record is not signed yet: its recorder's key signs it when the run ends"]
 
     @property
     def silence(self) -> str:
-        """What to say of a record in which no client ever answered, with the first one's reason; or nothing."""
-        if not self._places or not all(place.empty for place in self._places):
+        """A sentence on a record in which no client ever answered, with the first one's reason; empty for others."""
+        if not self._lines or not all(line.empty for line in self._lines):
             return ""
-        reasons = (seen.reason for seen in self.rounds[0].observations if seen.reason)
-        why = f": {next(reasons, '')}".rstrip(": ")
-        return short(f"no client answered in any of {len(self)} rounds{why}")
+        reasons = [observation.reason for observation in self.rounds[0].observations if observation.reason]
+        reason = f": {reasons[0]}".rstrip(": ") if reasons else ""
+        return short(f"no client answered in any of {len(self)} rounds{reason}")
 
     @cached_property
     def nodes(self) -> tuple[str, ...]:
         """All nodes that were ever sampled, sorted."""
-        return tuple(sorted({node for item in self for node in item.sampled}))
+        nodes: set[str] = set()
+        for round_ in self:
+            nodes.update(round_.sampled)
+        return tuple(sorted(nodes))
 
     @property
     def final(self) -> Arrays | None:
@@ -470,20 +497,22 @@ class Record:
             New names by those on disk; a parameter that is not among them keeps its own.
         """
         view = copy.copy(self)
-        view._shown = dict(names)
-        view.parameters = tuple(item.renamed(names.get(item.name, item.name)) for item in self.parameters)
+        view._new_names = dict(names)
+        view.parameters = tuple(entry.renamed(names.get(entry.name, entry.name)) for entry in self.parameters)
         return view
 
     def shown(self, names: Iterable[str]) -> dict[str, str]:
         """Map the names under which arrays are shown to those under which they are stored."""
-        return {self._shown.get(name, name): name for name in names}
+        return {self._new_names.get(name, name): name for name in names}
 
-    def stored_in(self, item: Round, prefix: str, names: Sequence[str]) -> Arrays:
+    def stored_in(self, round_: Round, prefix: str, names: Sequence[str]) -> Arrays:
         """Arrays of a round's file under ``prefix``."""
-        places = {shown: f"{prefix}/{name}" for shown, name in self.shown(names).items()}
-        return self._stored(item.file, lambda: item.stored_names, places)
+        keys = {shown: f"{prefix}/{name}" for shown, name in self.shown(names).items()}
+        return self._stored(round_.file, lambda: round_.stored_names, keys)
 
-    def _stored(self, file: TensorFile, names: Callable[[], Collection[str]], places: Mapping[str, str]) -> Arrays:
+    def _stored(self, file: TensorFile, names: Callable[[], Collection[str]], keys: Mapping[str, str]) -> Arrays:
+        """Arrays of a file that holds ``names`` and no others; ``keys`` are their names in it by those to show."""
+
         def opened() -> Any:
             if file.path not in self._verified:
                 file.verify()
@@ -496,23 +525,25 @@ class Record:
             except (SafetensorError, AttributeError, TypeError, ValueError) as cause:
                 raise RecordError(f"{file.path} holds no readable array {name!r} ({short(str(cause), 100)})") from None
 
-        return StoredArrays(read, places)
+        return StoredArrays(read, keys)
 
     def common_of(self, seq: int) -> Arrays | None:
         """Return the common model of the line ``seq``, which is not that of an earlier line."""
         if seq not in self._by_seq:
             return None
-        item = Round(self._by_seq[seq], self)
-        source = item.source
+        round_ = Round(self._by_seq[seq], self)
+        source = round_.source
         if source is not None and source["source"] == "stored":
-            return self.stored_in(item, "common", source["names"])
+            return self.stored_in(round_, "common", source["names"])
         return self._computed(source)
 
     def common_after(self, seq: int) -> Arrays | None:
         """Return the common model after the line ``seq``: the next one's model, or the final one."""
         if seq + 1 in self._by_seq:
             return self.common_of(self._by_seq[seq + 1].origin)
-        return self.final if self.index.places and seq == self.index.places[-1].seq else None
+        if self.index.lines and seq == self.index.lines[-1].seq:
+            return self.final
+        return None
 
     def _computed(self, source: Mapping[str, Any] | None) -> Arrays | None:
         """Find a common model that is no file: the mean of a round's replies, or that of an earlier round."""
@@ -523,16 +554,18 @@ class Record:
             return None
         if source["source"] == "same":
             return self.common_of(origin.origin)
-        item = Round(origin, self)
+        round_ = Round(origin, self)
         key = (origin.seq, source["recipe"], source["xxh3"])
 
         def read(name: str) -> NDArray[Any]:
+            mean = self._means.get(key, lambda: self._mean(round_, source["recipe"], source["xxh3"]))
             # Each client's update asks for it, and callers may change what they get.
-            return self._means.get(key, lambda: self._mean(item, source["recipe"], source["xxh3"]))[name].copy()
+            return mean[name].copy()
 
-        return StoredArrays(read, self.shown(self._names_of.get(origin.seq, lambda: item.names_of_replies)))
+        names = self._names_of.get(origin.seq, lambda: round_.names_of_replies)
+        return StoredArrays(read, self.shown(names))
 
-    def _mean(self, item: Round, recipe: str, xxh3: str) -> dict[str, NDArray[Any]]:
+    def _mean(self, round_: Round, recipe: str, xxh3: str) -> dict[str, NDArray[Any]]:
         """Compute the mean of a round's replies, by the names on disk.
 
         Raises
@@ -540,25 +573,28 @@ class Record:
         RecordError
             If it is not the model that was recorded, whose checksum is ``xxh3``.
         """
-        usable = [seen for seen in item.observations if seen.status == "ok" and seen.arrays is not None]
-        stored = self.shown(item.names_of_replies)
-        replies = ({stored[name]: array for name, array in (seen.arrays or {}).items()} for seen in usable)
+        usable = [reply for reply in round_.observations if reply.status == "ok" and reply.arrays is not None]
+        stored = self.shown(round_.names_of_replies)
+
+        def arrays_of(reply: Observation) -> Arrays:
+            return {stored[name]: array for name, array in (reply.arrays or {}).items()}
+
         try:
-            mean = weighted_mean(replies, [seen.num_examples or 0 for seen in usable], recipe)
+            mean = weighted_mean(map(arrays_of, usable), [reply.num_examples or 0 for reply in usable], recipe)
         except (TypeError, ValueError, ArithmeticError):
             mean = {}
         if checksum(mean.values()) != xxh3:
             raise RecordError(
-                f"{item.where}: the mean of its replies is not the common model that followed; it was changed, or "
+                f"{round_.where}: the mean of its replies is not the common model that followed; it was changed, or "
                 "this build of NumPy rounds otherwise than the one that recorded"
             )
         return mean
 
-    def _is_whole(self, item: Round) -> bool:
+    def _is_whole(self, round_: Round) -> bool:
         try:
-            item.file.verify()
+            round_.file.verify()
         except RecordError as damage:
             self.damage.append(str(damage))
             return False
-        self._verified.add(item.file.path)
+        self._verified.add(round_.file.path)
         return True

@@ -1,8 +1,8 @@
 """Sign a record by its recorder's key, so that a reader can tell whether somebody has changed it since.
 
-Checksums tell damage: whoever can write the folder can compute them anew. A signature (Ed25519) can be made by the
-holder of the key alone. It is of the file of the manifest, which holds the last line's seal; each line holds the seal
-of the one before and the SHA-256 of its file.
+Checksums tell damage alone: whoever can write the folder can compute them anew. A signature (Ed25519) can be made only
+by the holder of the key. It signs the file of the manifest, which holds the last line's seal. Each line holds the seal
+of the line before and the SHA-256 of its file.
 """
 
 import base64

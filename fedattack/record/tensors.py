@@ -40,8 +40,8 @@ MAX_HEADER = 100_000_000
 def write_tensors(path: Path, tensors: Arrays, *, sha256: bool = False) -> dict[str, Any]:
     """Write ``tensors`` to ``path``, whole or not at all; returns what the index says of the file.
 
-    That are its size in ``bytes`` and its checksum ``xxh3``; with ``sha256`` also that one, which takes four times as
-    long and which nobody can forge.
+    These are its size in ``bytes`` and its checksum ``xxh3``; with ``sha256`` also the SHA-256, which takes four times
+    as long and which nobody can forge.
 
     The safetensors library copies every array three times, partly while it holds Python's global lock, and the file
     would then have to be read again for its checksum. With a model of a million parameters and ten clients that was a
@@ -66,7 +66,9 @@ def write_tensors(path: Path, tensors: Arrays, *, sha256: bool = False) -> dict[
     text += b" " * (-len(text) % 8)
     if len(text) > MAX_HEADER:
         raise ValueError(f"the names of {len(header)} arrays take {len(text):,} bytes, and a file has room for fewer")
-    digests: dict[str, Any] = {"xxh3": xxhash.xxh3_128()} | ({"sha256": hashlib.sha256()} if sha256 else {})
+    digests: dict[str, Any] = {"xxh3": xxhash.xxh3_128()}
+    if sha256:
+        digests["sha256"] = hashlib.sha256()
     with atomic_file(path) as file:
         parts: list[bytes | memoryview] = [len(text).to_bytes(8, "little") + text]
         parts += map(raw_bytes, ordered.values())

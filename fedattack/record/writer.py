@@ -82,7 +82,7 @@ class Reply:
     reason
         Why there is no usable reply.
     received
-        The model that was sent to this node, if it is another than the round's common model.
+        The model that was sent to this node, if it is not the round's common model.
     of_round
         For a late reply, the round that it answers.
     """
@@ -136,16 +136,17 @@ class RecordWriter:
     aggregation
         In the aggregate view, what an aggregate is, for example ``{"kind": "mean", "weight": "num-examples"}``.
     resume
-        Go on with the record that is there, after its last round. A round that its run left unfinished is dropped,
-        and what a kill has left of one that was being written.
+        Go on with the existing record after its last round. A round that its run left unfinished is dropped, and so
+        is one that was being written when the run was killed.
     key
         File of the private key that the record is signed by, as :func:`fedattack.record.signature.make_key` makes it.
 
     Raises
     ------
     RecordError
-        If the folder holds a record already, or, to go on with, none, a damaged one, or one of another kind; if
-        somebody else writes to it, or a kind is unknown; if facts are of a form that no reader takes.
+        - If the folder holds a record already.
+        - To go on with a record: if there is none, or it is damaged or of another kind.
+        - If somebody else writes to the folder, a kind is unknown, or facts are of a form that no reader takes.
     ConfigError
         If the key cannot be read.
     """
@@ -205,18 +206,13 @@ class RecordWriter:
         self._check_manifest(self._manifest)
         self._previous: str | None = self._manifest["id"]
         try:
+            if not resume:
+                self._make_folder()
+            self._lock = FolderLock(path)
             with ExitStack() as undo:
-                if not resume:
-                    path.mkdir(parents=True, exist_ok=True)
-                    check_folder(path, RecordError, to_write=True)
-                    (path / ROUNDS).mkdir(exist_ok=True)
-                    path.chmod(0o700)  # what the server saw of the clients is as private as the clients' data
-                    # Exclusive creation is what keeps two runs out of one folder.
-                    (path / INDEX).open("xb").close()
-                self._lock = FolderLock(path)
                 undo.callback(self._lock.close)
                 if resume:
-                    self._go_on()
+                    self._resume()
                 else:
                     self._write_manifest()
                 undo.pop_all()
@@ -231,46 +227,62 @@ class RecordWriter:
                 f"{path} cannot be made into a record ({cause}); choose a folder that can be written"
             ) from None
 
+    def _make_folder(self) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        check_folder(self.path, RecordError, to_write=True)
+        (self.path / ROUNDS).mkdir(exist_ok=True)
+        self.path.chmod(0o700)  # what the server saw of the clients is as private as the clients' data
+        # Exclusive creation keeps two runs out of one folder.
+        (self.path / INDEX).open("xb").close()
+
     def _check_manifest(self, manifest: Mapping[str, Any]) -> None:
-        """Refuse a run of which a reader could not be told."""
+        """Refuse a manifest that no reader would take."""
         unseal_manifest(seal_manifest(manifest), f"{self.path}: what its manifest is to say of the run")
 
-    def _go_on(self) -> None:
-        """Take up the record that is there: its manifest, and its finished rounds."""
+    def _resume(self) -> None:
+        """Go on with the existing record: take its manifest and its finished rounds, and remove the rest."""
         check_folder(self.path, RecordError, to_write=True)
-        found, new = read_manifest(self.path), self._manifest
-        for name in ("view", "protocol", "server", "aggregation", "seed"):
-            if found[name] != new[name]:
-                raise RecordError(
-                    f"{self.path} has the {name} {short(str(found[name]), 60)}, and what is to go on with it "
-                    f"{short(str(new[name]), 60)}; give this run a folder of its own"
-                )
-        if found["signer"] != new["signer"]:
-            raise RecordError(
-                f"{self.path} was begun {'with another key, or without one' if new['signer'] else 'with a key'}; go on "
-                f"with it in the same way ({SIGNING_KEY})"
-            )
-        index = read_index(self.path, found)
+        old, new = read_manifest(self.path), self._manifest
+        self._check_same_run(old, new)
+        index = read_index(self.path, old)
         if index.damage:
             raise RecordError(f"{index.damage[0]}; a damaged record cannot be gone on with: start a new one")
-        places = index.places
-        while places and places[-1].unfinished:
-            places.pop()
-        last = max((place.number for place in places), default=0)
-        resumed = [*found.get("resumed", []), {"after": last, "at": new["started"], "versions": new["versions"]}]
-        ended = ("status", "error", "rounds", "final", "ended", "head")
-        self._manifest = {**found, **{key: new[key] for key in ended}, "resumed": resumed}
-        # First, so that nothing of what follows leaves a damaged record behind: an open one may have too much.
+        lines = index.lines
+        while lines and lines[-1].unfinished:
+            lines.pop()
+        self._seq = len(lines)
+        last = max([line.number for line in lines], default=0)
+        resumed = {"after": last, "at": new["started"], "versions": new["versions"]}
+        self._manifest = dict(old)
+        for key in ("status", "error", "rounds", "final", "ended", "head"):
+            self._manifest[key] = new[key]
+        self._manifest["resumed"] = [*old.get("resumed", []), resumed]
+        # The manifest comes first, so that no later step leaves a damaged record behind: an open one may have too much.
         self._write_manifest()
-        end = places[-1].offset + places[-1].length + 1 if places else 0
-        with open_regular(self.path / INDEX) as old, atomic_file(self.path / INDEX) as file:
-            copy_bytes(old, file, end)
-        self._seq = len(places)
-        chained = found["id"] is not None
-        self._previous = places[-1].check if places and chained else found["id"]
-        kept = {self.path / file_of(place.seq) for place in places}
-        for path in ({*(self.path / ROUNDS).iterdir()} - kept) | {self.path / FINAL}:
+        end = 0
+        self._previous = old["id"]
+        if lines:
+            end = lines[-1].offset + lines[-1].length + 1
+        if lines and old["id"] is not None:
+            self._previous = lines[-1].check
+        with open_regular(self.path / INDEX) as source, atomic_file(self.path / INDEX) as file:
+            copy_bytes(source, file, end)
+        files = {self.path / file_of(line.seq) for line in lines}
+        leftovers = set((self.path / ROUNDS).iterdir()) - files
+        for path in leftovers | {self.path / FINAL}:
             remove_inside(self.path, path, RecordError)
+
+    def _check_same_run(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+        """Refuse to go on with the record of another kind of run, or with another key."""
+        for name in ("view", "protocol", "server", "aggregation", "seed"):
+            if old[name] != new[name]:
+                raise RecordError(
+                    f"{self.path} has the {name} {short(str(old[name]), 60)}, and what is to go on with it "
+                    f"{short(str(new[name]), 60)}; give this run a folder of its own"
+                )
+        if old["signer"] != new["signer"]:
+            begun = "with another key, or without one" if new["signer"] else "with a key"
+            raise RecordError(f"{self.path} was begun {begun}; go on with it in the same way ({SIGNING_KEY})")
 
     @property
     def is_open(self) -> bool:
@@ -287,25 +299,26 @@ class RecordWriter:
         """
         tensors: dict[str, NDArray[Any]] = {}
         common = self._place_common(exchange, tensors)
-        entries = [_entry(reply) for reply in exchange.replies]
-        for index in _too_large(exchange.replies, entries):
-            entries[index] = _without_what_it_sent(entries[index])
+        entries = _entries(exchange.replies)
+        usable: list[Reply] = []
         for index, (reply, entry) in enumerate(zip(exchange.replies, entries, strict=True)):
-            for prefix, arrays in (("reply", reply.arrays), ("received", reply.received)):
-                if arrays is not None and _KEYS[prefix] in entry:
-                    _place(tensors, f"{prefix}/{index}", arrays)
-        if exchange.aggregate is not None:
-            _place(tensors, "aggregate", exchange.aggregate)
+            if "arrays" in entry:
+                _put(tensors, f"reply/{index}", reply.arrays)
+                if reply.status == "ok":
+                    usable.append(reply)
+            if "received" in entry:
+                _put(tensors, f"received/{index}", reply.received)
+        _put(tensors, "aggregate", exchange.aggregate)
         if self._manifest["parameters"] is None:
-            self._describe_parameters(exchange, entries)
+            self._describe_parameters(exchange, usable)
         file = file_of(self._seq)
-        told = write_tensors(self.path / file, tensors, sha256=self._key is not None)
+        digests = write_tensors(self.path / file, tensors, sha256=self._key is not None)
         line = {
             "seq": self._seq,
             "round": exchange.number,
             "file": file,
-            **told,
-            "config": {keep_name(str(key)): encode_metric(value) for key, value in exchange.config.items()},
+            **digests,
+            "config": _encoded(exchange.config),
             "common": common,
             "replies": entries,
             "aggregate": list(exchange.aggregate) if exchange.aggregate is not None else None,
@@ -321,8 +334,7 @@ class RecordWriter:
             raise
         self._previous = check
         self._seq += 1
-        kept = [reply for reply, entry in zip(exchange.replies, entries, strict=True) if "arrays" in entry]
-        self._remember(exchange, self._seq - 1, [reply for reply in kept if reply.status == "ok"])
+        self._remember(exchange, self._seq - 1, usable)
 
     def close(self, *, final: Arrays | None = None, error: str | None = None) -> None:
         """End the record.
@@ -337,8 +349,8 @@ class RecordWriter:
         if final is not None and error is None:
             source = self._known_source(final)
             if source is None:
-                told = write_tensors(self.path / FINAL, final, sha256=self._key is not None)
-                source = {"source": "stored", "names": list(final), **told}
+                digests = write_tensors(self.path / FINAL, final, sha256=self._key is not None)
+                source = {"source": "stored", "names": list(final), **digests}
             self._manifest["final"] = source
         self._manifest["status"] = "complete" if error is None else "cut short"
         self._manifest["error"] = None if error is None else short(error)
@@ -356,12 +368,13 @@ class RecordWriter:
             return None
         source = self._known_source(exchange.common)
         if source is None:
-            _place(tensors, "common", exchange.common)
+            _put(tensors, "common", exchange.common)
             source = {"source": "stored", "names": list(exchange.common)}
         return source
 
     def _known_source(self, arrays: Arrays) -> dict[str, Any] | None:
-        if self._last_mean is not None and all(array.dtype.name in DTYPES for array in arrays.values()):
+        """Say where the record has this model already, if it has it."""
+        if self._last_mean is not None and {array.dtype.name for array in arrays.values()} <= DTYPES.keys():
             seq, recipe, sampled = self._last_mean
             if identical(sample(arrays), sampled):
                 return {"source": "mean", "of": seq, "recipe": recipe, "xxh3": checksum(arrays.values())}
@@ -369,14 +382,10 @@ class RecordWriter:
             return {"source": "same", "as": self._last_common[0]}
         return None
 
-    def _describe_parameters(self, exchange: Exchange, entries: Sequence[Mapping[str, Any]]) -> None:
-        """Describe the first arrays that the server takes; what a client sends that it does not take says nothing."""
-        taken = [
-            reply.arrays
-            for reply, entry in zip(exchange.replies, entries, strict=True)
-            if entry["status"] == "ok" and "arrays" in entry
-        ]
-        arrays = next((item for item in (exchange.common, exchange.aggregate, *taken) if item is not None), None)
+    def _describe_parameters(self, exchange: Exchange, usable: Sequence[Reply]) -> None:
+        """Describe the first arrays that the server takes; arrays that it does not take say nothing of the model."""
+        candidates = [exchange.common, exchange.aggregate, *(reply.arrays for reply in usable)]
+        arrays = next((arrays for arrays in candidates if arrays is not None), None)
         if arrays is None:
             return
         described = [vars(Parameter.of(name, array)) for name, array in arrays.items()]
@@ -385,6 +394,7 @@ class RecordWriter:
         self._write_manifest()
 
     def _remember(self, exchange: Exchange, seq: int, usable: Sequence[Reply]) -> None:
+        """Keep what the next round's common model may be: this round's one, or the mean of its replies."""
         if exchange.common is not None:
             self._last_common = (seq, exchange.common)
         self._last_mean = None
@@ -393,7 +403,7 @@ class RecordWriter:
         replies = [reply.arrays for reply in usable if reply.arrays is not None]
         weights = [reply.num_examples for reply in usable if reply.num_examples is not None]
         if len({_layout(arrays) for arrays in replies}) == 1:
-            sampled = weighted_mean((sample(arrays) for arrays in replies), weights, exchange.mean)
+            sampled = weighted_mean(map(sample, replies), weights, exchange.mean)
             self._last_mean = (seq, exchange.mean, sampled)
 
     def _append(self, row: bytes) -> None:
@@ -411,25 +421,32 @@ class RecordWriter:
         write_atomically(self.path / MANIFEST, seal_manifest(self._manifest))
 
 
-_KEYS = {"reply": "arrays", "received": "received"}
+def _entries(replies: Sequence[Reply]) -> list[dict[str, Any]]:
+    """Describe all replies of a round; those that would make the round unreadable are failed without their content."""
+    entries = [_entry(reply) for reply in replies]
+    for index in _too_large(replies, entries):
+        entries[index] = _without_content(entries[index])
+    return entries
 
 
 def _entry(reply: Reply) -> dict[str, Any]:
-    """Describe a reply; one that cannot be kept is failed with a reason, which is this client's trouble alone."""
+    """Describe a reply; one that cannot be kept is failed with a reason, which concerns this client alone."""
     entry: dict[str, Any] = {"node": keep_name(reply.node), "status": reply.status}
     reason = short(reply.reason)
-    if odd := cannot_be_kept(reply.arrays or {}):
-        entry["status"], reason = "failed", odd
+    fault = cannot_be_kept(reply.arrays or {})
+    if fault:
+        entry["status"] = "failed"
+        reason = fault
     elif reply.arrays is not None:
         entry["arrays"] = list(reply.arrays)
     if reply.received is not None:
         entry["received"] = list(reply.received)
     count = encode_metric(reply.num_examples)
-    # What is no number is no count.
+    # A count that is no number is left out.
     if type(count) in (int, float) or (isinstance(count, dict) and "float" in count):
         entry["num_examples"] = count
     if reply.metrics:
-        entry["metrics"] = {keep_name(str(key)): encode_metric(value) for key, value in reply.metrics.items()}
+        entry["metrics"] = _encoded(reply.metrics)
     if reason:
         entry["reason"] = reason
     if reply.of_round is not None:
@@ -438,30 +455,34 @@ def _entry(reply: Reply) -> dict[str, Any]:
 
 
 def cannot_be_kept(arrays: Arrays) -> str:
-    """Say which of some arrays a file has no room for: text, extended precision, odd names or shapes; or nothing."""
+    """Say which arrays a file cannot hold: text, extended precision, odd names or shapes. Empty if it can hold all."""
     if len(arrays) > MAX_ARRAYS:
         return f"{len(arrays):,} arrays, and at most {MAX_ARRAYS:,} are kept"
-    odd = [f"{name} is {array.dtype}" for name, array in arrays.items() if array.dtype.name not in DTYPES]
-    odd += [f"a name of {len(name)} characters" for name in arrays if len(name) > MAX_NAME]
-    odd += [f"{name!a} is no Unicode" for name in arrays if name.encode("utf-8", "replace").decode() != name]
-    odd += [
-        f"{name} has the shape {array.shape}"
-        for name, array in arrays.items()
-        if max(array.shape, default=0) > MAX_SIDE
-    ]
-    return short(f"arrays that cannot be kept: {', '.join(odd)}") if odd else ""
+    faults = [f"{name} is {array.dtype}" for name, array in arrays.items() if array.dtype.name not in DTYPES]
+    faults += [f"a name of {len(name)} characters" for name in arrays if len(name) > MAX_NAME]
+    faults += [f"{name!a} is no Unicode" for name in arrays if name.encode("utf-8", "replace").decode() != name]
+    for name, array in arrays.items():
+        if max(array.shape, default=0) > MAX_SIDE:
+            faults.append(f"{name} has the shape {array.shape}")
+    if not faults:
+        return ""
+    return short(f"arrays that cannot be kept: {', '.join(faults)}")
 
 
 def _too_large(replies: Sequence[Reply], entries: Sequence[Mapping[str, Any]]) -> set[int]:
     """Choose the replies that would make the round unreadable by their names, metrics or numbers of arrays."""
     texts = [len(json.dumps(entry)) for entry in entries]
-    tables = [_table(reply.arrays) if "arrays" in entry else 0 for reply, entry in zip(replies, entries, strict=True)]
+    tables = [0] * len(entries)
+    for index, (reply, entry) in enumerate(zip(replies, entries, strict=True)):
+        if "arrays" in entry:
+            tables[index] = _table_size(reply.arrays or {})
     return _largest(texts, MAX_REPLIES) | _largest(tables, MAX_TABLES)
 
 
 def _largest(sizes: Sequence[int], most: int) -> set[int]:
     """Choose those above :data:`MAX_REPLY`, and the largest of the rest until all others take at most ``most``."""
-    total, chosen = sum(sizes), set[int]()
+    total = sum(sizes)
+    chosen: set[int] = set()
     for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
         if sizes[index] <= MAX_REPLY and total <= most:
             break
@@ -470,18 +491,23 @@ def _largest(sizes: Sequence[int], most: int) -> set[int]:
     return chosen
 
 
-def _table(arrays: Arrays | None) -> int:
-    """Bound what a reply's arrays take in the file's table of names, types, shapes and places."""
-    return sum(len(json.dumps(name)) + 100 + 20 * array.ndim for name, array in (arrays or {}).items())
+def _table_size(arrays: Arrays) -> int:
+    """Bound the characters of a reply's arrays in the file's table of names, types, shapes and offsets."""
+    return sum(len(json.dumps(name)) + 100 + 20 * array.ndim for name, array in arrays.items())
 
 
-def _without_what_it_sent(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _without_content(entry: Mapping[str, Any]) -> dict[str, Any]:
     arrays = len(entry.get("arrays", ()))
-    reason = (
+    failed = {key: entry[key] for key in ("node", "received", "of_round") if key in entry}
+    failed["status"] = "failed"
+    failed["reason"] = (
         f"its {arrays:,} arrays' names and its metrics take {len(json.dumps(entry)):,} characters, too many to keep"
     )
-    kept = ("node", "received", "of_round")
-    return {**{key: entry[key] for key in kept if key in entry}, "status": "failed", "reason": reason}
+    return failed
+
+
+def _encoded(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {keep_name(str(key)): encode_metric(value) for key, value in values.items()}
 
 
 def _may_weigh(count: float | None) -> bool:
@@ -492,6 +518,6 @@ def _layout(arrays: Arrays) -> tuple[tuple[str, tuple[int, ...], str], ...]:
     return tuple((name, array.shape, str(array.dtype)) for name, array in arrays.items())
 
 
-def _place(tensors: dict[str, NDArray[Any]], prefix: str, arrays: Arrays) -> None:
-    for name, array in arrays.items():
+def _put(tensors: dict[str, NDArray[Any]], prefix: str, arrays: Arrays | None) -> None:
+    for name, array in (arrays or {}).items():
         tensors[f"{prefix}/{name}"] = array

@@ -1,57 +1,31 @@
 """Compares runs that differ in a setting, such as the number of clients."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import chain, cycle
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from fedattack.audit.finding import PROPORTION, Finding
 from fedattack.errors import ReportError
 from fedattack.files import write_atomically, write_json
-from fedattack.report.drawing import (
-    CHANCE,
-    DASHES,
-    FIRST,
-    INK,
-    SECOND,
-    STYLE,
-    THIRD,
-    Plot,
-    draw_lines,
-    floats,
-    label_rounds,
-    looks_of,
-    name_ticks,
-    one_axes,
-    one_legend,
-    panels,
-    quantity,
-    scale_of,
-    short,
-    to_svg,
-)
+from fedattack.report import drawing, words
+from fedattack.report.drawing import CHANCE, INK, Plot
 from fedattack.report.html import scalar, template
+from fedattack.report.section import Table
 from fedattack.report.validate import read_findings, read_run, validate_findings, validate_run
-from fedattack.report.words import (
-    interval,
-    level,
-    markdown,
-    markdown_row,
-    printable,
-    printable_all,
-    shown,
-    with_interval,
-)
+from fedattack.report.words import interval, printable_all, shown
 
 _NUMBERS = ("name", "label", "value", "low", "high", "level", "units", "chance", "baselines", "null", "n", "verdict")
 _BASELINE_LOOKS: list[dict[str, Any]] = [
-    {"color": SECOND, "linestyle": (0, (5, 2)), "marker": "s"},
-    {"color": THIRD, "linestyle": (0, (1.2, 1.2)), "marker": "^"},
+    {"color": drawing.SECOND, "linestyle": (0, (5, 2)), "marker": "s"},
+    {"color": drawing.THIRD, "linestyle": (0, (1.2, 1.2)), "marker": "^"},
 ]
 # Numbers that are drawn on a logarithmic axis differ by this factor at least.
 _FAR_APART = 8
@@ -63,14 +37,18 @@ class _Run:
     facts: dict[str, Any]
     findings: list[Finding]
 
-    def setting(self, key: str) -> Any:
-        return self.facts["setting"].get(key)
+    @property
+    def names(self) -> list[str]:
+        return [finding.name for finding in self.findings]
+
+    def values(self, keys: Iterable[str]) -> list[Any]:
+        return list(map(self.facts["setting"].get, keys))
 
     def named(self, name: str) -> Finding:
         return next(finding for finding in self.findings if finding.name == name)
 
-    def label(self, by: Sequence[str]) -> str:
-        return " · ".join(scalar(self.setting(key)) for key in by)
+    def label(self, keys: Iterable[str]) -> str:
+        return " · ".join(map(scalar, self.values(keys)))
 
     def f1(self, name: str) -> dict[str, list[float | None]]:
         """F1 score of each method by rounds, if the finding `name` has them."""
@@ -81,9 +59,9 @@ class _Run:
 def compare_runs(folders: Sequence[Path], out: Path, by: str | None = None) -> Path:
     """Write ``compare.json``, ``compare.md`` and ``compare.html`` about runs that differ in their settings.
 
-    The runs are told apart by `by`, or by every setting in which they differ, and are sorted by it where it is numbers.
-    The figures show the first headline that all have, and the F1 score of each method against the rounds as Figure 8
-    of the PROLIN paper.
+    The runs are told apart by `by`, or by every setting in which they differ. Where these are numbers, they order the
+    runs. One figure shows the first headline that all runs have. Another one shows the F1 score of each method against
+    the rounds, as Figure 8 of the PROLIN paper.
 
     Parameters
     ----------
@@ -107,78 +85,73 @@ def compare_runs(folders: Sequence[Path], out: Path, by: str | None = None) -> P
     """
     if len(folders) < 2:
         raise ReportError(f"there is nothing to compare in {len(folders)} run folder; expected two or more")
-    runs = [_read(Path(folder)) for folder in folders]
-    common = [f.name for f in runs[0].findings if all(f.name in {g.name for g in r.findings} for r in runs)]
-    common = list(dict.fromkeys(common))
-    if not common:
-        have = "; ".join(f"{run.name}: {', '.join(f.name for f in run.findings) or 'none'}" for run in runs)
-        raise ReportError(f"the runs have no finding in common ({have}); compare runs that the same attack was run on")
-    keys = _told_apart_by(runs, by)
-    numbers = [[run.setting(key) for key in keys] for run in runs]
-    if all(isinstance(value, int | float) and not isinstance(value, bool) for row in numbers for value in row):
-        runs = [run for _, run in sorted(zip(numbers, runs, strict=True), key=lambda pair: pair[0])]
-    headline = next((name for name in common if all(run.named(name).headline for run in runs)), common[0])
-    by_setting, by_rounds = _by_setting(runs, keys, headline), _by_rounds(runs, keys, headline)
-    tables = [(runs[0].named(name), _rows(runs, keys, name)) for name in common]
-    headers = {name: _header(runs, keys, name) for name in common}
+    runs = list(map(_read, folders))
+    common = _common(runs)
+    keys = _keys(runs, by)
+    runs = _in_order(runs, keys)
+    headline = _headline(runs, common)
     title = f"{runs[0].named(headline).label}, by {' and '.join(keys)}"
+    methods = _distinct(run.f1(headline) for run in runs)
+    plots = [_by_setting(runs, keys, headline, methods)]
+    tables = [_table(runs, keys, name) for name in common]
+    sections = list(tables)
+    if methods:
+        last = Table("F1 score of each method after the last round", "", plots[0].header, plots[0].rows)
+        sections.append(last)
+        plots.append(_by_rounds(runs, keys, headline, methods))
 
     out = Path(out)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as cause:
         raise ReportError(f"{out} cannot be created ({cause}); choose a folder that can be written") from None
-    write_json(
-        out / "compare.json",
-        {
-            "by": keys,
-            "headline": headline,
-            "runs": [
-                {
-                    "run": run.name,
-                    "title": run.facts["title"],
-                    "settings": {key: run.setting(key) for key in keys},
-                    "findings": [{key: getattr(finding, key) for key in _NUMBERS} for finding in run.findings],
-                }
-                for run in runs
-            ],
-        },
-    )
-    sections = [(f"{finding.label} ({finding.name})", headers[finding.name], rows) for finding, rows in tables]
-    if by_rounds is not None:
-        sections.append(("F1 score of each method after the last round", by_setting.header, by_setting.rows))
-    text = f"# {markdown(title)}\n" + "".join(
-        f"\n## {markdown(name)}\n\n"
-        + "\n".join(map(markdown_row, [head, ["---"] + ["---:"] * (len(head) - 1), *rows]))
-        + "\n"
-        for name, head, rows in sections
-    )
-    write_atomically(out / "compare.md", text.encode())
+    told = [_facts(run, keys) for run in runs]
+    write_json(out / "compare.json", {"by": keys, "headline": headline, "runs": told})
+    write_atomically(out / "compare.md", _to_markdown(title, sections).encode())
     page = out / "compare.html"
     html = template("compare.html.j2").render(
-        title=title,
-        keys=keys,
-        runs=runs,
-        plots=[plot for plot in (by_setting, by_rounds) if plot],
-        tables=tables,
-        headers=headers,
-        shared=_shared(runs),
+        title=title, keys=keys, runs=runs, plots=plots, tables=tables, shared=_shared(runs)
     )
     write_atomically(page, html.encode())
     return page
 
 
 def _read(folder: Path) -> _Run:
-    findings = validate_findings(printable_all([finding.to_dict() for finding in read_findings(folder)]))
-    return _Run(printable(folder.resolve().name), validate_run(printable_all(read_run(folder))), findings)
+    findings = list(map(Finding.to_dict, read_findings(folder)))
+    checked = validate_findings(printable_all(findings))
+    name = words.printable(Path(folder).resolve().name)
+    return _Run(name, validate_run(printable_all(read_run(folder))), checked)
 
 
-def _told_apart_by(runs: Sequence[_Run], by: str | None) -> list[str]:
-    known = list(dict.fromkeys(key for run in runs for key in run.facts["setting"]))
-    differing = [key for key in known if any(run.setting(key) != runs[0].setting(key) for run in runs)]
-    choose = f"they differ in: {', '.join(differing)}" if differing else "they differ in nothing"
+def _distinct(lists: Iterable[Iterable[str]]) -> list[str]:
+    """Return what stands in any of the lists, each text once."""
+    return list(dict.fromkeys(chain.from_iterable(lists)))
+
+
+def _common(runs: Sequence[_Run]) -> list[str]:
+    """Name the findings that all runs have."""
+    shared = set(runs[0].names).intersection(*(run.names for run in runs))
+    if not shared:
+        have = "; ".join(f"{run.name}: {', '.join(run.names) or 'none'}" for run in runs)
+        raise ReportError(f"the runs have no finding in common ({have}); compare runs that the same attack was run on")
+    return sorted(shared, key=runs[0].names.index)
+
+
+def _headline(runs: Sequence[_Run], common: Sequence[str]) -> str:
+    """Name the first finding that is a headline of all runs, or else the first one."""
+    for name in common:
+        if all(run.named(name).headline for run in runs):
+            return name
+    return common[0]
+
+
+def _keys(runs: Sequence[_Run], by: str | None) -> list[str]:
+    """Name the settings that tell the runs apart."""
+    known = _distinct(run.facts["setting"] for run in runs)
+    differing = [key for key in known if _differ(runs, key)]
     if not differing:
         raise ReportError(f"the settings of {_names(runs)} differ in nothing; expected runs that differ in one")
+    choose = f"they differ in: {', '.join(differing)}"
     if by is not None and by not in known:
         raise ReportError(f"no run has a setting {by!r}; {choose}")
     keys = differing if by is None else [by]
@@ -191,132 +164,177 @@ def _told_apart_by(runs: Sequence[_Run], by: str | None) -> list[str]:
     return keys
 
 
+def _differ(runs: Sequence[_Run], key: str) -> bool:
+    values = _values(runs, [key])
+    return values.count(values[0]) < len(values)
+
+
+def _values(runs: Sequence[_Run], keys: Sequence[str]) -> list[Any]:
+    return list(chain.from_iterable(run.values(keys) for run in runs))
+
+
+def _in_order(runs: Sequence[_Run], keys: Sequence[str]) -> list[_Run]:
+    """Sort runs by their settings if all of these are numbers."""
+    if not all(map(_is_number, _values(runs, keys))):
+        return list(runs)
+    return sorted(runs, key=lambda run: run.values(keys))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _names(runs: Sequence[_Run]) -> str:
     *first, last = [run.name for run in runs]
     return f"{', '.join(first)} and {last}"
 
 
-def _shared(runs: Sequence[_Run]) -> list[tuple[str, Any]]:
-    return [
-        (key, value)
-        for key, value in runs[0].facts["setting"].items()
-        if all(key in run.facts["setting"] and run.setting(key) == value for run in runs)
-    ]
+def _shared(runs: Sequence[_Run]) -> dict[str, Any]:
+    """Return the settings that are the same in all runs."""
+    shared = dict(runs[0].facts["setting"])
+    for run in runs[1:]:
+        others = run.facts["setting"]
+        shared = {key: value for key, value in shared.items() if key in others and others[key] == value}
+    return shared
 
 
-def _bars(runs: Sequence[_Run], name: str) -> list[str]:
-    """Names of the baselines that the finding `name` is held against in some run."""
-    return list(dict.fromkeys(bar for run in runs for bar in run.named(name).baselines))
+def _baselines(runs: Sequence[_Run], name: str) -> list[str]:
+    """Name the baselines that the finding `name` is held against in some run."""
+    return _distinct(run.named(name).baselines for run in runs)
 
 
-def _header(runs: Sequence[_Run], keys: Sequence[str], name: str) -> list[str]:
-    bars = _bars(runs, name)
-    return [" · ".join(keys), "value", "interval", "chance", *bars, "null run (interval)", "n", "verdict"]
+def _facts(run: _Run, keys: Sequence[str]) -> dict[str, Any]:
+    """Gather what ``compare.json`` says of a run."""
+    findings = [dict(zip(_NUMBERS, attrgetter(*_NUMBERS)(finding), strict=True)) for finding in run.findings]
+    settings = dict(zip(keys, run.values(keys), strict=True))
+    return {"run": run.name, "title": run.facts["title"], "settings": settings, "findings": findings}
 
 
-def _rows(runs: Sequence[_Run], keys: Sequence[str], name: str) -> list[list[str]]:
-    return [
-        [
-            run.label(keys),
-            shown(finding.value, finding.units),
-            interval(finding.low, finding.high, finding.units),
-            shown(finding.chance, finding.units),
-            *(shown(finding.baselines.get(bar), finding.units) for bar in _bars(runs, name)),
-            with_interval(finding.null, finding.units),
-            f"{finding.n:,}",
-            finding.verdict,
-        ]
-        for run in runs
-        for finding in run.findings
-        if finding.name == name
-    ]
+def _to_markdown(title: str, tables: Sequence[Table]) -> str:
+    text = f"# {words.markdown(title)}\n"
+    for table in tables:
+        heading = f"{table.title} ({table.caption})" if table.caption else table.title
+        text += f"\n## {words.markdown(heading)}\n\n{words.markdown_table(table.header, table.rows)}\n"
+    return text
 
 
-@matplotlib.rc_context(STYLE)
-def _by_setting(runs: Sequence[_Run], keys: Sequence[str], name: str) -> Plot:
+def _table(runs: Sequence[_Run], keys: Sequence[str], name: str) -> Table:
+    """Write the finding `name` of all runs, with its name as the caption."""
+    baselines = _baselines(runs, name)
+    header = [" · ".join(keys), "value", "interval", "chance", *baselines, "null run (interval)", "n", "verdict"]
+    rows = []
+    for run in runs:
+        for finding in run.findings:
+            if finding.name == name:
+                null = words.with_interval(finding.null, finding.units)
+                row = [run.label(keys), *_result(finding, baselines, finding.units)]
+                rows.append([*row, null, f"{finding.n:,}", finding.verdict])
+    return Table(runs[0].named(name).label, name, header, rows)
+
+
+def _guesses(finding: Finding, baselines: Sequence[str]) -> list[float | None]:
+    return [finding.chance, *map(finding.baselines.get, baselines)]
+
+
+def _result(finding: Finding, baselines: Sequence[str], units: str) -> list[str]:
+    """Write a finding's value and interval, and what guesses give."""
+    ends = interval(finding.low, finding.high, units)
+    return [shown(finding.value, units), ends, *(shown(guess, units) for guess in _guesses(finding, baselines))]
+
+
+@matplotlib.rc_context(drawing.STYLE)
+def _by_setting(runs: Sequence[_Run], keys: Sequence[str], name: str, methods: Sequence[str]) -> Plot:
+    """Draw the finding `name` of all runs, and what the methods behind it reach after the last round."""
     findings = [run.named(name) for run in runs]
-    units = findings[0].units
-    places, on_scale = _places(runs, keys)
-    bars = _bars(runs, name)
-    scores = [run.f1(name) for run in runs]
-    methods = list(dict.fromkeys(method for curves in scores for method in curves))
-    ends = {method: [curves.get(method, [None])[-1] for curves in scores] for method in methods}
-    columns = {key: [getattr(finding, key) for finding in findings] for key in ("value", "low", "high", "chance")}
-    columns["null"] = [finding.null["value"] if finding.null else None for finding in findings]
-    columns |= {bar: [finding.baselines.get(bar) for finding in findings] for bar in bars}
-    drawn = {key: scale_of(units) * floats(values) for key, values in columns.items()}
-    figure, axes = one_axes(300)
-    # With methods, the colours are theirs.
-    colour = INK if methods else FIRST
-    axes.vlines(places, drawn["low"], drawn["high"], color=colour, linewidth=5, alpha=0.35)
-    axes.plot(
-        places,
-        drawn["value"],
-        "o" if methods else "-o",
-        color=colour,
-        markerfacecolor="none" if methods else colour,
-        markersize=9 if methods else 6,
-        label=f"result with {level(findings[0].level)} interval",
-    )
-    for key, label, look in (("chance", "chance", CHANCE), ("null", "null run", {"marker": "x"})):
-        if not np.isnan(drawn[key]).all():
-            axes.plot(places, drawn[key], **{"color": INK, "linestyle": "none", **look, "label": label})
-    for bar, look in zip(bars, cycle(_BASELINE_LOOKS), strict=False):
-        axes.plot(places, drawn[bar], **look, markersize=4, linewidth=1.2, label=bar)
+    labels = [run.label(keys) for run in runs]
+    baselines = _baselines(runs, name)
+    first = findings[0]
+    positions, to_scale = _positions(runs, keys)
+    last_scores = _last_scores(runs, name, methods)
+    figure, axes = drawing.one_axes(300)
+    # With methods, lines and colours are theirs.
+    chance = _draw_findings(axes, positions, findings, baselines, lines=not methods)
     if methods:
-        draw_lines(axes, places.tolist(), ends, looks_of(methods))
+        drawing.draw_lines(axes, positions.tolist(), last_scores, drawing.looks_of(methods))
     axes.set_xlabel(" · ".join(keys))
-    axes.set_ylabel(quantity("Result", units))
-    if on_scale:
+    axes.set_ylabel(drawing.quantity("Result", first.units))
+    if to_scale:
         axes.set_xscale("log")
-        axes.set_xticks(places, [run.label(keys) for run in runs])
+        axes.set_xticks(positions, labels)
         axes.minorticks_off()
         axes.margins(x=0.1)
     else:
-        name_ticks(axes.xaxis, [run.label(keys) for run in runs])
+        drawing.name_ticks(axes.xaxis, labels)
         axes.set_xlim(-0.4, len(runs) - 0.6)
-    # Where chance itself falls a long way, as it does with the number of clients, a straight axis would hide both.
-    if units == PROPORTION and on_scale and not methods and _far_apart(drawn["chance"]):
+    # With the number of clients, chance may fall so far that a straight axis would hide it and the results.
+    if first.units == PROPORTION and to_scale and not methods and _far_apart(chance):
         axes.set_yscale("log")
-        axes.set_ylim(np.nanmin(drawn["chance"]) / 2, 140)
+        axes.set_ylim(np.nanmin(chance) / 2, 140)
         axes.yaxis.set_major_formatter("{x:g}")
-    elif units == PROPORTION:
+    elif first.units == PROPORTION:
         axes.set_ylim(-4, 104)
-    one_legend(figure, [axes], handlelength=DASHES)
+    drawing.one_legend(figure, [axes], handlelength=drawing.DASHES)
 
-    title = f"{findings[0].label}, by {' and '.join(keys)}"
-    words = "Result with its interval: " + "; ".join(
-        f"{run.label(keys)} {shown(f.value, f.units)} ({interval(f.low, f.high, f.units)})"
-        for run, f in zip(runs, findings, strict=True)
-    )
-    return Plot(
-        title,
-        to_svg(figure, "by-setting", title, words + "."),
-        ("" if on_scale else "Runs are evenly spaced, whatever the setting's values.")
-        + " Lines: F1 after the last round." * bool(methods),
-        [" · ".join(keys), "result", "interval", "chance", *bars, "null run", *methods],
-        [
-            [
-                run.label(keys),
-                shown(f.value, units),
-                interval(f.low, f.high, units),
-                shown(f.chance, units),
-                *(shown(columns[bar][i], units) for bar in bars),
-                shown(columns["null"][i], units),
-                *(shown(values[i]) for values in ends.values()),
-            ]
-            for i, (run, f) in enumerate(zip(runs, findings, strict=True))
-        ],
-    )
+    rows, sentences = [], []
+    for label, finding, *scores in zip(labels, findings, *last_scores.values(), strict=True):
+        ends = interval(finding.low, finding.high, finding.units)
+        sentences.append(f"{label} {shown(finding.value, finding.units)} ({ends})")
+        null = shown(finding.null["value"] if finding.null else None, first.units)
+        rows.append([label, *_result(finding, baselines, first.units), null, *map(shown, scores)])
+    title = f"{first.label}, by {' and '.join(keys)}"
+    svg = drawing.to_svg(figure, "by-setting", title, f"Result with its interval: {'; '.join(sentences)}.")
+    caption = "" if to_scale else "Runs are evenly spaced, whatever the setting's values."
+    if methods:
+        caption += " Lines: F1 after the last round."
+    header = [" · ".join(keys), "result", "interval", "chance", *baselines, "null run", *methods]
+    return Plot(title, svg, caption, header, rows)
 
 
-def _places(runs: Sequence[_Run], keys: Sequence[str]) -> tuple[NDArray[np.float64], bool]:
-    """Where runs stand: at their setting on a logarithmic axis if that is one of far apart numbers, else in a row."""
-    values = [run.setting(key) for run in runs for key in keys]
-    if len(keys) == 1 and all(isinstance(v, int | float) and not isinstance(v, bool) and v > 0 for v in values):
-        places = np.array(values, dtype=float)
-        if _far_apart(places):
-            return places, True
+def _last_scores(runs: Sequence[_Run], name: str, methods: Sequence[str]) -> dict[str, list[float | None]]:
+    """Return each method's F1 score after the last round of each run."""
+    last: dict[str, list[float | None]] = {}
+    for method in methods:
+        last[method] = [run.f1(name).get(method, [None])[-1] for run in runs]
+    return last
+
+
+def _drawn(finding: Finding, baselines: Sequence[str]) -> list[float | None]:
+    null = finding.null["value"] if finding.null else None
+    return [finding.value, finding.low, finding.high, null, *_guesses(finding, baselines)]
+
+
+def _draw_findings(
+    axes: Axes, positions: NDArray[np.float64], findings: Sequence[Finding], baselines: Sequence[str], *, lines: bool
+) -> NDArray[np.float64]:
+    """Draw results with their intervals, chance, null runs and baselines, as lines or as points; returns chance."""
+    numbers = np.array([_drawn(finding, baselines) for finding in findings], dtype=float).T
+    value, low, high, null, chance, *guesses = drawing.scale_of(findings[0].units) * numbers
+    label = f"result with {words.level(findings[0].level)} interval"
+    colour = drawing.FIRST if lines else INK
+    axes.vlines(positions, low, high, color=colour, linewidth=5, alpha=0.35)
+    if lines:
+        axes.plot(positions, value, "-o", color=colour, markersize=6, label=label)
+    else:
+        axes.plot(positions, value, "o", color=colour, markerfacecolor="none", markersize=9, label=label)
+    if not np.isnan(chance).all():
+        axes.plot(positions, chance, **CHANCE)
+    if not np.isnan(null).all():
+        axes.plot(positions, null, color=INK, linestyle="none", marker="x", label="null run")
+    for baseline, values, look in zip(baselines, guesses, cycle(_BASELINE_LOOKS), strict=False):
+        axes.plot(positions, values, **look, markersize=4, linewidth=1.2, label=baseline)
+    return np.asarray(chance)
+
+
+def _positions(runs: Sequence[_Run], keys: Sequence[str]) -> tuple[NDArray[np.float64], bool]:
+    """Return where runs are drawn, and whether that is to scale, on a logarithmic axis.
+
+    It is to scale where the runs differ in one setting, whose values are numbers far apart. Else they stand in a row.
+    """
+    values = _values(runs, keys)
+    if len(keys) == 1 and all(map(_is_number, values)):
+        positions = np.array(values, dtype=float)
+        if _far_apart(positions):
+            return positions, True
     return np.arange(len(runs), dtype=float), False
 
 
@@ -325,37 +343,33 @@ def _far_apart(values: NDArray[np.float64]) -> bool:
     return bool(len(known) and known.min() > 0 and known.max() >= _FAR_APART * known.min())
 
 
-@matplotlib.rc_context(STYLE)
-def _by_rounds(runs: Sequence[_Run], keys: Sequence[str], name: str) -> Plot | None:
+@matplotlib.rc_context(drawing.STYLE)
+def _by_rounds(runs: Sequence[_Run], keys: Sequence[str], name: str, methods: Sequence[str]) -> Plot:
+    """Draw the F1 score of each method against the rounds, a panel for each run that has it."""
     having = [run for run in runs if run.f1(name)]
-    if not having:
-        return None
-    looks = looks_of(method for run in having for method in run.f1(name))
+    looks = drawing.looks_of(methods)
     columns = min(len(having), 2)
     lines = -(-len(having) // columns)
-    figure, grid = panels(95 + 165 * lines, len(having), columns, shared=True)
-    words, rows = "Line charts, one per run.", []
+    figure, grid = drawing.panels(95 + 165 * lines, len(having), columns, shared=True)
+    text, rows = "Line charts, one per run.", []
     for axes, run in zip(grid, having, strict=True):
         series, scores, label = run.named(name).series["methods"], run.f1(name), run.label(keys)
         rounds = series["rounds"]
-        draw_lines(axes, rounds, scores, looks)
+        drawing.draw_lines(axes, rounds, scores, looks)
         if series.get("chance") is not None:
             axes.axhline(100 * series["chance"], **CHANCE)
-        axes.set_title(f"{keys[0]} = {short(label)}" if len(keys) == 1 else short(label))
-        label_rounds(axes, "", ticks=4)
+        panel = drawing.short(label)
+        axes.set_title(f"{keys[0]} = {panel}" if len(keys) == 1 else panel)
+        drawing.label_rounds(axes, "", ticks=4)
         ends = ", ".join(f"{method} {shown(values[-1])}" for method, values in scores.items())
-        words += f" {label}, after {rounds[-1]} rounds: {ends}."
-        filled = [scores.get(method, [None] * len(rounds)) for method in looks]
-        rows += [[label, str(r), *map(shown, values)] for r, *values in zip(rounds, *filled, strict=True)]
+        text += f" {label}, after {rounds[-1]} rounds: {ends}."
+        curves = [scores.get(method, [None] * len(rounds)) for method in methods]
+        for number, *values in zip(rounds, *curves, strict=True):
+            rows.append([label, str(number), *map(shown, values)])
     figure.supxlabel("Rounds that the server has seen", fontsize=11.5)
     figure.supylabel("F1 score (%)", fontsize=11.5)
-    one_legend(figure, grid, handlelength=DASHES)
+    drawing.one_legend(figure, grid, handlelength=drawing.DASHES)
     title = f"F1 score of each method, by {' and '.join(keys)}"
-    return Plot(
-        title,
-        to_svg(figure, "by-rounds", title, words),
-        "What each method answers from the rounds so far, against the truth; one panel per run.",
-        [" · ".join(keys), "rounds seen", *looks],
-        rows,
-        tall=lines > 2,
-    )
+    svg = drawing.to_svg(figure, "by-rounds", title, text)
+    caption = "What each method answers from the rounds so far, against the truth; one panel per run."
+    return Plot(title, svg, caption, [" · ".join(keys), "rounds seen", *methods], rows, tall=lines > 2)

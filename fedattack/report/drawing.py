@@ -8,7 +8,7 @@ its numbers in words (``title`` and ``desc``) and as a table.
 import io
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
@@ -132,28 +132,32 @@ def one_axes(height: float) -> tuple[Figure, Axes]:
 
 
 def looks_of(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Give each name its colour, line style and marker, by its place."""
-    return {name: {**look, "label": name} for name, look in zip(dict.fromkeys(names), cycle(_LOOKS), strict=False)}
+    """Give each name its colour, line style and marker, by its position."""
+    distinct = dict.fromkeys(names)
+    return {name: {**look, "label": name} for name, look in zip(distinct, cycle(_LOOKS), strict=False)}
 
 
 def draw_lines(
     axes: Axes,
-    places: Sequence[float],
+    positions: Sequence[float],
     lines: Mapping[str, Sequence[float | None]],
     looks: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """Draw named rates over `places` in per cent."""
-    step = max(len(places) // 10, 1)
+    """Draw named rates over `positions` in per cent."""
+    step = max(len(positions) // 10, 1)
     for i, (name, values) in enumerate(lines.items()):
-        # Lines often lie on each other: markers at different places let all be seen.
-        start = i * step // len(lines) if step > 1 else 0
-        axes.plot(places, 100 * floats(values), markevery=(start, step), **looks[name])
+        # Lines often lie on each other: markers at different positions let all be seen.
+        start = i * step // len(lines)
+        axes.plot(positions, 100 * floats(values), markevery=(start, step), **looks[name])
     axes.set_ylim(-4, 104)
 
 
 def one_legend(figure: Figure, grid: Iterable[Axes], **look: Any) -> None:
     """Put one legend above axes that show the same series."""
-    entries = {label: handle for axes in grid for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    entries: dict[str, Any] = {}
+    for axes in grid:
+        handles, labels = axes.get_legend_handles_labels()
+        entries |= zip(labels, handles, strict=True)
     figure.legend(list(entries.values()), list(entries), loc="outside upper left", ncols=3, **look)
 
 
@@ -164,12 +168,14 @@ def scale_of(units: str) -> float:
 
 def quantity(rate: str, units: str) -> str:
     """Name an axis: `rate` in per cent, or a result in its units."""
-    return f"{rate} (%)" if units == PROPORTION else f"Result ({units})" if units else "Result"
+    if units == PROPORTION:
+        return f"{rate} (%)"
+    return f"Result ({units})" if units else "Result"
 
 
 def floats(values: Sequence[float | None]) -> NDArray[np.float64]:
     """Turn numbers into an array that has NaN where there is none."""
-    return np.array([np.nan if value is None else value for value in values], dtype=float)
+    return np.array(values, dtype=float)
 
 
 def short(name: str) -> str:
@@ -185,10 +191,11 @@ def label_rounds(axes: Axes, label: str = "Round", ticks: int = 8) -> None:
 
 
 def name_ticks(axis: Axis, names: Sequence[str]) -> None:
-    """Name as many places as there is room for."""
+    """Name as many positions as there is room for."""
     step = -(-len(names) // 20)
     upright = isinstance(axis, XAxis) and max(map(len, names)) > 3
-    axis.set_ticks(range(0, len(names), step), [short(name) for name in names[::step]], rotation=90 if upright else 0)
+    labels = list(map(short, names[::step]))
+    axis.set_ticks(range(0, len(names), step), labels, rotation=90 if upright else 0)
 
 
 def to_svg(figure: Figure, slug: str, title: str, words: str) -> str:
@@ -206,22 +213,14 @@ def to_svg(figure: Figure, slug: str, title: str, words: str) -> str:
                 parent.remove(child)
     used = set(re.findall(r"#(\w+)", " ".join(_references(root))))
     for element in root.iter():
-        element.tag = element.tag.rpartition("}")[2]
-        attributes = {name.rpartition("}")[2]: value for name, value in element.attrib.items()}
+        element.tag = _local(element.tag)
+        attributes = dict(element.attrib)
         element.attrib.clear()
         for name, value in attributes.items():
-            if name == "id":
-                if value in used:
-                    element.set(name, f"{slug}-{value}")
-            elif name == "style":
-                element.set(name, _style(value))
-            elif name in ("href", "clip-path"):
-                element.set(name, value.replace("#", f"#{slug}-"))
-            else:
-                element.set(name, value)
+            _set_attribute(element, _local(name), value, slug, used)
     view_box = root.get("viewBox", "")
     root.attrib.clear()
-    for name, value in {
+    root.attrib |= {
         "xmlns": "http://www.w3.org/2000/svg",
         "viewBox": view_box,
         "class": "plot",
@@ -231,22 +230,40 @@ def to_svg(figure: Figure, slug: str, title: str, words: str) -> str:
         "font-family": "sans-serif",
         "font-size": "10.5",
         "stroke-linejoin": "round",
-    }.items():
-        root.set(name, value)
-    for place, (tag, text) in enumerate((("title", title), ("desc", words))):
+    }
+    for index, (tag, text) in enumerate((("title", title), ("desc", words))):
         element = ElementTree.Element(tag, id=f"{slug}-{tag}")
         element.text = text
-        root.insert(place, element)
+        root.insert(index, element)
     return ElementTree.tostring(root, encoding="unicode")
 
 
+def _local(name: str) -> str:
+    """Return an XML name without its namespace."""
+    return name.rpartition("}")[2]
+
+
+def _set_attribute(element: ElementTree.Element, name: str, value: str, slug: str, used: Container[str]) -> None:
+    """Set an attribute as a page with other drawings needs it; an id that nothing refers to is left out."""
+    if name == "id":
+        if value in used:
+            element.set(name, f"{slug}-{value}")
+    elif name == "style":
+        element.set(name, _style(value))
+    elif name in ("href", "clip-path"):
+        element.set(name, value.replace("#", f"#{slug}-"))
+    else:
+        element.set(name, value)
+
+
 def _references(root: ElementTree.Element) -> list[str]:
-    return [
-        value
-        for element in root.iter()
-        for name, value in element.attrib.items()
-        if name.endswith("href") or (name != "id" and "url(#" in value)
-    ]
+    """Return the values of all attributes that refer to an id."""
+    references = []
+    for element in root.iter():
+        for name, value in element.attrib.items():
+            if name.endswith("href") or (name != "id" and "url(#" in value):
+                references.append(value)
+    return references
 
 
 def _style(style: str) -> str:

@@ -6,26 +6,12 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import NDArray
 
 from fedattack.audit.finding import PROPORTION, Finding
-from fedattack.report.drawing import (
-    CHANCE,
-    FIRST,
-    INK,
-    SECOND,
-    STYLE,
-    THIRD,
-    WIDTH,
-    Plot,
-    floats,
-    label_rounds,
-    name_ticks,
-    one_axes,
-    quantity,
-    scale_of,
-    short,
-    to_svg,
-)
+from fedattack.report import drawing
+from fedattack.report.drawing import CHANCE, FIRST, INK, SECOND, STYLE, THIRD, Plot, floats, one_axes, scale_of, to_svg
 from fedattack.report.words import interval, level, shown
 
 _MOST_CLIENTS = 25
@@ -90,135 +76,106 @@ def result_strip(finding: Finding, slug: str) -> Plot | None:
 def per_round(finding: Finding, slug: str) -> Plot:
     """Value in each round with its interval, chance and the null run (``series["per_round"]``)."""
     series = finding.series["per_round"]
-    rounds = series["rounds"]
-    scale = scale_of(finding.units)
-    drawn = {key: scale * floats(series[key]) for key in ("value", "low", "high", "null") if key in series}
+    rounds, units = series["rounds"], finding.units
+    scale = scale_of(units)
     figure, axes = one_axes(270)
-    has_interval = "low" in drawn and "high" in drawn
-    if has_interval and len(rounds) > 1:
-        axes.fill_between(
-            rounds,
-            drawn["low"],
-            drawn["high"],
-            color=FIRST,
-            alpha=0.22,
-            linewidth=0,
-            label=f"{level(finding.level)} interval",
-        )
-    elif has_interval:
-        axes.vlines(
-            rounds,
-            drawn["low"],
-            drawn["high"],
-            color=FIRST,
-            alpha=0.45,
-            linewidth=5,
-            label=f"{level(finding.level)} interval",
-        )
+    drawn = {key: scale * floats(series[key]) for key in ("value", "low", "high", "null") if key in series}
+    if "low" in drawn and "high" in drawn:
+        look: dict[str, Any] = {"color": FIRST, "label": f"{level(finding.level)} interval"}
+        if len(rounds) > 1:
+            axes.fill_between(rounds, drawn["low"], drawn["high"], alpha=0.22, linewidth=0, **look)
+        else:
+            axes.vlines(rounds, drawn["low"], drawn["high"], alpha=0.45, linewidth=5, **look)
     axes.plot(rounds, drawn["value"], "-o", color=FIRST, label="result")
     if "chance" in series:
-        # Where not all clients are seen in a round, there are fewer to choose from than in all rounds together.
+        # Where a round has not all clients, there are fewer to choose from than in all rounds together.
         axes.plot(rounds, scale * floats(series["chance"]), **CHANCE)
     elif finding.chance is not None:
         axes.axhline(scale * finding.chance, **CHANCE)
     if "null" in drawn:
         axes.plot(rounds, drawn["null"], "--s", color=SECOND, markersize=3, linewidth=1.2, label="null run")
-    label_rounds(axes)
-    axes.set_ylabel(quantity("Success rate", finding.units))
-    if finding.units == PROPORTION:
-        axes.set_ylim(0, min(100, 1.1 * max(np.nanmax(values, initial=10) for values in drawn.values())))
+    drawing.label_rounds(axes)
+    axes.set_ylabel(drawing.quantity("Success rate", units))
+    if units == PROPORTION:
+        highest = max(np.nanmax(values, initial=10) for values in drawn.values())
+        axes.set_ylim(0, min(100, 1.1 * highest))
     figure.legend(loc="outside upper left", ncols=4)
 
     columns = [series.get(key, [None] * len(rounds)) for key in ("value", "low", "high", "null")]
     columns.append(series.get("chance", [finding.chance] * len(rounds)))
+    rows = []
+    for r, value, low, high, null, chance in zip(rounds, *columns, strict=True):
+        rows.append([str(r), shown(value, units), interval(low, high, units), shown(null, units), shown(chance, units)])
     title = f"{finding.label}: each round by itself"
-    values = {r: v for r, v in zip(rounds, series["value"], strict=True) if v is not None}
-    words = f"Line chart over {len(rounds)} rounds. "
-    if values:
-        best, worst = max(values, key=values.__getitem__), min(values, key=values.__getitem__)
-        words += (
-            f"Lowest {shown(values[worst], finding.units)} in round {worst}, "
-            f"highest {shown(values[best], finding.units)} in round {best}, "
-            f"{shown(values[max(values)], finding.units)} in round {max(values)}. "
-        )
-    guessed = [v for v in series.get("chance", [finding.chance]) if v is not None] or [None]
-    words += f"Chance is {shown(guessed[-1], finding.units)}."
-    nulls = [v for v in series.get("null", []) if v is not None]
-    if nulls:
-        words += f" The null run stays within {interval(min(nulls), max(nulls), finding.units)}."
     return Plot(
         title,
-        to_svg(figure, slug, title, words),
+        to_svg(figure, slug, title, _rounds_in_words(finding)),
         "Each round is attacked by itself, from what the server saw in that round. Which round is best is only known "
         "after the fact.",
         ["round", "result", "interval", "null run", "chance"],
-        [
-            [
-                str(r),
-                shown(value, finding.units),
-                interval(low, high, finding.units),
-                shown(null, finding.units),
-                shown(chance, finding.units),
-            ]
-            for r, value, low, high, null, chance in zip(rounds, *columns, strict=True)
-        ],
+        rows,
     )
+
+
+def _rounds_in_words(finding: Finding) -> str:
+    series, units = finding.series["per_round"], finding.units
+    values = {r: value for r, value in zip(series["rounds"], series["value"], strict=True) if value is not None}
+    words = f"Line chart over {len(series['rounds'])} rounds. "
+    if values:
+        best, worst, last = max(values, key=values.__getitem__), min(values, key=values.__getitem__), max(values)
+        words += f"Lowest {shown(values[worst], units)} in round {worst}, "
+        words += f"highest {shown(values[best], units)} in round {best}, "
+        words += f"{shown(values[last], units)} in round {last}. "
+    chances = _known(series.get("chance", [finding.chance])) or [None]
+    words += f"Chance is {shown(chances[-1], units)}."
+    nulls = _known(series.get("null", []))
+    if nulls:
+        words += f" The null run stays within {interval(min(nulls), max(nulls), units)}."
+    return words
 
 
 @matplotlib.rc_context(STYLE)
 def per_client(finding: Finding, slug: str) -> Plot:
     """Bar per client with its interval and its share of the records (``series["per_client"]``), worst first."""
-    clients = finding.series["per_client"]
+    clients, units = finding.series["per_client"], finding.units
     top = clients[:_MOST_CLIENTS]
-    scale = scale_of(finding.units)
-    value, low, high, share = (
-        scale * floats([client.get(key) for client in top]) for key in ("value", "low", "high", "share")
-    )
-    places = np.arange(len(top))
+    scale = scale_of(units)
+    value, low, high, share = (scale * _column(top, key) for key in ("value", "low", "high", "share"))
+    positions = np.arange(len(top))
     figure, axes = one_axes(95 + 21 * len(top))
-    axes.barh(places, value, height=0.62, color=FIRST, alpha=0.6, label="result")
-    axes.hlines(places, low, high, color=INK, linewidth=1.3, label=f"{level(finding.level)} interval")
+    axes.barh(positions, value, height=0.62, color=FIRST, alpha=0.6, label="result")
+    axes.hlines(positions, low, high, color=INK, linewidth=1.3, label=f"{level(finding.level)} interval")
     if finding.chance is not None:
         axes.axvline(scale * finding.chance, **CHANCE)
     if not np.isnan(share).all():
-        axes.plot(share, places, "D", color=SECOND, markersize=5, linestyle="none", label="share of records")
-    axes.set_yticks(places, [short(client["client"]) for client in top])
+        axes.plot(share, positions, "D", color=SECOND, markersize=5, linestyle="none", label="share of records")
+    axes.set_yticks(positions, [drawing.short(client["client"]) for client in top])
     axes.set_ylim(len(top) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
     axes.tick_params(axis="y", length=0)
-    axes.set_xlabel(quantity("Success rate", finding.units))
+    axes.set_xlabel(drawing.quantity("Success rate", units))
     axes.set_ylabel("Client, most exposed first")
-    if finding.units == PROPORTION:
+    if units == PROPORTION:
         axes.set_xlim(0, 100)
     figure.legend(loc="outside upper left", ncols=4, handletextpad=0.5, columnspacing=1)
 
+    rows = []
+    for client in clients[:_MOST_ROWS]:
+        result = [shown(client["value"], units), interval(client["low"], client["high"], units)]
+        rows.append([client["client"], *result, f"{client['n']:,}", shown(client.get("share"))])
     title = f"{finding.label}: each client"
-    words = f"Bar chart of {len(top)} of {len(clients)} clients, most exposed first. " + "; ".join(
-        f"client {client['client']} {shown(client['value'], finding.units)} "
-        f"({interval(client['low'], client['high'], finding.units)})"
-        for client in top[:5]
-    )
+    words = f"Bar chart of {len(top)} of {len(clients)} clients, most exposed first. "
+    words += "; ".join(f"client {row[0]} {row[1]} ({row[2]})" for row in rows[:5])
     if len(top) > 5:
-        words += f"; least exposed of these: client {top[-1]['client']} {shown(top[-1]['value'], finding.units)}"
-    return Plot(
-        title,
-        to_svg(figure, slug, title, words + "."),
-        (f"The {len(top)} most exposed of {len(clients)} clients. " if len(clients) > len(top) else "")
-        + "Each client's own records as targets. The order was found by looking at the results, so the first bars are "
-        "high partly by luck."
-        + (f" The numbers are those of the first {_MOST_ROWS}." if len(clients) > _MOST_ROWS else ""),
-        ["client", "result", "interval", "targets", "share of records"],
-        [
-            [
-                client["client"],
-                shown(client["value"], finding.units),
-                interval(client["low"], client["high"], finding.units),
-                f"{client['n']:,}",
-                shown(client.get("share")),
-            ]
-            for client in clients[:_MOST_ROWS]
-        ],
-    )
+        name, result, *_ = rows[len(top) - 1]
+        words += f"; least exposed of these: client {name} {result}"
+    caption = f"The {len(top)} most exposed of {len(clients)} clients. " if len(clients) > len(top) else ""
+    caption += "Each client's own records as targets. The order was found by looking at the results, so the first bars "
+    caption += "are high partly by luck."
+    if len(clients) > _MOST_ROWS:
+        caption += f" The numbers are those of the first {_MOST_ROWS}."
+    header = ["client", "result", "interval", "targets", "share of records"]
+    return Plot(title, to_svg(figure, slug, title, words + "."), caption, header, rows)
 
 
 @matplotlib.rc_context(STYLE)
@@ -227,18 +184,12 @@ def reliability(finding: Finding, slug: str) -> Plot:
     series = finding.series["reliability"]
     confidence, accuracy = 100 * floats(series["confidence"]), 100 * floats(series["accuracy"])
     count = np.asarray(series["count"], dtype=float)
+    area = 20 + 180 * count / max(count.max(), 1)
     figure, axes = one_axes(300)
     axes.plot([0, 100], [0, 100], color=INK, linestyle="--", linewidth=1, label="perfectly calibrated")
     axes.plot(confidence, accuracy, color=FIRST, linewidth=1)
-    axes.scatter(
-        confidence,
-        accuracy,
-        s=20 + 180 * count / max(count.max(), 1),
-        color=FIRST,
-        alpha=0.7,
-        linewidths=0,
-        label="targets (area: how many)",
-    )
+    label = "targets (area: how many)"
+    axes.scatter(confidence, accuracy, s=area, color=FIRST, alpha=0.7, linewidths=0, label=label)
     axes.set_xlim(0, 103)
     axes.set_ylim(0, 106)
     axes.set_xlabel("Stated confidence (%)")
@@ -246,22 +197,17 @@ def reliability(finding: Finding, slug: str) -> Plot:
     # The entry's marker would otherwise be as large as the largest bin.
     figure.legend(loc="outside upper left", ncols=2, markerscale=0.6)
 
+    rows, sentences = [], []
+    for stated, right, n in zip(series["confidence"], series["accuracy"], series["count"], strict=True):
+        rows.append([shown(stated), shown(right), f"{n:,}"])
+        if n and right is not None:
+            sentences.append(f"{shown(stated)} it is right in {shown(right)} of {n:,} targets")
     title = f"{finding.label}: stated confidence against success"
-    ece = series.get("ece")
-    bins = list(zip(series["confidence"], series["accuracy"], series["count"], strict=True))
-    words = "Where the attack says " + "; ".join(
-        f"{shown(said)} it is right in {shown(right)} of {n:,} targets"
-        for said, right, n in bins
-        if n and right is not None
-    )
-    return Plot(
-        title,
-        to_svg(figure, slug, title, words + "."),
-        "On the dashed line the attacker knows how sure to be."
-        + (f" Expected calibration error: {shown(ece)}." if ece is not None else ""),
-        ["stated confidence", "correct", "targets"],
-        [[shown(said), shown(right), f"{n:,}"] for said, right, n in bins],
-    )
+    svg = to_svg(figure, slug, title, f"Where the attack says {'; '.join(sentences)}.")
+    caption = "On the dashed line the attacker knows how sure to be."
+    if series.get("ece") is not None:
+        caption += f" Expected calibration error: {shown(series['ece'])}."
+    return Plot(title, svg, caption, ["stated confidence", "correct", "targets"], rows)
 
 
 @matplotlib.rc_context(STYLE)
@@ -271,19 +217,14 @@ def who_holds_what(holdings: Mapping[str, Any], slug: str) -> Plot:
     held = np.asarray(holdings["counts"], dtype=float).reshape(len(every), len(classes))
     # Of many clients some of every size, in the order in which they stand.
     by_size = np.argsort(held.sum(axis=1), kind="stable")
-    drawn = np.sort(by_size[np.linspace(0, len(every) - 1, min(len(every), _MOST_HOLDERS)).round().astype(int)])
+    steps = np.linspace(0, len(every) - 1, min(len(every), _MOST_HOLDERS)).round().astype(int)
+    drawn = np.sort(by_size[steps])
     clients, counts = [every[i] for i in drawn], held[drawn]
     height = int(np.clip(110 + 24 * len(classes), 200, 420))
     figure, axes = one_axes(height)
-    cell = min((WIDTH - 70) / len(clients), (height - 95) / len(classes), _WIDEST_BUBBLE)
-    largest = max(counts.max(), 1)
-    area = (0.92 * cell) ** 2 / largest
-    x, y = np.nonzero(counts)
-    axes.scatter(x, y, s=area * counts[x, y], color=FIRST, alpha=0.75, linewidths=0)
-    for records in dict.fromkeys((max(round(largest / 4), 1), round(largest))):
-        axes.scatter([], [], s=area * records, color=FIRST, alpha=0.75, linewidths=0, label=f"{records:,} records")
-    name_ticks(axes.xaxis, clients)
-    name_ticks(axes.yaxis, classes)
+    _draw_bubbles(axes, counts, min((drawing.WIDTH - 70) / len(clients), (height - 95) / len(classes), _WIDEST_BUBBLE))
+    drawing.name_ticks(axes.xaxis, clients)
+    drawing.name_ticks(axes.yaxis, classes)
     axes.set_xlim(-0.6, len(clients) - 0.4)
     axes.set_ylim(len(classes) - 0.4, -0.6)
     axes.set_xlabel("Client")
@@ -292,29 +233,38 @@ def who_holds_what(holdings: Mapping[str, Any], slug: str) -> Plot:
 
     totals = counts.sum(axis=1)
     some = f" The figure shows {len(clients)} of them, of all sizes." if len(clients) < len(every) else ""
-    title = "Who holds what"
     most, least = int(totals.argmax()), int(totals.argmin())
     words = (
         f"Bubble chart of {int(held.sum()):,} training records of {len(classes)} classes at {len(every)} clients."
-        f"{some} "
-        f"Client {clients[most]} holds most, {int(totals[most]):,}; client {clients[least]} holds fewest, "
+        f"{some} Client {clients[most]} holds most, {int(totals[most]):,}; client {clients[least]} holds fewest, "
         f"{int(totals[least]):,}. "
-        + " ".join(
-            f"Client {clients[i]} holds mainly class {classes[int(counts[i].argmax())]} "
-            f"({shown(counts[i].max() / totals[i])} of its records)."
-            for i in np.argsort(-totals)[:5]
-            if totals[i]
-        )
     )
-    seed = f" Seed {holdings['seed']}." if "seed" in holdings else ""
-    return Plot(
-        title,
-        to_svg(figure, slug, title, words),
-        f"Training records by client and class, at {len(every)} clients.{some} The server is not told this; the audit "
-        f"knows it.{seed}",
-        ["client", *(f"class {name}" for name in classes), "all"],
-        [[clients[i], *(f"{int(c):,}" for c in counts[i]), f"{int(totals[i]):,}"] for i in range(len(clients))],
-    )
+    sentences = []
+    for i in np.argsort(-totals)[:5]:
+        if totals[i]:
+            share = f"{shown(counts[i].max() / totals[i])} of its records"
+            sentences.append(f"Client {clients[i]} holds mainly class {classes[int(counts[i].argmax())]} ({share}).")
+    title = "Who holds what"
+    svg = to_svg(figure, slug, title, words + " ".join(sentences))
+    caption = f"Training records by client and class, at {len(every)} clients.{some} The server is not told this; the "
+    caption += "audit knows it."
+    if "seed" in holdings:
+        caption += f" Seed {holdings['seed']}."
+    header = ["client", *(f"class {name}" for name in classes), "all"]
+    numbers = np.column_stack([counts, totals]).astype(int).tolist()
+    rows = [[client, *map("{:,}".format, row)] for client, row in zip(clients, numbers, strict=True)]
+    return Plot(title, svg, caption, header, rows)
+
+
+def _draw_bubbles(axes: Axes, counts: NDArray[np.float64], width: float) -> None:
+    """Draw a bubble for each count, the largest one almost as wide as `width`, in points."""
+    largest = max(counts.max(), 1)
+    area = (0.92 * width) ** 2 / largest
+    look: dict[str, Any] = {"color": FIRST, "alpha": 0.75, "linewidths": 0}
+    x, y = np.nonzero(counts)
+    axes.scatter(x, y, s=area * counts[x, y], **look)
+    for records in dict.fromkeys((max(round(largest / 4), 1), round(largest))):
+        axes.scatter([], [], s=area * records, label=f"{records:,} records", **look)
 
 
 @matplotlib.rc_context(STYLE)
@@ -322,55 +272,59 @@ def training(accuracy: Mapping[str, Any], overfitting: Mapping[str, Any] | None,
     """Accuracy per round, and the overfitting level where it is known (``run.json``'s curves)."""
     figure, axes = one_axes(270)
     measure = accuracy.get("measure", "accuracy")
+    axis, title = f"{_capital(measure)} (%)", "Training"
     curves = [(measure, accuracy, "-o", THIRD)]
     if overfitting is not None:
         curves.append(("overfitting level", overfitting, "--s", SECOND))
-    words, header = [], ["round"]
-    cells: dict[int, list[str]] = {r: [str(r)] for _, curve, _, _ in curves for r in curve["rounds"]}
-    lowest = 0.0
+        axis, title = f"{axis}, difference (points)", "Training and overfitting"
+    sentences, captions, columns, lowest = [], [], [], 0.0
     for name, curve, style, colour in curves:
-        seeds = list(curve["seeds"].values())
-        means = [_mean(values) for values in zip(*seeds, strict=True)]
-        if len(seeds) > 1:
-            for values in seeds:
-                axes.plot(curve["rounds"], 100 * floats(values), style[:-1], color=colour, linewidth=0.7, alpha=0.6)
-        drawn = 100 * floats(means)
-        lowest = min(lowest, np.nanmin(drawn, initial=0))
-        axes.plot(
-            curve["rounds"],
-            drawn,
-            style,
-            color=colour,
-            markersize=3.5,
-            label=name + (f" (mean of {len(seeds)} seeds)" if len(seeds) > 1 else ""),
-        )
-        header.append(name)
-        by_round = dict(zip(curve["rounds"], means, strict=True))
-        for r, row in cells.items():
-            row.append(shown(by_round.get(r)))
-        words.append(
-            f"{name} ({curve['what']}): {shown(means[0])} in round {curve['rounds'][0]}, "
-            f"{shown(means[-1])} in round {curve['rounds'][-1]}"
-        )
-    label_rounds(axes)
-    axis = f"{measure[:1].upper()}{measure[1:]} (%)"
-    axes.set_ylabel(axis if overfitting is None else f"{axis}, difference (points)")
+        means = _draw_curve(axes, name, curve, style, colour)
+        rounds = curve["rounds"]
+        lowest = min(lowest, np.nanmin(100 * floats(means), initial=0))
+        columns.append(dict(zip(rounds, means, strict=True)))
+        ends = f"{shown(means[0])} in round {rounds[0]}, {shown(means[-1])} in round {rounds[-1]}"
+        sentences.append(f"{name} ({curve['what']}): {ends}")
+        captions.append(f"{_capital(name)}: {curve['what']}.")
+    drawing.label_rounds(axes)
+    axes.set_ylabel(axis)
     axes.set_ylim(min(0, 1.2 * lowest), 102)
-    figure.legend(loc="outside upper left", ncols=1 if max(len(c["seeds"]) for _, c, _, _ in curves) > 1 else 2)
+    several_seeds = max(len(curve["seeds"]) for _, curve, _, _ in curves) > 1
+    figure.legend(loc="outside upper left", ncols=1 if several_seeds else 2)
+    if several_seeds:
+        captions.append("Thin lines are single seeds.")
 
-    title = "Training" if overfitting is None else "Training and overfitting"
-    caption = " ".join(f"{name[:1].upper()}{name[1:]}: {curve['what']}." for name, curve, _, _ in curves)
-    if any(len(curve["seeds"]) > 1 for _, curve, _, _ in curves):
-        caption += " Thin lines are single seeds."
-    return Plot(
-        title,
-        to_svg(figure, slug, title, "Line chart. " + "; ".join(words) + "."),
-        caption,
-        header,
-        [cells[r] for r in sorted(cells)],
-    )
+    rows = []
+    for r in sorted(set().union(*columns)):
+        rows.append([str(r), *(shown(column.get(r)) for column in columns)])
+    svg = to_svg(figure, slug, title, f"Line chart. {'; '.join(sentences)}.")
+    return Plot(title, svg, " ".join(captions), ["round", *(name for name, *_ in curves)], rows)
+
+
+def _draw_curve(axes: Axes, name: str, curve: Mapping[str, Any], style: str, colour: str) -> list[float | None]:
+    """Draw and return the mean of a curve over its seeds; several seeds are drawn too, as thin lines."""
+    rounds, seeds = curve["rounds"], list(curve["seeds"].values())
+    means = [_mean(values) for values in zip(*seeds, strict=True)]
+    if len(seeds) > 1:
+        for values in seeds:
+            axes.plot(rounds, 100 * floats(values), style[:-1], color=colour, linewidth=0.7, alpha=0.6)
+        name += f" (mean of {len(seeds)} seeds)"
+    axes.plot(rounds, 100 * floats(means), style, color=colour, markersize=3.5, label=name)
+    return means
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    there = [value for value in values if value is not None]
-    return fmean(there) if there else None
+    known = _known(values)
+    return fmean(known) if known else None
+
+
+def _known(values: Sequence[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _column(clients: Sequence[Mapping[str, Any]], key: str) -> NDArray[np.float64]:
+    return floats([client.get(key) for client in clients])
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -69,24 +69,37 @@ def render_html(findings: Sequence[Finding], run: Mapping[str, Any]) -> str:
     ReportError
         If the input does not fit the schemas.
     """
-    findings = validate_findings(printable_all([finding.to_dict() for finding in findings]))
+    findings = validate_findings(printable_all(list(map(Finding.to_dict, findings))))
     run = validate_run(printable_all(dict(run)))
+    cards, others = [], []
+    for i, finding in enumerate(findings):
+        if finding.headline:
+            strip = figures.result_strip(finding, f"card-{i}")
+            cards.append({"finding": finding, "sentence": _sentence(finding), "strip": strip})
+        else:
+            others.append(finding)
     return template("template.html.j2").render(
         run=run,
-        cards=[
-            {"finding": f, "sentence": _sentence(f), "strip": figures.result_strip(f, f"card-{i}")}
-            for i, f in enumerate(findings)
-            if f.headline
-        ],
-        others=[f for f in findings if not f.headline],
-        own_setting=lambda f: {k: v for k, v in f.setting.items() if run["setting"].get(k) != v},
+        cards=cards,
+        others=others,
+        own_setting=lambda finding: _departures(finding.setting, run["setting"]),
         interval_title=interval_title(findings),
         details=_of_findings(findings),
         tables=_tables(findings),
         pictures=_of_run(run),
-        observed={_OBSERVED.get(k, k): v for k, v in run.get("observed", {}).items() if k != "in_plaintext"},
-        papers=list(dict.fromkeys(f.paper for f in findings if f.paper)),
+        observed=_observed(run.get("observed", {})),
+        papers=list(filter(None, dict.fromkeys(finding.paper for finding in findings))),
     )
+
+
+def _departures(setting: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a finding that the run's do not say already."""
+    return {key: value for key, value in setting.items() if usual.get(key) != value}
+
+
+def _observed(counts: Mapping[str, Any]) -> dict[str, Any]:
+    """Name for people what the server counted."""
+    return {_OBSERVED.get(key, key): count for key, count in counts.items() if key != "in_plaintext"}
 
 
 def template(name: str) -> Template:
@@ -115,8 +128,10 @@ def _of_findings(findings: Sequence[Finding]) -> list[Plot]:
     for i, finding in enumerate(findings):
         for name, draw in section_of(finding.attack).figures:
             if finding.series.get(name):
-                plots.append(draw(finding, f"finding-{i}-{draw.__name__.replace('_', '-')}"))
-    return [plot for plot in plots if plot is not None]
+                plot = draw(finding, f"finding-{i}-{draw.__name__.replace('_', '-')}")
+                if plot is not None:
+                    plots.append(plot)
+    return plots
 
 
 def _of_run(run: Mapping[str, Any]) -> list[Plot]:
@@ -141,15 +156,12 @@ def _sentence(finding: Finding) -> str:
     if finding.value is None:
         return _stopped(finding.reason)
     ends = interval(finding.low, finding.high, finding.units)
-    return (
-        section_of(finding.attack)
-        .sentences.get(finding.metric, _SENTENCE)
-        .format(
-            label=finding.label,
-            value=shown(finding.value, finding.units),
-            interval="" if ends == NOTHING else f" ({level(finding.level)} interval {ends})",
-            chance="" if finding.chance is None else f"; guessing gives {shown(finding.chance, finding.units)}",
-        )
+    sentence = section_of(finding.attack).sentences.get(finding.metric, _SENTENCE)
+    return sentence.format(
+        label=finding.label,
+        value=shown(finding.value, finding.units),
+        interval="" if ends == NOTHING else f" ({level(finding.level)} interval {ends})",
+        chance="" if finding.chance is None else f"; guessing gives {shown(finding.chance, finding.units)}",
     )
 
 

@@ -36,8 +36,8 @@ class Section:
     Attributes
     ----------
     sentences
-        By metric, what a finding says about the world. ``{value}``, ``{interval}``, ``{chance}`` and ``{label}`` are
-        filled in. A metric that is not named here is shown with its label.
+        By metric, what a finding says about the world. A metric that is not named here is shown with its label.
+        Filled in are ``{value}``, ``{interval}``, ``{chance}`` and ``{label}``.
     figures
         In the order of the page: the name of a series, and what draws it.
     tables
@@ -47,8 +47,8 @@ class Section:
     lists
         Given a finding's series, lists that must be of one length.
     more_is_worse, less_is_worse
-        Metrics that say how well an attack did though they are no proportions: of which more, or less, is a worse
-        leak. A trade-off draws them.
+        Metrics that say how well an attack did, though they are no proportions. Of the former, more is a worse leak;
+        of the latter, less. A trade-off draws them.
     """
 
     sentences: Mapping[str, str] = field(default_factory=dict)

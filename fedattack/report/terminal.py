@@ -15,9 +15,10 @@ _STYLES = {LEAK: "bold red", NO_EVIDENCE: "cyan", NOT_APPLICABLE: "dim"}
 
 
 def render_table(findings: Sequence[Finding], run: Mapping[str, Any]) -> Group:
-    """Table of findings for :meth:`rich.console.Console.print`, with what they are, and the headline's grounds, below.
+    """Make a table of findings for :meth:`rich.console.Console.print`.
 
-    Findings go by the names that ``--fail-if`` takes.
+    Findings go by the names that ``--fail-if`` takes. Their labels, and the grounds of the headline's verdict, follow
+    below the table.
 
     Parameters
     ----------
@@ -26,6 +27,8 @@ def render_table(findings: Sequence[Finding], run: Mapping[str, Any]) -> Group:
     run
         Facts of the run (``run.json``).
     """
+    if not findings:
+        return Group(Text("There are no findings."))
     # Text, never markup: names that came from clients may hold brackets.
     table = Table(
         title=Text(printable(run["title"])),
@@ -42,37 +45,36 @@ def render_table(findings: Sequence[Finding], run: Mapping[str, Any]) -> Group:
         name = Text(finding.name, style="bold" if finding.headline else "")
         if finding.selected_after_the_fact:
             name.append(" †", style="yellow")
-        # An ordinary terminal has 80 columns: units other than per cent are said once, at the value.
+        # An ordinary terminal has 80 columns, so that other units than per cent stand at the value alone.
         units = finding.units if finding.units == PROPORTION else ""
+        null = finding.null["value"] if finding.null else None
         table.add_row(
             name,
             shown(finding.value, finding.units),
             interval(finding.low, finding.high, units),
             shown(finding.chance, units),
-            shown(finding.null["value"] if finding.null else None, units),
+            shown(null, units),
             f"{finding.n:,}",
             Text(finding.verdict, style=_STYLES[finding.verdict]),
         )
     below = [Text.assemble((finding.name, "bold"), f": {printable(finding.label)}") for finding in findings]
-    below += [
-        Text.assemble(
-            "\n", (f"{finding.name}: {finding.verdict}", _STYLES[finding.verdict]), f", {printable(finding.reason)}"
-        )
-        for finding in findings
-        if finding.headline or finding.value is None
-    ]
+    for finding in findings:
+        if finding.headline or finding.value is None:
+            verdict = (f"{finding.name}: {finding.verdict}", _STYLES[finding.verdict])
+            below.append(Text.assemble("\n", verdict, f", {printable(finding.reason)}"))
     if any(finding.selected_after_the_fact for finding in findings):
         below.append(Text("† selected after the fact: chosen by looking at the results", style="yellow"))
     if "privacy" in run:
         below.append(_privacy(run["privacy"]))
-    return Group(table, *below) if findings else Group(Text("There are no findings."))
+    return Group(table, *below)
 
 
 def _privacy(privacy: Mapping[str, Any]) -> Text:
+    noise = f"{printable(privacy['noise_is'])} {spread(privacy['noise'])}"
+    epsilon = f"ε {spread(privacy['epsilon_round'])} a round, {spread(privacy['epsilon_run'])} for the whole run"
     return Text.assemble(
         "\n",
         (printable(privacy["name"]), "bold"),
-        f" ({printable(privacy['noise_is'])} {spread(privacy['noise'])}, C {privacy['clip']:g}, "
-        f"δ {privacy['delta']:g}): ε {spread(privacy['epsilon_round'])} a round, {spread(privacy['epsilon_run'])} for "
-        f"the whole run, least to most over clients; protects {printable(privacy['unit'])}",
+        f" ({noise}, C {privacy['clip']:g}, δ {privacy['delta']:g}): {epsilon}, least to most over clients; protects "
+        f"{printable(privacy['unit'])}",
     )

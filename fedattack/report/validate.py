@@ -21,6 +21,10 @@ _OBJECT: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 LARGEST = 1e100
 """No measure is as large: a model's outputs are in single precision, and their squares are below 1e77."""
 
+_COMMON_LISTS = {
+    "per_round": ("rounds", "value", "low", "high", "null", "chance"),
+    "reliability": ("confidence", "accuracy", "count"),
+}
 _NEXT = "make it with `fedattack attack` or `fedattack audit`"
 
 
@@ -36,8 +40,8 @@ def read_findings(folder: Path) -> list[Finding]:
     path = Path(folder) / "findings.json"
     content = read_bytes(path, ReportError, _NEXT)
     if (Path(folder) / "run.json").exists():
-        told = read_run(folder).get("findings_sha256")
-        if told not in (None, hashlib.sha256(content).hexdigest()):
+        expected = read_run(folder).get("findings_sha256")
+        if expected not in (None, hashlib.sha256(content).hexdigest()):
             raise ReportError(f"{path} is not the file that run.json was written with; {_NEXT}")
     try:
         return validate_findings(parse_json(content), str(path))
@@ -81,7 +85,7 @@ def validate_findings(obj: Any, where: str = "findings") -> list[Finding]:
         _check_form(_validator_of(section), series, f"{where}: $[{i}]", "series.json of its threat")
         for name, lists in (*_common_lists(finding["series"]), *section.lists(finding["series"])):
             _check_lengths(lists, f"{where}: $[{i}].series.{name}")
-    return [Finding.from_dict(finding) for finding in obj]
+    return list(map(Finding.from_dict, obj))
 
 
 def validate_run(obj: Any, where: str = "run") -> dict[str, Any]:
@@ -99,20 +103,15 @@ def validate_run(obj: Any, where: str = "run") -> dict[str, Any]:
             _check_lengths({"rounds": obj[name]["rounds"], **obj[name]["seeds"]}, f"{where}: $.{name}")
     if "holdings" in obj:
         holdings = obj["holdings"]
-        _check_lengths({key: holdings[key] for key in ("clients", "counts")}, f"{where}: $.holdings")
-        for i, row in enumerate(holdings["counts"]):
-            _check_lengths(
-                {"classes": holdings["classes"], f"counts[{i}]": row},
-                f"{where}: $.holdings",
-            )
+        clients, classes, counts = holdings["clients"], holdings["classes"], holdings["counts"]
+        _check_lengths({"clients": clients, "counts": counts}, f"{where}: $.holdings")
+        for i, row in enumerate(counts):
+            _check_lengths({"classes": classes, f"counts[{i}]": row}, f"{where}: $.holdings")
     return dict(obj)
 
 
 def _common_lists(series: Mapping[str, Any]) -> Iterator[Lists]:
-    for name, keys in (
-        ("per_round", ("rounds", "value", "low", "high", "null", "chance")),
-        ("reliability", ("confidence", "accuracy", "count")),
-    ):
+    for name, keys in _COMMON_LISTS.items():
         yield name, {key: series.get(name, {}).get(key) for key in keys}
 
 
@@ -160,5 +159,5 @@ def _check_form(validator: Draft202012Validator, obj: Any, where: str, schema: s
 def _check_lengths(lists: Mapping[str, Sequence[Any] | None], where: str) -> None:
     lengths = {name: len(values) for name, values in lists.items() if values is not None}
     if len(set(lengths.values())) > 1:
-        found = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        raise ReportError(f"{where}: its lists differ in length ({found}); expected the same for all; {_NEXT}")
+        lists_found = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        raise ReportError(f"{where}: its lists differ in length ({lists_found}); expected the same for all; {_NEXT}")

@@ -8,6 +8,7 @@ from typing import Any
 from fedattack.audit.finding import PROPORTION, Finding, Null, in_units
 
 NOTHING = "–"
+NO_GUARANTEE = "no finite guarantee"
 
 
 def shown(value: float | None, units: str = PROPORTION) -> str:
@@ -28,11 +29,15 @@ def interval(low: float | None, high: float | None, units: str = PROPORTION) -> 
 
 def spread(ends: Mapping[str, float | None]) -> str:
     """Write the ends ``low`` and ``high`` of numbers of any size, such as ``0.81–2.1``; ``None`` is no guarantee."""
-    low, high = (
-        "no finite guarantee" if end is None else f"{end:.3g}" if end < 1000 else f"{end:,.0f}"
-        for end in (ends["low"], ends["high"])
-    )
-    return low if low == high else f"{low}–{high}" if ends["high"] is not None else f"{low} to {high}"
+    low, high = (NO_GUARANTEE if end is None else compact(end) for end in (ends["low"], ends["high"]))
+    if low == high:
+        return low
+    return f"{low} to {high}" if ends["high"] is None else f"{low}–{high}"
+
+
+def compact(value: float) -> str:
+    """Write a number of any size with three digits, or as a whole one."""
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
 def interval_title(findings: Iterable[Finding]) -> str:
@@ -60,10 +65,11 @@ def printable(text: str) -> str:
     Names of metrics come from clients. An escape sequence could drive a terminal, and neither XML nor UTF-8 can hold
     all of these.
     """
-    return "".join(
-        c if c.isprintable() or c == "\n" or unicodedata.category(c) == "Zs" else "\N{REPLACEMENT CHARACTER}"
-        for c in text
-    )
+    return "".join(letter if _is_printable(letter) else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def _is_printable(letter: str) -> bool:
+    return letter.isprintable() or letter == "\n" or unicodedata.category(letter) == "Zs"
 
 
 def printable_all(value: Any) -> Any:
@@ -71,9 +77,9 @@ def printable_all(value: Any) -> Any:
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):
-        return {printable_all(key): printable_all(item) for key, item in value.items()}
+        return {printable_all(key): printable_all(entry) for key, entry in value.items()}
     if isinstance(value, list):
-        return [printable_all(item) for item in value]
+        return list(map(printable_all, value))
     return value
 
 
@@ -82,6 +88,11 @@ def markdown(text: str) -> str:
     return re.sub(r"([\\`*_\[\]<>|&#~!$])", r"\\\1", " ".join(text.split()))
 
 
-def markdown_row(cells: Sequence[str]) -> str:
-    """Write a row of a Markdown table; the rule under its header, such as ``---:``, stays as it is."""
-    return "| " + " | ".join(cell if re.fullmatch("-+:?", cell) else markdown(cell) for cell in cells) + " |"
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, texts: int = 1) -> str:
+    """Write a table in Markdown; all columns but the first ones, which hold `texts`, are set to the right."""
+    rule = ["---"] * texts + ["---:"] * (len(header) - texts)
+    return "\n".join([_markdown_row(header), f"| {' | '.join(rule)} |", *map(_markdown_row, rows)])
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(map(markdown, cells))} |"

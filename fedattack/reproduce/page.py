@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedattack.audit.finding import PROPORTION
-from fedattack.report.words import NOTHING, level, markdown, markdown_row
+from fedattack.report.words import NOTHING, level, markdown, markdown_table
 from fedattack.reproduce.spec import Number, Reproduction, shown
 
 
@@ -73,8 +73,7 @@ def _table(what: Reproduction, done: Sequence[Mapping[str, Any]]) -> str:
         null = found["null"]["value"] if found["null"] else None
         row += [_plain(first, found["chance"]), _plain(first, null), f"{found['n']:,}" if found["n"] else NOTHING]
         row += [str(len(entry["seeds"])), f"{entry['minutes']:.1f}"]
-    rule = ["---"] * len(what.columns) + ["---:"] * (len(header) - len(what.columns))
-    return "\n".join(map(markdown_row, [header, rule, *texts]))
+    return markdown_table(header, texts, texts=len(what.columns))
 
 
 def _place(entry: Mapping[str, Any], column: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 from fedattack.audit.finding import PROPORTION, in_units
 from fedattack.defences import NONE
 from fedattack.report.html import Table, template
-from fedattack.report.words import NOTHING, interval, level, markdown, markdown_row, printable_all, shown
+from fedattack.report.words import NOTHING, interval, level, markdown, markdown_table, printable_all, shown
 from fedattack.reproduce.spec import shown as shown_value
 from fedattack.tradeoff.cost import REFERENCE
 from fedattack.tradeoff.picture import to_plots
@@ -61,8 +61,7 @@ def to_markdown(results: Results, sections: Sequence[Table], *, pictures: Sequen
     blocks += ["\n".join(f"- {markdown(line)}" for line in results["summary"])] if results["summary"] else []
     blocks += [f"![{markdown(results['title'])}]({picture})" for picture in pictures]
     for table in sections:
-        rule = ["---"] + ["---:"] * (len(table.header) - 1)
-        blocks += [f"## {table.title}", "\n".join(map(markdown_row, [table.header, rule, *table.rows]))]
+        blocks += [f"## {table.title}", markdown_table(table.header, table.rows)]
         blocks += [markdown(table.caption)] if table.caption else []
     if lines := lacking(results):
         blocks += ["## Not there", "\n".join(f"- {markdown(line)}" for line in lines)]

@@ -132,13 +132,13 @@ def test_success_against_the_number_of_clients_stands_beside_chance_and_the_size
 def test_numbers_far_apart_are_drawn_to_scale(many):
     """On a logarithmic axis 10, 100 and 1,000 are evenly spaced, and 10, 20 and 1,000 are not."""
     runs = [compare._read(folder) for folder in many]
-    places, on_scale = compare._places(runs, ["clients"])
-    assert on_scale
-    assert places.tolist() == [10, 1000, 100]
-    assert not compare._places(runs, ["clients", "alpha"])[1]
+    positions, to_scale = compare._positions(runs, ["clients"])
+    assert to_scale
+    assert positions.tolist() == [10, 1000, 100]
+    assert not compare._positions(runs, ["clients", "alpha"])[1]
     runs[1].facts["setting"]["clients"] = 20
     runs[2].facts["setting"]["clients"] = 40
-    assert not compare._places(runs, ["clients"])[1]
+    assert not compare._positions(runs, ["clients"])[1]
 
 
 def test_a_setting_that_one_run_lacks_is_compared_too(source, tmp_path):

@@ -4,7 +4,7 @@ Lyu & Chen 2021, "A novel attribute reconstruction attack in federated learning"
 without one attribute, and finds the values under which the gradient of those records is the update that it received.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -14,10 +14,10 @@ from pydantic import TypeAdapter
 from torch import nn
 from typing_extensions import TypedDict
 
-from fedattack.errors import DataError, ModelError, NeedsError
-from fedattack.learning import LocalSGD, check_parameters, pick_device
+from fedattack.errors import DataError, NeedsError
+from fedattack.learning import LocalSGD, pick_device
 from fedattack.learning.importing import given
-from fedattack.record import Record
+from fedattack.record import Observation, Record
 from fedattack.threats import options
 from fedattack.threats.attribute.gradient_matching import (
     METHODS,
@@ -33,8 +33,8 @@ from fedattack.threats.attribute.gradient_matching import (
 from fedattack.threats.attribute.gradient_membership import gradient_variances, infer_membership
 from fedattack.threats.base import Attack, Needs, Progress, Scores
 from fedattack.threats.form import ArrayForm, Form, Name
-from fedattack.threats.knowledge import Knowledge, PartialRecords
-from fedattack.threats.matching import check_model
+from fedattack.threats.knowledge import Knowledge, PartialRecords, Targets
+from fedattack.threats.matching import check_model, fits_model, is_finite, is_zero
 from fedattack.threats.replies import UPDATES, choose_rounds, replies_of
 
 Knows = Literal["known", "unknown"]
@@ -74,11 +74,16 @@ def averaged_gradient(
     if not training.lr > 0:
         raise NeedsError("gradient matching needs updates of a learning rate above 0; knowledge of training has lr = 0")
     steps = local_steps(training, examples)
-    moved = training.lr * sum(sum(training.momentum**power for power in range(step)) for step in range(1, steps + 1))
-    return {
-        name: (-delta / moved - training.weight_decay * received[name]).astype(np.float32)
-        for name, delta in update.items()
-    }
+    moved = training.lr * sum([_gain(training.momentum, step) for step in range(1, steps + 1)])
+    gradient = {}
+    for name, delta in update.items():
+        gradient[name] = (-delta / moved - training.weight_decay * received[name]).astype(np.float32)
+    return gradient
+
+
+def _gain(momentum: float, step: int) -> float:
+    """Return by how many equal gradients a step with momentum moves: 1 + μ + … + μ^(step−1)."""
+    return sum(momentum**power for power in range(step))
 
 
 class _Facts(TypedDict):
@@ -152,30 +157,11 @@ class GradientMatching(Attack):
             raise NeedsError(f"attack {self.name}: label=unknown needs a known loss, and this is {model.loss!r}")
         architecture = model.build()
         check_model(architecture, record)
-        place = pick_device(device)
+        chosen_device = pick_device(device)
         notes: list[str] = []
         clients = list(dict.fromkeys(partial.clients.tolist()))
         prior = partial.prior if self.prior == "known" else None
-        cases: list[_Case] = []
-        for client in clients:
-            own = np.flatnonzero(partial.clients == client)
-            seen = read_updates(record, knowledge, architecture, client, self.updates, len(own), notes)
-            if seen is None:
-                continue
-            victim = Victim(
-                x=partial.x[own],
-                y=partial.y[own] if self.label == "known" else None,
-                codes=attribute_codes(partial),
-                states=seen.received,
-                gradients=seen.gradients,
-                prior=prior,
-            )
-            cases.append(_Case(client, own, victim, seen))
-        if not cases:
-            raise NeedsError(
-                f"attack {self.name} needs the updates of a client whose records are known, and {record.path} holds "
-                f"none for updates={self.updates}; check knowledge/nodes, or take other rounds"
-            )
+        cases = self._cases(record, knowledge, architecture, clients, prior, notes)
         arrays: dict[str, NDArray[Any]] = {}
         if self.membership == "unknown":
             cases, arrays = _members_first(cases, knowledge, architecture, seed, notes)
@@ -183,23 +169,22 @@ class GradientMatching(Attack):
         beliefs = np.tile(_base(prior, len(partial.domain)), (len(METHODS), len(partial.y), 1))
         decisions = np.full((len(METHODS), len(partial.y)), -1, dtype=np.int64)
         objectives = np.full((len(METHODS), len(clients)), np.nan)
-        weights = {case.client: self._weights(case.seen.steps) for case in cases}
-        total, before = len(METHODS) * len(cases), 0
+        weights = {case.client: self._weights(case.updates.steps) for case in cases}
+        total, done = len(METHODS) * len(cases), 0
         for row, method in enumerate(METHODS):
             for kind in sorted(set(weights.values())):
                 chosen = [case for case in cases if weights[case.client] == kind]
                 restarts = self.restarts or _RESTARTS[method]
-                how = Matching(method, self.steps, restarts, self.temperature, self.relaxation, kind)
                 matches = match_gradients(
                     architecture,
                     given(model.loss),
                     [case.victim for case in chosen],
-                    how,
+                    Matching(method, self.steps, restarts, self.temperature, self.relaxation, kind),
                     seed=seed,
-                    device=place,
-                    progress=lambda done, before=before: progress(before + done, total),  # type: ignore[misc]
+                    device=chosen_device,
+                    progress=_progress_from(done, total, progress),
                 )
-                before += len(chosen)
+                done += len(chosen)
                 for case, match in zip(chosen, matches, strict=True):
                     asked = case.rows >= 0
                     beliefs[row, case.rows[asked]] = match.beliefs[asked]
@@ -211,7 +196,7 @@ class GradientMatching(Attack):
             facts={
                 "methods": list(METHODS),
                 "clients": clients,
-                "rounds": {case.client: case.seen.rounds for case in cases},
+                "rounds": {case.client: case.updates.rounds for case in cases},
                 "weights": weights,
                 "values": list(partial.names),
                 "targets": partial.fingerprint,
@@ -221,6 +206,35 @@ class GradientMatching(Attack):
             },
             notes=tuple(notes),
         )
+
+    def _cases(
+        self,
+        record: Record,
+        knowledge: Knowledge,
+        model: nn.Module,
+        clients: Sequence[str],
+        prior: NDArray[np.float64] | None,
+        notes: list[str],
+    ) -> list["_Case"]:
+        """Read the updates of all clients that can be attacked."""
+        partial = knowledge.partial
+        if partial is None:
+            raise AssertionError("checked by run")
+        codes = attribute_codes(partial)
+        cases: list[_Case] = []
+        for client in clients:
+            rows = np.flatnonzero(partial.clients == client)
+            updates = read_updates(record, knowledge, model, client, self.updates, len(rows), notes)
+            if updates is not None:
+                y = partial.y[rows] if self.label == "known" else None
+                victim = Victim(partial.x[rows], y, codes, updates.received, updates.gradients, prior)
+                cases.append(_Case(client, rows, victim, updates))
+        if not cases:
+            raise NeedsError(
+                f"attack {self.name} needs the updates of a client whose records are known, and {record.path} holds "
+                f"none for updates={self.updates}; check knowledge/nodes, or take other rounds"
+            )
+        return cases
 
     def _weights(self, steps: int) -> Weights:
         if self.weights == "uniform" or (self.weights is None and steps == 1 and self.membership == "known"):
@@ -293,43 +307,46 @@ def read_updates(
     Seen or None
         ``None`` if no update can be used.
     """
-    if knowledge.training is None:
+    training = knowledge.training
+    if training is None:
         raise NeedsError("reading gradients from updates needs knowledge of training")
     replies = dict(replies_of(record, knowledge, client))
-    names = dict(model.named_parameters())
     seen = Seen([], [], [], {}, 0)
     steps = 0
     for number in choose_rounds(updates, sorted(replies)):
         reply = replies[number]
+        examples = int(reply.count or records)
         where = f"round {number}, client {client} left out"
         if reply.received is None:
             notes.append(f"{where}: the model that it received is not in the record")
             continue
         received, sent = dict(reply.received), dict(reply.arrays or {})
-        try:
-            for state in (received, sent):
-                check_parameters(model, {name: array.shape for name, array in state.items()})
-        except ModelError as cause:
-            notes.append(f"{where}: {cause}")
+        if not (fits_model(model, received, where, notes) and fits_model(model, sent, where, notes)):
             continue
-        examples = int(reply.count or records)
-        update = {name: delta for name, delta in reply.update().items() if name in names}
-        gradient = averaged_gradient(update, received, knowledge.training, examples)
-        if not all(np.isfinite(part).all() for part in [*gradient.values(), *received.values()]):
+        gradient = _gradient_of(reply, received, model, training, examples)
+        if not is_finite([*gradient.values(), *received.values()]):
             notes.append(f"{where}: its update is not finite")
-        elif not any(part.any() for part in gradient.values()):
+        elif is_zero(gradient.values()):
             notes.append(f"{where}: its update is zero")
         else:
             seen.rounds.append(number)
             seen.received.append(received)
             seen.gradients.append(gradient)
-            steps = max(steps, local_steps(knowledge.training, examples))
+            steps = max(steps, local_steps(training, examples))
             if examples != records and f"client {client} says" not in " ".join(notes):
                 notes.append(f"client {client} says that it has {examples} records, and {records} are known")
     if not seen.rounds:
         notes.append(f"client {client}: no update that updates={updates} asks for can be used; not attacked")
         return None
     return replace(seen, last_sent=dict(replies[max(replies)].arrays or {}), steps=steps)
+
+
+def _gradient_of(
+    reply: Observation, received: Arrays, model: nn.Module, training: LocalSGD, examples: int
+) -> dict[str, NDArray[np.float32]]:
+    names = dict(model.named_parameters())
+    update = {name: delta for name, delta in reply.update().items() if name in names}
+    return averaged_gradient(update, received, training, examples)
 
 
 @dataclass(frozen=True)
@@ -339,7 +356,12 @@ class _Case:
     client: str
     rows: NDArray[np.int64]
     victim: Victim
-    seen: Seen
+    updates: Seen
+
+    def only(self, chosen: NDArray[np.bool_]) -> "_Case":
+        """Return the case with some of its records."""
+        y = None if self.victim.y is None else self.victim.y[chosen]
+        return replace(self, rows=self.rows[chosen], victim=replace(self.victim, x=self.victim.x[chosen], y=y))
 
 
 def _members_first(
@@ -355,36 +377,43 @@ def _members_first(
     decoys: list[NDArray[np.float64]] = []
     kept: list[_Case] = []
     for number, case in enumerate(cases):
-        draw = np.random.default_rng((seed, 1, number))
-        if case.victim.y is None:
-            raise NeedsError("option membership=unknown needs label=known: the variances are those of the labels' loss")
-        chosen = draw.permutation(len(public.y))[: len(case.rows)]
-        others = public.x[chosen].copy()
-        others[:, list(partial.columns)] = 0
-        x, y = np.concatenate([case.victim.x, others]), np.concatenate([case.victim.y, public.y[chosen]])
-        candidates = x + case.victim.codes[:, None]
-        variances = gradient_variances(model, case.seen.last_sent, candidates, y, given(knowledge.model.loss))
+        mixed = _among_decoys(case, partial, public, np.random.default_rng((seed, 1, number)))
+        candidates = mixed.victim.x + mixed.victim.codes[:, None]
+        labels = np.asarray(mixed.victim.y)
+        variances = gradient_variances(model, case.updates.last_sent, candidates, labels, given(knowledge.model.loss))
         if not np.isfinite(variances).all():
             raise DataError(f"client {case.client}: the model that it sent last gives gradients that are not finite")
         likely = infer_membership(variances, seed=seed)
         members[case.rows] = likely[: len(case.rows)]
         decoys.append(likely[len(case.rows) :])
         judged = likely > 0.5
-        rows = np.concatenate([case.rows, np.full(len(chosen), -1)])
         if judged.any():
-            kept.append(replace(case, rows=rows[judged], victim=replace(case.victim, x=x[judged], y=y[judged])))
+            kept.append(mixed.only(judged))
         else:
             notes.append(f"client {case.client}: no candidate was taken for a member; not attacked")
     if len(public.y) < max(len(case.rows) for case in cases):
         notes.append(
             f"some clients have more records than there are auxiliary ones to hide them among, {len(public.y)}"
         )
-    arrays = {
-        "members": members,
-        "decoys": np.concatenate(decoys),
-        "decoy_clients": np.repeat([case.client for case in cases], [len(found) for found in decoys]),
-    }
-    return kept, arrays
+    clients = [case.client for case in cases]
+    decoy_clients = np.repeat(clients, [*map(len, decoys)])
+    return kept, {"members": members, "decoys": np.concatenate(decoys), "decoy_clients": decoy_clients}
+
+
+def _among_decoys(case: _Case, partial: PartialRecords, public: Targets, draw: np.random.Generator) -> _Case:
+    """Add as many auxiliary records, without their attribute, to a client's records."""
+    if case.victim.y is None:
+        raise NeedsError("option membership=unknown needs label=known: the variances are those of the labels' loss")
+    chosen = draw.permutation(len(public.y))[: len(case.rows)]
+    others = public.x[chosen].copy()
+    others[:, list(partial.columns)] = 0
+    x, y = np.concatenate([case.victim.x, others]), np.concatenate([case.victim.y, public.y[chosen]])
+    rows = np.concatenate([case.rows, np.full(len(chosen), -1)])
+    return replace(case, rows=rows, victim=replace(case.victim, x=x, y=y))
+
+
+def _progress_from(before: int, total: int, progress: Progress) -> Callable[[int], None]:
+    return lambda done: progress(before + done, total)
 
 
 def _base(prior: NDArray[np.float64] | None, values: int) -> NDArray[np.float64]:

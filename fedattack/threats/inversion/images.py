@@ -29,14 +29,14 @@ def peak_ratio(error: NDArray[np.float64]) -> NDArray[np.float64]:
 def structural_similarity(one: Images, other: Images) -> NDArray[np.float64]:
     r"""Return the structural similarity (n,) of images (n, channels, height, width) in 0 … 1 (Wang et al. 2004).
 
-    The mean over channels and places of
+    The mean over channels and positions of
 
     .. math:: \frac{(2 \mu_a \mu_b + C_1)(2 \sigma_{ab} + C_2)}
         {(\mu_a^2 + \mu_b^2 + C_1)(\sigma_a^2 + \sigma_b^2 + C_2)},
 
     with means, variances and the covariance under a Gaussian window of 11 × 11 pixels and a deviation of 1.5 whose
-    weights sum to one, C₁ = 0.01² and C₂ = 0.03², at every place at which the window lies within the image. Where the
-    image is smaller than the window, its side is the largest odd one that fits.
+    weights sum to one, C₁ = 0.01² and C₂ = 0.03². Every position counts at which the window lies within the image.
+    Where the image is smaller than the window, its side is the largest odd one that fits.
     """
     side = min(_SIDE, *one.shape[2:])
     side -= 1 - side % 2
@@ -57,14 +57,15 @@ def structural_similarity(one: Images, other: Images) -> NDArray[np.float64]:
     return np.asarray((above / below).mean(axis=(1, 2, 3)))
 
 
-def paired(found: Images, truth: Images) -> NDArray[np.int64]:
+def paired(reconstructed: Images, truth: Images) -> NDArray[np.int64]:
     """Return for each true record (n, …) which of the reconstructed ones (m, …) stands for it.
 
-    All pairs together have the least mean squared error; each reconstruction is used once, and −1 stands where there
-    are too few.
+    All pairs together have the least mean squared error. Each reconstruction is used once. −1 stands where there are
+    too few.
     """
-    cost = np.stack([squared_error(found, np.broadcast_to(own, found.shape)) for own in truth])
+    shape = reconstructed.shape
+    cost = np.stack([squared_error(reconstructed, np.broadcast_to(record, shape)) for record in truth])
     rows, columns = linear_sum_assignment(cost)
-    places = np.full(len(truth), -1, dtype=np.int64)
-    places[rows] = columns
-    return places
+    positions = np.full(len(truth), -1, dtype=np.int64)
+    positions[rows] = columns
+    return positions

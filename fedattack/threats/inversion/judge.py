@@ -5,7 +5,9 @@ clipped to it. Reconstructions of several records come in no order: they are pai
 squared error is least. That pairing flatters every guess alike, so that the null and the baselines are paired as well.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -34,23 +36,23 @@ _DRAWING = 1
 
 
 @dataclass(frozen=True)
-class _Judged:
-    """Pairs of true and reconstructed records: measures (n,) in the order of the true ones."""
+class _Compared:
+    """Reconstructions (n, …) that stand for true records, and measures (n,) in the order of the true ones."""
 
     images: Images
-    places: NDArray[np.int64]
     error: NDArray[np.float64]
     ratio: NDArray[np.float64]
     similarity: NDArray[np.float64] | None
 
 
-def _judged(found: Images, truth: Images) -> _Judged:
+def _compared(reconstructed: Images, truth: Images) -> _Compared:
     """Measure reconstructions; where there are fewer than records, grey stands in."""
-    places = paired(found, truth)
-    images = np.where((places >= 0).reshape(-1, *(1,) * (truth.ndim - 1)), found[places], np.float32(0.5))
+    positions = paired(reconstructed, truth)
+    images = reconstructed[positions]
+    images[positions < 0] = 0.5
     error = squared_error(images, truth)
     similarity = structural_similarity(images, truth) if truth.ndim == 4 else None
-    return _Judged(images, places, error, peak_ratio(error), similarity)
+    return _Compared(images, error, peak_ratio(error), similarity)
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,11 @@ class InversionCase(Case):
                 f"{held.x.shape[1:]}; attack again"
             )
         rebuilt = {*self.scores.arrays["batches"].tolist()}
-        if lacking := [number for number, _, _ in self.batches if number not in rebuilt]:
-            raise DataError(
-                f"seed {self.seed}: the scores speak of reply {lacking[0]} and hold no record of it; attack again"
-            )
+        for number, _, _ in self.batches:
+            if number not in rebuilt:
+                raise DataError(
+                    f"seed {self.seed}: the scores speak of reply {number} and hold no record of it; attack again"
+                )
         if not self.batches:
             raise DataError(
                 f"seed {self.seed}: truth/records.npz has the records of none of the attacked clients; expected those "
@@ -100,49 +103,58 @@ class InversionCase(Case):
 
     @cached_property
     def batches(self) -> list[tuple[int, str, NDArray[np.int64]]]:
-        """Which of the scores' batches can be judged: number, client, and the places of its records."""
-        owners, found = np.array(self.held.owners), []
+        """Which of the scores' batches can be judged: number, client, and the indices of its records."""
+        owners, batches = np.array(self.held.owners), []
         for number, batch in enumerate(self.scores.facts["batches"]):
             client = self.truth.nodes.get(batch["node"], batch["node"])
             rows = np.flatnonzero(owners == client)
             if len(rows):
-                found.append((number, client, rows))
-        return found
+                batches.append((number, client, rows))
+        return batches
 
     def reconstructed(self, number: int) -> Images:
         """Return the scaled reconstructions of a batch."""
         return self.scaled(self.scores.arrays["images"][self.scores.arrays["batches"] == number])
 
-    @cached_property
-    def results(self) -> list[_Judged]:
-        """The reconstructions of each batch."""
-        return [_judged(self.reconstructed(number), self.scaled(self.held.x[rows])) for number, _, rows in self.batches]
+    def true_records(self, rows: NDArray[np.int64]) -> Images:
+        """Return scaled records that clients trained on."""
+        return self.scaled(self.held.x[rows])
 
     @cached_property
-    def guesses(self) -> dict[str, list[_Judged]]:
+    def results(self) -> list[_Compared]:
+        """The reconstructions of each batch."""
+        return [_compared(self.reconstructed(number), self.true_records(rows)) for number, _, rows in self.batches]
+
+    @cached_property
+    def guesses(self) -> dict[str, list[_Compared]]:
         """What two guesses without any gradient give; the second knows the label."""
         draw = np.random.default_rng((self.seed, _DRAWING))
         unheld, labels = self.truth.evaluation
-        every = self.scaled(unheld)
-        guesses: dict[str, list[_Judged]] = {RANDOM: [], MEAN: []}
+        candidates = self.scaled(unheld)
+        guesses: dict[str, list[_Compared]] = {RANDOM: [], MEAN: []}
         for _, _, rows in self.batches:
-            truth = self.scaled(self.held.x[rows])
-            guesses[RANDOM].append(_judged(every[draw.integers(len(every), size=len(rows))], truth))
-            alike = [every[labels == label] for label in self.held.y[rows]]
-            means = [(own if len(own) else every).mean(axis=0) for own in alike]
-            guesses[MEAN].append(_judged(np.stack(means), truth))
+            truth = self.true_records(rows)
+            drawn = candidates[draw.integers(len(candidates), size=len(rows))]
+            means = []
+            for label in self.held.y[rows]:
+                alike = candidates[labels == label]
+                means.append((alike if len(alike) else candidates).mean(axis=0))
+            guesses[RANDOM].append(_compared(drawn, truth))
+            guesses[MEAN].append(_compared(np.stack(means), truth))
         return guesses
 
     @cached_property
-    def nulls(self) -> list[_Judged]:
+    def nulls(self) -> list[_Compared]:
         """What reconstructions from another client's reply give; random images where no other client was attacked."""
-        found = []
-        for place, (_, client, rows) in enumerate(self.batches):
-            after = self.batches[place + 1 :] + self.batches[:place]
+        nulls = []
+        for index, (_, client, rows) in enumerate(self.batches):
+            after = self.batches[index + 1 :] + self.batches[:index]
             others = [number for number, other, _ in after if other != client]
-            truth = self.scaled(self.held.x[rows])
-            found.append(_judged(self.reconstructed(others[0]), truth) if others else self.guesses[RANDOM][place])
-        return found
+            if others:
+                nulls.append(_compared(self.reconstructed(others[0]), self.true_records(rows)))
+            else:
+                nulls.append(self.guesses[RANDOM][index])
+        return nulls
 
     @cached_property
     def preflights(self) -> list[Preflight]:
@@ -151,21 +163,22 @@ class InversionCase(Case):
         if model is None or training is None:
             raise DataError(f"seed {self.seed}: knowledge/ lacks model or training, with which the attack was made")
         architecture, how = model.build(), client_training(self.record, training)
-        found = []
+        low, high = self.limits
+        preflights = []
         for number, _, rows in self.batches:
             reply = self._reply(self.scores.facts["batches"][number])
-            movement = movement_of(reply, self.record, architecture, how)
-            low, high = self.limits
+            sent, received = movement_of(reply, self.record, architecture, how), dict(reply.received or {})
             x, y = self.held.x[rows], self.held.y[rows]
-            received = dict(reply.received or {})
-            found.append(preflight(architecture, given(model.loss), how, received, movement, x, y, low=low, high=high))
-        return found
+            replay = preflight(architecture, given(model.loss), how, received, sent, x, y, low=low, high=high)
+            preflights.append(replay)
+        return preflights
 
     def _reply(self, batch: Mapping[str, Any]) -> Observation:
-        for item in self.record:
-            for seen in item.observations:
-                if (item.number, seen.node) == (batch["round"], batch["node"]) and seen.arrays is not None:
-                    return seen
+        for round_ in self.record:
+            for observation in round_.observations:
+                named = (round_.number, observation.node) == (batch["round"], batch["node"])
+                if named and observation.arrays is not None:
+                    return observation
         raise DataError(
             f"seed {self.seed}: the scores are about round {batch['round']}, node {batch['node']}, of which the record "
             "has no reply; attack again"
@@ -196,31 +209,28 @@ class InversionJudge(Judge[InversionCase]):
         self, cases: Sequence[InversionCase], *, setting: Mapping[str, Any], provenance: Mapping[str, Any]
     ) -> None:
         super().__init__(cases, setting=setting, provenance=provenance)
-        self.found = [case.results for case in cases]
-        self.null = [case.nulls for case in cases]
+        self.results = [case.results for case in cases]
+        self.nulls = [case.nulls for case in cases]
         self.guesses = {name: [case.guesses[name] for case in cases] for name in (RANDOM, MEAN)}
 
     def findings(self) -> list[Finding]:
         """State all of the above."""
-        found = [self._recognised(), self._median("psnr", "Peak signal-to-noise ratio, median", "dB", _ratio)]
+        findings = [self._recognised(), self._median("psnr", "Peak signal-to-noise ratio, median", "dB", "ratio")]
         if self.cases[0].held.x.ndim == 4:
-            found.append(self._median("ssim", "Structural similarity, median", "", _similarity))
-        found.append(self._error())
+            findings.append(self._median("ssim", "Structural similarity, median", "", "similarity"))
+        findings.append(self._error())
         if np.issubdtype(self.cases[0].held.y.dtype, np.integer):
-            found.append(self._labels())
-        return [*found, self._preflight()]
+            findings.append(self._labels())
+        return [*findings, self._preflight()]
 
     def _recognised(self) -> Finding:
-        def hits(items: Sequence[Sequence[_Judged]]) -> tuple[list[float], list[int]]:
-            each = [np.concatenate([item.ratio for item in own]) >= RECOGNISED for own in items]
-            return [float(own.sum()) for own in each], [len(own) for own in each]
-
-        sums, sizes = hits(self.found)
+        sums, sizes = _count_recognised(self.results)
         value, (low, high) = sum(sums) / sum(sizes), rate_interval(sums, sizes)
-        null = _null_rate(*hits(self.null))
-        shares = {name: sum(hits(items)[0]) / sum(sizes) for name, items in self.guesses.items()}
+        null = _null_rate(*_count_recognised(self.nulls))
+        shares = {}
+        for name, guesses in self.guesses.items():
+            shares[name] = sum(_count_recognised(guesses)[0]) / sum(sizes)
         words, why = verdict(value, low, shares[RANDOM], null["high"], bars={MEAN: shares[MEAN]})
-        means = [own / size for own, size in zip(sums, sizes, strict=True)]
         return self.finding(
             "recognised",
             f"Records reconstructed to {RECOGNISED:g} dB or better",
@@ -234,34 +244,25 @@ class InversionJudge(Judge[InversionCase]):
             verdict=words,
             reason=f"chance is {RANDOM}, the null a reconstruction from another client's reply: {why}",
             headline=True,
-            series={"pictures": self._pictures()},
-            **over_seeds(means),
+            series={"pictures": [*itertools.islice(self._pictures(), _PICTURES)]},
+            **over_seeds(np.divide(sums, sizes).tolist()),
         )
 
-    def _median(
-        self, metric: str, label: str, units: str, measure: Callable[[_Judged], NDArray[np.float64]]
-    ) -> Finding:
-        def over(items: Sequence[Sequence[_Judged]]) -> list[NDArray[np.float64]]:
-            return [np.concatenate([measure(item) for item in own]) for own in items]
-
-        values = over(self.found)
-        pooled = np.concatenate(values)
+    def _median(self, metric: str, label: str, units: str, measure: str) -> Finding:
+        values, nulls = _by_seed(self.results, measure), _by_seed(self.nulls, measure)
+        value, n = _middle(values), sum(map(len, values))
         low, high = median_interval(values)
-        null_values = over(self.null)
-        null_low, null_high = median_interval(null_values)
-        middle = float(np.median(np.concatenate(null_values)))
-        null: Null = {"value": middle, "low": null_low, "high": null_high, "n": len(pooled)}
-        bars = {name: float(np.median(np.concatenate(over(items)))) for name, items in self.guesses.items()}
-        words, why = verdict(
-            float(np.median(pooled)), low, bars[RANDOM], null_high, bars={MEAN: bars[MEAN]}, units=units
-        )
+        null_low, null_high = median_interval(nulls)
+        null: Null = {"value": _middle(nulls), "low": null_low, "high": null_high, "n": n}
+        bars = self._medians_of_guesses(measure)
+        words, why = verdict(value, low, bars[RANDOM], null_high, bars={MEAN: bars[MEAN]}, units=units)
         return self.finding(
             metric,
             label,
-            value=float(np.median(pooled)),
+            value=value,
             low=low,
             high=high,
-            n=len(pooled),
+            n=n,
             units=units,
             chance=bars[RANDOM],
             null=null,
@@ -270,39 +271,38 @@ class InversionJudge(Judge[InversionCase]):
             reason=f"chance is {RANDOM}, the null a reconstruction from another client's reply: {why}",
         )
 
+    def _medians_of_guesses(self, measure: str) -> dict[str, float]:
+        return {name: _middle(_by_seed(guesses, measure)) for name, guesses in self.guesses.items()}
+
     def _error(self) -> Finding:
-        values = [np.concatenate([item.error for item in own]) for own in self.found]
+        values = _by_seed(self.results, "error")
         low, high = median_interval(values)
         return self.finding(
             "mse",
             "Mean squared error of inputs in 0 … 1, median",
-            value=float(np.median(np.concatenate(values))),
+            value=_middle(values),
             low=low,
             high=high,
             n=sum(map(len, values)),
             units="",
-            baselines={
-                name: float(np.median([error for own in items for item in own for error in item.error]))
-                for name, items in self.guesses.items()
-            },
+            baselines=self._medians_of_guesses("error"),
             verdict=NOT_APPLICABLE,
             reason="less is worse; the verdict is that of the peak signal-to-noise ratio, which says the same in dB",
         )
 
     def _labels(self) -> Finding:
-        sums, sizes, others, chances = [], [], [], []
+        sums, sizes, nulls, chances = [], [], [], []
         for case in self.cases:
-            answers, batches = case.scores.arrays["labels"], case.scores.arrays["batches"]
-            own = {number: np.sort(answers[batches == number]) for number, _, _ in case.batches}
-            truth = [(client, own[number], np.sort(case.held.y[rows])) for number, client, rows in case.batches]
-            sums.append(float(sum(_common(found, wanted) for _, found, wanted in truth)))
-            sizes.append(sum(len(wanted) for _, _, wanted in truth))
-            shifted = [*truth[1:], truth[0]]
-            others.append(float(sum(_common(other[1], one[2]) for one, other in zip(truth, shifted, strict=True))))
+            labels, batches = case.scores.arrays["labels"], case.scores.arrays["batches"]
+            restored = [labels[batches == number] for number, _, _ in case.batches]
+            truth = [case.held.y[rows] for _, _, rows in case.batches]
+            sums.append(float(sum(map(_in_common, restored, truth))))
+            sizes.append(sum(map(len, truth)))
+            nulls.append(float(sum(map(_in_common, [*restored[1:], restored[0]], truth))))
             counts = np.bincount(case.truth.evaluation[1].astype(np.int64))
             chances.append(float(counts.max() / counts.sum()))
         low, high = rate_interval(sums, sizes)
-        value, null = sum(sums) / sum(sizes), _null_rate(others, sizes)
+        value, null = sum(sums) / sum(sizes), _null_rate(nulls, sizes)
         words, why = verdict(value, low, max(chances), null["high"])
         return self.finding(
             "labels",
@@ -319,54 +319,69 @@ class InversionJudge(Judge[InversionCase]):
         )
 
     def _preflight(self) -> Finding:
-        every = [item for case in self.cases for item in case.preflights]
-        finite = [min(item.residual, 1e9) for item in every]
-        right = sum(item.fits for item in every)
-        causes = list(dict.fromkeys(cause for item in every for cause in item.causes))
-        told = f"; what explains the others: {'; '.join(causes)}" if causes else ""
+        preflights: list[Preflight] = []
+        for case in self.cases:
+            preflights += case.preflights
+        causes: dict[str, None] = {}
+        for replay in preflights:
+            causes |= dict.fromkeys(replay.causes)
+        note = f"; what explains the others: {'; '.join(causes)}" if causes else ""
+        residuals = np.minimum([replay.residual for replay in preflights], 1e9)
+        right = sum(replay.fits for replay in preflights)
         return self.finding(
             "preflight",
             "Residual of a replay of the true records, median",
-            value=float(np.median(finite)),
+            value=float(np.median(residuals)),
             low=None,
             high=None,
-            n=len(every),
+            n=len(preflights),
             units="",
             verdict=NOT_APPLICABLE,
             reason="the true records, put through what the attacker takes a client to compute, give what the client "
-            f"sent for {right} of {len(every)} replies{told}",
+            f"sent for {right} of {len(preflights)} replies{note}",
         )
 
-    def _pictures(self) -> list[dict[str, Any]]:
-        """Give the first reconstructions of images, as pixels 0 … 255: (height, width), or with 3 channels last."""
-        shown = []
+    def _pictures(self) -> Iterator[dict[str, Any]]:
+        """Yield reconstructions of images, as pixels 0 … 255: (height, width), or with 3 channels last."""
         for case in self.cases:
-            if case.held.x.ndim != 4 or case.held.x.shape[1] not in (1, 3):
-                continue
-            for (number, client, rows), result in zip(case.batches, case.results, strict=True):
-                truth = case.scaled(case.held.x[rows])
-                for place in range(len(rows)):
-                    shown.append(
-                        {
-                            "client": self.title_of(case, client),
-                            "round": int(case.scores.facts["batches"][number]["round"]),
-                            "psnr": float(result.ratio[place]),
-                            "ssim": float(_similarity(result)[place]),
-                            "truth": _pixels(truth[place]),
-                            "image": _pixels(result.images[place]),
-                        }
-                    )
-        return shown[:_PICTURES]
+            if case.held.x.ndim == 4 and case.held.x.shape[1] in (1, 3):
+                for batch, result in zip(case.batches, case.results, strict=True):
+                    yield from self._pictures_of(case, batch, result)
+
+    def _pictures_of(
+        self, case: InversionCase, batch: tuple[int, str, NDArray[np.int64]], result: _Compared
+    ) -> Iterator[dict[str, Any]]:
+        number, client, rows = batch
+        if result.similarity is None:
+            raise AssertionError("asked for of images alone")
+        for index, truth in enumerate(case.true_records(rows)):
+            yield {
+                "client": self.title_of(case, client),
+                "round": int(case.scores.facts["batches"][number]["round"]),
+                "psnr": float(result.ratio[index]),
+                "ssim": float(result.similarity[index]),
+                "truth": _pixels(truth),
+                "image": _pixels(result.images[index]),
+            }
 
 
-def _ratio(item: _Judged) -> NDArray[np.float64]:
-    return item.ratio
+def _by_seed(seeds: Sequence[Sequence[_Compared]], measure: str) -> list[NDArray[np.float64]]:
+    """Join a measure, such as ``ratio``, over the batches of each seed."""
+    joined = []
+    for batches in seeds:
+        joined.append(np.concatenate([getattr(batch, measure) for batch in batches]))
+    return joined
 
 
-def _similarity(item: _Judged) -> NDArray[np.float64]:
-    if item.similarity is None:
-        raise AssertionError("asked for of images alone")
-    return item.similarity
+def _middle(values: Sequence[NDArray[np.float64]]) -> float:
+    """Return the median over all seeds."""
+    return float(np.median(np.concatenate(values)))
+
+
+def _count_recognised(seeds: Sequence[Sequence[_Compared]]) -> tuple[list[float], list[int]]:
+    """Count for each seed the records that are recognised, and all records."""
+    ratios = _by_seed(seeds, "ratio")
+    return [float((ratio >= RECOGNISED).sum()) for ratio in ratios], [*map(len, ratios)]
 
 
 def _pixels(image: Images) -> Any:
@@ -374,9 +389,9 @@ def _pixels(image: Images) -> Any:
     return (last[..., 0] if last.shape[-1] == 1 else last).tolist()
 
 
-def _common(found: NDArray[Any], wanted: NDArray[Any]) -> int:
-    """Count what two multisets have in common."""
-    return sum(min(int((found == label).sum()), int((wanted == label).sum())) for label in np.unique(wanted))
+def _in_common(restored: NDArray[Any], truth: NDArray[Any]) -> int:
+    """Count the labels that two batches have in common, in any order."""
+    return (Counter(restored.ravel().tolist()) & Counter(truth.tolist())).total()
 
 
 def _null_rate(sums: Sequence[float], sizes: Sequence[int]) -> Null:

@@ -5,7 +5,7 @@ for reasons that have nothing to do with privacy, and the usual ones are looked 
 truth, so that only an audit can do it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,7 +44,7 @@ class Preflight:
     cosine
         Between the two.
     causes
-        In words, what explains a residual above :data:`FITS`; empty below.
+        What explains a residual above :data:`FITS`, for people; empty below.
     """
 
     residual: float
@@ -58,8 +58,8 @@ class Preflight:
 
 
 @dataclass(frozen=True)
-class _Other:
-    """Another way in which the client may have computed what it sent, and its name."""
+class _Replay:
+    """One way in which the client may have computed what it sent; ``cause`` names how it differs from the belief."""
 
     cause: str
     training: LocalSGD
@@ -95,54 +95,57 @@ def preflight(
     low, high
         Least and largest values of the data's inputs, in a shape that broadcasts with ``x``.
     """
-    wanted = _flat(sent)
+    wanted = _flat(sent, sent)
 
-    def residual(other: _Other) -> tuple[float, float]:
-        client = ClientModel(model, loss, other.training, running_statistics=other.running_statistics)
-        records = to_tensor(other.scaled(x), dtype=torch.float32)
-        parameters, buffers = client.split(received)
-        moved = client.movement(parameters, buffers, records, soft_targets(loss, y, client.outputs(x.shape[1:])))
-        own = _flat({name: value.detach().numpy() for name, value in moved.items()}, like=sent)
-        if other.signs:
-            own = np.sign(own)
-        if not np.isfinite(own).all():
+    def residual(replay: _Replay) -> tuple[float, float]:
+        client = ClientModel(model, loss, replay.training, running_statistics=replay.running_statistics)
+        records = to_tensor(replay.scaled(x), dtype=torch.float32)
+        targets = soft_targets(loss, y, client.outputs(x.shape[1:]))
+        replayed = _flat(client.movement(*client.split(received), records, targets), sent)
+        if replay.signs:
+            replayed = np.sign(replayed)
+        if not np.isfinite(replayed).all():
             return np.inf, 0.0
-        lengths = float(np.linalg.norm(own) * np.linalg.norm(wanted))
-        return float(np.linalg.norm(own - wanted) / np.linalg.norm(wanted)), float(own @ wanted) / (lengths or 1.0)
+        lengths = float(np.linalg.norm(replayed) * np.linalg.norm(wanted))
+        distance = float(np.linalg.norm(replayed - wanted) / np.linalg.norm(wanted))
+        return distance, float(replayed @ wanted) / (lengths or 1.0)
 
-    believed, cosine = residual(_Other("", training))
+    believed, cosine = residual(_Replay("", training))
     if believed <= FITS:
         return Preflight(believed, cosine, ())
-    causes = [other.cause for other in _others(model, training, len(x), low, high) if residual(other)[0] <= FITS]
+    replays = _replays(model, training, len(x), low, high)
+    causes = [replay.cause for replay in replays if residual(replay)[0] <= FITS]
     if cosine >= _ALIGNED and not causes:
         causes.append("learning rate or number of examples: the direction is right and the length is not")
     causes += _unknowable(model, training, len(x))
     return Preflight(believed, cosine, tuple(causes) or (UNEXPLAINED,))
 
 
-def _others(
+def _replays(
     model: nn.Module, training: LocalSGD, records: int, low: NDArray[np.float32], high: NDArray[np.float32]
-) -> Iterator[_Other]:
+) -> Iterator[_Replay]:
+    """Yield the usual other ways in which a client may have trained, or seen its inputs."""
     if _has(model, nn.modules.batchnorm._BatchNorm):
-        yield _Other("batch norm: in evaluation mode, with running statistics", training, running_statistics=True)
+        yield _Replay("batch norm: in evaluation mode, with running statistics", training, running_statistics=True)
     for epochs in _EPOCHS:
         if epochs != training.epochs:
-            yield _Other(f"local steps: {epochs} epochs and not {training.epochs}", replace(training, epochs=epochs))
+            yield _Replay(f"local steps: {epochs} epochs and not {training.epochs}", replace(training, epochs=epochs))
     believed = _batch(training.batch_size, records)
-    for size in sorted({_batch(size, records) for size in _BATCHES} - {believed}):
-        words = f"local steps: mini-batches of {size} and not {believed}"
-        yield _Other(words, replace(training, batch_size=size))
+    sizes = {_batch(size, records) for size in _BATCHES}
+    for size in sorted(sizes - {believed}):
+        cause = f"local steps: mini-batches of {size} and not {believed}"
+        yield _Replay(cause, replace(training, batch_size=size))
     for momentum in _MOMENTA:
         # The first step is the same with any.
         if momentum != training.momentum and training.epochs * -(-records // believed) > 1:
-            words = f"optimiser: momentum {momentum:g} and not {training.momentum:g}"
-            yield _Other(words, replace(training, momentum=momentum))
+            cause = f"optimiser: momentum {momentum:g} and not {training.momentum:g}"
+            yield _Replay(cause, replace(training, momentum=momentum))
     if training.weight_decay:
-        yield _Other("optimiser: no weight decay", replace(training, weight_decay=0.0))
-    yield _Other("optimiser: steps of one length for all parameters, as Adam's first", training, signs=True)
+        yield _Replay("optimiser: no weight decay", replace(training, weight_decay=0.0))
+    yield _Replay("optimiser: steps of one length for all parameters, as Adam's first", training, signs=True)
     span = np.maximum(high - low, np.finfo(np.float32).tiny)
-    yield _Other("normalisation: inputs in 0 … 1", training, lambda x: (x - low) / span)
-    yield _Other("normalisation: inputs in −1 … 1", training, lambda x: 2 * (x - low) / span - 1)
+    yield _Replay("normalisation: inputs in 0 … 1", training, lambda x: (x - low) / span)
+    yield _Replay("normalisation: inputs in −1 … 1", training, lambda x: 2 * (x - low) / span - 1)
 
 
 def _unknowable(model: nn.Module, training: LocalSGD, records: int) -> Iterator[str]:
@@ -161,6 +164,5 @@ def _batch(size: int, records: int) -> int:
     return min(size or records, records)
 
 
-def _flat(arrays: Mapping[str, NDArray[Any] | Tensor], like: Mapping[str, Any] | None = None) -> NDArray[np.float64]:
-    names = arrays if like is None else like
+def _flat(arrays: Mapping[str, NDArray[Any] | Tensor], names: Iterable[str]) -> NDArray[np.float64]:
     return np.concatenate([np.asarray(arrays[name], dtype=np.float64).ravel() for name in names])

@@ -1,10 +1,12 @@
 """Figure of gradient inversion: true images beside reconstructed ones."""
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 
 from fedattack.audit.finding import Finding
 from fedattack.report.drawing import STYLE, Plot, panels, short, to_svg
@@ -18,38 +20,39 @@ _CELL = 132
 @matplotlib.rc_context(STYLE)
 def pictures(finding: Finding, slug: str) -> Plot:
     """Each true image over what the server made of the reply (``series["pictures"]``)."""
-    items = finding.series["pictures"]
-    lines = -(-len(items) // _PAIRS)
+    images = finding.series["pictures"]
+    lines = math.ceil(len(images) / _PAIRS)
     figure, grid = panels(2 * _CELL * lines, 2 * lines * _PAIRS, _PAIRS)
     for axes in grid:
         axes.set_axis_off()
-    for number, item in enumerate(items):
+    for number, picture in enumerate(images):
         line, column = divmod(number, _PAIRS)
-        for row, key, title in (
-            (0, "truth", f"client {short(item['client'])}"),
-            (1, "image", shown(item["psnr"], "dB")),
-        ):
-            axes = grid[(2 * line + row) * _PAIRS + column]
-            pixels = np.asarray(item[key], dtype=np.uint8)
-            axes.imshow(pixels, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-            axes.set_title(title)
+        above = 2 * line * _PAIRS + column
+        _draw(grid[above], picture["truth"], f"client {short(picture['client'])}")
+        _draw(grid[above + _PAIRS], picture["image"], shown(picture["psnr"], "dB"))
 
+    rows = []
+    for picture in images:
+        ratio, similarity = shown(picture["psnr"], "dB"), shown(picture["ssim"], "")
+        rows.append([picture["client"], str(picture["round"]), ratio, similarity])
+    pairs = [f"client {row[0]}, round {row[1]}: {row[2]}, structural similarity {row[3]}" for row in rows]
     title = f"{finding.label}: true images and reconstructions"
-    words = f"Grid of {len(items)} pairs of images, the true one above its reconstruction. " + "; ".join(
-        f"client {item['client']}, round {item['round']}: {shown(item['psnr'], 'dB')}, structural similarity "
-        f"{shown(item['ssim'], '')}"
-        for item in items
-    )
+    described = f"Grid of {len(images)} pairs of images, the true one above its reconstruction. {'; '.join(pairs)}."
     return Plot(
         title,
-        to_svg(figure, slug, title, words + "."),
+        to_svg(figure, slug, title, described),
         "Above, what a client trained on; below, what the server made of its reply, with its peak signal-to-noise "
-        f"ratio. The first {len(items)} records that were attacked, not the best. The server does not see the true "
+        f"ratio. The first {len(images)} records that were attacked, not the best. The server does not see the true "
         "images; the audit knows them.",
         ["client", "round", "peak signal-to-noise ratio", "structural similarity"],
-        [[item["client"], str(item["round"]), shown(item["psnr"], "dB"), shown(item["ssim"], "")] for item in items],
+        rows,
         tall=lines > 1,
     )
+
+
+def _draw(axes: Axes, pixels: Any, title: str) -> None:
+    axes.imshow(np.asarray(pixels, dtype=np.uint8), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+    axes.set_title(title)
 
 
 def _lists(series: Mapping[str, Any]) -> Iterator[Lists]:

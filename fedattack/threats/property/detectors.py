@@ -5,13 +5,13 @@ g_r, trained on auxiliary records alone. g_r > 0 means "more likely with than wi
 fraction of them.
 
 The paper draws 12,000 shadow updates a round and trains a logistic regression on them. Here g_r is the shrunken linear
-discriminant (Σ + κD)⁻¹(μ⁺ − μ⁻), D a diagonal, found in the Krylov space of Σ and μ⁺ − μ⁻, whose size and κ are chosen
-on records apart. What Σ and the means are taken from is the mode:
+discriminant (Σ + κD)⁻¹(μ⁺ − μ⁻), with D a diagonal. It is found in the Krylov space of Σ and μ⁺ − μ⁻, whose size and κ
+are chosen on records apart. What Σ and the means are taken from is the mode:
 
 ``linear``
-    One local step is the mean of per-record gradients, so that means and covariance of updates follow from one gradient
-    for each auxiliary record, and no shadow update is drawn. Several small steps are nearly linear: gradients are then
-    taken along the mean client's path. Densities come from clients put together from the gradients of unseen records.
+    One local step is the mean of per-record gradients. Means and covariance of updates therefore follow from one
+    gradient for each auxiliary record, and no shadow update is drawn. Several small steps are nearly linear: gradients
+    are then taken along the mean client's path. Densities come from clients made of the gradients of unseen records.
 ``exact``
     Shadow clients are trained as clients are, in batches.
 """
@@ -34,7 +34,7 @@ from fedattack.learning.torch_utils import to_tensor
 from fedattack.threats.knowledge import ModelKnowledge, Targets
 from fedattack.threats.property.disaggregation import Array
 from fedattack.threats.property.many_features import FeatureDetector
-from fedattack.threats.property.properties import Property
+from fedattack.threats.property.properties import Behaviour, Property
 
 Mode = Literal["linear", "exact"]
 Part = Literal["train", "choose", "test"]
@@ -196,18 +196,24 @@ def fit_detectors(setting: Setting, start: NDArray[Any], shares: Array, number: 
     NeedsError
         If there are too few auxiliary records for the property's batches.
     """
-    shadow = ShadowModel(
-        setting.model.build(), setting.auxiliary.x[0], mean_loss(given(setting.model.loss)), device=setting.device
-    )
+    loss = mean_loss(given(setting.model.loss))
+    shadow = ShadowModel(setting.model.build(), setting.auxiliary.x[0], loss, device=setting.device)
     common = to_tensor(start, dtype=torch.float32, device=setting.device)
-    linear = setting.mode == "linear"
-    shadows: _Shadows = (_Linear if linear else _Exact)(setting, shadow, common, number)
-    checker = _Exact(setting, shadow, common, number, count=_CHECKED) if check and linear else None
-    found = [
-        _fit(shadows, question, space, shares, checker, setting.features)
-        for question, space in enumerate(shadows.spaces())
-    ]
-    return found if linear or not check else [replace(item, checked=item.accuracy) for item in found]
+    shadows: _Shadows
+    checker: _Shadows | None = None
+    if setting.mode == "linear":
+        shadows = _Linear(setting, shadow, common, number)
+        if check:
+            checker = _Exact(setting, shadow, common, number, count=_CHECKED)
+    else:
+        shadows = _Exact(setting, shadow, common, number)
+    detectors = []
+    for question, space in enumerate(shadows.spaces()):
+        detector = _fit(shadows, question, space, shares, checker, setting.features)
+        if check and setting.mode == "exact":
+            detector = replace(detector, checked=detector.accuracy)
+        detectors.append(detector)
+    return detectors
 
 
 def can_be_linear(model: ModelKnowledge, record: NDArray[np.float32]) -> bool:
@@ -218,68 +224,102 @@ def can_be_linear(model: ModelKnowledge, record: NDArray[np.float32]) -> bool:
 def _fit(
     shadows: _Shadows, question: int, space: _Space, shares: Array, checker: _Shadows | None, features: int
 ) -> Detector:
-    fitting = [np.concatenate(side) for side in shadows.project(question, "choose", space.basis)]
-    best = max(space.coefficients(), key=lambda c: _separation(fitting[0] @ c, fitting[1] @ c))
+    """Choose a direction on the part "choose", and measure it on the part "test"."""
+    chosen_on: Sequence[Array] = _joined(shadows.project(question, "choose", space.basis))
+    best = max(space.coefficients(), key=lambda c: _separation(chosen_on[0] @ c, chosen_on[1] @ c))
     weights = torch.as_tensor(best, dtype=torch.float32, device=space.basis.device) @ space.basis
     others = torch.nn.functional.pad(space.basis, (0, 0, 0, features))[: features - 1]
     directions = torch.cat([weights[None], others])
     plus, minus = shadows.project(question, "test", directions)
-    p, m = [item[:, 0] for item in plus], [item[:, 0] for item in minus]
-    spread = float(shares @ [(a.var() + b.var()) / 2 for a, b in zip(p, m, strict=True)])
-    top, bottom = float(shares @ [a.mean() for a in p]), float(shares @ [b.mean() for b in m])
-    # Log odds of two normal densities of one variance have means ± half the squared separation. The regressions take a
-    # client's expected feature to be the same in all rounds, so that features of strong detectors are shrunk to one
-    # scale.
-    odds = (top - bottom) / spread if 0 < spread < np.inf else 0.0
-    mean = abs(odds * (top - bottom) / 2)
-    scale = odds * min(1.0, _MEAN / mean) if mean > 0 else 0.0
-    if not np.isfinite(scale) or scale == 0:
+    scale, offset = _log_odds(plus, minus, shares)
+    if scale == 0:
         # no difference, or gradients that overflow: a detector that always says 0 does no harm
-        scale, p, m = 0.0, [np.zeros(len(item)) for item in p], [np.zeros(len(item)) for item in m]
-        top = bottom = 0.0
-        weights, directions = torch.zeros_like(weights), torch.zeros_like(directions)
-        fitting, best = [np.zeros_like(side) for side in fitting], np.zeros_like(best)
-        plus, minus = [np.zeros_like(item) for item in plus], [np.zeros_like(item) for item in minus]
-    offset = -scale * (top + bottom) / 2 + 0.0
-    p, m = [scale * item + offset for item in p], [scale * item + offset for item in m]
+        directions, best = torch.zeros_like(directions), np.zeros_like(best)
+        chosen_on, plus, minus = _zeros(chosen_on), _zeros(plus), _zeros(minus)
+    weights = scale * directions[0]
+    with_it, without = _affine(plus, scale, offset), _affine(minus, scale, offset)
     checked = None
-    if checker is not None:
-        checked = _checked(checker, question, scale * weights, offset, shares) if scale else 0.5
+    if checker is not None and scale == 0:
+        checked = 0.5
+    elif checker is not None:
+        fresh = checker.project(question, "test", weights[None])
+        checked = _accuracy(_affine(fresh[0], 1.0, offset), _affine(fresh[1], 1.0, offset), shares)
+    many = None
+    if features > 1:
+        combined = [_with_first(side, best, features) for side in chosen_on]
+        many = FeatureDetector.fit(directions, combined, _joined((plus, minus)))
     return Detector(
-        weights=(scale * weights).cpu().numpy(),
+        weights=weights.cpu().numpy(),
         offset=offset,
-        plus_mean=np.array([item.mean() for item in p]),
-        plus_sd=np.array([item.std() for item in p]),
-        minus_mean=np.array([item.mean() for item in m]),
-        minus_sd=np.array([item.std() for item in m]),
-        accuracy=_accuracy(p, m, shares),
+        plus_mean=np.array([values.mean() for values in with_it]),
+        plus_sd=np.array([values.std() for values in with_it]),
+        minus_mean=np.array([values.mean() for values in without]),
+        minus_sd=np.array([values.std() for values in without]),
+        accuracy=_accuracy(with_it, without, shares),
         checked=checked,
-        plus_sample=np.concatenate(p)[:: max(1, sum(map(len, p)) // _SAMPLED)][:_SAMPLED],
-        minus_sample=np.concatenate(m)[:: max(1, sum(map(len, m)) // _SAMPLED)][:_SAMPLED],
-        many=None
-        if features == 1
-        else _many(directions, best, fitting, [np.concatenate(side) for side in (plus, minus)]),
+        plus_sample=_sample(with_it),
+        minus_sample=_sample(without),
+        many=many,
     )
 
 
-def _many(directions: Tensor, best: Array, fitting: Sequence[Array], unseen: Sequence[Array]) -> FeatureDetector:
-    count = len(directions) - 1
-    projected = [np.column_stack([side @ best, np.pad(side, ((0, 0), (0, count)))[:, :count]]) for side in fitting]
-    return FeatureDetector.fit(directions, projected, unseen)
+def _joined(sides: Sequence[Sequence[Array]]) -> tuple[Array, Array]:
+    """Put the clients of all sizes together."""
+    plus, minus = sides
+    return np.concatenate(plus), np.concatenate(minus)
 
 
-def _checked(checker: _Shadows, question: int, weights: Tensor, offset: float, shares: Array) -> float:
-    plus, minus = checker.project(question, "test", weights[None])
-    return _accuracy([item[:, 0] + offset for item in plus], [item[:, 0] + offset for item in minus], shares)
+def _zeros(side: Sequence[Array]) -> list[Array]:
+    return [np.zeros_like(values) for values in side]
 
 
-def _accuracy(plus: list[Array], minus: list[Array], shares: Array) -> float:
+def _affine(side: Sequence[Array], scale: float, offset: float) -> list[Array]:
+    """Return the feature g_r of clients: their first projection, scaled and moved."""
+    return [scale * values[:, 0] + offset for values in side]
+
+
+def _with_first(values: Array, coefficients: Array, count: int) -> Array:
+    """Put the chosen direction before the basis; returns (clients, count)."""
+    first = values @ coefficients
+    padded = np.pad(values, ((0, 0), (0, count)))
+    return np.column_stack([first, padded[:, : count - 1]])
+
+
+def _log_odds(plus: Sequence[Array], minus: Sequence[Array], shares: Array) -> tuple[float, float]:
+    """Return the scale and the offset that turn the first projection into log odds; zeros where it shows nothing.
+
+    Log odds of two normal densities of one variance have means ± half the squared separation. The regressions take a
+    client's expected feature to be the same in all rounds. Features of strong detectors are therefore shrunk.
+    """
+    top = float(shares @ [values[:, 0].mean() for values in plus])
+    bottom = float(shares @ [values[:, 0].mean() for values in minus])
+    spread = float(shares @ [(a[:, 0].var() + b[:, 0].var()) / 2 for a, b in zip(plus, minus, strict=True)])
+    if not 0 < spread < np.inf:
+        return 0.0, 0.0
+    odds = (top - bottom) / spread
+    mean = abs(odds * (top - bottom) / 2)
+    if not mean > 0:
+        return 0.0, 0.0
+    scale = odds * min(1.0, _MEAN / mean)
+    if not np.isfinite(scale) or scale == 0:
+        return 0.0, 0.0
+    return scale, -scale * (top + bottom) / 2 + 0.0
+
+
+def _sample(side: Sequence[Array]) -> Array:
+    values = np.concatenate(side)
+    return values[:: max(1, len(values) // _SAMPLED)][:_SAMPLED]
+
+
+def _accuracy(plus: Sequence[Array], minus: Sequence[Array], shares: Array) -> float:
     return float(shares @ [((a > 0).mean() + (b <= 0).mean()) / 2 for a, b in zip(plus, minus, strict=True)])
 
 
 def _separation(plus: Array, minus: Array) -> float:
     spread = np.sqrt((plus.var() + minus.var()) / 2)
-    return float((plus.mean() - minus.mean()) / spread) if spread > 0 else 0.0
+    if not spread > 0:
+        return 0.0
+    return float((plus.mean() - minus.mean()) / spread)
 
 
 def divide(records: int, seed: int) -> dict[Part, NDArray[np.int64]]:
@@ -298,9 +338,13 @@ class _Base:
     """What both modes need: the divided records and the draws of one round."""
 
     def __init__(self, setting: Setting, shadow: ShadowModel, start: Tensor, number: int) -> None:
-        self.setting, self.shadow, self.start, self.number = setting, shadow, start, number
+        self.setting = setting
+        self.shadow = shadow
+        self.start = start
+        self.number = number
         self.rows = divide(len(setting.auxiliary), setting.seed)
-        self.x, self.y = to_tensor(setting.auxiliary.x), to_tensor(setting.auxiliary.y)
+        self.x = to_tensor(setting.auxiliary.x)
+        self.y = to_tensor(setting.auxiliary.y)
 
     def numbers(self, *stream: int) -> np.random.Generator:
         """Make a generator of one use's batches, the same in all rounds: clients keep their records."""
@@ -310,6 +354,12 @@ class _Base:
         """Make a generator of one use's local training, another in each round, the same if the round is done again."""
         root = np.random.SeedSequence((self.setting.seed, _TRAINING, self.number, *stream))
         return torch.Generator().manual_seed(int(root.generate_state(1)[0]))
+
+    def behaviour(self, question: int, has: bool) -> Behaviour:
+        """Say what a client with or without the property does with its batch."""
+        if not has:
+            return "descend"
+        return self.setting.questions[question].behaviour
 
     def counts(self, total: int) -> list[int]:
         """How many of ``total`` clients to make of each size; at least two, so that there is a variance."""
@@ -323,8 +373,8 @@ class _Base:
         for count, size in zip(counts, self.setting.sizes, strict=True):
             try:
                 drawn = asked.draw(has, count, size, rows, generator)
-                extra = len(asked.extra) if asked.extra is not None else 0
-                yield _checked_batches(drawn, (count, size), rows, len(self.x), extra)
+                allowed = np.concatenate([rows, len(self.x) + np.arange(asked.extra_count)])
+                yield _checked_batches(drawn, (count, size), allowed)
             except NeedsError as cause:
                 raise NeedsError(
                     f"property {asked.name}: {cause} (of {len(self.x)} auxiliary records, {len(rows)} are kept to "
@@ -344,17 +394,15 @@ class _Base:
         return x[index], y[index]
 
 
-def _checked_batches(
-    drawn: object, shape: tuple[int, int], rows: NDArray[np.int64], auxiliary: int, extra: int
-) -> NDArray[np.int64]:
-    """Check what a recipe drew: records beside ``rows`` may be those that the detector is fitted on."""
+def _checked_batches(drawn: object, shape: tuple[int, int], allowed: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Check what a recipe drew: other records than those allowed may be those that the detector is fitted on."""
     batches = np.asarray(drawn)
     if batches.shape != shape or batches.dtype.kind not in "iu":
         raise NeedsError(
             f"batches must be record indices of shape {shape}, (clients, records each); got {batches.dtype} of shape "
             f"{batches.shape}"
         )
-    strange = np.setdiff1d(batches, np.concatenate([rows, auxiliary + np.arange(extra)]))
+    strange = np.setdiff1d(batches, allowed)
     if len(strange):
         raise NeedsError(f"batches must be drawn from the rows given and from extra; got record {strange[0]}")
     return batches.astype(np.int64)
@@ -368,38 +416,55 @@ class _Exact(_Base):
         self.count = count
 
     def spaces(self) -> list[_Space]:
-        found = []
+        spaces = []
         for question in range(len(self.setting.questions)):
-            plus, minus = (torch.cat(list(self._updates(question, "train", has))) for has in (True, False))
-            difference = plus.mean(dim=0) - minus.mean(dim=0)
-            for updates in (plus, minus):
-                updates -= updates.mean(dim=0)
+            plus = torch.cat(list(self._updates(question, "train", True)))
+            minus = torch.cat(list(self._updates(question, "train", False)))
+            mean_plus, mean_minus = plus.mean(dim=0), minus.mean(dim=0)
+            # in place: the updates fill much of the memory
+            plus -= mean_plus
+            minus -= mean_minus
             matrix = torch.cat([plus, minus])
             del plus, minus
             weights = torch.full((len(matrix),), 1 / len(matrix), device=matrix.device)
-            found += _krylov(matrix, weights, difference[None])
-        return found
+            spaces += _krylov(matrix, weights, (mean_plus - mean_minus)[None])
+        return spaces
 
     def project(self, question: int, part: Part, directions: Tensor) -> Features:
-        sides = []
-        for has in (True, False):
-            sides.append([(item @ directions.T).double().cpu().numpy() for item in self._updates(question, part, has)])
-        return sides[0], sides[1]
+        plus = [_host(updates @ directions.T) for updates in self._updates(question, part, True)]
+        minus = [_host(updates @ directions.T) for updates in self._updates(question, part, False)]
+        return plus, minus
 
     def _updates(self, question: int, part: Part, has: bool) -> Iterator[Tensor]:
         stream = (_PARTS.index(part), question, has)
         numbers, masks = self.numbers(*stream), self.masks(0, *stream)
-        behaviour = self.setting.questions[question].behaviour if has else "descend"
+        behaviour = self.behaviour(question, has)
         counts = self.counts(self.count or len(self.rows[part]))
         for batches in self.batches(question, has, part, counts, numbers):
+            x, y = self.records(question, batches)
             updates = self.shadow.updates(
-                self.start,
-                *self.records(question, batches),
-                self.setting.training,
-                generator=masks,
-                maximise=behaviour == "ascend",
+                self.start, x, y, self.setting.training, generator=masks, maximise=behaviour == "ascend"
             )
             yield -updates if behaviour == "invert" else updates
+
+
+@dataclass(frozen=True)
+class _Projected:
+    """Gradients at the points of the mean client's path, projected onto k directions.
+
+    Attributes
+    ----------
+    auxiliary
+        (points, records, k): of one part of the auxiliary records.
+    extra
+        (points, extra records, masks, k).
+    points
+        (points, k): the points themselves.
+    """
+
+    auxiliary: Array
+    extra: Array
+    points: Array
 
 
 class _Linear(_Base):
@@ -407,69 +472,71 @@ class _Linear(_Base):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._here = {
-            part: self.shadow.record_gradients(self.start, self.x[rows], self.y[rows], generator=self.masks(1, place))
-            for place, (part, rows) in enumerate(self.rows.items())
-        }
+        self._at_start: dict[Part, Tensor] = {}
+        for stream, (part, rows) in enumerate(self.rows.items()):
+            generator = self.masks(1, stream)
+            self._at_start[part] = self.shadow.record_gradients(
+                self.start, self.x[rows], self.y[rows], generator=generator
+            )
         self._paths: dict[bool, list[Tensor]] = {}
-        self._along: dict[tuple[bool, int], Tensor] = {}
+        self._later: dict[tuple[bool, int], Tensor] = {}
 
     def spaces(self) -> list[_Space]:
-        rows, gradients = torch.as_tensor(self.rows["train"]), self._here["train"]
-        differences, weights = [], torch.zeros(len(self.x), dtype=torch.float64)
-        own_spread: list[tuple[Tensor, Tensor]] = []
-        for question, asked in enumerate(self.setting.questions):
-            extra = self._extras(question, "train", self.start)
-            usual = self._weights(question, False)
-            odd = self._weights(question, True)
-            weights += usual[: len(self.x)] + odd[: len(self.x)]
-            sign = 1.0 if asked.behaviour == "descend" else -1.0
-            change = sign * odd - usual
-            own = change[: len(self.x)][rows].float().to(gradients.device)
-            difference = -(own @ gradients)
-            if extra is not None:
-                difference -= change[len(self.x) :].float().to(gradients.device) @ extra.mean(dim=1)
-                # a record that is always there adds no spread but that of its dropout masks
-                often = (usual + odd)[len(self.x) :].float().to(gradients.device) / extra.shape[1]
-                varied = (extra - extra.mean(dim=1, keepdim=True)).flatten(0, 1)
-                own_spread.append((varied, often.repeat_interleave(extra.shape[1])))
+        rows, gradients = torch.as_tensor(self.rows["train"]), self._at_start["train"]
+        count = len(self.x)
+        weights = torch.zeros(count, dtype=torch.float64)
+        differences, extras = [], []
+        for question in range(len(self.setting.questions)):
+            usual, odd = self._weights(question, False), self._weights(question, True)
+            weights += usual[:count] + odd[:count]
+            change = odd - usual
+            if self.behaviour(question, True) != "descend":
+                change = -odd - usual
+            difference = -(change[:count][rows].float().to(gradients.device) @ gradients)
+            extra = self._extra_gradients(question, "train", self.start)
+            if extra is None:
+                extras.append((gradients[:0], torch.zeros(0, device=gradients.device)))
             else:
-                own_spread.append((gradients[:0], torch.zeros(0, device=gradients.device)))
+                mean, masks = extra.mean(dim=1, keepdim=True), extra.shape[1]
+                difference -= change[count:].float().to(gradients.device) @ mean[:, 0]
+                # a record that is always there adds no spread but that of its dropout masks
+                often = (usual + odd)[count:].float().to(gradients.device) / masks
+                extras.append(((extra - mean).flatten(0, 1), often.repeat_interleave(masks)))
             differences.append(difference)
         use = weights[rows].float().to(gradients.device)
-        for question, (gradient, often) in enumerate(own_spread):
-            own_spread[question] = gradient, often / (use.sum() / len(self.setting.questions))
-        return _krylov(gradients, use / use.sum(), torch.stack(differences), own_spread)
+        share = use.sum() / len(self.setting.questions)
+        weighted = [(varied, often / share) for varied, often in extras]
+        return _krylov(gradients, use / use.sum(), torch.stack(differences), weighted)
 
     def project(self, question: int, part: Part, directions: Tensor) -> Features:
-        sides, features = [], {}
-        for has in (True, False):
-            behaviour = self.setting.questions[question].behaviour if has else "descend"
-            # The inverted update is a faithful one until it is sent.
-            ascend = behaviour == "ascend"
-            if ascend not in features:
-                features[ascend] = self._features(question, part, directions, ascend=ascend)
-            numbers = self.numbers(_PARTS.index(part), question, has)
-            found = []
-            for batches in self.batches(question, has, part, self.counts(_VIRTUAL[part]), numbers):
-                values = self._assemble(*features[ascend], batches, part, numbers, ascend=ascend)
-                found.append(-values if behaviour == "invert" else values)
-            sides.append(found)
-        return sides[0], sides[1]
+        usual = odd = self._along_path(question, part, directions, ascend=False)
+        # The inverted update is a faithful one until it is sent.
+        if self.behaviour(question, True) == "ascend":
+            odd = self._along_path(question, part, directions, ascend=True)
+        return self._clients(question, part, odd, True), self._clients(question, part, usual, False)
+
+    def _clients(self, question: int, part: Part, projected: _Projected, has: bool) -> list[Array]:
+        """Put clients of each size together, and project their updates."""
+        behaviour = self.behaviour(question, has)
+        numbers = self.numbers(_PARTS.index(part), question, has)
+        clients = []
+        for batches in self.batches(question, has, part, self.counts(_VIRTUAL[part]), numbers):
+            features = self._assemble(projected, batches, part, numbers, ascend=behaviour == "ascend")
+            clients.append(-features if behaviour == "invert" else features)
+        return clients
 
     def _weights(self, question: int, has: bool) -> Tensor:
         """How often each record, auxiliary and extra, is in a client's batch, on average."""
         # with and without are drawn alike, so that what they have in common cancels
         numbers = self.numbers(len(_PARTS), question)
-        extra = self.setting.questions[question].extra
-        length = len(self.x) + (len(extra) if extra is not None else 0)
+        length = len(self.x) + self.setting.questions[question].extra_count
         total = torch.zeros(length, dtype=torch.float64)
         counts = self.counts(_WEIGHING)
         for batches in self.batches(question, has, "train", counts, numbers):
             total += torch.bincount(torch.as_tensor(batches).reshape(-1), minlength=length)
         return total / sum(counts)
 
-    def _extras(self, question: int, part: Part, at: Tensor, point: int = 0) -> Tensor | None:
+    def _extra_gradients(self, question: int, part: Part, at: Tensor, point: int = 0) -> Tensor | None:
         """(extra records, masks, size): gradients of the records beside the auxiliary ones, under several masks."""
         extra = self.setting.questions[question].extra
         if extra is None:
@@ -483,55 +550,53 @@ class _Linear(_Base):
     def _path(self, ascend: bool) -> list[Tensor]:
         """Points that the mean client passes, the first of them the common model."""
         if ascend not in self._paths:
-            training = self.setting.training
-            steps = self._step_sizes(max(self.setting.sizes))
-            rows = self.rows["train"][:_PATH_RECORDS]
-            now, velocity = self.start, torch.zeros_like(self.start)
-            points: list[Tensor] = []
-            generator = self.masks(3, ascend)
-            for step in range(len(steps)):
-                if len(points) * len(steps) <= step * min(_POINTS, len(steps)):
-                    points.append(now)
-                if step + 1 == len(steps) or len(points) == min(_POINTS, len(steps)):
-                    break
-                slope = self.shadow.mean_gradient(now, self.x[rows], self.y[rows], generator=generator)
-                velocity = training.momentum * velocity + (-slope if ascend else slope) + training.weight_decay * now
-                now = now - training.lr * velocity
-            self._paths[ascend] = points
+            self._paths[ascend] = self._walk(ascend)
         return self._paths[ascend]
 
-    def _features(self, question: int, part: Part, directions: Tensor, ascend: bool) -> tuple[Array, Array, Array]:
-        """Project gradients along the path.
+    def _walk(self, ascend: bool) -> list[Tensor]:
+        training = self.setting.training
+        rows = self.rows["train"][:_PATH_RECORDS]
+        generator = self.masks(3, ascend)
+        steps = len(self._step_sizes(max(self.setting.sizes)))
+        wanted = min(_POINTS, steps)
+        parameters, velocity = self.start, torch.zeros_like(self.start)
+        points: list[Tensor] = []
+        for step in range(steps):
+            if len(points) * steps <= step * wanted:
+                points.append(parameters)
+            if len(points) == wanted:
+                break
+            gradient = self.shadow.mean_gradient(parameters, self.x[rows], self.y[rows], generator=generator)
+            if ascend:
+                gradient = -gradient
+            velocity = training.momentum * velocity + gradient + training.weight_decay * parameters
+            parameters = parameters - training.lr * velocity
+        return points
 
-        Returns (points, records, k) of auxiliary records, (points, extra records, masks, k), and (points, k) of the
-        points themselves.
-        """
-        own, others, places = [], [], []
+    def _along_path(self, question: int, part: Part, directions: Tensor, ascend: bool) -> _Projected:
+        """Project gradients along the path."""
+        auxiliary, extras, positions = [], [], []
         # What only decides between spaces need not follow the path.
         points = self._path(ascend) if part == "test" else [self.start]
         for number, point in enumerate(points):
-            gradients = self._gradients_along(ascend, number, point) if number else self._here[part]
-            own.append((gradients @ directions.T).double().cpu().numpy())
-            extra = self._extras(question, part, point, number)
-            others.append((extra @ directions.T).double().cpu().numpy() if extra is not None else np.zeros((0, 1, 0)))
-            places.append((directions @ point).double().cpu().numpy())
-        return np.stack(own), np.stack(others), np.stack(places)
+            gradients = self._later_gradients(ascend, number, point) if number else self._at_start[part]
+            auxiliary.append(_host(gradients @ directions.T))
+            extra = self._extra_gradients(question, part, point, number)
+            extras.append(np.zeros((0, 1, 0)) if extra is None else _host(extra @ directions.T))
+            positions.append(_host(directions @ point))
+        return _Projected(np.stack(auxiliary), np.stack(extras), np.stack(positions))
 
-    def _gradients_along(self, ascend: bool, number: int, point: Tensor) -> Tensor:
+    def _later_gradients(self, ascend: bool, number: int, point: Tensor) -> Tensor:
         """Gradients of the test records at a later point of the path, once for all questions."""
-        if (ascend, number) not in self._along:
-            rows = torch.as_tensor(self.rows["test"])
+        if (ascend, number) not in self._later:
+            x, y = self.x[self.rows["test"]], self.y[self.rows["test"]]
             generator = self.masks(4, ascend, number)
-            self._along[ascend, number] = self.shadow.record_gradients(
-                point, self.x[rows], self.y[rows], generator=generator
-            )
-        return self._along[ascend, number]
+            self._later[ascend, number] = self.shadow.record_gradients(point, x, y, generator=generator)
+        return self._later[ascend, number]
 
     def _assemble(
         self,
-        own: Array,
-        others: Array,
-        places: Array,
+        projected: _Projected,
         batches: NDArray[np.int64],
         part: Part,
         generator: np.random.Generator,
@@ -540,16 +605,13 @@ class _Linear(_Base):
     ) -> Array:
         """Sum the projected gradients (clients, k) of clients that take their steps with these records."""
         training = self.setting.training
-        count, size = batches.shape
+        known = self.rows[part]
         position = np.full(len(self.x), -1)
-        position[self.rows[part]] = np.arange(len(self.rows[part]))
-        total = np.zeros((count, own.shape[2]))
+        position[known] = np.arange(len(known))
+        count, size = batches.shape
+        total = np.zeros((count, projected.auxiliary.shape[2]))
         lengths = self._step_sizes(size)
-        reach = (
-            (1 - training.momentum ** np.arange(len(lengths), 0, -1)) / (1 - training.momentum)
-            if training.momentum < 1
-            else np.arange(len(lengths), 0, -1)
-        )
+        reach = _reach(training.momentum, len(lengths))
         at = 0
         order = batches
         for step, length in enumerate(lengths):
@@ -558,31 +620,46 @@ class _Linear(_Base):
                 at = 0
             rows = order[:, at : at + length]
             at += length
-            point = step * len(own) // len(lengths)
+            point = step * len(projected.points) // len(lengths)
             outside = rows >= len(self.x)
-            values = own[point][position[np.where(outside, self.rows[part][0], rows)]]
+            gradients = projected.auxiliary[point][position[np.where(outside, known[0], rows)]]
             if outside.any():
-                mask = generator.integers(others.shape[2], size=int(outside.sum()))
-                values[outside] = others[point][rows[outside] - len(self.x), mask]
-            slope = (-1.0 if ascend else 1.0) * values.mean(axis=1) + training.weight_decay * places[point]
-            total -= training.lr * reach[step] * slope
+                mask = generator.integers(projected.extra.shape[2], size=int(outside.sum()))
+                gradients[outside] = projected.extra[point][rows[outside] - len(self.x), mask]
+            mean = gradients.mean(axis=1)
+            if ascend:
+                mean = -mean
+            total -= training.lr * reach[step] * (mean + training.weight_decay * projected.points[point])
         return total
 
     def _step_sizes(self, size: int) -> list[int]:
         """How many records each local step of a client with ``size`` records takes."""
         batch = min(self.setting.training.batch_size or size, size)
-        return [min(batch, size - at) for _ in range(self.setting.training.epochs) for at in range(0, size, batch)]
+        epoch = [min(batch, size - at) for at in range(0, size, batch)]
+        return epoch * self.setting.training.epochs
 
 
 _PARTS: tuple[Part, ...] = ("train", "choose", "test")
 
 
+def _host(values: Tensor) -> Array:
+    return values.double().cpu().numpy()
+
+
+def _reach(momentum: float, steps: int) -> Array:
+    """Return how often each step's gradient (steps,) counts in the end, with all that momentum makes of it."""
+    later = np.arange(steps, 0, -1)
+    if momentum < 1:
+        return np.asarray((1 - momentum**later) / (1 - momentum))
+    return later.astype(np.float64)
+
+
 def _krylov(
-    matrix: Tensor, weights: Tensor, differences: Tensor, own: Sequence[tuple[Tensor, Tensor]] = ()
+    matrix: Tensor, weights: Tensor, differences: Tensor, extra: Sequence[tuple[Tensor, Tensor]] = ()
 ) -> list[_Space]:
     """Span the spaces of (Σ, d) for many d side by side (Lanczos, fully reorthogonalised).
 
-    Parameters are first brought to about one spread, as a logistic regression would have them; half as many steps then
+    Parameters are first brought to about one spread, as a logistic regression would have them. Half as many steps then
     go as far. Only vectors are scaled, never the matrix.
 
     Parameters
@@ -591,40 +668,42 @@ def _krylov(
         (n, size), (n,) summing to one: Σ is their weighted covariance.
     differences
         (questions, size): each question's μ⁺ − μ⁻.
-    own
+    extra
         For each question, centred rows (k, size) that add to its Σ, and their weights (k,).
     """
     mean = weights @ matrix
-    variance = sum(part @ rows.square() for rows, part in zip(matrix.split(_ROWS), weights.split(_ROWS), strict=True))
-    variance = torch.as_tensor(variance, device=matrix.device) - mean**2
+    square = sum(part @ rows.square() for rows, part in zip(matrix.split(_ROWS), weights.split(_ROWS), strict=True))
+    variance = torch.as_tensor(square, device=matrix.device) - mean**2
     scale = (variance / variance.mean().clamp_min(_TINY) + _FLOOR).rsqrt()
     scaled = differences * scale
     lengths = scaled.norm(dim=1)
-    now = scaled / lengths.clamp_min(_TINY)[:, None]
+    current = scaled / lengths.clamp_min(_TINY)[:, None]
     basis: list[Tensor] = []
     diagonal, beside = [], []
     for _ in range(min(_STEPS, matrix.shape[1], len(matrix) - 1)):
-        basis.append(now)
-        vectors = now * scale
+        basis.append(current)
+        vectors = current * scale
         centred = vectors @ matrix.T - (vectors @ mean)[:, None]
         image = (centred * weights) @ matrix - (centred @ weights)[:, None] * mean
-        for question, (rows, part) in enumerate(own):
+        for question, (rows, part) in enumerate(extra):
             image[question] += ((rows @ vectors[question]) * part) @ rows
         image = image * scale
-        diagonal.append((image * now).sum(dim=1))
-        for old in basis:
-            image = image - (image * old).sum(dim=1, keepdim=True) * old
+        diagonal.append((image * current).sum(dim=1))
+        for vector in basis:
+            image = image - (image * vector).sum(dim=1, keepdim=True) * vector
         length = image.norm(dim=1)
         beside.append(length)
-        now = image / length.clamp_min(_TINY)[:, None]
-    on, off = torch.stack(diagonal).double().cpu().numpy(), torch.stack(beside).double().cpu().numpy()
+        current = image / length.clamp_min(_TINY)[:, None]
+    on, off = _host(torch.stack(diagonal)), _host(torch.stack(beside))
     spaces = []
     for question in range(len(differences)):
+        steps = len(basis)
         # beyond an invariant subspace there is only rounding
         ended = np.flatnonzero(off[:, question] <= 1e-6 * on[0, question])
-        steps = int(ended[0]) + 1 if len(ended) else len(basis)
-        covariance = np.diag(on[:steps, question])
-        covariance += np.diag(off[: steps - 1, question], 1) + np.diag(off[: steps - 1, question], -1)
-        vectors = torch.stack([item[question] for item in basis[:steps]]) * scale
+        if len(ended):
+            steps = int(ended[0]) + 1
+        inner = off[: steps - 1, question]
+        covariance = np.diag(on[:steps, question]) + np.diag(inner, 1) + np.diag(inner, -1)
+        vectors = torch.stack([vector[question] for vector in basis[:steps]]) * scale
         spaces.append(_Space(vectors, covariance, float(lengths[question])))
     return spaces

@@ -1,10 +1,11 @@
 """Judge property inference: which clients were named, which of them have the property, and what guessing would give.
 
-F1 is judged through the Jaccard index J = TP/(TP + FP + FN), of which it is 2J/(1 + J): J is a rate among the clients
+F1 is judged through the Jaccard index J = TP/(TP + FP + FN), of which it is 2J/(1 + J). J is a rate among the clients
 that are positive, named or both, and so has the interval of a rate.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
@@ -29,6 +30,8 @@ _LISTED = 200
 _SHUFFLING, _TIES = 1, 2
 
 Flags = NDArray[np.bool_]
+_Sent = Mapping[str, NDArray[np.float64]]
+"""By metric, each client's mean of what it sent in plaintext, (clients,)."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,9 @@ class PropertyCase(Case):
     def __post_init__(self) -> None:
         positives, asked = self.truth.positives, len(self.scores.facts["questions"])
         if positives is None or len(positives) != asked:
-            found = "none" if positives is None else f"{len(positives)}"
+            answered = "none" if positives is None else f"{len(positives)}"
             raise DataError(
-                f"seed {self.seed}: the scores answer {asked} questions and the truth answers {found}; expected "
+                f"seed {self.seed}: the scores answer {asked} questions and the truth answers {answered}; expected "
                 "truth/positives.npz with a row for each, as the run's preparation writes it"
             )
         self.truth.check_nodes(self.scores.facts["clients"], seed=self.seed)
@@ -52,10 +55,10 @@ class PropertyCase(Case):
     @cached_property
     def positives(self) -> Flags:
         """(questions, clients): who has the property."""
-        place = {name: column for column, name in enumerate(self.truth.clients)}
         if self.truth.positives is None:
             raise AssertionError("checked at the start")
-        return np.asarray(self.truth.positives[:, [place[name] for name in self.clients]])
+        columns = [self.truth.clients.index(name) for name in self.clients]
+        return np.asarray(self.truth.positives[:, columns])
 
     @cached_property
     def score(self) -> NDArray[np.float64]:
@@ -97,11 +100,12 @@ class _Counts:
 
     @classmethod
     def of(cls, cases: Sequence[PropertyCase], method: int, window: int, positives: Sequence[Flags]) -> "_Counts":
-        rows = []
+        counts = []
         for case, truth in zip(cases, positives, strict=True):
-            named, seen = case.named[method, case.asked_of, window], case.seen[window]
-            rows.append(((named & truth & seen).sum(), (named & seen).sum(), (truth & seen).sum()))
-        return cls(*np.array(rows, dtype=np.float64).T)
+            seen = case.seen[window]
+            named = case.named[method, case.asked_of, window] & seen
+            counts.append(((named & truth).sum(), named.sum(), (truth & seen).sum()))
+        return cls(*np.array(counts, dtype=np.float64).T)
 
     @property
     def either(self) -> NDArray[np.float64]:
@@ -113,13 +117,28 @@ def _f1_of(jaccard: float) -> float:
     return 2 * jaccard / (1 + jaccard)
 
 
-# A measure: which counts are its successes and its trials, and how its rate is read.
-_MEASURES: Mapping[str, tuple[Callable[[_Counts], NDArray[np.float64]], Callable[[float], float]]] = {
-    "f1": (lambda counts: counts.either, _f1_of),
-    "precision": (lambda counts: counts.named, float),
-    "recall": (lambda counts: counts.positive, float),
+@dataclass(frozen=True)
+class _Measure:
+    """A measure of a method's names: which counts are its trials, how its rate is read, and what chance is."""
+
+    label: str
+    trials: Callable[[_Counts], NDArray[np.float64]]
+    read: Callable[[float], float]
+    reason: str
+
+
+_MEASURES: Mapping[str, _Measure] = {
+    "f1": _Measure(
+        "F1 score",
+        lambda counts: counts.either,
+        _f1_of,
+        "chance is naming everybody, the null is the same names against a shuffled truth",
+    ),
+    "precision": _Measure(
+        "Precision", lambda counts: counts.named, float, "chance is the share of clients with the property"
+    ),
+    "recall": _Measure("Recall", lambda counts: counts.positive, float, "chance is naming as many clients at random"),
 }
-_LABELS = {"f1": "F1 score", "precision": "Precision", "recall": "Recall"}
 
 
 class PropertyJudge(Judge[PropertyCase]):
@@ -152,16 +171,16 @@ class PropertyJudge(Judge[PropertyCase]):
 
     def findings(self) -> list[Finding]:
         """State F1 of each method, then what else is known of PROLIN's answers."""
-        found: list[Finding | None] = []
+        findings: list[Finding | None] = []
         if self.decisions:
-            found += [self._rate("f1", method) for method in range(len(METHODS))]
-            found += [self._rate(measure, 0) for measure in ("precision", "recall")]
-            found += [self._at_false_alarms(method) for method in (0, METHODS.index("posterior"))]
-            found.append(self._plaintext())
+            findings += [self._rate("f1", method) for method in range(len(METHODS))]
+            findings += [self._rate("precision", 0), self._rate("recall", 0)]
+            findings += [self._at_false_alarms(0), self._at_false_alarms(METHODS.index("posterior"))]
+            findings.append(self._plaintext())
         else:
-            found.append(self._nobody())
-        found.append(self._false_alarms())
-        return [item for item in found if item is not None]
+            findings.append(self._nobody())
+        findings.append(self._false_alarms())
+        return [finding for finding in findings if finding is not None]
 
     def _shuffle(self, draw: np.random.Generator) -> list[Flags]:
         """Deal the property to as many clients, at random among those that were seen."""
@@ -174,48 +193,52 @@ class PropertyJudge(Judge[PropertyCase]):
         return dealt
 
     def _rate(self, measure: str, method: int) -> Finding:
-        trials, read = _MEASURES[measure]
+        trials_of, read = _MEASURES[measure].trials, _MEASURES[measure].read
         counts = _Counts.of(self.cases, method, self.last, self.truth)
-        low: float | None
-        high: float | None
-        value, low, high = _pooled(counts.hits, trials(counts), read)
+        trials = trials_of(counts)
+        value, low, high = _pooled(counts.hits, trials, read)
         nulls = []
         for truth in self.shuffled:
-            other = _Counts.of(self.cases, method, self.last, truth)
-            nulls.append(_pooled_value(other.hits, trials(other), read))
+            shuffled = _Counts.of(self.cases, method, self.last, truth)
+            nulls.append(_pooled_value(shuffled.hits, trials_of(shuffled), read))
         null = null_of(nulls, self.decisions)
-        share = counts.positive.sum() / self.decisions
-        # Naming everybody is the best that guessing can do for F1; precision is then the share of positives.
-        chance = {"f1": 2 * share / (1 + share), "precision": share, "recall": counts.named.sum() / self.decisions}
-        words, why = verdict(value, low, float(chance[measure]), null["high"])
-        why = {
-            "f1": "chance is naming everybody, the null is the same names against a shuffled truth",
-            "precision": "chance is the share of clients with the property",
-            "recall": "chance is naming as many clients at random",
-        }[measure] + f": {why}"
+        chance = self._chance(measure, counts)
+        words, why = verdict(value, low, chance, null["high"])
+        reason = f"{_MEASURES[measure].reason}: {why}"
         if all(case.at_chance[case.asked_of].all() for case in self.cases):
-            words, why = NO_EVIDENCE, "the detector is at chance in every round, so nothing is claimed"
-        each = [read(hit / n) for hit, n in zip(counts.hits, trials(counts), strict=True) if n]
-        name = METHODS[method]
+            words, reason = NO_EVIDENCE, "the detector is at chance in every round, so nothing is claimed"
+        metric, label = measure, _MEASURES[measure].label
+        if method > 0:
+            metric, label = f"{measure}-{METHODS[method].lower()}", f"{label}, {METHODS[method]}"
+        headline = metric == self.headline
         return self.finding(
-            measure if method == 0 else f"{measure}-{name.lower()}",
-            f"{_LABELS[measure]}, {name}" if method else _LABELS[measure],
+            metric,
+            label,
             value=value,
             low=low,
             high=high,
             n=self.decisions,
-            chance=float(chance[measure]),
+            chance=chance,
             null=null,
             verdict=words,
-            reason=why,
-            headline=measure == "f1" and method == 0,
-            series=self._series() if measure == "f1" and method == 0 else {},
-            **over_seeds(each),
+            reason=reason,
+            headline=headline,
+            series=self._series() if headline else {},
+            **over_seeds([read(hits / n) for hits, n in zip(counts.hits, trials, strict=True) if n]),
         )
+
+    def _chance(self, measure: str, counts: _Counts) -> float:
+        """Naming everybody is the best that guessing can do for F1; precision is then the share of positives."""
+        share = float(counts.positive.sum() / self.decisions)
+        if measure == "f1":
+            return _f1_of(share)
+        if measure == "precision":
+            return share
+        return float(counts.named.sum() / self.decisions)
 
     def _nobody(self) -> Finding:
         reason = "no client that took part has the property: a null run, of which the false alarms speak"
-        return self.unmeasured("f1", _LABELS["f1"], reason, headline=True, series=self._series())
+        return self.unmeasured("f1", _MEASURES["f1"].label, reason, headline=True, series=self._series())
 
     def _false_alarms(self) -> Finding | None:
         """How often a client is named for a question to which nobody is the answer, or else a client without it."""
@@ -244,9 +267,9 @@ class PropertyJudge(Judge[PropertyCase]):
         )
 
     def _at_false_alarms(self, method: int) -> Finding | None:
-        """Recall with the threshold at which so many clients without the property are named."""
+        """State recall at the threshold at which a few of the clients without the property are named."""
         hits, trials, nulls = [], [], []
-        for index, (case, truth) in enumerate(zip(self.cases, self.truth, strict=True)):
+        for seed, (case, truth) in enumerate(zip(self.cases, self.truth, strict=True)):
             score, seen = case.score[method, :, -1], case.seen[-1]
             quiet = score[:, seen][~case.positives[:, seen]]
             if not len(quiet) or not truth[:, seen].any():
@@ -256,7 +279,7 @@ class PropertyJudge(Judge[PropertyCase]):
             above = score[case.asked_of] > threshold
             hits.append(float((above & truth & seen).sum()))
             trials.append(int((truth & seen).sum()))
-            nulls.append([float((above & dealt[index] & seen).sum()) for dealt in self.shuffled])
+            nulls.append([float((above & dealt[seed] & seen).sum()) for dealt in self.shuffled])
         low, high = rate_interval(hits, trials)
         null = null_of((np.sum(nulls, axis=0) / sum(trials)).tolist(), sum(trials))
         value = sum(hits) / sum(trials)
@@ -277,26 +300,25 @@ class PropertyJudge(Judge[PropertyCase]):
 
     def _plaintext(self) -> Finding | None:
         """Judge what example counts and metrics tell by themselves: secure aggregation lets them through."""
-        values = [_plaintext_of(case) for case in self.cases]
-        metrics = [name for name in values[0] if all(name in other for other in values)]
+        sent = [_plaintext_of(case) for case in self.cases]
+        common = set(sent[0]).intersection(*sent)
+        metrics = [metric for metric in sent[0] if metric in common]
         if not metrics:
             return None
-        areas = {name: self._area([item[name] for item in values], self.truth) for name in metrics}
+        areas = self._areas(metrics, sent, self.truth)
         # Either direction may tell, and the most telling metric is chosen after seeing all.
-        best = max(areas, key=lambda name: abs(areas[name] - 0.5))
-        value = 0.5 + abs(areas[best] - 0.5)
-        shuffled = self.shuffled[: _SHUFFLES // 5]
-        nulls = np.array(
-            [[self._area([item[name] for item in values], truth) for name in metrics] for truth in shuffled]
-        )
+        distances = np.abs(areas - 0.5)
+        best = int(distances.argmax())
+        value = float(0.5 + distances[best])
+        nulls = np.array([self._areas(metrics, sent, truth) for truth in self.shuffled[: _SHUFFLES // 5]])
         null = null_of((0.5 + np.abs(nulls - 0.5)).max(axis=1).tolist(), self.decisions)
         draw = np.random.default_rng((self.cases[0].seed, _TIES))
-        low, high = self._area_interval([item[best] for item in values], draw, areas[best] >= 0.5, 2 * len(metrics))
+        low, high = self._area_interval(metrics[best], sent, draw, areas[best] >= 0.5, 2 * len(metrics))
         low, high = min(low, value), max(high, value)
         words, why = verdict(value, low, 0.5, null["high"], units="")
         return self.finding(
             "plaintext",
-            f"What is sent in plaintext tells by itself: {best}",
+            f"What is sent in plaintext tells by itself: {metrics[best]}",
             value=value,
             low=low,
             high=high,
@@ -310,47 +332,65 @@ class PropertyJudge(Judge[PropertyCase]):
             selected_after_the_fact=True,
             comparisons=2 * len(metrics),
             series={
-                "plaintext": [{"metric": name, "auc": area, "low": None, "high": None} for name, area in areas.items()]
+                "plaintext": [
+                    {"metric": metric, "auc": area, "low": None, "high": None}
+                    for metric, area in zip(metrics, areas.tolist(), strict=True)
+                ]
             },
         )
 
-    def _area(self, values: Sequence[NDArray[np.float64]], truth: Sequence[Flags]) -> float:
-        areas = []
-        for case, value, flags in zip(self.cases, values, truth, strict=True):
-            seen = case.seen[-1] & ~np.isnan(value)
-            areas += [_auc(value[seen], row[seen]) for row in flags if row[seen].any() and not row[seen].all()]
-        return fmean(areas) if areas else 0.5
+    def _areas(self, metrics: Sequence[str], sent: Sequence[_Sent], truth: Sequence[Flags]) -> NDArray[np.float64]:
+        """Return the area under the ROC curve of each metric (metrics,), averaged over seeds and questions."""
+        means = []
+        for metric in metrics:
+            areas = []
+            for case, values, flags in zip(self.cases, sent, truth, strict=True):
+                seen = case.seen[-1] & ~np.isnan(values[metric])
+                for positive in flags[:, seen]:
+                    if positive.any() and not positive.all():
+                        areas.append(_auc(values[metric][seen], positive))
+            means.append(fmean(areas or [0.5]))
+        return np.array(means)
 
     def _area_interval(
-        self, values: Sequence[NDArray[np.float64]], draw: np.random.Generator, upwards: bool, comparisons: int
+        self, metric: str, sent: Sequence[_Sent], draw: np.random.Generator, upwards: bool, comparisons: int
     ) -> tuple[float, float]:
         """Resample positive and negative clients."""
-        areas = []
-        for _ in range(_SHUFFLES // 5):
-            single = []
-            for case, value, flags in zip(self.cases, values, self.truth, strict=True):
-                seen = case.seen[-1] & ~np.isnan(value)
-                for row in flags:
-                    with_it, without = value[seen & row], value[seen & ~row]
-                    if len(with_it) and len(without):
-                        some = draw.choice(with_it, len(with_it)), draw.choice(without, len(without))
-                        single.append(_auc(np.concatenate(some), np.arange(len(with_it) + len(without)) < len(with_it)))
-            areas.append(fmean(single) if single else 0.5)
+        areas = np.array([self._resampled_area(metric, sent, draw) for _ in range(_SHUFFLES // 5)])
+        if not upwards:
+            areas = 1 - areas
         tail = (1 - LEVEL) / 2 / comparisons
-        low, high = np.quantile(areas if upwards else 1 - np.array(areas), (tail, 1 - tail))
+        low, high = np.quantile(areas, (tail, 1 - tail))
         return float(low), float(high)
+
+    def _resampled_area(self, metric: str, sent: Sequence[_Sent], draw: np.random.Generator) -> float:
+        areas = []
+        for case, values, flags in zip(self.cases, sent, self.truth, strict=True):
+            value = values[metric]
+            seen = case.seen[-1] & ~np.isnan(value)
+            for positive in flags:
+                with_it, without = value[seen & positive], value[seen & ~positive]
+                if len(with_it) and len(without):
+                    chosen = [draw.choice(with_it, len(with_it)), draw.choice(without, len(without))]
+                    has = np.arange(len(with_it) + len(without)) < len(with_it)
+                    areas.append(_auc(np.concatenate(chosen), has))
+        return fmean(areas or [0.5])
 
     def _series(self) -> dict[str, Any]:
         case = self.cases[0]
-        series: dict[str, Any] = {"stability": self._stability(), "overlap": self._overlap()}
-        series["distributions"] = _distributions(case, int(case.asked_of[0]) if len(case.asked_of) else 0)
-        series["posteriors"] = self._posteriors()
+        question = int(case.asked_of[0]) if len(case.asked_of) else 0
+        series: dict[str, Any] = {
+            "stability": self._stability(),
+            "overlap": self._overlap(),
+            "distributions": _distributions(case, question),
+            "posteriors": self._posteriors(),
+        }
         if self.decisions:
-            share = float(sum(truth.sum() for truth in self.truth) / self.decisions)
+            positives = sum(int(truth.sum()) for truth in self.truth)
             series["methods"] = {
                 "rounds": self.windows,
                 "methods": {name: self._over_rounds(method) for method, name in enumerate(METHODS)},
-                "chance": 2 * share / (1 + share),
+                "chance": _f1_of(positives / self.decisions),
             }
         return series
 
@@ -358,108 +398,106 @@ class PropertyJudge(Judge[PropertyCase]):
         curves: dict[str, list[float | None]] = {measure: [] for measure in _MEASURES}
         for window in range(len(self.windows)):
             counts = _Counts.of(self.cases, method, window, self.truth)
-            for measure, (trials, read) in _MEASURES.items():
-                n = float(trials(counts).sum())
-                curves[measure].append(read(float(counts.hits.sum()) / n) if n else None)
+            for name, measure in _MEASURES.items():
+                n = float(measure.trials(counts).sum())
+                curves[name].append(measure.read(float(counts.hits.sum()) / n) if n else None)
         return curves
 
     def _stability(self) -> dict[str, Any]:
-        shares: dict[str, list[float]] = {}
+        shares: dict[str, list[float]] = {name: [] for name in METHODS}
         for method, name in enumerate(METHODS):
-            shares[name] = []
             for window in range(len(self.windows)):
-                same = [
-                    (case.named[method, :, window] == case.named[method, :, -1])[:, case.seen[-1]].mean()
-                    for case in self.cases
-                ]
-                shares[name].append(float(fmean(same)))
+                of_seeds = []
+                for case in self.cases:
+                    final = case.named[method, :, window] == case.named[method, :, -1]
+                    of_seeds.append(final[:, case.seen[-1]].mean())
+                shares[name].append(float(fmean(of_seeds)))
         return {"rounds": self.windows, "methods": shares}
 
     def _overlap(self) -> dict[str, Any]:
         rounds = min((case.scores.facts["rounds"] for case in self.cases), key=len)
-        arrays = {
-            name: np.concatenate([case.scores.arrays[name][:, : len(rounds)] for case in self.cases])
-            for name in ("overlap", "accuracy", "checked")
-        }
-        checked = np.flatnonzero(~np.isnan(arrays["checked"]).all(axis=0))
+
+        def over_questions(name: str) -> NDArray[np.float64]:
+            return np.concatenate([case.scores.arrays[name][:, : len(rounds)] for case in self.cases])
+
+        overlap, checked = over_questions("overlap"), over_questions("checked")
+        rows = np.flatnonzero(~np.isnan(checked).all(axis=0))
         return {
             "rounds": rounds,
-            "overlap": np.median(arrays["overlap"], axis=0).tolist(),
-            "low": arrays["overlap"].min(axis=0).tolist(),
-            "high": arrays["overlap"].max(axis=0).tolist(),
-            "accuracy": np.median(arrays["accuracy"], axis=0).tolist(),
-            "checked_rounds": [rounds[row] for row in checked],
-            "checked_accuracy": np.nanmedian(arrays["checked"][:, checked], axis=0).tolist(),
+            "overlap": np.median(overlap, axis=0).tolist(),
+            "low": overlap.min(axis=0).tolist(),
+            "high": overlap.max(axis=0).tolist(),
+            "accuracy": np.median(over_questions("accuracy"), axis=0).tolist(),
+            "checked_rounds": [rounds[row] for row in rows],
+            "checked_accuracy": np.nanmedian(checked[:, rows], axis=0).tolist(),
         }
 
     def _posteriors(self) -> list[dict[str, Any]]:
-        listed: list[dict[str, Any]] = []
+        """List all positives, and the most suspicious others."""
+        entries: list[dict[str, Any]] = []
         for case in self.cases:
-            arrays = {
-                name: case.by_client(case.scores.arrays[name])
-                for name in ("posterior", "posterior_low", "posterior_high")
-            }
-            took_part = case.by_client((case.scores.arrays["participation"] > 0).sum(axis=0))
-            for question, asked in enumerate(case.scores.facts["questions"]):
-                for column in np.flatnonzero(case.seen[-1]):
-                    listed.append(
-                        {
-                            "client": case.clients[column],
-                            "target": str(asked),
-                            "seed": case.seed,
-                            "posterior": float(arrays["posterior"][question, column]),
-                            "low": float(arrays["posterior_low"][question, column]),
-                            "high": float(arrays["posterior_high"][question, column]),
-                            "positive": bool(case.positives[question, column]),
-                            "rounds": int(took_part[column]),
-                        }
-                    )
-        # All positives, and the most suspicious others.
-        listed.sort(key=lambda item: (-item["posterior"], item["seed"], item["target"], item["client"]))
-        kept = [item for place, item in enumerate(listed) if item["positive"] or place < _LISTED]
+            entries += _posteriors_of(case)
+        entries.sort(key=lambda entry: (-entry["posterior"], entry["seed"], entry["target"], entry["client"]))
+        kept = [entry for index, entry in enumerate(entries) if entry["positive"] or index < _LISTED]
         return kept[: 2 * _LISTED]
 
 
+def _posteriors_of(case: PropertyCase) -> Iterator[dict[str, Any]]:
+    arrays = case.scores.arrays
+    posterior = case.by_client(arrays["posterior"])
+    low, high = case.by_client(arrays["posterior_low"]), case.by_client(arrays["posterior_high"])
+    took_part = case.by_client((arrays["participation"] > 0).sum(axis=0))
+    for question, asked in enumerate(case.scores.facts["questions"]):
+        for column in np.flatnonzero(case.seen[-1]):
+            yield {
+                "client": case.clients[column],
+                "target": str(asked),
+                "seed": case.seed,
+                "posterior": float(posterior[question, column]),
+                "low": float(low[question, column]),
+                "high": float(high[question, column]),
+                "positive": bool(case.positives[question, column]),
+                "rounds": int(took_part[column]),
+            }
+
+
 def _distributions(case: PropertyCase, question: int) -> list[dict[str, Any]]:
-    arrays, found = case.scores.arrays, []
-    for place, number in enumerate(case.scores.facts["shown"]):
-        row = case.scores.facts["rounds"].index(number)
-        plus, minus = arrays["plus_sample"][question, place], arrays["minus_sample"][question, place]
-        found.append(
+    arrays, facts = case.scores.arrays, case.scores.facts
+
+    def density(side: str, row: int) -> dict[str, float]:
+        mean, sd = arrays[f"{side}_mean"][question, row, 0], arrays[f"{side}_sd"][question, row, 0]
+        return {"mean": float(mean), "sd": float(sd)}
+
+    distributions = []
+    for index, number in enumerate(facts["shown"]):
+        row = facts["rounds"].index(number)
+        distributions.append(
             {
                 "round": number,
-                "plus": {
-                    "mean": float(arrays["plus_mean"][question, row, 0]),
-                    "sd": float(arrays["plus_sd"][question, row, 0]),
-                },
-                "minus": {
-                    "mean": float(arrays["minus_mean"][question, row, 0]),
-                    "sd": float(arrays["minus_sd"][question, row, 0]),
-                },
+                "plus": density("plus", row),
+                "minus": density("minus", row),
                 "overlap": float(arrays["overlap"][question, row]),
-                "plus_sample": plus.tolist(),
-                "minus_sample": minus.tolist(),
+                "plus_sample": arrays["plus_sample"][question, index].tolist(),
+                "minus_sample": arrays["minus_sample"][question, index].tolist(),
             }
         )
-    return found
+    return distributions
 
 
-def _plaintext_of(case: PropertyCase) -> dict[str, NDArray[np.float64]]:
-    """Each client's mean of what it sent in plaintext, (clients,) for each numeric metric."""
-    totals: dict[str, dict[str, list[float]]] = {}
-    for item in case.record:
-        for seen in item.observations:
-            if seen.status != "ok":
+def _plaintext_of(case: PropertyCase) -> _Sent:
+    """Average what each client sent in plaintext over rounds."""
+    sent: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for round_ in case.record:
+        for reply in round_.observations:
+            if reply.status != "ok":
                 continue
-            sent = {"num-examples": seen.num_examples, **seen.metrics}
-            for name, value in sent.items():
+            for metric, value in {"num-examples": reply.num_examples, **reply.metrics}.items():
                 if isinstance(value, int | float) and np.isfinite(value):
-                    client = case.truth.nodes[seen.node]
-                    totals.setdefault(str(name), {}).setdefault(client, []).append(float(value))
-    return {
-        name: np.array([fmean(values[client]) if client in values else np.nan for client in case.clients])
-        for name, values in totals.items()
-    }
+                    sent[str(metric)][case.truth.nodes[reply.node]].append(float(value))
+    means = {}
+    for metric, by_client in sent.items():
+        means[metric] = np.array([fmean(by_client.get(client, [np.nan])) for client in case.clients])
+    return means
 
 
 def _auc(values: NDArray[np.float64], positive: Flags) -> float:
@@ -469,7 +507,9 @@ def _auc(values: NDArray[np.float64], positive: Flags) -> float:
 
 
 def _pooled_value(hits: NDArray[np.float64], trials: NDArray[np.float64], read: Callable[[float], float]) -> float:
-    return read(float(hits.sum() / trials.sum())) if trials.sum() else 0.0
+    if not trials.sum():
+        return 0.0
+    return read(float(hits.sum() / trials.sum()))
 
 
 def _pooled(

@@ -1,13 +1,18 @@
 """PROLIN: which clients have a property, from sums alone.
 
-Kerkouche et al. 2023, "Client-specific property inference against secure aggregation in federated learning". Sums over
-changing groups of clients are linear equations in each client's own features; four steps solve them: a detector for
-each round from auxiliary data, the densities of its feature, a weighted ridge regression, and a joint likelihood.
+Kerkouche et al. 2023, "Client-specific property inference against secure aggregation in federated learning". A sum over
+a changing group of clients is a linear equation in each client's features. Four steps solve these equations:
+
+1. a detector for each round, from auxiliary data;
+2. the densities of its feature;
+3. a weighted ridge regression;
+4. a joint likelihood.
 """
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import compress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, ClassVar
@@ -55,19 +60,26 @@ _MOST_SIZES = 4
 _SHOWN_ROUNDS = 4
 # Standard deviation that stands for none.
 _SILENCE = 1e-6
+# Bytes for each parameter and auxiliary record: two gradients, or three updates with and three without the property.
+_MEMORY = {"linear": 8.0, "exact": 24.0}
+
+_MOMENTS = ("plus_mean", "plus_sd", "minus_mean", "minus_sd")
+_LIMITS = ("posterior_low", "posterior_high")
+_SAMPLES = ("plus_sample", "minus_sample")
+_AXES = ("methods", "questions", "windows", "clients", "rounds", "sizes", "shown")
 
 
 @dataclass(frozen=True)
 class _Sums:
-    """What the record gives: who took part with which weight, and where the sums and models lie.
+    """What the record gives: who took part with which weight, the common models and the sums.
 
     Attributes
     ----------
     rounds
         Numbers of the rounds that had an aggregate.
     A
-        (rounds, clients): weights of the clients in a round's sum, m·n_i/Σn_j for m participants, so that they are 1
-        where all clients have equally many examples.
+        (rounds, clients): weights of the clients in a round's sum. With m participants the weight of client i is
+        m·n_i/Σn_j, which is 1 where all have equally many examples.
     counts
         (rounds, clients): example counts, 0 where absent.
     starts, sums
@@ -79,10 +91,6 @@ class _Sums:
     counts: Array
     starts: NDArray[np.float32]
     sums: NDArray[np.float32]
-
-
-_LIMITS = ("posterior_low", "posterior_high")
-_SHOWN = ("plus_sample", "minus_sample")
 
 
 class _Facts(TypedDict):
@@ -102,16 +110,24 @@ class _Facts(TypedDict):
 class Prolin(Attack):
     """PROLIN with its comparisons REG, OLS and BASELINE, and the posterior of its model.
 
-    Scores hold, with q questions (properties; for membership one for each target record), w windows ("after r rounds")
-    and the methods of :data:`METHODS`: ``decisions`` and ``scores`` (methods, q, w, clients), scores higher for
-    likelier positives, NaN and no decision for clients that had not taken part yet; ``posterior``, ``posterior_low``,
-    ``posterior_high`` (q, clients) with 95 % limits over resampled rounds; ``overlap``, ``accuracy``, ``checked`` (q,
-    rounds), ``checked`` NaN where exact shadow updates were not made; ``sums`` (q, rounds), ``plus_mean``, ``plus_sd``,
-    ``minus_mean``, ``minus_sd`` (q, rounds, sizes) of the features; ``plus_sample``, ``minus_sample`` (q, shown, k) of
-    the rounds ``shown``; ``participation`` (rounds, clients). Facts: ``clients``, ``rounds``, ``windows``, ``methods``,
-    ``property``, ``mode``, ``targets``, ``questions``, ``unknown`` (clients that never took part), ``sizes``,
-    ``share``, ``lasting`` (per question), and ``unseen``: how many clients' worth of auxiliary records the detectors
-    did not see.
+    A question is a property; for membership there is one for each target record. A window is "after r rounds". With q
+    questions, w windows and the methods of :data:`METHODS`, scores hold these arrays:
+
+    - ``decisions``, ``scores`` (methods, q, w, clients): higher scores for likelier positives. A client that had not
+      taken part yet has NaN and no decision;
+    - ``posterior``, ``posterior_low``, ``posterior_high`` (q, clients), with 95 % limits over resampled rounds;
+    - ``overlap``, ``accuracy``, ``checked`` (q, rounds): ``checked`` is NaN without exact shadow updates;
+    - ``sums`` (q, rounds), of the features;
+    - ``plus_mean``, ``plus_sd``, ``minus_mean``, ``minus_sd`` (q, rounds, sizes), of the features;
+    - ``plus_sample``, ``minus_sample`` (q, shown, k): features in the rounds ``shown``;
+    - ``participation`` (rounds, clients).
+
+    The facts are ``clients``, ``rounds``, ``windows``, ``methods``, ``property``, ``mode``, ``targets``, ``questions``,
+    ``sizes``, ``share``, and:
+
+    - ``unknown``: the clients that never took part;
+    - ``lasting``: by question, which share of the features' variance lasts;
+    - ``unseen``: how many clients' worth of auxiliary records the detectors did not see.
     """
 
     name: ClassVar[str] = "prolin"
@@ -125,19 +141,17 @@ class Prolin(Attack):
         {
             "decisions": ArrayForm("b", ("methods", "questions", "windows", "clients")),
             "scores": ArrayForm("f", ("methods", "questions", "windows", "clients"), nan=True),
-            **{
-                name: ArrayForm("f", ("questions", "clients"), low=0, high=1, nan=True)
-                for name in ("posterior", *_LIMITS)
-            },
-            **{name: ArrayForm("f", ("questions", "rounds"), low=0, high=1) for name in ("overlap", "accuracy")},
+            **dict.fromkeys(("posterior", *_LIMITS), ArrayForm("f", ("questions", "clients"), low=0, high=1, nan=True)),
+            **dict.fromkeys(("overlap", "accuracy"), ArrayForm("f", ("questions", "rounds"), low=0, high=1)),
             "checked": ArrayForm("f", ("questions", "rounds"), low=0, high=1, nan=True),
             "sums": ArrayForm("f", ("questions", "rounds")),
             "participation": ArrayForm("f", ("rounds", "clients"), low=0),
-            **{name: ArrayForm("f", ("questions", "rounds", "sizes")) for name in ("plus_mean", "minus_mean")},
-            **{name: ArrayForm("f", ("questions", "rounds", "sizes"), low=0) for name in ("plus_sd", "minus_sd")},
-            **{name: ArrayForm("f", ("questions", "shown", name)) for name in _SHOWN},
+            **dict.fromkeys(("plus_mean", "minus_mean"), ArrayForm("f", ("questions", "rounds", "sizes"))),
+            **dict.fromkeys(("plus_sd", "minus_sd"), ArrayForm("f", ("questions", "rounds", "sizes"), low=0)),
+            "plus_sample": ArrayForm("f", ("questions", "shown", "plus_sample")),
+            "minus_sample": ArrayForm("f", ("questions", "shown", "minus_sample")),
         },
-        {name: name for name in ("methods", "questions", "windows", "clients", "rounds", "sizes", "shown")},
+        dict(zip(_AXES, _AXES, strict=True)),
     )
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss, and how clients train (epochs, batch size, learning rate)",
@@ -152,89 +166,69 @@ class Prolin(Attack):
     ray: str = options.text("", "address of a Ray cluster that does the work, or auto", reaches_out=True)
 
     def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
-        model, auxiliary, training, asked = knowledge.model, knowledge.auxiliary, knowledge.training, knowledge.property
-        if model is None or auxiliary is None or training is None or asked is None:
+        model, auxiliary, training = knowledge.model, knowledge.auxiliary, knowledge.training
+        if model is None or auxiliary is None or training is None or knowledge.property is None:
             raise AssertionError("checked by run")
-        architecture, asked = model.build(), given(asked)
+        architecture = model.build()
+        asked = given(knowledge.property)
         check_model(architecture, record)
         notes: list[str] = []
         mode = self._mode(can_be_linear(model, auxiliary.x[0]))
-        place = str(pick_device(device))
+        torch_device = str(pick_device(device))
         properties = questions(asked, auxiliary, knowledge.targets)
         with TemporaryDirectory() as folder:
             sums = _read_sums(record, dict(architecture.named_parameters()), Path(folder), notes)
+            rounds = len(sums.rounds)
+            steps = rounds + len(properties)
             sizes, group = _groups(sums.counts)
-            setting = Setting(model, training, auxiliary, (), mode, sizes, seed, place, self.features)
-            shown = np.unique(np.linspace(0, len(sums.rounds) - 1, _SHOWN_ROUNDS).round().astype(int)).tolist()
-            items = [
-                (number, sums.starts[row], _shares(group[row], sums.A[row] > 0, len(sizes)), row in shown)
-                for row, number in enumerate(sums.rounds)
-            ]
+            shares = _shares(group, sums.counts > 0, len(sizes))
+            shown = np.unique(np.linspace(0, rounds - 1, _SHOWN_ROUNDS).round().astype(int)).tolist()
+            setting = Setting(model, training, auxiliary, (), mode, sizes, seed, torch_device, self.features)
             work = partial(_detect, setting, asked, knowledge)
-            # twice the gradients, or thrice the updates with and without, in float32
-            memory = 4.0 * sums.starts.shape[1] * len(auxiliary) * (2 if mode == "linear" else 6)
-            workers = 1 if place != "cpu" else self.workers
-            found: list[list[Detector]] = []
-            products = np.zeros((len(properties), len(items), len(items)))
-            many = np.zeros((*products.shape, self.features if self.features > 1 else 0))
-            for row, detectors in enumerate(fan_out(work, items, workers=workers, memory=memory, ray=self.ray)):
-                for question, detector in enumerate(detectors):
-                    products[question, row] = sums.sums @ detector.weights
-                    if detector.many is not None:
-                        many[question, row] = sums.sums @ detector.many.weights.T
-                found.append([item.without_weights() for item in detectors])
-                progress(row + 1, len(items) + len(properties))
-        evidence = [
-            _Evidence.of([row[question] for row in found], products[question], many[question], sums.A, group)
-            for question in range(len(properties))
-        ]
-        windows = _windows(len(items))
-        decided = []
-        for question, item in enumerate(evidence):
+            tasks = [_Task(sums.rounds[row], sums.starts[row], shares[row], row in shown) for row in range(rounds)]
+            fits = fan_out(
+                work,
+                tasks,
+                workers=self.workers if torch_device == "cpu" else 1,
+                memory=_MEMORY[mode] * sums.starts.shape[1] * len(auxiliary),
+                ray=self.ray,
+            )
+            fitted = _Fitted.empty(len(properties), rounds, self.features)
+            for row, detectors in enumerate(fits):
+                fitted.add(detectors, sums.sums)
+                progress(row + 1, steps)
+        windows = _windows(rounds)
+        evidence = [_Evidence.of(fitted, question, sums.A, group, shares) for question in range(len(properties))]
+        answers = []
+        for question, of_question in enumerate(evidence):
             generator = np.random.default_rng((seed, question))
-            decided.append(_decide(item, windows, knowledge.positive_share, generator))
-            progress(len(items) + question + 1, len(items) + len(properties))
-        unknown = [node for node, weights in zip(record.nodes, sums.A.T, strict=True) if not weights.any()]
+            answers.append(_decide(of_question, windows, knowledge.positive_share, generator))
+            progress(rounds + question + 1, steps)
+        unknown = list(compress(record.nodes, ~np.any(sums.A, axis=0)))
         notes += _warnings(sums.A, unknown)
-        silent = [
-            number for number, row in zip(sums.rounds, found, strict=True) if not any(item.spread for item in row)
-        ]
+        silent = list(compress(sums.rounds, ~np.any(fitted.stacked("spread"), axis=0)))
         if silent:
             notes.append(
                 f"detectors of {len(silent)} rounds see no difference and say nothing: {', '.join(map(str, silent))}"
             )
-        per_question = {
-            name: np.array([[getattr(item, name) for item in detectors] for detectors in zip(*found, strict=True)])
-            for name in ("plus_mean", "plus_sd", "minus_mean", "minus_sd", "accuracy", *_SHOWN)
-        }
-        checked = [[item.checked for item in detectors] for detectors in zip(*found, strict=True)]
         return Scores(
             attack=self.name,
-            arrays=per_question
-            | {name: per_question[name][:, shown] for name in _SHOWN}
-            | {"checked": np.array(checked, dtype=np.float64)}
-            | {name: np.stack([item[name] for item in decided]) for name in ("posterior", *_LIMITS)}
-            | {name: np.stack([item[name] for item in decided], axis=1) for name in ("decisions", "scores")}
-            | {
-                "overlap": np.stack([1 - item.v for item in evidence]),
-                "sums": np.stack([item.G for item in evidence]),
-                "participation": sums.A,
-            },
+            arrays=_arrays(fitted, evidence, answers, sums.A, shown),
             facts={
                 "clients": list(record.nodes),
                 "rounds": sums.rounds,
                 "windows": windows,
                 "methods": list(METHODS),
                 "property": asked,
-                "questions": [item.name for item in properties],
+                "questions": [question.name for question in properties],
                 "mode": mode,
-                "targets": knowledge.targets.fingerprint if knowledge.targets is not None else "",
+                "targets": "" if knowledge.targets is None else knowledge.targets.fingerprint,
                 "unknown": unknown,
                 "sizes": list(sizes),
                 "shown": [sums.rounds[row] for row in shown],
                 "share": knowledge.positive_share,
                 "unseen": max(1, len(divide(len(auxiliary), seed)["test"]) // max(sizes)),
-                "lasting": [float(max(item.lasting)) for item in evidence],
+                "lasting": [float(max(of_question.lasting)) for of_question in evidence],
             },
             notes=tuple(notes),
         )
@@ -245,16 +239,72 @@ class Prolin(Attack):
                 "attack prolin: with batch norm a batch's gradient is no mean of its records' gradients; take --option "
                 "shadows=exact"
             )
-        return self.shadows or ("linear" if separable else "exact")
+        if self.shadows is None:
+            return "linear" if separable else "exact"
+        return self.shadows
 
 
-def _detect(
-    setting: Setting, asked: str, knowledge: Knowledge, item: tuple[int, NDArray[np.float32], Array, bool]
-) -> list[Detector]:
+@dataclass(frozen=True)
+class _Task:
+    """One round to fit detectors for, with the parameters of :func:`fit_detectors`."""
+
+    number: int
+    start: NDArray[np.float32]
+    shares: Array
+    check: bool
+
+
+def _detect(setting: Setting, asked: str, knowledge: Knowledge, task: _Task) -> list[Detector]:
     """Fit one round's detectors, in whatever process; the questions hold functions, which do not travel."""
-    number, start, shares, check = item
-    asked_of = questions(asked, setting.auxiliary, knowledge.targets)
-    return fit_detectors(replace(setting, questions=asked_of), start, shares, number, check=check)
+    properties = questions(asked, setting.auxiliary, knowledge.targets)
+    setting = replace(setting, questions=properties)
+    return fit_detectors(setting, task.start, task.shares, task.number, check=task.check)
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """The detectors of the rounds so far, and their products with all rounds' sums.
+
+    Attributes
+    ----------
+    detectors
+        By round, a detector without weights for each question.
+    products
+        (questions, rounds, rounds).
+    many_products
+        (questions, rounds, rounds, t), of the detectors of t > 1 features.
+    """
+
+    detectors: list[list[Detector]]
+    products: Array
+    many_products: Array
+
+    @classmethod
+    def empty(cls, properties: int, rounds: int, features: int) -> "_Fitted":
+        products = np.zeros((properties, rounds, rounds))
+        return cls([], products, np.zeros((*products.shape, features)))
+
+    def add(self, detectors: Sequence[Detector], sums: NDArray[np.float32]) -> None:
+        """Add the next round's detectors; their weights are let go, which grow with the model."""
+        row = len(self.detectors)
+        for question, detector in enumerate(detectors):
+            self.products[question, row] = sums @ detector.weights
+            if detector.many is not None:
+                self.many_products[question, row] = sums @ detector.many.weights.T
+        self.detectors.append([detector.without_weights() for detector in detectors])
+
+    def of(self, question: int) -> list[Detector]:
+        """Return a question's detectors, one for each round."""
+        return [detectors[question] for detectors in self.detectors]
+
+    def stacked(self, name: str) -> Array:
+        """Stack an attribute of all detectors, (questions, rounds, …); ``None`` becomes NaN."""
+        return np.stack([_stacked(self.of(question), name) for question in range(len(self.products))])
+
+
+def _stacked(detectors: Sequence[Detector], name: str) -> Array:
+    """Stack an attribute of detectors, (rounds, …)."""
+    return np.array([getattr(detector, name) for detector in detectors], dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -284,38 +334,53 @@ class _Evidence:
     many_products: Array
 
     @classmethod
-    def of(
-        cls, detectors: Sequence[Detector], products: Array, many: Array, A: Array, group: NDArray[np.int64]
-    ) -> "_Evidence":
+    def of(cls, fitted: _Fitted, question: int, A: Array, group: NDArray[np.int64], shares: Array) -> "_Evidence":
+        """Look the features of clients up by their group; ``shares`` (rounds, groups) pool them over a round."""
+        detectors = fitted.of(question)
+        products = fitted.products[question]
+        moments = [_stacked(detectors, name) for name in _MOMENTS]
+        pooled = [(values * shares).sum(axis=1) for values in moments]
+        overlaps = np.array(list(map(overlap, *pooled)))
+        plus_mean, plus_sd, minus_mean, minus_sd = moments
         rows = np.arange(len(A))[:, None]
-        means = {
-            name: np.stack([getattr(item, name) for item in detectors])
-            for name in ("plus_mean", "plus_sd", "minus_mean", "minus_sd")
-        }
-        offsets = np.array([item.offset for item in detectors])
-        shares = [_shares(group[row], A[row] > 0, means["plus_mean"].shape[1]) for row in range(len(A))]
-        pooled = {name: (values * shares).sum(axis=1) for name, values in means.items()}
+        offsets = _stacked(detectors, "offset")
         return cls(
             A=A,
             # each participant's own constant; the sum has m of them
             G=products.diagonal() + A.sum(axis=1) * offsets,
-            v=np.array([1 - overlap(*values) for values in zip(*pooled.values(), strict=True)]),
+            v=1 - overlaps,
             # the features of a detector that saw no difference at all are constant
             densities=Densities(
-                **{
-                    name: np.maximum(values[rows, group], _SILENCE) if name.endswith("sd") else values[rows, group]
-                    for name, values in means.items()
-                }
+                plus_mean=plus_mean[rows, group],
+                plus_sd=np.maximum(plus_sd[rows, group], _SILENCE),
+                minus_mean=minus_mean[rows, group],
+                minus_sd=np.maximum(minus_sd[rows, group], _SILENCE),
             ),
             products=products,
             offsets=offsets,
-            lasting=(
-                _lasting([item.plus_sample for item in detectors]),
-                _lasting([item.minus_sample for item in detectors]),
-            ),
-            many=[item.many for item in detectors if item.many is not None],
-            many_products=many,
+            lasting=(_lasting(_stacked(detectors, "plus_sample")), _lasting(_stacked(detectors, "minus_sample"))),
+            many=[detector.many for detector in detectors if detector.many is not None],
+            many_products=fitted.many_products[question],
         )
+
+
+def _arrays(
+    fitted: _Fitted, evidence: Sequence[_Evidence], answers: Sequence[dict[str, Array]], A: Array, shown: list[int]
+) -> dict[str, NDArray[Any]]:
+    """Put the scores' arrays together; see :class:`Prolin`."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for name in (*_MOMENTS, "accuracy", *_SAMPLES, "checked"):
+        arrays[name] = fitted.stacked(name)
+    for name in _SAMPLES:
+        arrays[name] = arrays[name][:, shown]
+    for name in ("posterior", *_LIMITS):
+        arrays[name] = np.stack([answer[name] for answer in answers])
+    for name in ("decisions", "scores"):
+        arrays[name] = np.stack([answer[name] for answer in answers], axis=1)
+    arrays["overlap"] = np.stack([1 - of_question.v for of_question in evidence])
+    arrays["sums"] = np.stack([of_question.G for of_question in evidence])
+    arrays["participation"] = A
+    return arrays
 
 
 def _decide(
@@ -326,23 +391,23 @@ def _decide(
     scores = np.full((len(METHODS), len(windows), clients), np.nan)
     decisions = np.zeros(scores.shape, dtype=bool)
     # each window is a problem of its own for the sampler, and so is each resampling of all rounds
-    prefixes = np.array([[float(row < window) for row in range(len(A))] for window in windows])
+    prefixes = (np.arange(len(A)) < np.array(windows)[:, None]).astype(np.float64)
     resampled = generator.multinomial(len(A), np.full(len(A), 1 / len(A)), size=_RESAMPLED).astype(np.float64)
     chances = posterior(
         A, G, evidence.densities, share, np.concatenate([prefixes, resampled]), evidence.lasting, generator=generator
     )
-    for place, window in enumerate(windows):
-        seen = np.flatnonzero(A[:window].any(axis=0))
-        part, sums, v = A[:window, seen], G[:window], evidence.v[:window]
-        chance = np.clip(chances[place, seen], 1e-300, 1 - 1e-16)
-        found = {"posterior": (np.log(chance) - np.log1p(-chance), chance > 0.5)}
+    for index, window in enumerate(windows):
+        present = np.flatnonzero(A[:window].any(axis=0))
+        part, sums, v = A[:window, present], G[:window], evidence.v[:window]
+        chance = np.clip(chances[index, present], 1e-300, 1 - 1e-16)
+        answers = {"posterior": (np.log(chance) - np.log1p(-chance), chance > 0.5)}
         if evidence.many:
             products = evidence.many_products[:window, :window]
-            found |= decide_by_features(part, products, v, evidence.many[:window])
+            answers |= decide_by_features(part, products, v, evidence.many[:window])
         else:
-            found |= _by_one_feature(evidence, part, sums, v, window, seen)
+            answers |= _by_one_feature(evidence, part, sums, v, window, present)
         for method, name in enumerate(METHODS):
-            scores[method, place, seen], decisions[method, place, seen] = found[name]
+            scores[method, index, present], decisions[method, index, present] = answers[name]
     low, high = np.quantile(chances[len(windows) :], (0.025, 0.975), axis=0)
     last = chances[len(windows) - 1]
     return {
@@ -355,16 +420,17 @@ def _decide(
 
 
 def _by_one_feature(
-    evidence: _Evidence, A: Array, G: Array, v: Array, window: int, seen: NDArray[np.int64]
+    evidence: _Evidence, A: Array, G: Array, v: Array, window: int, present: NDArray[np.int64]
 ) -> dict[str, tuple[Array, NDArray[np.bool_]]]:
-    densities = evidence.densities.of(window, seen)
+    densities = evidence.densities.of(window, present)
     # regressions with equal weights must not take the silence of a detector for an answer
     loud = (densities.plus_sd > _SILENCE).all(axis=1)
     # The detector's threshold lies between the means of all sizes together. A client's own lies between those of its
-    # size, and that is what its features are compared with.
+    # size, and its features are compared with that.
     middle = (densities.plus_mean + densities.minus_mean) / 2
     above = G - (A * middle).sum(axis=1)
-    expected, ordinary = weighted_ridge(A, above, v), least_squares(A[loud], above[loud])
+    expected = weighted_ridge(A, above, v)
+    ordinary = least_squares(A[loud], above[loud])
     usual = np.average(middle, axis=0, weights=A > 0)
     joint = Joint(A, G, v, densities, expected + usual)
     tau, _ = joint.solve(expected > 0)
@@ -378,9 +444,11 @@ def _by_one_feature(
     }
 
 
-def _lasting(samples: Sequence[Array]) -> float:
-    """Mean correlation between rounds of the features of the same clients: what a client's own records contribute."""
-    values = np.array(samples)
+def _lasting(values: Array) -> float:
+    """Return what a client's own records contribute: the mean correlation of its features between rounds.
+
+    ``values`` (rounds, k) are features of the same clients.
+    """
     spread = values.std(axis=1)
     values = values[spread > 0]
     if len(values) < 2:
@@ -399,64 +467,78 @@ def _read_sums(record: Record, names: Collection[str], folder: Path, notes: list
             f"attack prolin needs aggregates that are example-weighted means, and {record.path} says that they are "
             f"{kind or 'unknown'}"
         )
-    shapes = {parameter.name: parameter.shape for parameter in record.parameters}
-    size = sum(int(np.prod(shapes[name])) for name in names)
-    place = {node: column for column, node in enumerate(record.nodes)}
-    usable = [item for item in record if _usable(item, notes)]
+    usable = [round_ for round_ in record if _usable(round_, notes)]
     if not usable:
         raise NeedsError(f"attack prolin needs at least one round with an aggregate, and {record.path} holds none")
+    shapes = {parameter.name: parameter.shape for parameter in record.parameters}
+    size = sum(int(np.prod(shapes[name])) for name in names)
     # on disk, so that neither the rounds nor the model's size decide whether the attack fits into memory
-    starts, sums = (
-        np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=np.float32, shape=(len(usable), size))
-        for name in ("starts", "sums")
-    )
-    A, counts = np.zeros((len(usable), len(place))), np.zeros((len(usable), len(place)))
-    for row, item in enumerate(usable):
-        common, aggregate = item.common, item.aggregate
+    on_disk = partial(np.lib.format.open_memmap, mode="w+", dtype=np.float32, shape=(len(usable), size))
+    starts, sums = on_disk(folder / "starts.npy"), on_disk(folder / "sums.npy")
+    columns = {node: column for column, node in enumerate(record.nodes)}
+    A = np.zeros((len(usable), len(columns)))
+    counts = np.zeros_like(A)
+    for row, round_ in enumerate(usable):
+        common, aggregate = round_.common, round_.aggregate
         if common is None or aggregate is None:
             raise AssertionError("only usable rounds")
-        for seen in item.observations:
-            if seen.status == "ok":
-                counts[row, place[seen.node]] = seen.num_examples or 0
+        for reply in round_.observations:
+            if reply.status == "ok":
+                counts[row, columns[reply.node]] = reply.num_examples or 0
         present = int((counts[row] > 0).sum())
         A[row] = present * counts[row] / counts[row].sum()
-        before = np.concatenate([common[name].reshape(-1).astype(np.float64) for name in names])
-        after = np.concatenate([aggregate[name].reshape(-1).astype(np.float64) for name in names])
-        starts[row], sums[row] = before, present * (after - before)
-    return _Sums([item.number for item in usable], A, counts, starts, sums)
+        before = _flat(common, names)
+        starts[row] = before
+        sums[row] = present * (_flat(aggregate, names) - before)
+    return _Sums([round_.number for round_ in usable], A, counts, starts, sums)
 
 
-def _usable(item: Round, notes: list[str]) -> bool:
-    """Whether a round's sum can be used; says why not."""
-    counts = [seen.num_examples for seen in item.observations if seen.status == "ok"]
-    reason = None
-    if item.aggregate is None or not counts:
-        reason = "there is no aggregate"
-    elif item.common is None:
-        reason = "the model that was sent is unknown"
-    elif not _alike(item.common, item.aggregate):
-        reason = "the aggregate has other arrays than the model that was sent"
-    elif any(count is None for count in counts):
-        reason = "a participant's example count is unknown, and with it its weight"
-    elif not all(count is not None and np.isfinite(count) and count >= 1 for count in counts):
-        reason = f"example counts are {', '.join(map(str, counts))}, and weights must be 1 or more"
-    elif not all(_is_finite(array) for array in (*item.aggregate.values(), *item.common.values())):
-        reason = "the aggregate is not finite, or the model that was sent is not"
-    if reason is not None:
-        notes.append(f"round {item.number} left out: {reason}")
-    return reason is None
+def _flat(arrays: Arrays, names: Collection[str]) -> Array:
+    return np.concatenate([arrays[name].reshape(-1).astype(np.float64) for name in names])
+
+
+def _usable(round_: Round, notes: list[str]) -> bool:
+    """Say whether a round's sum can be used, and note why not."""
+    fault = _fault(round_)
+    if fault:
+        notes.append(f"round {round_.number} left out: {fault}")
+    return not fault
+
+
+def _fault(round_: Round) -> str:
+    """Say why a round's sum cannot be used; empty if it can."""
+    counts = [reply.num_examples for reply in round_.observations if reply.status == "ok"]
+    if round_.aggregate is None or not counts:
+        return "there is no aggregate"
+    if round_.common is None:
+        return "the model that was sent is unknown"
+    if not _alike(round_.common, round_.aggregate):
+        return "the aggregate has other arrays than the model that was sent"
+    if None in counts:
+        return "a participant's example count is unknown, and with it its weight"
+    if not all(map(_is_count, counts)):
+        return f"example counts are {', '.join(map(str, counts))}, and weights must be 1 or more"
+    if not all(map(_is_finite, (*round_.aggregate.values(), *round_.common.values()))):
+        return "the aggregate is not finite, or the model that was sent is not"
+    return ""
 
 
 def _alike(common: Arrays, aggregate: Arrays) -> bool:
-    """Whether the aggregate has every array of the model, of the same shape and of numbers."""
-    return all(
-        name in aggregate and aggregate[name].shape == array.shape and aggregate[name].dtype.kind in "biuf"
-        for name, array in common.items()
-    )
+    """Say whether the aggregate has every array of the model, of the same shape and of numbers."""
+    for name, array in common.items():
+        if name not in aggregate or aggregate[name].shape != array.shape:
+            return False
+        if aggregate[name].dtype.kind not in "biuf":
+            return False
+    return True
+
+
+def _is_count(count: float | None) -> bool:
+    return count is not None and bool(np.isfinite(count)) and count >= 1
 
 
 def _is_finite(array: NDArray[Any]) -> bool:
-    """Whether all entries are numbers that single precision can hold."""
+    """Say whether all entries are numbers that single precision can hold."""
     return float(np.abs(array).max(initial=0)) < _LARGEST
 
 
@@ -471,8 +553,9 @@ def _groups(counts: Array) -> tuple[tuple[int, ...], NDArray[np.int64]]:
 
 
 def _shares(group: NDArray[np.int64], present: NDArray[np.bool_], groups: int) -> Array:
-    """How a round's participants are distributed over the sizes (groups,)."""
-    return np.asarray(np.bincount(group[present], minlength=groups) / present.sum())
+    """How each round's participants are distributed over the sizes (rounds, groups)."""
+    members = (group[..., None] == np.arange(groups)) & present[..., None]
+    return np.asarray(members.sum(axis=1) / present.sum(axis=1, keepdims=True))
 
 
 def _windows(rounds: int) -> list[int]:
@@ -489,10 +572,11 @@ def _warnings(A: Array, unknown: Sequence[str]) -> list[str]:
             f"{rounds} rounds are fewer than {clients} clients: the sums leave features undetermined, and so intervals "
             "are wide"
         )
+    seen = clients - len(unknown)
     rank = int(np.linalg.matrix_rank(A))
-    if rank < clients - len(unknown):
+    if rank < seen:
         notes.append(
-            f"the participation matrix has rank {rank} for {clients - len(unknown)} clients that took part: clients "
-            "that always appear together cannot be told apart"
+            f"the participation matrix has rank {rank} for {seen} clients that took part: clients that always appear "
+            "together cannot be told apart"
         )
     return notes

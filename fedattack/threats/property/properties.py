@@ -47,6 +47,11 @@ class Property:
     behaviour: Behaviour = "descend"
     extra: Targets | None = field(default=None)
 
+    @property
+    def extra_count(self) -> int:
+        """How many records there are beside the auxiliary ones."""
+        return 0 if self.extra is None else len(self.extra)
+
     def __post_init__(self) -> None:
         if self.behaviour not in BEHAVIOURS:
             raise NeedsError(
