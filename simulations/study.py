@@ -16,7 +16,8 @@ from safetensors.numpy import save_file
 from torch import nn
 
 from fedattack.data import Dataset, load_dataset, partition
-from fedattack.data.columns import Column, PrivateColumn, sensitive_column
+from fedattack.data.columns import Column, PrivateColumn
+from fedattack.data.dataset import sensitive_column
 from fedattack.errors import ConfigError, DataError
 from fedattack.learning import build_model
 
@@ -372,7 +373,7 @@ class Study:
         Raises
         ------
         DataError
-            If there is no such column, or it cannot be inferred; see :func:`fedattack.data.columns.sensitive_column`.
+            If there is no such column, or it cannot be inferred; see :func:`fedattack.data.dataset.sensitive_column`.
         """
         name = self.data.sensitive if self.sensitive == _DECLARED else self.sensitive
         if not name:
