@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.data import Dataset
-from fedattack.data.columns import Column, PrivateColumn, sensitive_column
+from fedattack.data.columns import Column, PrivateColumn
+from fedattack.data.dataset import sensitive_column
 from fedattack.errors import DataError
 from simulations.run_settings import StudySettings
 
@@ -21,7 +22,7 @@ def find_sensitive(data: Dataset, settings: StudySettings) -> Column:
     Raises
     ------
     DataError
-        If there is no such column, or it cannot be inferred; see :func:`fedattack.data.columns.sensitive_column`.
+        If there is no such column, or it cannot be inferred; see :func:`fedattack.data.dataset.sensitive_column`.
     """
     name = data.sensitive if settings.sensitive == _DECLARED else settings.sensitive
     if not name:

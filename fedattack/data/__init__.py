@@ -4,8 +4,10 @@ Torchvision, scikit-learn and flwr-datasets take seconds to import, so they are 
 with this package.
 """
 
-from fedattack.data.datasets import DATASETS, Dataset, data_root, download_dataset, load_dataset
+from fedattack.data.dataset import Dataset
+from fedattack.data.loading import data_root, download_dataset, load_dataset
 from fedattack.data.partition import SCHEMES, label_counts, partition
+from fedattack.data.sources import DATASETS
 
 __all__ = [
     "DATASETS",

@@ -1,18 +1,13 @@
 """Columns of tabular records: which inputs encode them, and which values they may take."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.errors import DataError
-
-if TYPE_CHECKING:
-    from fedattack.data.datasets import Dataset
 
 MAX_VALUES = 100
 """A column of more values than this is not enumerated: it has no domain."""
@@ -27,7 +22,7 @@ class Column:
     name : str
         The column's name, or its number from 1.
     inputs : tuple of int
-        The inputs, one for a number or for two values (coded 0 and 1), one per value for more (one-hot).
+        The inputs: one for a number or for two values (coded 0 and 1), one per value for more (one-hot).
     domain : ndarray of float32, shape (v, len(inputs)), or None
         How each possible value is encoded; None for a column of more than :data:`MAX_VALUES` values.
     values : tuple of str
@@ -40,7 +35,7 @@ class Column:
     values: tuple[str, ...] = ()
 
     def codes(self, x: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the index in ``domain`` of each record's value.
+        """Return the index in ``domain`` of each record's value, shape (n,).
 
         Parameters
         ----------
@@ -57,14 +52,15 @@ class Column:
                 f"column {self.name!r} has more than {MAX_VALUES} values, too many to enumerate; expected a column of "
                 "few values; put its numbers into classes, or choose another column"
             )
-        own = x[:, list(self.inputs)]
-        codes = np.full(len(own), -1, dtype=np.int64)
-        for index, value in enumerate(self.domain):
-            codes[(own == value).all(axis=1)] = index
-        if (codes < 0).any():
-            row = int(np.flatnonzero(codes < 0)[0])
+        encoded = x[:, list(self.inputs)]
+        codes = np.full(len(encoded), -1, dtype=np.int64)
+        for code, value in enumerate(self.domain):
+            codes[(encoded == value).all(axis=1)] = code
+        outside = np.flatnonzero(codes < 0)
+        if len(outside):
+            row = int(outside[0])
             raise DataError(
-                f"column {self.name!r}: record {row} is encoded as {own[row].tolist()}, which is no value of the "
+                f"column {self.name!r}: record {row} is encoded as {encoded[row].tolist()}, which is no value of the "
                 f"domain {', '.join(self.values)}; mend the record or declare the value"
             )
         return codes
@@ -72,7 +68,7 @@ class Column:
 
 @dataclass(frozen=True, eq=False)
 class PrivateColumn:
-    """An attribute of records, an input or not: what an attacker may want to know of their owner.
+    """A private attribute of records, an input or not: what an attacker may want to know of their owner.
 
     Attributes
     ----------
@@ -87,52 +83,22 @@ class PrivateColumn:
     test: NDArray[np.int64]
 
 
-def plain_column(x: NDArray[Any], index: int) -> Column:
-    """Describe column ``index`` of records (n, d) that nobody declared."""
-    found = np.unique(x[:, index])
-    if len(found) > MAX_VALUES:
-        return Column(str(index + 1), (index,))
-    return Column(str(index + 1), (index,), found.astype(np.float32)[:, np.newaxis], tuple(f"{v:g}" for v in found))
-
-
-def sensitive_column(data: Dataset, name: str) -> Column:
-    """Return a column whose values are to be inferred.
-
-    Parameters
-    ----------
-    data : Dataset
-        The records.
-    name : str
-        The column's name, or its number from 1.
+def numbered_column(x: NDArray[Any], name: str, where: str) -> Column:
+    """Describe a column of records (n, d) that declare none, by its number from 1.
 
     Raises
     ------
     DataError
-        If there is no such column, or it has too many values to enumerate, is constant in the training records, or
-        is the target under another name.
+        If there is none; the message begins with ``where``.
     """
-    column = data.column(name)
-    codes = column.codes(data.x_train)
-    present = np.unique(codes)
-    if len(present) < 2:
-        raise DataError(
-            f"{data.name}: sensitive column {name!r} is {column.values[present[0]]} in all training records, so there "
-            f"is nothing to infer; choose another of {_some(data.column_names)}"
-        )
-    if _tells(codes, data.y_train, data.task):
-        raise DataError(
-            f"{data.name}: sensitive column {name!r} is the target itself under another name, which the attacker "
-            f"knows; choose another of {_some(data.column_names)}"
-        )
-    return column
-
-
-def _tells(codes: NDArray[np.int64], y: NDArray[Any], task: str) -> bool:
-    """Whether a column and the target are one and the same but for their coding."""
-    if task == "regression":
-        return bool(len(np.unique(y)) == len(np.unique(codes)) and abs(np.corrcoef(codes, y)[0, 1]) > 1 - 1e-9)
-    pairs = np.unique(np.stack([codes, y]), axis=1).shape[1]
-    return bool(pairs == len(np.unique(codes)) == len(np.unique(y)))
+    width = x.shape[1]
+    if not _is_number(name, width):
+        raise DataError(f"{where}: no column {name!r}; expected a number from 1 to {width}")
+    index = int(name) - 1
+    values = np.unique(x[:, index])
+    if len(values) > MAX_VALUES:
+        return Column(str(index + 1), (index,))
+    return Column(str(index + 1), (index,), values.astype(np.float32)[:, np.newaxis], number_names(values))
 
 
 def find_column(columns: Sequence[Column], name: str, where: str) -> Column:
@@ -141,18 +107,31 @@ def find_column(columns: Sequence[Column], name: str, where: str) -> Column:
     Raises
     ------
     DataError
-        If there is none.
+        If there is none; the message begins with ``where``.
     """
     for column in columns:
         if column.name == name:
             return column
-    if name.isascii() and name.isdigit() and 1 <= int(name) <= len(columns):
+    if _is_number(name, len(columns)):
         return columns[int(name) - 1]
+    names = [column.name for column in columns]
     raise DataError(
-        f"{where}: no column {name!r}; expected one of {_some([column.name for column in columns])}, or a number from "
-        f"1 to {len(columns)}"
+        f"{where}: no column {name!r}; expected one of {list_names(names)}, or a number from 1 to {len(columns)}"
     )
 
 
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= 20 else f"{', '.join(names[:10])}, … {names[-1]}"
+def _is_number(name: str, count: int) -> bool:
+    """Say whether ``name`` is a number from 1 to ``count``."""
+    return name.isascii() and name.isdigit() and 1 <= int(name) <= count
+
+
+def number_names(numbers: NDArray[Any]) -> tuple[str, ...]:
+    """Write numbers (n,) for people."""
+    return tuple(f"{number:g}" for number in numbers)
+
+
+def list_names(names: Sequence[str]) -> str:
+    """List names in a message: of more than 20, the first ten and the last."""
+    if len(names) <= 20:
+        return ", ".join(names)
+    return f"{', '.join(names[:10])}, … {names[-1]}"

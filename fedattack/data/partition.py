@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,101 +12,23 @@ from numpy.typing import ArrayLike, NDArray
 from fedattack.errors import DataError
 
 if TYPE_CHECKING:
-    from flwr_datasets.partitioner import Partitioner
+    import datasets
 
 
-@dataclass(frozen=True)
-class _Request:
-    clients: int
-    alpha: float
-    seed: int
-    sizes: tuple[int, ...]
-    min_size: int
-
-
-def _growing(class_name: str) -> Callable[[_Request], Partitioner]:
-    """Return a builder for a partitioner that needs nothing but the number of clients."""
-
-    def build(request: _Request) -> Partitioner:
-        from flwr_datasets import partitioner
-
-        built: Partitioner = getattr(partitioner, class_name)(num_partitions=request.clients)
-        return built
-
-    return build
-
-
-def _dirichlet(*, balanced: bool) -> Callable[[_Request], Partitioner]:
-    """Return a builder for Dirichlet partitions."""
-
-    def build(request: _Request) -> Partitioner:
-        from flwr_datasets.partitioner import DirichletPartitioner
-
-        return DirichletPartitioner(
-            num_partitions=request.clients,
-            partition_by="label",
-            alpha=request.alpha,
-            min_partition_size=request.min_size,
-            self_balancing=balanced,
-            shuffle=False,
-            seed=request.seed,
-        )
-
-    return build
-
-
-def _by_size(request: _Request) -> Partitioner:
-    from flwr_datasets.partitioner import SizePartitioner
-
-    return SizePartitioner(partition_sizes=request.sizes)
-
-
-def _by_column(request: _Request) -> Partitioner:
-    """Give each client the records that :func:`_groups_of` put into its group."""
-    from flwr_datasets.partitioner import NaturalIdPartitioner
-
-    return NaturalIdPartitioner(partition_by=_GROUP)
-
-
+# The column of the table that says which client gets a record.
 _GROUP = "group"
 
-
-def _groups_of(values: NDArray[np.generic], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Divide rows into groups of about equal size, one a client, that keep rows of one value together.
-
-    Few values (at most as many as clients) get clients of their own, several in proportion to their records where
-    there are more clients than values. More values than clients are put together in their order, as with numbers.
-    """
-    found, place = np.unique(values, return_inverse=True)
-    if len(found) > clients:
-        # Cut in the order of the values: whole values stay together unless a cut falls into one.
-        order = np.lexsort((rng.random(len(values)), place))
-        groups = np.empty(len(values), dtype=np.int64)
-        groups[order] = np.arange(len(values)) * clients // len(values)
-        return groups
-    counts = np.bincount(place)
-    shares = np.ones(len(found), dtype=np.int64)
-    for _ in range(clients - len(found)):
-        shares[np.argmax(counts / shares)] += 1
-    first = np.cumsum(shares) - shares
-    groups = np.empty(len(values), dtype=np.int64)
-    for index, (start, share) in enumerate(zip(first.tolist(), shares.tolist(), strict=True)):
-        rows = rng.permutation(np.flatnonzero(place == index))
-        groups[rows] = start + np.arange(len(rows)) % share
-    return groups
-
-
-SCHEMES: Mapping[str, Callable[[_Request], Partitioner]] = {
-    "iid": _growing("IidPartitioner"),
-    "dirichlet": _dirichlet(balanced=False),
-    "dirichlet-balanced": _dirichlet(balanced=True),
-    "linear": _growing("LinearPartitioner"),
-    "square": _growing("SquarePartitioner"),
-    "exponential": _growing("ExponentialPartitioner"),
-    "size": _by_size,
-    "column": _by_column,
+SCHEMES: Mapping[str, str] = {
+    "iid": "IidPartitioner",
+    "dirichlet": "DirichletPartitioner",
+    "dirichlet-balanced": "DirichletPartitioner",
+    "linear": "LinearPartitioner",
+    "square": "SquarePartitioner",
+    "exponential": "ExponentialPartitioner",
+    "size": "SizePartitioner",
+    "column": "NaturalIdPartitioner",
 }
-"""Partition schemes by name."""
+"""Partition schemes by name, each with its partitioner in flwr-datasets."""
 
 
 def partition(
@@ -128,12 +49,16 @@ def partition(
     y : array_like of int, shape (n,)
         Labels of the records.
     scheme : str
-        A name in :data:`SCHEMES`: ``iid`` (equal sizes), ``dirichlet`` (each class is divided by a draw from
-        Dirichlet(alpha), so a small alpha gives clients of few classes), ``dirichlet-balanced`` (likewise, but a client
-        that has its even share of all records gets no further class, as in the code of many papers that say Dirichlet),
-        ``linear``, ``square`` and ``exponential`` (client i gets a share in proportion to i, i squared, e to the i),
-        ``size`` (the sizes given), ``column`` (by the values of a column: clients of about equal sizes whose records
-        have neighbouring values, or the same one where it has no more values than there are clients).
+        A name in :data:`SCHEMES`:
+
+        - ``iid``: equal sizes;
+        - ``dirichlet``: a draw from Dirichlet(alpha) divides each class, so a small alpha gives clients of few classes;
+        - ``dirichlet-balanced``: likewise, but a client that has its even share of all records gets no further class.
+          The code of many papers that say Dirichlet does so;
+        - ``linear``, ``square`` and ``exponential``: client i's share is in proportion to i, i squared, e to the i;
+        - ``size``: the sizes given;
+        - ``column``: clients of about equal sizes whose records have neighbouring values of a column. It is one value
+          where there are at least as many clients as values.
     clients : int
         Number of clients.
     alpha : float
@@ -158,6 +83,75 @@ def partition(
         If the request cannot be met.
     """
     labels = np.asarray(y)
+    values = None if column is None else np.asarray(column)
+    _check_request(labels, scheme, clients, alpha, min_size)
+    _check_sizes(sizes, scheme, clients, len(labels))
+    _check_column(values, scheme, len(labels))
+
+    import datasets
+
+    # The partitioners take rows in the order in which they come, Dirichlet within a class: without this shuffle a
+    # sorted file would give every client other classes, and the same records would stay together under every seed.
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(labels))
+    table = datasets.Dataset.from_dict({"label": labels[order], "row": order})
+    if values is not None:
+        table = table.add_column(_GROUP, _group_rows(values[order], clients, rng).tolist())
+    options = _partitioner_options(scheme, clients, alpha, sizes, min_size, seed=int(rng.integers(2**63)))
+    how = f"{scheme!r} with alpha {alpha}" if scheme.startswith("dirichlet") else f"{scheme!r}"
+    refusal = (
+        f"cannot divide {len(labels)} records among {clients} clients by {how} so that each gets at least {min_size}; "
+        "use fewer clients, more records, or a more even scheme"
+    )
+    try:
+        parts = _divide(table, SCHEMES[scheme], options, clients)
+    except ValueError as error:
+        raise DataError(refusal) from error
+    if min(len(part) for part in parts) < min_size:
+        raise DataError(refusal)
+    return parts
+
+
+def _partitioner_options(
+    scheme: str, clients: int, alpha: float, sizes: Sequence[int] | None, min_size: int, seed: int
+) -> dict[str, Any]:
+    """Return what a scheme's partitioner is called with."""
+    if scheme == "size":
+        return {"partition_sizes": [int(size) for size in sizes or ()]}
+    if scheme == "column":
+        return {"partition_by": _GROUP}
+    if not scheme.startswith("dirichlet"):
+        return {"num_partitions": clients}
+    return {
+        "num_partitions": clients,
+        "partition_by": "label",
+        "alpha": float(alpha),
+        "min_partition_size": min_size,
+        "self_balancing": scheme == "dirichlet-balanced",
+        "shuffle": False,
+        "seed": seed,
+    }
+
+
+def _divide(
+    table: datasets.Dataset, class_name: str, options: Mapping[str, Any], clients: int
+) -> list[NDArray[np.int64]]:
+    """Return each client's sorted entries of the column ``row``."""
+    from flwr_datasets import partitioner
+
+    parts = []
+    with warnings.catch_warnings():
+        # The Dirichlet partitioner warns at every draw that it repeats; only its giving up matters.
+        warnings.simplefilter("ignore")
+        divided = getattr(partitioner, class_name)(**options)
+        divided.dataset = table
+        for client in range(clients):
+            rows = divided.load_partition(client)["row"][:]
+            parts.append(np.sort(np.asarray(rows, dtype=np.int64)))
+    return parts
+
+
+def _check_request(labels: NDArray[Any], scheme: str, clients: int, alpha: float, min_size: int) -> None:
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise DataError(f"labels to partition must be integers of shape (n,); got {labels.dtype}, shape {labels.shape}")
     records = len(labels)
@@ -169,6 +163,9 @@ def partition(
         raise DataError(f"the Dirichlet alpha must be finite and above 0; got {alpha}")
     if min_size < 1:
         raise DataError(f"min_size must be at least 1; got {min_size}")
+
+
+def _check_sizes(sizes: Sequence[int] | None, scheme: str, clients: int, records: int) -> None:
     if (sizes is not None) != (scheme == "size"):
         raise DataError(f"sizes go with the scheme 'size' and only with it; got scheme {scheme!r} and sizes {sizes}")
     if sizes is not None and (len(sizes) != clients or sum(sizes) != records or min(sizes) < 1):
@@ -177,49 +174,42 @@ def partition(
             f"with sum {sum(sizes)}"
         )
 
-    values = np.zeros(records) if column is None else np.asarray(column)
-    if (column is not None) != (scheme == "column") or values.shape != labels.shape:
+
+def _check_column(values: NDArray[Any] | None, scheme: str, records: int) -> None:
+    is_asked = scheme == "column"
+    if values is None and not is_asked:
+        return
+    if values is None or values.shape != (records,) or not is_asked:
+        got = "no column" if values is None else f"values of shape {values.shape}"
         raise DataError(
             f"a column goes with the scheme 'column' and only with it, with a value for each of {records} records; got "
-            f"scheme {scheme!r} and {'no column' if column is None else f'values of shape {values.shape}'}"
+            f"scheme {scheme!r} and {got}"
         )
 
-    import datasets
 
-    # The partitioners take rows in the order in which they come, Dirichlet within a class: without this shuffle a
-    # sorted file would give every client other classes, and the same records would stay together under every seed.
-    rng = np.random.default_rng(seed)
-    order = rng.permutation(records)
-    table = datasets.Dataset.from_dict({"label": labels[order], "row": order})
-    if column is not None:
-        table = table.add_column(_GROUP, _groups_of(values[order], clients, rng).tolist())
-    request = _Request(
-        clients,
-        float(alpha),
-        seed=int(rng.integers(2**63)),
-        sizes=tuple(int(size) for size in sizes or ()),
-        min_size=min_size,
-    )
-    how = f"{scheme!r} with alpha {alpha}" if scheme.startswith("dirichlet") else f"{scheme!r}"
-    refusal = (
-        f"cannot divide {records} records among {clients} clients by {how} so that each gets at least {min_size}; use "
-        "fewer clients, more records, or a more even scheme"
-    )
-    try:
-        with warnings.catch_warnings():
-            # The Dirichlet partitioner warns at every draw that it repeats; only its giving up matters.
-            warnings.simplefilter("ignore")
-            partitioner = SCHEMES[scheme](request)
-            partitioner.dataset = table
-            parts = [
-                np.sort(np.asarray(partitioner.load_partition(client)["row"][:], dtype=np.int64))
-                for client in range(clients)
-            ]
-    except ValueError as error:
-        raise DataError(refusal) from error
-    if min(len(part) for part in parts) < min_size:
-        raise DataError(refusal)
-    return parts
+def _group_rows(column: NDArray[np.generic], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Divide rows into groups of about equal size, one a client, that keep rows of one value together.
+
+    Where there are at least as many clients as values, each value gets its clients, more for more records. Otherwise
+    several values share a client, in the values' order.
+    """
+    values, codes = np.unique(column, return_inverse=True)
+    groups = np.empty(len(column), dtype=np.int64)
+    if len(values) > clients:
+        # Cut in the order of the values: whole values stay together unless a cut falls into one.
+        order = np.lexsort((rng.random(len(column)), codes))
+        groups[order] = np.arange(len(column)) * clients // len(column)
+        return groups
+    counts = np.bincount(codes)
+    shares = np.ones(len(values), dtype=np.int64)
+    for _ in range(clients - len(values)):
+        shares[np.argmax(counts / shares)] += 1
+    start = 0
+    for code, share in enumerate(shares.tolist()):
+        rows = rng.permutation(np.flatnonzero(codes == code))
+        groups[rows] = start + np.arange(len(rows)) % share
+        start += share
+    return groups
 
 
 def label_counts(y: ArrayLike, parts: Sequence[NDArray[np.int64]], classes: int) -> NDArray[np.int64]:

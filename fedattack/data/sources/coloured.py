@@ -4,14 +4,15 @@ The task stays the digit. Colour and thickness are drawn from the seed, independ
 that nothing but the image tells them.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedattack.data._pool import Pool
+from fedattack.data.arrays import read_arrays
+from fedattack.data.source import Pool, Source
+from fedattack.data.sources.bundled import digits
+from fedattack.data.sources.mnist import MNIST
 from fedattack.errors import DataError
 
 COLOURS = {"red": (1.0, 0.25, 0.25), "green": (0.25, 1.0, 0.25), "blue": (0.25, 0.25, 1.0)}
@@ -23,12 +24,21 @@ THICKNESSES = ("thin", "thick")
 _STREAM = 0xC0
 
 
-def doubled(pool: Pool) -> Pool:
-    """Enlarge images (n, 1, h, w) to (n, 1, 2h, 2w), linearly: strokes of one pixel cannot be thinned."""
+def colour_digits(seed: int, root: Path) -> Pool:
+    """Read scikit-learn's digits, enlarged and in colour: 1,797 images (3, 16, 16)."""
     from scipy.ndimage import zoom
 
+    pool = digits(seed, root)
+    # Strokes of one pixel cannot be thinned.
     enlarged = zoom(np.asarray(pool.x, dtype=np.float32), (1, 1, 2, 2), order=1)
-    return replace(pool, x=enlarged)
+    return colour_images(replace(pool, x=enlarged), seed)
+
+
+def colour_mnist(seed: int, root: Path) -> Pool:
+    """Read MNIST in colour (3, 28, 28), from ``mnist.npz`` in the data folder or, failing that, MNIST's own files."""
+    file = root / "mnist.npz"
+    pool = read_arrays(file) if file.is_file() else MNIST.read(seed, root)
+    return colour_images(pool, seed)
 
 
 def colour_images(pool: Pool, seed: int) -> Pool:
@@ -63,11 +73,31 @@ def colour_images(pool: Pool, seed: int) -> Pool:
     thick = rng.integers(len(THICKNESSES), size=len(pool.x))
     grey = np.asarray(pool.x, dtype=np.float32)
     # A square of 2 x 2 moves a stroke's edges by half a pixel each.
-    pens: tuple[NDArray[np.float32], ...] = tuple(pen(grey, size=(1, 1, 2, 2)) for pen in (grey_erosion, grey_dilation))
-    written = np.where(thick[:, np.newaxis, np.newaxis, np.newaxis] == 1, pens[1], pens[0])
+    pen = (1, 1, 2, 2)
+    written = np.where(
+        thick[:, np.newaxis, np.newaxis, np.newaxis] == 1, grey_dilation(grey, size=pen), grey_erosion(grey, size=pen)
+    )
     shares = np.array(list(COLOURS.values()), dtype=np.float32)[colour]
     return replace(
         pool,
         x=written * shares[:, :, np.newaxis, np.newaxis],
         private={"colour": (tuple(COLOURS), colour), "thickness": (THICKNESSES, thick)},
     )
+
+
+SOURCES = (
+    Source(
+        "colour-digits",
+        "digits in colour, 1,797 images of 3 x 16 x 16; private attributes colour and thickness, drawn from the seed",
+        colour_digits,
+        position=40,
+    ),
+    Source(
+        "colour-mnist",
+        "MNIST in colour (or mnist.npz in the data folder); private attributes colour and thickness, drawn from the "
+        "seed",
+        colour_mnist,
+        MNIST.download,
+        position=41,
+    ),
+)

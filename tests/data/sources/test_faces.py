@@ -11,7 +11,7 @@ import pytest
 import torchvision
 from PIL import Image
 
-from fedattack.data import datasets, download_dataset, load_dataset
+from fedattack.data import DATASETS, download_dataset, load_dataset
 from fedattack.errors import DataError
 
 SCORES = ["Male", "Asian", "White", "Black", "Baby", "Child", "Youth", "Middle Aged", "Senior", "Black Hair"]
@@ -43,7 +43,7 @@ def write_lfw(root: Path) -> np.ndarray:
 
 def test_lfw_has_its_faces_cut_out_and_kumars_attributes(tmp_path):
     scores = dict(zip(SCORES, write_lfw(tmp_path).T, strict=True))
-    pool = datasets.DATASETS["lfw"].read(0, tmp_path)
+    pool = DATASETS["lfw"].read(0, tmp_path)
     assert (pool.x.shape, pool.x.dtype, pool.classes) == ((12, 3, 62, 47), np.uint8, 2)
     colours = np.stack([20 * np.arange(12), np.full(12, 100), np.zeros(12)], axis=1)[:, :, None, None]
     # the white around the face is cut away, and JPEG is near
@@ -159,7 +159,7 @@ def write_celeba(root: Path, monkeypatch: pytest.MonkeyPatch, attributes: list[s
 
 def test_celeba_is_torchvisions_with_the_face_at_32_by_32(tmp_path, monkeypatch):
     table = dict(zip(CELEBA, write_celeba(tmp_path, monkeypatch).T, strict=True))
-    pool = datasets.DATASETS["celeba"].read(0, tmp_path)
+    pool = DATASETS["celeba"].read(0, tmp_path)
     assert (pool.x.shape, pool.x.dtype, pool.classes) == ((15, 3, 32, 32), np.uint8, 2)
     colours = np.stack([np.zeros(15), 15 * np.arange(15), np.full(15, 50)], axis=1)[:, :, None, None]
     assert np.abs(pool.x.astype(int) - colours)[:, :, 2:-2].max() <= 4
@@ -177,9 +177,9 @@ def test_celeba_is_torchvisions_with_the_face_at_32_by_32(tmp_path, monkeypatch)
 
 def test_celeba_is_read_up_to_a_number_of_pictures(tmp_path, monkeypatch):
     table = write_celeba(tmp_path, monkeypatch)
-    monkeypatch.setattr("fedattack.data.faces.CELEBA_RECORDS", 12)
+    monkeypatch.setattr("fedattack.data.sources.faces.CELEBA_RECORDS", 12)
     (tmp_path / "celeba" / "img_align_celeba" / "000013.jpg").unlink()
-    pool = datasets.DATASETS["celeba"].read(0, tmp_path)
+    pool = DATASETS["celeba"].read(0, tmp_path)
     np.testing.assert_array_equal(pool.y, table[:12, 2])
     assert len(pool.x) == len(pool.groups["person"]) == len(pool.private["age"][1]) == 12
 

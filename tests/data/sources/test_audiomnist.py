@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy.io import wavfile
 
-from fedattack.data import datasets, load_dataset
-from fedattack.data.audio import SIDE, TAKES, spectrogram
+from fedattack.data import DATASETS, load_dataset
+from fedattack.data.sources.audiomnist import SIDE, TAKES, spectrogram
 from fedattack.errors import DataError
 
 SPEAKERS = {"01": ("male", "no"), "12": ("female", "no"), "26": ("male", "yes"), "56": ("female", "yes")}
@@ -55,7 +55,7 @@ def test_a_recording_that_is_too_long_is_cut_and_a_short_one_is_silent_at_the_en
 
 def test_audiomnist_has_the_digit_as_its_task_and_speakers_attributes(tmp_path):
     write_audiomnist(tmp_path)
-    pool = datasets.DATASETS["audiomnist"].read(0, tmp_path)
+    pool = DATASETS["audiomnist"].read(0, tmp_path)
     assert (pool.x.shape, pool.classes) == ((80, 1, SIDE, SIDE), 10)
     np.testing.assert_array_equal(pool.x[:, 0, :, 2:30].mean(axis=2).argmax(axis=1), 11 * (pool.y + 1) // 2)
     assert np.bincount(pool.y).tolist() == [8] * 10
@@ -75,7 +75,7 @@ def test_audiomnist_has_the_digit_as_its_task_and_speakers_attributes(tmp_path):
 
 def test_the_first_takes_are_read(tmp_path):
     write_audiomnist(tmp_path, takes=(TAKES - 1, TAKES))
-    assert len(datasets.DATASETS["audiomnist"].read(0, tmp_path).y) == 40
+    assert len(DATASETS["audiomnist"].read(0, tmp_path).y) == 40
 
 
 def test_audiomnist_that_is_missing_or_damaged_is_refused(tmp_path):

@@ -4,8 +4,6 @@ Tasks and attributes are those of RecUP-FL (Cui et al. 2023, Sections 5.2 and 6.
 of LFW keeps pickles in the data folder and reads them back, so that it is used for the download alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.data._pool import Pool
+from fedattack.data.source import Attribute, Pool, Source, one_line
 from fedattack.errors import DataError
 
 LFW_ATTRIBUTES = "http://www.cs.columbia.edu/CAVE/databases/pubfig/download/lfw_attributes.txt"
@@ -46,23 +44,19 @@ Box = tuple[int, int, int, int]
 def lfw(seed: int, root: Path) -> Pool:
     """Read Labeled Faces in the Wild, with smiling or not as the task.
 
-    Pictures are cut and halved as scikit-learn does it by default, to 62 x 47, in colour. An attribute is a score above
-    0, or where there are several values the one of the largest score: ``race``, ``gender``, ``age``, ``glasses`` and
-    ``hair``. Records can be divided by ``person``.
+    Pictures are cut and halved as scikit-learn does it by default: colour images (3, 62, 47). Records can be divided by
+    ``person``. Of the private attributes, ``gender`` is a score above 0 or not. The value of ``race``, ``age``,
+    ``glasses`` and ``hair`` is the one of the largest score.
 
-    Parameters
-    ----------
-    seed : int
-        Not used.
-    root : Path
-        The data folder, with ``lfw_home/lfw_funneled``, which is downloaded, and ``lfw_home/lfw_attributes.txt``.
+    The data folder ``root`` has ``lfw_home/lfw_funneled``, which is downloaded, and ``lfw_home/lfw_attributes.txt``.
 
     Raises
     ------
     DataError
         If something is missing or damaged.
     """
-    folder, file = root / "lfw_home" / "lfw_funneled", root / "lfw_home" / "lfw_attributes.txt"
+    folder = root / "lfw_home" / "lfw_funneled"
+    file = root / "lfw_home" / "lfw_attributes.txt"
     if not folder.is_dir():
         raise DataError(f"dataset 'lfw' is not in {root}: expected lfw_home/lfw_funneled; run `fedattack download lfw`")
     if not file.is_file():
@@ -72,24 +66,25 @@ def lfw(seed: int, root: Path) -> Pool:
         )
     persons, numbers, scores = _lfw_scores(file)
     files = [folder / person / f"{person}_{number:04d}.jpg" for person, number in zip(persons, numbers, strict=True)]
-    private = {
-        name: (tuple(values), np.argmax([scores[score] for score in values.values()], axis=0))
-        for name, values in _LFW_CHOICES.items()
-    }
+    private: dict[str, Attribute] = {"gender": (("female", "male"), (scores["Male"] > 0).astype(np.int64))}
+    for attribute, names in _LFW_CHOICES.items():
+        columns = [scores[name] for name in names.values()]
+        private[attribute] = (tuple(names), np.argmax(columns, axis=0))
     return Pool(
         _pictures(files, (250, 250), (78, 70, 172, 195), (47, 62)),
         (scores["Smiling"] > 0).astype(np.int64),
         classes=2,
         images=True,
         groups={"person": np.unique(persons, return_inverse=True)[1]},
-        private={"gender": (("female", "male"), (scores["Male"] > 0).astype(np.int64)), **private},
+        private=private,
     )
 
 
 def _lfw_scores(file: Path) -> tuple[list[str], list[int], dict[str, NDArray[np.float64]]]:
     """Return persons and numbers of the pictures, and their scores (n,) by name.
 
-    After a line for people come the names, behind a ``#``, and then a line for each picture, all separated by tabs.
+    The first line is for people. The second has the names, behind a ``#``. Each further line is a picture. Tabs
+    separate the entries of a line.
     """
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
@@ -99,16 +94,18 @@ def _lfw_scores(file: Path) -> tuple[list[str], list[int], dict[str, NDArray[np.
         scores = dict(zip(names[2:], table.T, strict=True))
         numbers = [int(row[1]) for row in rows]
     except (OSError, ValueError, IndexError) as error:
-        reason = " ".join(str(error).split())
         raise DataError(
-            f"{file}: expected a person, a number and scores a line, separated by tabs ({reason}); fetch it again from "
-            f"{LFW_ATTRIBUTES}"
+            f"{file}: expected a person, a number and scores a line, separated by tabs ({one_line(error)}); fetch it "
+            f"again from {LFW_ATTRIBUTES}"
         ) from None
-    needed = ["Male", "Smiling", *(name for values in _LFW_CHOICES.values() for name in values.values())]
-    lacking = [name for name in needed if name not in scores]
-    if lacking or not np.isfinite(table).all():
-        what = f"no scores {lacking[0]!r}" if lacking else "scores that are no finite numbers"
-        raise DataError(f"{file}: {what}; fetch it again from {LFW_ATTRIBUTES}")
+    needed = ["Male", "Smiling"]
+    for choices in _LFW_CHOICES.values():
+        needed += choices.values()
+    for name in needed:
+        if name not in scores:
+            raise DataError(f"{file}: no scores {name!r}; fetch it again from {LFW_ATTRIBUTES}")
+    if not np.isfinite(table).all():
+        raise DataError(f"{file}: scores that are no finite numbers; fetch it again from {LFW_ATTRIBUTES}")
     return [row[0].replace(" ", "_") for row in rows], numbers, scores
 
 
@@ -123,15 +120,10 @@ def download_lfw(root: Path) -> None:
 def celeba(seed: int, root: Path) -> Pool:
     """Read the first :data:`CELEBA_RECORDS` pictures of CelebA, with male or not as the task.
 
-    Of the aligned pictures the middle square is scaled to 32 x 32. Private are ``age``, which RecUP-FL hides,
-    ``glasses`` and ``smile``. Records can be divided by ``person``.
+    The middle square of each aligned picture is scaled to (3, 32, 32). Private attributes are ``age``, which RecUP-FL
+    hides, ``glasses`` and ``smile``. Records can be divided by ``person``.
 
-    Parameters
-    ----------
-    seed : int
-        Not used.
-    root : Path
-        The data folder, with a folder ``celeba`` as torchvision has it.
+    The data folder ``root`` has a folder ``celeba`` as torchvision makes it.
 
     Raises
     ------
@@ -142,25 +134,23 @@ def celeba(seed: int, root: Path) -> Pool:
 
     try:
         source = CelebA(str(root), split="all", target_type=["attr", "identity"], download=False)
-        place = {name: index for index, name in enumerate(source.attr_names)}
-        male, *others = (place[name] for name in ("Male", *(name for name, _ in _CELEBA_SWITCHES.values())))
+        table = source.attr[:CELEBA_RECORDS].numpy().astype(np.int64)
+        # Torchvision reads one name too many where their line ends with a blank.
+        attributes = dict(zip(source.attr_names, table.T, strict=False))
+        male = attributes["Male"]
+        private = {key: (values, attributes[name]) for key, (name, values) in _CELEBA_SWITCHES.items()}
     except (RuntimeError, OSError, ValueError, LookupError) as error:
-        reason = " ".join(str(error).split())
         raise DataError(
-            f"dataset 'celeba' is not in {root}, or its annotations are damaged ({reason}); {CELEBA_BY_HAND}"
+            f"dataset 'celeba' is not in {root}, or its annotations are damaged ({one_line(error)}); {CELEBA_BY_HAND}"
         ) from None
-    table = source.attr[:CELEBA_RECORDS].numpy().astype(np.int64)
     files = [root / "celeba" / "img_align_celeba" / name for name in source.filename[:CELEBA_RECORDS]]
     return Pool(
         _pictures(files, (178, 218), (0, 20, 178, 198), (32, 32)),
-        table[:, male],
+        male,
         classes=2,
         images=True,
         groups={"person": np.unique(source.identity[:CELEBA_RECORDS, 0].numpy(), return_inverse=True)[1]},
-        private={
-            name: (values, table[:, column])
-            for (name, (_, values)), column in zip(_CELEBA_SWITCHES.items(), others, strict=True)
-        },
+        private=private,
     )
 
 
@@ -173,11 +163,31 @@ def _pictures(files: Sequence[Path], whole: tuple[int, int], box: Box, size: tup
         try:
             picture = pil_loader(str(file))
         except (OSError, ValueError, SyntaxError) as error:
-            reason = " ".join(str(error).split())
-            raise DataError(f"{file}: no picture that can be read ({reason}); fetch the dataset again") from None
+            raise DataError(
+                f"{file}: no picture that can be read ({one_line(error)}); fetch the dataset again"
+            ) from None
         if picture.size != whole:
             raise DataError(
                 f"{file}: expected a picture of {whole} pixels, got {picture.size}; fetch the dataset again"
             )
         x[row] = np.asarray(picture.crop(box).resize(size)).transpose(2, 0, 1)
     return x
+
+
+SOURCES = (
+    Source(
+        "lfw",
+        "13,143 faces in colour, 3 x 62 x 47, smiling or not; private attributes race, gender, age, glasses and hair, "
+        "from lfw_attributes.txt, which is not downloaded",
+        lfw,
+        download_lfw,
+        position=70,
+    ),
+    Source(
+        "celeba",
+        "20,000 faces in colour, 3 x 32 x 32, male or not; private attributes age, glasses and smile; from your folder",
+        celeba,
+        by_hand=CELEBA_BY_HAND,
+        position=71,
+    ),
+)

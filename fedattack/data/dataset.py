@@ -1,0 +1,150 @@
+"""A dataset: the training and the test records of one task."""
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.data.columns import Column, PrivateColumn, find_column, list_names, numbered_column
+from fedattack.errors import DataError
+
+TARGET_BINS = 5
+"""Into how many classes of about equal size the targets of a regression are put where classes are needed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    r"""Training and test records of one task.
+
+    Attributes
+    ----------
+    name : str
+        The name that it was loaded by, or the stem of its ``.npz`` or ``.toml`` file.
+    x_train, x_test : ndarray of float32, shape (n, \*input_shape)
+        Records. Images are (n, channels, height, width), with mean 0 and standard deviation 1 per channel over the
+        training split. Tabular records are (n, features), as they came or as their columns are declared.
+    y_train, y_test : ndarray of int64 or float32, shape (n,)
+        Labels in 0 … classes - 1, or the targets of a regression, with mean 0 and standard deviation 1 over the
+        training split.
+    classes : int
+        Number of classes; 1, the number of outputs, for a regression.
+    columns : tuple of Column
+        What the inputs of tabular records mean, if that is declared.
+    groups : mapping of str to ndarray of int64, shape (n,)
+        Columns of the training records that are no input, by which records can be divided among clients.
+    sensitive : str
+        Name of the column that the data's source declares as sensitive; empty for none.
+    private : mapping of str to PrivateColumn
+        Attributes of the records that an attacker may look for; no inputs, but in the case of Adult. They are among
+        ``groups`` as well.
+    """
+
+    name: str
+    x_train: NDArray[np.float32]
+    y_train: NDArray[Any]
+    x_test: NDArray[np.float32]
+    y_test: NDArray[Any]
+    classes: int
+    columns: tuple[Column, ...] = ()
+    groups: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    sensitive: str = ""
+    private: Mapping[str, PrivateColumn] = field(default_factory=dict)
+
+    @property
+    def task(self) -> str:
+        """``classification`` or ``regression``."""
+        return "classification" if np.issubdtype(self.y_train.dtype, np.integer) else "regression"
+
+    @cached_property
+    def labels(self) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+        """Classes of the training records (n,), and their names; of a regression, fifths of its targets."""
+        if self.task == "classification":
+            return self.y_train, tuple(str(label) for label in range(self.classes))
+        edges = np.quantile(self.y_train, np.arange(1, TARGET_BINS) / TARGET_BINS)
+        names = tuple(f"target, fifth {index + 1}" for index in range(TARGET_BINS))
+        return np.searchsorted(edges, self.y_train, side="right"), names
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the columns; numbers from 1 where none are declared."""
+        declared = [column.name for column in self.columns]
+        return declared or [str(index + 1) for index in range(math.prod(self.input_shape))]
+
+    def column(self, name: str) -> Column:
+        """Return a column by its name, or its number from 1.
+
+        Raises
+        ------
+        DataError
+            If there is no such column, or the records are no tables.
+        """
+        if self.columns:
+            return find_column(self.columns, name, self.name)
+        if self.x_train.ndim != 2:
+            raise DataError(
+                f"{self.name}: its records have shape {self.input_shape} and so no columns; expected a table, such as "
+                "diabetes, or a file declared in TOML"
+            )
+        return numbered_column(np.concatenate([self.x_train, self.x_test]), name, self.name)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one record."""
+        return tuple(self.x_train.shape[1:])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) over the shapes, types and bytes of the four arrays: equal data, equal fingerprint."""
+        digest = hashlib.sha256()
+        for array in (self.x_train, self.y_train, self.x_test, self.y_test):
+            digest.update(f"{array.dtype.str}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
+
+def sensitive_column(data: Dataset, name: str) -> Column:
+    """Return a column whose values are to be inferred.
+
+    Parameters
+    ----------
+    data : Dataset
+        The records.
+    name : str
+        The column's name, or its number from 1.
+
+    Raises
+    ------
+    DataError
+        If there is no such column, or it has too many values to enumerate. If it is constant in the training records,
+        or the target under another name.
+    """
+    column = data.column(name)
+    codes = column.codes(data.x_train)
+    present = np.unique(codes)
+    if len(present) < 2:
+        raise DataError(
+            f"{data.name}: sensitive column {name!r} is {column.values[present[0]]} in all training records, so there "
+            f"is nothing to infer; choose another of {list_names(data.column_names)}"
+        )
+    if _is_target(codes, data.y_train, data.task):
+        raise DataError(
+            f"{data.name}: sensitive column {name!r} is the target itself under another name, which the attacker "
+            f"knows; choose another of {list_names(data.column_names)}"
+        )
+    return column
+
+
+def _is_target(codes: NDArray[np.int64], y: NDArray[Any], task: str) -> bool:
+    """Say whether a column (n,) and the target (n,) are the same but for their coding."""
+    values, targets = len(np.unique(codes)), len(np.unique(y))
+    if values != targets:
+        return False
+    if task == "regression":
+        return bool(abs(np.corrcoef(codes, y)[0, 1]) > 1 - 1e-9)
+    pairs = np.unique(np.stack([codes, y], axis=1), axis=0)
+    return len(pairs) == values

@@ -1,0 +1,256 @@
+"""Load and download datasets: built-in ones by name, a user's ``.npz`` file, or a table that a TOML file declares."""
+
+import http.client
+import os
+import tarfile
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.data import tables
+from fedattack.data.arrays import read_arrays
+from fedattack.data.columns import Column, PrivateColumn
+from fedattack.data.dataset import Dataset
+from fedattack.data.source import Pool, Source, one_line
+from fedattack.data.sources import DATASETS
+from fedattack.errors import DataError
+
+MIN_RECORDS = 10
+"""Fewer records than this are refused: neither split would say anything."""
+
+Split = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Rows of the training records (n,) and of the test records (m,)."""
+
+
+def data_root() -> Path:
+    """Return the folder of downloaded datasets: ``$FEDATTACK_DATA``, else ``fedattack`` in the user's cache folder."""
+    if chosen := os.environ.get("FEDATTACK_DATA"):
+        return Path(chosen).expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "fedattack"
+
+
+def load_dataset(
+    name: str, *, seed: int = 0, root: Path | None = None, size: int | None = None, test_fraction: float = 0.2
+) -> Dataset:
+    """Load a dataset, without touching the network.
+
+    Parameters
+    ----------
+    name : str
+        A name in :data:`DATASETS`, the path of a ``.toml`` file that declares a table, or of an ``.npz`` file. For the
+        table see :class:`fedattack.data.tables.Declaration`. The ``.npz`` file has arrays ``x`` and ``y``: ``x`` of
+        uint8 with shape (n, H, W) or (n, H, W, C) holds images. Any other numeric ``x`` is kept as it is, in float32.
+        ``y`` holds integer labels 0 … classes - 1, each of them at least once.
+    seed : int
+        Draws the subsample and the split, and for ``synthetic`` the records.
+    root : Path, optional
+        Folder of downloaded datasets; :func:`data_root` by default.
+    size : int, optional
+        Number of records kept, drawn from training and test records together, in their own proportion where the
+        dataset comes with a test set.
+    test_fraction : float
+        Share of test records for datasets that come without a test set (0.2 as in section 4.1 of the SIA paper). The
+        split keeps the share of every class where each has enough records for that.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    DataError
+        If the name is unknown, files are missing or damaged, arrays do not fit, or there are too few records.
+    """
+    if not 0 < test_fraction < 1:
+        raise DataError(f"test_fraction must lie between 0 and 1; got {test_fraction}")
+    pool = _read(name, seed, root)
+    _check_size(name, len(pool.y), size)
+    train, test = _split(pool, seed, size, test_fraction)
+    pool = _scale_columns(pool, train)
+    y = _scale_targets(pool.y, train)
+    x_train = pool.x[train].astype(np.float32, order="C")
+    x_test = pool.x[test].astype(np.float32, order="C")
+    if pool.images:
+        _scale_channels(x_train, x_test)
+    private = {key: PrivateColumn(values, codes[train], codes[test]) for key, (values, codes) in pool.private.items()}
+    groups = {key: group[train] for key, group in pool.groups.items()}
+    groups |= {key: column.train for key, column in private.items()}
+    return Dataset(
+        name=Path(name).stem if name.endswith((".npz", ".toml")) else name,
+        x_train=x_train,
+        y_train=y[train],
+        x_test=x_test,
+        y_test=y[test],
+        classes=pool.classes,
+        columns=pool.columns,
+        groups=groups,
+        sensitive=pool.sensitive,
+        private=private,
+    )
+
+
+def download_dataset(name: str, *, root: Path | None = None) -> Path:
+    """Download a dataset into the data folder; files that are there already are not fetched again.
+
+    Parameters
+    ----------
+    name : str
+        A name in :data:`DATASETS`, or the path of a ``.toml`` file that names a dataset of OpenML.
+    root : Path, optional
+        Folder to download into; :func:`data_root` by default.
+
+    Returns
+    -------
+    Path
+        The folder.
+
+    Raises
+    ------
+    DataError
+        If the dataset is unknown or needs no download, or the download fails.
+    """
+    folder = root or data_root()
+    download = _download_of(name, folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        download(folder)
+    except (OSError, RuntimeError, EOFError, http.client.HTTPException, tarfile.TarError, zipfile.BadZipFile) as error:
+        reason = one_line(error) or type(error).__name__
+        raise DataError(
+            f"could not download {name!r} into {folder}: {reason}; check the network connection and the free space, "
+            "then run the same command again"
+        ) from error
+    return folder
+
+
+def _download_of(name: str, folder: Path) -> Callable[[Path], None]:
+    """Return what downloads a dataset, or refuse one that is not downloaded."""
+    download: Callable[[Path], None] | None
+    if name.endswith(".toml"):
+        declared = tables.read_declaration(Path(name).expanduser())
+        download = partial(tables.download_openml, declared) if declared.openml else None
+    else:
+        source = _source(name)
+        if source.by_hand:
+            raise DataError(f"dataset {name!r} is not downloaded by fedattack: {source.by_hand} in {folder}")
+        download = source.download
+    if download is None:
+        raise DataError(f"dataset {name!r} needs no download: it is at hand; use it by its name")
+    return download
+
+
+def _read(name: str, seed: int, root: Path | None) -> Pool:
+    """Read all records of a dataset, or of a user's file."""
+    if name.endswith(".npz"):
+        return read_arrays(Path(name).expanduser())
+    if name.endswith(".toml"):
+        return tables.read_toml(Path(name).expanduser(), root or data_root())
+    return _source(name).read(seed, root or data_root())
+
+
+def _source(name: str) -> Source:
+    if name not in DATASETS:
+        raise DataError(
+            f"unknown dataset {name!r}; expected one of {', '.join(DATASETS)}, or the path of an .npz or .toml file"
+        )
+    return DATASETS[name]
+
+
+def _check_size(name: str, records: int, size: int | None) -> None:
+    if records < MIN_RECORDS:
+        raise DataError(f"{name}: too few records: expected at least {MIN_RECORDS}, got {records}")
+    if size is not None and not MIN_RECORDS <= size <= records:
+        raise DataError(f"{name}: size must lie between {MIN_RECORDS} and its {records} records; got {size}")
+
+
+def _split(pool: Pool, seed: int, size: int | None, test_fraction: float) -> Split:
+    """Draw which records are kept, and which of them are test records."""
+    rng = np.random.default_rng(seed)
+    records = len(pool.y)
+    if pool.test_records:
+        return _keep_split(records, pool.test_records, size, rng)
+
+    from sklearn.model_selection import train_test_split
+
+    rows = np.arange(records) if size is None else np.sort(rng.choice(records, size, replace=False))
+    y = pool.y[rows]
+    stratify = y if _can_stratify(y, test_fraction) else None
+    try:
+        train, test = train_test_split(rows, test_size=test_fraction, random_state=seed, stratify=stratify)
+    except ValueError as error:
+        raise DataError(f"cannot split {len(rows)} records with test_fraction {test_fraction}: {error}") from error
+    return train, test
+
+
+def _keep_split(records: int, test_records: int, size: int | None, rng: np.random.Generator) -> Split:
+    """Keep the test set that a source comes with; of both splits, draw ``size`` records in their proportion."""
+    first_test = records - test_records
+    train, test = np.arange(first_test), np.arange(first_test, records)
+    if size is None:
+        return train, test
+    test_size = min(max(round(size * test_records / records), 1), size - 1)
+    train = np.sort(rng.choice(train, size - test_size, replace=False))
+    test = np.sort(rng.choice(test, test_size, replace=False))
+    return train, test
+
+
+def _can_stratify(y: NDArray[Any], test_fraction: float) -> bool:
+    """Say whether each class has enough records for both splits to keep its share."""
+    if not np.issubdtype(y.dtype, np.integer):
+        return False
+    _, counts = np.unique(y, return_counts=True)
+    smaller_split = min(test_fraction, 1 - test_fraction) * len(y)
+    return bool(counts.min() >= 2 and smaller_split >= len(counts))
+
+
+def _scale_targets(y: NDArray[Any], train: NDArray[np.int64]) -> NDArray[Any]:
+    """Standardise the targets of a regression by the training split; labels stay as they are."""
+    if np.issubdtype(y.dtype, np.integer):
+        return y
+    mean = y[train].mean()
+    deviation = y[train].std() or 1.0
+    return np.asarray((y - mean) / deviation, dtype=np.float32)
+
+
+def _scale_columns(pool: Pool, train: NDArray[np.int64]) -> Pool:
+    """Standardise columns of numbers by the training split."""
+    if not pool.scaled:
+        return pool
+    scaled = list(pool.scaled)
+    numbers = pool.x[train][:, scaled]
+    mean, deviation = np.zeros(pool.x.shape[1]), np.ones(pool.x.shape[1])
+    mean[scaled] = numbers.mean(axis=0)
+    deviation[scaled] = numbers.std(axis=0)
+    deviation[deviation == 0] = 1.0
+    columns = tuple(_scale_domain(column, mean, deviation) for column in pool.columns)
+    return replace(pool, x=(pool.x - mean) / deviation, columns=columns)
+
+
+def _scale_domain(column: Column, mean: NDArray[np.float64], deviation: NDArray[np.float64]) -> Column:
+    """Scale the values of a domain as the records are scaled, so that they stay equal to the records' values."""
+    if column.domain is None:
+        return column
+    inputs = list(column.inputs)
+    domain = (column.domain - mean[inputs]) / deviation[inputs]
+    return replace(column, domain=domain.astype(np.float32))
+
+
+def _scale_channels(x_train: NDArray[np.float32], x_test: NDArray[np.float32]) -> None:
+    """Standardise images (n, C, H, W) in place, each channel by the training split's mean and standard deviation.
+
+    To bring them to 0 … 1 first would make no difference.
+    """
+    for channel in range(x_train.shape[1]):
+        mean = x_train[:, channel].mean(dtype=np.float64)
+        # A channel of one single value has no scale of its own.
+        deviation = x_train[:, channel].std(dtype=np.float64) or 1.0
+        for x in (x_train, x_test):
+            x[:, channel] -= mean
+            x[:, channel] /= deviation
