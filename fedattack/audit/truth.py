@@ -291,16 +291,20 @@ def _told_apart(
     """Put owners into the two arrays of the file: a name a target, and (target, client) pairs where it is SEVERAL."""
     if taken := {NOBODY, SEVERAL} & {*clients}:
         raise DataError(f"{taken.pop()!r} cannot be a client's name in the truth, where it means something else")
-    place = {name: index for index, name in enumerate(clients)}
+    index_of = {name: index for index, name in enumerate(clients)}
     sole: list[str] = []
     shared: list[tuple[int, int]] = []
     for target, entry in enumerate(owners):
-        names = list(dict.fromkeys([entry] if isinstance(entry, str) else entry))
-        names = [name for name in names if name != NOBODY]
-        if unknown := [name for name in names if name not in place]:
-            raise DataError(f"target {target} is said to be held by {unknown[0]!r}, which is none of the clients")
-        sole.append(names[0] if len(names) == 1 else SEVERAL if names else NOBODY)
-        shared += [(target, place[name]) for name in names if len(names) > 1]
+        names = dict.fromkeys([entry] if isinstance(entry, str) else entry)
+        names.pop(NOBODY, None)
+        for name in names:
+            if name not in index_of:
+                raise DataError(f"target {target} is said to be held by {name!r}, which is none of the clients")
+        if len(names) > 1:
+            sole.append(SEVERAL)
+            shared += [(target, index_of[name]) for name in names]
+        else:
+            sole.append(next(iter(names), NOBODY))
     return np.array(sole, dtype=np.str_), np.array(shared, dtype=np.int64).reshape(-1, 2)
 
 
@@ -414,20 +418,22 @@ def read_truth(folder: Path) -> Truth:
         private=_read_private(folder / PRIVATE, len(clients)),
         answers=_read_answers(folder, holdings.get("files", {})),
     )
-    told = {name for about in (truth.attributes, truth.records) if about is not None for name in about.owners}
-    owners = {*truth.owners.tolist()} - {NOBODY, SEVERAL}
-    unknown = sorted((owners | {*truth.nodes.values()} | told) - {*truth.clients})
-    if unknown:
-        named = short(", ".join(unknown), 100)
-        raise DataError(f"{folder}: {named} is no client of {HOLDINGS}; the truth contradicts itself")
+    named = {*truth.owners.tolist()} - {NOBODY, SEVERAL}
+    named |= {*truth.nodes.values()}
+    for about in (truth.attributes, truth.records):
+        if about is not None:
+            named |= {*about.owners}
+    if unknown := named - {*truth.clients}:
+        listed = short(", ".join(sorted(unknown)), 100)
+        raise DataError(f"{folder}: {listed} is no client of {HOLDINGS}; the truth contradicts itself")
     if {*truth.shared} != {*np.flatnonzero(truth.owners == SEVERAL).tolist()}:
         raise DataError(f"{folder / OWNERS}: the targets of several owners are not those of `shared`; {_HINT}")
     return truth
 
 
 def _read_counts(holdings: _Holdings, folder: Path) -> NDArray[np.int64]:
-    clients, classes, counts = (len(holdings[key]) for key in ("clients", "classes", "counts"))
-    if counts != clients or any(len(row) != classes for row in holdings["counts"]):
+    clients, classes = len(holdings["clients"]), len(holdings["classes"])
+    if [len(row) for row in holdings["counts"]] != [classes] * clients:
         raise DataError(f"{folder / HOLDINGS}: counts: expected {classes} classes of {clients} clients; {_HINT}")
     return np.array(holdings["counts"], dtype=np.int64)
 
