@@ -14,7 +14,7 @@ from fedattack.files import FolderLock
 from fedattack.folder import DEALT, STUDY, Part, new_parts, read_study, write_resumption, write_study
 from fedattack.nodes import NODES
 from fedattack.record import Record
-from fedattack.record.format import INDEX, MANIFEST
+from fedattack.record.format import INDEX, MANIFEST, PROTOCOLS
 from fedattack.runs.app import Value, app_folder, prepare
 from fedattack.runs.asked import asked_of_study
 from fedattack.runs.presets import Preset
@@ -231,7 +231,7 @@ def resume(out: Path, *, command: str, watch: Watch, trusted: Collection[str] = 
 
 def _going_on(part: Part, config: Mapping[str, Value], record: Record) -> dict[str, Value]:
     """Return what the config of a run that goes on has of its own."""
-    if config["framework"] == "fedmd":
+    if not PROTOCOLS[record.protocol].sends_model:
         raise ConfigError(
             f"{part.label} cannot be gone on with: clients of FedMD keep their models in Flower's state, which ended "
             "with the run; start it anew in another folder"
