@@ -10,6 +10,7 @@ import pytest
 from fedattack.folder import write_study
 from fedattack.threats import ATTACKS, Attack, Needs, Scores, read_knowledge
 from tests.worlds.federation import MODEL, write_property_run, write_run
+from tests.worlds.private import write_private_run
 
 
 @pytest.fixture(scope="module")
@@ -297,6 +298,24 @@ def test_a_record_from_elsewhere_is_attacked_with_declared_partial_records(call,
     assert known.model.classes == 1, "a regression has one output"
     assert known.partial.columns == (4,)
     assert len(Scores.load(folder / "scores" / "guess.npz").arrays["decisions"][0]) == 5
+
+
+def test_a_record_from_elsewhere_is_attacked_for_declared_private_attributes(call, tmp_path):
+    folder = write_private_run(tmp_path / "run", rounds=1)
+    known = read_knowledge(folder / "knowledge")
+    (folder / "knowledge" / "knowledge.json").unlink()
+    np.savez(tmp_path / "mine.npz", x=known.auxiliary.x, y=known.auxiliary.y)
+    ((name, attribute),) = known.attributes.items()
+    arrays = {f"values.{name}": np.array(attribute.values), f"codes.{name}": attribute.codes}
+    np.savez(tmp_path / "attributes.npz", **arrays)
+    words = ["attack", "private-attribute", folder, "--model", "linear", "--auxiliary", tmp_path / "mine.npz"]
+    words += ["--training", "epochs=1,batch-size=2,lr=0.1", "--option", "clients=60", "--option", "adversaries=svm"]
+    code, _, err = call(*words)
+    assert code == 2
+    assert "needs knowledge of attributes" in err
+    assert call(*words, "--attributes", tmp_path / "attributes.npz")[0] == 0
+    scores = Scores.load(folder / "scores" / "private-attribute.npz")
+    assert scores.facts["attributes"] == {name: list(attribute.values)}
 
 
 def test_runs_are_compared(call, tmp_path, sums):

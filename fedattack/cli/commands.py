@@ -87,7 +87,11 @@ def attack(
     loss: Annotated[str, typer.Option(help="The clients' loss: a built-in name or module:function.")] = "cross-entropy",
     prior: Annotated[str | None, typer.Option(help="uniform, or examples: clients with more are likelier.")] = None,
     auxiliary: Annotated[
-        Path | None, typer.Option(help="The attacker's own records, an .npz with x and y, for prolin.")
+        Path | None, typer.Option(help="The attacker's own records, an .npz with x and y, for prolin and others.")
+    ] = None,
+    attributes: Annotated[
+        Path | None,
+        typer.Option(help="For private-attribute, an .npz with values.NAME and codes.NAME of the auxiliary records."),
     ] = None,
     public: Annotated[
         Path | None, typer.Option(help="The public records of FedMD, an .npz with x in the order of the predictions.")
@@ -123,7 +127,9 @@ def attack(
     from fedattack.runs.asked import asked_of_knowledge
     from fedattack.runs.pipeline import choose_attacks
 
-    declared = Declared(targets, model, classes, hidden, loss, prior, auxiliary, public, partial, wanted, training)
+    declared = Declared(
+        targets, model, classes, hidden, loss, prior, auxiliary, attributes, public, partial, wanted, training
+    )
     (chosen,) = choose_attacks([name], pairs("--option", options or []))
     trusted = _trusted(asked_of_knowledge(folder)) if trust else set()
     files = _attack(chosen, folder, seed, device, skip_damaged, declared, trusted)

@@ -23,6 +23,7 @@ class Declared:
     loss: str
     prior: str | None
     auxiliary: Path | None
+    attributes: Path | None
     public: Path | None
     partial: Path | None
     property: str | None
@@ -38,7 +39,7 @@ class Declared:
         DataError
             If a file cannot be read, or does not fit the model.
         """
-        from fedattack.threats.knowledge import PRIORS, read_partial, read_public, read_targets
+        from fedattack.threats.knowledge import PRIORS, read_attributes, read_partial, read_public, read_targets
 
         changes: dict[str, Any] = {}
         model = known.model if self.model is None else self._model(known)
@@ -47,6 +48,8 @@ class Declared:
             path = getattr(self, name)
             if path is not None:
                 changes[name] = read(path, model)
+        if self.attributes is not None:
+            changes["attributes"] = read_attributes(self.attributes, changes.get("auxiliary", known.auxiliary))
         if self.training is not None:
             changes["training"] = _training(self.training)
         if self.property is not None:
