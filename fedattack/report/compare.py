@@ -105,8 +105,8 @@ def compare_runs(folders: Sequence[Path], out: Path, by: str | None = None) -> P
         out.mkdir(parents=True, exist_ok=True)
     except OSError as cause:
         raise ReportError(f"{out} cannot be created ({cause}); choose a folder that can be written") from None
-    told = [_facts(run, keys) for run in runs]
-    write_json(out / "compare.json", {"by": keys, "headline": headline, "runs": told})
+    facts = [_facts(run, keys) for run in runs]
+    write_json(out / "compare.json", {"by": keys, "headline": headline, "runs": facts})
     write_atomically(out / "compare.md", _to_markdown(title, sections).encode())
     page = out / "compare.html"
     html = template("compare.html.j2").render(

@@ -178,6 +178,11 @@ def floats(values: Sequence[float | None]) -> NDArray[np.float64]:
     return np.array(values, dtype=float)
 
 
+def column(rows: Iterable[Mapping[str, Any]], key: str) -> NDArray[np.float64]:
+    """Collect one number of each row; NaN where a row has none."""
+    return floats([row.get(key) for row in rows])
+
+
 def short(name: str) -> str:
     """Shorten a name to what fits beside an axis."""
     # Node ids differ in their last digits at least as often as in their first.

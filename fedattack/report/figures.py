@@ -140,7 +140,7 @@ def per_client(finding: Finding, slug: str) -> Plot:
     clients, units = finding.series["per_client"], finding.units
     top = clients[:_MOST_CLIENTS]
     scale = scale_of(units)
-    value, low, high, share = (scale * _column(top, key) for key in ("value", "low", "high", "share"))
+    value, low, high, share = (scale * drawing.column(top, key) for key in ("value", "low", "high", "share"))
     positions = np.arange(len(top))
     figure, axes = one_axes(95 + 21 * len(top))
     axes.barh(positions, value, height=0.62, color=FIRST, alpha=0.6, label="result")
@@ -320,10 +320,6 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def _known(values: Sequence[float | None]) -> list[float]:
     return [value for value in values if value is not None]
-
-
-def _column(clients: Sequence[Mapping[str, Any]], key: str) -> NDArray[np.float64]:
-    return floats([client.get(key) for client in clients])
 
 
 def _capital(text: str) -> str:

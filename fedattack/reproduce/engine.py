@@ -2,10 +2,12 @@
 
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,7 +28,7 @@ from fedattack.runs.app import Value
 from fedattack.runs.asked import known_to
 from fedattack.runs.pipeline import attack_folder, choose_attacks, judge_folder
 from fedattack.runs.presets import load_preset, resolve_settings
-from fedattack.runs.settings import leads_out, load_settings
+from fedattack.runs.settings import Setting, leads_out, load_settings
 from fedattack.runs.simulating import choose_seeds, simulate
 from fedattack.runs.watch import Watch
 from fedattack.untrusted import check_folder, read_sealed, remove_inside
@@ -116,21 +118,20 @@ def reproduce(
     ConfigError
         If an argument fits nothing, `out` holds something else, or cells in it were run with other settings.
     """
-    study = _Study(
-        what, Path(out).expanduser().absolute(), only, changes, data, seeds, keep_records, write or write_pages
-    )
-    with study.alone():
-        waiting = study.look()
-        finished = sum(state.done for state in study.states.values())
+    folder = Path(out).expanduser().absolute()
+    runner = _Runner(what, folder, only, changes, data, seeds, keep_records, write or write_pages)
+    with runner.alone():
+        waiting = runner.look()
+        finished = sum(state.done for state in runner.states.values())
         tell(f"{len(what.cells)} cells: {finished} are there, {len(waiting)} to run")
-        study.write()
-        for place, job in enumerate(waiting, 1):
-            tell(f"cell {place} of {len(waiting)}: {job.cell.label}")
+        runner.write()
+        for count, job in enumerate(waiting, 1):
+            tell(f"cell {count} of {len(waiting)}: {job.cell.label}")
             with watching() as watch:
-                study.run(job, lambda job, watch=watch: audit(job, device, watch))  # type: ignore[misc]
-            study.write()
-            tell(f"  {study.told(job.cell)}")
-    return study.results()
+                runner.run(job, partial(audit, job, device, watch))
+            runner.write()
+            tell(f"  {runner.summary(job.cell)}")
+    return runner.results()
 
 
 def write_pages(what: Reproduction, out: Path, results: dict[str, Any]) -> None:
@@ -151,7 +152,9 @@ class _State:
     failed: bool = False
 
 
-class _Study:
+class _Runner:
+    """Knows which cells are there, and runs the others."""
+
     def __init__(
         self,
         what: Reproduction,
@@ -178,7 +181,8 @@ class _Study:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Hold the folder, so that nobody else takes a cell at work for one that was interrupted."""
-        if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())) and not self._cells.is_dir():
+        used = self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir()))
+        if used and not self._cells.is_dir():
             raise ConfigError(f"{self.out} holds something else; give this reproduction a folder of its own")
         check_folder(self.out, ConfigError, to_write=True)
         try:
@@ -197,7 +201,8 @@ class _Study:
         """Look at what is there; returns the jobs that are left to do."""
         waiting: list[Job] = []
         for cell in self.what.cells:
-            state = self.states[cell.name] = _State(reason=_LEFT_OUT)
+            state = _State(reason=_LEFT_OUT)
+            self.states[cell.name] = state
             try:
                 job = self._job(cell)
             except ConfigError as problem:
@@ -215,19 +220,21 @@ class _Study:
 
     def _lacks(self, cell: Cell, root: str) -> str:
         """Say which data a cell lacks, or nothing."""
-        names = [str(cell.settings[key]) for key in _DATA_KEYS if key in cell.settings]
-        for name in names:
+        for name in _data_of(cell):
             if name not in self.files and name not in self.lacking:
                 self.lacking[name] = _lacking(name, Path(root) if root else data_root())
-        return next((self.lacking[name] for name in names if self.lacking.get(name)), "")
+            if self.lacking.get(name):
+                return self.lacking[name]
+        return ""
 
-    def run(self, job: Job, audit: Callable[[Job], None]) -> None:
+    def run(self, job: Job, audit: Callable[[], None]) -> None:
+        """Make a cell, or keep why it cannot be made."""
         state = self.states[job.cell.name]
         if job.folder.exists():
             remove_inside(self.out, job.folder, ConfigError)  # interrupted halfway
         started = time.monotonic()
         try:
-            audit(job)
+            audit()
         except FedAttackError as problem:
             # The cells after this one may well run; paths would tell of this machine.
             state.reason, state.failed = f"cannot run: {str(problem).replace(str(self.out), 'DIR')}", True
@@ -237,20 +244,21 @@ class _Study:
         write_sealed(job.folder / _DONE, {"minutes": (time.monotonic() - started) / 60})
         self.states[job.cell.name] = _State(done=True)
 
-    def told(self, cell: Cell) -> str:
+    def summary(self, cell: Cell) -> str:
         """Say in a line what came out of a cell."""
         state = self.states[cell.name]
         if not state.done:
             return state.reason
         entry = self._entry(cell)
         first = self.what.numbers[0]
-        found = entry["numbers"][first.name]
-        if found["value"] is None:
+        measured = entry["numbers"][first.name]
+        if measured["value"] is None:
             return f"{entry['minutes']:.1f} min"
-        stated = f", paper {first.scale * found['paper']['mean']:.1f}" if found["paper"] else ""
-        return f"{first.title} {first.scale * found['value']:.1f}{stated}, {entry['minutes']:.1f} min"
+        stated = f", paper {first.scale * measured['paper']['mean']:.1f}" if measured["paper"] else ""
+        return f"{first.title} {first.scale * measured['value']:.1f}{stated}, {entry['minutes']:.1f} min"
 
     def write(self) -> None:
+        """Write the results so far."""
         self.writer(self.what, self.out, self.results())
 
     def results(self) -> dict[str, Any]:
@@ -264,19 +272,18 @@ class _Study:
             "command": self._command,
             "changes": list(self.changes),
             "columns": list(self.what.columns),
-            "cells": [self._entry(cell) for cell in self.what.cells],
+            "cells": list(map(self._entry, self.what.cells)),
         }
 
     def _entry(self, cell: Cell) -> dict[str, Any]:
         state = self.states[cell.name]
         if not state.done:
-            paper = {name: {"mean": number.mean, "sd": number.sd} for name, number in cell.paper.items()}
             return {
                 "cell": cell.name,
                 "place": dict(cell.place),
                 "state": "failed" if state.failed else "not run",
                 "reason": state.reason,
-                "numbers": {name: {"paper": stated} for name, stated in paper.items()},
+                "numbers": {name: {"paper": asdict(stated)} for name, stated in cell.paper.items()},
             }
         if cell.name not in self.read:
             self.read[cell.name] = self._measured(cell)
@@ -285,8 +292,9 @@ class _Study:
     def _measured(self, cell: Cell) -> dict[str, Any]:
         folder = self._cells / cell.name
         findings, run = read_findings(folder), read_run(folder)
-        figure = self.what.figure
-        drawn = next((number for number in self.what.numbers if number.name == figure.y), None)
+        numbers = {}
+        for number in self.what.numbers:
+            numbers[number.name] = measure(number, findings, run, cell.paper.get(number.name))
         job = self._job(cell)
         entry: dict[str, Any] = {
             "cell": cell.name,
@@ -297,12 +305,11 @@ class _Study:
             "seeds": list(job.seeds),
             "minutes": _minutes(folder),
             "command": job.command,
-            "numbers": {
-                number.name: measure(number, findings, run, cell.paper.get(number.name)) for number in self.what.numbers
-            },
+            "numbers": numbers,
         }
-        if figure.kind == "rounds" and drawn is not None:
-            entry["per_round"] = per_round(drawn, findings)
+        for number in self.what.numbers:
+            if self.what.figure.kind == "rounds" and number.name == self.what.figure.y:
+                entry["per_round"] = per_round(number, findings)
         return entry
 
     @property
@@ -312,22 +319,21 @@ class _Study:
     @property
     def _command(self) -> str:
         """The command that makes all that is there, which may have been made bit by bit, on any machine."""
-        words = ["fedattack", "reproduce", self.what.name, "--out", "DIR"]
-        words += ["--seeds", str(self.seeds)] if self.seeds else []
-        words += [word for text in self.changes for word in ("--set", text)]
-        words += [word for name, path in self.files.items() for word in ("--data", f"{name}={path.name}")]
-        return shlex.join(words)
+        arguments = repeated("--seeds", [self.seeds] if self.seeds else [])
+        arguments += repeated("--set", self.changes)
+        arguments += repeated("--data", [f"{name}={path.name}" for name, path in self.files.items()])
+        return shlex.join(["fedattack", "reproduce", self.what.name, "--out", "DIR", *arguments])
 
     def _job(self, cell: Cell) -> Job:
         preset = load_preset(cell.preset)
-        texts = [f"{key}={self._value(key, value)}" for key, value in cell.settings.items()] + list(self.changes)
-        settings, seeds = resolve_settings(preset, texts), choose_seeds(preset, None, self.seeds)
-        named = [f"{key}={_data_name(text)}" for key, _, text in (entry.partition("=") for entry in texts)]
-        words = ["fedattack", "audit", preset.name, "--out", cell.name]
-        words += ["--seeds", str(self.seeds)] if self.seeds else []
-        words += [word for text in named for word in ("--set", text)]
-        words += [word for key, text in cell.options.items() for word in ("--option", f"{key}={text}")]
-        return Job(cell, self._cells / cell.name, settings, seeds, shlex.join(words))
+        changes = [f"{key}={self._value(key, value)}" for key, value in cell.settings.items()]
+        changes += self.changes
+        settings, seeds = resolve_settings(preset, changes), choose_seeds(preset, None, self.seeds)
+        arguments = repeated("--seeds", [self.seeds] if self.seeds else [])
+        arguments += repeated("--set", map(_without_folder, changes))
+        arguments += repeated("--option", map("=".join, cell.options.items()))
+        command = shlex.join(["fedattack", "audit", preset.name, "--out", cell.name, *arguments])
+        return Job(cell, self._cells / cell.name, settings, seeds, command)
 
     def _value(self, key: str, value: Value) -> str:
         return str(self.files.get(str(value), value)) if key in _DATA_KEYS else shown(value)
@@ -349,13 +355,13 @@ class _Study:
         except FedAttackError:
             return False
         # A setting that did not exist then was at what is its default now.
-        defaults = {name: setting.default for name, setting in load_settings().items() if not setting.internal}
+        defaults = {name: setting.default for name, setting in _settings().items()}
         expected = {**job.settings, "seeds": list(job.seeds)}
-        found = {**defaults, **study.get("settings", {}), "seeds": study.get("seeds")}
-        for key in sorted(found):
-            if expected.get(key) != found[key]:
+        run_with = {**defaults, **study.get("settings", {}), "seeds": study.get("seeds")}
+        for key in sorted(run_with):
+            if expected.get(key) != run_with[key]:
                 raise ConfigError(
-                    f"{job.folder} was run with {key} = {found[key]}, and now it is {expected.get(key)}; give the "
+                    f"{job.folder} was run with {key} = {run_with[key]}, and now it is {expected.get(key)}; give the "
                     "same settings again, or another --out, or delete that folder"
                 )
         return True
@@ -366,6 +372,19 @@ class _Done(TypedDict):
 
 
 _DONE_FORM: TypeAdapter[_Done] = TypeAdapter(_Done)
+
+
+def repeated(option: str, values: Iterable[object]) -> list[str]:
+    """Write the arguments that give a command an option once for each value."""
+    arguments = []
+    for value in values:
+        arguments += [option, str(value)]
+    return arguments
+
+
+def _settings() -> dict[str, Setting]:
+    """Return the settings that a user may choose."""
+    return {name: setting for name, setting in load_settings().items() if not setting.internal}
 
 
 def _minutes(folder: Path) -> float:
@@ -397,8 +416,8 @@ def _canonical(text: str) -> str:
 
 
 def _checked(what: Reproduction, changes: Sequence[str]) -> Sequence[str]:
-    known = {name: setting for name, setting in load_settings().items() if not setting.internal}
-    fixed = {key for cell in what.cells for key in cell.settings}
+    known = _settings()
+    fixed = set().union(*(cell.settings for cell in what.cells))
     for text in changes:
         key, separator, value = text.partition("=")
         if not separator or key not in known:
@@ -410,7 +429,7 @@ def _checked(what: Reproduction, changes: Sequence[str]) -> Sequence[str]:
 
 
 def _files(what: Reproduction, data: Sequence[str]) -> dict[str, Path]:
-    names = {str(cell.settings[key]) for cell in what.cells for key in _DATA_KEYS if key in cell.settings}
+    names = set(chain.from_iterable(map(_data_of, what.cells)))
     files = {}
     for text in data:
         name, _, path = text.partition("=")
@@ -420,6 +439,11 @@ def _files(what: Reproduction, data: Sequence[str]) -> dict[str, Path]:
         if not files[name].is_file():
             raise ConfigError(f"--data {text}: there is no such file; expected an .npz with x and y, or a .toml")
     return files
+
+
+def _data_of(cell: Cell) -> list[str]:
+    """Name the datasets that a cell needs."""
+    return [str(cell.settings[key]) for key in _DATA_KEYS if key in cell.settings]
 
 
 def _lacking(name: str, root: Path) -> str:
@@ -439,3 +463,8 @@ def _lacking(name: str, root: Path) -> str:
 def _data_name(text: str) -> str:
     """Name data without the folder of their file, which is this machine's."""
     return Path(text).name if text.endswith((".npz", ".toml")) else text
+
+
+def _without_folder(change: str) -> str:
+    key, _, text = change.partition("=")
+    return f"{key}={_data_name(text)}"

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from fedattack.audit.intervals import t_interval
 from fedattack.reproduce.spec import Number, Stated
 
 _LEVEL = 0.95
+_OF_A_FINDING = ("value", "seed_mean", "seed_sd", "low", "high", "level", "comparisons", "chance", "null", "n")
 
 
 def measure(
@@ -34,27 +37,27 @@ def measure(
         it is corrected for, ``chance``, ``null``, ``n``, ``seeds``, ``paper`` and ``difference``, our mean over seeds
         less the paper's; None where there is none. Proportions are in 0 … 1.
     """
-    kinds = ((number.finding, _of_finding), (number.curve, _of_curve), (number.fact, _of_fact))
-    source, read = next((source, read) for source, read in kinds if source)
-    found: dict[str, Any] = dict.fromkeys(
-        ("value", "seed_mean", "seed_sd", "low", "high", "level", "comparisons", "chance", "null", "n", "seeds")
-    )
-    found |= read(source, findings, run, number.units)
-    if number.baseline:
-        found = dict.fromkeys(found) | {"value": _baseline(number, findings), "n": found["n"], "seeds": found["seeds"]}
-    ours = found["value"] if found["seed_mean"] is None else found["seed_mean"]
-    found["paper"] = None if paper is None else {"mean": paper.mean, "sd": paper.sd}
-    found["difference"] = None if paper is None or ours is None else ours - paper.mean
-    return found
+    measured: dict[str, Any] = dict.fromkeys((*_OF_A_FINDING, "seeds"))
+    if number.finding:
+        measured |= _of_finding(number, findings)
+    elif number.curve:
+        measured |= _of_curve(number.curve, run, number.units)
+    else:
+        measured |= _of_fact(number.fact, run)
+    ours = measured["value"] if measured["seed_mean"] is None else measured["seed_mean"]
+    measured["paper"] = None if paper is None else asdict(paper)
+    measured["difference"] = None if paper is None or ours is None else ours - paper.mean
+    return measured
 
 
-def _baseline(number: Number, findings: Sequence[Finding]) -> float | None:
-    return next((item.baselines.get(number.baseline) for item in findings if item.name == number.finding), None)
+def _finding(number: Number, findings: Sequence[Finding]) -> Finding | None:
+    return next((finding for finding in findings if finding.name == number.finding), None)
 
 
 def per_round(number: Number, findings: Sequence[Finding]) -> Any:
     """Return the series of a finding that gives its value in each round, or None."""
-    return next((finding.series.get("per_round") for finding in findings if finding.name == number.finding), None)
+    finding = _finding(number, findings)
+    return None if finding is None else finding.series.get("per_round")
 
 
 def training_records(run: Mapping[str, Any]) -> int | None:
@@ -62,30 +65,40 @@ def training_records(run: Mapping[str, Any]) -> int | None:
     return int(np.sum(run["holdings"]["counts"])) if "holdings" in run else None
 
 
-def _of_finding(name: str, findings: Sequence[Finding], run: Mapping[str, Any], units: str) -> dict[str, Any]:
-    keys = ("value", "seed_mean", "seed_sd", "low", "high", "level", "comparisons", "chance", "null", "n")
-    for finding in findings:
-        if finding.name == name:
-            return {key: getattr(finding, key) for key in keys} | {"seeds": len(finding.seeds)}
-    return {}
+def _of_finding(number: Number, findings: Sequence[Finding]) -> dict[str, Any]:
+    finding = _finding(number, findings)
+    if finding is None:
+        return {}
+    if number.baseline:
+        return {"value": finding.baselines.get(number.baseline), "n": finding.n, "seeds": len(finding.seeds)}
+    values = attrgetter(*_OF_A_FINDING)(finding)
+    return dict(zip(_OF_A_FINDING, values, strict=True)) | {"seeds": len(finding.seeds)}
 
 
-def _of_curve(name: str, findings: Sequence[Finding], run: Mapping[str, Any], units: str) -> dict[str, Any]:
-    seeds = run[name]["seeds"].values() if name in run else ()
-    known = [[value for value in values if value is not None] for values in seeds]
-    ends = [values[-1] for values in known if values]
+def _of_curve(name: str, run: Mapping[str, Any], units: str) -> dict[str, Any]:
+    ends = []
+    for values in run[name]["seeds"].values() if name in run else ():
+        known = [value for value in values if value is not None]
+        ends += known[-1:]
     if not ends:
         return {}
-    found: dict[str, Any] = {"value": float(np.mean(ends)), "seed_mean": float(np.mean(ends)), "seeds": len(ends)}
+    mean = float(np.mean(ends))
+    measured: dict[str, Any] = {"value": mean, "seed_mean": mean, "seeds": len(ends)}
     if len(ends) > 1:
-        # A loss is not negative; R², which has no units either, may be.
-        bounds = (0.0, 1.0) if units == PROPORTION else (0.0, math.inf) if name == "loss" else None
-        low, high = t_interval(ends, _LEVEL, bounds=bounds)
-        found |= {"seed_sd": float(np.std(ends, ddof=1)), "low": low, "high": high, "level": _LEVEL, "comparisons": 1}
-    return found
+        low, high = t_interval(ends, _LEVEL, bounds=_bounds(name, units))
+        measured |= {"seed_sd": float(np.std(ends, ddof=1)), "low": low, "high": high}
+        measured |= {"level": _LEVEL, "comparisons": 1}
+    return measured
 
 
-def _of_fact(keys: str, findings: Sequence[Finding], run: Mapping[str, Any], units: str) -> dict[str, Any]:
+def _bounds(name: str, units: str) -> tuple[float, float] | None:
+    """Return between which numbers a curve stays: a loss is not negative; R², which has no units either, may be."""
+    if units == PROPORTION:
+        return 0.0, 1.0
+    return (0.0, math.inf) if name == "loss" else None
+
+
+def _of_fact(keys: str, run: Mapping[str, Any]) -> dict[str, Any]:
     value: Any = run
     for key in keys.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None

@@ -20,7 +20,7 @@ def to_markdown(what: Reproduction, results: Mapping[str, Any], *, picture: bool
     picture
         Whether there is a ``NAME.svg`` to show.
     """
-    done = [entry for entry in results["cells"] if entry["state"] == "done"]
+    done = done_cells(results)
     blocks = [f"# {markdown(what.title)}", markdown(f"{what.paper}. {what.about}")]
     if results["changes"]:
         changes = ", ".join(results["changes"])
@@ -36,64 +36,77 @@ def to_markdown(what: Reproduction, results: Mapping[str, Any], *, picture: bool
     return "\n\n".join(blocks) + "\n"
 
 
-def cell_text(number: Number, found: Mapping[str, Any]) -> str:
+def done_cells(results: Mapping[str, Any]) -> list[Any]:
+    """Return the cells of a study that were run and judged."""
+    return [entry for entry in results["cells"] if entry["state"] == "done"]
+
+
+def cell_text(number: Number, measured: Mapping[str, Any]) -> str:
     """Write a measured number, such as ``25.0 ± 1.2 (21.3–28.6)``."""
-    if found["value"] is None:
+    if measured["value"] is None:
         return NOTHING
-    middle = found["value"] if found["seed_mean"] is None else found["seed_mean"]
-    text = _spread(number, middle, found["seed_sd"])
-    if found["low"] is None or found["high"] is None:
+    middle = measured["value"] if measured["seed_mean"] is None else measured["seed_mean"]
+    text = _spread(number, middle, measured["seed_sd"])
+    if measured["low"] is None or measured["high"] is None:
         return text
-    return f"{text} ({_plain(number, found['low'])}–{_plain(number, found['high'])})"
+    return f"{text} ({_plain(number, measured['low'])}–{_plain(number, measured['high'])})"
 
 
 def _table(what: Reproduction, done: Sequence[Mapping[str, Any]]) -> str:
-    header, texts = [*what.columns], [[_place(entry, column) for column in what.columns] for entry in done]
+    header: list[str] = [*what.columns]
+    rows: list[list[str]] = []
+    for entry in done:
+        rows.append([_value(entry, column) for column in what.columns])
     for number in what.numbers:
-        found = [entry["numbers"][number.name] for entry in done]
         title = f"{number.title} (%)" if number.units == PROPORTION else f"{number.title} {number.units}".rstrip()
-        columns = {f"ours, {title}": [cell_text(number, item) for item in found]}
-        if any(item["paper"] for item in found):
-            paper = [
-                _spread(number, item["paper"]["mean"], item["paper"]["sd"]) if item["paper"] else "" for item in found
-            ]
-            columns = {
-                f"paper, {title}": paper,
-                **columns,
-                "difference": [_plain(number, item["difference"], signed=True) for item in found],
-            }
-        for name, column in columns.items():
-            header.append(name)
-            for row, text in zip(texts, column, strict=True):
-                row.append(text or NOTHING)
+        measured = [entry["numbers"][number.name] for entry in done]
+        with_paper = any(ours["paper"] for ours in measured)
+        header += [f"paper, {title}", f"ours, {title}", "difference"] if with_paper else [f"ours, {title}"]
+        for row, ours in zip(rows, measured, strict=True):
+            texts = [cell_text(number, ours)]
+            if with_paper:
+                texts = [_paper(number, ours), *texts, _plain(number, ours["difference"], signed=True)]
+            row += texts
     first = what.numbers[0]
     header += ["chance", "null", "n", "seeds", "min"]
-    for row, entry in zip(texts, done, strict=True):
-        found = entry["numbers"][first.name]
-        null = found["null"]["value"] if found["null"] else None
-        row += [_plain(first, found["chance"]), _plain(first, null), f"{found['n']:,}" if found["n"] else NOTHING]
+    for row, entry in zip(rows, done, strict=True):
+        ours = entry["numbers"][first.name]
+        null = ours["null"]["value"] if ours["null"] else None
+        row += [_plain(first, ours["chance"]), _plain(first, null), f"{ours['n']:,}" if ours["n"] else NOTHING]
         row += [str(len(entry["seeds"])), f"{entry['minutes']:.1f}"]
-    return markdown_table(header, texts, texts=len(what.columns))
+    return markdown_table(header, rows, texts=len(what.columns))
 
 
-def _place(entry: Mapping[str, Any], column: str) -> str:
-    """Name a cell's place in a column, and for data what they really were."""
+def _paper(number: Number, measured: Mapping[str, Any]) -> str:
+    stated = measured["paper"]
+    return _spread(number, stated["mean"], stated["sd"]) if stated else NOTHING
+
+
+def _value(entry: Mapping[str, Any], column: str) -> str:
+    """Name a cell's value in a column, and for data what they really were."""
     text = shown(entry["place"][column])
     if column != "dataset":
         return text
-    records = f"{entry['training_records']:,} training records" if entry["training_records"] is not None else ""
-    facts = [fact for fact in (entry["data"] if entry["data"] != text else "", records) if fact]
+    facts = []
+    if entry["data"] and entry["data"] != text:
+        facts.append(entry["data"])
+    if entry["training_records"] is not None:
+        facts.append(f"{entry['training_records']:,} training records")
     return f"{text} ({', '.join(facts)})" if facts else text
 
 
 def _legend(done: Sequence[Mapping[str, Any]]) -> str:
-    found = [item for entry in done for item in entry["numbers"].values() if item["low"] is not None]
-    levels = " and ".join(sorted({level(item["level"]) for item in found}))
+    levels, corrected = set(), False
+    for entry in done:
+        for measured in entry["numbers"].values():
+            if measured["low"] is not None:
+                levels.add(level(measured["level"]))
+                corrected = corrected or measured["comparisons"] > 1
+    text = "Ours: mean ± sd over seeds"
+    if levels:
+        wider = ", wider for what was chosen among several after seeing the results" if corrected else ""
+        text += f" (interval at {' and '.join(sorted(levels))}{wider})"
     minutes = sum(entry["minutes"] for entry in done)
-    text = f"Ours: mean ± sd over seeds (interval at {levels}" if found else "Ours: mean ± sd over seeds"
-    if found:
-        chosen = any(item["comparisons"] > 1 for item in found)
-        text += ", wider for what was chosen among several after seeing the results)" if chosen else ")"
     return (
         f"{text}. Difference: ours less the paper's. Null: the same attack where there is nothing to find. "
         f"{len(done)} cells took {minutes:.0f} minutes."
@@ -108,18 +121,20 @@ def _lacking(what: Reproduction, cells: Sequence[Mapping[str, Any]]) -> list[str
             reasons.setdefault(entry["reason"], []).append(entry)
     lines = []
     for reason, entries in reasons.items():
-        there = {column: {shown(entry["place"][column]) for entry in entries} for column in what.columns}
-        told = [
-            f"{column} {', '.join(names)}"
-            for column in what.columns
-            if (names := [shown(value) for value in what.choices(column) if shown(value) in there[column]])
-            and len(names) < len(what.choices(column))
-        ]
-        which = f" ({'; '.join(told)})" if told else ""
+        common = list(filter(None, (_narrowed(what, entries, column) for column in what.columns)))
+        which = f" ({'; '.join(common)})" if common else ""
         text = f"{len(entries)} {'cell' if len(entries) == 1 else 'cells'}{which}: {reason}"
         # Reasons may have commands in them.
         lines.append("- " + markdown(text).replace("\\`", "`"))
     return lines
+
+
+def _narrowed(what: Reproduction, entries: Sequence[Mapping[str, Any]], column: str) -> str:
+    """Name the values that some cells have in a column, unless they have all of them."""
+    values = {shown(entry["place"][column]) for entry in entries}
+    choices = list(map(shown, what.choices(column)))
+    names = [choice for choice in choices if choice in values]
+    return f"{column} {', '.join(names)}" if 0 < len(names) < len(choices) else ""
 
 
 def _commands(results: Mapping[str, Any], done: Sequence[Mapping[str, Any]]) -> str:

@@ -1,85 +1,81 @@
 """A reproduction's results as one picture that stands by itself."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 
-from fedattack.report.drawing import (
-    CHANCE,
-    DASHES,
-    FIRST,
-    INK,
-    SECOND,
-    STYLE,
-    floats,
-    label_rounds,
-    looks_of,
-    one_legend,
-    panels,
-    quantity,
-    to_svg,
-)
-from fedattack.reproduce.page import cell_text
-from fedattack.reproduce.spec import Number, Reproduction, shown
+from fedattack.report import drawing
+from fedattack.report.drawing import INK, column, floats
+from fedattack.reproduce.page import cell_text, done_cells
+from fedattack.reproduce.spec import Drawing, Number, Reproduction, shown
 
 Entry = Mapping[str, Any]
 
-# From this ratio of the largest place to the smallest on, places are drawn on a logarithmic axis.
+# Positions whose largest is this many times the smallest are drawn on a logarithmic axis.
 _WIDE = 20
+_NO_PAPER: Mapping[str, None] = {}
 
 
-@matplotlib.rc_context(STYLE)
+@matplotlib.rc_context(drawing.STYLE)
 def to_picture(what: Reproduction, results: Mapping[str, Any]) -> str:
     """Draw results as SVG on a white ground; empty where there is nothing to draw yet."""
     figure = what.figure
     numbers = {number.name: number for number in what.numbers}
     y = numbers[figure.y]
-    done = [entry for entry in results["cells"] if entry["state"] == "done"]
-    drawn = [entry for entry in done if entry["numbers"][y.name]["value"] is not None]
+    drawn = [entry for entry in done_cells(results) if _has(entry, y)]
     if not drawn:
         return ""
     by_panel: dict[str, list[Entry]] = {}
     for entry in drawn:
-        by_panel.setdefault(" · ".join(_named(column, entry) for column in figure.panels), []).append(entry)
+        title = " · ".join(_named(name, entry) for name in figure.panels)
+        by_panel.setdefault(title, []).append(entry)
     columns = min(len(by_panel), 2)
-    canvas, grid = panels(90 + 190 * -(-len(by_panel) // columns), len(by_panel), columns)
-    named = [shown(entry["place"][figure.lines]) for entry in drawn] if figure.lines else []
-    looks = tell_apart(named or [numbers[name].title for name in (figure.y, *figure.beside)])
+    canvas, grid = drawing.panels(90 + 190 * -(-len(by_panel) // columns), len(by_panel), columns)
+    if figure.lines:
+        looks = tell_apart([_label(entry, [figure.lines]) for entry in drawn])
+    else:
+        looks = tell_apart([numbers[name].title for name in (figure.y, *figure.beside)])
     for axes, (title, entries) in zip(grid, by_panel.items(), strict=True):
         _KINDS[figure.kind](axes, what, y, numbers.get(figure.x), entries, looks)
         axes.set_title(title)
-        axes.set_ylabel(quantity("each round" if figure.kind == "rounds" else y.title, y.units))
+        axes.set_ylabel(drawing.quantity("each round" if figure.kind == "rounds" else y.title, y.units))
         chance = entries[0]["numbers"][y.name]["chance"]
         if chance is not None:
-            axes.axhline(y.scale * chance, **CHANCE)
+            axes.axhline(y.scale * chance, **drawing.CHANCE)
     top = max(axes.get_ylim()[1] for axes in grid)
     for axes in grid:
         axes.set_ylim(0, top)
-    one_legend(canvas, grid, handlelength=DASHES)
-    words = "; ".join(
-        f"{' · '.join(shown(value) for value in entry['place'].values())}: {cell_text(y, entry['numbers'][y.name])}"
-        for entry in drawn
-    )
-    return standing_alone(to_svg(canvas, what.name, what.title, f"{y.title}. {words}."))
+    drawing.one_legend(canvas, grid, handlelength=drawing.DASHES)
+    words = "; ".join(f"{_label(entry, entry['place'])}: {cell_text(y, entry['numbers'][y.name])}" for entry in drawn)
+    return standing_alone(drawing.to_svg(canvas, what.name, what.title, f"{y.title}. {words}."))
 
 
-def standing_alone(drawing: str) -> str:
+def standing_alone(svg: str) -> str:
     """Give an SVG a ground of its own: in a page the colours are the page's."""
-    return drawing.replace("<svg ", '<svg width="840" style="background: white; color: black" ', 1)
+    return svg.replace("<svg ", '<svg width="840" style="background: white; color: black" ', 1)
 
 
-def _named(column: str, entry: Entry) -> str:
-    """Name a cell's place in a column for a title, in which a number alone would say nothing."""
-    text = shown(entry["place"][column])
-    return f"{column} {text}" if text.replace(".", "").isdigit() else text
+def _has(entry: Entry, number: Number) -> bool:
+    return entry["numbers"][number.name]["value"] is not None
+
+
+def _label(entry: Entry, columns: Iterable[str]) -> str:
+    """Name a cell by its values in some columns."""
+    return " · ".join(shown(entry["place"][name]) for name in columns)
+
+
+def _named(name: str, entry: Entry) -> str:
+    """Name a cell's value in a column for a title, in which a number alone would say nothing."""
+    text = shown(entry["place"][name])
+    return f"{name} {text}" if text.replace(".", "").isdigit() else text
 
 
 def tell_apart(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Tell more names apart than there are colours: the markers of those that have to share one are hollow."""
-    looks, used = looks_of(names), set()
+    looks, used = drawing.looks_of(names), set()
     for look in looks.values():
         if look["color"] in used:
             look["fillstyle"] = "none"
@@ -91,18 +87,16 @@ def _points(
     axes: Axes, what: Reproduction, y: Number, x: Number | None, entries: Sequence[Entry], looks: Mapping[str, Any]
 ) -> None:
     """Draw ours and the paper's side by side, cell by cell."""
-    places = np.arange(len(entries))
-    found = [entry["numbers"][y.name] for entry in entries]
-    _ours(axes, places - 0.12, y, found, {"color": FIRST, "marker": "o", "linestyle": "none", "label": "ours"})
-    paper = [item["paper"] or {"mean": None, "sd": None} for item in found]
-    mean = y.scale * floats([item["mean"] for item in paper])
+    positions = np.arange(len(entries))
+    look = {"color": drawing.FIRST, "marker": "o", "linestyle": "none", "label": "ours"}
+    _draw_ours(axes, positions - 0.12, y, entries, look)
+    papers = [entry["numbers"][y.name]["paper"] or _NO_PAPER for entry in entries]
+    mean = y.scale * column(papers, "mean")
     if not np.isnan(mean).all():
-        sd = np.nan_to_num(y.scale * floats([item["sd"] for item in paper]))
-        axes.errorbar(places + 0.12, mean, sd, color=SECOND, fmt="s", label="paper ± sd", elinewidth=1)
-    rest = [column for column in what.columns if column not in what.figure.panels]
-    axes.set_xticks(
-        places, [" · ".join(shown(entry["place"][column]) for column in rest) for entry in entries], rotation=60
-    )
+        sd = np.nan_to_num(y.scale * column(papers, "sd"))
+        axes.errorbar(positions + 0.12, mean, sd, color=drawing.SECOND, fmt="s", label="paper ± sd", elinewidth=1)
+    rest = [name for name in what.columns if name not in what.figure.panels]
+    axes.set_xticks(positions, [_label(entry, rest) for entry in entries], rotation=60)
     axes.set_xlim(-0.5, len(entries) - 0.5)
     axes.set_xlabel(" · ".join(rest))
 
@@ -112,32 +106,45 @@ def _curves(
 ) -> None:
     """Draw a number, or several, against another one, or against a column of numbers."""
     figure = what.figure
-    several = {number.title: number for number in what.numbers if number.name in figure.beside}
+    beside = {number.title: number for number in what.numbers if number.name in figure.beside}
     for name, look in looks.items():
-        drawn = several.get(name, y)
-        own = [entry for entry in entries if not figure.lines or shown(entry["place"][figure.lines]) == name]
-        own = [entry for entry in own if entry["numbers"][drawn.name]["value"] is not None]
+        number = beside.get(name, y)
+        line = [entry for entry in entries if _has(entry, number)]
+        if figure.lines:
+            line = [entry for entry in line if _label(entry, [figure.lines]) == name]
         if x is None:
-            own.sort(key=lambda entry: float(entry["place"][figure.x]), reverse=figure.inverse)
-            places = floats([float(entry["place"][figure.x]) for entry in own])
+            line.sort(key=lambda entry: float(entry["place"][figure.x]), reverse=figure.inverse)
+            positions = _positions(line, figure)
         else:
-            own = [entry for entry in own if entry["numbers"][x.name]["value"] is not None]
-            places = x.scale * floats([entry["numbers"][x.name]["value"] for entry in own])
-        if own:
+            line = [entry for entry in line if _has(entry, x)]
+            positions = _values(line, x)
             # Points of two measured numbers have no order in which they could be joined.
-            style = {"linestyle": "none"} if x is not None else {}
-            found = [entry["numbers"][drawn.name] for entry in own]
-            _ours(axes, 1 / places if figure.inverse else places, drawn, found, look | style)
+            look = {**look, "linestyle": "none"}
+        if line:
+            _draw_ours(axes, 1 / positions if figure.inverse else positions, number, line, look)
     if figure.inverse:
         axes.set_xscale("log")
-    if x is None:
-        ticks = sorted({float(entry["place"][figure.x]) for entry in entries})
-        ticks = [1 / tick for tick in ticks] if figure.inverse else ticks
-        if ticks[0] > 0 and ticks[-1] > _WIDE * ticks[0]:
-            axes.set_xscale("log")
-        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        axes.minorticks_off()
-    axes.set_xlabel(quantity(x.title, x.units) if x is not None else f"1/{figure.x}" if figure.inverse else figure.x)
+    if x is not None:
+        axes.set_xlabel(drawing.quantity(x.title, x.units))
+        return
+    ticks = np.unique(_positions(entries, figure))
+    if figure.inverse:
+        ticks = 1 / ticks
+    if ticks[0] > 0 and ticks[-1] > _WIDE * ticks[0]:
+        axes.set_xscale("log")
+    axes.set_xticks(ticks, list(map("{:g}".format, ticks)))
+    axes.minorticks_off()
+    axes.set_xlabel(f"1/{figure.x}" if figure.inverse else figure.x)
+
+
+def _positions(entries: Sequence[Entry], figure: Drawing) -> Any:
+    """Return the cells' values in the column that is the axis."""
+    return floats([float(entry["place"][figure.x]) for entry in entries])
+
+
+def _values(entries: Sequence[Entry], number: Number, key: str = "value") -> Any:
+    """Return a measured number of the cells, or the end of its interval, as it is drawn."""
+    return number.scale * column([entry["numbers"][number.name] for entry in entries], key)
 
 
 def _rounds(
@@ -145,17 +152,17 @@ def _rounds(
 ) -> None:
     """Draw a rate per round, with the band of its interval."""
     for entry in entries:
-        series, look = entry["per_round"], looks[shown(entry["place"][what.figure.lines])]
-        low, high = (y.scale * floats(series[end]) for end in ("low", "high"))
+        series, look = entry["per_round"], looks[_label(entry, [what.figure.lines])]
+        low, high = y.scale * floats(series["low"]), y.scale * floats(series["high"])
         axes.fill_between(series["rounds"], low, high, color=look["color"], alpha=0.18, linewidth=0)
         axes.plot(series["rounds"], y.scale * floats(series["value"]), **look, markevery=max(len(low) // 8, 1))
-    label_rounds(axes)
+    drawing.label_rounds(axes)
 
 
-def _ours(axes: Axes, places: Any, y: Number, found: Sequence[Entry], look: Mapping[str, Any]) -> None:
-    value, low, high = (y.scale * floats([item[key] for item in found]) for key in ("value", "low", "high"))
-    axes.vlines(places, low, high, color=look.get("color", INK), linewidth=4, alpha=0.3)
-    axes.plot(places, value, **look)
+def _draw_ours(axes: Axes, positions: Any, number: Number, entries: Sequence[Entry], look: Mapping[str, Any]) -> None:
+    low, high = _values(entries, number, "low"), _values(entries, number, "high")
+    axes.vlines(positions, low, high, color=look.get("color", INK), linewidth=4, alpha=0.3)
+    axes.plot(positions, _values(entries, number), **look)
 
 
 _KINDS: Mapping[str, Callable[..., None]] = {"points": _points, "curves": _curves, "rounds": _rounds}

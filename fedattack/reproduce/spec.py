@@ -22,7 +22,7 @@ import re
 import tomllib
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import chain, product
 from math import prod
 from pathlib import Path
 from typing import Any, Self
@@ -136,14 +136,16 @@ class Cell:
     def name(self) -> str:
         """Name of the cell's folder: the same run has the same one in every reproduction."""
         changed = {**self.settings, **self.options}
-        parts = [f"{key}-{shown(value)}" for key, value in sorted(changed.items()) if key != "dataset"]
-        words = [self.preset, *([shown(self.settings["dataset"])] if "dataset" in self.settings else []), *parts]
-        return "_".join(re.sub(r"[^A-Za-z0-9.-]+", "-", word) for word in words)
+        parts = [self.preset]
+        if "dataset" in changed:
+            parts.append(shown(changed.pop("dataset")))
+        parts += [f"{key}-{shown(value)}" for key, value in sorted(changed.items())]
+        return "_".join(re.sub(r"[^A-Za-z0-9.-]+", "-", part) for part in parts)
 
     @property
     def label(self) -> str:
         """Name of the cell for people."""
-        return " · ".join(shown(value) for value in self.place.values())
+        return " · ".join(map(shown, self.place.values()))
 
     def lies_in(self, values: Mapping[str, Sequence[Value]]) -> bool:
         """Whether each of some columns has one of the given values."""
@@ -165,7 +167,9 @@ class Reproduction:
 
     def choices(self, column: str) -> list[Value]:
         """Values that a column has, each once, in the table's order."""
-        return list(dict.fromkeys(cell.place[column] for cell in self.cells if cell.place[column] != ABSENT))
+        values = dict.fromkeys(cell.place[column] for cell in self.cells)
+        values.pop(ABSENT, None)
+        return list(values)
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -182,10 +186,13 @@ class Reproduction:
             table["numbers"] = [Number(**entry) for entry in table["numbers"]]
             table["figure"] = Drawing(**table["figure"])
             scales = {number.name: number.scale for number in table["numbers"]}
-            cells = [cell for group in table.pop("groups", ()) for cell in _cells(columns, scales, **group)]
+            cells: list[Cell] = []
+            for group in table.pop("groups", ()):
+                cells += _cells(columns, scales, **group)
             for entry in table.pop("like", ()):
                 other = cls.read(path.with_name(f"{entry['of']}.toml"))
-                cells += [_as_in(columns, scales, cell) for cell in other.cells if cell.lies_in(entry.get("where", {}))]
+                where = entry.get("where", {})
+                cells += [_as_in(columns, scales, cell) for cell in other.cells if cell.lies_in(where)]
             return cls(name=path.stem, cells=_in_order(columns, cells), **table)
         except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError, ConfigError) as cause:
             raise ConfigError(
@@ -227,9 +234,12 @@ def _folder() -> Path:
 
 
 def _in_order(columns: Sequence[str], cells: Sequence[Cell]) -> list[Cell]:
-    """Sort rows by the columns from left to right, whose values come in the order in which they are first named."""
-    ranks = {column: list(dict.fromkeys(cell.place[column] for cell in cells)) for column in columns}
-    return sorted(cells, key=lambda cell: [ranks[column].index(cell.place[column]) for column in columns])
+    """Sort cells by the columns from left to right; values come in the order in which they are first named."""
+    ranks: dict[str, dict[Value, int]] = {}
+    for column in columns:
+        values = dict.fromkeys(cell.place[column] for cell in cells)
+        ranks[column] = dict(zip(values, range(len(values)), strict=True))
+    return sorted(cells, key=lambda cell: [ranks[column][cell.place[column]] for column in columns])
 
 
 def _as_in(columns: Sequence[str], names: Container[str], cell: Cell) -> Cell:
@@ -252,42 +262,57 @@ def _cells(
     extra: Mapping[str, Mapping[str, Value]] = further.pop("with", {})
     if further:
         raise ConfigError(f"a group has unknown keys {', '.join(further)}")
+    paper = paper or {}
     first, *rest = grid.values()
-    strangers = [key for table in (extra, *(paper or {}).values()) for key in table if key not in map(shown, first)]
-    if strangers:
-        raise ConfigError(f"{strangers[0]!r} is none of the values {', '.join(map(shown, first))}")
-    for value in first:
-        stated = {
-            name: _stated(rows[shown(value)], prod(map(len, rest)), scales[name])
-            for name, rows in (paper or {}).items()
-            if shown(value) in rows
-        }
+    texts = list(map(shown, first))
+    for key in chain(extra, *paper.values()):
+        if key not in texts:
+            raise ConfigError(f"{key!r} is none of the values {', '.join(texts)}")
+    for value, text in zip(first, texts, strict=True):
+        stated: dict[str, list[Stated | None]] = {}
+        for name, rows in paper.items():
+            if text in rows:
+                stated[name] = _stated(rows[text], prod(map(len, rest)), scales[name])
         for index, others in enumerate(product(*rest)):
-            chosen = {
-                **(settings or {}),
-                **dict(zip(grid, (value, *others), strict=True)),
-                **extra.get(shown(value), {}),
-            }
-            options = {key[2:]: shown(chosen.pop(key)) for key in [*chosen] if key.startswith("--")}
-            where = {**chosen, **options, **(place or {})}
-            found = {name: row[index] for name, row in stated.items()}
-            yield Cell(
-                preset=preset,
-                settings=chosen,
-                options=options,
-                place={column: where.get(column, ABSENT) for column in columns},
-                paper={name: number for name, number in found.items() if number is not None},
-            )
+            chosen = {**(settings or {}), **dict(zip(grid, (value, *others), strict=True)), **extra.get(text, {})}
+            numbers = {name: row[index] for name, row in stated.items()}
+            yield _cell(preset, columns, chosen, place or {}, numbers)
+
+
+def _cell(
+    preset: str,
+    columns: Sequence[str],
+    chosen: Mapping[str, Value],
+    place: Mapping[str, Value],
+    numbers: Mapping[str, Stated | None],
+) -> Cell:
+    settings: dict[str, Value] = {}
+    options: dict[str, str] = {}
+    for key, value in chosen.items():
+        if key.startswith("--"):
+            options[key.removeprefix("--")] = shown(value)
+        else:
+            settings[key] = value
+    values = {**settings, **options, **place}
+    return Cell(
+        preset=preset,
+        settings=settings,
+        options=options,
+        place={column: values.get(column, ABSENT) for column in columns},
+        paper={name: number for name, number in numbers.items() if number is not None},
+    )
 
 
 def _stated(row: str, count: int, scale: float) -> list[Stated | None]:
     entries = row.replace("|", " ").split()
     if len(entries) != count:
         raise ConfigError(f"the paper's numbers {row!r} are {len(entries)}; expected {count}")
-    return [None if entry == ABSENT else _number(entry, scale) for entry in entries]
+    return [_number(entry, scale) for entry in entries]
 
 
-def _number(entry: str, scale: float) -> Stated:
+def _number(entry: str, scale: float) -> Stated | None:
+    if entry == ABSENT:
+        return None
     match = _STATED.fullmatch(entry)
     if match is None:
         raise ConfigError(f"{entry!r} among the paper's numbers: expected mean±sd, mean or –")
