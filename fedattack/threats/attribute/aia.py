@@ -8,7 +8,7 @@ value with the smallest loss under it.
 import copy
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -21,7 +21,7 @@ from torch.func import functional_call
 from typing_extensions import TypedDict
 
 from fedattack.errors import DataError, ModelError, NeedsError
-from fedattack.learning import LOSSES, LocalSGD, check_parameters, losses_of_models, per_record_loss, pick_device
+from fedattack.learning import LOSSES, LocalSGD, losses_of_models, per_record_loss, pick_device
 from fedattack.learning.importing import given
 from fedattack.learning.losses import mean_squared_error
 from fedattack.record import Observation, Record
@@ -38,9 +38,11 @@ from fedattack.threats.attribute.local_optimum import (
 from fedattack.threats.base import Attack, Needs, Progress, Scores
 from fedattack.threats.form import ArrayForm, Finite, Form, Name, Share
 from fedattack.threats.knowledge import Knowledge, ModelKnowledge, PartialRecords
-from fedattack.threats.matching import check_model
+from fedattack.threats.matching import check_model, fits_model, is_finite
+from fedattack.threats.replies import replied
 
 Array = NDArray[np.float64]
+State = Mapping[str, Any]
 
 METHODS = ("global", "last-returned", "reconstructed", "moments")
 """What fills in the attribute.
@@ -115,20 +117,21 @@ def beliefs_of(losses: Array, prior: Array, *, gaussian: bool) -> tuple[Array, f
         log_prior = np.log(prior)
     usable = np.isfinite(losses).all(axis=1)
     beliefs = np.tile(prior, (len(losses), 1))
-    found = losses[usable]
-    if not len(found):
+    if not usable.any():
         return beliefs, -math.inf
+    finite = losses[usable]
     tiny = np.finfo(float).tiny
-    variance = max(float(found.min(axis=1).mean()), tiny) if gaussian else 0.5
+    variance = max(float(finite.min(axis=1).mean()), tiny) if gaussian else 0.5
     for _ in range(50 if gaussian else 1):
-        logits = log_prior - found / (2 * variance)
+        logits = log_prior - finite / (2 * variance)
         top = logits.max(axis=1, keepdims=True)
         weights = np.exp(logits - top)
         total = weights.sum(axis=1, keepdims=True)
         posterior = weights / total
-        evidence = float(np.mean(top + np.log(total))) - (0.5 * math.log(variance) if gaussian else 0.0)
+        evidence = float(np.mean(top + np.log(total)))
         if gaussian:
-            variance = max(float((posterior * found).sum(axis=1).mean()), tiny)
+            evidence -= 0.5 * math.log(variance)
+            variance = max(float((posterior * finite).sum(axis=1).mean()), tiny)
     beliefs[usable] = posterior
     return beliefs, evidence if usable.all() else -math.inf
 
@@ -146,6 +149,7 @@ class _Facts(TypedDict):
     targets: Name
 
 
+@dataclass(frozen=True)
 class ModelBased(Attack):
     """Algorithms 3 and 4 under three models, global, last returned and reconstructed, and what else messages hold.
 
@@ -183,6 +187,7 @@ class ModelBased(Attack):
         "how clients train: learning rate, epochs, batch size",
         "clients' records and labels but for one attribute, its possible values, and whose they are",
     )
+    memory: int = MEMORY
 
     def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
         if knowledge.model is None or knowledge.partial is None or knowledge.training is None:
@@ -198,37 +203,34 @@ class ModelBased(Attack):
         linear = _Linear.of(model)
         clients = {str(name): np.flatnonzero(partial.clients == name) for name in np.unique(partial.clients)}
         notes: list[str] = []
-        seen = _collect(record, knowledge, clients, model, notes, progress)
-        if not seen:
+        messages = _collect(record, knowledge, clients, model, self.memory, notes, progress)
+        if not messages:
             raise NeedsError(
                 f"attack {self.name} needs a usable reply of a client that has partial records, and {record.path} "
                 "holds none; check that knowledge/nodes names the clients as partial.npz does"
             )
         after = record.final if record.final is not None else record.rounds[-1].common
         final = None if after is None else dict(after)
-        maps = dict(_maps(seen.values())) if linear is not None else {}
+        maps = dict(_maps(messages.values())) if linear is not None else {}
         answers = _Answers(model, linear, np.random.default_rng(seed))
         answers.losses[0] = model.losses([final], np.arange(len(partial.y)))[0]
         facts: list[dict[str, Any]] = []
         for name, rows in clients.items():
-            found, states = _Found(), [final]
-            if name in seen:
-                found = _reconstruct(seen[name], maps.get(name), model, linear, rows, knowledge.training)
-                states += [seen[name].last, model.state(found.optimum, seen[name].last)]
-                answers.losses[1:3, rows] = model.losses(states[1:], rows)
-            weights = [answers.fill_in(method, rows, state, found) for method, state in enumerate(states)]
-            answers.fill_in_moments(rows, found)
+            ours, optimum = messages.get(name), _Optimum()
+            if ours is not None:
+                optimum = _reconstruct(ours, maps.get(name), model, linear, rows, knowledge.training)
+            weights = answers.fill_in_client(rows, final, ours, optimum)
             facts.append(
                 {
                     "client": name,
                     "records": len(rows),
-                    "messages": len(seen[name].rounds) if name in seen else 0,
-                    "how": found.how,
-                    "rank": found.rank,
+                    "messages": 0 if ours is None else len(ours.rounds),
+                    "how": optimum.how,
+                    "rank": optimum.rank,
                     "unknowns": model.size,
-                    "undetermined": [model.parameter(index) for index in found.undetermined],
-                    "share": found.share,
-                    "weight": dict(zip(METHODS, weights, strict=False)) if linear is not None else None,
+                    "undetermined": [model.parameter(index) for index in optimum.undetermined],
+                    "share": optimum.share,
+                    "weight": None if linear is None else weights,
                 }
             )
         return Scores(
@@ -257,32 +259,46 @@ class _Answers:
         self._linear = linear
         self._generator = generator
 
-    def fill_in(
-        self, method: int, rows: NDArray[np.int64], state: Mapping[str, Any] | None, found: "_Found"
-    ) -> float | None:
+    def fill_in_client(
+        self, rows: NDArray[np.int64], final: State | None, messages: "_Messages | None", optimum: "_Optimum"
+    ) -> dict[str, float | None]:
+        """Decide for a client's records by every method, and return the attribute's weight in each one's model."""
+        states = [final]
+        if messages is not None:
+            states += [messages.last, self._model.state(optimum.parameters, messages.last)]
+            self.losses[1:3, rows] = self._model.losses(states[1:], rows)
+        weights = {}
+        for method, state in enumerate(states):
+            weights[METHODS[method]] = self._fill_in(method, rows, state, optimum)
+        self._fill_in_moments(rows, optimum)
+        return weights
+
+    def _fill_in(self, method: int, rows: NDArray[np.int64], state: State | None, optimum: "_Optimum") -> float | None:
         """Decide for a client's records from their losses under a state, and return the attribute's weight in it."""
-        losses = self.losses[method, rows]
-        flat = None if state is None or self._linear is None else self._model.flat(state)
-        weight = None
-        if self._linear is not None and flat is not None and np.isfinite(flat).all():
-            weight = float(self._linear.change @ flat)
-        if self._linear is not None and flat is not None and weight is not None and found.share is not None:
-            estimates = self._linear.estimates(flat, rows)
-            self.decisions[method, rows] = mark_largest(estimates, found.ones(len(rows)), self._generator)
+        losses, prior = self.losses[method, rows], self._model.prior
+        weight = estimates = None
+        if self._linear is not None and state is not None:
+            flat = self._model.flat(state)
+            if np.isfinite(flat).all():
+                weight = float(self._linear.change @ flat)
+                estimates = self._linear.estimates(flat, rows)
+        if estimates is not None and optimum.share is not None:
+            self.decisions[method, rows] = mark_largest(estimates, optimum.ones(len(rows)), self._generator)
         else:
             self.decisions[method, rows] = smallest_loss(losses, self._generator)
-        prior = self._model.prior if found.share is None else np.array([1 - found.share, found.share])
+        if optimum.share is not None:
+            prior = np.array([1 - optimum.share, optimum.share])
         self.beliefs[method, rows] = beliefs_of(losses, prior, gaussian=self._model.gaussian)[0]
         return weight
 
-    def fill_in_moments(self, rows: NDArray[np.int64], found: "_Found") -> None:
-        """Decide by all that a decoded problem holds, if the client's records are all there."""
-        if self._linear is None or found.problem is None or found.share is None or not found.whole:
+    def _fill_in_moments(self, rows: NDArray[np.int64], optimum: "_Optimum") -> None:
+        """Decide by all that a decoded problem holds, if the client's records are all known."""
+        if self._linear is None or optimum.problem is None or optimum.share is None or not optimum.whole:
             return
         # what differs by less is the rounding of the messages, which must not order records
-        estimates = self._linear.attribute(rows).estimates(found.problem).round(3)
+        estimates = self._linear.attribute(rows).estimates(optimum.problem).round(3)
         moments = METHODS.index("moments")
-        self.decisions[moments, rows] = mark_largest(estimates, found.ones(len(rows)), self._generator)
+        self.decisions[moments, rows] = mark_largest(estimates, optimum.ones(len(rows)), self._generator)
         self.beliefs[moments, rows] = np.stack([1 - estimates, estimates], axis=1)
 
 
@@ -301,42 +317,45 @@ class _Model:
         self._dtypes = {name: value.dtype for name, value in module.named_parameters()}
         self.size = sum(math.prod(shape) for shape in self._shapes.values())
 
-    def flat(self, state: Mapping[str, Any]) -> Array:
+    def flat(self, state: State) -> Array:
         """Return the parameters (p,) of a state, without its buffers."""
         return np.concatenate([np.asarray(state[name], dtype=np.float64).reshape(-1) for name in self._shapes])
 
     def tensors(self, flat: Tensor) -> dict[str, Tensor]:
         """Return flat parameters (p,) by name."""
-        pieces = flat.split([math.prod(shape) for shape in self._shapes.values()])
-        return {name: piece.reshape(shape) for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)}
+        pieces = flat.split([*map(math.prod, self._shapes.values())])
+        return {name: piece.reshape(self._shapes[name]) for name, piece in zip(self._shapes, pieces, strict=True)}
 
-    def state(self, flat: Array, buffers: Mapping[str, Any]) -> dict[str, Any]:
+    def state(self, flat: Array, buffers: State) -> dict[str, Any]:
         """Return a whole state with these parameters (p,), and the buffers of another one."""
-        ours = {name: value.to(self._dtypes[name]) for name, value in self.tensors(torch.from_numpy(flat)).items()}
-        return dict(buffers) | ours
+        state = dict(buffers)
+        for name, value in self.tensors(torch.from_numpy(flat)).items():
+            state[name] = value.to(self._dtypes[name])
+        return state
 
     def parameter(self, index: int) -> str:
         """Return the name of a flat parameter, as ``fc1.weight[0, 3]``."""
         for name, shape in self._shapes.items():
             if index < math.prod(shape):
-                return f"{name}[{', '.join(str(int(place)) for place in np.unravel_index(index, shape))}]"
+                return f"{name}[{', '.join(map(str, np.unravel_index(index, shape)))}]"
             index -= math.prod(shape)
         raise AssertionError("no such parameter")
 
-    def losses(self, states: Sequence[Mapping[str, Any] | None], rows: NDArray[np.int64]) -> Array:
+    def losses(self, states: Sequence[State | None], rows: NDArray[np.int64]) -> Array:
         """Return the losses (states, rows, v) of records with each value."""
         count = len(self.partial.domain)
-        found = np.full((len(states), len(rows), count), np.nan)
-        given = [index for index, state in enumerate(states) if state is not None]
+        losses = np.full((len(states), len(rows), count), np.nan)
+        known = [state for state in states if state is not None]
+        given = np.flatnonzero([state is not None for state in states])
         step = max(1, _ROWS // max(len(rows), 1))
         for start in range(0, count, step):
-            values = range(start, min(start + step, count))
+            stop = min(start + step, count)
+            values = range(start, stop)
             x = np.concatenate([self.partial.completed(value, rows) for value in values])
-            y = np.concatenate([self.partial.y[rows]] * len(values))
-            ours = [state for state in states if state is not None]
-            single = losses_of_models(self.module, ours, x, y, self._loss, device=self._device, chunk=_ROWS).numpy()
-            found[np.ix_(given, range(len(rows)), values)] = single.reshape(len(ours), len(values), -1).swapaxes(1, 2)
-        return found
+            y = np.tile(self.partial.y[rows], len(values))
+            flat = losses_of_models(self.module, known, x, y, self._loss, device=self._device, chunk=_ROWS).numpy()
+            losses[given, :, start:stop] = flat.reshape(len(known), len(values), -1).swapaxes(1, 2)
+        return losses
 
 
 @dataclass(frozen=True)
@@ -427,81 +446,89 @@ class _Messages:
     precision: float = 0.0
     alone: bool = False
 
+    def add(self, number: int, reply: Observation, state: dict[str, Any], received: Array, returned: Array) -> None:
+        """Add the messages of a round."""
+        self.rounds.append(number)
+        self.received.append(received)
+        self.returned.append(returned)
+        self.last, self.examples = state, reply.count
+        self.alone |= reply.singled_out
+        for array in state.values():
+            if np.issubdtype(array.dtype, np.floating):
+                self.precision = max(self.precision, float(np.finfo(array.dtype).eps))
+
+    def keep_last(self, most: int) -> bool:
+        """Forget the first round if there are more than ``most``; says whether it did."""
+        if len(self.rounds) <= most:
+            return False
+        del self.rounds[0], self.received[0], self.returned[0]
+        return True
+
 
 def _collect(
     record: Record,
     knowledge: Knowledge,
     clients: Mapping[str, NDArray[np.int64]],
     model: _Model,
+    memory: int,
     notes: list[str],
     progress: Progress,
 ) -> dict[str, _Messages]:
     """Read what each client received and returned, each common model once."""
-    most = max(2, int(MEMORY // (16 * model.size * len(clients))))
-    found: dict[str, _Messages] = {}
-    for done, item in enumerate(record):
-        usable = [seen for seen in item.observations if _answered(seen) and knowledge.client_of(seen.node) in clients]
+    most = max(2, int(memory // (16 * model.size * len(clients))))
+    short = f"only the last {most} rounds of each client are used: their models take {memory >> 20} MiB"
+    messages: dict[str, _Messages] = {}
+    for done, round_ in enumerate(record):
         common = None
-        if any(not seen.singled_out for seen in usable) and item.common is not None:
-            common = model.flat(item.common)
-        for seen in usable:
-            name = knowledge.client_of(seen.node)
-            state = dict(seen.arrays or {})
-            received = common if not seen.singled_out or seen.received is None else model.flat(seen.received)
-            try:
-                check_parameters(model.module, {key: array.shape for key, array in state.items()})
-            except ModelError as cause:
-                notes.append(f"round {item.number}, client {name} left out: {cause}")
+        for reply in filter(replied, round_.observations):
+            name = knowledge.client_of(reply.node)
+            if name not in clients:
+                continue
+            if common is None and not reply.singled_out and round_.common is not None:
+                common = model.flat(round_.common)
+            received = common if not reply.singled_out or reply.received is None else model.flat(reply.received)
+            state = dict(reply.arrays or {})
+            where = f"round {round_.number}, client {name} left out"
+            if not fits_model(model.module, state, where, notes):
                 continue
             returned = model.flat(state)
-            if received is None or not (np.isfinite(received).all() and np.isfinite(returned).all()):
-                why = "what it was sent is unknown" if received is None else "its model is not finite"
-                notes.append(f"round {item.number}, client {name} left out: {why}")
-                continue
-            ours = found.setdefault(name, _Messages(name))
-            ours.rounds.append(item.number)
-            ours.received.append(received)
-            ours.returned.append(returned)
-            ours.last, ours.examples = state, seen.count
-            ours.alone |= seen.singled_out
-            floats = [array.dtype for array in state.values() if np.issubdtype(array.dtype, np.floating)]
-            ours.precision = max([ours.precision, *(float(np.finfo(dtype).eps) for dtype in floats)])
-            if len(ours.rounds) > most:
-                del ours.rounds[0], ours.received[0], ours.returned[0]
-                note = f"only the last {most} rounds of each client are used: their models take {MEMORY >> 20} MiB"
-                if note not in notes:
-                    notes.append(note)
+            if received is None:
+                notes.append(f"{where}: what it was sent is unknown")
+            elif not is_finite([received, returned]):
+                notes.append(f"{where}: its model is not finite")
+            else:
+                ours = messages.setdefault(name, _Messages(name))
+                ours.add(round_.number, reply, state, received, returned)
+                if ours.keep_last(most) and short not in notes:
+                    notes.append(short)
         progress(done + 1, len(record))
-    return found
+    return messages
 
 
-def _answered(seen: Observation) -> bool:
-    return seen.status == "ok" and seen.arrays is not None
-
-
-def _maps(seen: Sequence[_Messages] | Any) -> Iterator[tuple[str, UpdateMap]]:
+def _maps(messages: Iterable[_Messages]) -> Iterator[tuple[str, UpdateMap]]:
     """Fit the update maps of all clients, those that received the same models together."""
 
-    def key(item: _Messages) -> tuple[bool, tuple[int, ...], str]:
-        return item.alone, tuple(item.rounds), item.name if item.alone else ""
+    def received_models(ours: _Messages) -> tuple[bool, tuple[int, ...], str]:
+        return ours.alone, tuple(ours.rounds), ours.name if ours.alone else ""
 
-    for _, group in itertools.groupby(sorted(seen, key=key), key):
+    for _, group in itertools.groupby(sorted(messages, key=received_models), received_models):
         members = list(group)
         received = np.stack(members[0].received)
-        moves = received - np.stack([np.stack(item.returned) for item in members])
-        fits = fit_update_maps(received, moves, max(item.precision for item in members))
-        yield from zip((item.name for item in members), fits, strict=True)
+        moves = received - np.stack([np.stack(ours.returned) for ours in members])
+        fits = fit_update_maps(received, moves, max(ours.precision for ours in members))
+        for ours, fit in zip(members, fits, strict=True):
+            yield ours.name, fit
 
 
 @dataclass(frozen=True)
-class _Found:
-    """How a client's local optimum was found.
+class _Optimum:
+    """A client's local optimum, and how it was found.
 
     ``how`` is a key of :data:`_HOW`, ``share`` the decoded ρ, and ``whole`` says whether all of the client's records
     are known but for the attribute.
     """
 
-    optimum: Array = field(default_factory=lambda: np.zeros(0))
+    parameters: Array = field(default_factory=lambda: np.zeros(0))
     how: str = "not seen"
     rank: int | None = None
     problem: LeastSquares | None = None
@@ -536,74 +563,96 @@ _HOW = {
 def _how(clients: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Say in a line each how the optima were found, if not as in the paper, and what is left open."""
     for how, words in _HOW.items():
-        names = [str(item["client"]) for item in clients if item["how"] == how]
+        names = [client["client"] for client in clients if client["how"] == how]
         if names and words:
             yield f"{len(names)} of {len(clients)} clients ({_few(names)}): {words}"
-    names = [str(item["client"]) for item in clients if item["undetermined"]]
+    names, parameters = [], set()
+    for client in clients:
+        if client["undetermined"]:
+            names.append(client["client"])
+            parameters |= {*client["undetermined"]}
     if names:
-        missing = sorted({name for item in clients for name in item["undetermined"]})
         yield (
             f"{len(names)} of {len(clients)} clients ({_few(names)}): their records leave parameters open "
-            f"({_few(missing)}) as far as the messages show; these stay as last received"
+            f"({_few(sorted(parameters))}) as far as the messages show; these stay as last received"
         )
 
 
 def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + " …" * (len(names) > 5)
+    return ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
 
 
 def _reconstruct(
-    seen: _Messages,
+    messages: _Messages,
     fit: UpdateMap | None,
     model: _Model,
     linear: _Linear | None,
     rows: NDArray[np.int64],
     training: LocalSGD,
-) -> _Found:
+) -> _Optimum:
     """Decode a client's local optimum from messages alone, else with its public attributes, else extrapolate."""
-    received = np.stack(seen.received)
-    moves = received - np.stack(seen.returned)
-    rank = None if fit is None else fit.rank
-    proposals: list[_Found] = []
-    alone: _Found | None = None
+    proposals: list[_Optimum] = []
     if linear is not None and fit is not None and training.lr:
-        total = round(seen.examples or len(rows))
-        whole = total == len(rows)
-        per_epoch = math.ceil(total / training.batch_size) if 0 < training.batch_size < total else 1
-        steps = per_epoch * training.epochs
-        if per_epoch == 1 and (steps == 1 or not training.momentum):
-            problem = decode_least_squares(fit, lr=training.lr, steps=steps, weight_decay=training.weight_decay)
-            if problem is not None:
-                alone = _decoded(problem, "messages", rank, linear, total, whole)
-        if whole and (alone is None or alone.undetermined):
-            decoded = decode_with_public(
-                received,
-                moves,
-                linear.attribute(rows),
-                lr=training.lr,
-                steps=steps,
-                momentum=training.momentum,
-                weight_decay=training.weight_decay,
-            )
-            if decoded is not None:
-                found = _decoded(decoded.problem, "messages and public attributes", rank, linear, total, whole)
-                if decoded.exact:
-                    return found
-                proposals.append(found)
-    if alone is not None:
-        return alone
-    first, *rest = extrapolate(received, moves, seen.precision)
-    proposals.append(_Found(first, "last returned", rank))
-    proposals += [_Found(optimum, "extrapolated", rank) for optimum in rest]
-    losses = model.losses([model.state(item.optimum, seen.last) for item in proposals], rows)
-    explained = [beliefs_of(single, model.prior, gaussian=model.gaussian)[1] for single in losses]
-    return proposals[int(np.argmax(explained))]
+        total = round(messages.examples or len(rows))
+        alone = _decode_messages(fit, linear, total, len(rows), training)
+        if total == len(rows) and (alone is None or alone.undetermined):
+            with_public, exact = _decode_with_public(messages, fit, linear, rows, training)
+            if with_public is not None:
+                proposals.append(with_public)
+            if exact:
+                return proposals[0]
+        if alone is not None:
+            return alone
+    received = np.stack(messages.received)
+    returned, *others = extrapolate(received, received - np.stack(messages.returned), messages.precision)
+    rank = None if fit is None else fit.rank
+    proposals.append(_Optimum(returned, "last returned", rank))
+    proposals += [_Optimum(parameters, "extrapolated", rank) for parameters in others]
+    states = [model.state(proposal.parameters, messages.last) for proposal in proposals]
+    evidence = []
+    for losses in model.losses(states, rows):
+        evidence.append(beliefs_of(losses, model.prior, gaussian=model.gaussian)[1])
+    return proposals[int(np.argmax(evidence))]
 
 
-def _decoded(problem: LeastSquares, how: str, rank: int | None, linear: _Linear, total: int, whole: bool) -> _Found:
+def _batches(training: LocalSGD, records: int) -> int:
+    """Return how many mini-batches a client makes of its records."""
+    return math.ceil(records / training.batch_size) if 0 < training.batch_size < records else 1
+
+
+def _decode_messages(fit: UpdateMap, linear: _Linear, total: int, known: int, training: LocalSGD) -> _Optimum | None:
+    """Decode from messages alone, if the client makes full batches whose steps the paper's rule describes."""
+    if _batches(training, total) > 1 or (training.epochs > 1 and training.momentum):
+        return None
+    problem = decode_least_squares(fit, lr=training.lr, steps=training.epochs, weight_decay=training.weight_decay)
+    return None if problem is None else _decoded(problem, "messages", fit.rank, linear, total, total == known)
+
+
+def _decode_with_public(
+    messages: _Messages, fit: UpdateMap, linear: _Linear, rows: NDArray[np.int64], training: LocalSGD
+) -> tuple[_Optimum | None, bool]:
+    """Decode with the public attributes of all the client's records, and say whether the result is exact."""
+    received = np.stack(messages.received)
+    decoded = decode_with_public(
+        received,
+        received - np.stack(messages.returned),
+        linear.attribute(rows),
+        lr=training.lr,
+        steps=_batches(training, len(rows)) * training.epochs,
+        momentum=training.momentum,
+        weight_decay=training.weight_decay,
+    )
+    if decoded is None:
+        return None, False
+    how = "messages and public attributes"
+    return _decoded(decoded.problem, how, fit.rank, linear, len(rows), whole=True), decoded.exact
+
+
+def _decoded(problem: LeastSquares, how: str, rank: int, linear: _Linear, total: int, whole: bool) -> _Optimum:
     share = linear.share(problem.H)
     if share is not None:
         ones = share * total
-        share = round(ones) / total if abs(ones - round(ones)) < _WHOLE else share
+        if abs(ones - round(ones)) < _WHOLE:
+            share = round(ones) / total
         share = min(max(share, 0.0), 1.0)
-    return _Found(problem.optimum, how, rank, problem, share, whole)
+    return _Optimum(problem.optimum, how, rank, problem, share, whole)

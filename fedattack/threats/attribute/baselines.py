@@ -18,19 +18,18 @@ from torch import nn
 from torch.func import functional_call
 from typing_extensions import TypedDict
 
-from fedattack.errors import ModelError
-from fedattack.learning import check_parameters, losses_of_models, per_record_loss
+from fedattack.learning import losses_of_models, per_record_loss
 from fedattack.learning.importing import given
 from fedattack.learning.torch_utils import in_mode, to_tensor
 from fedattack.record import Record
 from fedattack.threats.attribute.ara import attribute_codes
 from fedattack.threats.attribute.gradient_matching import Arrays
-from fedattack.threats.attribute.gradient_membership import last_layer_gradients
+from fedattack.threats.attribute.gradient_membership import flattened, last_layer_gradients
 from fedattack.threats.attribute.imputation import impute, values_of
 from fedattack.threats.base import Attack, Needs, Progress, Scores
 from fedattack.threats.form import ArrayForm, Form, Name
 from fedattack.threats.knowledge import Knowledge, PartialRecords, Targets
-from fedattack.threats.matching import check_model
+from fedattack.threats.matching import check_model, fits_model, is_finite
 from fedattack.threats.replies import replies_of
 
 HEURISTICS = (
@@ -88,27 +87,28 @@ def statistics_decisions(
     classes = loss == "cross-entropy"
     rows = candidates.reshape(values * count, -1)
     labels = np.tile(y, values)
-    scores = {name: np.zeros(values * count) for name in HEURISTICS[:-1] if classes or name in _ANY_LOSS}
+    scores = {name: np.zeros(values * count) for name in (_OF_CLASSES if classes else _ANY_LOSS)}
     for state in states:
         losses = losses_of_models(model, [state], rows, labels, per_record_loss(loss))[0].numpy()
         gradients = last_layer_gradients(model, state, rows, labels, loss)
-        flat = np.concatenate([part.reshape(len(rows), -1) for part in gradients.values()], axis=1)
         scores["stats-loss"] -= losses
         scores["stats-final-loss"] = -losses
-        scores["stats-gradient"] += np.linalg.norm(flat, axis=1)
+        scores["stats-gradient"] += np.linalg.norm(flattened(gradients), axis=1)
         if classes:
             scores["stats-label"] += _predicted(model, state, rows) == labels
             scores["stats-probability"] += np.exp(-losses)
             weight = next(iter(gradients.values()))
-            scores["stats-true-label-gradient"] += (
-                weight[np.arange(len(rows)), labels].reshape(len(rows), -1).sum(axis=1)
-            )
-    decisions = {name: _largest(score.reshape(values, count).T, generator) for name, score in scores.items()}
-    votes = sum(np.eye(values)[chosen] for chosen in decisions.values())
-    decisions[HEURISTICS[-1]] = _largest(np.asarray(votes), generator)
+            to_label = weight[np.arange(len(rows)), labels].reshape(len(rows), -1)
+            scores["stats-true-label-gradient"] += to_label.sum(axis=1)
+    decisions, votes = {}, np.zeros((count, values))
+    for name, score in scores.items():
+        decisions[name] = _largest(score.reshape(values, count).T, generator)
+        votes += np.eye(values)[decisions[name]]
+    decisions[HEURISTICS[-1]] = _largest(votes, generator)
     return decisions
 
 
+_OF_CLASSES = HEURISTICS[:-1]
 _ANY_LOSS = ("stats-loss", "stats-final-loss", "stats-gradient")
 
 
@@ -154,40 +154,42 @@ class AttributeBaselines(Attack):
         draw = np.random.default_rng(seed)
         decisions: dict[str, NDArray[np.int64]] = {"random": draw.integers(values, size=count)}
         beliefs: dict[str, NDArray[np.float64]] = {"random": np.full((count, values), 1 / values)}
-        chosen: dict[str, str] = {}
+        classifiers: dict[str, str] = {}
         notes: list[str] = []
         prior = partial.prior
         if public is not None:
-            s, known = values_of(partial, public.x)
+            public_values, known = values_of(partial, public.x)
             if prior is None and known.any():
-                prior = np.bincount(s[known], minlength=values) / known.sum()
-            order = draw.permutation(len(s))
+                prior = np.bincount(public_values[known], minlength=values) / known.sum()
+            order = draw.permutation(len(public))
             for size in PUBLIC_SIZES:
                 if len(order) < size:
                     notes.append(f"public{size} is left out: there are {len(order)} auxiliary records")
                     continue
-                few = Targets(public.x[order[:size]], public.y[order[:size]])
+                few, method = Targets(public.x[order[:size]], public.y[order[:size]]), f"public{size}"
                 # the paper's attack models do not see the label
-                beliefs[f"public{size}"], chosen[f"public{size}"] = impute(partial, few, labels=False, seed=seed)
+                beliefs[method], classifiers[method] = impute(partial, few, labels=False, seed=seed)
         if prior is not None:
             beliefs["majority"] = np.tile(prior, (count, 1))
-        decisions |= {name: _largest(rows, draw) for name, rows in beliefs.items() if name not in decisions}
+        for method, shares in beliefs.items():
+            if method not in decisions:
+                decisions[method] = _largest(shares, draw)
         statistics = self._statistics(record, knowledge, partial, draw, notes, progress)
-        decisions |= statistics
         share = np.full(values, 1 / values) if prior is None else prior
-        for name, found in statistics.items():
-            beliefs[name] = np.where((found >= 0)[:, None], np.eye(values)[found], share)
+        for method, chosen in statistics.items():
+            decisions[method] = chosen
+            beliefs[method] = np.where((chosen >= 0)[:, None], np.eye(values)[chosen], share)
         return Scores(
             attack=self.name,
             arrays={
-                "decisions": np.stack([decisions[name] for name in decisions]),
-                "beliefs": np.stack([beliefs[name] for name in decisions]),
+                "decisions": np.stack([*decisions.values()]),
+                "beliefs": np.stack([beliefs[method] for method in decisions]),
             },
             facts={
                 "methods": list(decisions),
                 "values": list(partial.names),
                 "targets": partial.fingerprint,
-                "classifiers": chosen,
+                "classifiers": classifiers,
             },
             notes=tuple(notes),
         )
@@ -205,37 +207,39 @@ class AttributeBaselines(Attack):
             raise AssertionError("checked by run")
         model = knowledge.model.build()
         check_model(model, record)
-        codes = attribute_codes(partial)
+        codes, loss = attribute_codes(partial), given(knowledge.model.loss)
         clients = list(dict.fromkeys(partial.clients.tolist()))
-        found: dict[str, NDArray[np.int64]] = {}
+        decisions: dict[str, NDArray[np.int64]] = {}
         for done, client in enumerate(clients):
-            own = np.flatnonzero(partial.clients == client)
-            states = []
-            for number, reply in replies_of(record, knowledge, client):
-                state = dict(reply.arrays or {})
-                try:
-                    check_parameters(model, {name: array.shape for name, array in state.items()})
-                except ModelError as cause:
-                    notes.append(f"round {number}, client {client} left out: {cause}")
-                    continue
-                if all(np.isfinite(array).all() for array in state.values()):
-                    states.append(state)
+            rows = np.flatnonzero(partial.clients == client)
+            states = _sent_states(record, knowledge, client, model, notes)
             if states:
-                candidates = partial.x[own] + codes[:, None]
-                single = statistics_decisions(
-                    model, states, candidates, partial.y[own], given(knowledge.model.loss), draw
-                )
-                for name, chosen in single.items():
-                    found.setdefault(name, np.full(len(partial.y), -1, dtype=np.int64))[own] = chosen
+                candidates = partial.x[rows] + codes[:, None]
+                of_client = statistics_decisions(model, states, candidates, partial.y[rows], loss, draw)
+                for method, chosen in of_client.items():
+                    decisions.setdefault(method, np.full(len(partial.y), -1, dtype=np.int64))[rows] = chosen
             else:
                 notes.append(f"client {client}: no reply that can be used; the statistics say nothing of it")
             progress(done + 1, len(clients))
-        return found
+        return decisions
+
+
+def _sent_states(
+    record: Record, knowledge: Knowledge, client: str, model: nn.Module, notes: list[str]
+) -> list[dict[str, NDArray[Any]]]:
+    """Read the models that a client sent, in the order of rounds, as far as they can be used."""
+    states = []
+    for number, reply in replies_of(record, knowledge, client):
+        state = dict(reply.arrays or {})
+        fits = fits_model(model, state, f"round {number}, client {client} left out", notes)
+        if fits and is_finite(state.values()):
+            states.append(state)
+    return states
 
 
 def _predicted(model: nn.Module, state: Arrays, rows: NDArray[np.float32]) -> NDArray[np.int64]:
-    own = model.state_dict()
-    tensors = {name: to_tensor(array, dtype=own[name].dtype) for name, array in state.items()}
+    dtypes = {name: value.dtype for name, value in model.state_dict().items()}
+    tensors = {name: to_tensor(array, dtype=dtypes[name]) for name, array in state.items()}
     with torch.inference_mode(), in_mode(model, training=False):
         outputs = functional_call(model, tensors, (to_tensor(rows),))
     return np.asarray(outputs.argmax(dim=1).numpy())

@@ -24,6 +24,7 @@ from fedattack.errors import ConfigError, DataError, ModelError
 from fedattack.learning.importing import one_line
 from fedattack.learning.soft_losses import SOFT_LOSSES, soft_loss, soft_targets
 from fedattack.learning.torch_utils import in_mode, to_tensor
+from fedattack.threats.matching import is_finite, is_zero
 
 Arrays = Mapping[str, NDArray[Any]]
 Method = Literal["cos", "l2"]
@@ -162,6 +163,7 @@ def match_gradients(
     seed: int = 0,
     device: torch.device | str = "cpu",
     progress: Callable[[int], None] | None = None,
+    memory: int = MEMORY,
 ) -> list[Match]:
     """Reconstruct the attribute of every victim's records.
 
@@ -184,6 +186,8 @@ def match_gradients(
         Where to compute.
     progress
         Called with how many victims are done.
+    memory
+        Bytes that the victims attacked together may take.
 
     Raises
     ------
@@ -200,24 +204,22 @@ def match_gradients(
             )
         if (victim.y is None) != (victims[0].y is None):
             raise DataError("gradient matching: labels must be known for all victims or for none")
-    found: list[Match] = []
+    matches: list[Match] = []
     model = model.to(device)
     with in_mode(model, training=False):
-        for group in _groups(victims, how):
-            single = [[item] for item in group] if how.method == "l2" else [group]
-            for together in single:
-                draws = [np.random.default_rng((seed, len(found) + index)) for index in range(len(together))]
-                problem = _Problem(model, loss, [victims[item] for item in together], torch.device(device))
-                try:
-                    found += problem.solve(how, draws)
-                except (RuntimeError, ValueError, TypeError, IndexError) as error:
-                    raise ModelError(
-                        f"gradient matching: the model or the loss {loss!r} failed ({one_line(error)}); it must "
-                        "be differentiable twice by torch.func, on records of the shape given"
-                    ) from error
-                if progress is not None:
-                    progress(len(found))
-    return found
+        for group in _groups(victims, how, memory):
+            draws = [np.random.default_rng((seed, index)) for index in group]
+            problem = _Problem(model, loss, [victims[index] for index in group], torch.device(device))
+            try:
+                matches += problem.solve(how, draws)
+            except (RuntimeError, ValueError, TypeError, IndexError) as error:
+                raise ModelError(
+                    f"gradient matching: the model or the loss {loss!r} failed ({one_line(error)}); it must "
+                    "be differentiable twice by torch.func, on records of the shape given"
+                ) from error
+            if progress is not None:
+                progress(len(matches))
+    return matches
 
 
 class _Problem:
@@ -239,59 +241,64 @@ class _Problem:
         for row, victim in enumerate(victims):
             for number, gradient in enumerate(victim.gradients):
                 norms[row, number] = sum(float(np.square(part, dtype=np.float64).sum()) for part in gradient.values())
-        self._there = (norms > 0).to(device)
+        self._counted = (norms > 0).to(device)
         shares = norms / norms.sum(dim=1, keepdim=True)
         self._shares = shares.float().to(device)
         # Gradients of about unit norm: the squares of a converged model's would underflow.
         self._scale = torch.where(norms > 0, norms, 1.0).rsqrt().float().to(device)
 
-        layer = _input_layer(model)
-        bases = [_basis(victim, records) if layer is not None else None for victim in victims]
-        self._x = _padded([_within(victim.x, base) for victim, base in zip(victims, bases, strict=True)], records)
-        self._codes = torch.stack([_within(victim.codes, base) for victim, base in zip(victims, bases, strict=True)])
-        self._x, self._codes = self._x.to(device), self._codes.to(device)
-        self._mask = _padded([torch.ones(len(victim.x), dtype=torch.bool) for victim in victims], records).to(device)
-
-        def stacked(name: str, parts: str) -> Tensor:
-            rows = []
-            for victim, base in zip(victims, bases, strict=True):
-                arrays = [to_tensor(item[name]) for item in getattr(victim, parts)]
-                if arrays[0].is_floating_point():
-                    arrays = [array.float() for array in arrays]
-                if name == layer:
-                    arrays = [_within(array, base) for array in arrays]
-                rows.append(_padded([torch.stack(arrays)], rounds)[0])
-            return torch.stack(rows).to(device)
-
-        self._parameters = {name: stacked(name, "states") for name in names}
-        self._buffers = {name: stacked(name, "states") for name in victims[0].states[0] if name not in names}
-        scale = self._scale
-        self._targets = {
-            name: value * scale.reshape(*scale.shape, *(1,) * (value.ndim - 2))
-            for name, value in ((name, stacked(name, "gradients")) for name in names)
-        }
-        inside = sum(value.double().flatten(2).square().sum(2) for value in self._targets.values())
-        # What of the gradients no record can explain; it belongs to their norms all the same.
-        self._outside = (self._there.double() - torch.as_tensor(inside)).clamp(min=0).float()
         self._rounds, self._records = rounds, records
 
+        self._layer = _input_layer(model)
+        self._bases: list[Tensor | None] = [None] * len(victims)
+        if self._layer is not None:
+            self._bases = [_basis(victim, records) for victim in victims]
+        inputs, codes, masks = [], [], []
+        for victim, basis in zip(victims, self._bases, strict=True):
+            inputs.append(_within(victim.x, basis))
+            codes.append(_within(victim.codes, basis))
+            masks.append(torch.ones(len(victim.x), dtype=torch.bool))
+        self._x, self._mask = _padded(inputs, records).to(device), _padded(masks, records).to(device)
+        self._codes = torch.stack(codes).to(device)
+
+        states, gradients = [victim.states for victim in victims], [victim.gradients for victim in victims]
+        buffers = [name for name in victims[0].states[0] if name not in names]
+        self._parameters = {name: self._stacked(states, name) for name in names}
+        self._buffers = {name: self._stacked(states, name) for name in buffers}
+        self._targets = {name: _per_round(self._stacked(gradients, name), self._scale) for name in names}
+        inside = sum(target.double().flatten(2).square().sum(2) for target in self._targets.values())
+        # What of the gradients no record can explain; it belongs to their norms all the same.
+        self._outside = (self._counted.double() - torch.as_tensor(inside)).clamp(min=0).float()
+
+    def _stacked(self, sequences: Sequence[Sequence[Arrays]], name: str) -> Tensor:
+        """Return one array of every round of every victim, (V, T, …)."""
+        rows = []
+        for sequence, basis in zip(sequences, self._bases, strict=True):
+            tensor = torch.stack([to_tensor(arrays[name]) for arrays in sequence])
+            if tensor.is_floating_point():
+                tensor = tensor.float()
+            if name == self._layer:
+                tensor = torch.stack([_within(of_round, basis) for of_round in tensor])
+            rows.append(_padded([tensor], self._rounds)[0])
+        return torch.stack(rows).to(self._device)
+
     def solve(self, how: Matching, draws: Sequence[np.random.Generator]) -> list[Match]:
-        found = self._adam(how, draws) if how.method == "cos" else self._lbfgs(how, draws)
+        results = self._adam(how, draws) if how.method == "cos" else self._lbfgs(how, draws)
         matches = []
         for row, victim in enumerate(self._victims):
-            objectives = found["objective"][row]
+            objectives = results["objective"][row]
             best = int(objectives.argmin() if how.method == "l2" else objectives.argmax())
             n, rounds = len(victim.x), len(victim.states)
-            beliefs = _unit(found["shares"][row, best, :n])
+            beliefs = _unit(results["shares"][row, best, :n])
             codes = victim.codes.astype(np.float64)
-            away = np.square((beliefs @ codes)[:, None] - codes).sum(axis=2)
+            distances = np.square((beliefs @ codes)[:, None] - codes).sum(axis=2)
             matches.append(
                 Match(
                     beliefs=beliefs,
-                    decisions=away.argmin(axis=1),
+                    decisions=distances.argmin(axis=1),
                     objective=float(objectives[best]),
-                    weights=_unit(found["weights"][row, best, :rounds, :n]),
-                    labels=found["labels"][row, best, :n].double().cpu().numpy(),
+                    weights=_unit(results["weights"][row, best, :rounds, :n]),
+                    labels=results["labels"][row, best, :n].double().cpu().numpy(),
                 )
             )
         return matches
@@ -310,36 +317,37 @@ class _Problem:
 
     def _lbfgs(self, how: Matching, draws: Sequence[np.random.Generator]) -> dict[str, Tensor]:
         starts = self._start(how, draws)
-        found = []
-        for restart in range(how.restarts):
-            variables = {
-                name: value.detach()[:, restart : restart + 1].clone().requires_grad_(value.requires_grad)
-                for name, value in starts.items()
-            }
-            free = [value for value in variables.values() if value.requires_grad]
+        ends = [self._descended(starts, restart, how) for restart in range(how.restarts)]
+        joined = {}
+        for name in ends[0]:
+            joined[name] = torch.cat([end[name] for end in ends], dim=1)
+        return joined
 
-            def evaluate(
-                point: NDArray[np.float64], variables: dict[str, Tensor] = variables, free: list[Tensor] = free
-            ) -> tuple[float, NDArray[np.float64]]:
-                vector_to_parameters(torch.from_numpy(point).to(free[0]), free)
-                objective = self._objective(variables, how, None)["objective"].sum()
-                slope = torch.autograd.grad(objective, free)
-                return objective.item(), parameters_to_vector(slope).double().cpu().numpy()
+    def _descended(self, starts: dict[str, Tensor], restart: int, how: Matching) -> dict[str, Tensor]:
+        variables = {}
+        for name, value in starts.items():
+            start = value.detach()[:, restart : restart + 1].clone()
+            variables[name] = start.requires_grad_(value.requires_grad)
+        free = [value for value in variables.values() if value.requires_grad]
 
-            # SciPy's, because PyTorch's skips curvature below a fixed size, and near the prior's start all of it is.
-            start = parameters_to_vector(free).detach().double().cpu().numpy()
-            # Steps follow from the objective's own size, which is tiny where most values are as the prior has them.
-            first = max(evaluate(start)[0], torch.finfo(torch.float32).tiny)
-            best = minimize(
-                lambda point, evaluate=evaluate, first=first: tuple(part / first for part in evaluate(point)),
-                start,
-                jac=True,
-                method="L-BFGS-B",
-                options={"maxiter": how.steps, "maxcor": _MEMORY, "ftol": 0.0, "gtol": _FLAT},
-            )
-            vector_to_parameters(torch.from_numpy(best.x).to(free[0]), free)
-            found.append(self._final(variables, how))
-        return {name: torch.cat([item[name] for item in found], dim=1) for name in found[0]}
+        def evaluate(point: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+            vector_to_parameters(torch.from_numpy(point).to(free[0]), free)
+            objective = self._objective(variables, how, None)["objective"].sum()
+            gradients = torch.autograd.grad(objective, free)
+            return objective.item(), parameters_to_vector(gradients).double().cpu().numpy()
+
+        def scaled(point: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+            objective, gradient = evaluate(point)
+            return objective / size, gradient / size
+
+        first = parameters_to_vector(free).detach().double().cpu().numpy()
+        # Steps follow from the objective's own size, which is tiny where most values are as the prior has them.
+        size = max(evaluate(first)[0], torch.finfo(torch.float32).tiny)
+        # SciPy's, because PyTorch's skips curvature below a fixed size, and near the prior's start all of it is.
+        limits = {"maxiter": how.steps, "maxcor": _MEMORY, "ftol": 0.0, "gtol": _FLAT}
+        best = minimize(scaled, first, jac=True, method="L-BFGS-B", options=limits)
+        vector_to_parameters(torch.from_numpy(best.x).to(free[0]), free)
+        return self._final(variables, how)
 
     def _final(self, variables: dict[str, Tensor], how: Matching) -> dict[str, Tensor]:
         return {name: value.detach() for name, value in self._objective(variables, how, None).items()}
@@ -377,17 +385,17 @@ class _Problem:
         masked = variables["weights"].masked_fill(~self._mask[:, None, None], -torch.inf)
         weights = masked.softmax(dim=-1).expand(-1, -1, self._rounds, -1)
         virtual = self._gradients(shares, labels, weights * self._scale[:, None, :, None])
-        there, outside = self._there[:, None].float(), self._outside[:, None]
+        pairs = [(virtual[name], target[:, None]) for name, target in self._targets.items()]
         if how.method == "l2":
-            distance = outside + sum(
-                (virtual[name] - target[:, None]).flatten(3).square().sum(3) for name, target in self._targets.items()
-            )
+            inside = sum((gradient - target).flatten(3).square().sum(3) for gradient, target in pairs)
+            distance = self._outside[:, None] + inside
             objective = (distance * self._shares[:, None]).sum(dim=2)
         else:
-            along = sum((virtual[name] * target[:, None]).flatten(3).sum(3) for name, target in self._targets.items())
-            squared = torch.stack([value.flatten(3).square().sum(3) for value in virtual.values()]).sum(0)
+            counted = self._counted[:, None].float()
+            along = sum((gradient * target).flatten(3).sum(3) for gradient, target in pairs)
+            squared = torch.stack([gradient.flatten(3).square().sum(3) for gradient in virtual.values()]).sum(0)
             cosine = along / (squared + torch.finfo(torch.float32).tiny).sqrt()
-            objective = (cosine * there).sum(dim=2) / there.sum(dim=2)
+            objective = (cosine * counted).sum(dim=2) / counted.sum(dim=2)
         return {"objective": objective, "shares": shares, "weights": weights, "labels": labels}
 
     def _gradients(self, shares: Tensor, labels: Tensor, weights: Tensor) -> dict[str, Tensor]:
@@ -400,8 +408,8 @@ class _Problem:
 
         over_rounds = vmap(grad(total), in_dims=(0, 0, None, None, 0))
         over_restarts = vmap(over_rounds, in_dims=(None, None, 0, 0, 0))
-        found: dict[str, Tensor] = vmap(over_restarts)(self._parameters, self._buffers, virtual, labels, weights)
-        return found
+        gradients: dict[str, Tensor] = vmap(over_restarts)(self._parameters, self._buffers, virtual, labels, weights)
+        return gradients
 
 
 def _check(index: int, victim: Victim) -> None:
@@ -412,22 +420,22 @@ def _check(index: int, victim: Victim) -> None:
             f"{len(victim.states)} models and {len(victim.gradients)} gradients"
         )
     for number, gradient in enumerate(victim.gradients):
-        if not all(np.isfinite(part).all() for part in gradient.values()):
+        if not is_finite(gradient.values()):
             raise DataError(f"{where}: gradient {number} is not finite; leave that round out")
-        if not any(part.any() for part in gradient.values()):
+        if is_zero(gradient.values()):
             raise DataError(f"{where}: gradient {number} is zero; leave that round out")
 
 
-def _groups(victims: Sequence[Victim], how: Matching) -> Iterator[list[int]]:
-    """Yield indices of victims that fit into memory together."""
+def _groups(victims: Sequence[Victim], how: Matching, memory: int) -> Iterator[list[int]]:
+    """Yield indices of victims that are attacked together: those that fit into memory, or single ones for L-BFGS."""
     group: list[int] = []
-    room = float(MEMORY)
+    room = float(memory)
     for index, victim in enumerate(victims):
         size = sum(part.size for part in victim.gradients[0].values()) + victim.x.size
         bytes_ = 4.0 * _COPIES * size * len(victim.states) * how.restarts
-        if group and bytes_ > room:
+        if group and (bytes_ > room or how.method == "l2"):
             yield group
-            group, room = [], float(MEMORY)
+            group, room = [], float(memory)
         group.append(index)
         room -= bytes_
     if group:
@@ -475,11 +483,15 @@ def _within(rows: NDArray[Any] | Tensor, basis: Tensor | None) -> Tensor:
     return tensor if basis is None else tensor @ basis
 
 
-def _padded(items: Sequence[Tensor], length: int) -> Tensor:
-    out = items[0].new_zeros((len(items), length, *items[0].shape[1:]))
-    for row, item in enumerate(items):
-        out[row, : len(item)] = item
-    return out
+def _per_round(value: Tensor, scale: Tensor) -> Tensor:
+    return value * scale.reshape(*scale.shape, *[1] * (value.ndim - 2))
+
+
+def _padded(tensors: Sequence[Tensor], length: int) -> Tensor:
+    padded = tensors[0].new_zeros((len(tensors), length, *tensors[0].shape[1:]))
+    for row, tensor in enumerate(tensors):
+        padded[row, : len(tensor)] = tensor
+    return padded
 
 
 def _unit(rows: Tensor) -> NDArray[np.float64]:

@@ -5,7 +5,7 @@ training data, a member's gradient has all but vanished, and another record's ha
 distributions of the gradients' variances tells the two apart without any example of either.
 """
 
-from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +26,11 @@ def last_layer(model: nn.Module) -> tuple[str, ...]:
     """Name the parameters of the model's last layer that has any."""
     prefix = list(dict(model.named_parameters()))[-1].rpartition(".")[0]
     return tuple(name for name, _ in model.named_parameters() if name.rpartition(".")[0] == prefix)
+
+
+def flattened(gradients: Arrays) -> NDArray[Any]:
+    """Return the gradients of all parameters, (n, …) each, as one row for each record."""
+    return np.concatenate([gradient.reshape(len(gradient), -1) for gradient in gradients.values()], axis=1)
 
 
 def last_layer_gradients(
@@ -51,29 +56,29 @@ def last_layer_gradients(
     """
     names = last_layer(model)
     # Members' gradients come close to zero, and float32's rounding of probabilities near one would drown them.
-    values: Mapping[str, Tensor] = {
-        name: tensor.double() if tensor.is_floating_point() else tensor
-        for name, tensor in ((name, to_tensor(array)) for name, array in state.items())
-    }
-    rest = {name: value for name, value in values.items() if name not in names}
+    values = {name: _in_double(to_tensor(array)) for name, array in state.items()}
+    last = {name: values[name] for name in names}
     records = to_tensor(x, dtype=torch.float64)
     measure = soft_loss(loss)
 
-    def single(own: dict[str, Tensor], record: Tensor, target: Tensor) -> Tensor:
-        return measure(functional_call(model, {**rest, **own}, (record[None],)), target[None]).sum()
+    def loss_of_record(last: dict[str, Tensor], record: Tensor, target: Tensor) -> Tensor:
+        return measure(functional_call(model, {**values, **last}, (record[None],)), target[None]).sum()
 
-    each = vmap(grad(single), in_dims=(None, 0, 0))
+    gradients_of = vmap(grad(loss_of_record), in_dims=(None, 0, 0))
     with in_mode(model, training=False):
         with torch.no_grad():
-            outputs = functional_call(model, dict(values), (records[:1],)).reshape(1, -1).shape[1]
-        targets = soft_targets(loss, y, outputs)
-        targets = targets.double() if targets.is_floating_point() else targets
-        own = {name: values[name] for name in names}
-        parts = [
-            each(own, records[start : start + _CHUNK], targets[start : start + _CHUNK])
-            for start in range(0, len(records), _CHUNK)
-        ]
-    return {name: torch.cat([part[name] for part in parts]).numpy() for name in names}
+            outputs = functional_call(model, values, (records[:1],)).reshape(1, -1).shape[1]
+        targets = _in_double(soft_targets(loss, y, outputs))
+        chunks = zip(records.split(_CHUNK), targets.split(_CHUNK), strict=True)
+        parts = [gradients_of(last, *chunk) for chunk in chunks]
+    gradients = {}
+    for name in names:
+        gradients[name] = torch.cat([part[name] for part in parts]).numpy()
+    return gradients
+
+
+def _in_double(tensor: Tensor) -> Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def gradient_variances(
@@ -97,11 +102,10 @@ def gradient_variances(
     ndarray
         (n, v).
     """
-    found = []
+    variances = []
     for records in candidates:
-        gradients = last_layer_gradients(model, state, records, y, loss)
-        found.append(np.concatenate([part.reshape(len(y), -1) for part in gradients.values()], axis=1).var(axis=1))
-    return np.stack(found, axis=1)
+        variances.append(flattened(last_layer_gradients(model, state, records, y, loss)).var(axis=1))
+    return np.stack(variances, axis=1)
 
 
 def infer_membership(variances: NDArray[np.float64], *, seed: int = 0) -> NDArray[np.float64]:

@@ -50,11 +50,11 @@ def impute(
         # What is never seen to vary cannot be learnt to vary.
         beliefs[:, values[0] if len(values) else 0] = 1
         return beliefs, "the only public value"
-    classes = int(max(partial.y.max(), auxiliary.y.max())) + 1 if auxiliary.y.dtype == np.int64 else 0
-    x, asked = (
-        _features(own, label if labels else None, partial.columns, classes)
-        for own, label in ((auxiliary.x[rows], auxiliary.y[rows]), (partial.x, partial.y))
-    )
+    classes = 0
+    if auxiliary.y.dtype == np.int64:
+        classes = int(max(partial.y.max(), auxiliary.y.max())) + 1
+    x = _features(auxiliary.x[rows], auxiliary.y[rows] if labels else None, partial.columns, classes)
+    asked = _features(partial.x, partial.y if labels else None, partial.columns, classes)
     candidates = {name: make(seed) for name, make in _CLASSIFIERS.items()}
     best = "majority"
     smallest = int(np.bincount(values)[np.unique(values)].min())
@@ -62,7 +62,7 @@ def impute(
         folds = StratifiedKFold(min(FOLDS, smallest), shuffle=True, random_state=seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            rates = {name: cross_val_score(item, x, values, cv=folds).mean() for name, item in candidates.items()}
+            rates = {name: cross_val_score(model, x, values, cv=folds).mean() for name, model in candidates.items()}
         best = max(rates, key=lambda name: rates[name])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -84,7 +84,8 @@ def _features(
     public = np.delete(x, list(columns), axis=1).astype(np.float64)
     if y is None:
         return public
-    return np.concatenate([public, np.eye(classes)[y] if classes else y[:, np.newaxis]], axis=1, dtype=np.float64)
+    label = np.eye(classes)[y] if classes else y[:, np.newaxis]
+    return np.concatenate([public, label], axis=1, dtype=np.float64)
 
 
 def _majority(seed: int) -> Any:

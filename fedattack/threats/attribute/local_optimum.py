@@ -2,13 +2,17 @@
 
 Driouich et al. 2022 (Algorithm 3, lines 1 and 2; Proposition 2), after Xu & Neglia 2021, Observation 1. A client that
 trains on its own records moves a received model θ to θ − G(θ), and stops moving at its local optimum. For least squares
-with full batches G is affine with a symmetric matrix, G(θ) = A(θ − θ*), whatever the number of local steps: A is
-η(H + w) after one step of size η with weight decay w, and I − (I − ηH − ηw)^E after E steps. Here H = (2/m)XᵀX and
-c = (2/m)Xᵀy, the second derivatives and the slope of the mean squared error over m records.
+with full batches G is affine with a symmetric matrix, G(θ) = A(θ − θ*), whatever the number of local steps. A is
 
-At 100 unknowns and as many messages and one, spread evenly, H, c and θ* come out within 1e-9 in float64. Flower's
-messages are float32, of which 2e-5 remains; averaging models spreads them unevenly, and what that leaves is tracked as
-an error. The number of ones, ρ times the records, is whole, and thus exact in either.
+- η(H + w) after one step of size η with weight decay w,
+- I − (I − ηH − ηw)^E after E steps.
+
+Here H = (2/m)XᵀX holds the second derivatives of the mean squared error over m records, and c = (2/m)Xᵀy is minus its
+gradient at 0.
+
+At 100 unknowns and 101 messages, spread evenly, H, c and θ* come out within 1e-9 in float64. Flower's messages are
+float32, of which 2e-5 remains. Averaging spreads models unevenly; what that leaves is tracked as an error. The number
+of ones, ρ times the records, is whole, and thus exact in either.
 """
 
 from collections.abc import Iterator, Sequence
@@ -71,10 +75,10 @@ class UpdateMap:
 def fit_update_maps(received: Array, moves: Array, precision: float) -> list[UpdateMap]:
     """Fit G for several clients that received the same models; the models are decomposed once for all of them.
 
-    Least squares over all rounds in the singular directions of the received models. In these coordinates A_ij is seen
-    twice, in the response to i with an error that falls with the spread along i, and in that to j: the weighted mean is
-    the least-squares solution among symmetric matrices, and only a direction's own curvature still suffers where the
-    spread is small.
+    The fit is by least squares over all rounds in the singular directions of the received models. In these coordinates
+    A_ij shows twice, in the response to i and in that to j. Each has an error that falls with the spread along it. Their
+    weighted mean is the least-squares solution among symmetric matrices. Only a direction's own curvature still
+    suffers where the spread is small.
 
     Parameters
     ----------
@@ -83,8 +87,8 @@ def fit_update_maps(received: Array, moves: Array, precision: float) -> list[Upd
     moves
         (clients, rounds, p): received − returned.
     precision
-        Relative rounding error of the returned models; 1.2e-7 in float32. Scatter around the fit, as of mini-batches,
-        is added where there are more rounds than directions.
+        Relative rounding error of the returned models; 1.2e-7 in float32. Where there are more rounds than directions,
+        scatter around the fit, as of mini-batches, stands in if it is larger.
 
     Returns
     -------
@@ -94,7 +98,8 @@ def fit_update_maps(received: Array, moves: Array, precision: float) -> list[Upd
     rounds, p = received.shape
     left, spread, right = np.linalg.svd(received - received.mean(axis=0), full_matrices=False)
     reach = min(rounds - 1, p)
-    reach = int(np.sum(spread[:reach] > max(rounds, p) * np.finfo(float).eps * spread[0])) if reach else 0
+    if reach:
+        reach = int(np.sum(spread[:reach] > max(rounds, p) * np.finfo(float).eps * spread[0]))
     left, spread, right = left[:, :reach], spread[:reach], right[:reach]
     projected = left.T @ moves
     scatter = moves - moves.mean(axis=1, keepdims=True) - left @ projected
@@ -102,7 +107,9 @@ def fit_update_maps(received: Array, moves: Array, precision: float) -> list[Upd
     free = rounds - 1 - reach
     maps = []
     for client, move in enumerate(moves):
-        noise = max(rounding, np.sqrt(np.sum(scatter[client] ** 2) / (free * p)) if free else 0.0)
+        noise = rounding
+        if free:
+            noise = max(rounding, np.sqrt(np.sum(scatter[client] ** 2) / (free * p)))
         response = projected[client] / spread[:, None]
         error = noise / spread
         scale = np.linalg.norm(response[0]) if reach else 0.0
@@ -139,18 +146,18 @@ def decode_least_squares(
 ) -> LeastSquares | None:
     """Decode H, c and θ* from messages alone (Proposition 2).
 
-    p + 1 messages in general position suffice. Fewer do if H has a rank r < p, as with fewer records than parameters:
-    from r + 1 on, the response to r directions shows the whole of a positive semi-definite A, which is
-    (AV)(VᵀAV)⁺(AV)ᵀ; that the response has a smaller rank than there are directions, and that the last update lies in
-    its span, tells that this is so.
+    p + 1 messages in general position suffice. Fewer do if H has a rank r < p, as with fewer records than parameters.
+    From r + 1 messages on, the response to r directions shows the whole of a positive semi-definite A, which is
+    (AV)(VᵀAV)⁺(AV)ᵀ. Two signs tell that this is so: the response has a smaller rank than there are directions, and
+    the last update lies in its span.
 
     Parameters
     ----------
     fit
         Of a client that trains on all its records in each step.
     lr, steps, weight_decay
-        How; for an even number of steps, ``lr`` times H's largest eigenvalue must be below 1, or H comes out too small
-        there.
+        How it trains. For an even number of steps, ``lr`` times H's largest eigenvalue must be below 1, or H comes out
+        too small there.
 
     Returns
     -------
@@ -161,11 +168,11 @@ def decode_least_squares(
     if A is None:
         return None
     step, determined, clear = _solve(A, fit.move, fit.error, fit.basis)
-    slope = A / lr if steps == 1 else _per_step(A, lr, steps)
-    c = slope @ (fit.point - step)
-    H = slope - weight_decay * np.eye(len(A))
+    curvature = A / lr if steps == 1 else _per_step(A, lr, steps)
+    c = curvature @ (fit.point - step)
+    H = curvature - weight_decay * np.eye(len(A))
     if weight_decay:
-        # where the client's training stops is not where its error is least
+        # The client's training does not stop where its error is least.
         step, determined, clear = _solve(H, H @ fit.point - c, fit.error / lr, fit.basis)
     return LeastSquares(H, c, fit.point - step, determined) if clear else None
 
@@ -179,7 +186,7 @@ def _whole(fit: UpdateMap) -> Array | None:
     values, vectors = np.linalg.eigh(fit.inside)
     kept = values > max(3 * np.sqrt(k) * fit.error.max(), _SMALL * values[-1])
     response = vectors.T @ (fit.inside @ fit.basis.T + fit.outside)
-    # noise hides small eigenvalues from k directions alone: the least of those kept must stand out clearly
+    # Noise hides small eigenvalues from k directions alone, so that the least of those kept must stand out clearly.
     if kept.all() or not kept.any() or fit.error.max() > _NOISE**2 * values[kept].min():
         return None
     span = np.linalg.svd(response[kept], full_matrices=False)[2]
@@ -196,10 +203,10 @@ def _solve(A: Array, b: Array, error: Array, basis: Array) -> tuple[Array, NDArr
     -------
     solution, determined, clear
         (p,), which of its entries (p,) are unique, and whether each eigenvalue is either clearly more than its error or
-        may as well be zero: one in between is too uncertain to divide by and too large to leave out.
+        may as well be zero. One in between is too uncertain to divide by and too large to leave out.
     """
     try:
-        # several times faster than the eigenvalues, and enough for most problems
+        # This is several times faster than the eigenvalues, and enough for most problems.
         factor = cho_factor(A, lower=True)
     except np.linalg.LinAlgError:
         pass
@@ -208,7 +215,7 @@ def _solve(A: Array, b: Array, error: Array, basis: Array) -> tuple[Array, NDArr
         if dpocon(factor[0], largest, uplo="L")[0] > max(error.max() / largest, _SMALL) / _NOISE**2:
             return cho_solve(factor, b), np.ones(len(A), dtype=bool), True
     values, vectors = np.linalg.eigh(A)
-    # what two directions share is known as well as the better seen of them shows it
+    # What two directions share is known as well as the better one of them shows it.
     shared = np.minimum.outer(error, error) ** 2 @ np.square(basis.T @ vectors)
     noise = np.sqrt(shared.max(axis=0))
     kept = values > np.maximum(3 * noise, _SMALL * values[-1])
@@ -320,7 +327,7 @@ class BinaryAttribute:
         weight = float(self.change @ problem.optimum)
         rows, back = self._of_moments
         m, size = len(self.y), self.change @ self.change
-        # H·change and c·change hold the moments: solve both for them
+        # H·change and c·change hold the moments, for which both are solved.
         along = m / 2 * problem.H @ self.change - self.base.T @ (self.base @ self.change)
         mixing = size * back + np.outer(self.change, self.change @ back)
         mixing[:, -2] += size * self.change
@@ -360,11 +367,11 @@ def decode_with_public(
     """Decode H, c and θ* from one or two messages on, given all of the client's public attributes and labels.
 
     Only p + 1 numbers are unknown in H and c, p with a bias, and each update gives p equations in them. Models that
-    hardly differ in some directions, as with full participation, do not matter here. (Not in the paper, whose Algorithm
-    3 decodes from messages alone and uses the public attributes afterwards.)
+    hardly differ in some directions, as with full participation, do not matter here. (This is not in the paper, whose
+    Algorithm 3 decodes from messages alone and uses the public attributes afterwards.)
 
     After one step on all records the update is the gradient where the client started. Otherwise it is about the sum of
-    the gradients along the way: the mean model on that way follows from the problem, and the problem from it, in turn.
+    the gradients along the way. The mean model on that way follows from the problem, and the problem from it, in turn.
     Mini-batches add noise, against which it helps to allow only moments that an s between 0 and 1 can have.
 
     Parameters
@@ -389,13 +396,14 @@ def decode_with_public(
     scale = np.linalg.norm(design, axis=0)
     if not scale.all() or not moves.any():
         return None
-    found, _, rank, _ = np.linalg.lstsq(design / scale, wanted, rcond=1e-9)
+    scaled, _, rank, _ = np.linalg.lstsq(design / scale, wanted, rcond=1e-9)
     if rank < len(scale):
         return None
-    left = np.linalg.norm(design @ (found / scale) - wanted) / np.linalg.norm(len(known.y) / 2 * moves / gain)
-    # as many equations as unknowns agree whatever they say
-    if left < _EXACT and (steps == 1 or len(design) > len(scale)):
-        return PublicDecoding(known.problem(found / scale, received[-1], float(left)), exact=True)
+    moments = scaled / scale
+    unexplained = np.linalg.norm(design @ moments - wanted) / np.linalg.norm(len(known.y) / 2 * moves / gain)
+    # As many equations as unknowns agree whatever they say.
+    if unexplained < _EXACT and (steps == 1 or len(design) > len(scale)):
+        return PublicDecoding(known.problem(moments, received[-1], float(unexplained)), exact=True)
     for _ in range(_TURNS):
         problem = known.problem(known.possible(design, wanted), received[-1], 0.0)
         points = _mean_on_the_way(problem, received, lr, steps, weight_decay)
@@ -415,13 +423,13 @@ def _mean_on_the_way(problem: LeastSquares, received: Array, lr: float, steps: i
 
 
 def extrapolate(received: Array, moves: Array, precision: float) -> Iterator[Array]:
-    """Propose local optima (p,) of a client whose loss or training is of any kind; which one is best is for others.
+    """Propose local optima (p,) of a client whose loss or training is of any kind; the caller takes the best one.
 
     The first proposal is the model that the client returned last. The others follow from maps fitted to all rounds, the
-    latest half, and the latest ten, at the midpoints of each local training, whose gradients the updates show best.
-    Within the directions seen a proposal goes to the fitted map's fixed point; beyond them as far as the client itself
-    went, or as if the curvature there were the average of that within. Far from the models seen the map is wrong, so
-    that parts of the way from the returned model are proposed too.
+    latest half, and the latest ten. They are fitted at the midpoints of each local training, whose gradients the
+    updates show best. Within the directions that the messages show, a proposal goes to the map's fixed point. Beyond
+    them it goes as far as the client itself went, or as if the curvature there were the average of that within. Far
+    from the received models the map is wrong, so that parts of the way from the returned model are proposed too.
 
     (Measured on least-squares and logistic models over 60 rounds: an emulator network trained on the same messages and
     descended, as in Xu & Neglia 2021, ended farther off than the last returned model wherever the server was passive.)
@@ -433,9 +441,9 @@ def extrapolate(received: Array, moves: Array, precision: float) -> Iterator[Arr
         if not 2 <= rounds <= len(points):
             continue
         (fit,) = fit_update_maps(points[-rounds:], moves[None, -rounds:], precision)
-        for there in _fixed_points(fit):
+        for fixed_point in _fixed_points(fit):
             for part in (0.25, 0.5, 1.0):
-                yield (1 - part) * returned + part * there
+                yield (1 - part) * returned + part * fixed_point
 
 
 def _fixed_points(fit: UpdateMap) -> Sequence[Array]:

@@ -1,7 +1,10 @@
 """Figure of attribute inference: every way to fill in a column, attack or guess, on the same records."""
 
+from typing import Any
+
 import matplotlib
 import numpy as np
+from numpy.typing import NDArray
 
 from fedattack.audit.finding import Finding
 from fedattack.report.drawing import CHANCE, FIRST, INK, SECOND, STYLE, Plot, floats, one_axes, to_svg
@@ -14,31 +17,21 @@ def accuracies(finding: Finding, slug: str) -> Plot:
     """Accuracy of each method and baseline with its interval, and its balanced accuracy (``series["attributes"]``)."""
     series = finding.series["attributes"]
     rows = series["methods"]
-    places = np.arange(len(rows))
-    columns = ("accuracy", "low", "high", "balanced")
-    value, low, high, balanced = (100 * floats([row[key] for row in rows]) for key in columns)
+    heights = np.arange(len(rows))
+    value, balanced = _percents(rows, "accuracy"), _percents(rows, "balanced")
     figure, axes = one_axes(105 + 24 * len(rows))
-    axes.hlines(places, low, high, color=INK, linewidth=1.3, alpha=0.6, label=f"{level(finding.level)} interval")
+    low, high = _percents(rows, "low"), _percents(rows, "high")
+    axes.hlines(heights, low, high, color=INK, linewidth=1.3, alpha=0.6, label=f"{level(finding.level)} interval")
     guess = np.array([row["baseline"] for row in rows], dtype=bool)
-    for chosen, marker, colour, label in (
-        (~guess, "D", SECOND, "attack"),
-        (guess, "o", FIRST, "guess without updates"),
-    ):
-        # Filled and hollow, so that the two differ without colour too.
-        filled = colour if marker == "D" else "none"
-        axes.plot(
-            value[chosen],
-            places[chosen],
-            marker,
-            color=colour,
-            markerfacecolor=filled,
-            markeredgewidth=1.5,
-            markersize=6.5,
-            label=label,
-        )
-    axes.plot(balanced, places, "|", color=INK, markersize=11, markeredgewidth=1.6, label="balanced accuracy")
+    points = {"markeredgewidth": 1.5, "markersize": 6.5}
+    # Filled and hollow, so that the two differ without colour too.
+    axes.plot(value[~guess], heights[~guess], "D", color=SECOND, markerfacecolor=SECOND, label="attack", **points)
+    axes.plot(
+        value[guess], heights[guess], "o", color=FIRST, markerfacecolor="none", label="guess without updates", **points
+    )
+    axes.plot(balanced, heights, "|", color=INK, markersize=11, markeredgewidth=1.6, label="balanced accuracy")
     axes.axvline(100 * series["random"], **(CHANCE | {"label": "at random"}))
-    axes.set_yticks(places, [row["method"] for row in rows])
+    axes.set_yticks(heights, [row["method"] for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(-3, 103)
     axes.grid(visible=False, axis="y")
@@ -46,36 +39,35 @@ def accuracies(finding: Finding, slug: str) -> Plot:
     axes.set_xlabel("Values recovered (%)")
     figure.legend(loc="outside upper left", ncols=3, handletextpad=0.5, columnspacing=1)
 
+    table, sentences = [], []
+    for row in rows:
+        method, kind = row["method"], " (guess without updates)" if row["baseline"] else ""
+        accuracy, spread = shown(row["accuracy"]), interval(row["low"], row["high"])
+        table.append([method, accuracy, spread, shown(row["balanced"])])
+        sentences.append(f"{method}{kind} {accuracy} ({spread}), balanced {shown(row['balanced'])}")
     title = f"How often {series['column']} was filled in right"
-    words = "Dot chart. " + "; ".join(
-        f"{row['method']}{' (guess without updates)' if row['baseline'] else ''} {shown(row['accuracy'])} "
-        f"({interval(row['low'], row['high'])}), balanced {shown(row['balanced'])}"
-        for row in rows
-    )
     return Plot(
         title,
-        to_svg(figure, slug, title, words + "."),
+        to_svg(figure, slug, title, f"Dot chart. {'; '.join(sentences)}."),
         "All on the same records. Where one value is common, naming it for everybody is often right, but its balanced "
         "accuracy, the mean over the values of how many of their records are recovered, is that of a value at random.",
         ["method", "accuracy", "interval", "balanced accuracy"],
-        [
-            [row["method"], shown(row["accuracy"]), interval(row["low"], row["high"]), shown(row["balanced"])]
-            for row in rows
-        ],
+        table,
         tall=len(rows) > 8,
     )
+
+
+def _percents(rows: list[dict[str, Any]], key: str) -> NDArray[np.float64]:
+    return 100 * floats([row[key] for row in rows])
 
 
 def _attributes(finding: Finding) -> Table:
     series = finding.series["attributes"]
     rare = series["rarest"]
     imputed = f" Imputed by: {', '.join(series['imputed_by'])}." if series["imputed_by"] else ""
-    return Table(
-        f"Every way to fill in {series['column']}, on the same records",
-        f"The values are {', '.join(series['values'])}; at random {shown(series['random'])} would be right. The "
-        f"excess, in points, is over the best baseline ({series['best_baseline']}), with its paired interval.{imputed}",
-        ["method", "accuracy", "interval", "balanced accuracy", f"recall of {rare}", "excess", "interval"],
-        [
+    rows = []
+    for row in series["methods"]:
+        rows.append(
             [
                 row["method"] + (" (baseline)" if row["baseline"] else ""),
                 shown(row["accuracy"]),
@@ -85,8 +77,13 @@ def _attributes(finding: Finding) -> Table:
                 shown(row["excess"], ""),
                 interval(row["excess_low"], row["excess_high"], ""),
             ]
-            for row in series["methods"]
-        ],
+        )
+    return Table(
+        f"Every way to fill in {series['column']}, on the same records",
+        f"The values are {', '.join(series['values'])}; at random {shown(series['random'])} would be right. The "
+        f"excess, in points, is over the best baseline ({series['best_baseline']}), with its paired interval.{imputed}",
+        ["method", "accuracy", "interval", "balanced accuracy", f"recall of {rare}", "excess", "interval"],
+        rows,
     )
 
 

@@ -11,7 +11,6 @@ from fedattack.errors import DataError, NeedsError
 from fedattack.learning import LocalSGD, build_model
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.threats import ATTACKS, Knowledge, ModelKnowledge, Scores, read_knowledge
-from fedattack.threats.attribute import aia as module
 from fedattack.threats.attribute.aia import METHODS, beliefs_of, mark_largest, smallest_loss
 from fedattack.threats.attribute.judge import lower_bound
 from fedattack.threats.attribute.local_optimum import decode_least_squares, fit_update_maps
@@ -23,14 +22,14 @@ LOGISTIC = ModelKnowledge(spec="linear", input_shape=(5,), classes=2)
 ONE_HOT = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
 
 
-def attack(folder, **changes) -> Scores:
-    return AIA.run(Record(folder / "record"), read_knowledge(folder / "knowledge"), device="cpu", **changes)
+def attack(folder, attacking=AIA, **changes) -> Scores:
+    return attacking.run(Record(folder / "record"), read_knowledge(folder / "knowledge"), device="cpu", **changes)
 
 
-def attack_in_memory(data, **changes) -> Scores:
+def attack_in_memory(data, attacking=AIA, **changes) -> Scores:
     """Attack a run in a folder that is gone afterwards."""
     with tempfile.TemporaryDirectory() as folder:
-        return attack(write_attribute_run(Path(folder), data, **changes))
+        return attack(write_attribute_run(Path(folder), data, **changes), attacking)
 
 
 def accuracy(scores, truth):
@@ -357,9 +356,8 @@ def test_a_known_prior_speaks_where_there_is_no_model():
     np.testing.assert_allclose(scores.arrays["beliefs"][LOCAL, unseen], [[0.9, 0.1]] * len(data[0][0]))
 
 
-def test_only_the_last_rounds_are_kept_where_memory_is_short(monkeypatch):
-    monkeypatch.setattr(module, "MEMORY", 16 * 6 * 4 * 5)
-    scores = attack_in_memory(tables(), share=1.0)
+def test_only_the_last_rounds_are_kept_where_memory_is_short():
+    scores = attack_in_memory(tables(), attacking=replace(AIA, memory=16 * 6 * 4 * 5), share=1.0)
     assert {item["messages"] for item in scores.facts["clients"]} == {5}
     assert any("only the last 5 rounds" in note for note in scores.notes)
 

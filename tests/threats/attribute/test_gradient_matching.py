@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from fedattack.errors import ConfigError, DataError, ModelError
-from fedattack.threats.attribute import gradient_matching
 from fedattack.threats.attribute.gradient_matching import METHODS, Matching, Victim, match_gradients
 
 CLASSES = 3
@@ -99,13 +98,12 @@ def test_the_objective_is_what_plain_autograd_gives(method, weights, width):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_victims_together_give_what_each_gives_alone(method, monkeypatch):
+def test_victims_together_give_what_each_gives_alone(method):
     """Of different sizes and rounds, wide enough for coordinates of their own span."""
     cases = [victim(width=40, count=count, rounds=rounds, seed=count)[0] for count, rounds in ((5, 1), (9, 3), (3, 2))]
     model, how = mlp(40), Matching(method, steps=60)
     together = match_gradients(model, "cross-entropy", cases, how)
-    monkeypatch.setattr(gradient_matching, "MEMORY", 1)
-    grouped = match_gradients(model, "cross-entropy", cases, how)
+    grouped = match_gradients(model, "cross-entropy", cases, how, memory=1)
     for case, match, other in zip(cases, together, grouped, strict=True):
         alone = match_gradients(model, "cross-entropy", [case], how)[0]
         np.testing.assert_array_equal(match.decisions, alone.decisions)
