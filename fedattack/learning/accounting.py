@@ -61,9 +61,9 @@ class Sampling:
 class PrivacySpent:
     """The (ε, δ) guarantee for any one record of a client.
 
-    For a record that is there or not, what a server sees of the client differs in probability by no more than a factor
-    e^ε, but for δ. How many records the client has is taken as known: the record that is not there has a gradient of 0.
-    Drawing batches adds to the guarantee only towards those who do not learn which records were drawn.
+    With or without the record, the probability of what a server sees of the client differs by no more than a factor
+    e^ε, but for δ. How many records the client has is taken as known: a missing record has a gradient of 0. Drawing
+    batches adds to the guarantee only towards those who do not learn which records were drawn.
 
     Attributes
     ----------
@@ -140,15 +140,15 @@ def noise_for(epsilon: float, sampling: Sampling, *, rounds: int, delta: float) 
             f"{epsilon}"
         )
     steps = sampling.steps * rounds
-    # with so much noise the highest orders are the best, and the broken ones' series would take seconds
+    # With so much noise the highest orders are the best, and the series of fractional orders would take seconds.
     least = _epsilon(_MOST_NOISE, sampling.rate, steps, delta, high_orders_alone=True)
     if least >= epsilon:
         raise ConfigError(
             f"privacy budget: no noise keeps {steps} steps at sampling rate {sampling.rate:.3g} within ε = {epsilon:g} "
             f"at δ = {delta:g}; the least that can be stated is ε = {least:.2g}; raise ε or δ, or train less"
         )
-    with _about_orders_ignored():
-        found = get_noise_multiplier(
+    with _without_advice_on_orders():
+        noise = get_noise_multiplier(
             target_epsilon=epsilon,
             target_delta=delta,
             sample_rate=sampling.rate,
@@ -156,7 +156,7 @@ def noise_for(epsilon: float, sampling: Sampling, *, rounds: int, delta: float) 
             epsilon_tolerance=epsilon / 1000,
             alphas=_orders(every=4),  # half the time, and at most a little more noise than is needed
         )
-    return float(found)
+    return float(noise)
 
 
 def check_noise(noise: float) -> None:
@@ -186,8 +186,9 @@ def _epsilon(noise: float, rate: float, steps: int, delta: float, high_orders_al
         return math.inf
     accountant = RDPAccountant()
     accountant.history = [(noise, rate, steps)]
-    with _about_orders_ignored():
-        return float(accountant.get_epsilon(delta, alphas=[*_HIGH_ORDERS] if high_orders_alone else _orders()))
+    orders = [*_HIGH_ORDERS] if high_orders_alone else _orders()
+    with _without_advice_on_orders():
+        return float(accountant.get_epsilon(delta, alphas=orders))
 
 
 def _orders(every: int = 1) -> list[float]:
@@ -197,6 +198,6 @@ def _orders(every: int = 1) -> list[float]:
     return [*orders[:20], *orders[20::every], *_HIGH_ORDERS]
 
 
-def _about_orders_ignored() -> warnings.catch_warnings:
+def _without_advice_on_orders() -> warnings.catch_warnings:
     """Ignore the advice to try other orders: at either end the bound is looser than it could be, and still holds."""
     return warnings.catch_warnings(action="ignore", category=UserWarning)

@@ -76,16 +76,16 @@ def attribute_updates(
     DataError
         If a value has fewer records than a client holds.
     """
-    found, counts = np.unique(attribute, return_counts=True)
-    if len(found) == 0 or counts.min() < records or records < 1:
+    known, counts = np.unique(attribute, return_counts=True)
+    if len(known) == 0 or counts.min() < records or records < 1:
         raise DataError(
             f"auxiliary updates: expected at least {max(records, 1)} records of each value; got "
-            f"{dict(zip(found.tolist(), counts.tolist(), strict=True))}; take fewer records for each client"
+            f"{dict(zip(known.tolist(), counts.tolist(), strict=True))}; take fewer records for each client"
         )
     rng = np.random.default_rng(seed)
-    values = rng.choice(found, size=clients, p=counts / counts.sum())
-    own = {value: np.flatnonzero(attribute == value) for value in found.tolist()}
-    rows = np.stack([rng.choice(own[value], size=records, replace=False) for value in values.tolist()])
+    values = rng.choice(known, size=clients, p=counts / counts.sum())
+    rows_of = {value: np.flatnonzero(attribute == value) for value in known.tolist()}
+    rows = np.stack([rng.choice(rows_of[value], size=records, replace=False) for value in values.tolist()])
     shadow = ShadowModel(model, x[0], mean_loss(loss), device=device)
     vectors = shadow.updates(
         shadow.flatten(start),
@@ -94,5 +94,8 @@ def attribute_updates(
         training,
         generator=torch.Generator().manual_seed(int(rng.integers(2**31))),
     )
-    updates = [{name: part.numpy() for name, part in shadow.unflatten(vector).items()} for vector in vectors.cpu()]
+    updates = []
+    for vector in vectors.cpu():
+        parameters = shadow.unflatten(vector)
+        updates.append({name: part.numpy() for name, part in parameters.items()})
     return AttributeUpdates(updates, values, rows)

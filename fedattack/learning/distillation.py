@@ -6,7 +6,7 @@ One model for a client that digests a consensus, or many students of one archite
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fedattack.errors import ConfigError, DataError, ModelError
 from fedattack.learning.batched import State
 from fedattack.learning.models import check_parameters
-from fedattack.learning.torch_utils import in_mode, seeded, to_tensor
+from fedattack.learning.torch_utils import in_mode, seeded, shapes_of, to_tensor
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,11 @@ class Distillation:
     lr: float = 1e-3
 
     def __post_init__(self) -> None:
-        for name, value, fits in (
-            ("epochs", self.epochs, self.epochs >= 1),
-            ("batch_size", self.batch_size, self.batch_size >= 1),
-            ("lr", self.lr, self.lr > 0),
-        ):
-            if not fits:
-                raise ConfigError(
-                    f"distillation: {name} must be {'above 0' if name == 'lr' else 'at least 1'}; got {value}"
-                )
+        for name, value in (("epochs", self.epochs), ("batch_size", self.batch_size)):
+            if not value >= 1:
+                raise ConfigError(f"distillation: {name} must be at least 1; got {value}")
+        if not self.lr > 0:
+            raise ConfigError(f"distillation: lr must be above 0; got {self.lr}")
 
 
 def distil(
@@ -87,15 +83,15 @@ def distil(
     device = torch.device(device)
     model.to(device)
     records = to_tensor(x, dtype=torch.float32, device=device)
-    wanted = to_tensor(outputs, dtype=torch.float32, device=device)
-    _check(records, wanted)
+    targets = to_tensor(outputs, dtype=torch.float32, device=device)
+    _check(records, targets)
     optimizer = torch.optim.Adam(model.parameters(), lr=how.lr)
     with seeded(seed, device), in_mode(model, training=True):
         for batch in _batches(len(records), how, seed, device):
             optimizer.zero_grad()
-            given = model(records[batch])
-            _check_outputs(given, wanted[batch])
-            nn.functional.l1_loss(given, wanted[batch]).backward()
+            predictions = model(records[batch])
+            _check_outputs(predictions, targets[batch])
+            nn.functional.l1_loss(predictions, targets[batch]).backward()
             optimizer.step()
 
 
@@ -111,12 +107,13 @@ def distil_students(
 ) -> list[dict[str, NDArray[Any]]]:
     """Train one student for each teacher, all from one start and on the same records in the same order.
 
-    The result is that of :func:`distil` for one student after the other, up to rounding. Fully connected students are
-    trained together: they meet the same mini-batches, so that the first layer of all of them is one matrix product, and
-    each further layer is one batched product. That is several times faster, because such models are so small that
-    a step is mostly overhead. Convolutions fill a CPU on their own, and stacked ones were slower: ``sia-cnn`` on 28 x
-    28 was 0.7 times as fast under ``vmap``, and 0.8 times as grouped convolutions. Such students are trained one after
-    the other.
+    The result is that of :func:`distil` for one student after the other, up to rounding.
+
+    - Fully connected students are trained together on the same mini-batches: the first layer of all of them is one
+      matrix product, and each further layer is one batched product. That is several times faster, because a step of
+      such small models is mostly overhead.
+    - Other students are trained one after the other. Convolutions fill a CPU on their own, and stacked ones were
+      slower: ``sia-cnn`` on 28 x 28 was 0.7 times as fast under ``vmap``, and 0.8 times as grouped convolutions.
 
     Parameters
     ----------
@@ -145,69 +142,77 @@ def distil_students(
         If ``start`` is not of this model, or the model's outputs are of another shape.
     """
     device = torch.device(device)
-    check_parameters(model, {name: tuple(value.shape) for name, value in start.items()})
-    wanted = to_tensor(outputs, dtype=torch.float32, device=device)
+    check_parameters(model, shapes_of(start))
+    targets = to_tensor(outputs, dtype=torch.float32, device=device)
     if _is_dense(model):
-        return _distil_dense(model, start, to_tensor(x, dtype=torch.float32, device=device), wanted, how, seed)
+        return _distil_dense(model, start, to_tensor(x, dtype=torch.float32, device=device), targets, how, seed)
+    initial = {name: to_tensor(value) for name, value in start.items()}
     states = []
-    for teacher in wanted:
+    for teacher in targets:
         student = copy.deepcopy(model)
-        student.load_state_dict({name: to_tensor(value) for name, value in start.items()})
+        student.load_state_dict(initial)
         distil(student, x, teacher, how, seed=seed, device=device)
-        states.append({name: value.detach().cpu().numpy() for name, value in student.state_dict().items()})
+        states.append(_as_arrays(student.state_dict()))
     return states
 
 
-# Layers without parameters that treat the last axis, or each entry, alike in every student.
-_FREE = (nn.Flatten, nn.ReLU, nn.Tanh, nn.Identity, nn.AvgPool2d)
+def _as_arrays(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
+    return {name: value.detach().cpu().numpy() for name, value in tensors.items()}
+
+
+# Layers without parameters that do the same for every student.
+_ENTRYWISE = (nn.ReLU, nn.Tanh, nn.Identity)
+_FREE = (nn.Flatten, nn.AvgPool2d, *_ENTRYWISE)
 
 
 def _is_dense(model: nn.Module) -> bool:
-    """Whether a model is a chain that :func:`_distil_dense` knows: nothing but linear layers after a flattening."""
+    """Say whether a model is a chain that :func:`_distil_dense` knows: linear layers alone after a flattening."""
     if not isinstance(model, nn.Sequential):
         return False
     kinds = [type(layer) for layer in model]
     if nn.Linear not in kinds:
         return False
     first = kinds.index(nn.Linear)
-    return (
-        nn.Flatten in kinds[:first]
-        and all(kind in _FREE for kind in kinds[:first])
-        and all(kind in (nn.Linear, nn.ReLU, nn.Tanh, nn.Identity) for kind in kinds[first:])
-        and all(layer.bias is not None for layer in model if isinstance(layer, nn.Linear))
-    )
+    before, after = set(kinds[:first]), set(kinds[first:])
+    if nn.Flatten not in before or not before <= {*_FREE} or not after <= {nn.Linear, *_ENTRYWISE}:
+        return False
+    return all(layer.bias is not None for layer in model if isinstance(layer, nn.Linear))
 
 
 def _distil_dense(
-    model: nn.Module, start: State, x: Tensor, wanted: Tensor, how: Distillation, seed: int
+    model: nn.Module, start: State, x: Tensor, targets: Tensor, how: Distillation, seed: int
 ) -> list[dict[str, NDArray[Any]]]:
-    teachers = len(wanted)
-    layers = dict(model.named_children())
-    names = list(layers)
-    first = next(place for place, name in enumerate(names) if isinstance(layers[name], nn.Linear))
+    """Train fully connected students together; ``targets`` (teachers, n, classes) are the teachers' outputs."""
+    teachers = len(targets)
+    layers = list(model.named_children())
+    kinds = [type(layer) for _, layer in layers]
+    first = kinds.index(nn.Linear)
     with torch.no_grad():
-        for name in names[:first]:  # the same for all students and in every epoch
-            x = layers[name](x)
-    _check(x, wanted[0])
-    stacked = {
-        name: to_tensor(value, device=x.device).expand(teachers, *value.shape).clone().requires_grad_()
-        for name, value in start.items()
-    }
+        for _, layer in layers[:first]:  # the same for all students and in every epoch
+            x = layer(x)
+    _check(x, targets[0])
+    stacked = {}
+    for name, value in start.items():
+        copies = to_tensor(value, device=x.device).expand(teachers, *value.shape).clone()
+        stacked[name] = copies.requires_grad_()
     optimizer = torch.optim.Adam(stacked.values(), lr=how.lr, fused=True)
-    for batch, target in _dense_batches(x, wanted, how, seed):
+    for batch, target in _dense_batches(x, targets, how, seed):
         optimizer.zero_grad()
-        given = batch
-        for name in names[first:]:
-            if isinstance(layers[name], nn.Linear):
-                given = _stacked_linear(given, stacked[f"{name}.weight"], stacked[f"{name}.bias"])
+        predictions = batch
+        for name, layer in layers[first:]:
+            if isinstance(layer, nn.Linear):
+                predictions = _stacked_linear(predictions, stacked[f"{name}.weight"], stacked[f"{name}.bias"])
             else:
-                given = layers[name](given)
-        _check_outputs(given[0], target[0])
+                predictions = layer(predictions)
+        _check_outputs(predictions[0], target[0])
         # The sum over students of each one's mean: no student's gradient depends on another's.
-        (nn.functional.l1_loss(given, target, reduction="sum") / target[0].numel()).backward()
+        (nn.functional.l1_loss(predictions, target, reduction="sum") / target[0].numel()).backward()
         optimizer.step()
-    arrays = {name: value.detach().cpu().numpy() for name, value in stacked.items()}
-    return [{name: array[teacher].copy() for name, array in arrays.items()} for teacher in range(teachers)]
+    states = []
+    arrays = _as_arrays(stacked)
+    for teacher in range(teachers):
+        states.append({name: array[teacher].copy() for name, array in arrays.items()})
+    return states
 
 
 def _stacked_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -219,11 +224,11 @@ def _stacked_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return together.view(len(x), students, width).transpose(0, 1)
 
 
-def _check_outputs(given: Tensor, wanted: Tensor) -> None:
-    if given.shape != wanted.shape:
+def _check_outputs(predictions: Tensor, target: Tensor) -> None:
+    if predictions.shape != target.shape:
         raise ModelError(
-            f"distillation: expected outputs of shape {tuple(wanted.shape)}, the model gives {tuple(given.shape)}; "
-            "give a model of as many classes as the teacher has"
+            f"distillation: expected outputs of shape {tuple(target.shape)}, the model gives "
+            f"{tuple(predictions.shape)}; give a model of as many classes as the teacher has"
         )
 
 
@@ -235,10 +240,11 @@ def _check(records: Tensor, outputs: Tensor) -> None:
         )
 
 
-def _dense_batches(x: Tensor, wanted: Tensor, how: Distillation, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _dense_batches(x: Tensor, targets: Tensor, how: Distillation, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Go through the mini-batches of :func:`_batches`; sorting once an epoch is faster than picking at every step."""
     for order in _orders(len(x), how, seed, x.device):
-        yield from zip(x[order].split(how.batch_size), wanted[:, order].split(how.batch_size, dim=1), strict=True)
+        batches = x[order].split(how.batch_size)
+        yield from zip(batches, targets[:, order].split(how.batch_size, dim=1), strict=True)
 
 
 def _batches(records: int, how: Distillation, seed: int, device: torch.device) -> Iterator[Tensor]:

@@ -94,12 +94,14 @@ def train_private(
         model, sgd, objective=objective, noise=noise, clip=clip, expected=expected, seed=seed, device=device
     ) as private:
         for _ in range(epochs):
-            total, drawn = torch.zeros((), dtype=torch.float64, device=device), 0
+            total = torch.zeros((), dtype=torch.float64, device=device)
+            drawn = 0
             for rows in private.batches(len(records), sampling):
                 total += private.fill_gradients(records[rows], labels[rows])
                 sgd.step()
                 drawn += len(rows)
-    return LocalTraining(epochs * sampling.steps, float(total) / drawn if drawn else math.nan)
+    mean = float(total) / drawn if drawn else math.nan
+    return LocalTraining(epochs * sampling.steps, mean)
 
 
 def private_gradient(
@@ -138,13 +140,15 @@ def private_gradient(
         model, sgd, objective=objective, noise=noise, clip=clip, expected=len(records), seed=seed, device=device
     ) as private:
         private.fill_gradients(records, labels)
-        # a frozen parameter has no gradient, and SGD leaves it alone
-        gradient = {
-            name: torch.zeros_like(p) if p.grad is None else p.grad + weight_decay * p.detach()
-            for name, p in model.named_parameters()
-        }
+        arrays = {}
+        for name, parameter in model.named_parameters():
+            # A frozen parameter has no gradient, and SGD leaves it alone.
+            gradient = torch.zeros_like(parameter)
+            if parameter.grad is not None:
+                gradient = parameter.grad + weight_decay * parameter.detach()
+            arrays[name] = gradient.cpu().numpy()
         sgd.zero_grad()
-    return {name: slope.cpu().numpy() for name, slope in gradient.items()}
+    return arrays
 
 
 def check_private_model(model: nn.Module) -> None:
@@ -163,10 +167,12 @@ def check_private_model(model: nn.Module) -> None:
         faults = [*ModuleValidator.validate(model), *GradSampleModule.validate(model)]
     in_place = [name for name, part in model.named_modules() if getattr(part, "inplace", False)]
     if faults:
-        first = " ".join(str(faults[0]).split())
+        fault = " ".join(str(faults[0]).split())
+        if len(fault) > 150:
+            fault = f"{fault[:150]}…"
         raise ModelError(
-            f"DP-SGD cannot train this model: {first[:150]}{'…' * (len(first) > 150)}; take one without batch norm, "
-            "such as one with group norm, or train without DP-SGD"
+            f"DP-SGD cannot train this model: {fault}; take one without batch norm, such as one with group norm, or "
+            "train without DP-SGD"
         )
     if in_place:
         raise ModelError(
@@ -200,30 +206,29 @@ class _Private:
         self._optimizer.zero_grad()
         total = torch.zeros((), dtype=torch.float64, device=records.device)
         if not len(records):
-            # the noise alone is sent, and many a layer cannot take an empty batch
+            # The noise alone is sent: many layers cannot take an empty batch.
             for parameter in self._optimizer.params:
                 parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))
             self._optimizer.pre_step()
         for start in range(0, len(records), CHUNK):
-            part = slice(start, start + CHUNK)
-            own = labels[part]
-            loss = self._objective(self._model(records[part]), own) * len(own)  # Opacus expects the sum
+            rows = slice(start, start + CHUNK)
+            outputs = self._model(records[rows])
+            loss = self._objective(outputs, labels[rows]) * len(labels[rows])  # Opacus expects the sum
             loss.backward()
             self._check_all_took_part()
             more = start + CHUNK < len(records)
             self._optimizer.signal_skip_step(more)
             self._optimizer.pre_step()
             if more:
-                self._optimizer.zero_grad()  # of this chunk: the sum of the clipped gradients stays
+                self._optimizer.zero_grad()  # of this chunk alone: the sum of the clipped gradients stays
             total += loss.detach()
         return total
 
     def _check_all_took_part(self) -> None:
-        idle = [
-            name.removeprefix("_module.")
-            for name, p in self._model.named_parameters()
-            if p.requires_grad and p.grad_sample is None
-        ]
+        idle = []
+        for name, parameter in self._model.named_parameters():
+            if parameter.requires_grad and parameter.grad_sample is None:
+                idle.append(name.removeprefix("_module."))
         if idle:
             raise ModelError(
                 f"DP-SGD: the parameters {', '.join(idle)} take no part in the model's output; freeze them with "
@@ -252,9 +257,9 @@ def _private(
     from opacus.optimizers import DPOptimizer
 
     # Batches, noise and dropout must not be drawn from streams that start alike.
-    batch_seed, noise_seed = (int(state) for state in np.random.SeedSequence(seed).generate_state(2))
+    batch_seed, noise_seed = np.random.SeedSequence(seed).generate_state(2).tolist()
     with seeded(seed, torch.device(device)), in_mode(model, training=True), warnings.catch_warnings():
-        # the first layer's input needs no gradient, of which torch warns whoever hooks a backward pass
+        # The first layer's input needs no gradient, and torch warns of that where a backward pass is hooked.
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
         wrapped = GradSampleModule(model, loss_reduction="sum")
         try:

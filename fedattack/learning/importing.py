@@ -17,7 +17,7 @@ from fedattack.errors import ModelError, TrustError, short
 class Asked:
     """What a file asks for: code to import, or a path that leaves its folder. Nobody follows it unless trusted.
 
-    It stands where a text would stand that the caller gave: what is built in, typed or trusted is a plain ``str``.
+    It takes the place of a text. A text that is built in, typed or trusted is a plain ``str``.
 
     Attributes
     ----------
@@ -57,16 +57,18 @@ class Asked:
 def _origin(spec: str) -> str:
     """Say where a module would be imported from; a package is looked up and not imported."""
     top = spec.partition(":")[0].partition(".")[0]
-    found = importlib.machinery.PathFinder.find_spec(top, [*sys.path, str(Path.cwd())]) if top else None
-    if found is None:
+    module = importlib.machinery.PathFinder.find_spec(top, [*sys.path, str(Path.cwd())]) if top else None
+    if module is None:
         return "nowhere: there is no such module"
-    places = list(found.submodule_search_locations or [])
-    return found.origin or ", ".join(places) or top
+    folders = list(module.submodule_search_locations or [])
+    return module.origin or ", ".join(folders) or top
 
 
 def asked_unless(value: str, *, known: Collection[str], trusted: Collection[str], what: str, where: str) -> str | Asked:
     """Return a text as it is if it is built in or trusted, else as what a file asks for."""
-    return value if value in known or value in trusted else Asked(what, value, where)
+    if value in known or value in trusted:
+        return value
+    return Asked(what, value, where)
 
 
 def given(value: str | Asked) -> str:
@@ -111,20 +113,20 @@ def import_callable(spec: str | Asked, *, what: str, known: Iterable[str]) -> Ca
         raise ModelError(
             f"unknown {what} {short(spec, 80)!r}; expected one of {', '.join(known)}, or package.module:function"
         )
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.append(here)  # at the end, so that no module of the folder stands in for an installed one
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.append(folder)  # at the end, so that no module of the folder hides an installed one
     try:
-        found: Any = importlib.import_module(module_name)
+        module = importlib.import_module(module_name)
     except Exception as error:  # importing runs the user's code, which may raise anything
         raise ModelError(
             f"{what} {spec!r}: cannot import {module_name!r} ({one_line(error)}); install it, or call from its "
             "project's folder"
         ) from error
-    found = getattr(found, attribute, None)
-    if not callable(found):
+    function: Callable[..., Any] | None = getattr(module, attribute, None)
+    if not callable(function):
         raise ModelError(f"{what} {spec!r}: module {module_name!r} has no function {attribute!r}; check the spelling")
-    result: Callable[..., Any] = found
-    return result
+    return function
 
 
 def one_line(error: BaseException) -> str:

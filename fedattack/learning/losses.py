@@ -18,8 +18,8 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the cross-entropy of each record.
 
     With t the class of the largest logit and y the label this is z_t - z_y + log1p(sum_{j != t} exp(z_j - z_t)). No
-    term overflows, and a confident model's tiny loss is not rounded to 0 (softmax followed by a logarithm gives exactly
-    0 in float32 from a margin of 17 on, which makes clients tie), down to a margin of about 745, where float64 ends.
+    term overflows. A confident model's tiny loss is not rounded to 0 up to a margin of about 745, where float64 ends.
+    (Softmax followed by a logarithm gives exactly 0 in float32 from a margin of 17 on, which makes clients tie.)
 
     Parameters
     ----------
@@ -50,8 +50,8 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     logits = outputs.double()
     top, winner = logits.max(dim=1, keepdim=True)
     rest = (logits - top).exp().scatter(1, winner, 0.0).sum(dim=1)
-    own = logits.gather(1, targets.long().unsqueeze(1))
-    return (top - own).squeeze(1) + torch.log1p(rest)
+    labelled = logits.gather(1, targets.long().unsqueeze(1))
+    return (top - labelled).squeeze(1) + torch.log1p(rest)
 
 
 def mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -73,7 +73,8 @@ def mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     ModelError
         If shapes do not fit.
     """
-    predictions, truth = (values.double().reshape(len(values), -1) for values in (outputs, targets))
+    predictions = outputs.double().reshape(len(outputs), -1)
+    truth = targets.double().reshape(len(targets), -1)
     if predictions.shape != truth.shape:
         raise ModelError(
             f"mse: expected outputs and targets of one shape; got {tuple(outputs.shape)} and {tuple(targets.shape)}"

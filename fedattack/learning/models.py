@@ -14,6 +14,7 @@ from torch import nn
 
 from fedattack.errors import ModelError, short
 from fedattack.learning.importing import import_callable, one_line
+from fedattack.learning.torch_utils import shapes_of
 
 Builder = Callable[[tuple[int, ...], int, int], nn.Module]
 """Takes the shape of one record, the number of classes, and the hidden width."""
@@ -92,7 +93,7 @@ def _mlp(input_shape: tuple[int, ...], classes: int, hidden: int) -> nn.Module:
 
 
 def _student_mlp(input_shape: tuple[int, ...], classes: int, hidden: int) -> nn.Module:
-    """Build a small network that many students of FedMD's clients are trained of at once.
+    """Build a small network, of which many students of FedMD's clients are trained at once.
 
     It is ``sia-mlp``, on images of 16 x 16 and more after a 2 x 2 pooling.
     """
@@ -124,7 +125,8 @@ def _fedmd_cnn(*channels: int) -> Builder:
                 layers[f"pool{number}"] = nn.MaxPool2d(2)
                 sides = [side // 2 for side in sides]
             before = width
-        return _sequential(**layers, flatten=nn.Flatten(), fc=nn.Linear(before * math.prod(sides), classes))
+        features = before * math.prod(sides)
+        return _sequential(**layers, flatten=nn.Flatten(), fc=nn.Linear(features, classes))
 
     return build
 
@@ -139,7 +141,8 @@ def _fedmd_mlp(*widths: int) -> Builder:
             layers[f"fc{number}"] = nn.Linear(before, width)
             layers[f"relu{number}"] = nn.ReLU()
             before = width
-        return _sequential(**layers, **{f"fc{len(widths) + 1}": nn.Linear(before, classes)})
+        layers[f"fc{len(widths) + 1}"] = nn.Linear(before, classes)
+        return _sequential(**layers)
 
     return build
 
@@ -219,24 +222,32 @@ def build_model(
             f"classes, {hidden} hidden units, records of shape {tuple(input_shape)}"
         )
     if spec in MODELS:
-        # Its size may come from a file that somebody else wrote: it is looked at before memory is taken.
-        with torch.random.fork_rng(devices=[]), torch.device("meta"):
-            state = MODELS[spec](tuple(input_shape), classes, hidden).state_dict()
-        size = sum(value.numel() for value in state.values())
-        if size > MAX_ENTRIES:
-            raise ModelError(
-                f"model {spec!r} with records of shape {short(str(tuple(input_shape)), 60)}, {classes} classes and "
-                f"{hidden} hidden units has {size:,} parameters; expected at most {MAX_ENTRIES:,}"
-            )
+        _check_size(spec, tuple(input_shape), classes, hidden)
     with torch.random.fork_rng(devices=[]):
         if seed is not None:
             # torch.manual_seed would seed the GPUs as well, whose states are not put back
             torch.default_generator.manual_seed(seed)
-        if spec in MODELS:
-            built = MODELS[spec](tuple(input_shape), classes, hidden)
-            return _with_dropout(spec, built, dropout) if dropout else built
-        wanted = {"dropout": dropout} if dropout else {}
-        return _build_imported(spec, input_shape=tuple(input_shape), classes=classes, **wanted)
+        if spec not in MODELS:
+            arguments: dict[str, Any] = {"input_shape": tuple(input_shape), "classes": classes}
+            if dropout:
+                arguments["dropout"] = dropout
+            return _build_imported(spec, arguments)
+        model = MODELS[spec](tuple(input_shape), classes, hidden)
+        if dropout:
+            model = _with_dropout(spec, model, dropout)
+        return model
+
+
+def _check_size(spec: str, input_shape: tuple[int, ...], classes: int, hidden: int) -> None:
+    """Refuse a built-in model that is too large, before memory is taken. Its size may come from a stranger's file."""
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        state = MODELS[spec](input_shape, classes, hidden).state_dict()
+    size = sum(value.numel() for value in state.values())
+    if size > MAX_ENTRIES:
+        raise ModelError(
+            f"model {spec!r} with records of shape {short(str(input_shape), 60)}, {classes} classes and "
+            f"{hidden} hidden units has {size:,} parameters; expected at most {MAX_ENTRIES:,}"
+        )
 
 
 def check_parameters(model: nn.Module, names_shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -254,26 +265,30 @@ def check_parameters(model: nn.Module, names_shapes: Mapping[str, tuple[int, ...
     ModelError
         If names are missing or unexpected, or shapes differ.
     """
-    expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    expected = shapes_of(model.state_dict())
     got = {name: tuple(shape) for name, shape in names_shapes.items()}
-    faults = {
-        "missing": [f"{name} {shape}" for name, shape in expected.items() if name not in got],
-        "unexpected": [f"{name} {shape}" for name, shape in got.items() if name not in expected],
-        "of another shape": [
-            f"{name} (model {shape}, parameters {got[name]})"
-            for name, shape in expected.items()
-            if got.get(name, shape) != shape
-        ],
-    }
-    found = "; ".join(f"{fault}: {_first(names)}" for fault, names in faults.items() if names)
-    if found:
-        raise ModelError(f"the parameters are not those of this model ({found}); give the model that was trained")
+    missing = [f"{name} {shape}" for name, shape in expected.items() if name not in got]
+    unexpected = [f"{name} {shape}" for name, shape in got.items() if name not in expected]
+    reshaped = []
+    for name, shape in expected.items():
+        if got.get(name, shape) != shape:
+            reshaped.append(f"{name} (model {shape}, parameters {got[name]})")
+    faults = []
+    for fault, names in (("missing", missing), ("unexpected", unexpected), ("of another shape", reshaped)):
+        if names:
+            faults.append(f"{fault}: {_first(names)}")
+    if faults:
+        raise ModelError(
+            f"the parameters are not those of this model ({'; '.join(faults)}); give the model that was trained"
+        )
 
 
 def _first(names: Sequence[str], most: int = 2) -> str:
-    """List the first of them, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    """List the first names, and how many more there are."""
+    listed = ", ".join(names[:most])
+    if len(names) > most:
+        listed += f" and {len(names) - most} more"
+    return listed
 
 
 def _sequential(**layers: nn.Module) -> nn.Sequential:
@@ -281,10 +296,9 @@ def _sequential(**layers: nn.Module) -> nn.Sequential:
 
 
 def _with_dropout(spec: str, model: nn.Module, dropout: float) -> nn.Module:
-    """Put dropout after each activation that follows a fully connected layer, or after all if there is none such."""
-    hidden = any(
-        isinstance(last, nn.Linear) and isinstance(layer, nn.ReLU) for last, layer in pairwise(model.children())
-    )
+    """Put dropout after each activation that follows a fully connected layer; without such, after all activations."""
+    kinds = [type(layer) for layer in model.children()]
+    hidden = (nn.Linear, nn.ReLU) in pairwise(kinds)
     layers: dict[str, nn.Module] = {}
     last: nn.Module | None = None
     for name, layer in model.named_children():
@@ -306,28 +320,22 @@ def _flat_size(channels: int, input_shape: tuple[int, ...]) -> int:
             f"this convolutional model needs images (channels, height, width) of at least {SMALLEST_IMAGE} x "
             f"{SMALLEST_IMAGE}; got records of shape {input_shape}; take the model mlp, or one of your own"
         )
-    height, width = (((side - 4) // 2 - 4) // 2 for side in input_shape[1:])
+    height, width = [((side - 4) // 2 - 4) // 2 for side in input_shape[1:]]
     return channels * height * width
 
 
-def _build_imported(spec: str, **offered: Any) -> nn.Module:
+def _build_imported(spec: str, offered: Mapping[str, Any]) -> nn.Module:
+    """Call a user's function with those of the offered arguments that it accepts."""
     function = import_callable(spec, what="model", known=MODELS)
     try:
-        parameters = inspect.signature(function).parameters.values()
-        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-        accepted = {
-            parameter.name
-            for parameter in parameters
-            if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-        }
-        ignored = "dropout" in offered and not takes_all and "dropout" not in accepted
-        model = function(**{name: value for name, value in offered.items() if takes_all or name in accepted})
+        arguments = _accepted(function, offered)
+        model = function(**arguments)
     except Exception as error:  # the user's code may raise anything
         raise ModelError(
             f"model {spec!r}: calling it failed ({one_line(error)}); it must work with no other arguments than "
             f"{' and '.join(offered)}"
         ) from error
-    if ignored:
+    if "dropout" in offered and "dropout" not in arguments:
         raise ModelError(
             f"model {spec!r} accepts no dropout, and {offered['dropout']} is asked for; give the function an argument "
             "of that name, or set dropout to 0"
@@ -335,3 +343,14 @@ def _build_imported(spec: str, **offered: Any) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise ModelError(f"model {spec!r}: expected it to return a torch.nn.Module; got {type(model).__name__}")
     return model
+
+
+def _accepted(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the offered arguments that a function takes by keyword."""
+    accepted: set[str] = set()
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            return dict(offered)
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            accepted.add(parameter.name)
+    return {name: value for name, value in offered.items() if name in accepted}

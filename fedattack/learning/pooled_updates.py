@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedattack.errors import ConfigError, DataError, ModelError
-from fedattack.learning.torch_utils import seeded, to_tensor
+from fedattack.learning.torch_utils import seeded, shapes_of, to_tensor
 
 FEATURES = 512
 """Features that an update is pooled to at most, if there are not more parameters than that."""
@@ -54,29 +54,32 @@ class Pooling:
         ConfigError
             If there are more parameters than features.
         """
-        shapes = tuple((name, tuple(value.shape)) for name, value in update.items())
-        sizes = [math.prod(shape) for _, shape in shapes]
+        shapes = shapes_of(update)
+        sizes = [math.prod(shape) for shape in shapes.values()]
         if not 0 < len(sizes) <= features:
             raise ConfigError(
                 f"pooling of updates: expected 1 to {features} parameters, a feature or more for each; got {len(sizes)}"
             )
-        width = -(-sum(sizes) // features)
-        while sum(-(-size // width) for size in sizes) > features:
-            width += 1
-        return cls(shapes, width)
+        pooling = cls(tuple(shapes.items()), -(-sum(sizes) // features))
+        while pooling.features > features:
+            pooling = cls(pooling.shapes, pooling.width + 1)
+        return pooling
 
     @cached_property
     def features(self) -> int:
         """Number of windows."""
-        return sum(-(-math.prod(shape) // self.width) for _, shape in self.shapes)
+        return sum(self._windows_of(shape) for _, shape in self.shapes)
 
-    def _places(self) -> Iterator[tuple[str, tuple[int, ...], slice]]:
-        """Yield where each parameter's entries lie in windows that follow one another."""
-        at = 0
+    def _windows_of(self, shape: tuple[int, ...]) -> int:
+        """Return the number of windows of one parameter; whole numbers, because shapes may come from a file."""
+        return -(-math.prod(shape) // self.width)
+
+    def _positions(self) -> Iterator[tuple[str, tuple[int, ...], slice]]:
+        """Yield the position of each parameter's entries in windows that follow one another."""
+        start = 0
         for name, shape in self.shapes:
-            size = math.prod(shape)
-            yield name, shape, slice(at, at + size)
-            at += -(-size // self.width) * self.width
+            yield name, shape, slice(start, start + math.prod(shape))
+            start += self._windows_of(shape) * self.width
 
     def windows(self, update: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
         """Lay an update out as windows (features, width), −∞ where there is no entry.
@@ -90,19 +93,19 @@ class Pooling:
         """
         self.check(update)
         laid = np.full(self.features * self.width, -np.inf, dtype=np.float32)
-        for name, _, place in self._places():
+        for name, _, position in self._positions():
             if not np.isfinite(update[name]).all():
                 raise DataError(
                     f"update to be pooled: {name}: expected finite numbers; got NaN or infinity: the training has "
                     "diverged; lower its learning rate"
                 )
-            laid[place] = update[name].reshape(-1)
+            laid[position] = update[name].reshape(-1)
         return laid.reshape(self.features, self.width)
 
     def unlaid(self, windows: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
         """Put windows (features, width) back into arrays by name, which share their memory."""
         laid = windows.reshape(-1)
-        return {name: laid[place].reshape(shape) for name, shape, place in self._places()}
+        return {name: laid[position].reshape(shape) for name, shape, position in self._positions()}
 
     def pooled(self, updates: Iterable[Mapping[str, NDArray[Any]]]) -> NDArray[np.float32]:
         """Return the features (n, features) of n updates.
@@ -123,7 +126,8 @@ class Pooling:
         ModelError
             If names are missing or unexpected, or shapes differ.
         """
-        wanted, got = dict(self.shapes), {name: tuple(value.shape) for name, value in update.items()}
+        wanted = dict(self.shapes)
+        got = shapes_of(update)
         wrong = [name for name in {**wanted, **got} if wanted.get(name) != got.get(name)]
         if wrong:
             name = wrong[0]
@@ -167,25 +171,25 @@ class Network:
     def ascent(self, features: NDArray[np.float32], value: int) -> NDArray[np.float32]:
         """Return the direction (inputs,) in which the cross-entropy of ``value`` grows, at features (inputs,).
 
-        It is the gradient over 1 − p, p the largest probability of the other values over their largest: the gradient
-        itself is 0 in float32 where the network is sure, and its sign is all that is asked for.
+        It is the gradient divided by the probability of the likeliest other value. The gradient itself is 0 in float32
+        where the network is sure, and callers need its sign alone.
         """
         active = []
-        now = features
+        activations = features
         for weights, bias in self.layers[:-1]:
-            now = weights @ now
-            now += bias
-            active.append(now > 0)
-            now *= active[-1]
+            activations = weights @ activations
+            activations += bias
+            active.append(activations > 0)
+            activations *= active[-1]
         weights, bias = self.layers[-1]
-        others = weights @ now + bias
-        others[value] = -np.inf
-        slope = np.exp(others - others.max())
-        slope[value] = -slope.sum()
+        logits = weights @ activations + bias
+        logits[value] = -np.inf
+        gradient = np.exp(logits - logits.max())
+        gradient[value] = -gradient.sum()
         for (weights, _), mask in zip(self.layers[:0:-1], active[::-1], strict=True):
-            slope = slope @ weights
-            slope *= mask
-        return np.asarray(slope @ self.layers[0][0], dtype=np.float32)
+            gradient = gradient @ weights
+            gradient *= mask
+        return np.asarray(gradient @ self.layers[0][0], dtype=np.float32)
 
 
 @dataclass(frozen=True)
@@ -222,7 +226,7 @@ def train_network(
 ) -> Network:
     """Train a fully connected network to tell labels from features; the global random state is left as it was.
 
-    It is trained on standardised features, and what standardises them is then folded into its first layer.
+    It is trained on standardised features. The standardisation is then folded into its first layer.
 
     Parameters
     ----------
@@ -255,7 +259,10 @@ def train_network(
     with seeded(seed, torch.device("cpu")):
         widths = (features.shape[1], *hidden, values)
         linear = [nn.Linear(before, after) for before, after in pairwise(widths)]
-        network = nn.Sequential(*(part for layer in linear for part in (layer, nn.ReLU())))[:-1]
+        network = nn.Sequential()
+        for layer in linear:
+            network.extend([layer, nn.ReLU()])
+        network = network[:-1]
         x = to_tensor((features - mean) / deviation, dtype=torch.float32)
         y = to_tensor(labels).long()
         optimizer = torch.optim.SGD(network.parameters(), lr=fit.lr, momentum=fit.momentum)
@@ -265,14 +272,16 @@ def train_network(
                 nn.functional.cross_entropy(network(x[rows]), y[rows]).backward()
                 optimizer.step()
     layers = [(layer.weight.detach().numpy(), layer.bias.detach().numpy()) for layer in linear]
-    first = layers[0][0] / deviation.astype(np.float64)
-    layers[0] = (first.astype(np.float32), (layers[0][1] - first @ mean).astype(np.float32))
+    weights, bias = layers[0]
+    scaled = weights / deviation.astype(np.float64)
+    layers[0] = (scaled.astype(np.float32), (bias - scaled @ mean).astype(np.float32))
     return Network(tuple((np.ascontiguousarray(weights), bias.copy()) for weights, bias in layers))
 
 
 def standardisation(features: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return the mean and what to divide by, (d,) each, of features (n, d)."""
-    mean, deviation = features.mean(axis=0, dtype=np.float64), features.std(axis=0, dtype=np.float64)
+    mean = features.mean(axis=0, dtype=np.float64)
+    deviation = features.std(axis=0, dtype=np.float64)
     floor = _FLOOR * float(np.sqrt(np.mean(deviation**2))) or 1.0
     return mean.astype(np.float32), np.maximum(deviation, floor).astype(np.float32)
 
@@ -285,15 +294,12 @@ def check_labels(features: NDArray[Any], labels: NDArray[Any], values: int) -> N
     DataError
         If there is not one label in 0 … values − 1 for each update, or fewer than two values occur.
     """
-    whole = np.issubdtype(labels.dtype, np.integer)
-    if (
-        labels.shape != (len(features),)
-        or not whole
-        or (len(labels) and not 0 <= labels.min() <= labels.max() < values)
-    ):
+    fits = labels.shape == (len(features),) and np.issubdtype(labels.dtype, np.integer)
+    if not fits or (len(labels) and not 0 <= labels.min() <= labels.max() < values):
+        limits = f", {labels.min()} … {labels.max()}" if labels.size else ""
         raise DataError(
             f"labels of updates: expected {len(features)} whole numbers in 0 … {values - 1}; got dtype {labels.dtype}, "
-            f"shape {labels.shape}{f', {labels.min()} … {labels.max()}' if labels.size else ''}"
+            f"shape {labels.shape}{limits}"
         )
     if len(np.unique(labels)) < 2:
         raise DataError(

@@ -18,7 +18,7 @@ from torch.func import functional_call, grad, replace_all_batch_norm_modules_, v
 
 from fedattack.errors import DataError
 from fedattack.learning.losses import MeanLoss
-from fedattack.learning.torch_utils import to_tensor
+from fedattack.learning.torch_utils import has_batch_norm, to_tensor
 from fedattack.learning.training import LocalSGD
 
 CHUNK = 64
@@ -39,7 +39,9 @@ class GivenDropout(nn.Module):
 
     def forward(self, value: Tensor) -> Tensor:
         """Multiply by the mask, whose kept entries are 1/(1 − p)."""
-        return value if self.mask is None else value * self.mask
+        if self.mask is None:
+            return value
+        return value * self.mask
 
 
 @dataclass(frozen=True)
@@ -82,18 +84,16 @@ class ShadowModel:
     ) -> None:
         self.device = torch.device(device)
         self.model = copy.deepcopy(model).to(self.device).train()
-        self.separable = not any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in self.model.modules())
+        self.separable = not has_batch_norm(self.model)
         replace_all_batch_norm_modules_(self.model)
         self.loss = loss
         self._shapes = {name: value.shape for name, value in self.model.named_parameters()}
         self.names = tuple(self._shapes)
         self.size = sum(shape.numel() for shape in self._shapes.values())
-        self._dropouts = self._give_dropouts(
-            to_tensor(record, dtype=torch.float32, device=self.device)[None].expand(2, *record.shape)
-        )
-        self.random = bool(self._dropouts) or any(
-            isinstance(part, nn.modules.dropout._DropoutNd) for part in self.model.modules()
-        )
+        example = to_tensor(record, dtype=torch.float32, device=self.device)
+        self._dropouts = self._give_dropouts(example[None].expand(2, *record.shape))
+        drawing = [part for part in self.model.modules() if isinstance(part, nn.modules.dropout._DropoutNd)]
+        self.random = bool(self._dropouts or drawing)
 
     def flatten(self, arrays: Mapping[str, NDArray[Any] | Tensor]) -> Tensor:
         """Return the parameters among ``arrays`` as one vector (size,), in the model's order."""
@@ -102,8 +102,11 @@ class ShadowModel:
 
     def unflatten(self, vector: Tensor) -> dict[str, Tensor]:
         """Return the parameters that ``vector`` (size,) holds."""
+        parameters = {}
         parts = vector.split([shape.numel() for shape in self._shapes.values()])
-        return {name: part.view(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)}
+        for (name, shape), part in zip(self._shapes.items(), parts, strict=True):
+            parameters[name] = part.view(shape)
+        return parameters
 
     def updates(
         self,
@@ -149,10 +152,12 @@ class ShadowModel:
                 f"labels {tuple(y.shape)}"
             )
         out = torch.empty((len(x), self.size), device=self.device)
-        for at in range(0, len(x), chunk):
-            records, labels = x[at : at + chunk].to(self.device), y[at : at + chunk].to(self.device)
+        for first in range(0, len(x), chunk):
+            clients = slice(first, first + chunk)
+            records = x[clients].to(self.device)
+            labels = y[clients].to(self.device)
             steps = self.schedule(len(records), records.shape[1], training, generator)
-            out[at : at + chunk] = self._train(start, records, labels, training, steps, maximise)
+            out[clients] = self._train(start, records, labels, training, steps, maximise)
         return out
 
     def schedule(self, clients: int, records: int, training: LocalSGD, generator: torch.Generator) -> Iterator[Step]:
@@ -181,11 +186,12 @@ class ShadowModel:
         gradient = vmap(grad(self._loss_of), in_dims=(None, 0, 0, 0), randomness="different")
         parameters = self.unflatten(start)
         out = torch.empty((len(x), self.size), device=self.device)
-        for at in range(0, len(x), chunk):
-            part = slice(at, at + chunk)
-            records, labels = x[part, None].to(self.device), y[part, None].to(self.device)
+        for first in range(0, len(x), chunk):
+            rows = slice(first, first + chunk)
+            records = x[rows, None].to(self.device)
+            labels = y[rows, None].to(self.device)
             gradients = gradient(parameters, records, labels, self._masks(labels.shape, generator))
-            out[part] = self._rows(gradients)
+            out[rows] = self._rows(gradients)
         return out
 
     def mean_gradient(self, start: Tensor, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Tensor:
@@ -200,59 +206,64 @@ class ShadowModel:
         """Follow :class:`torch.optim.SGD`'s rule, which has no form for many clients at once."""
         gradient = vmap(grad(self._loss_of), randomness="different")
         common = self.unflatten(start)
-        now = {name: value.expand(len(x), *value.shape) for name, value in common.items()}
+        parameters = {name: value.expand(len(x), *value.shape) for name, value in common.items()}
         velocity: dict[str, Tensor] = {}
         client = torch.arange(len(x), device=self.device)[:, None]
         for step in steps:
-            slopes = gradient(now, x[client, step.rows], y[client, step.rows], step.masks)
-            for name, slope in slopes.items():
-                move = -slope if maximise else slope
+            gradients = gradient(parameters, x[client, step.rows], y[client, step.rows], step.masks)
+            for name, values in gradients.items():
+                move = -values if maximise else values
                 if training.weight_decay:
-                    move = move + training.weight_decay * now[name]
+                    move = move + training.weight_decay * parameters[name]
                 if training.momentum:
-                    move = velocity[name] = training.momentum * velocity[name] + move if name in velocity else move
-                now[name] = now[name] - training.lr * move
-        return self._rows(now) - start
+                    if name in velocity:
+                        move = training.momentum * velocity[name] + move
+                    velocity[name] = move
+                parameters[name] = parameters[name] - training.lr * move
+        return self._rows(parameters) - start
 
     def _loss_of(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor, masks: tuple[Tensor, ...]) -> Tensor:
         for dropout, mask in zip(self._dropouts, masks, strict=True):
             dropout.mask = mask
         loss = self.loss(functional_call(self.model, parameters, (x,)), y)
         for dropout in self._dropouts:
-            dropout.mask = None  # within vmap it is one that must not outlive the call
+            dropout.mask = None  # a mask within vmap must not outlive the call
         return loss
 
     def _rows(self, values: Mapping[str, Tensor]) -> Tensor:
         return torch.cat([values[name].flatten(1) for name in self.names], dim=1)
 
     def _masks(self, shape: tuple[int, ...], generator: torch.Generator) -> tuple[Tensor, ...]:
-        # drawn on the generator's device and moved: the same seed then gives the same masks everywhere
-        return tuple(
-            torch.empty((*shape, *dropout.shape)).bernoulli_(1 - dropout.p, generator=generator).to(self.device)
-            / (1 - dropout.p)
-            for dropout in self._dropouts
-        )
+        masks = []
+        for dropout in self._dropouts:
+            # Drawn on the generator's device and moved: the same seed then gives the same masks everywhere.
+            kept = torch.empty((*shape, *dropout.shape)).bernoulli_(1 - dropout.p, generator=generator)
+            masks.append(kept.to(self.device) / (1 - dropout.p))
+        return tuple(masks)
 
     def _give_dropouts(self, records: Tensor) -> tuple[GivenDropout, ...]:
-        """Replace the plain dropouts that a pass meets once; what is met more often keeps drawing for itself."""
-        found: dict[nn.Module, list[torch.Size]] = {
-            part: [] for part in self.model.modules() if type(part) is nn.Dropout and 0 < part.p < 1
-        }
-        hooks = [
-            part.register_forward_hook(lambda part, inputs, output: found[part].append(output.shape[1:]))
-            for part in found
-        ]
-        with torch.no_grad():
-            self.model(records)
-        for hook in hooks:
-            hook.remove()
-        given: dict[nn.Module, GivenDropout] = {
-            part: GivenDropout(part.p, shapes[0])
-            for part, shapes in found.items()
-            if len(shapes) == 1 and isinstance(part, nn.Dropout)
-        }
+        """Replace the plain dropouts that a pass uses once; those that it uses more often keep drawing themselves."""
+        given: dict[nn.Module, GivenDropout] = {}
+        for dropout, shapes in self._dropout_shapes(records).items():
+            if len(shapes) == 1:
+                given[dropout] = GivenDropout(dropout.p, shapes[0])
         for parent in list(self.model.modules()):
             for name, child in list(parent.named_children()):
                 if child in given:
                     setattr(parent, name, given[child])
         return tuple(given.values())
+
+    def _dropout_shapes(self, records: Tensor) -> dict[nn.Dropout, list[torch.Size]]:
+        """Return the shapes of what each plain dropout masks in a pass, without the batch."""
+        shapes: dict[Any, list[torch.Size]] = {}
+        for part in self.model.modules():
+            if type(part) is nn.Dropout and 0 < part.p < 1:
+                shapes[part] = []
+        hooks = [
+            part.register_forward_hook(lambda part, _, output: shapes[part].append(output.shape[1:])) for part in shapes
+        ]
+        with torch.no_grad():
+            self.model(records)
+        for hook in hooks:
+            hook.remove()
+        return shapes

@@ -35,7 +35,9 @@ def soft_loss(spec: str) -> SoftLoss:
     Unlike :func:`fedattack.learning.per_record_loss` it can be differentiated by labels and batched by ``vmap``. A loss
     of the user's own gets the labels as they are, which therefore must be known.
     """
-    return SOFT_LOSSES[spec] if spec in SOFT_LOSSES else per_record_loss(spec)
+    if spec in SOFT_LOSSES:
+        return SOFT_LOSSES[spec]
+    return per_record_loss(spec)
 
 
 def soft_targets(spec: str, y: NDArray[Any], outputs: int) -> Tensor:

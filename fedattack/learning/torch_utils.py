@@ -46,6 +46,11 @@ def to_tensor(
     return values.to(device=device, dtype=dtype)
 
 
+def has_batch_norm(model: nn.Module) -> bool:
+    """Say whether a model normalises by the batch."""
+    return any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules())
+
+
 def shapes_of(arrays: Mapping[str, NDArray[Any] | Tensor]) -> dict[str, tuple[int, ...]]:
     """Return the shape of each array by its name."""
     return {name: tuple(array.shape) for name, array in arrays.items()}

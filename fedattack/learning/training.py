@@ -98,9 +98,9 @@ def pick_device(name: str = "auto") -> torch.device:
         device = None
     if device is None or device.type not in ("cpu", "cuda"):
         raise ConfigError(f"unknown device {name!r}; expected auto, cpu, cuda or cuda:N")
-    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if device.type == "cuda" and (device.index or 0) >= there:
-        raise ConfigError(f"device {name!r} is not available: this machine has {there} usable CUDA devices; use auto")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise ConfigError(f"device {name!r} is not available: this machine has {count} usable CUDA devices; use auto")
     return device
 
 
@@ -172,8 +172,8 @@ def train_local(
             total = torch.zeros((), dtype=torch.float64, device=device)
             for batch in torch.randperm(len(records), generator=order).to(device).split(batch_size or len(records)):
                 value = objective(model(records[batch]), labels[batch])
-                slopes = torch.autograd.grad(value, parameters, allow_unused=True)
-                _step(parameters, slopes, momenta, lr, momentum, weight_decay, maximise)
+                gradients = torch.autograd.grad(value, parameters, allow_unused=True)
+                _step(parameters, gradients, momenta, lr, momentum, weight_decay, maximise)
                 total += value.detach() * len(batch)
                 steps += 1
     return LocalTraining(steps, float(total) / len(records))
@@ -182,7 +182,7 @@ def train_local(
 @torch.no_grad()
 def _step(
     parameters: Sequence[Tensor],
-    slopes: Sequence[Tensor | None],
+    gradients: Sequence[Tensor | None],
     momenta: list[Tensor | None],
     lr: float,
     momentum: float,
@@ -192,14 +192,14 @@ def _step(
     """Do what :class:`torch.optim.SGD` does in a step, by the function that it calls itself.
 
     The class would load torch's compiler, two seconds that every client's process pays, and Flower starts many.
-    Parameters that the loss does not depend on, whose slope is None, stay as they are.
+    Parameters that the loss does not depend on, whose gradient is None, stay as they are.
     """
-    used = [row for row, slope in enumerate(slopes) if slope is not None]
-    kept = [momenta[row] for row in used]
+    used = [index for index, gradient in enumerate(gradients) if gradient is not None]
+    used_momenta = [momenta[index] for index in used]
     sgd(
-        [parameters[row] for row in used],
-        [slope for slope in slopes if slope is not None],
-        kept,
+        [parameters[index] for index in used],
+        [gradient for gradient in gradients if gradient is not None],
+        used_momenta,
         lr=lr,
         momentum=momentum,
         weight_decay=weight_decay,
@@ -207,8 +207,8 @@ def _step(
         dampening=0.0,
         nesterov=False,
     )
-    for row, value in zip(used, kept, strict=True):
-        momenta[row] = value
+    for index, value in zip(used, used_momenta, strict=True):
+        momenta[index] = value
 
 
 def full_gradient(
@@ -269,15 +269,17 @@ def full_gradient(
     model.zero_grad()
     total = torch.zeros((), dtype=torch.float64, device=device)
     with seeded(seed, device), in_mode(model, training=True):
-        for rows, own in zip(records.split(chunk), labels.split(chunk), strict=True):
-            part = objective(model(rows), own) * (len(own) / len(records))
+        for some_records, some_labels in zip(records.split(chunk), labels.split(chunk), strict=True):
+            part = objective(model(some_records), some_labels) * (len(some_labels) / len(records))
             part.backward()
             total += part.detach()
     arrays = {}
     for name, value in model.named_parameters():
-        # like torch.optim.SGD, which leaves a parameter alone that the loss does not depend on
-        slope = torch.zeros_like(value) if value.grad is None else value.grad + weight_decay * value
-        arrays[name] = slope.detach().cpu().numpy()
+        # torch.optim.SGD leaves a parameter alone that the loss does not depend on.
+        gradient = torch.zeros_like(value)
+        if value.grad is not None:
+            gradient = value.grad + weight_decay * value
+        arrays[name] = gradient.detach().cpu().numpy()
     model.zero_grad()
     return FullGradient(arrays, float(total))
 
@@ -290,13 +292,17 @@ def check_gradients(model: nn.Module) -> None:
     ModelError
         If the model normalises by the batch, has buffers, or uses a parameter under two names.
     """
+    fault = ""
+    parameters = dict(model.named_parameters())
+    others = [name for name in model.state_dict() if name not in parameters]
     norms = [name for name, part in model.named_modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
-    named = dict(model.named_parameters())
-    others = [name for name in model.state_dict() if name not in named]
-    if norms or others:
-        what = f"{norms[0]} normalises by the batch" if norms else f"{others[0]} is a buffer or a tied parameter"
+    if norms:
+        fault = f"{norms[0]} normalises by the batch"
+    elif others:
+        fault = f"{others[0]} is a buffer or a tied parameter"
+    if fault:
         raise ModelError(
-            f"FedSGD sends gradients, and {what}: expected a model of parameters alone whose loss is a mean over "
+            f"FedSGD sends gradients, and {fault}: expected a model of parameters alone whose loss is a mean over "
             "records; take one with group or layer normalisation, or framework fedavg"
         )
 
@@ -308,10 +314,11 @@ def gradient_step(
 
     ``gradient`` has an array of the same shape for each name; nothing is changed.
     """
-    return {
-        name: (array.astype(np.float64) - lr * gradient[name].astype(np.float64)).astype(array.dtype)
-        for name, array in before.items()
-    }
+    after = {}
+    for name, array in before.items():
+        moved = array.astype(np.float64) - lr * gradient[name].astype(np.float64)
+        after[name] = moved.astype(array.dtype)
+    return after
 
 
 def records_of(x: NDArray[Any] | Tensor, y: NDArray[Any] | Tensor, device: torch.device | str) -> tuple[Tensor, Tensor]:
