@@ -7,7 +7,16 @@ from typing import Any
 from fedattack.audit.finding import PROPORTION, in_units
 from fedattack.defences import NONE
 from fedattack.report.html import Table, template
-from fedattack.report.words import NOTHING, compact, interval, level, markdown, markdown_table, printable_all, shown
+from fedattack.report.words import (
+    NOTHING,
+    compact,
+    level,
+    markdown,
+    markdown_table,
+    printable_all,
+    shown,
+    with_interval,
+)
 from fedattack.reproduce.page import done_cells
 from fedattack.reproduce.spec import shown as shown_value
 from fedattack.tradeoff.analysis import losses_of
@@ -130,7 +139,7 @@ def _at_equal_loss(results: Results, number: Mapping[str, Any]) -> str:
 
 
 def _share(stretches: Sequence[Mapping[str, Any]]) -> float:
-    return sum(stretch["share"] for stretch in stretches)
+    return float(sum(stretch["share"] for stretch in stretches))
 
 
 def _range(stretch: Mapping[str, Any]) -> str:
@@ -205,9 +214,9 @@ def _cells(results: Results, done: Sequence[Results]) -> Table:
     rows, diverged = [], []
     strengths: dict[str, str] = {}
     for cell in done:
-        row = [*_place(cell), _measured(cell["loss"], ""), _quality(cell, quality)]
+        row = [*_place(cell), with_interval(cell["loss"], ""), _quality(cell, quality)]
         for name, front in results["fronts"].items():
-            row += [_measured(cell["attacks"].get(name), units[name]), "yes" if cell["cell"] in front else ""]
+            row += [with_interval(cell["attacks"].get(name), units[name]), "yes" if cell["cell"] in front else ""]
         rows.append([*row, _epsilon(cell["epsilon"]), str(len(cell["seeds"])), f"{cell['minutes']:.1f}"])
         if cell["defence"] in results["strengths"]:
             strengths[cell["defence"]] = f"{cell['defence']}: {results['strengths'][cell['defence']]}"
@@ -239,7 +248,7 @@ def _attacks(results: Results, done: Sequence[Results]) -> Table | None:
     chance, null = ["chance", ""], ["null", ""]
     for name, number in zip(names, numbers, strict=True):
         for row, cell in zip(rows, done, strict=True):
-            row.append(_measured(cell["attacks"].get(name), number["units"]))
+            row.append(with_interval(cell["attacks"].get(name), number["units"]))
         first = done[0]["attacks"].get(name, {})
         chance.append(shown(first.get("chance"), number["units"]))
         null.append(shown((first.get("null") or {}).get("value"), number["units"]))
@@ -287,7 +296,7 @@ def _costs(results: Results) -> Table | None:
             refused.append(f" {name} cannot be applied: {entry['reason']}.")
             continue
         spread = f"{_time(entry['seconds'])} ({_time(entry['fastest'])}–{_time(entry['slowest'])})"
-        ratios = [_ratio(entry.get("ratio")), _ratio(entry.get("client_ratio"))]
+        ratios = [f"{entry[key]:.3g}" if key in entry else NOTHING for key in ("ratio", "client_ratio")]
         row = [name, shown_value(entry["strength"]), spread, *ratios, _memory(entry["memory"]), str(entry["turns"])]
         rows.append(row)
     records = "1 record" if cost["records"] == 1 else f"{cost['records']:,} records"
@@ -307,23 +316,12 @@ def _place(cell: Results) -> list[str]:
     return [cell["defence"], shown_value(cell["strength"])]
 
 
-def _measured(measured: Mapping[str, Any] | None, units: str) -> str:
-    if measured is None or measured["value"] is None:
-        return NOTHING
-    ends = interval(measured["low"], measured["high"], units)
-    return in_units(measured["value"], units) + (f" ({ends})" if ends != NOTHING else "")
-
-
 def _quality(cell: Results, quality: str) -> str:
-    return _measured(cell["accuracy"], PROPORTION if quality == "accuracy" else "")
+    return with_interval(cell["accuracy"], PROPORTION if quality == "accuracy" else "")
 
 
 def _epsilon(value: float | None) -> str:
     return "none" if value is None else compact(value)
-
-
-def _ratio(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:.3g}"
 
 
 def _time(seconds: float) -> str:

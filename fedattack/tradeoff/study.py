@@ -351,11 +351,8 @@ def _complete(cells: Sequence[dict[str, Any]], numbers: Sequence[Mapping[str, An
 def _limit(results: Mapping[str, Any]) -> float | None:
     """Give the learning loss above which a model is worse than guessing, unless all are."""
     limit: float | None = results["guessing"]
-    if limit is not None:
-        for loss in losses_of(done_cells(results)):
-            if loss is not None and loss < limit:
-                return limit
-    return None
+    losses = [loss for loss in losses_of(done_cells(results)) if loss is not None]
+    return limit if limit is not None and losses and min(losses) < limit else None
 
 
 def _successes(cells: Sequence[Mapping[str, Any]], number: Mapping[str, Any]) -> list[float]:
@@ -367,7 +364,7 @@ def _successes(cells: Sequence[Mapping[str, Any]], number: Mapping[str, Any]) ->
 def _curves(results: Mapping[str, Any], number: Mapping[str, Any]) -> dict[str, Curve]:
     """Give each defence's cells, with that without defence, which is its strength 0."""
     cells = measured_cells(results, number)
-    curves = {}
+    curves: dict[str, Curve] = {}
     for name in dict.fromkeys(cell["defence"] for cell in cells):
         if name != NONE:
             line = [cell for cell in cells if cell["defence"] in (NONE, name)]
