@@ -38,15 +38,8 @@ def result_strip(finding: Finding, slug: str) -> Plot | None:
     scale = scale_of(finding.units)
     null = finding.null
     if null is not None and null["low"] is not None and null["high"] is not None:
-        axes.barh(
-            0,
-            scale * (null["high"] - null["low"]),
-            left=scale * null["low"],
-            height=0.9,
-            color=SECOND,
-            alpha=0.6,
-            label="null run's interval",
-        )
+        left, width = scale * null["low"], scale * (null["high"] - null["low"])
+        axes.barh(0, width, left=left, height=0.9, color=SECOND, alpha=0.6, label="null run's interval")
     if finding.chance is not None:
         axes.axvline(scale * finding.chance, **CHANCE)
     label = "result"
@@ -64,11 +57,10 @@ def result_strip(finding: Finding, slug: str) -> Plot | None:
     axes.spines["left"].set_visible(False)
     figure.legend(loc="outside upper left", ncols=3, handletextpad=0.5)
     title = f"{finding.label}: result against chance and null"
-    words = (
-        f"{shown(finding.value, finding.units)}, {level(finding.level)} interval "
-        f"{interval(finding.low, finding.high, finding.units)}; chance {shown(finding.chance, finding.units)}; "
-        f"null run {interval(null['low'], null['high'], finding.units) if null else 'absent'}."
-    )
+    ends = interval(finding.low, finding.high, finding.units)
+    null_ends = interval(null["low"], null["high"], finding.units) if null else "absent"
+    words = f"{shown(finding.value, finding.units)}, {level(finding.level)} interval {ends}; "
+    words += f"chance {shown(finding.chance, finding.units)}; null run {null_ends}."
     return Plot(title, to_svg(figure, slug, title, words), "", [], [])
 
 
@@ -126,8 +118,8 @@ def _rounds_in_words(finding: Finding) -> str:
         words += f"Lowest {shown(values[worst], units)} in round {worst}, "
         words += f"highest {shown(values[best], units)} in round {best}, "
         words += f"{shown(values[last], units)} in round {last}. "
-    chances = _known(series.get("chance", [finding.chance])) or [None]
-    words += f"Chance is {shown(chances[-1], units)}."
+    chances = _known(series.get("chance", [finding.chance]))
+    words += f"Chance is {shown(chances[-1] if chances else None, units)}."
     nulls = _known(series.get("null", []))
     if nulls:
         words += f" The null run stays within {interval(min(nulls), max(nulls), units)}."

@@ -4,7 +4,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
@@ -119,7 +119,8 @@ def reproduce(
         If an argument fits nothing, `out` holds something else, or cells in it were run with other settings.
     """
     folder = Path(out).expanduser().absolute()
-    runner = _Runner(what, folder, only, changes, data, seeds, keep_records, write or write_pages)
+    selected, changes, files = _selected(what, only), _checked(what, changes), _files(what, data)
+    runner = _Runner(what, folder, selected, changes, files, seeds, keep_records, write or write_pages)
     with runner.alone():
         waiting = runner.look()
         finished = sum(state.done for state in runner.states.values())
@@ -152,31 +153,21 @@ class _State:
     failed: bool = False
 
 
+@dataclass
 class _Runner:
     """Knows which cells are there, and runs the others."""
 
-    def __init__(
-        self,
-        what: Reproduction,
-        out: Path,
-        only: Sequence[str],
-        changes: Sequence[str],
-        data: Sequence[str],
-        seeds: int | None,
-        keep_records: bool,
-        writer: Callable[[Reproduction, Path, dict[str, Any]], None],
-    ) -> None:
-        self.what = what
-        self.out = out
-        self.selected = _selected(what, only)
-        self.changes = _checked(what, changes)
-        self.files = _files(what, data)
-        self.seeds = seeds
-        self.keep_records = keep_records
-        self.writer = writer
-        self.states: dict[str, _State] = {}
-        self.read: dict[str, dict[str, Any]] = {}
-        self.lacking: dict[str, str] = {}
+    what: Reproduction
+    out: Path
+    selected: Sequence[Cell]
+    changes: Sequence[str]
+    files: Mapping[str, Path]
+    seeds: int | None
+    keep_records: bool
+    writer: Callable[[Reproduction, Path, dict[str, Any]], None]
+    states: dict[str, _State] = field(default_factory=dict)
+    read: dict[str, dict[str, Any]] = field(default_factory=dict)
+    lacking: dict[str, str] = field(default_factory=dict)
 
     @contextmanager
     def alone(self) -> Iterator[None]:

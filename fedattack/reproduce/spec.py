@@ -276,31 +276,15 @@ def _cells(
         for index, others in enumerate(product(*rest)):
             chosen = {**(settings or {}), **dict(zip(grid, (value, *others), strict=True)), **extra.get(text, {})}
             numbers = {name: row[index] for name, row in stated.items()}
-            yield _cell(preset, columns, chosen, place or {}, numbers)
-
-
-def _cell(
-    preset: str,
-    columns: Sequence[str],
-    chosen: Mapping[str, Value],
-    place: Mapping[str, Value],
-    numbers: Mapping[str, Stated | None],
-) -> Cell:
-    settings: dict[str, Value] = {}
-    options: dict[str, str] = {}
-    for key, value in chosen.items():
-        if key.startswith("--"):
-            options[key.removeprefix("--")] = shown(value)
-        else:
-            settings[key] = value
-    values = {**settings, **options, **place}
-    return Cell(
-        preset=preset,
-        settings=settings,
-        options=options,
-        place={column: values.get(column, ABSENT) for column in columns},
-        paper={name: number for name, number in numbers.items() if number is not None},
-    )
+            options = {key.removeprefix("--"): shown(chosen.pop(key)) for key in list(chosen) if key.startswith("--")}
+            values = {**chosen, **options, **(place or {})}
+            yield Cell(
+                preset=preset,
+                settings=chosen,
+                options=options,
+                place={column: values.get(column, ABSENT) for column in columns},
+                paper={name: number for name, number in numbers.items() if number is not None},
+            )
 
 
 def _stated(row: str, count: int, scale: float) -> list[Stated | None]:

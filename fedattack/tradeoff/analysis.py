@@ -1,16 +1,19 @@
 """Which defence is the better one: Pareto fronts, and success at equal learning loss."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, compress, groupby
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.reproduce.page import done_cells
+
 WIDE = 20
 """From this ratio of the largest learning loss to the smallest on, losses are compared and drawn on a logarithm."""
 
-_PLACES = 1000
+_STEPS = 1000
 # Successes that are as close as this are the same.
 _TIE = 1e-9
 
@@ -49,14 +52,14 @@ def pareto_front(losses: Sequence[float], successes: Sequence[float]) -> list[bo
 
     Of points that are equal in both, all or none are on the front.
     """
-    order = sorted(range(len(losses)), key=lambda place: (losses[place], successes[place]))
+    order = sorted(range(len(losses)), key=lambda i: (losses[i], successes[i]))
     on_front, best = [False] * len(losses), np.inf
-    for _, places in groupby(order, key=lambda place: losses[place]):
-        alike = list(places)
+    for _, group in groupby(order, key=losses.__getitem__):
+        alike = list(group)
         least = successes[alike[0]]
         if least < best:
-            for place in alike:
-                on_front[place] = successes[place] == least
+            for i in alike:
+                on_front[i] = successes[i] == least
             best = least
     return on_front
 
@@ -66,8 +69,8 @@ def success_at(grid: NDArray[np.float64], curve: Curve) -> NDArray[np.float64]:
 
     Cells of the same loss count with their mean.
     """
-    losses, places = np.unique(np.asarray(curve[0], dtype=float), return_inverse=True)
-    means = np.bincount(places, weights=np.asarray(curve[1], dtype=float)) / np.bincount(places)
+    losses, indices = np.unique(np.asarray(curve[0], dtype=float), return_inverse=True)
+    means = np.bincount(indices, weights=np.asarray(curve[1], dtype=float)) / np.bincount(indices)
     return np.asarray(np.interp(grid, losses, means, left=np.nan, right=np.nan))
 
 
@@ -86,28 +89,48 @@ def compare(curves: Mapping[str, Curve], most: float = np.inf) -> Comparison:
     most
         Losses above it are left out: there a model is worse than guessing.
     """
-    every = [loss for losses, _ in curves.values() for loss in losses]
+    every = list(chain.from_iterable(losses for losses, _ in curves.values()))
     low, high = (min(every), min(max(every), most)) if every else (0.0, 0.0)
     if not low < high:
         return Comparison([], {})
-    ends = np.geomspace(low, high, _PLACES + 1) if is_wide([low, high]) else np.linspace(low, high, _PLACES + 1)
+    ends = np.geomspace(low, high, _STEPS + 1) if is_wide([low, high]) else np.linspace(low, high, _STEPS + 1)
     # Between the ends, so that the cell without defence, which all share, is no stretch of its own.
-    values = np.stack([success_at((ends[:-1] + ends[1:]) / 2, curve) for curve in curves.values()])
-    met = ~np.isnan(values) & (np.sum(~np.isnan(values), axis=0) > 1)
+    middles = (ends[:-1] + ends[1:]) / 2
+    values = np.stack([success_at(middles, curve) for curve in curves.values()])
+    reached = ~np.isnan(values)
+    met = reached & (np.sum(reached, axis=0) > 1)
     least = np.where(met, values, np.inf).min(axis=0)
     lowest = met & (values <= least + _TIE)
-    names = [tuple(name for name, there in zip(curves, column, strict=True) if there) for column in lowest.T.tolist()]
-    stretches, compared = [], int(met.any(axis=0).sum())
-    for winners, group in groupby(range(_PLACES), key=lambda place: names[place]):
-        places = list(group)
-        if winners:
-            ends_of = float(ends[places[0]]), float(ends[places[-1] + 1])
-            stretches.append(Stretch(*ends_of, winners, len(places) / compared))
-    return Comparison(
-        stretches,
-        {
-            name: float(own.sum() / there.sum())
-            for name, own, there in zip(curves, lowest, met, strict=True)
-            if there.any()
-        },
-    )
+    compared = int(met.any(axis=0).sum())
+    stretches, start = [], 0
+    for is_lowest, group in groupby(map(tuple, lowest.T.tolist())):
+        stop = start + len(list(group))
+        if any(is_lowest):
+            names = tuple(compress(curves, is_lowest))
+            stretches.append(Stretch(float(ends[start]), float(ends[stop]), names, (stop - start) / compared))
+        start = stop
+    shares = {}
+    for name, lowest_there, met_there in zip(curves, lowest, met, strict=True):
+        if met_there.any():
+            shares[name] = float(lowest_there.sum() / met_there.sum())
+    return Comparison(stretches, shares)
+
+
+def measured_cells(results: Mapping[str, Any], number: Mapping[str, Any]) -> list[Any]:
+    """Return the cells that have both a learning loss and the success of an attack."""
+    cells = []
+    for cell in done_cells(results):
+        success = cell["attacks"].get(number["name"], {}).get("value")
+        if cell["loss"]["value"] is not None and success is not None:
+            cells.append(cell)
+    return cells
+
+
+def losses_of(cells: Iterable[Mapping[str, Any]]) -> list[float]:
+    """Return the learning losses of cells."""
+    return [cell["loss"]["value"] for cell in cells]
+
+
+def attacks_of(cells: Iterable[Mapping[str, Any]], number: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return what an attack reached in cells."""
+    return [cell["attacks"][number["name"]] for cell in cells]

@@ -153,7 +153,8 @@ def measure_cost(settings: Mapping[str, Value], strengths: Mapping[str, float]) 
     """
     at = {REFERENCE: 0.9} | dict(strengths)
     measured: dict[str, Any] = json.loads(run_module(_MODULE, {"settings": dict(settings), "strengths": at}))
-    reference, training = measured["defences"][REFERENCE].get("seconds"), measured["training"]["seconds"]
+    reference = measured["defences"][REFERENCE].get("seconds")
+    training = measured["training"]["seconds"]
     for name, entry in measured["defences"].items():
         entry["strength"] = at[name]
         if reference and "seconds" in entry:
@@ -166,7 +167,7 @@ def told(cost: Cost, less: Cost | None = None) -> dict[str, Any]:
     """Sum a cost up, or what it is beyond another one."""
     seconds, memory = list(cost.seconds), cost.memory
     if less is not None:
-        seconds = [own - other for own, other in zip(seconds, less.seconds, strict=True)]
+        seconds = [with_it - without for with_it, without in zip(seconds, less.seconds, strict=True)]
         memory = None if memory is None or less.memory is None else max(memory - less.memory, 0)
     return {
         "seconds": median(seconds),
@@ -178,5 +179,6 @@ def told(cost: Cost, less: Cost | None = None) -> dict[str, Any]:
 
 
 def _resident(key: str) -> int:
+    """Return an entry of this process's status in bytes; the file states it in KiB."""
     line = next(line for line in _STATUS.read_text().splitlines() if line.startswith(key))
     return int(line.split()[1]) * 1024

@@ -69,28 +69,23 @@ def choose_strengths(preset: Preset, wanted: Sequence[str]) -> dict[str, list[fl
     ladders = load_ladders()
     for name in preset.tradeoff:
         _check_name(f"preset {preset.name}, [tradeoff]", name)
-    usual = {name: preset.tradeoff.get(name, ladders[name].strengths) for name in KINDS}
     chosen: dict[str, set[float]] = {}
     for text in wanted or KINDS:
         name, separator, strengths = text.partition("=")
         _check_name(f"--defence {text}", name)
-        given = _numbers(text, strengths) if separator else usual[name]
-        chosen.setdefault(name, set()).update(given)
+        usual = preset.tradeoff.get(name, ladders[name].strengths)
+        chosen.setdefault(name, set()).update(_numbers(text, strengths) if separator else usual)
     for name, values in chosen.items():
         for value in values:
-            if not (math.isfinite(value) and 0 < value <= ladders[name].most):
-                most = f" and at most {ladders[name].most:g}" if math.isfinite(ladders[name].most) else ""
-                raise ConfigError(
-                    f"--defence {name}: a strength ({ladders[name].what}) is a finite number above 0{most}, got "
-                    f"{value:g}; what no defence gives is measured in any case"
-                )
+            _check_strength(name, ladders[name], value)
     return {name: sorted(values) for name, values in chosen.items()}
 
 
 def make_grid(preset: Preset, strengths: Mapping[str, Sequence[float]]) -> Reproduction:
     """Make the cells: without defence, then each defence from weak to strong."""
-    places: list[tuple[str, float]] = [(NONE, 0.0)]
-    places += [(name, value) for name, values in strengths.items() for value in values]
+    cells = [_cell(preset.name, NONE, 0.0)]
+    for name, values in strengths.items():
+        cells += [_cell(preset.name, name, value) for value in values]
     return Reproduction(
         name=f"tradeoff-{preset.name}",
         title=f"What defences buy and cost: {preset.title}",
@@ -99,7 +94,7 @@ def make_grid(preset: Preset, strengths: Mapping[str, Sequence[float]]) -> Repro
         columns=("defence", "strength"),
         numbers=(LOSS, ACCURACY),
         figure=Drawing(kind="curves", panels=(), y=LOSS.name),
-        cells=[_cell(preset.name, *place) for place in places],
+        cells=cells,
     )
 
 
@@ -113,9 +108,18 @@ def _check_name(where: str, name: str) -> None:
         raise ConfigError(f"{where}: unknown defence {name!r}; expected one of {', '.join(KINDS)}")
 
 
+def _check_strength(name: str, ladder: Ladder, value: float) -> None:
+    if not (math.isfinite(value) and 0 < value <= ladder.most):
+        most = f" and at most {ladder.most:g}" if math.isfinite(ladder.most) else ""
+        raise ConfigError(
+            f"--defence {name}: a strength ({ladder.what}) is a finite number above 0{most}, got {value:g}; what no "
+            "defence gives is measured in any case"
+        )
+
+
 def _numbers(text: str, strengths: str) -> list[float]:
     try:
-        return [float(word) for word in strengths.split(",")]
+        return list(map(float, strengths.split(",")))
     except ValueError:
         raise ConfigError(
             f"--defence {text}: expected NAME or NAME=S1,S2,… with numbers, such as sparsify=0.5,0.9"

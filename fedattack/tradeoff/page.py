@@ -1,13 +1,25 @@
 """A trade-off study in words and tables, as Markdown and as one HTML page."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from fedattack.audit.finding import PROPORTION, in_units
 from fedattack.defences import NONE
 from fedattack.report.html import Table, template
-from fedattack.report.words import NOTHING, interval, level, markdown, markdown_table, printable_all, shown
+from fedattack.report.words import (
+    NOTHING,
+    compact,
+    level,
+    markdown,
+    markdown_table,
+    printable_all,
+    shown,
+    with_interval,
+)
+from fedattack.reproduce.page import done_cells
 from fedattack.reproduce.spec import shown as shown_value
+from fedattack.tradeoff.analysis import losses_of
 from fedattack.tradeoff.cost import REFERENCE
 from fedattack.tradeoff.picture import to_plots
 
@@ -21,29 +33,29 @@ Results = Mapping[str, Any]
 
 def summarise(results: Results) -> list[str]:
     """Say in plain words what came out."""
-    numbers = results["numbers"]
-    lines = [line for name in results["fronts"] if (line := _for_little(results, name))]
-    for number in numbers:
+    lines = list(filter(None, (_for_little(results, name) for name in results["fronts"])))
+    for number in results["numbers"]:
         if number["headline"] or number["adaptive"]:
             lines.append(_at_equal_loss(results, number))
     for adaptive, who in _ATTACKERS.items():
-        of = [number["name"] for number in numbers if number["adaptive"] == adaptive]
-        if of and (told := _mostly_lowest(results, of)):
-            lines.append(f"Over more than half of the losses that it reaches, lowest against {who}: {told}.")
-    lines += [
-        f"On the Pareto front for {name}, that is no other cell has both less success and less loss (by point values; "
-        f"intervals may overlap): {_on_front(results, cells)}."
-        for name, cells in results["fronts"].items()
-        if cells
-    ]
+        names = [number["name"] for number in results["numbers"] if number["adaptive"] == adaptive]
+        lowest = _mostly_lowest(results, names)
+        if lowest:
+            lines.append(f"Over more than half of the losses that it reaches, lowest against {who}: {lowest}.")
+    for name, cells in results["fronts"].items():
+        if cells:
+            lines.append(
+                f"On the Pareto front for {name}, that is no other cell has both less success and less loss (by point "
+                f"values; intervals may overlap): {_on_front(results, cells)}."
+            )
     return lines
 
 
 def sections_of(results: Results) -> list[Table]:
     """Make the tables."""
-    done = [cell for cell in results["cells"] if cell["state"] == "done"]
+    done = done_cells(results)
     tables = [_cells(results, done), _attacks(results, done), _comparisons(results)] if done else []
-    return [table for table in (*tables, _costs(results)) if table is not None]
+    return list(filter(None, (*tables, _costs(results))))
 
 
 def lacking(results: Results) -> list[str]:
@@ -58,15 +70,22 @@ def lacking(results: Results) -> list[str]:
 def to_markdown(results: Results, sections: Sequence[Table], *, pictures: Sequence[str]) -> str:
     """Write the page; `pictures` are the names of the files with figures."""
     blocks = [f"# {markdown(results['title'])}", markdown(_about(results))]
-    blocks += ["\n".join(f"- {markdown(line)}" for line in results["summary"])] if results["summary"] else []
+    if results["summary"]:
+        blocks.append(_listed(results["summary"]))
     blocks += [f"![{markdown(results['title'])}]({picture})" for picture in pictures]
     for table in sections:
         blocks += [f"## {table.title}", markdown_table(table.header, table.rows)]
-        blocks += [markdown(table.caption)] if table.caption else []
-    if lines := lacking(results):
-        blocks += ["## Not there", "\n".join(f"- {markdown(line)}" for line in lines)]
+        if table.caption:
+            blocks.append(markdown(table.caption))
+    absent = lacking(results)
+    if absent:
+        blocks += ["## Not there", _listed(absent)]
     blocks.append(f"fedattack {results['fedattack']}:\n\n```\n" + "\n".join(_commands(results)) + "\n```")
     return "\n\n".join(blocks) + "\n"
+
+
+def _listed(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {markdown(line)}" for line in lines)
 
 
 def to_html(results: Results, sections: Sequence[Table]) -> str:
@@ -91,15 +110,15 @@ def _about(results: Results) -> str:
     )
     if results["changes"]:
         text += f" Changed in the preset: {', '.join(results['changes'])}."
-    done = [cell for cell in results["cells"] if cell["state"] == "done"]
-    if done and all(cell["loss"]["value"] is None for cell in done):
+    done = done_cells(results)
+    if done and all(loss is None for loss in losses_of(done)):
         text += " There is no model in common that stayed finite, and so no learning loss at which to compare."
     return f"{text} {len(done)} of {len(results['cells'])} cells are there."
 
 
 def _commands(results: Results) -> list[str]:
-    done = [cell for cell in results["cells"] if cell["state"] == "done"]
-    return [results["command"], *(cell["command"] for cell in done[:1])]
+    first = done_cells(results)[:1]
+    return [results["command"], *(cell["command"] for cell in first)]
 
 
 def _at_equal_loss(results: Results, number: Mapping[str, Any]) -> str:
@@ -107,32 +126,53 @@ def _at_equal_loss(results: Results, number: Mapping[str, Any]) -> str:
     what = f"{number['name']} ({number['title']}; {_ATTACKERS[number['adaptive']]})"
     if not stretches:
         return f"{what}: no two defences reach the same learning loss, so that nothing can be compared."
-    by: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    by_lowest: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for stretch in stretches:
-        by.setdefault(tuple(stretch["lowest"]), []).append(stretch)
-    ranked = sorted(by.items(), key=lambda item: -sum(stretch["share"] for stretch in item[1]))
-    told = [
-        f"{' and '.join(names)} over {100 * sum(stretch['share'] for stretch in own):.0f}% of that range ("
-        + ", ".join(f"{stretch['low']:.3g}–{stretch['high']:.3g}" for stretch in own)
-        + ")"
-        for names, own in ranked
-    ]
+        by_lowest.setdefault(tuple(stretch["lowest"]), []).append(stretch)
+    texts = []
+    for names, group in sorted(by_lowest.items(), key=lambda pair: -_share(pair[1])):
+        ranges = ", ".join(map(_range, group))
+        texts.append(f"{' and '.join(names)} over {100 * _share(group):.0f}% of that range ({ranges})")
     ends = f"{stretches[0]['low']:.3g} to {stretches[-1]['high']:.3g}"
     measure = "highest error" if number["less_is_worse"] else "lowest success"
-    return f"{what}: at equal learning loss, {ends}, the {measure} is that of {'; '.join(told)}."
+    return f"{what}: at equal learning loss, {ends}, the {measure} is that of {'; '.join(texts)}."
+
+
+def _share(stretches: Sequence[Mapping[str, Any]]) -> float:
+    return float(sum(stretch["share"] for stretch in stretches))
+
+
+def _range(stretch: Mapping[str, Any]) -> str:
+    return f"{stretch['low']:.3g}–{stretch['high']:.3g}"
 
 
 def _mostly_lowest(results: Results, names: Sequence[str]) -> str:
     """Name the defences that are lowest over more than half of what they reach, and against which attacks."""
-    shares = {name: results["at_equal_loss"][name]["shares"] for name in names}
-    told = []
-    for defence in dict.fromkeys(defence for own in shares.values() for defence in own):
-        beaten = [name for name, own in shares.items() if own.get(defence, 0) > 0.5]
-        there = sum(defence in own for own in shares.values())
-        if beaten:
-            told.append(f"{defence} in {len(beaten)} of {there} ({', '.join(beaten)})")
-    others = "no other one" if told else "none"
-    return "; ".join([*told, others]) if any(shares.values()) else ""
+    compared: dict[str, int] = {}
+    lowest: dict[str, list[str]] = {}
+    for name in names:
+        for defence, share in results["at_equal_loss"][name]["shares"].items():
+            compared[defence] = compared.get(defence, 0) + 1
+            lowest.setdefault(defence, [])
+            if share > 0.5:
+                lowest[defence].append(name)
+    texts = []
+    for defence, attacks in lowest.items():
+        if attacks:
+            texts.append(f"{defence} in {len(attacks)} of {compared[defence]} ({', '.join(attacks)})")
+    if not compared:
+        return ""
+    return "; ".join([*texts, "no other one"]) if texts else "none"
+
+
+def _hardly_above(results: Results) -> list[Results]:
+    """Return the cells with a defence whose learning loss is hardly above that without one."""
+    cells = [cell for cell in done_cells(results) if cell["loss"]["value"] is not None]
+    undefended = [cell for cell in cells if cell["defence"] == NONE]
+    if not undefended:
+        return []
+    most = (1 + LITTLE) * undefended[0]["loss"]["value"]
+    return [cell for cell in cells if cell["defence"] != NONE and cell["loss"]["value"] <= most]
 
 
 def _for_little(results: Results, name: str) -> str:
@@ -140,22 +180,19 @@ def _for_little(results: Results, name: str) -> str:
 
     Defences that cost nothing reach no loss at which others could be held against them.
     """
-    number = next(item for item in results["numbers"] if item["name"] == name)
-    cells = [cell for cell in results["cells"] if cell["state"] == "done" and cell["loss"]["value"] is not None]
-    start = next((cell["loss"]["value"] for cell in cells if cell["defence"] == NONE), None)
+    number = next(number for number in results["numbers"] if number["name"] == name)
     best: dict[str, tuple[float, str]] = {}
-    for cell in cells:
-        found = cell["attacks"].get(name, {}).get("value")
-        if found is None or start is None or cell["defence"] == NONE or cell["loss"]["value"] > (1 + LITTLE) * start:
-            continue
-        left = (-found if number["less_is_worse"] else found, f"{cell['defence']} {shown_value(cell['strength'])}")
-        best[cell["defence"]] = min(best.get(cell["defence"], left), left)
+    for cell in _hardly_above(results):
+        success = cell["attacks"].get(name, {}).get("value")
+        if success is not None:
+            left = (-success if number["less_is_worse"] else success, " ".join(_place(cell)))
+            best[cell["defence"]] = min(best.get(cell["defence"], left), left)
     if not best:
         return ""
-    told = [f"{who} {in_units(abs(value), number['units'])}" for value, who in sorted(best.values())]
+    texts = [f"{defence} {in_units(abs(value), number['units'])}" for value, defence in sorted(best.values())]
     return (
         f"{name} ({_ATTACKERS[number['adaptive']]}): with at most {100 * LITTLE:.0f}% more learning loss than without "
-        f"defence, each defence at its best leaves {', '.join(told)} (point values)."
+        f"defence, each defence at its best leaves {', '.join(texts)} (point values)."
     )
 
 
@@ -171,77 +208,70 @@ def _cells(results: Results, done: Sequence[Results]) -> Table:
     units = {number["name"]: number["units"] for number in results["numbers"]}
     quality = results["quality"] or "accuracy"
     header = ["defence", "strength", "learning loss", quality]
-    header += [title for name in results["fronts"] for title in (name, "Pareto front")]
+    for name in results["fronts"]:
+        header += [name, "Pareto front"]
     header += ["ε promised", "seeds", "min"]
-    rows = []
+    rows, diverged = [], []
+    strengths: dict[str, str] = {}
     for cell in done:
-        row = [*_place(cell), _measured(cell["loss"], ""), _quality(cell, quality)]
+        row = [*_place(cell), with_interval(cell["loss"], ""), _quality(cell, quality)]
         for name, front in results["fronts"].items():
-            row += [_measured(cell["attacks"].get(name), units[name]), "yes" if cell["cell"] in front else ""]
+            row += [with_interval(cell["attacks"].get(name), units[name]), "yes" if cell["cell"] in front else ""]
         rows.append([*row, _epsilon(cell["epsilon"]), str(len(cell["seeds"])), f"{cell['minutes']:.1f}"])
-    strengths = [
-        f"{name}: {results['strengths'][name]}"
-        for name in dict.fromkeys(cell["defence"] for cell in done)
-        if name in results["strengths"]
-    ]
-    intervals = _levels(results, done)
-    diverged = [" ".join(_place(cell)) for cell in done if cell["diverged"]]
-    caption = f"{intervals}ε is for the whole run; none: no finite guarantee."
-    caption += f" Strengths: {'; '.join(strengths)}." if strengths else ""
+        if cell["defence"] in results["strengths"]:
+            strengths[cell["defence"]] = f"{cell['defence']}: {results['strengths'][cell['defence']]}"
+        if cell["diverged"]:
+            diverged.append(" ".join(_place(cell)))
+    caption = f"{_levels(done)}ε is for the whole run; none: no finite guarantee."
+    if strengths:
+        caption += f" Strengths: {'; '.join(strengths.values())}."
     if diverged:
         caption += f" Diverged, and so without a learning loss: {', '.join(diverged)}."
     return Table("Cells", caption, header, rows)
 
 
-def _levels(results: Results, done: Sequence[Results]) -> str:
-    found = [cell[key] for cell in done for key in ("loss", "accuracy")]
-    found += [item for cell in done for item in cell["attacks"].values()]
-    known = [item for item in found if item.get("low") is not None]
-    levels = " and ".join(sorted({level(item["level"]) for item in known}))
-    return f"In brackets: intervals at {levels}. " if levels else ""
+def _levels(done: Sequence[Results]) -> str:
+    levels = set()
+    for cell in done:
+        for measured in (cell["loss"], cell["accuracy"], *cell["attacks"].values()):
+            if measured.get("low") is not None:
+                levels.add(level(measured["level"]))
+    return f"In brackets: intervals at {' and '.join(sorted(levels))}. " if levels else ""
 
 
 def _attacks(results: Results, done: Sequence[Results]) -> Table | None:
     numbers = results["numbers"]
     if not numbers:
         return None
-    rows = [
-        [*_place(cell), *(_measured(cell["attacks"].get(number["name"]), number["units"]) for number in numbers)]
-        for cell in done
-    ]
-    for title, read in (
-        ("chance", lambda found: found["chance"]),
-        ("null", lambda found: found["null"] and found["null"]["value"]),
-    ):
-        first = [done[0]["attacks"].get(number["name"]) for number in numbers]
-        texts = [
-            shown(read(found), number["units"]) if found else NOTHING
-            for number, found in zip(numbers, first, strict=True)
-        ]
-        rows.append([title, "", *texts])
-    what = "; ".join(f"{number['name']}: {number['title']}" for number in numbers)
+    names = [number["name"] for number in numbers]
+    rows = list(map(_place, done))
+    chance, null = ["chance", ""], ["null", ""]
+    for name, number in zip(names, numbers, strict=True):
+        for row, cell in zip(rows, done, strict=True):
+            row.append(with_interval(cell["attacks"].get(name), number["units"]))
+        first = done[0]["attacks"].get(name, {})
+        chance.append(shown(first.get("chance"), number["units"]))
+        null.append(shown((first.get("null") or {}).get("value"), number["units"]))
+    titles = "; ".join(f"{number['name']}: {number['title']}" for number in numbers)
     late = [number["name"] for number in numbers if number["selected_after_the_fact"]]
-    caption = f"{what}. Chance and null (the same attack where there is nothing to find) are those of the first row."
+    caption = f"{titles}. Chance and null (the same attack where there is nothing to find) are those of the first row."
     if late:
         caption += f" Chosen after seeing the results, with wider intervals for it: {', '.join(late)}."
-    return Table("Attacks", caption, ["defence", "strength", *(number["name"] for number in numbers)], rows)
+    return Table("Attacks", caption, ["defence", "strength", *names], [*rows, chance, null])
 
 
 def _comparisons(results: Results) -> Table | None:
-    compared = {name: found for name, found in results["at_equal_loss"].items() if found["stretches"]}
+    compared = {name: entry for name, entry in results["at_equal_loss"].items() if entry["stretches"]}
     if not compared:
         return None
-    names = list(dict.fromkeys(name for found in compared.values() for name in found["shares"]))
-    knows = {number["name"]: "yes" if number["adaptive"] else "no" for number in results["numbers"]}
-    rows = [
-        [
-            name,
-            knows[name],
-            f"{found['stretches'][0]['low']:.3g}–{found['stretches'][-1]['high']:.3g}",
-            *(f"{100 * found['shares'][kind]:.0f}%" if kind in found["shares"] else NOTHING for kind in names),
-        ]
-        for name, found in compared.items()
-    ]
+    defences = list(dict.fromkeys(chain.from_iterable(entry["shares"] for entry in compared.values())))
+    rows = []
+    for number in results["numbers"]:
+        if number["name"] in compared:
+            shares, stretches = compared[number["name"]]["shares"], compared[number["name"]]["stretches"]
+            losses = _range({"low": stretches[0]["low"], "high": stretches[-1]["high"]})
+            texts = [f"{100 * shares[name]:.0f}%" if name in shares else NOTHING for name in defences]
+            rows.append([number["name"], "yes" if number["adaptive"] else "no", losses, *texts])
     limit = results["limit"]
     worse = f" Losses above {limit:.3g}, that of finding every class alike, are left out." if limit is not None else ""
     return Table(
@@ -249,7 +279,7 @@ def _comparisons(results: Results) -> Table | None:
         "Over which share of the learning losses that a defence and another one reach it leaves the attack the least "
         "success; of their logarithms where the largest is more than 20 times the smallest. Success is interpolated "
         f"between neighbouring losses, from the run without defence on, by point values.{worse}",
-        ["attack", "adaptive", "losses", *names],
+        ["attack", "adaptive", "losses", *defences],
         rows,
     )
 
@@ -267,9 +297,8 @@ def _costs(results: Results) -> Table | None:
             continue
         spread = f"{_time(entry['seconds'])} ({_time(entry['fastest'])}–{_time(entry['slowest'])})"
         ratios = [f"{entry[key]:.3g}" if key in entry else NOTHING for key in ("ratio", "client_ratio")]
-        rows.append(
-            [name, shown_value(entry["strength"]), spread, *ratios, _memory(entry["memory"]), str(entry["turns"])]
-        )
+        row = [name, shown_value(entry["strength"]), spread, *ratios, _memory(entry["memory"]), str(entry["turns"])]
+        rows.append(row)
     records = "1 record" if cost["records"] == 1 else f"{cost['records']:,} records"
     return Table(
         "Cost",
@@ -287,19 +316,12 @@ def _place(cell: Results) -> list[str]:
     return [cell["defence"], shown_value(cell["strength"])]
 
 
-def _measured(found: Mapping[str, Any] | None, units: str) -> str:
-    if found is None or found["value"] is None:
-        return NOTHING
-    ends = interval(found["low"], found["high"], units)
-    return in_units(found["value"], units) + (f" ({ends})" if ends != NOTHING else "")
-
-
 def _quality(cell: Results, quality: str) -> str:
-    return _measured(cell["accuracy"], PROPORTION if quality == "accuracy" else "")
+    return with_interval(cell["accuracy"], PROPORTION if quality == "accuracy" else "")
 
 
 def _epsilon(value: float | None) -> str:
-    return "none" if value is None else f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+    return "none" if value is None else compact(value)
 
 
 def _time(seconds: float) -> str:

@@ -3,9 +3,10 @@
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
+from itertools import chain, compress
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,16 @@ from fedattack.learning import pick_device
 from fedattack.report import read_findings, read_run
 from fedattack.report.section import section_of
 from fedattack.reproduce import Reproduction, reproduce
-from fedattack.reproduce.engine import CELLS, Job, audit_cell
+from fedattack.reproduce.engine import CELLS, Job, audit_cell, repeated
 from fedattack.reproduce.measure import measure
+from fedattack.reproduce.page import done_cells
 from fedattack.reproduce.spec import Number
 from fedattack.runs.app import Value
 from fedattack.runs.presets import load_preset, resolve_settings
 from fedattack.runs.simulating import choose_seeds
 from fedattack.runs.watch import Watch
 from fedattack.threats.threat import ADAPTIVE
-from fedattack.tradeoff.analysis import Curve, compare, pareto_front
+from fedattack.tradeoff.analysis import Curve, attacks_of, compare, losses_of, measured_cells, pareto_front
 from fedattack.tradeoff.cost import KEPT_COST, measure_cost
 from fedattack.tradeoff.grid import SETTING, STRENGTH, choose_strengths, load_ladders, make_grid
 from fedattack.tradeoff.page import sections_of, summarise, to_html, to_markdown
@@ -96,10 +98,8 @@ def tradeoff(
             raise ConfigError(f"--set {change}: the study runs all strengths; choose them with --defence NAME=S1,S2,…")
     undefended = [*changes, f"{SETTING}={NONE}", f"{STRENGTH}=0"]
     settings = {**resolve_settings(preset, undefended), "seed": choose_seeds(preset, None, seeds)[0]}
-    command = ["fedattack", "tradeoff", name, "--out", "DIR"]
-    command += [word for text in wanted for word in ("--defence", text)]
-    command += ["--seeds", str(seeds)] if seeds else []
-    command += [word for text in changes for word in ("--set", text)]
+    command = ["fedattack", "tradeoff", name, "--out", "DIR", *repeated("--defence", wanted)]
+    command += [*repeated("--seeds", [seeds] if seeds else []), *repeated("--set", changes)]
     writer = _Writer(name, shlex.join(command))
     reproduce(
         make_grid(preset, strengths),
@@ -113,7 +113,7 @@ def tradeoff(
         audit=audit,
         write=writer.write,
     )
-    if any(cell["state"] == "done" for cell in writer.results["cells"]):
+    if done_cells(writer.results):
         tell("cost of each defence")
         middles = {kind: values[(len(values) - 1) // 2] for kind, values in strengths.items()}
         writer.with_cost(_kept_cost(cost, writer.out / CELLS / f"{name}_cost.json", settings, middles))
@@ -149,10 +149,10 @@ class _Writer:
         """Write what is there; called after every cell."""
         self.out = out
         cells = [self._cell(entry, out) for entry in results["cells"]]
-        found = list(self._read.values())
-        numbers = _numbers(found)
+        read = list(self._read.values())
+        numbers = _numbers(chain.from_iterable(entry["findings"] for entry in read))
         _complete(cells, numbers)
-        measures = {item["measure"] for item in found if item["measure"]}
+        measures = {entry["measure"] for entry in read if entry["measure"]}
         self.results = {
             "tradeoff": self.preset,
             "title": what.title,
@@ -161,7 +161,7 @@ class _Writer:
             "command": self.command,
             "changes": results["changes"],
             "quality": measures.pop() if measures else None,
-            "guessing": next((item["guessing"] for item in found), None),
+            "guessing": read[0]["guessing"] if read else None,
             "strengths": {kind: ladder.what for kind, ladder in load_ladders().items()},
             "numbers": numbers,
             "cells": cells,
@@ -184,67 +184,64 @@ class _Writer:
         write_json(self.out / f"{name}.json", self.results)
         staged, columns = by_round(self.results)
         pictures = {f"{name}.svg": to_picture(self.results), f"{name}-rounds.svg": to_picture(staged, columns)}
-        pictures = {file: picture for file, picture in pictures.items() if picture}
+        drawn = [file for file, picture in pictures.items() if picture]
         sections = sections_of(self.results)
-        text = to_markdown(self.results, sections, pictures=[*pictures])
-        write_atomically(self.out / f"{name}.md", text.encode())
-        for file, picture in pictures.items():
-            write_atomically(self.out / file, picture.encode())
+        write_atomically(self.out / f"{name}.md", to_markdown(self.results, sections, pictures=drawn).encode())
+        for file in drawn:
+            write_atomically(self.out / file, pictures[file].encode())
         write_atomically(self.out / f"{name}.html", to_html(self.results, sections).encode())
 
     def _cell(self, entry: Mapping[str, Any], out: Path) -> dict[str, Any]:
-        place = dict(entry["place"])
-        kept = {key: entry[key] for key in ("cell", "state", "reason", "seeds", "minutes", "command") if key in entry}
+        cell = dict(entry["place"])
+        cell |= {key: entry[key] for key in ("cell", "state", "reason", "seeds", "minutes", "command") if key in entry}
         if entry["state"] != "done":
-            return place | kept
+            return cell
         if entry["cell"] not in self._read:
             self._read[entry["cell"]] = _read_cell(out / CELLS / entry["cell"])
-        told = self._read[entry["cell"]]
-        quality = {name: _plain(entry["numbers"][name]) for name in ("loss", "accuracy")}
-        if told["diverged"]:
-            quality["loss"] = dict.fromkeys(quality["loss"])
-        return place | kept | quality | {key: told[key] for key in ("diverged", "epsilon", "attacks")}
+        read = self._read[entry["cell"]]
+        loss, accuracy = _plain(entry["numbers"]["loss"]), _plain(entry["numbers"]["accuracy"])
+        cell["loss"] = dict.fromkeys(loss) if read["diverged"] else loss
+        return cell | {"accuracy": accuracy} | {key: read[key] for key in ("diverged", "epsilon", "attacks")}
 
     def _analyse(self) -> None:
+        limit = self.results["limit"]
         for number in self.results["numbers"]:
-            curves = {name: curve for name, curve in _curves(self.results, number) if name != NONE}
-            limit = self.results["limit"]
-            found = compare(curves, math.inf if limit is None else limit)
-            self.results["at_equal_loss"][number["name"]] = asdict(found)
+            compared = compare(_curves(self.results, number), math.inf if limit is None else limit)
+            self.results["at_equal_loss"][number["name"]] = asdict(compared)
         for number in _main(self.results["numbers"]):
-            there = list(_points(self.results, number))
-            front = pareto_front([loss for _, loss, _ in there], [success for _, _, success in there])
-            self.results["fronts"][number["name"]] = [
-                cell["cell"] for (cell, _, _), on_it in zip(there, front, strict=True) if on_it
-            ]
+            cells = measured_cells(self.results, number)
+            on_front = pareto_front(losses_of(cells), _successes(cells, number))
+            self.results["fronts"][number["name"]] = [cell["cell"] for cell in compress(cells, on_front)]
 
 
 def _main(numbers: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Give the headline, and its twin, or else the first attacker, that knows of the defence."""
     headline = [number for number in numbers if number["headline"]][:1]
     adaptive = [number for number in numbers if number["adaptive"] and number not in headline]
-    twin = [number for number in adaptive for own in headline if number["name"] == own["name"] + ADAPTIVE]
-    return [*headline, *(twin or adaptive)[:1]]
+    twins = [number["name"] + ADAPTIVE for number in headline]
+    # Sorting keeps the order of the others behind the twin.
+    adaptive.sort(key=lambda number: number["name"] not in twins)
+    return [*headline, *adaptive[:1]]
 
 
 def _read_cell(folder: Path) -> dict[str, Any]:
     findings, run = read_findings(folder), read_run(folder)
-    asked = [finding for finding in findings if _is_success(finding)]
-    ends = [values[-1] for values in run.get("loss", {}).get("seeds", {}).values()]
+    successes = list(filter(_is_success, findings))
+    attacks = {}
+    for finding in successes:
+        attacks[finding.name] = _plain(measure(_number(finding), findings, run))
+        attacks[finding.name] |= {"baselines": dict(finding.baselines), "per_round": _stages(finding)}
+    curves = run.get("loss", {}).get("seeds", {})
     classes = len(run["holdings"]["classes"]) if "holdings" in run else 0
-    kind = run.get("accuracy", {}).get("measure", "accuracy") if "accuracy" in run else None
+    kind = run["accuracy"].get("measure", "accuracy") if "accuracy" in run else None
     return {
-        "findings": asked,
+        "findings": successes,
         "measure": kind,
         # The loss of a model that finds every class alike; of a regression there is no such thing.
         "guessing": math.log(classes) if classes > 1 and kind == "accuracy" else None,
-        "diverged": any(end is None for end in ends),
+        "diverged": any(values[-1] is None for values in curves.values()),
         "epsilon": run.get("privacy", {}).get("epsilon_run", {}).get("high"),
-        "attacks": {
-            finding.name: _plain(measure(_number(finding), findings, run))
-            | {"baselines": dict(finding.baselines), "per_round": _stages(finding)}
-            for finding in asked
-        },
+        "attacks": attacks,
     }
 
 
@@ -269,23 +266,31 @@ def by_round(results: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     cells = [{**cell, "attacks": {}} for cell in results["cells"]]
     most = 1
     for number in results["numbers"]:
-        own = [
-            (new, old["attacks"][number["name"]])
-            for new, old in zip(cells, results["cells"], strict=True)
-            if number["name"] in old.get("attacks", {})
-        ]
-        rounds = {tuple(found["per_round"]["rounds"]) if found["per_round"] else () for _, found in own}
-        if len(rounds) != 1 or rounds == {()}:
-            continue
-        (chosen,) = rounds
-        most = max(most, len(chosen))
-        for place, when in enumerate(chosen):
-            name = f"{number['name']} @{when}"
-            numbers.append({**number, "name": name, "title": f"{number['title']}, round {when}"})
-            for cell, found in own:
-                ends = {key: found["per_round"][key][place] for key in ("value", "low", "high")}
-                cell["attacks"][name] = {**found, **ends, "null": None}
+        name = number["name"]
+        rounds = _common_rounds(results, name)
+        most = max(most, len(rounds))
+        for i, r in enumerate(rounds):
+            staged = f"{name} @{r}"
+            numbers.append({**number, "name": staged, "title": f"{number['title']}, round {r}"})
+            for cell, whole in zip(cells, results["cells"], strict=True):
+                if name in whole.get("attacks", {}):
+                    cell["attacks"][staged] = _in_round(whole["attacks"][name], i)
     return {**results, "numbers": numbers, "cells": cells}, most
+
+
+def _common_rounds(results: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    """Return the rounds of an attack's stages if they are the same wherever the attack was made."""
+    rounds = set()
+    for cell in results["cells"]:
+        if name in cell.get("attacks", {}):
+            stages = cell["attacks"][name]["per_round"]
+            rounds.add(tuple(stages["rounds"]) if stages else ())
+    return rounds.pop() if len(rounds) == 1 else ()
+
+
+def _in_round(attack: Mapping[str, Any], index: int) -> dict[str, Any]:
+    ends = {key: attack["per_round"][key][index] for key in ("value", "low", "high")}
+    return {**attack, **ends, "null": None}
 
 
 def _is_success(finding: Finding) -> bool:
@@ -293,34 +298,33 @@ def _is_success(finding: Finding) -> bool:
     section = section_of(finding.attack)
     if finding.metric in (*section.more_is_worse, *section.less_is_worse):
         return True
+    if finding.units != PROPORTION and not finding.headline:
+        return False
     judged = finding.verdict != NOT_APPLICABLE and finding.baselines
-    against = finding.chance is not None or finding.null is not None or judged
-    return bool((finding.units == PROPORTION or finding.headline) and against)
+    return finding.chance is not None or finding.null is not None or bool(judged)
 
 
 def _number(finding: Finding) -> Number:
     return Number(name=finding.name, title=finding.label, finding=finding.name, units=finding.units)
 
 
-def _plain(found: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in found.items() if key not in _LEFT_OUT}
+def _plain(measured: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in measured.items() if key not in _LEFT_OUT}
 
 
-def _numbers(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _numbers(findings: Iterable[Finding]) -> list[dict[str, Any]]:
     """Describe every attack's number that some cell has; the headline comes first."""
-    named: dict[str, list[Finding]] = {}
-    for item in found:
-        for finding in item["findings"]:
-            named.setdefault(finding.name, []).append(finding)
+    by_name: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_name.setdefault(finding.name, []).append(finding)
     numbers = []
-    for name, findings in named.items():
-        first = findings[0]
-        alike = len({finding.label for finding in findings}) == 1
+    for name, group in by_name.items():
+        first, labels = group[0], {finding.label for finding in group}
         numbers.append(
             {
                 "name": name,
                 # What a label has in brackets, such as a client, may be another one in each cell.
-                "title": first.label if alike else re.sub(r" \([^)]*\)$", "", first.label),
+                "title": first.label if len(labels) == 1 else re.sub(r" \([^)]*\)$", "", first.label),
                 "units": first.units,
                 "less_is_worse": first.metric in section_of(first.attack).less_is_worse,
                 "adaptive": first.metric.endswith(ADAPTIVE),
@@ -333,34 +337,36 @@ def _numbers(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _complete(cells: Sequence[dict[str, Any]], numbers: Sequence[Mapping[str, Any]]) -> None:
     """Without a defence there is nothing to know of: there an adaptive attacker is the one who does not know."""
+    names = [number["name"] for number in numbers if number["adaptive"]]
     for cell in cells:
-        if cell["defence"] == NONE and cell["state"] == "done":
-            for name in (number["name"] for number in numbers if number["adaptive"]):
-                if name not in cell["attacks"] and name.removesuffix(ADAPTIVE) in cell["attacks"]:
-                    cell["attacks"][name] = cell["attacks"][name.removesuffix(ADAPTIVE)]
+        if cell["defence"] != NONE or cell["state"] != "done":
+            continue
+        attacks = cell["attacks"]
+        for name in names:
+            blind = name.removesuffix(ADAPTIVE)
+            if name not in attacks and blind in attacks:
+                attacks[name] = attacks[blind]
 
 
 def _limit(results: Mapping[str, Any]) -> float | None:
     """Give the learning loss above which a model is worse than guessing, unless all are."""
-    losses = [cell["loss"]["value"] for cell in results["cells"] if cell["state"] == "done"]
     limit: float | None = results["guessing"]
-    return limit if limit is not None and any(loss is not None and loss < limit for loss in losses) else None
+    losses = [loss for loss in losses_of(done_cells(results)) if loss is not None]
+    return limit if limit is not None and losses and min(losses) < limit else None
 
 
-def _points(results: Mapping[str, Any], number: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], float, float]]:
-    """Give each cell that has both with its learning loss and the attack's success, for which more is worse."""
+def _successes(cells: Sequence[Mapping[str, Any]], number: Mapping[str, Any]) -> list[float]:
+    """Return an attack's success in cells, so that more is worse."""
     sign = -1 if number["less_is_worse"] else 1
-    for cell in results["cells"]:
-        if cell["state"] != "done":
-            continue
-        loss, success = cell["loss"]["value"], cell["attacks"].get(number["name"], {}).get("value")
-        if loss is not None and success is not None:
-            yield cell, loss, sign * success
+    return [sign * attack["value"] for attack in attacks_of(cells, number)]
 
 
-def _curves(results: Mapping[str, Any], number: Mapping[str, Any]) -> Iterator[tuple[str, Curve]]:
+def _curves(results: Mapping[str, Any], number: Mapping[str, Any]) -> dict[str, Curve]:
     """Give each defence's cells, with that without defence, which is its strength 0."""
-    points = list(_points(results, number))
-    for name in dict.fromkeys(cell["defence"] for cell, _, _ in points):
-        own = [(loss, success) for cell, loss, success in points if cell["defence"] in (NONE, name)]
-        yield name, ([loss for loss, _ in own], [success for _, success in own])
+    cells = measured_cells(results, number)
+    curves: dict[str, Curve] = {}
+    for name in dict.fromkeys(cell["defence"] for cell in cells):
+        if name != NONE:
+            line = [cell for cell in cells if cell["defence"] in (NONE, name)]
+            curves[name] = (losses_of(line), _successes(line, number))
+    return curves
