@@ -131,21 +131,25 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
 
     def _pair(self, name: str, adversary: str) -> Finding:
         values = self.cases[0].scores.facts["attributes"][name]
-        sure, credit, shares, truth, hits = [], [], [], [], []
+        sure, credit, shares, truth, sums, rates, n = [], [], [], [], [], [], []
+        credited = 0.0
         for case in self.cases:
             beliefs, held = case.beliefs(name, adversary), case.held(name)
             sure.append(beliefs.max(axis=-1).ravel())
             credit.append(credits_of(beliefs, case.held_by_node(name)))
             shares.append(case.shares(name, adversary))
             truth.append(held)
-            hits.append(_named(shares[-1], held))
-        n = list(map(len, hits))
-        value = float(sum(map(sum, hits)) / sum(n))
-        low, high = rate_interval([float(of_seed.sum()) for of_seed in hits], n)
+            hits = _named(shares[-1], held)
+            credited += sum(hits)
+            sums.append(float(hits.sum()))
+            rates.append(float(hits.mean()))
+            n.append(len(hits))
+        value = float(credited / sum(n))
+        low, high = rate_interval(sums, n)
         null = null_of(self._shuffled(shares, truth), sum(n))
         commonest = fmean(float(np.bincount(held).max() / len(held)) for held in truth)
         verdict_, reason = verdict(value, low, 1 / len(values), null["high"], {MAJORITY: commonest})
-        right = np.concatenate([of_seed.ravel() for of_seed in credit])
+        right = np.concatenate(list(map(np.ravel, credit)))
         replied = ~np.isnan(right)
         metric = _metric(name, adversary)
         return self.finding(
@@ -166,7 +170,7 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
                 "confusion": {"values": values, "counts": self._confusion(name, adversary)},
                 "reliability": reliability(np.concatenate(sure)[replied], right[replied]),
             },
-            **over_seeds([float(of_seed.mean()) for of_seed in hits]),
+            **over_seeds(rates),
         )
 
     def _shuffled(self, shares: Sequence[NDArray[np.float64]], truth: Sequence[NDArray[np.int64]]) -> list[float]:

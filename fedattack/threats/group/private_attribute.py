@@ -1,8 +1,8 @@
 """Adversaries that infer a private attribute of a client from its update: Stru-NN, Unkwn-NN, SVM and random forest.
 
-Cui et al. 2023 (RecUP-FL), Section 5.4, after Melis et al. 2019. An adversary trains a classifier on max-pooled updates.
-It computes these itself from auxiliary records, at the model of the round that it attacks. A static adversary trains on
-such updates as they are, an adaptive one on updates that it has put through the clients' defence first.
+Cui et al. 2023 (RecUP-FL), Section 5.4, after Melis et al. 2019. An adversary trains a classifier on max-pooled
+updates. It computes these itself from auxiliary records, at the model of the round that it attacks. A static adversary
+trains on such updates as they are, an adaptive one on updates that it has put through the clients' defence first.
 """
 
 import copy
@@ -230,8 +230,13 @@ class _Made:
         return defended
 
 
-def _replies(round_: Round) -> list[Observation]:
-    return [reply for reply in round_.observations if reply.status == "ok" and reply.arrays is not None]
+def _replies(round_: Round) -> dict[str, Observation]:
+    """Return the replies that hold a model, by node."""
+    replies = {}
+    for reply in round_.observations:
+        if reply.status == "ok" and reply.arrays is not None:
+            replies[reply.node] = reply
+    return replies
 
 
 def _start_of(round_: Round) -> dict[str, NDArray[Any]]:
@@ -307,7 +312,9 @@ class PrivateAttribute(Attack):
     def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
         model, training, auxiliary = knowledge.model, knowledge.training, knowledge.auxiliary
         attributes = knowledge.attributes
-        defend = None if knowledge.defence is None else knowledge.defence.build()
+        changes: list[Defend | None] = [None]
+        if knowledge.defence is not None:
+            changes.append(knowledge.defence.build())
         if model is None or training is None or auxiliary is None or attributes is None:
             raise AssertionError("checked by run")
         if record.server != "passive":
@@ -318,42 +325,33 @@ class PrivateAttribute(Attack):
         architecture = model.build()
         check_parameters(architecture, {parameter.name: parameter.shape for parameter in record.parameters})
         made = _Made(architecture, model, training, auxiliary, self.clients, str(pick_device(device)))
-        rounds = {round_.number: round_ for round_ in record if _replies(round_)}
-        chosen = choose_rounds(self.updates, sorted(rounds))
-        if not chosen:
-            raise NeedsError(
-                f"attack {self.name} needs a client's reply, and {record.path} holds none in updates={self.updates}; "
-                "take other rounds"
-            )
-        nodes = sorted({reply.node for number in chosen for reply in _replies(rounds[number])})
-        changes: list[Defend | None] = [None]
+        chosen = self._chosen(record)
+        nodes = sorted(set().union(*map(_replies, chosen)))
         names = list(self.adversaries)
-        if defend is not None:
-            changes.append(defend)
+        if len(changes) > 1:
             names += [f"{name}{ADAPTIVE}" for name in self.adversaries]
-        shape = (len(names), len(chosen), len(nodes))
         beliefs: dict[str, NDArray[np.float64]] = {}
         for name, known in attributes.items():
-            beliefs[name] = np.full((*shape, len(known.values)), np.nan)
+            beliefs[f"beliefs-{name}"] = np.full((len(names), len(chosen), len(nodes), len(known.values)), np.nan)
         steps, done = len(chosen) * len(attributes) * len(names), 0
-        for index, number in enumerate(chosen):
-            replies = {nodes.index(reply.node): reply for reply in _replies(rounds[number])}
-            start = _start_of(rounds[number])
+        for index, round_ in enumerate(chosen):
+            replies, start = _replies(round_), _start_of(round_)
+            columns = list(map(nodes.index, replies))
             updates = [_update(reply, architecture) for reply in replies.values()]
             for stream, (name, known) in enumerate(attributes.items()):
-                rng = np.random.default_rng((seed, number, stream))
+                rng = np.random.default_rng((seed, round_.number, stream))
                 clean = made.updates(start, known.codes, records=_records(replies.values()), seed=_drawn(rng))
                 trained = self._trained(made, clean, start, changes, len(known.values), rng)
                 for line, adversary in enumerate(trained):
-                    beliefs[name][line, index, list(replies)] = adversary.infer(updates).beliefs
+                    beliefs[f"beliefs-{name}"][line, index, columns] = adversary.infer(updates).beliefs
                     done += 1
                     progress(done, steps)
         return Scores(
             attack=self.name,
-            arrays={f"beliefs-{name}": array for name, array in beliefs.items()},
+            arrays=beliefs,
             facts={
                 "adversaries": names,
-                "rounds": chosen,
+                "rounds": [round_.number for round_ in chosen],
                 "nodes": nodes,
                 "attributes": {name: list(known.values) for name, known in attributes.items()},
                 "clients": self.clients,
@@ -361,6 +359,16 @@ class PrivateAttribute(Attack):
                 "targets": knowledge.asked(),
             },
         )
+
+    def _chosen(self, record: Record) -> list[Round]:
+        rounds = {round_.number: round_ for round_ in record if _replies(round_)}
+        chosen = choose_rounds(self.updates, sorted(rounds))
+        if not chosen:
+            raise NeedsError(
+                f"attack {self.name} needs a client's reply, and {record.path} holds none in updates={self.updates}; "
+                "take other rounds"
+            )
+        return [rounds[number] for number in chosen]
 
     def _trained(
         self,

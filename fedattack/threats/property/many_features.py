@@ -7,7 +7,7 @@ likelihood is that of the detector's output h_r(g_r(Δ)), normal with and withou
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -51,10 +51,10 @@ class FeatureDetector:
         middle = (fitting[0].mean(axis=0) + fitting[1].mean(axis=0)) / 2
         spread = np.sqrt((fitting[0].var(axis=0) + fitting[1].var(axis=0)) / 2)
         scale = 1 / np.where(spread > 0, spread, 1.0)
-        plus, minus = ((values - middle) * scale for values in fitting)
+        plus, minus = (fitting[0] - middle) * scale, (fitting[1] - middle) * scale
         # a little of the identity keeps features that hardly vary from deciding alone
         ridge = 1e-3 * np.eye(len(middle))
-        made = cls(
+        detector = cls(
             weights=(torch.as_tensor(scale, dtype=torch.float32)[:, None] * weights.cpu()).numpy(),
             offset=-middle * scale,
             plus_mean=plus.mean(axis=0),
@@ -63,9 +63,11 @@ class FeatureDetector:
             minus_covariance=np.atleast_2d(np.cov(minus.T)) + ridge,
             output=(0.0, 1.0, 0.0, 1.0),
         )
-        outputs = [made.output_of((values - middle) * scale) for values in unseen]
-        moments = [float(value) for values in outputs for value in (values.mean(), max(values.std(), 1e-6))]
-        return cls(**{**vars(made), "output": tuple(moments)})
+        moments: list[float] = []
+        for values in unseen:
+            output = detector.output_of((values - middle) * scale)
+            moments += [float(output.mean()), float(max(output.std(), 1e-6))]
+        return replace(detector, output=tuple(moments))
 
     def output_of(self, features: Array) -> Array:
         """Return h_r (…,) of features (…, t): log odds of the property."""
@@ -93,22 +95,23 @@ def decide_by_features(
     detectors
         One for each round.
     """
-    offsets = np.stack([item.offset for item in detectors])
-    G = products[np.arange(len(A)), np.arange(len(A))] + A.sum(axis=1, keepdims=True) * offsets
+    offsets = np.stack([detector.offset for detector in detectors])
+    rounds = np.arange(len(A))
+    G = products[rounds, rounds] + A.sum(axis=1, keepdims=True) * offsets
     expected = np.stack([weighted_ridge(A, column, v) for column in G.T], axis=1)
     ordinary = np.stack([least_squares(A, column) for column in G.T], axis=1)
     mean_updates = np.einsum("nq,rqt->rnt", np.linalg.pinv(A), products) + offsets[:, None]
-    present = A > 0
-    share = present / present.sum(axis=0)
-    scores = {
-        name: (share * np.stack([item.output_of(features).reshape(-1) for item in detectors])).sum(axis=0)
-        for name, features in (("REG", expected), ("OLS", ordinary))
-    }
-    votes = np.mean([item.output_of(values) > 0 for item, values in zip(detectors, mean_updates, strict=True)], axis=0)
-    found = {name: (score, score > 0) for name, score in scores.items()}
-    found["BASELINE"] = (votes, votes > 0.5)
-    found["PROLIN"] = _joint(A, G, v, expected, detectors, scores["REG"] > 0)
-    return found
+    share = (A > 0) / (A > 0).sum(axis=0)
+    answers = {}
+    for name, features in (("REG", expected), ("OLS", ordinary)):
+        outputs = np.stack([detector.output_of(features).reshape(-1) for detector in detectors])
+        score = (share * outputs).sum(axis=0)
+        answers[name] = (score, score > 0)
+    named = [detector.output_of(values) > 0 for detector, values in zip(detectors, mean_updates, strict=True)]
+    votes = np.mean(named, axis=0)
+    answers["BASELINE"] = (votes, votes > 0.5)
+    answers["PROLIN"] = _joint(A, G, v, expected, detectors, answers["REG"][1])
+    return answers
 
 
 def _joint(
@@ -120,9 +123,9 @@ def _joint(
     row, column = torch.as_tensor(rounds), torch.as_tensor(clients)
     often = torch.as_tensor((A > 0).sum(axis=0), dtype=torch.float64)[:, None]
     sums, wanted, trust = torch.as_tensor(G), torch.as_tensor(expected), torch.as_tensor(v)[:, None]
-    plus = _Normal.of([(item.plus_mean, item.plus_covariance) for item in detectors], rounds)
-    minus = _Normal.of([(item.minus_mean, item.minus_covariance) for item in detectors], rounds)
-    output = torch.as_tensor(np.array([item.output for item in detectors]))[row]
+    plus = _Normal.of([(detector.plus_mean, detector.plus_covariance) for detector in detectors], rounds)
+    minus = _Normal.of([(detector.minus_mean, detector.minus_covariance) for detector in detectors], rounds)
+    output = torch.as_tensor(np.array([detector.output for detector in detectors]))[row]
 
     def likelihoods(X: Tensor) -> tuple[Tensor, Tensor]:
         """Log densities of each client's outputs with and without the property, (clients,) each."""
@@ -169,11 +172,12 @@ class _Normal:
 
     @classmethod
     def of(cls, moments: Sequence[tuple[Array, Array]], rows: NDArray[np.int64]) -> "_Normal":
-        mean = torch.as_tensor(np.stack([item[0] for item in moments]))
-        factor = torch.linalg.cholesky(torch.as_tensor(np.stack([item[1] for item in moments])))
+        means, covariances = zip(*moments, strict=True)
+        mean = torch.as_tensor(np.stack(means))
+        factor = torch.linalg.cholesky(torch.as_tensor(np.stack(covariances)))
         constant = factor.diagonal(dim1=1, dim2=2).log().sum(dim=1)
-        place = torch.as_tensor(rows)
-        return cls(mean[place], factor[place], constant[place])
+        index = torch.as_tensor(rows)
+        return cls(mean[index], factor[index], constant[index])
 
     def log_density(self, X: Tensor) -> Tensor:
         """Log densities (participations,) of X (participations, t), without the constant that all share."""
