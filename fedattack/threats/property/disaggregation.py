@@ -7,6 +7,7 @@ sums of the clients' features under the round's detector.
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from statistics import NormalDist
 
 import numpy as np
@@ -175,9 +176,9 @@ class Joint:
 
     @staticmethod
     def _changes(tau: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
-        single = [np.array([client]) for client in range(len(tau))]
-        swaps = [np.array([one, other]) for one in np.flatnonzero(tau) for other in np.flatnonzero(~tau)]
-        return single + swaps
+        singles = list(np.arange(len(tau))[:, None])
+        swaps = map(np.array, product(np.flatnonzero(tau), np.flatnonzero(~tau)))
+        return [*singles, *swaps]
 
     def _reduced(self, tau: NDArray[np.bool_]) -> tuple[Array, Array, tuple[Array, ...]]:
         """Reduce the quadratic in X to one multiplier a client and one a round (both blocks are diagonal)."""

@@ -95,7 +95,7 @@ def decide_by_features(
     detectors
         One for each round.
     """
-    offsets = np.stack([detector.offset for detector in detectors])
+    offsets = _stacked(detectors, "offset")
     rounds = np.arange(len(A))
     G = products[rounds, rounds] + A.sum(axis=1, keepdims=True) * offsets
     expected = np.stack([weighted_ridge(A, column, v) for column in G.T], axis=1)
@@ -114,6 +114,10 @@ def decide_by_features(
     return answers
 
 
+def _stacked(detectors: Sequence[FeatureDetector], name: str) -> Array:
+    return np.stack([getattr(detector, name) for detector in detectors])
+
+
 def _joint(
     A: Array, G: Array, v: Array, expected: Array, detectors: Sequence[FeatureDetector], start: NDArray[np.bool_]
 ) -> tuple[Array, NDArray[np.bool_]]:
@@ -123,9 +127,9 @@ def _joint(
     row, column = torch.as_tensor(rounds), torch.as_tensor(clients)
     often = torch.as_tensor((A > 0).sum(axis=0), dtype=torch.float64)[:, None]
     sums, wanted, trust = torch.as_tensor(G), torch.as_tensor(expected), torch.as_tensor(v)[:, None]
-    plus = _Normal.of([(detector.plus_mean, detector.plus_covariance) for detector in detectors], rounds)
-    minus = _Normal.of([(detector.minus_mean, detector.minus_covariance) for detector in detectors], rounds)
-    output = torch.as_tensor(np.array([detector.output for detector in detectors]))[row]
+    plus = _Normal.of(_stacked(detectors, "plus_mean"), _stacked(detectors, "plus_covariance"), row)
+    minus = _Normal.of(_stacked(detectors, "minus_mean"), _stacked(detectors, "minus_covariance"), row)
+    output = torch.as_tensor(_stacked(detectors, "output"))[row]
 
     def likelihoods(X: Tensor) -> tuple[Tensor, Tensor]:
         """Log densities of each client's outputs with and without the property, (clients,) each."""
@@ -171,13 +175,11 @@ class _Normal:
     constant: Tensor
 
     @classmethod
-    def of(cls, moments: Sequence[tuple[Array, Array]], rows: NDArray[np.int64]) -> "_Normal":
-        means, covariances = zip(*moments, strict=True)
-        mean = torch.as_tensor(np.stack(means))
-        factor = torch.linalg.cholesky(torch.as_tensor(np.stack(covariances)))
+    def of(cls, means: Array, covariances: Array, rows: Tensor) -> "_Normal":
+        mean = torch.as_tensor(means)
+        factor = torch.linalg.cholesky(torch.as_tensor(covariances))
         constant = factor.diagonal(dim1=1, dim2=2).log().sum(dim=1)
-        index = torch.as_tensor(rows)
-        return cls(mean[index], factor[index], constant[index])
+        return cls(mean[rows], factor[rows], constant[rows])
 
     def log_density(self, X: Tensor) -> Tensor:
         """Log densities (participations,) of X (participations, t), without the constant that all share."""

@@ -467,7 +467,13 @@ def _read_sums(record: Record, names: Collection[str], folder: Path, notes: list
             f"attack prolin needs aggregates that are example-weighted means, and {record.path} says that they are "
             f"{kind or 'unknown'}"
         )
-    usable = [round_ for round_ in record if _usable(round_, notes)]
+    usable = []
+    for round_ in record:
+        fault = _fault(round_)
+        if fault:
+            notes.append(f"round {round_.number} left out: {fault}")
+        else:
+            usable.append(round_)
     if not usable:
         raise NeedsError(f"attack prolin needs at least one round with an aggregate, and {record.path} holds none")
     shapes = {parameter.name: parameter.shape for parameter in record.parameters}
@@ -495,14 +501,6 @@ def _read_sums(record: Record, names: Collection[str], folder: Path, notes: list
 
 def _flat(arrays: Arrays, names: Collection[str]) -> Array:
     return np.concatenate([arrays[name].reshape(-1).astype(np.float64) for name in names])
-
-
-def _usable(round_: Round, notes: list[str]) -> bool:
-    """Say whether a round's sum can be used, and note why not."""
-    fault = _fault(round_)
-    if fault:
-        notes.append(f"round {round_.number} left out: {fault}")
-    return not fault
 
 
 def _fault(round_: Round) -> str:
@@ -549,7 +547,7 @@ def _groups(counts: Array) -> tuple[tuple[int, ...], NDArray[np.int64]]:
     if len(distinct) > _MOST_SIZES:
         distinct = np.unique(np.quantile(present, (np.arange(_MOST_SIZES) + 0.5) / _MOST_SIZES).round())
     group = np.abs(counts[..., None] - distinct).argmin(axis=-1)
-    return tuple(int(size) for size in distinct), group
+    return tuple(distinct.astype(int).tolist()), group
 
 
 def _shares(group: NDArray[np.int64], present: NDArray[np.bool_], groups: int) -> Array:
@@ -572,11 +570,11 @@ def _warnings(A: Array, unknown: Sequence[str]) -> list[str]:
             f"{rounds} rounds are fewer than {clients} clients: the sums leave features undetermined, and so intervals "
             "are wide"
         )
-    seen = clients - len(unknown)
+    known = clients - len(unknown)
     rank = int(np.linalg.matrix_rank(A))
-    if rank < seen:
+    if rank < known:
         notes.append(
-            f"the participation matrix has rank {rank} for {seen} clients that took part: clients that always appear "
+            f"the participation matrix has rank {rank} for {known} clients that took part: clients that always appear "
             "together cannot be told apart"
         )
     return notes

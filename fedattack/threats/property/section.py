@@ -119,8 +119,8 @@ def overlap(finding: Finding, slug: str) -> Plot:
     axes.plot(rounds, _percent(columns["overlap"]), "-o", color=FIRST, markevery=every, label="overlap (median)")
     if not np.isnan(accuracy).all():
         axes.plot(rounds, accuracy, "--s", color=SECOND, markevery=every, label="accuracy, unseen records")
-    first, last = (_first_and_last(rounds, columns[key]) for key in ("overlap", "accuracy"))
-    words = f"Line chart over {len(rounds)} rounds. Overlap: {first}. Accuracy on unseen auxiliary records: {last}."
+    words = f"Line chart over {len(rounds)} rounds. Overlap: {_first_and_last(rounds, columns['overlap'])}."
+    words += f" Accuracy on unseen auxiliary records: {_first_and_last(rounds, columns['accuracy'])}."
     caption = (
         "The overlap (OVL) is the area that the feature's two densities, with and without the property, have in "
         "common: at 0% every update gives itself away, at 100% none does. A detector's weight is one minus its overlap."
@@ -165,8 +165,8 @@ def distributions(finding: Finding, slug: str) -> Plot:
             f"round {shot['round']}: mean {plus['mean']:.3g} with the property and {minus['mean']:.3g} without, "
             f"overlap {area}"
         )
-        moments = (plus["mean"], plus["sd"], minus["mean"], minus["sd"])
-        rows.append([str(shot["round"]), area, *(f"{value:.4g}" for value in moments)])
+        moments = map("{:.4g}".format, (plus["mean"], plus["sd"], minus["mean"], minus["sd"]))
+        rows.append([str(shot["round"]), area, *moments])
     return Plot(
         title,
         to_svg(figure, slug, title, f"Densities of the detector's feature. {'; '.join(words)}."),
@@ -237,7 +237,7 @@ def posteriors(finding: Finding, slug: str) -> Plot:
 
 def _draw_posteriors(axes: Axes, answers: Sequence[Mapping[str, Any]], label: str) -> None:
     rows = np.arange(len(answers))
-    value, low, high = (_percent([answer[key] for answer in answers]) for key in ("posterior", "low", "high"))
+    value, low, high = _column(answers, "posterior"), _column(answers, "low"), _column(answers, "high")
     positive = np.array([answer["positive"] for answer in answers], dtype=bool)
     axes.hlines(rows, low, high, color=INK, linewidth=1.3, alpha=0.6, label=label)
     # Filled and hollow, so that the two differ without colour too.
@@ -252,6 +252,10 @@ def _draw_posteriors(axes: Axes, answers: Sequence[Mapping[str, Any]], label: st
     axes.grid(visible=False, axis="y")
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("Posterior probability of the property (%)")
+
+
+def _column(answers: Sequence[Mapping[str, Any]], key: str) -> NDArray[np.float64]:
+    return _percent([answer[key] for answer in answers])
 
 
 def _suspicion(answer: Mapping[str, Any]) -> float:
