@@ -457,8 +457,9 @@ class _Exact(_Base):
 class _Projected:
     """Gradients at the points of the mean client's path, projected onto k directions.
 
-    They are those of one part of the auxiliary records (points, records, k), of the extra records (points, extra
-    records, masks, k), and beside them the points themselves (points, k).
+    - ``auxiliary`` (points, records, k): of one part of the auxiliary records;
+    - ``extra`` (points, extra records, masks, k): of the extra records;
+    - ``points`` (points, k): the points themselves.
     """
 
     auxiliary: Array

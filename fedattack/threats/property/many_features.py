@@ -1,9 +1,9 @@
 """PROLIN with several features a round: t > 1, through the detector's output (Kerkouche et al. 2023, Section 5.2.2).
 
 The feature extractor g_r projects an update onto t directions, the first of them the linear detector's. The non-linear
-part h_r is the log odds of two normal densities of these features, each with a covariance of its own, so that it also
-tells properties that change how updates spread. Densities in t dimensions would need too many shadow updates; the
-likelihood is that of the detector's output h_r(g_r(Δ)), normal with and without the property.
+part h_r is the log odds of two normal densities of these features. Each density has a covariance of its own, so that
+h_r also tells properties that change how updates spread. Densities in t dimensions would need too many shadow updates.
+The likelihood is therefore that of the detector's output h_r(g_r(Δ)), normal with and without the property.
 """
 
 from collections.abc import Sequence
@@ -63,11 +63,11 @@ class FeatureDetector:
             minus_covariance=np.atleast_2d(np.cov(minus.T)) + ridge,
             output=(0.0, 1.0, 0.0, 1.0),
         )
-        moments: list[float] = []
-        for values in unseen:
-            output = detector.output_of((values - middle) * scale)
-            moments += [float(output.mean()), float(max(output.std(), 1e-6))]
-        return replace(detector, output=tuple(moments))
+        with_it = detector.output_of((unseen[0] - middle) * scale)
+        without = detector.output_of((unseen[1] - middle) * scale)
+        plus_moments = float(with_it.mean()), float(max(with_it.std(), 1e-6))
+        minus_moments = float(without.mean()), float(max(without.std(), 1e-6))
+        return replace(detector, output=(*plus_moments, *minus_moments))
 
     def output_of(self, features: Array) -> Array:
         """Return h_r (…,) of features (…, t): log odds of the property."""

@@ -1,7 +1,7 @@
 """Judge source inference: whose record is this, how often right, against what.
 
 Everything is computed per target as a credit in [0, 1]: 1 for naming the owner, 1/m for an owner among m clients that
-tie for the best score, so that ties count neither for nor against the attack whatever the order of the clients.
+tie for the best score. Ties then count neither for nor against the attack, whatever the order of the clients.
 """
 
 from collections import Counter

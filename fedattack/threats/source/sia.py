@@ -118,9 +118,11 @@ def combine_rounds(losses: NDArray[np.float64]) -> NDArray[np.float64]:
     The score is the mean of exp(−loss) − 1 over the rounds in which the client was seen. This is the probability that
     the client's model gives to the right label, less one, which keeps the digits of tiny losses. A client that was not
     sampled is "not seen", not "no". The score is bounded, so that neither a round with large losses nor a client whose
-    model is overconfident decides alone. Measured on MNIST, Synthetic and digits with all clients in every round, it
-    names up to half a point more owners than the mean loss (Theorem 2's exponents summed over rounds). It names up to
-    three points more than the mean of log losses.
+    model is overconfident decides alone.
+
+    This was measured on MNIST, Synthetic and digits with all clients in every round. The score names up to half a point
+    more owners than the mean loss, which is Theorem 2's exponents summed over rounds. It names up to three points more
+    than the mean of log losses.
 
     Parameters
     ----------
