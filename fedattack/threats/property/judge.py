@@ -243,7 +243,7 @@ class PropertyJudge(Judge[PropertyCase]):
     def _false_alarms(self) -> Finding | None:
         """How often a client is named for a question to which nobody is the answer, or else a client without it."""
         empty = [np.setdiff1d(np.arange(len(case.positives)), case.asked_of) for case in self.cases]
-        null = all(len(questions) for questions in empty)
+        null = all(map(len, empty))
         alarms, trials = [], []
         for case, questions in zip(self.cases, empty, strict=True):
             chosen = questions if null else case.asked_of
@@ -300,7 +300,7 @@ class PropertyJudge(Judge[PropertyCase]):
 
     def _plaintext(self) -> Finding | None:
         """Judge what example counts and metrics tell by themselves: secure aggregation lets them through."""
-        sent = [_plaintext_of(case) for case in self.cases]
+        sent = list(map(_plaintext_of, self.cases))
         common = set(sent[0]).intersection(*sent)
         metrics = [metric for metric in sent[0] if metric in common]
         if not metrics:
@@ -386,7 +386,7 @@ class PropertyJudge(Judge[PropertyCase]):
             "posteriors": self._posteriors(),
         }
         if self.decisions:
-            positives = sum(int(truth.sum()) for truth in self.truth)
+            positives = int(sum(map(np.sum, self.truth)))
             series["methods"] = {
                 "rounds": self.windows,
                 "methods": {name: self._over_rounds(method) for method, name in enumerate(METHODS)},
@@ -428,7 +428,7 @@ class PropertyJudge(Judge[PropertyCase]):
             "low": overlap.min(axis=0).tolist(),
             "high": overlap.max(axis=0).tolist(),
             "accuracy": np.median(over_questions("accuracy"), axis=0).tolist(),
-            "checked_rounds": [rounds[row] for row in rows],
+            "checked_rounds": np.array(rounds)[rows].tolist(),
             "checked_accuracy": np.nanmedian(checked[:, rows], axis=0).tolist(),
         }
 
