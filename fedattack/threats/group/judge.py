@@ -7,6 +7,7 @@ the same in all of them.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product, starmap
 from statistics import fmean
 from typing import Any
 
@@ -126,12 +127,13 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
         facts = self.cases[0].scores.facts
         if any(case.scores.facts["adversaries"] != facts["adversaries"] for case in self.cases):
             raise DataError("seeds were attacked by different adversaries; attack the whole run folder again")
-        findings = [self._pair(name, adversary) for name in facts["attributes"] for adversary in facts["adversaries"]]
+        findings = starmap(self._pair, product(facts["attributes"], facts["adversaries"]))
         return sorted(findings, key=lambda finding: not finding.headline)
 
     def _pair(self, name: str, adversary: str) -> Finding:
         values = self.cases[0].scores.facts["attributes"][name]
-        sure, credit, shares, truth, sums, rates, n = [], [], [], [], [], [], []
+        sure, credit, shares, truth, commonest = [], [], [], [], []
+        sums, rates, n = [], [], []
         credited = 0.0
         for case in self.cases:
             beliefs, held = case.beliefs(name, adversary), case.held(name)
@@ -139,6 +141,7 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
             credit.append(credits_of(beliefs, case.held_by_node(name)))
             shares.append(case.shares(name, adversary))
             truth.append(held)
+            commonest.append(float(np.bincount(held).max() / len(held)))
             hits = _named(shares[-1], held)
             credited += sum(hits)
             sums.append(float(hits.sum()))
@@ -147,8 +150,8 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
         value = float(credited / sum(n))
         low, high = rate_interval(sums, n)
         null = null_of(self._shuffled(shares, truth), sum(n))
-        commonest = fmean(float(np.bincount(held).max() / len(held)) for held in truth)
-        verdict_, reason = verdict(value, low, 1 / len(values), null["high"], {MAJORITY: commonest})
+        baselines = {MAJORITY: fmean(commonest)}
+        verdict_, reason = verdict(value, low, 1 / len(values), null["high"], baselines)
         right = np.concatenate(list(map(np.ravel, credit)))
         replied = ~np.isnan(right)
         metric = _metric(name, adversary)
@@ -163,7 +166,7 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
             reason=reason,
             chance=1 / len(values),
             null=null,
-            baselines={MAJORITY: commonest},
+            baselines=baselines,
             headline=metric == self.headline_of(self.cases[0].scores),
             series={
                 "per_round": self._per_round(credit),
@@ -189,7 +192,7 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
         series: dict[str, list[Any]] = {"rounds": rounds, "value": [], "low": [], "high": []}
         for index in range(len(rounds)):
             of_round = [of_seed[index][~np.isnan(of_seed[index])] for of_seed in credit]
-            low, high = rate_interval([float(rates.sum()) for rates in of_round], list(map(len, of_round)))
+            low, high = rate_interval(list(map(np.sum, of_round)), list(map(len, of_round)))
             series["value"].append(float(np.concatenate(of_round).mean()))
             series["low"].append(low)
             series["high"].append(high)
