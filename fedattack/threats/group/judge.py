@@ -4,8 +4,10 @@ A client of several rounds counts once, with the share of its rounds in which th
 the same in all of them.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product, starmap
 from statistics import fmean
 from typing import Any
 
@@ -43,9 +45,10 @@ class PrivateAttributeCase(Case):
         for name, values in self.scores.facts["attributes"].items():
             held = self.truth.private.get(name)
             if held is None or [*held.names] != values:
+                true = "none" if held is None else ", ".join(held.names)
                 raise DataError(
                     f"seed {self.seed}: the scores are about {name!r} with the values {', '.join(values)}, the truth "
-                    f"has {'none' if held is None else ', '.join(held.names)}; attack again, or mend truth/private.json"
+                    f"has {true}; attack again, or mend truth/private.json"
                 )
         self.truth.check_nodes(self.scores.facts["nodes"], seed=self.seed, where="scores")
 
@@ -56,21 +59,25 @@ class PrivateAttributeCase(Case):
 
     def held(self, name: str) -> NDArray[np.int64]:
         """Return the true value of each client, (clients,)."""
-        codes = dict(zip(self.truth.clients, self.truth.private[name].values, strict=True))
-        return np.array([codes[client] for client in self.clients], dtype=np.int64)
+        return self._codes(name, self.clients)
 
     def held_by_node(self, name: str) -> NDArray[np.int64]:
         """Return the true value of each node's client, (nodes,)."""
-        values = dict(zip(self.clients, self.held(name), strict=True))
-        return np.array([values[client] for client in self.node_clients], dtype=np.int64)
+        return self._codes(name, self.node_clients)
+
+    def _codes(self, name: str, clients: Sequence[str]) -> NDArray[np.int64]:
+        codes = dict(zip(self.truth.clients, self.truth.private[name].values, strict=True))
+        return np.array([codes[client] for client in clients], dtype=np.int64)
 
     def shares(self, name: str, adversary: str) -> NDArray[np.float64]:
         """Return in which share of a client's replies an adversary names each value, (clients, values)."""
         beliefs = self.beliefs(name, adversary)
-        by_value = [credits_of(beliefs, np.full(beliefs.shape[1], value)) for value in range(beliefs.shape[2])]
-        return np.array(
-            [[np.nanmean(credit[:, self.columns(client)]) for credit in by_value] for client in self.clients],
-        )
+        _, nodes, values = beliefs.shape
+        shares = np.empty((len(self.clients), values))
+        for value in range(values):
+            credit = credits_of(beliefs, np.full(nodes, value))
+            shares[:, value] = [np.nanmean(credit[:, self.columns(client)]) for client in self.clients]
+        return shares
 
 
 def credits_of(beliefs: NDArray[np.float64], held: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -90,7 +97,8 @@ def credits_of(beliefs: NDArray[np.float64], held: NDArray[np.int64]) -> NDArray
     """
     best = beliefs == beliefs.max(axis=-1, keepdims=True)
     right = np.take_along_axis(best, held[None, :, None], axis=-1)[..., 0]
-    return np.where(np.isnan(beliefs).any(axis=-1), np.nan, right / np.maximum(best.sum(axis=-1), 1))
+    credit = right / np.maximum(best.sum(axis=-1), 1)
+    return np.where(np.isnan(beliefs).any(axis=-1), np.nan, credit)
 
 
 class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
@@ -111,31 +119,41 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
         """Name the metric of the first attribute, of the first adaptive adversary if there is one."""
         adversaries: list[str] = scores.facts["adversaries"]
         adaptive = [name for name in adversaries if name.endswith(ADAPTIVE)]
-        return _metric(next(iter(scores.facts["attributes"])), (adaptive or adversaries)[0])
+        attribute = next(iter(scores.facts["attributes"]))
+        return _metric(attribute, (adaptive or adversaries)[0])
 
     def findings(self) -> list[Finding]:
         """State all pairs, the headline first."""
         facts = self.cases[0].scores.facts
         if any(case.scores.facts["adversaries"] != facts["adversaries"] for case in self.cases):
             raise DataError("seeds were attacked by different adversaries; attack the whole run folder again")
-        findings = [self._pair(name, adversary) for name in facts["attributes"] for adversary in facts["adversaries"]]
+        findings = starmap(self._pair, product(facts["attributes"], facts["adversaries"]))
         return sorted(findings, key=lambda finding: not finding.headline)
 
     def _pair(self, name: str, adversary: str) -> Finding:
-        cases, scores = self.cases, self.cases[0].scores
-        values = scores.facts["attributes"][name]
-        credit = [credits_of(case.beliefs(name, adversary), case.held_by_node(name)) for case in cases]
-        shares, helds = [case.shares(name, adversary) for case in cases], [case.held(name) for case in cases]
-        hits = [_named(share, held) for share, held in zip(shares, helds, strict=True)]
-        n = [len(of_seed) for of_seed in hits]
-        value = float(sum(map(sum, hits)) / sum(n))
-        low, high = rate_interval([float(of_seed.sum()) for of_seed in hits], n)
-        null = null_of(_shuffled([case.seed for case in cases], shares, helds), sum(n))
-        commonest = fmean(float(np.bincount(held).max() / len(held)) for held in helds)
-        verdict_, reason = verdict(value, low, 1 / len(values), null["high"], {MAJORITY: commonest})
-        sure = np.concatenate([case.beliefs(name, adversary).max(axis=-1).ravel() for case in cases])
-        right = np.concatenate([of_seed.ravel() for of_seed in credit])
-        seen = ~np.isnan(right)
+        values = self.cases[0].scores.facts["attributes"][name]
+        sure, credit, shares, truth, commonest = [], [], [], [], []
+        sums, rates, n = [], [], []
+        credited = 0.0
+        for case in self.cases:
+            beliefs, held = case.beliefs(name, adversary), case.held(name)
+            sure.append(beliefs.max(axis=-1).ravel())
+            credit.append(credits_of(beliefs, case.held_by_node(name)))
+            shares.append(case.shares(name, adversary))
+            truth.append(held)
+            commonest.append(float(np.bincount(held).max() / len(held)))
+            hits = _named(shares[-1], held)
+            credited += sum(hits)
+            sums.append(float(hits.sum()))
+            rates.append(float(hits.mean()))
+            n.append(len(hits))
+        value = float(credited / sum(n))
+        low, high = rate_interval(sums, n)
+        null = null_of(self._shuffled(shares, truth), sum(n))
+        baselines = {MAJORITY: fmean(commonest)}
+        verdict_, reason = verdict(value, low, 1 / len(values), null["high"], baselines)
+        right = np.concatenate(list(map(np.ravel, credit)))
+        replied = ~np.isnan(right)
         metric = _metric(name, adversary)
         return self.finding(
             metric,
@@ -148,15 +166,49 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
             reason=reason,
             chance=1 / len(values),
             null=null,
-            baselines={MAJORITY: commonest},
-            headline=metric == self.headline_of(scores),
+            baselines=baselines,
+            headline=metric == self.headline_of(self.cases[0].scores),
             series={
-                "per_round": _per_round(cases, credit),
-                "confusion": {"values": values, "counts": _confusion(cases, name, adversary)},
-                "reliability": reliability(sure[seen], right[seen]),
+                "per_round": self._per_round(credit),
+                "confusion": {"values": values, "counts": self._confusion(name, adversary)},
+                "reliability": reliability(np.concatenate(sure)[replied], right[replied]),
             },
-            **over_seeds([float(of_seed.mean()) for of_seed in hits]),
+            **over_seeds(rates),
         )
+
+    def _shuffled(self, shares: Sequence[NDArray[np.float64]], truth: Sequence[NDArray[np.int64]]) -> list[float]:
+        """Hold the same decisions against the values of other clients, drawn anew each time."""
+        draws = []
+        for index in range(_SHUFFLES):
+            hits: list[float] = []
+            for case, share, held in zip(self.cases, shares, truth, strict=True):
+                shuffled = np.random.default_rng((case.seed, _SHUFFLING, index)).permutation(held)
+                hits += _named(share, shuffled).tolist()
+            draws.append(fmean(hits))
+        return draws
+
+    def _per_round(self, credit: Sequence[NDArray[np.float64]]) -> dict[str, Any]:
+        rounds = self.cases[0].scores.facts["rounds"]
+        series: dict[str, list[Any]] = {"rounds": rounds, "value": [], "low": [], "high": []}
+        for index in range(len(rounds)):
+            of_round = [of_seed[index][~np.isnan(of_seed[index])] for of_seed in credit]
+            low, high = rate_interval(list(map(np.sum, of_round)), list(map(len, of_round)))
+            series["value"].append(float(np.concatenate(of_round).mean()))
+            series["low"].append(low)
+            series["high"].append(high)
+        return series
+
+    def _confusion(self, name: str, adversary: str) -> list[list[int]]:
+        """Count decisions (columns) of clients' values (rows) over all rounds."""
+        size = len(self.cases[0].scores.facts["attributes"][name])
+        counts = np.zeros((size, size), dtype=np.int64)
+        for case in self.cases:
+            beliefs = case.beliefs(name, adversary)
+            held = np.broadcast_to(case.held_by_node(name), beliefs.shape[:2])
+            replied = ~np.isnan(beliefs).any(axis=-1)
+            np.add.at(counts, (held[replied], beliefs[replied].argmax(axis=-1)), 1)
+        confusion: list[list[int]] = counts.tolist()
+        return confusion
 
 
 def _named(shares: NDArray[np.float64], held: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -164,45 +216,8 @@ def _named(shares: NDArray[np.float64], held: NDArray[np.int64]) -> NDArray[np.f
     return np.asarray(shares[np.arange(len(held)), held])
 
 
-def _shuffled(
-    seeds: Sequence[int], shares: Sequence[NDArray[np.float64]], helds: Sequence[NDArray[np.int64]]
-) -> list[float]:
-    """Hold the same decisions against the values of other clients, drawn anew each time."""
-    draws = []
-    for index in range(_SHUFFLES):
-        hits: list[float] = []
-        for seed, share, held in zip(seeds, shares, helds, strict=True):
-            hits += _named(share, np.random.default_rng((seed, _SHUFFLING, index)).permutation(held)).tolist()
-        draws.append(fmean(hits))
-    return draws
-
-
-def _per_round(cases: Sequence[PrivateAttributeCase], credit: Sequence[NDArray[np.float64]]) -> dict[str, Any]:
-    rounds = cases[0].scores.facts["rounds"]
-    series: dict[str, list[Any]] = {"rounds": rounds, "value": [], "low": [], "high": []}
-    for place in range(len(rounds)):
-        own = [rates[place][~np.isnan(rates[place])] for rates in credit]
-        low, high = rate_interval([float(part.sum()) for part in own], [len(part) for part in own])
-        series["value"].append(float(np.concatenate(own).mean()))
-        series["low"].append(low)
-        series["high"].append(high)
-    return series
-
-
-def _confusion(cases: Sequence[PrivateAttributeCase], name: str, adversary: str) -> list[list[int]]:
-    """Count decisions (columns) of clients' values (rows) over all rounds."""
-    size = len(cases[0].scores.facts["attributes"][name])
-    counts = np.zeros((size, size), dtype=np.int64)
-    for case in cases:
-        beliefs = case.beliefs(name, adversary)
-        held = np.broadcast_to(case.held_by_node(name), beliefs.shape[:2])
-        seen = ~np.isnan(beliefs).any(axis=-1)
-        np.add.at(counts, (held[seen], beliefs[seen].argmax(axis=-1)), 1)
-    return [[int(count) for count in row] for row in counts]
-
-
 def _metric(name: str, adversary: str) -> str:
-    plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name.lower())
+    plain = re.sub("[^a-z0-9]", "-", name.lower())
     return f"{plain}-{adversary}"
 
 

@@ -1,12 +1,12 @@
 """Adversaries that infer a private attribute of a client from its update: Stru-NN, Unkwn-NN, SVM and random forest.
 
-Cui et al. 2023 (RecUP-FL), Section 5.4, after Melis et al. 2019. An adversary trains a classifier on max-pooled updates
-that it computes itself from auxiliary records, at the model of the round that it attacks. A static adversary trains on
-such updates as they are, an adaptive one on updates that it has put through the clients' defence first.
+Cui et al. 2023 (RecUP-FL), Section 5.4, after Melis et al. 2019. An adversary trains a classifier on max-pooled
+updates. It computes these itself from auxiliary records, at the model of the round that it attacks. A static adversary
+trains on such updates as they are, an adaptive one on updates that it has put through the clients' defence first.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Protocol
 
@@ -223,21 +223,27 @@ class _Made:
             return made.updates
         received = copy.deepcopy(self.architecture)
         received.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in start.items()})
-        return [
-            defend(update, rng=rng, model=received, x=self.auxiliary.x[rows], y=self.auxiliary.y[rows])
-            for update, rows in zip(made.updates, made.rows, strict=True)
-        ]
+        x, y = self.auxiliary.x, self.auxiliary.y
+        defended = []
+        for update, rows in zip(made.updates, made.rows, strict=True):
+            defended.append(defend(update, rng=rng, model=received, x=x[rows], y=y[rows]))
+        return defended
 
 
-def _replies(item: Round) -> list[Observation]:
-    return [seen for seen in item.observations if seen.status == "ok" and seen.arrays is not None]
+def _replies(round_: Round) -> dict[str, Observation]:
+    """Return the replies that hold a model, by node."""
+    replies = {}
+    for reply in round_.observations:
+        if reply.status == "ok" and reply.arrays is not None:
+            replies[reply.node] = reply
+    return replies
 
 
-def _start_of(item: Round) -> dict[str, NDArray[Any]]:
+def _start_of(round_: Round) -> dict[str, NDArray[Any]]:
     """Return the model that all clients of a round were sent."""
-    if item.common is None:
-        raise RecordError(f"{item.where}: the common model is not in the record; record the run again")
-    return {name: np.array(array) for name, array in item.common.items()}
+    if round_.common is None:
+        raise RecordError(f"{round_.where}: the common model is not in the record; record the run again")
+    return {name: np.array(array) for name, array in round_.common.items()}
 
 
 def _update(reply: Observation, architecture: nn.Module) -> dict[str, NDArray[np.float32]]:
@@ -247,8 +253,8 @@ def _update(reply: Observation, architecture: nn.Module) -> dict[str, NDArray[np
 
 def _records(replies: Iterable[Observation]) -> int:
     """Return how many records a client of the middle has, by what they say; 1 where none says it."""
-    told = [reply.count for reply in replies if reply.count]
-    return max(int(np.median(told)), 1) if told else 1
+    counts = [reply.count for reply in replies if reply.count]
+    return max(int(np.median(counts or [1])), 1)
 
 
 def _drawn(rng: np.random.Generator) -> int:
@@ -306,7 +312,9 @@ class PrivateAttribute(Attack):
     def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
         model, training, auxiliary = knowledge.model, knowledge.training, knowledge.auxiliary
         attributes = knowledge.attributes
-        defend = None if knowledge.defence is None else knowledge.defence.build()
+        changes: list[Defend | None] = [None]
+        if knowledge.defence is not None:
+            changes.append(knowledge.defence.build())
         if model is None or training is None or auxiliary is None or attributes is None:
             raise AssertionError("checked by run")
         if record.server != "passive":
@@ -317,46 +325,33 @@ class PrivateAttribute(Attack):
         architecture = model.build()
         check_parameters(architecture, {parameter.name: parameter.shape for parameter in record.parameters})
         made = _Made(architecture, model, training, auxiliary, self.clients, str(pick_device(device)))
-        rounds = {item.number: item for item in record if _replies(item)}
-        chosen = choose_rounds(self.updates, sorted(rounds))
-        if not chosen:
-            raise NeedsError(
-                f"attack {self.name} needs a client's reply, and {record.path} holds none in updates={self.updates}; "
-                "take other rounds"
-            )
-        nodes = sorted({reply.node for number in chosen for reply in _replies(rounds[number])})
-        kinds: list[tuple[str, Defend | None]] = [("", None)]
-        if defend is not None:
-            kinds.append((ADAPTIVE, defend))
-        names = [f"{name}{ending}" for ending, _ in kinds for name in self.adversaries]
-        beliefs = {
-            name: np.full((len(names), len(chosen), len(nodes), len(known.values)), np.nan)
-            for name, known in attributes.items()
-        }
-        fit = Fit(epochs=self.epochs)
+        chosen = self._chosen(record)
+        nodes = sorted(set().union(*map(_replies, chosen)))
+        names = list(self.adversaries)
+        if len(changes) > 1:
+            names += [f"{name}{ADAPTIVE}" for name in self.adversaries]
+        beliefs: dict[str, NDArray[np.float64]] = {}
+        for name, known in attributes.items():
+            beliefs[f"beliefs-{name}"] = np.full((len(names), len(chosen), len(nodes), len(known.values)), np.nan)
         steps, done = len(chosen) * len(attributes) * len(names), 0
-        for place, number in enumerate(chosen):
-            replies = {nodes.index(reply.node): reply for reply in _replies(rounds[number])}
-            start, asked = _start_of(rounds[number]), [_update(reply, architecture) for reply in replies.values()]
-            for name, known in attributes.items():
-                rng = np.random.default_rng((seed, number, list(attributes).index(name)))
+        for index, round_ in enumerate(chosen):
+            replies, start = _replies(round_), _start_of(round_)
+            columns = list(map(nodes.index, replies))
+            updates = [_update(reply, architecture) for reply in replies.values()]
+            for stream, (name, known) in enumerate(attributes.items()):
+                rng = np.random.default_rng((seed, round_.number, stream))
                 clean = made.updates(start, known.codes, records=_records(replies.values()), seed=_drawn(rng))
-                line = 0
-                for _, change in kinds:
-                    seen = made.defended(clean, start, change, rng)
-                    for adversary in self.adversaries:
-                        trained = train_adversary(
-                            adversary, seen, clean.values, values=len(known.values), seed=_drawn(rng), fit=fit
-                        )
-                        beliefs[name][line, place, list(replies)] = trained.infer(asked).beliefs
-                        line, done = line + 1, done + 1
-                        progress(done, steps)
+                trained = self._trained(made, clean, start, changes, len(known.values), rng)
+                for line, adversary in enumerate(trained):
+                    beliefs[f"beliefs-{name}"][line, index, columns] = adversary.infer(updates).beliefs
+                    done += 1
+                    progress(done, steps)
         return Scores(
             attack=self.name,
-            arrays={f"beliefs-{name}": array for name, array in beliefs.items()},
+            arrays=beliefs,
             facts={
                 "adversaries": names,
-                "rounds": chosen,
+                "rounds": [round_.number for round_ in chosen],
                 "nodes": nodes,
                 "attributes": {name: list(known.values) for name, known in attributes.items()},
                 "clients": self.clients,
@@ -364,3 +359,29 @@ class PrivateAttribute(Attack):
                 "targets": knowledge.asked(),
             },
         )
+
+    def _chosen(self, record: Record) -> list[Round]:
+        rounds = {round_.number: round_ for round_ in record if _replies(round_)}
+        chosen = choose_rounds(self.updates, sorted(rounds))
+        if not chosen:
+            raise NeedsError(
+                f"attack {self.name} needs a client's reply, and {record.path} holds none in updates={self.updates}; "
+                "take other rounds"
+            )
+        return [rounds[number] for number in chosen]
+
+    def _trained(
+        self,
+        made: _Made,
+        clean: AttributeUpdates,
+        start: Mapping[str, NDArray[np.float32]],
+        changes: Sequence[Defend | None],
+        values: int,
+        rng: np.random.Generator,
+    ) -> Iterator[Adversary]:
+        """Train all adversaries at the model of one round: static ones, then adaptive ones."""
+        fit = Fit(epochs=self.epochs)
+        for change in changes:
+            defended = made.defended(clean, start, change, rng)
+            for name in self.adversaries:
+                yield train_adversary(name, defended, clean.values, values=values, seed=_drawn(rng), fit=fit)

@@ -8,14 +8,13 @@ from fedattack.report.section import PER_ROUND, RELIABILITY, Lists, Section, Tab
 
 
 def _confusion(finding: Finding) -> Table:
-    series = finding.series["confusion"]
-    rows = zip(series["values"], series["counts"], strict=True)
+    values, counts = finding.series["confusion"]["values"], finding.series["confusion"]["counts"]
     return Table(
         f"{finding.label}: which value was taken for which",
         "A row is the value that clients have, a column the value that the server named. The server names one value "
         "for each reply, so a client counts once for each of its rounds.",
-        ["clients have", *(f"named {value}" for value in series["values"])],
-        [[value, *(f"{count:,}" for count in counts)] for value, counts in rows],
+        ["clients have", *map("named {}".format, values)],
+        [[value, *map("{:,}".format, row)] for value, row in zip(values, counts, strict=True)],
     )
 
 

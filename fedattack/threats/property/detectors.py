@@ -16,7 +16,7 @@ are chosen on records apart. What Σ and the means are taken from is the mode:
     Shadow clients are trained as clients are, in batches.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -251,10 +251,10 @@ def _fit(
     return Detector(
         weights=weights.cpu().numpy(),
         offset=offset,
-        plus_mean=np.array([values.mean() for values in with_it]),
-        plus_sd=np.array([values.std() for values in with_it]),
-        minus_mean=np.array([values.mean() for values in without]),
-        minus_sd=np.array([values.std() for values in without]),
+        plus_mean=_each(np.mean, with_it),
+        plus_sd=_each(np.std, with_it),
+        minus_mean=_each(np.mean, without),
+        minus_sd=_each(np.std, without),
         accuracy=_accuracy(with_it, without, shares),
         checked=checked,
         plus_sample=_sample(with_it),
@@ -267,6 +267,11 @@ def _joined(sides: Sequence[Sequence[Array]]) -> tuple[Array, Array]:
     """Put the clients of all sizes together."""
     plus, minus = sides
     return np.concatenate(plus), np.concatenate(minus)
+
+
+def _each(statistic: Callable[[Array], Any], side: Sequence[Array]) -> Array:
+    """Return a statistic for each size of client, (groups,)."""
+    return np.array(list(map(statistic, side)))
 
 
 def _zeros(side: Sequence[Array]) -> list[Array]:
@@ -452,14 +457,9 @@ class _Exact(_Base):
 class _Projected:
     """Gradients at the points of the mean client's path, projected onto k directions.
 
-    Attributes
-    ----------
-    auxiliary
-        (points, records, k): of one part of the auxiliary records.
-    extra
-        (points, extra records, masks, k).
-    points
-        (points, k): the points themselves.
+    - ``auxiliary`` (points, records, k): of one part of the auxiliary records;
+    - ``extra`` (points, extra records, masks, k): of the extra records;
+    - ``points`` (points, k): the points themselves.
     """
 
     auxiliary: Array

@@ -7,6 +7,7 @@ sums of the clients' features under the round's detector.
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from statistics import NormalDist
 
 import numpy as np
@@ -29,7 +30,12 @@ class Densities:
 
     def of(self, rounds: int, clients: NDArray[np.int64]) -> "Densities":
         """Keep the first rounds and some clients."""
-        return Densities(*(values[:rounds, clients] for values in vars(self).values()))
+        return Densities(
+            plus_mean=self.plus_mean[:rounds, clients],
+            plus_sd=self.plus_sd[:rounds, clients],
+            minus_mean=self.minus_mean[:rounds, clients],
+            minus_sd=self.minus_sd[:rounds, clients],
+        )
 
 
 def overlap(plus_mean: float, plus_sd: float, minus_mean: float, minus_sd: float) -> float:
@@ -41,7 +47,9 @@ def overlap(plus_mean: float, plus_sd: float, minus_mean: float, minus_sd: float
 
 def least_squares(A: Array, G: Array) -> Array:
     """Return OLS's expected features (clients,), those of least norm where ``A`` leaves a choice."""
-    return np.asarray(np.linalg.lstsq(A, G, rcond=None)[0] if len(A) else np.zeros(A.shape[1]))
+    if not len(A):
+        return np.zeros(A.shape[1])
+    return np.asarray(np.linalg.lstsq(A, G, rcond=None)[0])
 
 
 def weighted_ridge(A: Array, G: Array, v: Array, ridge: float = RIDGE) -> Array:
@@ -69,8 +77,10 @@ def baseline_votes(A: Array, products: Array, offsets: Array) -> Array:
     ndarray
         (clients,), in 0 … 1.
     """
+    if not len(A):
+        return np.zeros(A.shape[1])
     features = np.linalg.pinv(A) @ products.T + offsets.T
-    return np.asarray((features > 0).mean(axis=1) if len(A) else np.zeros(A.shape[1]))
+    return np.asarray((features > 0).mean(axis=1))
 
 
 @dataclass(frozen=True)
@@ -78,9 +88,9 @@ class Joint:
     """PROLIN's optimisation problem (Section 5.2.4) for one feature with normal densities.
 
     minimise γ1·L_ml + γ2·L_reg + γ3·L_lstsq over τ ∈ [0, 1]^N and one feature X_ri for each time that a client took
-    part. For fixed X each best τ_i is 0 or 1, so the optimum is at a corner; for τ at a corner the best X is that of a
-    convex quadratic, whose value has a closed form. The search goes over corners by single changes and swaps, and so
-    ends where no alternation of the two steps could begin to improve.
+    part. For fixed X each best τ_i is 0 or 1, so the optimum is at a corner. For τ at a corner the best X is that of a
+    convex quadratic, whose value has a closed form. The search goes over corners by single changes and swaps. It ends
+    where no alternation of the two steps could begin to improve.
 
     The paper balances the γ anew in each of its 20,000 to 80,000 gradient steps (MTAdam) to make progress. With exact
     steps there is nothing to balance, and all are 1 here: L_ml is in nats, and λ and v weigh the rest.
@@ -133,8 +143,9 @@ class Joint:
 
     def solve(self, start: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], float]:
         """Search from ``start`` and from nobody, and return the better τ (clients,) and its objective."""
-        found = [self._descend(begin.copy()) for begin in (start, np.zeros_like(start))]
-        return min(found, key=lambda item: item[1])
+        from_start = self._descend(start.copy())
+        from_nobody = self._descend(np.zeros_like(start))
+        return min(from_start, from_nobody, key=lambda solution: solution[1])
 
     def gains(self, tau: NDArray[np.bool_]) -> Array:
         """Return by how much the objective is better with than without each client (clients,), the others as in τ."""
@@ -165,9 +176,9 @@ class Joint:
 
     @staticmethod
     def _changes(tau: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
-        single = [np.array([client]) for client in range(len(tau))]
-        swaps = [np.array([one, other]) for one in np.flatnonzero(tau) for other in np.flatnonzero(~tau)]
-        return single + swaps
+        singles = list(np.arange(len(tau))[:, None])
+        swaps = map(np.array, product(np.flatnonzero(tau), np.flatnonzero(~tau)))
+        return [*singles, *swaps]
 
     def _reduced(self, tau: NDArray[np.bool_]) -> tuple[Array, Array, tuple[Array, ...]]:
         """Reduce the quadratic in X to one multiplier a client and one a round (both blocks are diagonal)."""
@@ -212,12 +223,12 @@ def posterior(
 ) -> Array:
     """Return each client's probability to have the property, given the sums: PROLIN's model without its maximisation.
 
-    A sum of independent normal features is normal, so single features need not be reconstructed: with S = the
+    A sum of independent normal features is normal, so single features need not be reconstructed. With S = the
     participants, G_r ~ N(Σ_S A μ^τ, Σ_S A² σ^τ²), and τ has the prior ``share``. A client's own records make its
-    features differ from other clients' in the same direction round after round; a share ``lasting`` of the variance is
-    common to all of a client's rounds. Without it the posterior would be surer with every round than it may be. τ and
-    the lasting parts are sampled together (Gibbs), for many weightings of the rounds side by side: prefixes, or
-    resampled rounds.
+    features differ from other clients' in the same direction round after round. A share ``lasting`` of the variance is
+    therefore common to all of a client's rounds; without it the posterior would be too sure with every round. τ and the
+    lasting parts are sampled together (Gibbs). Many weightings of the rounds go side by side: prefixes, or resampled
+    rounds.
 
     Parameters
     ----------
@@ -242,28 +253,17 @@ def posterior(
         (k, clients), in 0 … 1; the prior where a client takes part in no round that counts.
     """
     problems, clients = len(weights), A.shape[1]
-    present = [np.flatnonzero(A[:, client] > 0) for client in range(clients)]
-    counts = [weights[:, rows] for rows in present]
-    # per client, without and with the property: mean, sd and variance of its part in its rounds
-    part = [
-        [
-            (
-                a * means[rows, client],
-                a * sds[rows, client] * np.sqrt(stays),
-                (a * sds[rows, client]) ** 2,
-            )
-            for means, sds, stays in (
-                (densities.minus_mean, densities.minus_sd, lasting[1]),
-                (densities.plus_mean, densities.plus_sd, lasting[0]),
-            )
-        ]
-        for client, rows in enumerate(present)
-        for a in (A[rows, client],)
-    ]
+    present, parts = [], []
     mean, variance = np.zeros((problems, len(A))), np.zeros((problems, len(A)))
-    for client, rows in enumerate(present):
-        mean[:, rows] += part[client][0][0]
-        variance[:, rows] += part[client][0][2]
+    for client in range(clients):
+        rows = np.flatnonzero(A[:, client] > 0)
+        weight, at = A[rows, client], (rows, client)
+        without = _Part.of(weight, densities.minus_mean[at], densities.minus_sd[at], lasting[1])
+        with_it = _Part.of(weight, densities.plus_mean[at], densities.plus_sd[at], lasting[0])
+        present.append(rows)
+        parts.append((without, with_it))
+        mean[:, rows] += without.mean
+        variance[:, rows] += without.variance
     tau = np.zeros((problems, clients), dtype=int)
     effect = np.zeros((problems, clients))
     total = np.zeros((problems, clients))
@@ -273,33 +273,55 @@ def posterior(
         # sampler does not settle on the first clients that explain a part.
         heat = min(1.0, ((sweep + 1) / max(burn_in, 1)) ** 3)
         for client in generator.permutation(clients):
-            rows, count, now = present[client], heat * counts[client], tau[:, client, None] == 1
-            (m0, s0, v0), (m1, s1, v1) = part[client]
-            own = effect[:, client, None]
-            rest = G[rows] - mean[:, rows] + np.where(now, m1 + own * s1, m0 + own * s0)
-            others = variance[:, rows] - np.where(now, v1, v0)
-            evidence, centres, spreads = [], [], []
-            for m, s, v in part[client]:
-                left, precision = rest - m, count / (others + v)
-                # the lasting part, standard normal beforehand, is integrated out and then drawn
-                spread = 1 / (1 + (precision * s * s).sum(axis=1))
-                pull = (precision * s * left).sum(axis=1)
-                fit = -(precision * left * left).sum(axis=1) - (count * np.log(others + v)).sum(axis=1)
-                evidence.append((fit + spread * pull**2 + np.log(spread)) / 2)
-                centres.append(spread * pull)
-                spreads.append(np.sqrt(spread))
-            odds = np.clip(prior + evidence[1] - evidence[0], -700, 700)
+            rows, (without, with_it) = present[client], parts[client]
+            count = heat * weights[:, rows]
+            has, shift = tau[:, client, None] == 1, effect[:, client, None]
+            rest = G[rows] - mean[:, rows] + np.where(has, with_it.shifted(shift), without.shifted(shift))
+            others = variance[:, rows] - np.where(has, with_it.variance, without.variance)
+            evidence_without, centre_without, spread_without = without.explain(rest, others, count)
+            evidence_with, centre_with, spread_with = with_it.explain(rest, others, count)
+            odds = np.clip(prior + evidence_with - evidence_without, -700, 700)
             chance = 1 / (1 + np.exp(-odds))
             drawn = generator.random(problems) < chance
-            tau[:, client] = drawn
             noise = generator.standard_normal(problems)
-            effect[:, client] = np.where(drawn, centres[1] + spreads[1] * noise, centres[0] + spreads[0] * noise)
-            own, new = effect[:, client, None], drawn[:, None]
-            mean[:, rows] = G[rows] - rest + np.where(new, m1 + own * s1, m0 + own * s0)
-            variance[:, rows] = others + np.where(new, v1, v0)
+            tau[:, client] = drawn
+            effect[:, client] = np.where(
+                drawn, centre_with + spread_with * noise, centre_without + spread_without * noise
+            )
+            has, shift = drawn[:, None], effect[:, client, None]
+            mean[:, rows] = G[rows] - rest + np.where(has, with_it.shifted(shift), without.shifted(shift))
+            variance[:, rows] = others + np.where(has, with_it.variance, without.variance)
             if sweep >= burn_in:
                 total[:, client] += chance
     return np.asarray(total / (sweeps - burn_in))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A client's part in its rounds' sums, with or without the property: mean, lasting sd and variance, (rounds,)."""
+
+    mean: Array
+    lasting: Array
+    variance: Array
+
+    @classmethod
+    def of(cls, weight: Array, mean: Array, sd: Array, lasting: float) -> "_Part":
+        return cls(weight * mean, weight * sd * np.sqrt(lasting), (weight * sd) ** 2)
+
+    def shifted(self, effect: Array) -> Array:
+        return self.mean + effect * self.lasting
+
+    def explain(self, rest: Array, others: Array, count: Array) -> tuple[Array, Array, Array]:
+        """Return the log evidence of the sums without the others, and centre and spread of the lasting part.
+
+        The lasting part, standard normal beforehand, is integrated out. It is drawn afterwards.
+        """
+        left, precision = rest - self.mean, count / (others + self.variance)
+        spread = 1 / (1 + (precision * self.lasting * self.lasting).sum(axis=1))
+        pull = (precision * self.lasting * left).sum(axis=1)
+        fit = -(precision * left * left).sum(axis=1) - (count * np.log(others + self.variance)).sum(axis=1)
+        evidence = (fit + spread * pull**2 + np.log(spread)) / 2
+        return evidence, spread * pull, np.sqrt(spread)
 
 
 def _log_normal(x: Array, mean: Array, sd: Array) -> Array:

@@ -72,14 +72,14 @@ class PropertyCase(Case):
         return named
 
     @property
-    def seen(self) -> Flags:
+    def observed(self) -> Flags:
         """(windows, clients): who had taken part by then; the others are unknown, neither right nor wrong."""
         return np.asarray(~np.isnan(self.score[0, 0]))
 
     @property
     def asked_of(self) -> NDArray[np.int64]:
         """Questions to which some client that was seen is an answer."""
-        return np.flatnonzero((self.positives & self.seen[-1]).any(axis=1))
+        return np.flatnonzero((self.positives & self.observed[-1]).any(axis=1))
 
     @property
     def at_chance(self) -> Flags:
@@ -102,9 +102,9 @@ class _Counts:
     def of(cls, cases: Sequence[PropertyCase], method: int, window: int, positives: Sequence[Flags]) -> "_Counts":
         counts = []
         for case, truth in zip(cases, positives, strict=True):
-            seen = case.seen[window]
-            named = case.named[method, case.asked_of, window] & seen
-            counts.append(((named & truth).sum(), named.sum(), (truth & seen).sum()))
+            observed = case.observed[window]
+            named = case.named[method, case.asked_of, window] & observed
+            counts.append(((named & truth).sum(), named.sum(), (truth & observed).sum()))
         return cls(*np.array(counts, dtype=np.float64).T)
 
     @property
@@ -167,7 +167,7 @@ class PropertyJudge(Judge[PropertyCase]):
     @property
     def decisions(self) -> int:
         """How many clients were judged, over all questions that some client answers."""
-        return sum(len(case.asked_of) * int(case.seen[-1].sum()) for case in self.cases)
+        return sum(len(case.asked_of) * int(case.observed[-1].sum()) for case in self.cases)
 
     def findings(self) -> list[Finding]:
         """State F1 of each method, then what else is known of PROLIN's answers."""
@@ -186,9 +186,9 @@ class PropertyJudge(Judge[PropertyCase]):
         """Deal the property to as many clients, at random among those that were seen."""
         dealt = []
         for case, truth in zip(self.cases, self.truth, strict=True):
-            seen = np.flatnonzero(case.seen[-1])
+            observed = np.flatnonzero(case.observed[-1])
             other = np.zeros_like(truth)
-            other[:, seen] = draw.permuted(truth[:, seen], axis=1)
+            other[:, observed] = draw.permuted(truth[:, observed], axis=1)
             dealt.append(other)
         return dealt
 
@@ -243,11 +243,11 @@ class PropertyJudge(Judge[PropertyCase]):
     def _false_alarms(self) -> Finding | None:
         """How often a client is named for a question to which nobody is the answer, or else a client without it."""
         empty = [np.setdiff1d(np.arange(len(case.positives)), case.asked_of) for case in self.cases]
-        null = all(len(questions) for questions in empty)
+        null = all(map(len, empty))
         alarms, trials = [], []
         for case, questions in zip(self.cases, empty, strict=True):
             chosen = questions if null else case.asked_of
-            negative = case.seen[-1] & ~case.positives[chosen]
+            negative = case.observed[-1] & ~case.positives[chosen]
             alarms.append(float((case.named[0, chosen, -1] & negative).sum()))
             trials.append(int(negative.sum()))
         if not all(trials):
@@ -270,16 +270,16 @@ class PropertyJudge(Judge[PropertyCase]):
         """State recall at the threshold at which a few of the clients without the property are named."""
         hits, trials, nulls = [], [], []
         for seed, (case, truth) in enumerate(zip(self.cases, self.truth, strict=True)):
-            score, seen = case.score[method, :, -1], case.seen[-1]
-            quiet = score[:, seen][~case.positives[:, seen]]
-            if not len(quiet) or not truth[:, seen].any():
+            score, observed = case.score[method, :, -1], case.observed[-1]
+            quiet = score[:, observed][~case.positives[:, observed]]
+            if not len(quiet) or not truth[:, observed].any():
                 return None
             # a client is named above the threshold, so that ties with negatives do not count as hits
             threshold = np.quantile(quiet, 1 - _FALSE_ALARMS, method="higher")
             above = score[case.asked_of] > threshold
-            hits.append(float((above & truth & seen).sum()))
-            trials.append(int((truth & seen).sum()))
-            nulls.append([float((above & dealt[seed] & seen).sum()) for dealt in self.shuffled])
+            hits.append(float((above & truth & observed).sum()))
+            trials.append(int((truth & observed).sum()))
+            nulls.append([float((above & dealt[seed] & observed).sum()) for dealt in self.shuffled])
         low, high = rate_interval(hits, trials)
         null = null_of((np.sum(nulls, axis=0) / sum(trials)).tolist(), sum(trials))
         value = sum(hits) / sum(trials)
@@ -300,7 +300,7 @@ class PropertyJudge(Judge[PropertyCase]):
 
     def _plaintext(self) -> Finding | None:
         """Judge what example counts and metrics tell by themselves: secure aggregation lets them through."""
-        sent = [_plaintext_of(case) for case in self.cases]
+        sent = list(map(_plaintext_of, self.cases))
         common = set(sent[0]).intersection(*sent)
         metrics = [metric for metric in sent[0] if metric in common]
         if not metrics:
@@ -345,10 +345,10 @@ class PropertyJudge(Judge[PropertyCase]):
         for metric in metrics:
             areas = []
             for case, values, flags in zip(self.cases, sent, truth, strict=True):
-                seen = case.seen[-1] & ~np.isnan(values[metric])
-                for positive in flags[:, seen]:
+                observed = case.observed[-1] & ~np.isnan(values[metric])
+                for positive in flags[:, observed]:
                     if positive.any() and not positive.all():
-                        areas.append(_auc(values[metric][seen], positive))
+                        areas.append(_auc(values[metric][observed], positive))
             means.append(fmean(areas or [0.5]))
         return np.array(means)
 
@@ -367,9 +367,9 @@ class PropertyJudge(Judge[PropertyCase]):
         areas = []
         for case, values, flags in zip(self.cases, sent, self.truth, strict=True):
             value = values[metric]
-            seen = case.seen[-1] & ~np.isnan(value)
+            observed = case.observed[-1] & ~np.isnan(value)
             for positive in flags:
-                with_it, without = value[seen & positive], value[seen & ~positive]
+                with_it, without = value[observed & positive], value[observed & ~positive]
                 if len(with_it) and len(without):
                     chosen = [draw.choice(with_it, len(with_it)), draw.choice(without, len(without))]
                     has = np.arange(len(with_it) + len(without)) < len(with_it)
@@ -386,7 +386,7 @@ class PropertyJudge(Judge[PropertyCase]):
             "posteriors": self._posteriors(),
         }
         if self.decisions:
-            positives = sum(int(truth.sum()) for truth in self.truth)
+            positives = int(sum(map(np.sum, self.truth)))
             series["methods"] = {
                 "rounds": self.windows,
                 "methods": {name: self._over_rounds(method) for method, name in enumerate(METHODS)},
@@ -395,24 +395,24 @@ class PropertyJudge(Judge[PropertyCase]):
         return series
 
     def _over_rounds(self, method: int) -> dict[str, list[float | None]]:
-        curves: dict[str, list[float | None]] = {measure: [] for measure in _MEASURES}
+        curves: dict[str, list[float | None]] = defaultdict(list)
         for window in range(len(self.windows)):
             counts = _Counts.of(self.cases, method, window, self.truth)
             for name, measure in _MEASURES.items():
                 n = float(measure.trials(counts).sum())
                 curves[name].append(measure.read(float(counts.hits.sum()) / n) if n else None)
-        return curves
+        return dict(curves)
 
     def _stability(self) -> dict[str, Any]:
-        shares: dict[str, list[float]] = {name: [] for name in METHODS}
+        shares: dict[str, list[float]] = defaultdict(list)
         for method, name in enumerate(METHODS):
             for window in range(len(self.windows)):
                 of_seeds = []
                 for case in self.cases:
                     final = case.named[method, :, window] == case.named[method, :, -1]
-                    of_seeds.append(final[:, case.seen[-1]].mean())
+                    of_seeds.append(final[:, case.observed[-1]].mean())
                 shares[name].append(float(fmean(of_seeds)))
-        return {"rounds": self.windows, "methods": shares}
+        return {"rounds": self.windows, "methods": dict(shares)}
 
     def _overlap(self) -> dict[str, Any]:
         rounds = min((case.scores.facts["rounds"] for case in self.cases), key=len)
@@ -428,7 +428,7 @@ class PropertyJudge(Judge[PropertyCase]):
             "low": overlap.min(axis=0).tolist(),
             "high": overlap.max(axis=0).tolist(),
             "accuracy": np.median(over_questions("accuracy"), axis=0).tolist(),
-            "checked_rounds": [rounds[row] for row in rows],
+            "checked_rounds": np.array(rounds)[rows].tolist(),
             "checked_accuracy": np.nanmedian(checked[:, rows], axis=0).tolist(),
         }
 
@@ -448,7 +448,7 @@ def _posteriors_of(case: PropertyCase) -> Iterator[dict[str, Any]]:
     low, high = case.by_client(arrays["posterior_low"]), case.by_client(arrays["posterior_high"])
     took_part = case.by_client((arrays["participation"] > 0).sum(axis=0))
     for question, asked in enumerate(case.scores.facts["questions"]):
-        for column in np.flatnonzero(case.seen[-1]):
+        for column in np.flatnonzero(case.observed[-1]):
             yield {
                 "client": case.clients[column],
                 "target": str(asked),

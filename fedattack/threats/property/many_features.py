@@ -1,13 +1,13 @@
 """PROLIN with several features a round: t > 1, through the detector's output (Kerkouche et al. 2023, Section 5.2.2).
 
 The feature extractor g_r projects an update onto t directions, the first of them the linear detector's. The non-linear
-part h_r is the log odds of two normal densities of these features, each with a covariance of its own, so that it also
-tells properties that change how updates spread. Densities in t dimensions would need too many shadow updates; the
-likelihood is that of the detector's output h_r(g_r(Δ)), normal with and without the property.
+part h_r is the log odds of two normal densities of these features. Each density has a covariance of its own, so that
+h_r also tells properties that change how updates spread. Densities in t dimensions would need too many shadow updates.
+The likelihood is therefore that of the detector's output h_r(g_r(Δ)), normal with and without the property.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -51,10 +51,10 @@ class FeatureDetector:
         middle = (fitting[0].mean(axis=0) + fitting[1].mean(axis=0)) / 2
         spread = np.sqrt((fitting[0].var(axis=0) + fitting[1].var(axis=0)) / 2)
         scale = 1 / np.where(spread > 0, spread, 1.0)
-        plus, minus = ((values - middle) * scale for values in fitting)
+        plus, minus = (fitting[0] - middle) * scale, (fitting[1] - middle) * scale
         # a little of the identity keeps features that hardly vary from deciding alone
         ridge = 1e-3 * np.eye(len(middle))
-        made = cls(
+        detector = cls(
             weights=(torch.as_tensor(scale, dtype=torch.float32)[:, None] * weights.cpu()).numpy(),
             offset=-middle * scale,
             plus_mean=plus.mean(axis=0),
@@ -63,9 +63,11 @@ class FeatureDetector:
             minus_covariance=np.atleast_2d(np.cov(minus.T)) + ridge,
             output=(0.0, 1.0, 0.0, 1.0),
         )
-        outputs = [made.output_of((values - middle) * scale) for values in unseen]
-        moments = [float(value) for values in outputs for value in (values.mean(), max(values.std(), 1e-6))]
-        return cls(**{**vars(made), "output": tuple(moments)})
+        with_it = detector.output_of((unseen[0] - middle) * scale)
+        without = detector.output_of((unseen[1] - middle) * scale)
+        plus_moments = float(with_it.mean()), float(max(with_it.std(), 1e-6))
+        minus_moments = float(without.mean()), float(max(without.std(), 1e-6))
+        return replace(detector, output=(*plus_moments, *minus_moments))
 
     def output_of(self, features: Array) -> Array:
         """Return h_r (…,) of features (…, t): log odds of the property."""
@@ -93,22 +95,27 @@ def decide_by_features(
     detectors
         One for each round.
     """
-    offsets = np.stack([item.offset for item in detectors])
-    G = products[np.arange(len(A)), np.arange(len(A))] + A.sum(axis=1, keepdims=True) * offsets
+    offsets = _stacked(detectors, "offset")
+    rounds = np.arange(len(A))
+    G = products[rounds, rounds] + A.sum(axis=1, keepdims=True) * offsets
     expected = np.stack([weighted_ridge(A, column, v) for column in G.T], axis=1)
     ordinary = np.stack([least_squares(A, column) for column in G.T], axis=1)
     mean_updates = np.einsum("nq,rqt->rnt", np.linalg.pinv(A), products) + offsets[:, None]
-    present = A > 0
-    share = present / present.sum(axis=0)
-    scores = {
-        name: (share * np.stack([item.output_of(features).reshape(-1) for item in detectors])).sum(axis=0)
-        for name, features in (("REG", expected), ("OLS", ordinary))
-    }
-    votes = np.mean([item.output_of(values) > 0 for item, values in zip(detectors, mean_updates, strict=True)], axis=0)
-    found = {name: (score, score > 0) for name, score in scores.items()}
-    found["BASELINE"] = (votes, votes > 0.5)
-    found["PROLIN"] = _joint(A, G, v, expected, detectors, scores["REG"] > 0)
-    return found
+    share = (A > 0) / (A > 0).sum(axis=0)
+    answers = {}
+    for name, features in (("REG", expected), ("OLS", ordinary)):
+        outputs = np.stack([detector.output_of(features).reshape(-1) for detector in detectors])
+        score = (share * outputs).sum(axis=0)
+        answers[name] = (score, score > 0)
+    named = [detector.output_of(values) > 0 for detector, values in zip(detectors, mean_updates, strict=True)]
+    votes = np.mean(named, axis=0)
+    answers["BASELINE"] = (votes, votes > 0.5)
+    answers["PROLIN"] = _joint(A, G, v, expected, detectors, answers["REG"][1])
+    return answers
+
+
+def _stacked(detectors: Sequence[FeatureDetector], name: str) -> Array:
+    return np.stack([getattr(detector, name) for detector in detectors])
 
 
 def _joint(
@@ -120,9 +127,9 @@ def _joint(
     row, column = torch.as_tensor(rounds), torch.as_tensor(clients)
     often = torch.as_tensor((A > 0).sum(axis=0), dtype=torch.float64)[:, None]
     sums, wanted, trust = torch.as_tensor(G), torch.as_tensor(expected), torch.as_tensor(v)[:, None]
-    plus = _Normal.of([(item.plus_mean, item.plus_covariance) for item in detectors], rounds)
-    minus = _Normal.of([(item.minus_mean, item.minus_covariance) for item in detectors], rounds)
-    output = torch.as_tensor(np.array([item.output for item in detectors]))[row]
+    plus = _Normal.of(_stacked(detectors, "plus_mean"), _stacked(detectors, "plus_covariance"), row)
+    minus = _Normal.of(_stacked(detectors, "minus_mean"), _stacked(detectors, "minus_covariance"), row)
+    output = torch.as_tensor(_stacked(detectors, "output"))[row]
 
     def likelihoods(X: Tensor) -> tuple[Tensor, Tensor]:
         """Log densities of each client's outputs with and without the property, (clients,) each."""
@@ -168,12 +175,11 @@ class _Normal:
     constant: Tensor
 
     @classmethod
-    def of(cls, moments: Sequence[tuple[Array, Array]], rows: NDArray[np.int64]) -> "_Normal":
-        mean = torch.as_tensor(np.stack([item[0] for item in moments]))
-        factor = torch.linalg.cholesky(torch.as_tensor(np.stack([item[1] for item in moments])))
+    def of(cls, means: Array, covariances: Array, rows: Tensor) -> "_Normal":
+        mean = torch.as_tensor(means)
+        factor = torch.linalg.cholesky(torch.as_tensor(covariances))
         constant = factor.diagonal(dim1=1, dim2=2).log().sum(dim=1)
-        place = torch.as_tensor(rows)
-        return cls(mean[place], factor[place], constant[place])
+        return cls(mean[rows], factor[rows], constant[rows])
 
     def log_density(self, X: Tensor) -> Tensor:
         """Log densities (participations,) of X (participations, t), without the constant that all share."""

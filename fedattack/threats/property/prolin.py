@@ -198,9 +198,10 @@ class Prolin(Attack):
                 fitted.add(detectors, sums.sums)
                 progress(row + 1, steps)
         windows = _windows(rounds)
-        evidence = [_Evidence.of(fitted, question, sums.A, group, shares) for question in range(len(properties))]
-        answers = []
-        for question, of_question in enumerate(evidence):
+        evidence, answers = [], []
+        for question in range(len(properties)):
+            of_question = _Evidence.of(fitted, question, sums.A, group, shares)
+            evidence.append(of_question)
             generator = np.random.default_rng((seed, question))
             answers.append(_decide(of_question, windows, knowledge.positive_share, generator))
             progress(rounds + question + 1, steps)
@@ -225,7 +226,7 @@ class Prolin(Attack):
                 "targets": "" if knowledge.targets is None else knowledge.targets.fingerprint,
                 "unknown": unknown,
                 "sizes": list(sizes),
-                "shown": [sums.rounds[row] for row in shown],
+                "shown": np.array(sums.rounds)[shown].tolist(),
                 "share": knowledge.positive_share,
                 "unseen": max(1, len(divide(len(auxiliary), seed)["test"]) // max(sizes)),
                 "lasting": [float(max(of_question.lasting)) for of_question in evidence],
@@ -263,16 +264,10 @@ def _detect(setting: Setting, asked: str, knowledge: Knowledge, task: _Task) -> 
 
 @dataclass(frozen=True)
 class _Fitted:
-    """The detectors of the rounds so far, and their products with all rounds' sums.
+    """The detectors of the rounds so far by question, without weights, and their products with all rounds' sums.
 
-    Attributes
-    ----------
-    detectors
-        By round, a detector without weights for each question.
-    products
-        (questions, rounds, rounds).
-    many_products
-        (questions, rounds, rounds, t), of the detectors of t > 1 features.
+    ``products`` is (questions, rounds, rounds). ``many_products`` (questions, rounds, rounds, t) is of the detectors of
+    t > 1 features.
     """
 
     detectors: list[list[Detector]]
@@ -282,24 +277,20 @@ class _Fitted:
     @classmethod
     def empty(cls, properties: int, rounds: int, features: int) -> "_Fitted":
         products = np.zeros((properties, rounds, rounds))
-        return cls([], products, np.zeros((*products.shape, features)))
+        return cls([[] for _ in range(properties)], products, np.zeros((*products.shape, features)))
 
     def add(self, detectors: Sequence[Detector], sums: NDArray[np.float32]) -> None:
         """Add the next round's detectors; their weights are let go, which grow with the model."""
-        row = len(self.detectors)
+        row = len(self.detectors[0])
         for question, detector in enumerate(detectors):
             self.products[question, row] = sums @ detector.weights
             if detector.many is not None:
                 self.many_products[question, row] = sums @ detector.many.weights.T
-        self.detectors.append([detector.without_weights() for detector in detectors])
-
-    def of(self, question: int) -> list[Detector]:
-        """Return a question's detectors, one for each round."""
-        return [detectors[question] for detectors in self.detectors]
+            self.detectors[question].append(detector.without_weights())
 
     def stacked(self, name: str) -> Array:
         """Stack an attribute of all detectors, (questions, rounds, …); ``None`` becomes NaN."""
-        return np.stack([_stacked(self.of(question), name) for question in range(len(self.products))])
+        return np.stack([_stacked(detectors, name) for detectors in self.detectors])
 
 
 def _stacked(detectors: Sequence[Detector], name: str) -> Array:
@@ -336,7 +327,7 @@ class _Evidence:
     @classmethod
     def of(cls, fitted: _Fitted, question: int, A: Array, group: NDArray[np.int64], shares: Array) -> "_Evidence":
         """Look the features of clients up by their group; ``shares`` (rounds, groups) pool them over a round."""
-        detectors = fitted.of(question)
+        detectors = fitted.detectors[question]
         products = fitted.products[question]
         moments = [_stacked(detectors, name) for name in _MOMENTS]
         pooled = [(values * shares).sum(axis=1) for values in moments]
@@ -467,7 +458,13 @@ def _read_sums(record: Record, names: Collection[str], folder: Path, notes: list
             f"attack prolin needs aggregates that are example-weighted means, and {record.path} says that they are "
             f"{kind or 'unknown'}"
         )
-    usable = [round_ for round_ in record if _usable(round_, notes)]
+    usable = []
+    for round_ in record:
+        fault = _fault(round_)
+        if fault:
+            notes.append(f"round {round_.number} left out: {fault}")
+        else:
+            usable.append(round_)
     if not usable:
         raise NeedsError(f"attack prolin needs at least one round with an aggregate, and {record.path} holds none")
     shapes = {parameter.name: parameter.shape for parameter in record.parameters}
@@ -495,14 +492,6 @@ def _read_sums(record: Record, names: Collection[str], folder: Path, notes: list
 
 def _flat(arrays: Arrays, names: Collection[str]) -> Array:
     return np.concatenate([arrays[name].reshape(-1).astype(np.float64) for name in names])
-
-
-def _usable(round_: Round, notes: list[str]) -> bool:
-    """Say whether a round's sum can be used, and note why not."""
-    fault = _fault(round_)
-    if fault:
-        notes.append(f"round {round_.number} left out: {fault}")
-    return not fault
 
 
 def _fault(round_: Round) -> str:
@@ -549,7 +538,7 @@ def _groups(counts: Array) -> tuple[tuple[int, ...], NDArray[np.int64]]:
     if len(distinct) > _MOST_SIZES:
         distinct = np.unique(np.quantile(present, (np.arange(_MOST_SIZES) + 0.5) / _MOST_SIZES).round())
     group = np.abs(counts[..., None] - distinct).argmin(axis=-1)
-    return tuple(int(size) for size in distinct), group
+    return tuple(distinct.astype(int).tolist()), group
 
 
 def _shares(group: NDArray[np.int64], present: NDArray[np.bool_], groups: int) -> Array:
@@ -572,11 +561,11 @@ def _warnings(A: Array, unknown: Sequence[str]) -> list[str]:
             f"{rounds} rounds are fewer than {clients} clients: the sums leave features undetermined, and so intervals "
             "are wide"
         )
-    seen = clients - len(unknown)
+    known = clients - len(unknown)
     rank = int(np.linalg.matrix_rank(A))
-    if rank < seen:
+    if rank < known:
         notes.append(
-            f"the participation matrix has rank {rank} for {seen} clients that took part: clients that always appear "
+            f"the participation matrix has rank {rank} for {known} clients that took part: clients that always appear "
             "together cannot be told apart"
         )
     return notes

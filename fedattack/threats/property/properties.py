@@ -128,11 +128,12 @@ def containing(auxiliary: Targets, flags: NDArray[np.bool_], share: float, name:
     def draw(
         has: bool, count: int, size: int, rows: NDArray[np.int64], generator: np.random.Generator
     ) -> NDArray[np.int64]:
-        some = max(1, round(share * size)) if has else 0
+        if not has:
+            return draw_records(count, size, np.intersect1d(rows, rest), generator)
+        some = max(1, round(share * size))
         others = draw_records(count, size - some, np.intersect1d(rows, rest), generator)
-        if not some:
-            return others
-        return np.concatenate([draw_records(count, some, np.intersect1d(rows, kind), generator), others], axis=1)
+        of_kind = draw_records(count, some, np.intersect1d(rows, kind), generator)
+        return np.concatenate([of_kind, others], axis=1)
 
     return Property(name, draw)
 
@@ -140,10 +141,11 @@ def containing(auxiliary: Targets, flags: NDArray[np.bool_], share: float, name:
 def _memberships(auxiliary: Targets | None, targets: Targets | None) -> list[Property]:
     if auxiliary is None or targets is None:
         raise NeedsError("property membership needs auxiliary and target records")
-    return [
-        membership(auxiliary, Targets(targets.x[row : row + 1], targets.y[row : row + 1]), f"target {row}")
-        for row in range(len(targets))
-    ]
+    properties = []
+    for row in range(len(targets)):
+        target = Targets(targets.x[row : row + 1], targets.y[row : row + 1])
+        properties.append(membership(auxiliary, target, f"target {row}"))
+    return properties
 
 
 Questions = Callable[[Targets | None, Targets | None], Sequence[Property]]
@@ -167,9 +169,9 @@ def questions(spec: str, auxiliary: Targets, targets: Targets | None) -> list[Pr
         If the records that it needs are missing, or the user's function does not return properties.
     """
     function = PROPERTIES[spec] if spec in PROPERTIES else import_callable(spec, what="property", known=PROPERTIES)
-    found = list(function(auxiliary, targets))
-    if not found or not all(isinstance(item, Property) for item in found):
+    properties = list(function(auxiliary, targets))
+    if not properties or not all(isinstance(question, Property) for question in properties):
         raise NeedsError(
             f"property {spec!r}: expected a list of at least one fedattack.threats.property.properties.Property"
         )
-    return found
+    return properties

@@ -11,6 +11,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 from scipy.stats import norm
 
 from fedattack.audit.finding import Finding
@@ -48,7 +49,7 @@ def f1(finding: Finding, slug: str) -> Plot:
         finding,
         slug,
         series["rounds"],
-        {name: method["f1"] for name, method in series["methods"].items()},
+        _curves(series, "f1"),
         title="F1 score of each method",
         axis="F1 score (%)",
         caption="What each method answers from the rounds so far, against the truth. F1 is the harmonic mean of "
@@ -63,28 +64,26 @@ def precision_and_recall(finding: Finding, slug: str) -> Plot | None:
     """Precision and recall of each method, side by side (``series["methods"]``); None if there are none."""
     series = finding.series["methods"]
     rounds = series["rounds"]
-    measures = {
-        measure: {name: method[measure] for name, method in series["methods"].items() if measure in method}
-        for measure in ("precision", "recall")
-    }
+    measures = {"precision": _curves(series, "precision"), "recall": _curves(series, "recall")}
     if not all(measures.values()):
         return None
     figure, both = panels(250, 2, 2, shared=True)
+    columns: dict[str, Sequence[float | None]] = {}
     for axes, (measure, lines) in zip(both, measures.items(), strict=True):
         draw_lines(axes, rounds, lines, _looks(finding))
         axes.set_title(f"{measure.capitalize()} (%)")
         label_rounds(axes, "", ticks=4)
+        for name, values in lines.items():
+            columns[f"{name} {measure}"] = values
     figure.supxlabel(_ROUNDS_SEEN, fontsize=11.5)
     one_legend(figure, both, handlelength=DASHES)
-
     title = "Precision and recall of each method"
-    named = {f"{name} {measure}": values for measure, lines in measures.items() for name, values in lines.items()}
     return Plot(
         title,
-        to_svg(figure, slug, title, _after(rounds, named)),
+        to_svg(figure, slug, title, _after(rounds, columns)),
         "Precision is drawn only where a method named a client.",
-        ["rounds seen", *named],
-        _rows(rounds, named.values()),
+        ["rounds seen", *columns],
+        _rows(rounds, columns.values()),
     )
 
 
@@ -108,54 +107,43 @@ def overlap(finding: Finding, slug: str) -> Plot:
     """Overlap coefficient and accuracy of each round's detector, as Figure 7 of the paper (``series["overlap"]``)."""
     series = finding.series["overlap"]
     rounds = series["rounds"]
-    columns = {key: series.get(key, [None] * len(rounds)) for key in ("overlap", "low", "high", "accuracy")}
-    drawn = {key: 100 * floats(values) for key, values in columns.items()}
+    nothing = [None] * len(rounds)
+    columns = {key: series.get(key, nothing) for key in ("overlap", "low", "high", "accuracy")}
     checked = dict(zip(series.get("checked_rounds", []), series.get("checked_accuracy", []), strict=True))
     figure, axes = one_axes(280)
     every = max(len(rounds) // 12, 1)
-    if not np.isnan(drawn["low"]).all():
-        axes.fill_between(
-            rounds, drawn["low"], drawn["high"], color=FIRST, alpha=0.22, linewidth=0, label="range of the overlap"
-        )
-    axes.plot(rounds, drawn["overlap"], "-o", color=FIRST, markevery=every, label="overlap (median)")
-    if not np.isnan(drawn["accuracy"]).all():
-        axes.plot(rounds, drawn["accuracy"], "--s", color=SECOND, markevery=every, label="accuracy, unseen records")
+    low, accuracy = _percent(columns["low"]), _percent(columns["accuracy"])
+    if not np.isnan(low).all():
+        high = _percent(columns["high"])
+        axes.fill_between(rounds, low, high, color=FIRST, alpha=0.22, linewidth=0, label="range of the overlap")
+    axes.plot(rounds, _percent(columns["overlap"]), "-o", color=FIRST, markevery=every, label="overlap (median)")
+    if not np.isnan(accuracy).all():
+        axes.plot(rounds, accuracy, "--s", color=SECOND, markevery=every, label="accuracy, unseen records")
+    words = f"Line chart over {len(rounds)} rounds. Overlap: {_first_and_last(rounds, columns['overlap'])}."
+    words += f" Accuracy on unseen auxiliary records: {_first_and_last(rounds, columns['accuracy'])}."
+    caption = (
+        "The overlap (OVL) is the area that the feature's two densities, with and without the property, have in "
+        "common: at 0% every update gives itself away, at 100% none does. A detector's weight is one minus its overlap."
+    )
     if checked:
-        axes.plot(
-            list(checked),
-            100 * floats(list(checked.values())),
-            "D",
-            color=THIRD,
-            markersize=6.5,
-            label="accuracy, fresh exact updates",
+        fresh, label = list(checked.values()), "accuracy, fresh exact updates"
+        axes.plot(list(checked), _percent(fresh), "D", color=THIRD, markersize=6.5, label=label)
+        words += f" Accuracy on fresh exact updates: {_first_and_last(list(checked), fresh)}."
+        caption += (
+            " Accuracy on fresh exact updates is the harder test: updates of unseen records, made just as the clients "
+            "make theirs."
         )
     label_rounds(axes)
     axes.set_ylabel("Overlap, accuracy (%)")
     axes.set_ylim(-4, 104)
     figure.legend(loc="outside upper left", ncols=2, handlelength=2.4)
-
+    rows = []
+    for number, middle, least, most, accurate in _merged(rounds, columns.values(), checked):
+        row = [str(number), shown(middle), interval(least, most), shown(accurate), shown(checked.get(number))]
+        rows.append(row)
     title = "Detector of each round"
-    first, last = (_first_and_last(rounds, columns[key]) for key in ("overlap", "accuracy"))
-    words = f"Line chart over {len(rounds)} rounds. Overlap: {first}. Accuracy on unseen auxiliary records: {last}."
-    if checked:
-        words += f" Accuracy on fresh exact updates: {_first_and_last(list(checked), list(checked.values()))}."
-    return Plot(
-        title,
-        to_svg(figure, slug, title, words),
-        "The overlap (OVL) is the area that the feature's two densities, with and without the property, have in "
-        "common: at 0% every update gives itself away, at 100% none does. A detector's weight is one minus its overlap."
-        + (
-            " Accuracy on fresh exact updates is the harder test: updates of unseen records, made just as the clients "
-            "make theirs."
-            if checked
-            else ""
-        ),
-        ["round", "overlap", "range", "accuracy", "accuracy, fresh exact updates"],
-        [
-            [str(r), shown(value), interval(low, high), shown(accuracy), shown(checked.get(r))]
-            for r, value, low, high, accuracy in _merged(rounds, columns.values(), checked)
-        ],
-    )
+    header = ["round", "overlap", "range", "accuracy", "accuracy, fresh exact updates"]
+    return Plot(title, to_svg(figure, slug, title, words), caption, header, rows)
 
 
 @matplotlib.rc_context(STYLE)
@@ -170,38 +158,39 @@ def distributions(finding: Finding, slug: str) -> Plot:
     figure.supxlabel("Feature of an update", fontsize=11.5)
 
     title = "Feature with and without the property"
-    words = "Densities of the detector's feature. " + "; ".join(
-        f"round {shot['round']}: mean {shot['plus']['mean']:.3g} with the property and {shot['minus']['mean']:.3g} "
-        f"without, overlap {shown(shot['overlap'])}"
-        for shot in shots
-    )
+    words, rows = [], []
+    for shot in shots:
+        plus, minus, area = shot["plus"], shot["minus"], shown(shot["overlap"])
+        words.append(
+            f"round {shot['round']}: mean {plus['mean']:.3g} with the property and {minus['mean']:.3g} without, "
+            f"overlap {area}"
+        )
+        moments = map("{:.4g}".format, (plus["mean"], plus["sd"], minus["mean"], minus["sd"]))
+        rows.append([str(shot["round"]), area, *moments])
     return Plot(
         title,
-        to_svg(figure, slug, title, words + "."),
+        to_svg(figure, slug, title, f"Densities of the detector's feature. {'; '.join(words)}."),
         "Bars are shadow updates of unseen records, lines the normal densities that the attack works with. The grey "
         "area is their overlap (OVL).",
         ["round", "overlap", "with: mean", "sd", "without: mean", "sd"],
-        [
-            [str(shot["round"]), shown(shot["overlap"])]
-            + [f"{shot[side][number]:.4g}" for side in ("plus", "minus") for number in ("mean", "sd")]
-            for shot in shots
-        ],
+        rows,
     )
 
 
 def _draw_densities(axes: Axes, shot: Mapping[str, Any]) -> None:
-    sides = {side: shot[side] for side in ("plus", "minus")}
-    reach = [s["mean"] + k * s["sd"] for s in sides.values() for k in (-4, 4)]
-    reach += [*shot["plus_sample"], *shot["minus_sample"]]
+    reach = [*shot["plus_sample"], *shot["minus_sample"]]
+    for side in (shot["plus"], shot["minus"]):
+        reach += [side["mean"] - 4 * side["sd"], side["mean"] + 4 * side["sd"]]
     low, high = min(reach), max(reach)
     span = high - low or 1
     x = np.linspace(low - 0.02 * span, high + 0.02 * span, 600)
     curves = []
     for side, colour, style, name in (("plus", FIRST, "-", "with"), ("minus", SECOND, "--", "without")):
-        if shot[f"{side}_sample"]:
-            axes.hist(shot[f"{side}_sample"], bins=20, density=True, histtype="stepfilled", color=colour, alpha=0.3)
+        sample, mean, sd = shot[f"{side}_sample"], shot[side]["mean"], shot[side]["sd"]
+        if sample:
+            axes.hist(sample, bins=20, density=True, histtype="stepfilled", color=colour, alpha=0.3)
         # A feature without any spread would be an infinitely narrow line.
-        curve = norm.pdf(x, sides[side]["mean"], max(sides[side]["sd"], 0.005 * span))
+        curve = norm.pdf(x, mean, max(sd, 0.005 * span))
         axes.plot(x, curve, style, color=colour, label=f"{name} the property")
         curves.append(curve)
     axes.fill_between(x, np.minimum(*curves), color=INK, alpha=0.35, linewidth=0, label="overlap")
@@ -214,73 +203,86 @@ def _draw_densities(axes: Axes, shot: Mapping[str, Any]) -> None:
 @matplotlib.rc_context(STYLE)
 def posteriors(finding: Finding, slug: str) -> Plot:
     """Posterior of each client with its interval, most suspicious first (``series["posteriors"]``)."""
-    answers = sorted(
-        finding.series["posteriors"],
-        key=lambda answer: -1.0 if answer["posterior"] is None else answer["posterior"],
-        reverse=True,
-    )
-    top = [answer for answer in answers if answer["posterior"] is not None][:_MOST_POSTERIORS]
-    parts = [part for part in ("client", "target", "seed") if part == "client" or len({a[part] for a in answers}) > 1]
-    places = np.arange(len(top))
-    value, low, high = (100 * floats([answer[key] for answer in top]) for key in ("posterior", "low", "high"))
-    positive = np.array([answer["positive"] for answer in top], dtype=bool)
+    answers = sorted(finding.series["posteriors"], key=_suspicion, reverse=True)
+    known = [answer for answer in answers if answer["posterior"] is not None]
+    top = known[:_MOST_POSTERIORS]
+    parts = ["client"]
+    for part in ("target", "seed"):
+        if len({answer[part] for answer in answers}) > 1:
+            parts.append(part)
     figure, axes = one_axes(105 + 17 * max(len(top), 1))
-    axes.hlines(places, low, high, color=INK, linewidth=1.3, alpha=0.6, label=f"{level(finding.level)} interval")
-    for chosen, marker, colour, label in (
-        (positive, "D", SECOND, "has the property"),
-        (~positive, "o", FIRST, "does not have it"),
-    ):
-        # Filled and hollow, so that the two differ without colour too.
-        filled = colour if marker == "D" else "none"
-        axes.plot(
-            value[chosen],
-            places[chosen],
-            marker,
-            color=colour,
-            markerfacecolor=filled,
-            markeredgewidth=1.5,
-            markersize=5.5,
-            label=label,
-        )
-    axes.set_yticks(places, [" · ".join(short(str(answer[part])) for part in parts) for answer in top])
-    axes.set_ylim(len(top) - 0.4, -0.6)
-    axes.set_xlim(-3, 103)
-    axes.grid(visible=False, axis="y")
-    axes.tick_params(axis="y", length=0)
-    axes.set_xlabel("Posterior probability of the property (%)")
+    _draw_posteriors(axes, top, f"{level(finding.level)} interval")
+    axes.set_yticks(np.arange(len(top)), [_name_of(answer, parts) for answer in top])
     axes.set_ylabel(f"{' · '.join(parts).capitalize()}, most suspicious first")
     figure.legend(loc="outside upper left", ncols=3, handletextpad=0.5, columnspacing=1)
 
     title = "Posterior of each client"
-    known = sum(answer["posterior"] is not None for answer in answers)
-    words = f"Dot chart of the {len(top)} most suspicious of {len(answers)} listed. " + "; ".join(
-        f"client {answer['client']} {shown(answer['posterior'])} ({interval(answer['low'], answer['high'])}), "
-        f"{'has' if answer['positive'] else 'does not have'} the property"
-        for answer in top[:5]
-    )
-    caption = f"The {len(top)} most suspicious of {len(answers)} listed. " if len(answers) > len(top) else ""
-    if known < len(answers):
-        caption += f"{len(answers) - known} never took part: whether they have it is unknown. "
+    words = f"Dot chart of the {len(top)} most suspicious of {len(answers)} listed. "
+    words += "; ".join(map(_in_words, top[:5]))
+    caption = ""
+    if len(answers) > len(top):
+        caption += f"The {len(top)} most suspicious of {len(answers)} listed. "
+    if len(known) < len(answers):
+        caption += f"{len(answers) - len(known)} never took part: whether they have it is unknown. "
     return Plot(
         title,
         to_svg(figure, slug, title, words.rstrip("; ") + "."),
         caption + "How sure the server can be that a client has the property. Who really has it is known to the audit "
         "alone.",
         ["client", "target", "seed", "posterior", "interval", "has the property", "rounds with it"],
-        [
-            [
-                answer["client"],
-                answer["target"],
-                str(answer["seed"]),
-                shown(answer["posterior"]),
-                interval(answer["low"], answer["high"]),
-                "yes" if answer["positive"] else "no",
-                f"{answer['rounds']:,}",
-            ]
-            for answer in answers
-        ],
+        list(map(_posterior_row, answers)),
         tall=len(top) > _MOST_POSTERIORS // 2,
     )
+
+
+def _draw_posteriors(axes: Axes, answers: Sequence[Mapping[str, Any]], label: str) -> None:
+    rows = np.arange(len(answers))
+    value, low, high = _column(answers, "posterior"), _column(answers, "low"), _column(answers, "high")
+    positive = np.array([answer["positive"] for answer in answers], dtype=bool)
+    axes.hlines(rows, low, high, color=INK, linewidth=1.3, alpha=0.6, label=label)
+    # Filled and hollow, so that the two differ without colour too.
+    for chosen, marker, colour, filled, name in (
+        (positive, "D", SECOND, SECOND, "has the property"),
+        (~positive, "o", FIRST, "none", "does not have it"),
+    ):
+        looks: dict[str, Any] = {"markerfacecolor": filled, "markeredgewidth": 1.5, "markersize": 5.5}
+        axes.plot(value[chosen], rows[chosen], marker, color=colour, label=name, **looks)
+    axes.set_ylim(len(answers) - 0.4, -0.6)
+    axes.set_xlim(-3, 103)
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("Posterior probability of the property (%)")
+
+
+def _column(answers: Sequence[Mapping[str, Any]], key: str) -> NDArray[np.float64]:
+    return _percent([answer[key] for answer in answers])
+
+
+def _suspicion(answer: Mapping[str, Any]) -> float:
+    """Return the posterior, and less than any where there is none."""
+    return -1.0 if answer["posterior"] is None else answer["posterior"]
+
+
+def _name_of(answer: Mapping[str, Any], parts: Sequence[str]) -> str:
+    return " · ".join(short(str(answer[part])) for part in parts)
+
+
+def _in_words(answer: Mapping[str, Any]) -> str:
+    has = "has" if answer["positive"] else "does not have"
+    limits = interval(answer["low"], answer["high"])
+    return f"client {answer['client']} {shown(answer['posterior'])} ({limits}), {has} the property"
+
+
+def _posterior_row(answer: Mapping[str, Any]) -> list[str]:
+    return [
+        answer["client"],
+        answer["target"],
+        str(answer["seed"]),
+        shown(answer["posterior"]),
+        interval(answer["low"], answer["high"]),
+        "yes" if answer["positive"] else "no",
+        f"{answer['rounds']:,}",
+    ]
 
 
 def _by_method(
@@ -309,10 +311,21 @@ def _by_method(
     )
 
 
+def _curves(series: Mapping[str, Any], measure: str) -> dict[str, Sequence[float | None]]:
+    """Return one measure of each method that has it."""
+    return {name: method[measure] for name, method in series["methods"].items() if measure in method}
+
+
+def _percent(values: Sequence[float | None]) -> NDArray[np.float64]:
+    return 100 * floats(values)
+
+
 def _looks(finding: Finding) -> dict[str, dict[str, Any]]:
     """Give methods the same looks in all figures of a finding."""
-    named = (finding.series.get(key, {}).get("methods", {}) for key in ("methods", "stability"))
-    return looks_of(name for methods in named for name in methods)
+    methods: list[str] = []
+    for key in ("methods", "stability"):
+        methods += finding.series.get(key, {}).get("methods", {})
+    return looks_of(methods)
 
 
 def _after(rounds: Sequence[int], lines: Mapping[str, Sequence[float | None]]) -> str:
@@ -329,7 +342,7 @@ def _rows(rounds: Sequence[int], columns: Any) -> list[list[str]]:
 
 
 def _merged(rounds: Sequence[int], columns: Any, checked: Mapping[int, Any]) -> list[tuple[Any, ...]]:
-    """Rows of the columns, with empty ones for checked rounds that are not among the rounds."""
+    """List rows of the columns, with empty ones for checked rounds that are not among the rounds."""
     rows = {r: (r, *values) for r, *values in zip(rounds, *columns, strict=True)}
     return [rows.get(r, (r, None, None, None, None)) for r in sorted({*rows, *checked})]
 
@@ -341,8 +354,8 @@ def _plaintext(finding: Finding) -> Table:
         "the property from the others: 1 always, 0.5 no better than a coin, 0 always but the other way round.",
         ["metric", "area under the ROC curve", f"{level(finding.level)} interval"],
         [
-            [item["metric"], shown(item["auc"], ""), interval(item["low"], item["high"], "")]
-            for item in finding.series["plaintext"]
+            [metric["metric"], shown(metric["auc"], ""), interval(metric["low"], metric["high"], "")]
+            for metric in finding.series["plaintext"]
         ],
     )
 
@@ -354,7 +367,8 @@ def _lists(series: Mapping[str, Any]) -> Iterator[Lists]:
     if "methods" in series:
         rounds = series["methods"]["rounds"]
         for method, measures in series["methods"]["methods"].items():
-            yield "methods", {"rounds": rounds} | {f"{method} {key}": values for key, values in measures.items()}
+            lists = {f"{method} {key}": values for key, values in measures.items()}
+            yield "methods", {"rounds": rounds, **lists}
     if "stability" in series:
         yield "stability", {"rounds": series["stability"]["rounds"], **series["stability"]["methods"]}
 

@@ -1,12 +1,14 @@
 """Judge source inference: whose record is this, how often right, against what.
 
 Everything is computed per target as a credit in [0, 1]: 1 for naming the owner, 1/m for an owner among m clients that
-tie for the best score, so that ties count neither for nor against the attack whatever the order of the clients.
+tie for the best score. Ties then count neither for nor against the attack, whatever the order of the clients.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 from typing import Any, TypedDict
 
 import numpy as np
@@ -49,8 +51,8 @@ class SourceCase(Case):
     def node_clients(self) -> list[str]:
         """The client behind each of the scores' nodes; one that was never seen goes by its node."""
         nodes = self.scores.facts[self.NODES]
-        seen = ~np.isnan(self.scores.arrays["combined"]).all(axis=0)
-        self.truth.check_nodes((node for node, was_seen in zip(nodes, seen, strict=True) if was_seen), seed=self.seed)
+        observed = ~np.isnan(self.scores.arrays["combined"]).all(axis=0)
+        self.truth.check_nodes(compress(nodes, observed), seed=self.seed)
         return [self.truth.nodes.get(node, f"node {node}") for node in nodes]
 
     @cached_property
@@ -79,9 +81,10 @@ class SourceCase(Case):
 
     @staticmethod
     def _by_client(losses: NDArray[np.float64]) -> NDArray[np.float64]:
-        seen = ~np.isnan(losses)
-        total = np.where(seen, losses, 0.0).sum(axis=-1)
-        return np.asarray(np.where(seen.any(axis=-1), total / np.maximum(seen.sum(axis=-1), 1), np.nan))
+        observed = ~np.isnan(losses)
+        total = np.where(observed, losses, 0.0).sum(axis=-1)
+        mean = total / np.maximum(observed.sum(axis=-1), 1)
+        return np.asarray(np.where(observed.any(axis=-1), mean, np.nan))
 
     @property
     def labels(self) -> NDArray[np.int64]:
@@ -97,8 +100,8 @@ class SourceCase(Case):
     @cached_property
     def owner(self) -> NDArray[np.int64]:
         """(targets,): index of the sole owner among :attr:`clients`; −1 without one, or if it was never seen."""
-        place = self._places
-        return np.array([place.get(name, -1) for name in self.truth.owners.tolist()], dtype=np.int64)
+        positions = {self.clients[position]: position for position in np.flatnonzero(~self.never_seen)}
+        return np.array([positions.get(name, -1) for name in self.truth.owners.tolist()], dtype=np.int64)
 
     @property
     def sole(self) -> "_Held":
@@ -109,13 +112,14 @@ class SourceCase(Case):
     @property
     def shared(self) -> "_Held":
         """The targets that several clients hold, of which one was ever seen at least."""
-        place = self._places
-        held = {row: [place[name] for name in names if name in place] for row, names in self.truth.shared.items()}
-        rows = np.array([row for row, owners in held.items() if owners], dtype=np.int64)
-        by = np.zeros((len(rows), len(self.clients)), dtype=np.bool_)
-        for line, row in zip(by, rows.tolist(), strict=True):
-            line[held[row]] = True
-        return _Held(rows, by)
+        rows, by = [], []
+        for row, names in self.truth.shared.items():
+            holds = np.isin(self.clients, names) & ~self.never_seen
+            if holds.any():
+                rows.append(row)
+                by.append(holds)
+        shape = (len(rows), len(self.clients))
+        return _Held(np.array(rows, dtype=np.int64), np.array(by, dtype=np.bool_).reshape(shape))
 
     @property
     def counts(self) -> dict[str, int]:
@@ -127,11 +131,6 @@ class SourceCase(Case):
             _SEVERAL: shared,
             _NEVER: len(self.owner) - sole - nobody - shared,
         }
-
-    @cached_property
-    def _places(self) -> dict[str, int]:
-        never = self.never_seen
-        return {name: index for index, name in enumerate(self.clients) if not never[index]}
 
     @cached_property
     def never_seen(self) -> NDArray[np.bool_]:
@@ -146,19 +145,22 @@ class SourceCase(Case):
     def dealt(self, held: "_Held", stream: int) -> "_Held":
         """Deal the null targets out as if they were held as those of ``held`` are, and as evenly."""
         draw = np.random.default_rng((self.seed, stream))
-        rows = np.flatnonzero(self.null) if len(held.rows) else held.rows
-        return _Held(rows, held.by[np.resize(draw.permutation(len(held.by)), len(rows))])
+        rows = held.rows
+        if len(rows):
+            rows = np.flatnonzero(self.null)
+        order = np.resize(draw.permutation(len(held.by)), len(rows))
+        return _Held(rows, held.by[order])
 
     def label_shares(self) -> NDArray[np.float64]:
         """(null targets, clients): shares of a label's records by client, of those seen; zero if none of them holds it.
 
         Without class labels (a regression, say) nothing is known, and all are zero.
         """
-        labels = self.labels[self.null]
-        if not np.issubdtype(labels.dtype, np.integer) or labels.size == 0 or labels.max() >= len(self.truth.classes):
+        labels, classes = self.labels[self.null], len(self.truth.classes)
+        if not np.issubdtype(labels.dtype, np.integer) or labels.size == 0 or labels.max() >= classes:
             return np.zeros((len(labels), len(self.clients)))
         held = dict(zip(self.truth.clients, self.truth.counts.astype(float), strict=True))
-        counts = np.array([held.get(name, np.zeros(len(self.truth.classes))) for name in self.clients])
+        counts = np.array([held.get(name, np.zeros(classes)) for name in self.clients])
         counts[self.never_seen] = 0
         totals = counts.sum(axis=0)
         return np.asarray((counts / np.maximum(totals, 1)).T[labels])
@@ -204,10 +206,12 @@ class _Tally:
         """Count the scores (targets, clients) of ``held`` and of the null targets ``dealt`` like them."""
         by_size = np.where(np.isnan(scores).all(axis=0), np.nan, sizes.astype(float))
         single = scores[held.rows]
-        seen = ~np.isnan(single)
-        counted = (seen & held.by).any(axis=1)
-        guess = (seen & held.by).sum(axis=1) / np.maximum(seen.sum(axis=1), 1)
-        largest = np.where(held.by, np.nan_to_num(credits_of(by_size[None])), 0.0).sum(axis=1)
+        observed = ~np.isnan(single)
+        holders = observed & held.by
+        counted = holders.any(axis=1)
+        guess = holders.sum(axis=1) / np.maximum(observed.sum(axis=1), 1)
+        by_largest = np.nan_to_num(credits_of(by_size[None]))
+        largest = np.where(held.by, by_largest, 0.0).sum(axis=1)
         return cls(
             hits=_credit(single, held.by),
             chance=float(guess[counted].sum()),
@@ -222,10 +226,11 @@ def credits_of(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     NaN stands for a client that was not seen and stays NaN; the others' credits sum to one in each row. A row without
     any finite score is a guess among the clients that were seen.
     """
-    seen = ~np.isnan(scores)
-    filled = np.where(seen, scores, -np.inf)
-    best = (filled == filled.max(axis=1, keepdims=True)) & seen
-    return np.asarray(np.where(seen, best / np.maximum(best.sum(axis=1, keepdims=True), 1), np.nan))
+    observed = ~np.isnan(scores)
+    filled = np.where(observed, scores, -np.inf)
+    best = (filled == filled.max(axis=1, keepdims=True)) & observed
+    credit = best / np.maximum(best.sum(axis=1, keepdims=True), 1)
+    return np.asarray(np.where(observed, credit, np.nan))
 
 
 class SourceJudge(Judge[SourceCase]):
@@ -255,40 +260,42 @@ class SourceJudge(Judge[SourceCase]):
         self, cases: Sequence[SourceCase], *, setting: Mapping[str, Any], provenance: Mapping[str, Any]
     ) -> None:
         super().__init__(cases, setting=setting, provenance=provenance)
-        self.sole = [(case.sole, case.dealt(case.sole, _DEALING)) for case in cases]
-        self.combined = [credits_of(case.combined) for case in cases]
-        # A round's scores are counted and let go: the rounds of many clients are too large to be held twice.
-        self.rounds = [
-            [_Tally.of(-losses, *held, case.sizes) for losses in case.losses]
-            for case, held in zip(cases, self.sole, strict=True)
-        ]
-        self.all_rounds = self._tallies([case.combined for case in cases], self.sole)
-        self.counts = {kind: sum(case.counts[kind] for case in cases) for kind in cases[0].counts}
+        self.sole: list[tuple[_Held, _Held]] = []
+        self.combined: list[NDArray[np.float64]] = []
+        self.rounds: list[list[_Tally]] = []
+        self.counts: Counter[str] = Counter()
+        for case in cases:
+            held = case.sole
+            dealt = case.dealt(held, _DEALING)
+            self.sole.append((held, dealt))
+            self.combined.append(credits_of(case.combined))
+            # A round's scores are counted and let go: the rounds of many clients are too large to be held twice.
+            self.rounds.append([_Tally.of(-losses, held, dealt, case.sizes) for losses in case.losses])
+            self.counts.update(case.counts)
+        self.all_rounds = self._tallies(lambda case: case.combined, self.sole)
 
     def findings(self) -> list[Finding]:
         """State all of the above."""
         last = [rounds[-1] for rounds in self.rounds]
-        likely = self._tallies([case.likelihood for case in self.cases], self.sole)
-        choices = max(len(rounds) for rounds in self.rounds)
+        likely = self._tallies(lambda case: case.likelihood, self.sole)
+        choices = max(map(len, self.rounds))
         best = [max(rounds, key=_rate_of) for rounds in self.rounds]
-        ways = (
-            ("last round alone", last, 1),
-            (f"best of {choices} rounds, known only afterwards", best, choices),
-            ("all rounds: mean probability", self.all_rounds, 1),
-            ("all rounds: likelihood", likely, 1),
-        )
+        ways = {
+            "last round alone": _pooled(last),
+            f"best of {choices} rounds, known only afterwards": _pooled(best, choices),
+            "all rounds: mean probability": _pooled(self.all_rounds),
+            "all rounds: likelihood": _pooled(likely),
+        }
         clients = self._per_client()
         series = {
             "per_round": self._per_round(),
-            "combining": [
-                {"way": way, **rate} for way, tallies, count in ways if (rate := _pooled(tallies, count)) is not None
-            ],
+            "combining": [{"way": way, **rate} for way, rate in ways.items() if rate is not None],
             "per_client": clients,
             "reliability": self._reliability(),
             "most_exposed": self._most_exposed(),
-            "targets": self.counts,
+            "targets": dict(self.counts),
         }
-        findings = [
+        findings: list[Finding | None] = [
             self._rate(
                 "asr",
                 "Owner named, all rounds combined",
@@ -299,36 +306,30 @@ class SourceJudge(Judge[SourceCase]):
             ),
             self._rate("asr-likelihood", "Owner named, all rounds combined as likelihoods", likely),
             self._rate("asr-last-round", "Owner named, last round alone", last),
-            self._rate(
-                "asr-best-round",
-                f"Owner named, best of {choices} rounds, each seed's own",
-                best,
-                comparisons=choices,
-                reason="chosen after the fact among all rounds, as the paper does, with the interval widened for it: ",
-            )
-            if choices > 1
-            else None,
-            self._worst_client(clients),
-            self._beyond_labels(),
-            self._shared(),
         ]
+        if choices > 1:
+            label = f"Owner named, best of {choices} rounds, each seed's own"
+            reason = "chosen after the fact among all rounds, as the paper does, with the interval widened for it: "
+            findings.append(self._rate("asr-best-round", label, best, comparisons=choices, reason=reason))
+        findings += [self._worst_client(clients), self._beyond_labels(), self._shared()]
         return [finding for finding in findings if finding is not None]
 
     def _tallies(
-        self, scores: Sequence[NDArray[np.float64]], held: Sequence[tuple["_Held", "_Held"]]
+        self, scores_of: Callable[[SourceCase], NDArray[np.float64]], held: Sequence[tuple["_Held", "_Held"]]
     ) -> list["_Tally"]:
-        return [
-            _Tally.of(single, *pair, case.sizes) for case, single, pair in zip(self.cases, scores, held, strict=True)
-        ]
+        tallies = []
+        for case, (targets, dealt) in zip(self.cases, held, strict=True):
+            tallies.append(_Tally.of(scores_of(case), targets, dealt, case.sizes))
+        return tallies
 
     def _left_out(self) -> str:
         several, never = self.counts[_SEVERAL], self.counts[_NEVER]
-        return "".join(
-            (
-                f"{several:,} targets that several clients hold are judged apart (asr-shared); " * bool(several),
-                f"{never:,} targets of clients that were never seen are left out; " * bool(never),
-            )
-        )
+        reason = ""
+        if several:
+            reason += f"{several:,} targets that several clients hold are judged apart (asr-shared); "
+        if never:
+            reason += f"{never:,} targets of clients that were never seen are left out; "
+        return reason
 
     def _shared(self) -> Finding | None:
         """Judge the targets that several clients hold: naming any of them is right."""
@@ -338,7 +339,7 @@ class SourceJudge(Judge[SourceCase]):
         return self._rate(
             "asr-shared",
             "One of several owners named, all rounds combined",
-            self._tallies([case.combined for case in self.cases], held),
+            self._tallies(lambda case: case.combined, held),
             reason="records that several clients hold, of whom any is right; their chance is the owners' share of the "
             "clients: ",
         )
@@ -358,8 +359,7 @@ class SourceJudge(Judge[SourceCase]):
         if rate is None:
             reason = "no target record has an owner that was ever sampled"
             return self.unmeasured(metric, label, reason, headline=headline)
-        null, baselines = rate["null"], rate["baselines"]
-        words, why = verdict(rate["value"], rate["low"], rate["chance"], null["high"] if null else None, bars=baselines)
+        words, why = verdict(rate["value"], rate["low"], rate["chance"], _high(rate["null"]), bars=rate["baselines"])
         rates = [_rate_of(tally) for tally in tallies if len(tally.hits)]
         return self.finding(
             metric,
@@ -378,13 +378,14 @@ class SourceJudge(Judge[SourceCase]):
         numbers = self.cases[0].scores.facts["rounds"]
         curve: dict[str, list[Any]] = {key: [] for key in ("rounds", "value", "low", "high", "null", "chance")}
         for position, tallies in enumerate(zip(*self.rounds, strict=False)):
-            rate = _pooled(tallies) if all(len(tally.hits) for tally in tallies) else None
-            if rate is None:
+            rate = _pooled(tallies)
+            if rate is None or not all(len(tally.hits) for tally in tallies):
                 continue
             null = rate["null"]
-            entry = rate | {"rounds": numbers[position], "null": null["value"] if null else None}
-            for key, values in curve.items():
-                values.append(entry[key])
+            curve["rounds"].append(numbers[position])
+            curve["null"].append(null["value"] if null else None)
+            for key in ("value", "low", "high", "chance"):
+                curve[key].append(rate[key])
         return curve
 
     def _per_client(self) -> list[dict[str, Any]]:
@@ -394,11 +395,11 @@ class SourceJudge(Judge[SourceCase]):
             # How often this client is named for a record that nobody holds: some clients attract all blame.
             blame = credit[case.null]
             sizes = case.sizes
-            for place, name in enumerate(case.clients):
-                hits = _seen(credit[case.owner == place, place])
+            for column, name in enumerate(case.clients):
+                hits = _observed(credit[case.owner == column, column])
                 if not len(hits):
                     continue
-                named = _seen(blame[:, place])
+                named = _observed(blame[:, column])
                 low, high = rate_interval([float(hits.sum())], [len(hits)], comparisons=bars)
                 entries.append(
                     {
@@ -407,7 +408,7 @@ class SourceJudge(Judge[SourceCase]):
                         "low": low,
                         "high": high,
                         "n": len(hits),
-                        "share": float(sizes[place] / sizes.sum()),
+                        "share": float(sizes[column] / sizes.sum()),
                         "null": _null([float(named.sum())], [len(named)], bars),
                     }
                 )
@@ -417,9 +418,8 @@ class SourceJudge(Judge[SourceCase]):
         if not entries:
             return None
         worst = max(entries, key=lambda entry: entry["low"])
-        null = worst["null"]
         chance = self._chance()
-        words, why = verdict(worst["value"], worst["low"], chance, null["high"] if null else None)
+        words, why = verdict(worst["value"], worst["low"], chance, _high(worst["null"]))
         return self.finding(
             "asr-worst-client",
             f"Owner named, most exposed client ({worst['client']})",
@@ -428,7 +428,7 @@ class SourceJudge(Judge[SourceCase]):
             high=worst["high"],
             n=worst["n"],
             chance=chance,
-            null=null,
+            null=worst["null"],
             selected_after_the_fact=True,
             comparisons=len(entries),
             verdict=words,
@@ -443,16 +443,21 @@ class SourceJudge(Judge[SourceCase]):
             # Expected success if each null target belonged to a client drawn in proportion to its label's holders.
             blame = credit[case.null]
             likely = np.where(np.isnan(blame), 0.0, case.label_shares())
-            held = likely.sum(axis=1) > 0
-            null_sums.append(float((np.nansum(blame * likely, axis=1)[held] / likely.sum(axis=1)[held]).sum()))
+            total = likely.sum(axis=1)
+            held = total > 0
+            null_sums.append(float((np.nansum(blame * likely, axis=1)[held] / total[held]).sum()))
             null_sizes.append(int(held.sum()))
             # The targets are drawn evenly over clients and the matched null evenly over records, so that the targets
             # are weighted by what their owners hold. Unequal weights count for fewer targets (Kish's effective size).
             rows = self._counted(case, credit)
             owner = case.owner[rows]
-            weights = (case.sizes / np.maximum(np.bincount(owner, minlength=len(case.sizes)), 1))[owner]
-            effective = int(weights.sum() ** 2 / (weights**2).sum()) if len(rows) else 0
-            sums.append(effective * float((credit[rows, owner] * weights).sum() / max(weights.sum(), 1e-12)))
+            targets = np.bincount(owner, minlength=len(case.sizes))
+            weights = (case.sizes / np.maximum(targets, 1))[owner]
+            effective = 0
+            if len(rows):
+                effective = int(weights.sum() ** 2 / (weights**2).sum())
+            weighted = float((credit[rows, owner] * weights).sum() / max(weights.sum(), 1e-12))
+            sums.append(effective * weighted)
             sizes.append(effective)
         matched = _null(null_sums, null_sizes)
         if matched is None or not all(sizes):
@@ -489,9 +494,9 @@ class SourceJudge(Judge[SourceCase]):
     def _reliability(self) -> dict[str, Any]:
         """Calibrate γ on one half of the targets and test it on the other, both ways."""
         confidence, correct, gammas = [], [], []
-        for index, case in enumerate(self.cases):
+        for case, credit in zip(self.cases, self.combined, strict=True):
             draw = np.random.default_rng((case.seed, _FOLDS))
-            rows = draw.permutation(self._counted(case, self.combined[index]))
+            rows = draw.permutation(self._counted(case, credit))
             combined, prior = case.combined, case.log_prior
             for test, fit in ((rows[::2], rows[1::2]), (rows[1::2], rows[::2])):
                 if not len(fit):
@@ -510,18 +515,18 @@ class SourceJudge(Judge[SourceCase]):
 
     def _most_exposed(self) -> list[dict[str, Any]]:
         """List the targets whose owner was named with the highest posterior, γ fitted on all targets."""
-        found: list[tuple[float, int, str]] = []
-        for index, case in enumerate(self.cases):
-            rows = self._counted(case, self.combined[index])
+        named: list[tuple[float, int, str]] = []
+        for case, credit in zip(self.cases, self.combined, strict=True):
+            rows = self._counted(case, credit)
             if not len(rows):
                 continue
             combined, prior = case.combined, case.log_prior
             belief = posterior(combined[rows], prior, fit_gamma(combined[rows], prior, case.owner[rows]))
             for row, beliefs in zip(rows, belief, strict=True):
                 owner = case.owner[row]
-                if self.combined[index][row, owner] == 1:
-                    found.append((float(beliefs[owner]), int(row), self.title_of(case, case.clients[owner])))
-        top = sorted(found, reverse=True)[:_MOST_EXPOSED]
+                if credit[row, owner] == 1:
+                    named.append((float(beliefs[owner]), int(row), self.title_of(case, case.clients[owner])))
+        top = sorted(named, reverse=True)[:_MOST_EXPOSED]
         return [{"record": row, "client": name, "posterior": sure} for sure, row, name in top]
 
 
@@ -553,10 +558,14 @@ class _Rate(TypedDict):
 
 def _pooled(tallies: Sequence[_Tally], comparisons: int = 1) -> _Rate | None:
     """Pool the seeds in which something counts."""
-    tallies = [tally for tally in tallies if len(tally.hits)]
-    if not tallies:
+    rows = []
+    for tally in tallies:
+        if len(tally.hits):
+            hits, null = float(tally.hits.sum()), float(tally.null.sum())
+            rows.append((hits, len(tally.hits), null, len(tally.null), tally.chance, tally.largest))
+    if not rows:
         return None
-    sums, sizes = [float(tally.hits.sum()) for tally in tallies], [len(tally.hits) for tally in tallies]
+    sums, sizes, null_sums, null_sizes, chances, largest = zip(*rows, strict=True)
     low, high = rate_interval(sums, sizes, comparisons=comparisons)
     total = sum(sizes)
     return {
@@ -564,14 +573,16 @@ def _pooled(tallies: Sequence[_Tally], comparisons: int = 1) -> _Rate | None:
         "low": low,
         "high": high,
         "n": total,
-        "chance": sum(tally.chance for tally in tallies) / total,
-        "null": _null([float(tally.null.sum()) for tally in tallies], [len(tally.null) for tally in tallies]),
-        "baselines": {"always naming the largest client": sum(tally.largest for tally in tallies) / total},
+        "chance": sum(chances) / total,
+        "null": _null(null_sums, null_sizes),
+        "baselines": {"always naming the largest client": sum(largest) / total},
     }
 
 
 def _rate_of(tally: _Tally) -> float:
-    return float(tally.hits.mean()) if len(tally.hits) else 0.0
+    if not len(tally.hits):
+        return 0.0
+    return float(tally.hits.mean())
 
 
 def _credit(scores: NDArray[np.float64], by: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -581,7 +592,7 @@ def _credit(scores: NDArray[np.float64], by: NDArray[np.bool_]) -> NDArray[np.fl
     return np.asarray(np.where(by, np.nan_to_num(credit), 0.0).sum(axis=1)[counted])
 
 
-def _seen(credit: NDArray[np.float64]) -> NDArray[np.float64]:
+def _observed(credit: NDArray[np.float64]) -> NDArray[np.float64]:
     """Leave out owners that were not seen: "not seen" is no wrong answer."""
     return np.asarray(credit[~np.isnan(credit)])
 
@@ -591,3 +602,7 @@ def _null(sums: Sequence[float], sizes: Sequence[int], comparisons: int = 1) -> 
         return None
     low, high = rate_interval(sums, sizes, comparisons=comparisons)
     return {"value": sum(sums) / sum(sizes), "low": low, "high": high, "n": sum(sizes)}
+
+
+def _high(null: Null | None) -> float | None:
+    return None if null is None else null["high"]

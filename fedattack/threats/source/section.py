@@ -1,5 +1,8 @@
 """How source inference is shown: whose record, from which rounds, and which records gave their owner away."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from fedattack.audit.finding import Finding
 from fedattack.report.section import PER_CLIENT, PER_ROUND, RELIABILITY, Section, Table, forms_beside
 from fedattack.report.words import NOTHING, interval, level, shown
@@ -13,19 +16,21 @@ def _combining(finding: Finding) -> Table:
         "The same targets, named from one round or from all. A single round has fewer clients to choose from where not "
         "all take part in it, which its chance says; targets count where their owner was seen.",
         ["named from", "result", f"{level(finding.level)} interval", "chance", "× chance", "null run", "targets"],
-        [
-            [
-                item["way"],
-                shown(item["value"]),
-                interval(item["low"], item["high"]),
-                shown(item["chance"]),
-                shown(item["value"] / item["chance"], "") if item["chance"] else NOTHING,
-                shown(item["null"]["value"] if item["null"] else None),
-                f"{item['n']:,}",
-            ]
-            for item in finding.series["combining"]
-        ],
+        list(map(_combining_row, finding.series["combining"])),
     )
+
+
+def _combining_row(way: Mapping[str, Any]) -> list[str]:
+    chance, null = way["chance"], way["null"]
+    return [
+        way["way"],
+        shown(way["value"]),
+        interval(way["low"], way["high"]),
+        shown(chance),
+        shown(way["value"] / chance, "") if chance else NOTHING,
+        shown(null["value"] if null else None),
+        f"{way['n']:,}",
+    ]
 
 
 def _targets(finding: Finding) -> Table:

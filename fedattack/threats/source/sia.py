@@ -65,30 +65,34 @@ class SourceInference(Attack):
         targets = knowledge.targets
         model = knowledge.model.build()
         loss = per_record_loss(given(knowledge.model.loss))
-        place = pick_device(device)
-        position = {node: index for index, node in enumerate(record.nodes)}
+        torch_device = pick_device(device)
+        columns = {node: column for column, node in enumerate(record.nodes)}
         losses: list[NDArray[np.float64]] = []
         rounds: list[int] = []
         notes: list[str] = []
-        models_of = local_models(record, knowledge, seed=seed, device=place, notes=notes)
-        counts = np.ones(len(position))
-        for done, item in enumerate(record):
-            single = np.full((len(targets), len(position)), np.nan)
-            for seen, state in models_of(item):
-                ours = losses_of_models(model, [state], targets.x, targets.y, loss, device=place)[0].numpy()
-                single[:, position[seen.node]] = ours
-                counts[position[seen.node]] = seen.count or 1
-                if not np.isfinite(ours).all():
-                    notes.append(f"round {item.number}, client {seen.node}: its model gives losses that are not finite")
-            if not np.isnan(single).all():
-                losses.append(single)
-                rounds.append(item.number)
+        models_of = local_models(record, knowledge, seed=seed, device=torch_device, notes=notes)
+        counts = np.ones(len(columns))
+        for done, round_ in enumerate(record):
+            of_round = np.full((len(targets), len(columns)), np.nan)
+            for reply, state in models_of(round_):
+                values = losses_of_models(model, [state], targets.x, targets.y, loss, device=torch_device)[0].numpy()
+                of_round[:, columns[reply.node]] = values
+                counts[columns[reply.node]] = reply.count or 1
+                if not np.isfinite(values).all():
+                    notes.append(
+                        f"round {round_.number}, client {reply.node}: its model gives losses that are not finite"
+                    )
+            if not np.isnan(of_round).all():
+                losses.append(of_round)
+                rounds.append(round_.number)
             progress(done + 1, len(record))
         if not losses:
             raise NeedsError(f"attack {self.name} needs at least one usable reply, and {record.path} holds none")
         stacked = np.stack(losses)
         combined = combine_rounds(stacked)
-        prior = counts / counts.sum() if knowledge.prior == "examples" else np.full(len(position), 1 / len(position))
+        prior = np.full(len(columns), 1 / len(columns))
+        if knowledge.prior == "examples":
+            prior = counts / counts.sum()
         return Scores(
             attack=self.name,
             arrays={
@@ -111,12 +115,14 @@ class SourceInference(Attack):
 def combine_rounds(losses: NDArray[np.float64]) -> NDArray[np.float64]:
     """Combine the rounds' losses into one score per target and client.
 
-    The score is the mean, over the rounds in which the client was seen, of exp(−loss) − 1: the probability that the
-    client's model gives to the right label, less one, which keeps the digits of tiny losses. A client that was not
+    The score is the mean of exp(−loss) − 1 over the rounds in which the client was seen. This is the probability that
+    the client's model gives to the right label, less one, which keeps the digits of tiny losses. A client that was not
     sampled is "not seen", not "no". The score is bounded, so that neither a round with large losses nor a client whose
-    model is overconfident decides alone. (Measured on MNIST, Synthetic and digits with all clients in every round, it
-    names as many owners as the mean loss, Theorem 2's exponents summed over rounds, or up to half a point more, and up
-    to three points more than the mean of log losses.)
+    model is overconfident decides alone.
+
+    This was measured on MNIST, Synthetic and digits with all clients in every round. The score names up to half a point
+    more owners than the mean loss, which is Theorem 2's exponents summed over rounds. It names up to three points more
+    than the mean of log losses.
 
     Parameters
     ----------
@@ -130,21 +136,21 @@ def combine_rounds(losses: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     total = np.zeros(losses.shape[1:])
     rounds_seen = np.zeros(losses.shape[1:])
-    for single in losses:
-        seen = ~np.isnan(single)
-        total[seen] += np.expm1(-single[seen])
-        rounds_seen += seen
+    for of_round in losses:
+        observed = ~np.isnan(of_round)
+        total[observed] += np.expm1(-of_round[observed])
+        rounds_seen += observed
     return _mean(total, rounds_seen)
 
 
 def combine_likelihoods(losses: NDArray[np.float64]) -> NDArray[np.float64]:
     """Combine the rounds' losses into one log likelihood per target and client: Theorem 2's exponents over rounds.
 
-    In the theorem a client's loss counts against that of models which have not learned the target, for which the paper
-    takes the other clients of the round: ℓ_pτ − ℓ_k. The score is its mean over the rounds in which the client was
-    seen. Where all clients are seen in all rounds, ℓ_pτ is the same for all of them and left out, which keeps the
-    digits of tiny losses; otherwise it makes an early round, when nobody has learned much, comparable with a late one.
-    ℓ_pτ is the median over the round's clients and not their mean, which one diverging model would decide.
+    In the theorem a client's loss counts against that of models which have not learned the target: ℓ_pτ − ℓ_k. For
+    these the paper takes the other clients of the round. The score is the mean over the rounds in which the client was
+    seen. Where all clients are seen in all rounds, ℓ_pτ is the same for all of them. It is then left out, which keeps
+    the digits of tiny losses. Otherwise ℓ_pτ makes an early round, when nobody has learned much, comparable with a late
+    one. It is the median over the round's clients and not their mean, which one diverging model would decide.
 
     Parameters
     ----------
@@ -159,12 +165,12 @@ def combine_likelihoods(losses: NDArray[np.float64]) -> NDArray[np.float64]:
     total = np.zeros(losses.shape[1:])
     typical = np.zeros(losses.shape[1:])
     rounds_seen = np.zeros(losses.shape[1:])
-    for single in losses:
-        there = ~np.isnan(single).all(axis=0)
-        seen = ~np.isnan(single)
-        total[seen] -= single[seen]
-        typical += np.where(seen, _median(single[:, there])[:, None], 0.0)
-        rounds_seen += seen
+    for of_round in losses:
+        observed = ~np.isnan(of_round)
+        present = observed.any(axis=0)
+        total[observed] -= of_round[observed]
+        typical += np.where(observed, _median(of_round[:, present])[:, None], 0.0)
+        rounds_seen += observed
     others = _mean(typical, rounds_seen)
     # Against the largest rather than against zero: where all clients have the same rounds, nothing is added.
     return _mean(total, rounds_seen) + (others - np.fmax.reduce(others, axis=1, keepdims=True))
@@ -176,11 +182,13 @@ def _mean(total: NDArray[np.float64], count: NDArray[np.float64]) -> NDArray[np.
 
 
 def _median(losses: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Median of each row's finite losses; zero where there is none."""
+    """Return the median of each row's finite losses; zero where there is none."""
     ordered = np.sort(np.where(np.isfinite(losses), losses, np.nan), axis=1)
+    if not ordered.shape[1]:
+        return np.zeros(len(losses))
     count = np.isfinite(ordered).sum(axis=1)
     middle = np.stack([(count - 1) // 2, count // 2], axis=1).clip(0)
-    picked = np.take_along_axis(ordered, middle, axis=1) if ordered.shape[1] else np.zeros((len(losses), 2))
+    picked = np.take_along_axis(ordered, middle, axis=1)
     return np.where(count > 0, (picked / 2).sum(axis=1), 0.0)
 
 
