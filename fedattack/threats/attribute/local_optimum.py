@@ -76,7 +76,7 @@ def fit_update_maps(received: Array, moves: Array, precision: float) -> list[Upd
     """Fit G for several clients that received the same models; the models are decomposed once for all of them.
 
     The fit is by least squares over all rounds in the singular directions of the received models. In these coordinates
-    A_ij shows twice, in the response to i and in that to j. Each has an error that falls with the spread along it. Their
+    A_ij shows twice, in the response to i and in that to j. Each error falls with the spread along its direction. The
     weighted mean is the least-squares solution among symmetric matrices. Only a direction's own curvature still
     suffers where the spread is small.
 
