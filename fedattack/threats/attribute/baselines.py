@@ -1,10 +1,13 @@
 """What an attacker can say of an attribute without matching gradients: the bars that an attack must clear.
 
-Lyu & Chen 2021, "A novel attribute reconstruction attack in federated learning", Section 4.3: a random guess, an attack
-model trained on public records, and seven heuristics on statistics of the client's models. Beside them stands the
-majority value. Imputation from all public records with their labels
-(:mod:`fedattack.threats.attribute.imputation`), which uses no update either, is made by the judge of every attack on
-attributes.
+Lyu & Chen 2021, "A novel attribute reconstruction attack in federated learning", Section 4.3, has
+
+- a random guess,
+- an attack model trained on public records,
+- seven heuristics on statistics of the client's models.
+
+Beside them stands the majority value. Imputation from all public records with their labels uses no update either; the
+judge of every attack on attributes makes it (:mod:`fedattack.threats.attribute.imputation`).
 """
 
 from collections.abc import Sequence

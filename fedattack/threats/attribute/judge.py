@@ -48,8 +48,8 @@ class AttributeCase(Case):
     """One seed's scores of an attack on attributes beside the attribute's values.
 
     The scores hold ``decisions`` (methods, n), −1 for no answer, and ``beliefs`` (n, v) or (methods, n, v). Their
-    facts name the ``methods``. The scores beside them are of other attacks on the same records: those of
-    :data:`BASELINES` are bars to clear, the others stand in the same table, which the first of them shows.
+    facts name the ``methods``. The scores beside them are of other attacks on the same records. Those of
+    :data:`BASELINES` are bars to clear. The others stand in the same table, which the first of them shows.
     """
 
     def __post_init__(self) -> None:

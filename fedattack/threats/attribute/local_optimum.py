@@ -431,8 +431,8 @@ def extrapolate(received: Array, moves: Array, precision: float) -> Iterator[Arr
     them it goes as far as the client itself went, or as if the curvature there were the average of that within. Far
     from the received models the map is wrong, so that parts of the way from the returned model are proposed too.
 
-    (Measured on least-squares and logistic models over 60 rounds: an emulator network trained on the same messages and
-    descended, as in Xu & Neglia 2021, ended farther off than the last returned model wherever the server was passive.)
+    (Measured on least-squares and logistic models over 60 rounds with a passive server: an emulator network as in Xu &
+    Neglia 2021, trained on the same messages and descended, always ended farther off than the last returned model.)
     """
     returned = received[-1] - moves[-1]
     yield returned
