@@ -57,13 +57,7 @@ def check_model(model: nn.Module, record: Record) -> None:
 
 
 def check_state(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Check that the arrays of a reply, or of what it answers, are the model's.
-
-    Raises
-    ------
-    ModelError
-        If they are not; it names those that differ.
-    """
+    """Check arrays by name as :func:`check_model` checks a record."""
     check_parameters(model, {name: array.shape for name, array in arrays.items()})
 
 

@@ -36,7 +36,7 @@ class Option:
 def options_of(attack: object) -> Mapping[str, Option]:
     """Return the options of an attack, or of its class, by name."""
     declared = getattr(attack, "__dataclass_fields__", {})
-    return {name: item.metadata[_KEY] for name, item in declared.items() if _KEY in item.metadata}
+    return {name: option.metadata[_KEY] for name, option in declared.items() if _KEY in option.metadata}
 
 
 def choice(default: str | None, help: str, known: Collection[str]) -> Any:  # noqa: A002 the word that users read

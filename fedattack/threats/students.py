@@ -1,7 +1,7 @@
 """FedMD's local models, as far as the server can rebuild them: students of what the clients predicted.
 
 Hu et al. 2023, Section 3.4 and Algorithm 3, lines 11 and 12: for each client and round the server trains a student on
-the public records to give the client's predictions, and takes its loss on a record for the loss of the client's model.
+the public records to give the client's predictions. The student's loss on a record stands for the client's.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,8 +37,8 @@ def student_models(
 ) -> Callable[[Round], Iterator[tuple[Observation, Arrays]]]:
     """Make a function that gives a round's usable replies, each with its client's student as a state dict of arrays.
 
-    All students of a run start from the same parameters, drawn from ``seed``, and see the public records in the same
-    order within a round, so that they differ in nothing but what their teachers said.
+    All students of a run start from the same parameters, drawn from ``seed``. Within a round they see the public
+    records in the same order. They differ in nothing but what their teachers said.
 
     Parameters
     ----------
@@ -53,10 +53,8 @@ def student_models(
     notes
         Gets a line for each reply that has to be left out: predictions of another shape than (public records, classes),
         or not finite.
-    how
-        How students are trained.
-    teachers
-        How many students are trained at a time.
+    how, teachers
+        How students are trained, and how many at a time.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """Model-based attribute inference: the attribute that fits a client's own local optimum best.
 
 Driouich et al. 2022, "A novel model-based attribute inference attack in federated learning". The attacker has a
-client's records without one attribute, decodes the model that the client would have trained alone, and fills in the
-value with the smallest loss under it.
+client's records without one attribute. It decodes the model that the client would have trained alone, and fills in the
+value with the smallest loss under that model.
 """
 
 import copy
@@ -153,18 +153,22 @@ class _Facts(TypedDict):
 class ModelBased(Attack):
     """Algorithms 3 and 4 under three models, global, last returned and reconstructed, and what else messages hold.
 
-    For least squares and a binary attribute the client's problem is decoded and its ⌈ρm⌉ records with the largest
-    estimates are marked (Algorithm 3); elsewhere, and while ρ is unknown, the value with the smallest loss is taken
-    (Algorithm 4). How a client's optimum was reconstructed stands in the fact ``clients``; see
-    :mod:`fedattack.threats.attribute.local_optimum`.
+    For least squares and a binary attribute the client's problem is decoded, and its ⌈ρm⌉ records with the largest
+    estimates are marked (Algorithm 3). Elsewhere, and while ρ is unknown, the value with the smallest loss is taken
+    (Algorithm 4). See :mod:`fedattack.threats.attribute.local_optimum` for how a client's optimum is reconstructed.
 
-    Scores hold ``decisions`` (methods, n), positions of values in ``domain`` or −1 for no answer, as for clients that
-    were never seen; ``beliefs`` (methods, n, v), rows summing to one; ``losses`` (methods, n, v) in float64, NaN
-    where there is no model. The facts name the ``methods`` and the ``values``. For each client they say how many
-    ``messages`` were used, ``how`` its optimum was found, and for least squares and a binary attribute how many
-    directions they showed (``rank``) of how many ``unknowns``, which parameters the client's records leave
-    ``undetermined``, the ``share`` ρ of the second value, and the attribute's ``weight`` θ_s under each method;
-    ``null`` stands for what is unknown.
+    Scores hold
+
+    - ``decisions`` (methods, n): indices of values in ``domain``, or −1 for no answer, as for clients never seen;
+    - ``beliefs`` (methods, n, v): rows summing to one;
+    - ``losses`` (methods, n, v): float64, NaN where there is no model.
+
+    The facts name the ``methods`` and the ``values``. Of each client they say how many ``messages`` were used and
+    ``how`` its optimum was found. For least squares and a binary attribute they also say, or ``null`` if unknown,
+
+    - ``rank``: how many of the ``unknowns`` the messages show, and which the records leave ``undetermined``;
+    - ``share``: ρ of the second value;
+    - ``weight``: the attribute's θ_s under each method.
     """
 
     name: ClassVar[str] = "aia"
@@ -295,7 +299,7 @@ class _Answers:
         """Decide by all that a decoded problem holds, if the client's records are all known."""
         if self._linear is None or optimum.problem is None or optimum.share is None or not optimum.whole:
             return
-        # what differs by less is the rounding of the messages, which must not order records
+        # What differs by less is the rounding of the messages, which must not order records.
         estimates = self._linear.attribute(rows).estimates(optimum.problem).round(3)
         moments = METHODS.index("moments")
         self.decisions[moments, rows] = mark_largest(estimates, optimum.ones(len(rows)), self._generator)
@@ -447,7 +451,7 @@ class _Messages:
     alone: bool = False
 
     def add(self, number: int, reply: Observation, state: dict[str, Any], received: Array, returned: Array) -> None:
-        """Add the messages of a round."""
+        """Add a round, with the state that the client returned in it."""
         self.rounds.append(number)
         self.received.append(received)
         self.returned.append(returned)
@@ -457,12 +461,9 @@ class _Messages:
             if np.issubdtype(array.dtype, np.floating):
                 self.precision = max(self.precision, float(np.finfo(array.dtype).eps))
 
-    def keep_last(self, most: int) -> bool:
-        """Forget the first round if there are more than ``most``; says whether it did."""
-        if len(self.rounds) <= most:
-            return False
-        del self.rounds[0], self.received[0], self.returned[0]
-        return True
+    def moves(self) -> Array:
+        """Return received − returned (rounds, p)."""
+        return np.stack(self.received) - np.stack(self.returned)
 
 
 def _collect(
@@ -486,7 +487,7 @@ def _collect(
                 continue
             if common is None and not reply.singled_out and round_.common is not None:
                 common = model.flat(round_.common)
-            received = common if not reply.singled_out or reply.received is None else model.flat(reply.received)
+            received = model.flat(reply.received) if reply.singled_out and reply.received is not None else common
             state = dict(reply.arrays or {})
             where = f"round {round_.number}, client {name} left out"
             if not fits_model(model.module, state, where, notes):
@@ -499,8 +500,10 @@ def _collect(
             else:
                 ours = messages.setdefault(name, _Messages(name))
                 ours.add(round_.number, reply, state, received, returned)
-                if ours.keep_last(most) and short not in notes:
-                    notes.append(short)
+                if len(ours.rounds) > most:
+                    del ours.rounds[0], ours.received[0], ours.returned[0]
+                    if short not in notes:
+                        notes.append(short)
         progress(done + 1, len(record))
     return messages
 
@@ -513,9 +516,8 @@ def _maps(messages: Iterable[_Messages]) -> Iterator[tuple[str, UpdateMap]]:
 
     for _, group in itertools.groupby(sorted(messages, key=received_models), received_models):
         members = list(group)
-        received = np.stack(members[0].received)
-        moves = received - np.stack([np.stack(ours.returned) for ours in members])
-        fits = fit_update_maps(received, moves, max(ours.precision for ours in members))
+        moves = np.stack([ours.moves() for ours in members])
+        fits = fit_update_maps(np.stack(members[0].received), moves, max(ours.precision for ours in members))
         for ours, fit in zip(members, fits, strict=True):
             yield ours.name, fit
 
@@ -603,8 +605,7 @@ def _reconstruct(
                 return proposals[0]
         if alone is not None:
             return alone
-    received = np.stack(messages.received)
-    returned, *others = extrapolate(received, received - np.stack(messages.returned), messages.precision)
+    returned, *others = extrapolate(np.stack(messages.received), messages.moves(), messages.precision)
     rank = None if fit is None else fit.rank
     proposals.append(_Optimum(returned, "last returned", rank))
     proposals += [_Optimum(parameters, "extrapolated", rank) for parameters in others]
@@ -632,10 +633,9 @@ def _decode_with_public(
     messages: _Messages, fit: UpdateMap, linear: _Linear, rows: NDArray[np.int64], training: LocalSGD
 ) -> tuple[_Optimum | None, bool]:
     """Decode with the public attributes of all the client's records, and say whether the result is exact."""
-    received = np.stack(messages.received)
     decoded = decode_with_public(
-        received,
-        received - np.stack(messages.returned),
+        np.stack(messages.received),
+        messages.moves(),
         linear.attribute(rows),
         lr=training.lr,
         steps=_batches(training, len(rows)) * training.epochs,

@@ -4,11 +4,12 @@ Lyu & Chen 2021, "A novel attribute reconstruction attack in federated learning"
 without one attribute, and finds the values under which the gradient of those records is the update that it received.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 from torch import nn
@@ -17,12 +18,13 @@ from typing_extensions import TypedDict
 from fedattack.errors import DataError, NeedsError
 from fedattack.learning import LocalSGD, pick_device
 from fedattack.learning.importing import given
-from fedattack.record import Observation, Record
+from fedattack.record import Record
 from fedattack.threats import options
 from fedattack.threats.attribute.gradient_matching import (
     METHODS,
     RELAXATIONS,
     Arrays,
+    Match,
     Matching,
     Method,
     Relaxation,
@@ -52,8 +54,8 @@ def averaged_gradient(
     """Return the loss gradient that, taken in every local step, gives the client's update: −Δ/(η·steps) for plain SGD.
 
     For a single step it is the gradient itself; for several, their average along the way ("epoch-averaged"). Momentum μ
-    is assumed to start at zero in every round, so that step k of equal gradients moves by 1 + μ + … + μ^(k−1) of
-    them; weight decay λ to add λ·w of the received model to each.
+    is assumed to start at zero in every round: step k of equal gradients moves by 1 + μ + … + μ^(k−1) of them. Weight
+    decay λ is assumed to add λ·w of the received model to each.
 
     Parameters
     ----------
@@ -97,14 +99,17 @@ class _Facts(TypedDict):
 class GradientMatching(Attack):
     """Cos-matching and L2-L-BFGS, side by side on the same updates.
 
-    Scores hold ``decisions`` (methods, n), indices into the attribute's domain or −1 for records that were not
-    attacked; ``beliefs`` (methods, n, v), rows summing to one, which are where the optimiser stopped and not
-    calibrated (the prior, or equal shares, for records that were not attacked); ``objectives`` (methods, clients), NaN
-    for clients that were not attacked. The facts ``methods``, ``clients``, ``rounds``, ``weights`` and ``values`` name
-    what is along the axes, which rounds were used and whether records' weights were found too.
+    Scores hold, for records and clients that were attacked,
+
+    - ``decisions`` (methods, n): indices into the attribute's domain, else −1;
+    - ``beliefs`` (methods, n, v): rows summing to one, where the optimiser stopped and not calibrated, else the prior;
+    - ``objectives`` (methods, clients): where the best start ended, else NaN.
+
+    The facts ``methods``, ``clients``, ``rounds``, ``weights`` and ``values`` name what is along the axes, which rounds
+    were used and whether records' weights were found too.
 
     With ``membership=unknown`` a client's records lie among as many of the auxiliary ones, whose attribute is taken
-    away as well; the mixture of :mod:`fedattack.threats.attribute.gradient_membership` judges them by the last model
+    away as well. The mixture of :mod:`fedattack.threats.attribute.gradient_membership` judges them by the last model
     that the client sent, and what it takes for members is attacked. Scores then hold ``members`` (n,), ``decoys``
     (m,), the judged probabilities, and ``decoy_clients`` (m,), for whom each auxiliary record was a candidate.
     """
@@ -169,27 +174,12 @@ class GradientMatching(Attack):
         beliefs = np.tile(_base(prior, len(partial.domain)), (len(METHODS), len(partial.y), 1))
         decisions = np.full((len(METHODS), len(partial.y)), -1, dtype=np.int64)
         objectives = np.full((len(METHODS), len(clients)), np.nan)
-        weights = {case.client: self._weights(case.updates.steps) for case in cases}
-        total, done = len(METHODS) * len(cases), 0
-        for row, method in enumerate(METHODS):
-            for kind in sorted(set(weights.values())):
-                chosen = [case for case in cases if weights[case.client] == kind]
-                restarts = self.restarts or _RESTARTS[method]
-                matches = match_gradients(
-                    architecture,
-                    given(model.loss),
-                    [case.victim for case in chosen],
-                    Matching(method, self.steps, restarts, self.temperature, self.relaxation, kind),
-                    seed=seed,
-                    device=chosen_device,
-                    progress=_progress_from(done, total, progress),
-                )
-                done += len(chosen)
-                for case, match in zip(chosen, matches, strict=True):
-                    asked = case.rows >= 0
-                    beliefs[row, case.rows[asked]] = match.beliefs[asked]
-                    decisions[row, case.rows[asked]] = match.decisions[asked]
-                    objectives[row, clients.index(case.client)] = match.objective
+        matches = self._matches(cases, architecture, given(model.loss), seed, chosen_device, progress)
+        for row, case, match in matches:
+            asked = case.rows >= 0
+            beliefs[row, case.rows[asked]] = match.beliefs[asked]
+            decisions[row, case.rows[asked]] = match.decisions[asked]
+            objectives[row, clients.index(case.client)] = match.objective
         return Scores(
             attack=self.name,
             arrays={"decisions": decisions, "beliefs": beliefs, "objectives": objectives} | arrays,
@@ -197,7 +187,7 @@ class GradientMatching(Attack):
                 "methods": list(METHODS),
                 "clients": clients,
                 "rounds": {case.client: case.updates.rounds for case in cases},
-                "weights": weights,
+                "weights": {case.client: self._weights(case.updates.steps) for case in cases},
                 "values": list(partial.names),
                 "targets": partial.fingerprint,
                 "prior": "unknown" if prior is None else "known",
@@ -235,6 +225,30 @@ class GradientMatching(Attack):
                 f"none for updates={self.updates}; check knowledge/nodes, or take other rounds"
             )
         return cases
+
+    def _matches(
+        self,
+        cases: Sequence["_Case"],
+        model: nn.Module,
+        loss: str,
+        seed: int,
+        device: torch.device,
+        progress: Progress,
+    ) -> Iterator[tuple[int, "_Case", Match]]:
+        """Match all cases by every method; yields the method's index, the case and its match."""
+        total, done = len(METHODS) * len(cases), 0
+        kinds = [self._weights(case.updates.steps) for case in cases]
+        for row, method in enumerate(METHODS):
+            restarts = self.restarts or _RESTARTS[method]
+            for kind in sorted(set(kinds)):
+                how = Matching(method, self.steps, restarts, self.temperature, self.relaxation, kind)
+                chosen = [case for case, its_kind in zip(cases, kinds, strict=True) if its_kind == kind]
+                victims = [case.victim for case in chosen]
+                reported = _progress_from(done, total, progress)
+                matches = match_gradients(model, loss, victims, how, seed=seed, device=device, progress=reported)
+                done += len(chosen)
+                for case, match in zip(chosen, matches, strict=True):
+                    yield row, case, match
 
     def _weights(self, steps: int) -> Weights:
         if self.weights == "uniform" or (self.weights is None and steps == 1 and self.membership == "known"):
@@ -311,8 +325,8 @@ def read_updates(
     if training is None:
         raise NeedsError("reading gradients from updates needs knowledge of training")
     replies = dict(replies_of(record, knowledge, client))
-    seen = Seen([], [], [], {}, 0)
-    steps = 0
+    names = dict(model.named_parameters())
+    usable, steps = Seen([], [], [], {}, 0), 0
     for number in choose_rounds(updates, sorted(replies)):
         reply = replies[number]
         examples = int(reply.count or records)
@@ -323,30 +337,23 @@ def read_updates(
         received, sent = dict(reply.received), dict(reply.arrays or {})
         if not (fits_model(model, received, where, notes) and fits_model(model, sent, where, notes)):
             continue
-        gradient = _gradient_of(reply, received, model, training, examples)
+        update = {name: delta for name, delta in reply.update().items() if name in names}
+        gradient = averaged_gradient(update, received, training, examples)
         if not is_finite([*gradient.values(), *received.values()]):
             notes.append(f"{where}: its update is not finite")
         elif is_zero(gradient.values()):
             notes.append(f"{where}: its update is zero")
         else:
-            seen.rounds.append(number)
-            seen.received.append(received)
-            seen.gradients.append(gradient)
+            usable.rounds.append(number)
+            usable.received.append(received)
+            usable.gradients.append(gradient)
             steps = max(steps, local_steps(training, examples))
             if examples != records and f"client {client} says" not in " ".join(notes):
                 notes.append(f"client {client} says that it has {examples} records, and {records} are known")
-    if not seen.rounds:
+    if not usable.rounds:
         notes.append(f"client {client}: no update that updates={updates} asks for can be used; not attacked")
         return None
-    return replace(seen, last_sent=dict(replies[max(replies)].arrays or {}), steps=steps)
-
-
-def _gradient_of(
-    reply: Observation, received: Arrays, model: nn.Module, training: LocalSGD, examples: int
-) -> dict[str, NDArray[np.float32]]:
-    names = dict(model.named_parameters())
-    update = {name: delta for name, delta in reply.update().items() if name in names}
-    return averaged_gradient(update, received, training, examples)
+    return replace(usable, last_sent=dict(replies[max(replies)].arrays or {}), steps=steps)
 
 
 @dataclass(frozen=True)

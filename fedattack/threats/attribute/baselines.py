@@ -1,10 +1,13 @@
 """What an attacker can say of an attribute without matching gradients: the bars that an attack must clear.
 
-Lyu & Chen 2021, "A novel attribute reconstruction attack in federated learning", Section 4.3: a random guess, an attack
-model trained on public records, and seven heuristics on statistics of the client's models. Beside them stands the
-majority value. Imputation from all public records with their labels
-(:mod:`fedattack.threats.attribute.imputation`), which uses no update either, is made by the judge of every attack on
-attributes.
+Lyu & Chen 2021, "A novel attribute reconstruction attack in federated learning", Section 4.3, has
+
+- a random guess,
+- an attack model trained on public records,
+- seven heuristics on statistics of the client's models.
+
+Beside them stands the majority value. Imputation from all public records with their labels uses no update either; the
+judge of every attack on attributes makes it (:mod:`fedattack.threats.attribute.imputation`).
 """
 
 from collections.abc import Sequence
@@ -57,11 +60,16 @@ def statistics_decisions(
 ) -> dict[str, NDArray[np.int64]]:
     """Decide by the paper's seven heuristics on statistics of a client's models (Section 4.3).
 
-    Each record is completed with every value, and for each the client's models say: (1) in how many rounds the label is
-    predicted (most), (2) the label's probability (largest sum), (3) the loss (smallest sum), (4) the last model's loss
-    (smallest), (5) the norm of the last layer's gradient (largest sum, as the paper has it), (6) the gradient of the
-    last layer's weights that lead to the label, which is negative (largest sum, closest to zero), (7) the majority
-    of these. Equals are drawn.
+    Each record is completed with every value, and the value is taken for which the client's models say
+
+    1. most often, over the rounds, the label;
+    2. the largest sum of the label's probability;
+    3. the smallest sum of the loss;
+    4. the smallest loss of the last model;
+    5. the largest sum of the norm of the last layer's gradient, as the paper has it;
+    6. the largest sum, closest to zero, of the negative gradient of the last layer's weights that lead to the label.
+
+    The seventh is the majority of these. Equals are drawn.
 
     Parameters
     ----------
@@ -158,9 +166,7 @@ class AttributeBaselines(Attack):
         notes: list[str] = []
         prior = partial.prior
         if public is not None:
-            public_values, known = values_of(partial, public.x)
-            if prior is None and known.any():
-                prior = np.bincount(public_values[known], minlength=values) / known.sum()
+            prior = _shares_of(partial, public) if prior is None else prior
             order = draw.permutation(len(public))
             for size in PUBLIC_SIZES:
                 if len(order) < size:
@@ -235,6 +241,12 @@ def _sent_states(
         if fits and is_finite(state.values()):
             states.append(state)
     return states
+
+
+def _shares_of(partial: PartialRecords, public: Targets) -> NDArray[np.float64] | None:
+    """Return the shares (v,) of the values among public records; ``None`` if no record has a value of the domain."""
+    values, known = values_of(partial, public.x)
+    return np.bincount(values[known], minlength=len(partial.domain)) / known.sum() if known.any() else None
 
 
 def _predicted(model: nn.Module, state: Arrays, rows: NDArray[np.float32]) -> NDArray[np.int64]:

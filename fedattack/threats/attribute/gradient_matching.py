@@ -1,7 +1,7 @@
 """Gradient matching: find the attribute whose gradients are those that a client sent.
 
 Lyu & Chen 2021, "A novel attribute reconstruction attack in federated learning", Algorithm 1. Each record's unknown
-value is relaxed to shares of all values, the record becomes its expected encoding, and the shares are optimised until
+value is relaxed to shares of all values, and the record becomes its expected encoding. The shares are optimised until
 the gradient of all records together points where the client's did, in every round at once (cos-matching). Beside it
 stands the squared distance with L-BFGS (Zhu et al. 2019, "Deep leakage from gradients").
 """
@@ -237,10 +237,7 @@ class _Problem:
             outputs = model(torch.zeros((1, *victims[0].x.shape[1:]), device=device))
         self._outputs = outputs.reshape(1, -1).shape[1]
         names = list(victims[0].gradients[0])
-        norms = torch.zeros(len(victims), rounds, dtype=torch.float64)
-        for row, victim in enumerate(victims):
-            for number, gradient in enumerate(victim.gradients):
-                norms[row, number] = sum(float(np.square(part, dtype=np.float64).sum()) for part in gradient.values())
+        norms = _squared_norms(victims, rounds)
         self._counted = (norms > 0).to(device)
         shares = norms / norms.sum(dim=1, keepdim=True)
         self._shares = shares.float().to(device)
@@ -265,7 +262,7 @@ class _Problem:
         buffers = [name for name in victims[0].states[0] if name not in names]
         self._parameters = {name: self._stacked(states, name) for name in names}
         self._buffers = {name: self._stacked(states, name) for name in buffers}
-        self._targets = {name: _per_round(self._stacked(gradients, name), self._scale) for name in names}
+        self._targets = {name: scaled(self._stacked(gradients, name), self._scale) for name in names}
         inside = sum(target.double().flatten(2).square().sum(2) for target in self._targets.values())
         # What of the gradients no record can explain; it belongs to their norms all the same.
         self._outside = (self._counted.double() - torch.as_tensor(inside)).clamp(min=0).float()
@@ -330,23 +327,7 @@ class _Problem:
             variables[name] = start.requires_grad_(value.requires_grad)
         free = [value for value in variables.values() if value.requires_grad]
 
-        def evaluate(point: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-            vector_to_parameters(torch.from_numpy(point).to(free[0]), free)
-            objective = self._objective(variables, how, None)["objective"].sum()
-            gradients = torch.autograd.grad(objective, free)
-            return objective.item(), parameters_to_vector(gradients).double().cpu().numpy()
-
-        def scaled(point: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-            objective, gradient = evaluate(point)
-            return objective / size, gradient / size
-
-        first = parameters_to_vector(free).detach().double().cpu().numpy()
-        # Steps follow from the objective's own size, which is tiny where most values are as the prior has them.
-        size = max(evaluate(first)[0], torch.finfo(torch.float32).tiny)
-        # SciPy's, because PyTorch's skips curvature below a fixed size, and near the prior's start all of it is.
-        limits = {"maxiter": how.steps, "maxcor": _MEMORY, "ftol": 0.0, "gtol": _FLAT}
-        best = minimize(scaled, first, jac=True, method="L-BFGS-B", options=limits)
-        vector_to_parameters(torch.from_numpy(best.x).to(free[0]), free)
+        descend(lambda: self._objective(variables, how, None)["objective"].sum(), free, how.steps, end=_FLAT)
         return self._final(variables, how)
 
     def _final(self, variables: dict[str, Tensor], how: Matching) -> dict[str, Tensor]:
@@ -410,6 +391,37 @@ class _Problem:
         over_restarts = vmap(over_rounds, in_dims=(None, None, 0, 0, 0))
         gradients: dict[str, Tensor] = vmap(over_restarts)(self._parameters, self._buffers, virtual, labels, weights)
         return gradients
+
+
+def descend(objective: Callable[[], Tensor], free: Sequence[Tensor], steps: int, *, end: float = 0.0) -> None:
+    """Move the ``free`` variables to where the objective is least, by at most so many steps of L-BFGS.
+
+    With ``end``, a share of the objective at the start, the search ends where no slope is larger. SciPy searches,
+    because PyTorch's L-BFGS skips curvature below a fixed size, and near the prior's start all of it is.
+    """
+
+    def evaluate(point: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        vector_to_parameters(torch.from_numpy(point).to(free[0]), free)
+        value = objective()
+        gradients = torch.autograd.grad(value, free)
+        return value.item() / unit, parameters_to_vector(gradients).double().cpu().numpy() / unit
+
+    start, unit = parameters_to_vector(free).detach().double().cpu().numpy(), 1.0
+    if end:
+        # Steps follow from the objective's own size, which is tiny where most values are as the prior has them.
+        unit = max(evaluate(start)[0], torch.finfo(torch.float32).tiny)
+    limits = {"maxiter": steps, "maxcor": _MEMORY, "ftol": 0.0, "gtol": end}
+    best = minimize(evaluate, start, jac=True, method="L-BFGS-B", options=limits)
+    vector_to_parameters(torch.from_numpy(best.x).to(free[0]), free)
+
+
+def _squared_norms(victims: Sequence[Victim], rounds: int) -> Tensor:
+    """Return the gradients' squared norms (V, T) in float64, 0 for padded rounds."""
+    norms = torch.zeros(len(victims), rounds, dtype=torch.float64)
+    for row, victim in enumerate(victims):
+        for number, gradient in enumerate(victim.gradients):
+            norms[row, number] = sum(float(np.square(part, dtype=np.float64).sum()) for part in gradient.values())
+    return norms
 
 
 def _check(index: int, victim: Victim) -> None:
@@ -483,8 +495,9 @@ def _within(rows: NDArray[Any] | Tensor, basis: Tensor | None) -> Tensor:
     return tensor if basis is None else tensor @ basis
 
 
-def _per_round(value: Tensor, scale: Tensor) -> Tensor:
-    return value * scale.reshape(*scale.shape, *[1] * (value.ndim - 2))
+def scaled(value: Tensor, scale: Tensor) -> Tensor:
+    """Multiply a value with a scale that has its first axes alone."""
+    return value * scale.reshape(*scale.shape, *[1] * (value.ndim - scale.ndim))
 
 
 def _padded(tensors: Sequence[Tensor], length: int) -> Tensor:

@@ -111,7 +111,7 @@ def gradient_variances(
 def infer_membership(variances: NDArray[np.float64], *, seed: int = 0) -> NDArray[np.float64]:
     """Return how likely each record is a member, by a mixture of two normal distributions.
 
-    The mixture is fitted to the mean over the candidates of the variances' square roots, which grow with the error of
+    The mixture is fitted to the mean over the candidates of the variances' square roots. These grow with the error of
     the predicted probabilities: members' lie close to zero and others' spread widely, as the paper describes them. Of
     the variances themselves most are close to zero, and of their logarithms even members' spread widely.
 

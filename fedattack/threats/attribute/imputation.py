@@ -1,7 +1,6 @@
 """Impute an attribute without any update: the baseline that an attack on updates has to beat."""
 
 import warnings
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -55,7 +54,7 @@ def impute(
         classes = int(max(partial.y.max(), auxiliary.y.max())) + 1
     x = _features(auxiliary.x[rows], auxiliary.y[rows] if labels else None, partial.columns, classes)
     asked = _features(partial.x, partial.y if labels else None, partial.columns, classes)
-    candidates = {name: make(seed) for name, make in _CLASSIFIERS.items()}
+    candidates = _classifiers(seed)
     best = "majority"
     smallest = int(np.bincount(values)[np.unique(values)].min())
     if smallest >= 2 and len(rows) >= 2 * FOLDS:
@@ -88,45 +87,19 @@ def _features(
     return np.concatenate([public, label], axis=1, dtype=np.float64)
 
 
-def _majority(seed: int) -> Any:
+def _classifiers(seed: int) -> dict[str, Any]:
+    """Make the classifiers; the majority is first, so that nothing that is no better is taken for a classifier."""
     from sklearn.dummy import DummyClassifier
-
-    return DummyClassifier(strategy="prior")
-
-
-def _logistic(seed: int) -> Any:
+    from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
     from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
-    return make_pipeline(StandardScaler(), LogisticRegression(max_iter=500, C=0.1))
-
-
-def _forest(seed: int) -> Any:
-    from sklearn.ensemble import RandomForestClassifier
-
-    return RandomForestClassifier(200, random_state=seed)
-
-
-def _boosting(seed: int) -> Any:
-    from sklearn.ensemble import HistGradientBoostingClassifier
-
-    return HistGradientBoostingClassifier(random_state=seed, max_iter=50)
-
-
-def _neighbours(seed: int) -> Any:
     from sklearn.neighbors import KNeighborsClassifier
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    return make_pipeline(StandardScaler(), KNeighborsClassifier(5))
-
-
-# The majority is first, so that nothing that is no better is taken for a classifier.
-_CLASSIFIERS: Mapping[str, Callable[[int], Any]] = {
-    "majority": _majority,
-    "logistic regression": _logistic,
-    "random forest": _forest,
-    "gradient boosting": _boosting,
-    "nearest neighbours": _neighbours,
-}
+    return {
+        "majority": DummyClassifier(strategy="prior"),
+        "logistic regression": make_pipeline(StandardScaler(), LogisticRegression(max_iter=500, C=0.1)),
+        "random forest": RandomForestClassifier(200, random_state=seed),
+        "gradient boosting": HistGradientBoostingClassifier(random_state=seed, max_iter=50),
+        "nearest neighbours": make_pipeline(StandardScaler(), KNeighborsClassifier(5)),
+    }

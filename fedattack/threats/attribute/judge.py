@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.audit.finding import NOT_APPLICABLE, Finding, Null, verdict
+from fedattack.audit.finding import NOT_APPLICABLE, PROPORTION, Finding, Null, verdict
 from fedattack.audit.intervals import LEVEL, paired_interval, rate_interval, t_interval
 from fedattack.audit.judge import Case, Judge, over_seeds
 from fedattack.audit.summaries import null_of, reliability
@@ -48,8 +48,8 @@ class AttributeCase(Case):
     """One seed's scores of an attack on attributes beside the attribute's values.
 
     The scores hold ``decisions`` (methods, n), −1 for no answer, and ``beliefs`` (n, v) or (methods, n, v). Their
-    facts name the ``methods``. The scores beside them are of other attacks on the same records: those of
-    :data:`BASELINES` are bars to clear, the others stand in the same table, which the first of them shows.
+    facts name the ``methods``. The scores beside them are of other attacks on the same records. Those of
+    :data:`BASELINES` are bars to clear. The others stand in the same table, which the first of them shows.
     """
 
     def __post_init__(self) -> None:
@@ -185,7 +185,7 @@ class AttributeJudge(Judge[AttributeCase]):
     ) -> None:
         super().__init__(cases, setting=setting, provenance=provenance)
         self.truth = [case.values for case in cases]
-        self.sizes = [len(values) for values in self.truth]
+        self.sizes = [*map(len, self.truth)]
         self.n = sum(self.sizes)
         self.names = cases[0].attributes.names
         baselines = _of_every_case([case.baselines for case in cases])
@@ -232,27 +232,33 @@ class AttributeJudge(Judge[AttributeCase]):
         """Sum up what a statistic is against every shuffled truth."""
         return null_of([statistic(truth) for truth in self.shuffled], n)
 
+    def _judged(
+        self, metric: str, label: str, interval: tuple[float, float], null: Null, reason: str, **numbers: Any
+    ) -> Finding:
+        """Make a finding whose reason ends with that of its verdict; ``bars`` must be cleared beside chance."""
+        (low, high), bars = interval, numbers.pop("bars", None)
+        units = numbers.get("units", PROPORTION)
+        words, why = verdict(numbers["value"], low, numbers["chance"], null["high"], bars, units)
+        reason = f"{reason}: {why}"
+        return self.finding(metric, label, low=low, high=high, null=null, verdict=words, reason=reason, **numbers)
+
     def _excess(self) -> Finding:
         value, low, high = self._over_best(self.main)
-        null = self._null(self._shuffled_excess, self.n)
-        words, why = verdict(value, low, 0.0, null["high"], units=POINTS)
         seeds = []
         for hits, bar in zip(self.hits[self.main], self.hits[self.best], strict=True):
             seeds.append(100 * (float(hits.mean()) - float(bar.mean())))
-        return self.finding(
+        return self._judged(
             "excess",
             f"Accuracy of {self.main} above the best baseline ({self.best})",
+            (low, high),
+            self._null(self._shuffled_excess, self.n),
+            "the baseline is the best of those on these very records, the interval is paired (Tango's score "
+            "interval, over several seeds also Student's), the null is the same against a shuffled truth",
             value=value,
-            low=low,
-            high=high,
             units=POINTS,
             n=self.n,
             chance=0.0,
-            null=null,
             headline=True,
-            verdict=words,
-            reason="the baseline is the best of those on these very records, the interval is paired (Tango's score "
-            "interval, over several seeds also Student's), the null is the same against a shuffled truth: " + why,
             series={"attributes": self._table()} if self.cases[0].first else {},
             **over_seeds(seeds),
         )
@@ -275,26 +281,21 @@ class AttributeJudge(Judge[AttributeCase]):
         return 100 * (self._accuracy_against(self.main, truth) - best)
 
     def _accuracy(self, method: str) -> Finding:
-        low, high = self._accuracy_interval(method)
-        value, chance = self.accuracy[method], 1 / len(self.names)
-        null = self._null(lambda truth: self._accuracy_against(method, truth), self.n)
-        bars = {name: self.accuracy[name] for name in self.baselines}
-        words, why = verdict(value, low, chance, null["high"], bars=_highest(bars))
+        baselines = {name: self.accuracy[name] for name in self.baselines}
         unanswered = sum(case.unanswered(method) for case in self.cases)
         note = f"; {unanswered:,} records without an answer count as the majority's value" if unanswered else ""
         is_main = method == self.main
-        return self.finding(
+        return self._judged(
             "accuracy" if is_main else f"accuracy-{slug(method)}",
             f"Values recovered by {method}",
-            value=value,
-            low=low,
-            high=high,
+            self._accuracy_interval(method),
+            self._null(lambda truth: self._accuracy_against(method, truth), self.n),
+            f"chance is a value at random, the null a shuffled truth{note}",
+            value=self.accuracy[method],
             n=self.n,
-            chance=chance,
-            null=null,
-            baselines=bars,
-            verdict=words,
-            reason=f"chance is a value at random, the null a shuffled truth{note}: {why}",
+            chance=1 / len(self.names),
+            baselines=baselines,
+            bars=_highest(baselines),
             series=self._series() if is_main else {},
             **over_seeds([float(hits.mean()) for hits in self.hits[method]]),
         )
@@ -347,23 +348,16 @@ class AttributeJudge(Judge[AttributeCase]):
             if rare.any():
                 sums.append(float(hits[rare].sum()))
                 sizes.append(int(rare.sum()))
-        low, high = rate_interval(sums, sizes)
-        value = sum(sums) / sum(sizes)
-        chance = fmean(float((answers == self.rarest).mean()) for answers in self.answers[self.main])
-        null = self._null(lambda truth: self._rare_recall(self.main, truth), sum(sizes))
-        words, why = verdict(value, low, chance, null["high"])
-        return self.finding(
+        return self._judged(
             "rare-recall",
             f"Records of the rarest value ({self.names[self.rarest]}) that {self.main} recovers",
-            value=value,
-            low=low,
-            high=high,
+            rate_interval(sums, sizes),
+            self._null(lambda truth: self._rare_recall(self.main, truth), sum(sizes)),
+            "chance is naming that value as often, at random",
+            value=sum(sums) / sum(sizes),
             n=sum(sizes),
-            chance=chance,
-            null=null,
+            chance=fmean(float((answers == self.rarest).mean()) for answers in self.answers[self.main]),
             baselines={name: self._rare_recall(name, self.truth) for name in self.baselines},
-            verdict=words,
-            reason=f"chance is naming that value as often, at random: {why}",
         )
 
     def _rare_recall(self, method: str, truth: Sequence[Rows]) -> float:
@@ -409,22 +403,16 @@ class AttributeJudge(Judge[AttributeCase]):
             largest += max(len(members), len(decoys))
         if not all(sizes):
             return None
-        low, high = rate_interval(hits, sizes)
-        value, chance = sum(hits) / sum(sizes), largest / sum(sizes)
         draw = np.random.default_rng((self.cases[0].seed, _DEALING))
-        null = null_of([_dealt_anew(answers, draw) for _ in range(_SHUFFLES)], sum(sizes))
-        words, why = verdict(value, low, chance, null["high"])
-        return self.finding(
+        return self._judged(
             "membership",
             "Records told to be the client's, or not, before the attribute",
-            value=value,
-            low=low,
-            high=high,
+            rate_interval(hits, sizes),
+            null_of([_dealt_anew(answers, draw) for _ in range(_SHUFFLES)], sum(sizes)),
+            "chance is saying the same of all, the null the same answers dealt at random",
+            value=sum(hits) / sum(sizes),
             n=sum(sizes),
-            chance=chance,
-            null=null,
-            verdict=words,
-            reason=f"chance is saying the same of all, the null the same answers dealt at random: {why}",
+            chance=largest / sum(sizes),
         )
 
     def _table(self) -> dict[str, Any]:

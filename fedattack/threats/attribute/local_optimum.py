@@ -76,7 +76,7 @@ def fit_update_maps(received: Array, moves: Array, precision: float) -> list[Upd
     """Fit G for several clients that received the same models; the models are decomposed once for all of them.
 
     The fit is by least squares over all rounds in the singular directions of the received models. In these coordinates
-    A_ij shows twice, in the response to i and in that to j. Each has an error that falls with the spread along it. Their
+    A_ij shows twice, in the response to i and in that to j. Each error falls with the spread along its direction. The
     weighted mean is the least-squares solution among symmetric matrices. Only a direction's own curvature still
     suffers where the spread is small.
 
@@ -431,8 +431,8 @@ def extrapolate(received: Array, moves: Array, precision: float) -> Iterator[Arr
     them it goes as far as the client itself went, or as if the curvature there were the average of that within. Far
     from the received models the map is wrong, so that parts of the way from the returned model are proposed too.
 
-    (Measured on least-squares and logistic models over 60 rounds: an emulator network trained on the same messages and
-    descended, as in Xu & Neglia 2021, ended farther off than the last returned model wherever the server was passive.)
+    (Measured on least-squares and logistic models over 60 rounds with a passive server: an emulator network as in Xu &
+    Neglia 2021, trained on the same messages and descended, always ended farther off than the last returned model.)
     """
     returned = received[-1] - moves[-1]
     yield returned

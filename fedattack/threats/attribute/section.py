@@ -23,7 +23,7 @@ def accuracies(finding: Finding, slug: str) -> Plot:
     low, high = _percents(rows, "low"), _percents(rows, "high")
     axes.hlines(heights, low, high, color=INK, linewidth=1.3, alpha=0.6, label=f"{level(finding.level)} interval")
     guess = np.array([row["baseline"] for row in rows], dtype=bool)
-    points = {"markeredgewidth": 1.5, "markersize": 6.5}
+    points: dict[str, Any] = {"markeredgewidth": 1.5, "markersize": 6.5}
     # Filled and hollow, so that the two differ without colour too.
     axes.plot(value[~guess], heights[~guess], "D", color=SECOND, markerfacecolor=SECOND, label="attack", **points)
     axes.plot(

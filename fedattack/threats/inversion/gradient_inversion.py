@@ -15,7 +15,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from torch import Tensor, nn
 from torch.func import functional_call, grad, replace_all_batch_norm_modules_, vmap
 
@@ -23,6 +22,7 @@ from fedattack.errors import DataError, NeedsError
 from fedattack.learning import LocalSGD
 from fedattack.learning.soft_losses import soft_loss
 from fedattack.learning.torch_utils import to_tensor
+from fedattack.threats.attribute.gradient_matching import descend, scaled
 from fedattack.threats.matching import is_finite, is_zero
 
 Method = Literal["cos", "l2"]
@@ -42,8 +42,6 @@ _STEP = 0.1
 _FALLS = (3 / 8, 5 / 8, 7 / 8)
 # A movement and its own gradient keep about this many copies of a model alive in every local step.
 _COPIES = 8
-# Of L-BFGS: how many steps it remembers.
-_CURVATURE = 20
 
 
 @dataclass(frozen=True)
@@ -142,8 +140,8 @@ class ClientModel:
             replace_all_batch_norm_modules_(self.model)
         self.loss, self.training = loss, training
         self._loss = soft_loss(loss)
-        self._parameters = {name for name, _ in self.model.named_parameters()}
-        self._buffers = {name for name, _ in self.model.named_buffers()}
+        self._parameters = {*dict(self.model.named_parameters())}
+        self._buffers = {*dict(self.model.named_buffers())}
 
     def split(self, state: Arrays) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return the parameters of a state, and the buffers that are used, as tensors."""
@@ -303,13 +301,13 @@ def invert(
             )
         if batch.labels is None and client.loss not in ("cross-entropy", "mse"):
             raise NeedsError(f"labels can be searched for under cross-entropy and mse, and the loss is {client.loss!r}")
-    found: dict[int, Found] = {}
+    reconstructed: dict[int, Found] = {}
     for group in _groups(batches, how, client.training, memory):
         draws = [np.random.default_rng((seed, number)) for number in group]
         problem = _Problem(client, [batches[number] for number in group], shape, how, draws)
-        found |= dict(zip(group, problem.solve(), strict=True))
-        progress(len(found))
-    return [found[number] for number in range(len(batches))]
+        reconstructed |= dict(zip(group, problem.solve(), strict=True))
+        progress(len(reconstructed))
+    return [reconstructed[number] for number in range(len(batches))]
 
 
 class _Problem:
@@ -337,7 +335,7 @@ class _Problem:
         squared = _summed([target.double().square() for target in targets.values()])
         # Movements of unit length: the squares of a converged model's would underflow.
         self._scale = squared.rsqrt().float()
-        self._targets = {name: _times(target, self._scale) for name, target in targets.items()}
+        self._targets = {name: scaled(target, self._scale) for name, target in targets.items()}
         self._free = batches[0].labels is None
         self._x = self._drawn(draws, (records, *shape))
         if self._free:
@@ -395,31 +393,20 @@ class _Problem:
         return torch.stack(xs), torch.stack(ys)
 
     def _descended(self, start: int) -> tuple[Tensor, Tensor]:
-        """Search from one start; by SciPy, because PyTorch's L-BFGS skips curvature below a fixed size."""
+        """Search from one start."""
         only = slice(start, start + 1)
         x, y = self._x[only].clone().requires_grad_(), self._y[only].clone().requires_grad_(self._free)
         free = [x, y] if self._free else [x]
-
-        def evaluate(point: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-            nn.utils.vector_to_parameters(torch.from_numpy(point).to(x), free)
-            objective = self._objectives(x, y, only).sum()
-            gradients = torch.autograd.grad(objective, free)
-            return objective.item(), nn.utils.parameters_to_vector(gradients).double().cpu().numpy()
-
-        first = nn.utils.parameters_to_vector(free).detach().double().cpu().numpy()
-        limits = {"maxiter": self._how.iterations, "maxcor": _CURVATURE, "ftol": 0.0, "gtol": 0.0}
-        best = minimize(evaluate, first, jac=True, method="L-BFGS-B", options=limits)
-        nn.utils.vector_to_parameters(torch.from_numpy(best.x).to(x), free)
+        descend(lambda: self._objectives(x, y, only).sum(), free, self._how.iterations)
         return x.detach()[0], y.detach()[0]
 
     def _objectives(self, x: Tensor, y: Tensor, chosen: slice) -> Tensor:
         """Return the objectives (P,) of records (P, n, …) and labels (P, n, …)."""
         targets = y.softmax(dim=-1) if self._free and self._classes else y
-        parameters = {name: value[chosen] for name, value in self._parameters.items()}
-        buffers = {name: value[chosen] for name, value in self._buffers.items()}
+        parameters, buffers = _rows(self._parameters, chosen), _rows(self._buffers, chosen)
         moved: dict[str, Tensor] = vmap(self._client.movement)(parameters, buffers, x, targets)
         scale = self._scale[chosen]
-        pairs = [(_times(moved[name], scale), target[chosen]) for name, target in self._targets.items()]
+        pairs = [(scaled(moved[name], scale), target[chosen]) for name, target in self._targets.items()]
         if self._how.method == "l2":
             distance = _summed([(movement - target).square() for movement, target in pairs])
         else:
@@ -431,13 +418,13 @@ class _Problem:
         return distance
 
 
+def _rows(state: Tensors, chosen: slice) -> dict[str, Tensor]:
+    return {name: value[chosen] for name, value in state.items()}
+
+
 def _summed(parts: Sequence[Tensor]) -> Tensor:
     """Return the sums (P,) of parts (P, …), over all parts and all of their entries."""
     return torch.stack([part.flatten(1).sum(1) for part in parts]).sum(0)
-
-
-def _times(value: Tensor, scale: Tensor) -> Tensor:
-    return value * scale.reshape(-1, *(1,) * (value.ndim - 1))
 
 
 def _groups(batches: Sequence[Batch], how: Search, training: LocalSGD, memory: int) -> Iterator[list[int]]:

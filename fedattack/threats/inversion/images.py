@@ -34,9 +34,9 @@ def structural_similarity(one: Images, other: Images) -> NDArray[np.float64]:
     .. math:: \frac{(2 \mu_a \mu_b + C_1)(2 \sigma_{ab} + C_2)}
         {(\mu_a^2 + \mu_b^2 + C_1)(\sigma_a^2 + \sigma_b^2 + C_2)},
 
-    with means, variances and the covariance under a Gaussian window of 11 × 11 pixels and a deviation of 1.5 whose
-    weights sum to one, C₁ = 0.01² and C₂ = 0.03². Every position counts at which the window lies within the image.
-    Where the image is smaller than the window, its side is the largest odd one that fits.
+    with C₁ = 0.01² and C₂ = 0.03². Means, variances and the covariance are taken under a Gaussian window of 11 × 11
+    pixels and a deviation of 1.5, whose weights sum to one. Every position counts at which the window lies within the
+    image. Where the image is smaller than the window, its side is the largest odd one that fits.
     """
     side = min(_SIDE, *one.shape[2:])
     side -= 1 - side % 2

@@ -74,7 +74,7 @@ def movement_of(reply: Observation, record: Record, model: nn.Module, training: 
         raise RecordError("the reply, or the model that it answers, is not in the record")
     check_state(model, dict(reply.arrays))
     check_state(model, dict(received))
-    names = [name for name, _ in model.named_parameters()]
+    names = dict(model.named_parameters())
     if record.protocol == "fedsgd":
         return {name: reply.arrays[name] for name in names}
     update = reply.update()
@@ -166,11 +166,13 @@ class GradientInversion(Attack):
         batches: list[Batch] = []
         facts: list[dict[str, Any]] = []
         for name, number, reply in self._chosen(record, knowledge):
-            where = f"round {number}, client {name} left out"
-            batch = self._batch_of(reply, record, architecture, training, label, where, notes)
-            if batch is not None:
-                batches.append(batch)
-                facts.append({"node": reply.node, "client": name, "round": number, "records": batch.records})
+            try:
+                batch = self._batch_of(reply, record, architecture, training, label)
+            except (ModelError, RecordError) as cause:
+                notes.append(f"round {number}, client {name} left out: {cause}")
+                continue
+            batches.append(batch)
+            facts.append({"node": reply.node, "client": name, "round": number, "records": batch.records})
         if not batches:
             raise NeedsError(
                 f"attack {self.name} needs a client's reply, and {record.path} holds none that can be used for "
@@ -220,28 +222,15 @@ class GradientInversion(Attack):
         return "free"
 
     def _batch_of(
-        self,
-        reply: Observation,
-        record: Record,
-        model: nn.Module,
-        training: LocalSGD,
-        label: Labels,
-        where: str,
-        notes: list[str],
-    ) -> Batch | None:
-        """Read what a reply tells of its batch; if it cannot be used, add a note that begins with ``where``."""
-        try:
-            movement = movement_of(reply, record, model, training)
-        except (ModelError, RecordError) as cause:
-            notes.append(f"{where}: {cause}")
-            return None
+        self, reply: Observation, record: Record, model: nn.Module, training: LocalSGD, label: Labels
+    ) -> Batch:
+        """Read what a reply tells of its batch; raises a ModelError or a RecordError if it cannot be used."""
+        movement = movement_of(reply, record, model, training)
         if not is_finite(movement.values()) or is_zero(movement.values()):
-            notes.append(f"{where}: what it sent is zero or not finite")
-            return None
+            raise RecordError("what it sent is zero or not finite")
         count = self.records or int(reply.count or 1)
         if count > _MOST_RECORDS:
-            notes.append(f"{where}: it says that it has {count} records; at most {_MOST_RECORDS} are searched for")
-            return None
+            raise RecordError(f"it says that it has {count} records; at most {_MOST_RECORDS} are searched for")
         labels = restore_labels(model, movement, count) if label == "rule" else None
         return Batch(dict(reply.received or {}), movement, count, labels)
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.audit.finding import NOT_APPLICABLE, Finding, Null, verdict
+from fedattack.audit.finding import NOT_APPLICABLE, PROPORTION, Finding, Null, verdict
 from fedattack.audit.intervals import median_interval, rate_interval
 from fedattack.audit.judge import Case, Judge, over_seeds
 from fedattack.audit.truth import HeldRecords
@@ -211,7 +211,10 @@ class InversionJudge(Judge[InversionCase]):
         super().__init__(cases, setting=setting, provenance=provenance)
         self.results = [case.results for case in cases]
         self.nulls = [case.nulls for case in cases]
-        self.guesses = {name: [case.guesses[name] for case in cases] for name in (RANDOM, MEAN)}
+        self.guesses: dict[str, list[list[_Compared]]] = {RANDOM: [], MEAN: []}
+        for case in cases:
+            for name, guesses in case.guesses.items():
+                self.guesses[name].append(guesses)
 
     def findings(self) -> list[Finding]:
         """State all of the above."""
@@ -223,26 +226,38 @@ class InversionJudge(Judge[InversionCase]):
             findings.append(self._labels())
         return [*findings, self._preflight()]
 
+    def _judged(
+        self,
+        metric: str,
+        label: str,
+        interval: tuple[float, float] | tuple[None, None],
+        null: Null,
+        reason: str,
+        **numbers: Any,
+    ) -> Finding:
+        """Make a finding whose reason ends with that of its verdict; ``bars`` must be cleared beside chance."""
+        (low, high), bars = interval, numbers.pop("bars", None)
+        units = numbers.get("units", PROPORTION)
+        words, why = verdict(numbers["value"], low, numbers["chance"], null["high"], bars, units)
+        reason = f"{reason}: {why}"
+        return self.finding(metric, label, low=low, high=high, null=null, verdict=words, reason=reason, **numbers)
+
     def _recognised(self) -> Finding:
         sums, sizes = _count_recognised(self.results)
-        value, (low, high) = sum(sums) / sum(sizes), rate_interval(sums, sizes)
-        null = _null_rate(*_count_recognised(self.nulls))
         shares = {}
         for name, guesses in self.guesses.items():
             shares[name] = sum(_count_recognised(guesses)[0]) / sum(sizes)
-        words, why = verdict(value, low, shares[RANDOM], null["high"], bars={MEAN: shares[MEAN]})
-        return self.finding(
+        return self._judged(
             "recognised",
             f"Records reconstructed to {RECOGNISED:g} dB or better",
-            value=value,
-            low=low,
-            high=high,
+            rate_interval(sums, sizes),
+            _null_rate(*_count_recognised(self.nulls)),
+            f"chance is {RANDOM}, the null a reconstruction from another client's reply",
+            value=sum(sums) / sum(sizes),
             n=sum(sizes),
             chance=shares[RANDOM],
-            null=null,
             baselines={MEAN: shares[MEAN]},
-            verdict=words,
-            reason=f"chance is {RANDOM}, the null a reconstruction from another client's reply: {why}",
+            bars={MEAN: shares[MEAN]},
             headline=True,
             series={"pictures": [*itertools.islice(self._pictures(), _PICTURES)]},
             **over_seeds(np.divide(sums, sizes).tolist()),
@@ -250,25 +265,21 @@ class InversionJudge(Judge[InversionCase]):
 
     def _median(self, metric: str, label: str, units: str, measure: str) -> Finding:
         values, nulls = _by_seed(self.results, measure), _by_seed(self.nulls, measure)
-        value, n = _middle(values), sum(map(len, values))
-        low, high = median_interval(values)
+        n = sum(map(len, values))
         null_low, null_high = median_interval(nulls)
-        null: Null = {"value": _middle(nulls), "low": null_low, "high": null_high, "n": n}
-        bars = self._medians_of_guesses(measure)
-        words, why = verdict(value, low, bars[RANDOM], null_high, bars={MEAN: bars[MEAN]}, units=units)
-        return self.finding(
+        medians = self._medians_of_guesses(measure)
+        return self._judged(
             metric,
             label,
-            value=value,
-            low=low,
-            high=high,
+            median_interval(values),
+            {"value": _middle(nulls), "low": null_low, "high": null_high, "n": n},
+            f"chance is {RANDOM}, the null a reconstruction from another client's reply",
+            value=_middle(values),
             n=n,
             units=units,
-            chance=bars[RANDOM],
-            null=null,
-            baselines={MEAN: bars[MEAN]},
-            verdict=words,
-            reason=f"chance is {RANDOM}, the null a reconstruction from another client's reply: {why}",
+            chance=medians[RANDOM],
+            baselines={MEAN: medians[MEAN]},
+            bars={MEAN: medians[MEAN]},
         )
 
     def _medians_of_guesses(self, measure: str) -> dict[str, float]:
@@ -301,27 +312,23 @@ class InversionJudge(Judge[InversionCase]):
             nulls.append(float(sum(map(_in_common, [*restored[1:], restored[0]], truth))))
             counts = np.bincount(case.truth.evaluation[1].astype(np.int64))
             chances.append(float(counts.max() / counts.sum()))
-        low, high = rate_interval(sums, sizes)
-        value, null = sum(sums) / sum(sizes), _null_rate(nulls, sizes)
-        words, why = verdict(value, low, max(chances), null["high"])
-        return self.finding(
+        return self._judged(
             "labels",
             "Labels restored",
-            value=value,
-            low=low,
-            high=high,
+            rate_interval(sums, sizes),
+            _null_rate(nulls, sizes),
+            "as many as a batch's restored labels have in common with its true ones; chance is the commonest label, "
+            "the null another reply's labels",
+            value=sum(sums) / sum(sizes),
             n=sum(sizes),
             chance=max(chances),
-            null=null,
-            verdict=words,
-            reason="as many as a batch's restored labels have in common with its true ones; chance is the commonest "
-            f"label, the null another reply's labels: {why}",
         )
 
     def _preflight(self) -> Finding:
         preflights: list[Preflight] = []
         for case in self.cases:
             preflights += case.preflights
+        # Each cause once, in their order.
         causes: dict[str, None] = {}
         for replay in preflights:
             causes |= dict.fromkeys(replay.causes)

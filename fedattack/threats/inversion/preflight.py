@@ -1,8 +1,8 @@
 """Preflight of gradient inversion: whether the attacker's model of the client computes what the client sent.
 
 The true records are replayed through that model. Where the result is not what the client sent, a reconstruction fails
-for reasons that have nothing to do with privacy, and the usual ones are looked for by replaying them, too. It needs the
-truth, so that only an audit can do it.
+for reasons that have nothing to do with privacy. The usual reasons are looked for by replaying them, too. A preflight
+needs the truth, so that only an audit can do it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
