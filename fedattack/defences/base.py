@@ -125,7 +125,7 @@ def text(settings: Settings, key: str) -> str:
 
 def words(settings: Settings, key: str) -> list[str]:
     """Read a list among the settings: a text with commas between the entries. Empty entries are left out."""
-    entries = [entry.strip() for entry in text(settings, key).split(",")]
+    entries = map(str.strip, text(settings, key).split(","))
     return list(filter(None, entries))
 
 

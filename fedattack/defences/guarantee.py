@@ -18,14 +18,14 @@ import math
 from collections.abc import Mapping
 
 from fedattack.defences.base import Settings, number
-from fedattack.defences.kinds import KINDS
+from fedattack.defences.kinds import DEFENCES, KINDS
 from fedattack.learning.accounting import PrivacySpent, Sampling, privacy_spent
-
-NOISY = tuple(sorted(kind.name for kind in KINDS if kind.guarantee and kind.make))
-"""Defences that add noise to the update."""
 
 GUARANTEES: Mapping[str, Mapping[str, str]] = {kind.name: kind.guarantee for kind in KINDS if kind.guarantee}
 """What ε speaks of, by defence: its mechanism, whom it protects and whom not, and what it assumes."""
+
+NOISY = tuple(name for name in DEFENCES if name in GUARANTEES)
+"""Defences that add noise to the update."""
 
 
 def update_privacy(settings: Settings, *, rounds: int) -> PrivacySpent:

@@ -15,23 +15,14 @@ KINDS: tuple[DefenceKind, ...] = (
     recup.KIND,
     dp_sgd.KIND,
 )
+_BY_NAME = sorted(KINDS, key=lambda kind: kind.name)
 
-
-def _makers() -> dict[str, Callable[[Settings], Defence]]:
-    makers = {}
-    for kind in sorted(KINDS, key=lambda kind: kind.name):
-        if kind.make is not None:
-            makers[kind.name] = kind.make
-    return makers
-
-
-DEFENCES: Mapping[str, Callable[[Settings], Defence]] = _makers()
+DEFENCES: Mapping[str, Callable[[Settings], Defence]] = {kind.name: kind.make for kind in _BY_NAME if kind.make}
 """Defences of the update by name, each with the function that makes it from the settings."""
 
 ARTEFACTS = tuple(key for kind in KINDS for key in kind.artefacts)
 """Settings that are paths to files which a defence needs."""
 
+# The settings of DP-SGD are not among them: the client's training code reads these.
 for _kind in KINDS:
-    # The settings of DP-SGD are read by the client's training code, and not here.
-    if _kind.make is not None:
-        SETTINGS.update(_kind.settings)
+    SETTINGS.update(_kind.settings if _kind.make else {})

@@ -232,8 +232,10 @@ class FlowerLocalDP:
         epsilon = self.clip * math.sqrt(2 * math.log(1.25 / self.delta)) / self.deviation
         mod = LocalDpMod(self.clip, self.clip, epsilon, self.delta)
         # Flower works in place, which passes over arrays without dimensions.
-        flat = {name: array.ravel() for name, array in sent.items()}
-        zeros = {name: np.zeros_like(array) for name, array in flat.items()}
+        flat, zeros = {}, {}
+        for name, array in sent.items():
+            flat[name] = array.ravel()
+            zeros[name] = np.zeros_like(flat[name])
         request = _Message(RecordDict({"arrays": _record_of(zeros)}))
         reply = _Message(RecordDict({"arrays": _record_of(flat)}))
         context = Context(run_id=0, node_id=0, node_config={}, state=RecordDict(), run_config={})

@@ -204,8 +204,7 @@ class RecUP:
         for what, count in (("weights", len(weights)), ("values", values)):
             if count != len(self.zoos):
                 raise ConfigError(f"RecUP-FL: expected {len(self.zoos)} {what}, one for each of {names}; got {count}")
-        negative = any(not weight >= 0 for weight in weights)  # NaN among them
-        if negative or not abs(sum(weights) - 1) <= _SUM:
+        if not np.greater_equal(weights, 0).all() or not abs(sum(weights) - 1) <= _SUM:
             raise ConfigError(
                 f"RecUP-FL: expected weights of {names} of at least 0 that sum to one; got {weights}, whose sum is "
                 f"{sum(weights):g}; divide each by that"
@@ -307,7 +306,7 @@ def make(settings: Settings) -> RecUP:
     return RecUP(
         zoos=zoos,
         budget=number(settings, "defence-strength"),
-        weights=[_weight(word) for word in words(settings, "recup-weights")],
+        weights=list(map(_weight, words(settings, "recup-weights"))),
         values=[_value(zoo, name) for zoo, name in zip(zoos, names, strict=False)],
         variant=text(settings, "recup-variant"),
         iterations=_whole(settings, "recup-iterations"),

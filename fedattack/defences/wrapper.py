@@ -31,7 +31,7 @@ class _Defended(NumPyClient):
         received = [array.copy() for array in parameters]  # the client may train in them
         with collecting(defence.needs_batch) as handed:
             sent, count, _ = super().fit(parameters, config)
-        names = [str(index) for index in range(len(sent))]
+        names = list(map(str, range(len(sent))))
         arrays = defended_arrays(
             defence, received=received, sent=sent, names=names, handed=handed, rng=rng, sends=sends
         )

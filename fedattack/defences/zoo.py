@@ -26,7 +26,7 @@ from fedattack.files import write_atomically, write_json
 from fedattack.learning import LocalSGD
 from fedattack.learning.attribute_updates import AttributeUpdates, attribute_updates
 from fedattack.learning.pooled_updates import FEATURES, Fit, Network, Pooling, check_labels, train_network
-from fedattack.learning.torch_utils import shapes_of
+from fedattack.learning.torch_utils import different, shapes_of
 from fedattack.untrusted import read_bytes, read_json
 
 FORMAT = 1
@@ -287,15 +287,17 @@ def load_zoo(folder: Path) -> Zoo:
     _check_tensors(folder / "zoo.safetensors", tensors, wanted)
     networks = []
     for model in range(len(wanted) // (2 * LAYERS)):
-        names = [f"{model}.{layer}" for layer in range(LAYERS)]
-        networks.append(Network(tuple((tensors[f"{name}.weight"], tensors[f"{name}.bias"]) for name in names)))
+        layers = []
+        for layer in range(LAYERS):
+            layers.append((tensors[f"{model}.{layer}.weight"], tensors[f"{model}.{layer}.bias"]))
+        networks.append(Network(tuple(layers)))
     return Zoo(zoo.attribute, zoo.values, zoo.pooling, tuple(networks))
 
 
 def _check_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], wanted: Mapping[str, tuple[int, ...]]) -> None:
     """Refuse tensors of other names, shapes or types than ``zoo.json`` announces, and those that are not finite."""
     got = shapes_of(tensors)
-    wrong = [name for name in {**wanted, **got} if wanted.get(name) != got.get(name)]
+    wrong = different(wanted, got)
     wrong += [name for name, array in tensors.items() if array.dtype != np.float32 or not np.isfinite(array).all()]
     if wrong:
         name = wrong[0]

@@ -76,7 +76,29 @@ def losses_of_models(
     ModelError
         If parameters do not match the model, or its outputs do not fit the loss.
     """
-    return _evaluate(model, states, x, y, loss, device, chunk)
+    if len(x) != len(y):
+        raise DataError(f"expected one target for each record; got {len(x)} records and {len(y)} targets")
+    records = to_tensor(x, dtype=torch.float32, device=device)
+    targets = to_tensor(y, device=device)
+    model.to(device)
+    reference = model.state_dict()
+    losses = torch.empty((len(states), len(records)), dtype=torch.float64)
+    # cuDNN's convolutions take TF32 by default, with three digits where a comparison of clients needs float32's seven.
+    exact = torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False)
+    with torch.inference_mode(), in_mode(model, training=False), exact:
+        for client, state in enumerate(states):
+            # functional_call takes missing parameters from the model itself, which would pass for the client's.
+            check_parameters(model, shapes_of(state))
+            parameters = {}
+            for name, value in state.items():
+                parameters[name] = to_tensor(value, dtype=reference[name].dtype, device=reference[name].device)
+            if client == 0:
+                records = _channels_last(model, parameters, records)
+            for start in range(0, len(records), chunk):
+                rows = slice(start, start + chunk)
+                outputs = _outputs(model, parameters, records[rows])
+                losses[client, rows] = loss(outputs, targets[rows]).cpu()
+    return losses
 
 
 def accuracy_of_models(
@@ -106,7 +128,7 @@ def accuracy_of_models(
     """
     if len(x) == 0:
         raise DataError("accuracy needs at least one record; got none")
-    return _evaluate(model, states, x, y, _hits, device, chunk).mean(dim=1)
+    return losses_of_models(model, states, x, y, _hits, device=device, chunk=chunk).mean(dim=1)
 
 
 def outputs_of(
@@ -164,7 +186,7 @@ def r2_of_models(
     targets = to_tensor(y).double()
     if not len(targets) or not targets.var(correction=0) > 0:
         raise DataError(f"R² needs at least two different targets; got {len(targets)} targets")
-    errors = _evaluate(model, states, x, y, mean_squared_error, device, chunk)
+    errors = losses_of_models(model, states, x, y, mean_squared_error, device=device, chunk=chunk)
     return 1 - errors.mean(dim=1) / targets.var(correction=0)
 
 
@@ -175,40 +197,6 @@ def _hits(outputs: Tensor, labels: Tensor) -> Tensor:
             f"and {tuple(labels.shape)}"
         )
     return (outputs.argmax(dim=1) == labels).double()
-
-
-def _evaluate(
-    model: nn.Module,
-    states: Sequence[State],
-    x: NDArray[Any] | Tensor,
-    y: NDArray[Any] | Tensor,
-    score: RecordLoss,
-    device: torch.device | str,
-    chunk: int,
-) -> Tensor:
-    if len(x) != len(y):
-        raise DataError(f"expected one target for each record; got {len(x)} records and {len(y)} targets")
-    records = to_tensor(x, dtype=torch.float32, device=device)
-    targets = to_tensor(y, device=device)
-    model.to(device)
-    reference = model.state_dict()
-    scores = torch.empty((len(states), len(records)), dtype=torch.float64)
-    # cuDNN's convolutions take TF32 by default, with three digits where a comparison of clients needs float32's seven.
-    exact = torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False)
-    with torch.inference_mode(), in_mode(model, training=False), exact:
-        for client, state in enumerate(states):
-            # functional_call takes missing parameters from the model itself, which would pass for the client's.
-            check_parameters(model, shapes_of(state))
-            parameters = {}
-            for name, value in state.items():
-                parameters[name] = to_tensor(value, dtype=reference[name].dtype, device=reference[name].device)
-            if client == 0:
-                records = _channels_last(model, parameters, records)
-            for start in range(0, len(records), chunk):
-                rows = slice(start, start + chunk)
-                outputs = _outputs(model, parameters, records[rows])
-                scores[client, rows] = score(outputs, targets[rows]).cpu()
-    return scores
 
 
 def _channels_last(model: nn.Module, parameters: dict[str, Tensor], records: Tensor) -> Tensor:

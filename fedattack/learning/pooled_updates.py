@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedattack.errors import ConfigError, DataError, ModelError
-from fedattack.learning.torch_utils import seeded, shapes_of, to_tensor
+from fedattack.learning.torch_utils import different, seeded, shapes_of, to_tensor
 
 FEATURES = 512
 """Features that an update is pooled to at most, if there are not more parameters than that."""
@@ -128,7 +128,7 @@ class Pooling:
         """
         wanted = dict(self.shapes)
         got = shapes_of(update)
-        wrong = [name for name in {**wanted, **got} if wanted.get(name) != got.get(name)]
+        wrong = different(wanted, got)
         if wrong:
             name = wrong[0]
             raise ModelError(

@@ -54,3 +54,8 @@ def has_batch_norm(model: nn.Module) -> bool:
 def shapes_of(arrays: Mapping[str, NDArray[Any] | Tensor]) -> dict[str, tuple[int, ...]]:
     """Return the shape of each array by its name."""
     return {name: tuple(array.shape) for name, array in arrays.items()}
+
+
+def different(wanted: Mapping[str, Any], got: Mapping[str, Any]) -> list[str]:
+    """Return the names of which the two have different values, or one has none."""
+    return [name for name in {**wanted, **got} if wanted.get(name) != got.get(name)]

@@ -42,7 +42,7 @@ def project_record(record: Record, out: Path) -> Record:
         aggregation=PROJECTED,
     )
     for round_ in record:
-        replies = [_reply(observation) for observation in round_.observations]
+        replies = list(map(_reply, round_.observations))
         exchange = Exchange(number=round_.number, common=round_.common, config=round_.config, replies=replies)
         writer.write(project_exchange(exchange, round_.where))
     writer.close(final=record.final)

@@ -423,7 +423,7 @@ class RecordWriter:
 
 def _entries(replies: Sequence[Reply]) -> list[dict[str, Any]]:
     """Describe all replies of a round; those that would make the round unreadable are failed without their content."""
-    entries = [_entry(reply) for reply in replies]
+    entries = list(map(_entry, replies))
     for index in _too_large(replies, entries):
         entries[index] = _without_content(entries[index])
     return entries

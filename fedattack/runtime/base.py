@@ -82,11 +82,16 @@ def _ended_within(seconds: float, process: subprocess.Popen[bytes]) -> bool:
 
 
 def _environment(home: Path) -> dict[str, str]:
-    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
-    local = "127.0.0.1,localhost"
-    if key := environment.get(SIGNING_KEY):
-        # The app runs in a folder of its own, where a relative path would mean something else.
+    environment = dict(os.environ)
+    environment.pop("RAY_ADDRESS", None)
+    key = environment.get(SIGNING_KEY)
+    if key:
+        # The app runs in a folder of its own, where a relative path would mean another file.
         environment[SIGNING_KEY] = str(Path(key).expanduser().absolute())
+    for name in ("NO_PROXY", "no_proxy"):
+        # Flower's HTTP client would send requests for 127.0.0.1 to a configured proxy.
+        hosts = [environment.get(name, ""), "127.0.0.1,localhost"]
+        environment[name] = ",".join(filter(None, hosts))
     return environment | {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
         "PYTHONUNBUFFERED": "1",
@@ -98,21 +103,27 @@ def _environment(home: Path) -> dict[str, str]:
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "RAY_TMPDIR": str(home),
         "RAY_USAGE_STATS_ENABLED": "0",
-        # Flower's HTTP client would send requests for 127.0.0.1 to a configured proxy.
-        "NO_PROXY": ",".join(filter(None, [os.environ.get("NO_PROXY"), local])),
-        "no_proxy": ",".join(filter(None, [os.environ.get("no_proxy"), local])),
     }
 
 
+def _check_types(run_config: Mapping[str, object]) -> None:
+    for key, value in run_config.items():
+        if not isinstance(value, str | int | float):
+            raise ConfigError(
+                f"run config key {key!r}: expected a string, integer, float or boolean, "
+                f"got {type(value).__name__}; convert it first"
+            )
+
+
 class Runtime(ABC):
-    """What runs one Flower app, several times if wanted, through ``flwr run`` and a SuperLink of its own.
+    """Runs one Flower app, once or several times, through ``flwr run`` and a SuperLink of its own.
 
-    Use it as a context manager. When the context is left, by an exception or the death of this process too, every
-    process that was started for it ends and its private folder is removed; only the log stays. Several may work at the
-    same time.
+    Use it as a context manager. When the context is left, every process that was started for it ends and its private
+    folder is removed; only the log stays. That holds for an exception and for the death of this process, too. Several
+    may work at the same time.
 
-    The app's processes run in an empty folder, so paths in the run config must be absolute, and modules in the
-    caller's folder cannot stand in for the app's.
+    The app's processes run in an empty folder. Paths in the run config must therefore be absolute, and modules in the
+    caller's folder cannot hide the app's.
 
     Parameters
     ----------
@@ -193,17 +204,12 @@ class Runtime(ABC):
             If flwr refuses the run (an unknown key, a broken app), the ServerApp or ClientApp crashes so that the
             run fails, or the timeout passes.
         """
-        for key, value in run_config.items():
-            if not isinstance(value, str | int | float):
-                raise ConfigError(
-                    f"run config key {key!r}: expected a string, integer, float or boolean, "
-                    f"got {type(value).__name__}; convert it first"
-                )
+        _check_types(run_config)
         started = time.monotonic()
         self.ensure_up()
         config = self._private("run.toml")
         config.write_text(tomli_w.dumps(dict(run_config)), encoding="utf-8")
-        already_logged = self.log.stat().st_size
+        log_size = self.log.stat().st_size
         client = self._start(
             *("flwr", "run", str(self._private("app")), "--stream", "-c", str(config)),
             *self._run_options,
@@ -223,9 +229,7 @@ class Runtime(ABC):
             self._stop()
             client.wait()
             raise
-        with self.log.open("rb") as file:
-            file.seek(already_logged)
-            log = file.read().decode("utf-8", "replace")
+        log = self._logged_since(log_size)
         run_id = RUN_ID.search(log)
         if run_id is None:
             raise RunError(
@@ -233,9 +237,10 @@ class Runtime(ABC):
                 f"check the run config against [tool.flwr.app.config] in {self.app / 'pyproject.toml'}, "
                 f"the whole log is in {self.log}"
             )
-        status, details = (
-            self._status(run_id[1]) if client.returncode == 0 else self._lost(run_id[1], refusal_reason(log), poll)
-        )
+        if client.returncode == 0:
+            status, details = self._status(run_id[1])
+        else:
+            status, details = self._lost(run_id[1], refusal_reason(log), poll)
         if not status.startswith("finished:"):
             self._stop()
         if status != "finished:completed":
@@ -244,6 +249,12 @@ class Runtime(ABC):
                 f"the whole log is in {self.log}"
             )
         return RunResult(run_id[1], status, time.monotonic() - started, self.log, client_error(log))
+
+    def _logged_since(self, size: int) -> str:
+        """Return the text that came into the log after it had so many bytes."""
+        with self.log.open("rb") as file:
+            file.seek(size)
+            return file.read().decode("utf-8", "replace")
 
     def _private(self, name: str) -> Path:
         if self._home is None:
@@ -273,7 +284,7 @@ class Runtime(ABC):
 
     @abstractmethod
     def ensure_up(self) -> None:
-        """Start what the app runs on, unless it is up already.
+        """Start the processes that the app needs, unless they are up already.
 
         Raises
         ------
@@ -287,7 +298,7 @@ class Runtime(ABC):
         self._private("config.toml").write_text(tomli_w.dumps({"superlink": profile}), encoding="utf-8")
 
     def _lost(self, run_id: str, reason: str, poll: Callable[[], None]) -> tuple[str, str]:
-        """Say what became of a run that ``flwr run`` has lost, as where the SuperLink has died."""
+        """Return status and details of a run that ``flwr run`` has lost, such as when the SuperLink has died."""
         return "lost", reason
 
     def _status(self, run_id: str) -> tuple[str, str]:
@@ -300,7 +311,7 @@ class Runtime(ABC):
             return "lost", refusal_reason(answer.stdout.decode("utf-8", "replace"))
 
     def _ask(self, *words: str) -> subprocess.CompletedProcess[bytes]:
-        """Run a program to its end, which says something to its standard output."""
+        """Run a program to its end, and return its answer on standard output."""
         return subprocess.run(
             self._command(*words),
             stdin=subprocess.DEVNULL,

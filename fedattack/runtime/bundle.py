@@ -17,15 +17,17 @@ def copy_app(source: Path, target: Path) -> None:
     pyproject.toml in place; the caller's folder may be huge or read-only.
     """
     for folder, subfolders, files in os.walk(source):
-        here = Path(folder)
-        subfolders[:] = [
-            name
-            for name in subfolders
-            if not name.startswith(".") and name != "__pycache__" and not (here / name / "pyvenv.cfg").exists()
-        ]
+        subfolders[:] = [name for name in subfolders if _may_hold_app(Path(folder, name))]
         for name in files:
-            path = here / name
+            path = Path(folder, name)
             if (path.suffix in APP_SUFFIXES or name in APP_NAMES) and not path.is_symlink():
                 copy = target / path.relative_to(source)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, copy)
+
+
+def _may_hold_app(folder: Path) -> bool:
+    """Say no to hidden folders, caches and virtual environments."""
+    if folder.name.startswith(".") or folder.name == "__pycache__":
+        return False
+    return not (folder / "pyvenv.cfg").exists()

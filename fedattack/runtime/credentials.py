@@ -1,7 +1,7 @@
 """Certificates for TLS, keys of SuperNodes and shared secrets: files that their owner alone can read.
 
-A deployment has an authority of its own: its certificate goes to everybody, and its key signs the SuperLink's
-certificate and is then gone, so that nobody can sign another.
+A deployment has an authority of its own. Everybody gets its certificate. Its key signs the SuperLink's certificate and
+is not kept, so that nobody can sign another.
 """
 
 import ipaddress
@@ -59,7 +59,8 @@ def make_certificates(folder: Path, hosts: Sequence[str], *, days: int = 365) ->
     """
     if not hosts or days < 1:
         raise ConfigError(f"certificates for {', '.join(hosts) or 'no host'}, {days} days: expected a host and a day")
-    authority_key, server_key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
+    authority_key = ec.generate_private_key(ec.SECP384R1())
+    server_key = ec.generate_private_key(ec.SECP384R1())
     name = _name("fedattack's own authority")
     authority = (
         _builder(name, name, authority_key.public_key(), days)
@@ -97,14 +98,12 @@ def make_node_key(folder: Path, name: str) -> NodeKey:
     key = ec.generate_private_key(ec.SECP384R1())
     ssh = serialization.Encoding.OpenSSH
     files = NodeKey(folder / name, folder / f"{name}.pub")
-    _write(
-        files.private,
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
-        ),
-        0o600,
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
     )
-    _write(files.public, key.public_key().public_bytes(ssh, serialization.PublicFormat.OpenSSH) + b"\n", 0o644)
+    public = key.public_key().public_bytes(ssh, serialization.PublicFormat.OpenSSH) + b"\n"
+    _write(files.private, private, 0o600)
+    _write(files.public, public, 0o644)
     return files
 
 

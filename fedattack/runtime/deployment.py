@@ -1,8 +1,8 @@
 """Run a Flower app as a deployment: a SuperLink and SuperNodes, each a process of its own on this machine.
 
 By default they talk over TLS, and a SuperNode must show a key that was registered with the SuperLink. Keys and
-certificates are made anew for each deployment, lie in its private folder, and are gone with it. Who starts runs is not
-asked in either mode: Flower's Control API has no accounts of its own, and whoever can reach the loopback can use it.
+certificates are made anew for each deployment, lie in its private folder, and are removed with it. Neither mode checks
+who starts runs: Flower's Control API has no accounts of its own, and whoever can reach the loopback can use it.
 """
 
 import json
@@ -85,7 +85,8 @@ class Deployment(Federation):
         RunError
             If one of them ends, or is not up in time.
         """
-        if self._superlink is not None and all(item.poll() is None for item in (self._superlink, *self._nodes)):
+        processes = [self._superlink, *self._nodes]
+        if all(process is not None and process.poll() is None for process in processes):
             return
         for attempt in range(1, START_ATTEMPTS + 1):
             self._stop()
@@ -119,7 +120,7 @@ class Deployment(Federation):
         self._await_online(deadline)
 
     def _start_node(self, index: int, superlink: int, certificates: Certificates | None, folder: Path) -> str:
-        """Start a SuperNode, registered if that is asked for; returns where its health is told."""
+        """Start a SuperNode, registered if certificates are given; returns the address that reports its health."""
         options: tuple[str, ...] = ("--insecure",)
         if certificates is not None:
             key = make_node_key(folder, f"node-{index}")
@@ -150,8 +151,8 @@ class Deployment(Federation):
     def _register(self, key: NodeKey) -> None:
         answer = self._ask("flwr", "supernode", "register", str(key.public), "--format", "json")
         if answer.returncode or not as_object(answer.stdout).get("success"):
-            said = refusal_reason((answer.stdout + answer.stderr).decode("utf-8", "replace"))
-            raise NotUpError(f"the SuperLink did not register {key.public.name}: {said}")
+            reason = refusal_reason((answer.stdout + answer.stderr).decode("utf-8", "replace"))
+            raise NotUpError(f"the SuperLink did not register {key.public.name}: {reason}")
 
     def _await_health(
         self,
@@ -182,7 +183,7 @@ class NotUpError(Exception):
 
 
 class _EndedError(NotUpError):
-    """A process that ended at once, as where a stranger was quicker and took its port."""
+    """A process that ended at once, for example because a stranger was quicker and took its port."""
 
 
 def _superlink_options(certificates: Certificates | None) -> tuple[str, ...]:
@@ -202,4 +203,6 @@ def as_object(text: bytes) -> dict[str, Any]:
         value = json.loads(text)
     except ValueError:
         return {}
-    return value if isinstance(value, dict) else {}
+    if not isinstance(value, dict):
+        return {}
+    return value

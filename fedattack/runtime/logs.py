@@ -32,21 +32,23 @@ def exceptions_in(log: str) -> list[str]:
     Terminal colours and Ray's process prefixes are dropped, and so are the exceptions that Flower wraps around the
     one that matters.
     """
-    found = []
+    exceptions = []
     in_traceback = False
     for line in _RAY_PREFIX.sub("", _ANSI.sub("", log)).splitlines():
         if _FRAME.match(line):
             in_traceback = True
         elif in_traceback and _EXCEPTION.match(line):
             in_traceback = False
-            found.append(line.strip())
-    return [line for line in found if line not in _WRAPPERS]
+            exceptions.append(line.strip())
+    return [line for line in exceptions if line not in _WRAPPERS]
 
 
 def client_error(log: str) -> str | None:
     """Return the exception that a ClientApp raised last in a log, or None when none did."""
-    *_, rest = ["", *_CLIENT_FAILURE.split(log)[1:]]
-    raised = exceptions_in(rest)
+    parts = _CLIENT_FAILURE.split(log)
+    if len(parts) == 1:
+        return None
+    raised = exceptions_in(parts[-1])
     return raised[0] if raised else None
 
 
@@ -58,18 +60,20 @@ def failure_reason(log: str, details: str) -> str:
     log : str
         The log of the run.
     details : str
-        Flower's details of the run's status. They lack the exception's type, but are all there is when a process
-        died without a word.
+        Flower's details of the run's status. They lack the exception's type, and are the only source when a process
+        died without a message.
 
     Returns
     -------
     str
     """
-    known = _SERVER_FAILURE.match(details)
-    raised = exceptions_in(log) if known else []
-    # In a deployment the processes write at once, and what comes last need not be the server's.
-    of_server = [line for line in raised if known and known[1] and known[1] in line]
-    reason = (of_server or raised or [" ".join(details.split())])[-1]
+    reason = " ".join(details.split())
+    failure = _SERVER_FAILURE.match(details)
+    if failure:
+        raised = exceptions_in(log)
+        # In a deployment the processes write at once, and the last exception need not be the server's.
+        of_server = [line for line in raised if failure[1] and failure[1] in line]
+        reason = (of_server or raised or [reason])[-1]
     of_client = client_error(log)
     if of_client is not None and of_client != reason:
         reason += f" (a client had failed before with {of_client})"
@@ -79,8 +83,9 @@ def failure_reason(log: str, details: str) -> str:
 def refusal_reason(log: str) -> str:
     """Say in one line why ``flwr run`` did not start a run, from the log of that command and its SuperLink."""
     plain = _ANSI.sub("", log)
-    boxed = [line.strip("│ ") for line in plain.splitlines() if line.startswith("│")]
+    lines = [line.strip("│ ") for line in plain.splitlines() if line.startswith("│")]
     cause = _REFUSED.search(plain)
     if cause:
-        boxed.append(cause[1])
-    return " ".join(boxed) or (plain.strip().splitlines() or ["no output"])[-1]
+        lines.append(cause[1])
+    last = (plain.strip().splitlines() or ["no output"])[-1]
+    return " ".join(lines) or last

@@ -1,7 +1,7 @@
 """Observe a ``flwr run`` from outside: a copy of its app is wrapped and run in its place, and the app stays as it is.
 
-The copy has one module more, in which the project's own ServerApp is wrapped as its owner would have done it, and a
-pyproject.toml that names this module's ServerApp.
+The copy has one more module, which wraps the project's own ServerApp as its owner would have done it. Its
+pyproject.toml names this module's ServerApp.
 """
 
 import os
@@ -77,9 +77,13 @@ class FlwrRun:
     def of(self, app: Path) -> list[str]:
         """Return the words of the same run of another app."""
         wanted = {**self.parameters, "app": str(app)}
-        arguments = [*self.words[2:]]
-        candidates = [[*arguments[:place], str(app), *arguments[place + 1 :]] for place in range(len(arguments))]
-        for candidate in [*candidates, [str(app), *arguments]]:
+        arguments = list(self.words[2:])
+        candidates = []
+        for position in range(len(arguments)):
+            candidates.append([*arguments[:position], str(app), *arguments[position + 1 :]])
+        # Without any, the app is the current folder.
+        candidates.append([str(app), *arguments])
+        for candidate in candidates:
             try:
                 if _parameters(candidate) == wanted:
                     return [*self.words[:2], *candidate]
@@ -144,7 +148,7 @@ def wrap_app(app: Path, to: Path, out: Path, options: Mapping[str, Any]) -> None
 
 @contextmanager
 def observed(run: FlwrRun, out: Path, options: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Give the words that run the app under observation; the copy of it is gone afterwards."""
+    """Yield the words that run the app under observation; its copy is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="fa-") as folder:
         copy = Path(folder) / run.app.name
         wrap_app(run.app, copy, out, options)
@@ -166,7 +170,7 @@ def observe_command(words: Sequence[str], out: Path, options: Mapping[str, Any])
     Returns
     -------
     int or None
-        The number of rounds that were recorded; None where that is not known yet, as the command only starts the run.
+        The number of rounds that were recorded; None if the command only starts the run, so that nobody knows yet.
 
     Raises
     ------
@@ -194,7 +198,7 @@ def observe_command(words: Sequence[str], out: Path, options: Mapping[str, Any])
 
 
 def _whole(out: Path) -> int:
-    """Count the rounds of a record that the run has left; `flwr run` ends with 0 even where the ServerApp crashed."""
+    """Count the rounds of the run's record; `flwr run` ends with 0 even if the ServerApp crashed."""
     if not (out / "manifest.json").exists():
         raise RunError(
             f"the run left no record in {out}; its ServerApp must run on this machine, in an environment that has "

@@ -1,11 +1,11 @@
 """End every process of a private Flower home, however it was started.
 
-Flower and Ray detach what they start into sessions of their own, and Ray's agents overwrite their environment, so
-neither a process group nor a walk down the tree finds them all. What finds them: the private ``FLWR_HOME`` that they
-inherited, and the sessions of those that still show it.
+Flower and Ray detach the processes that they start into sessions of their own, and Ray's agents overwrite their
+environment. Neither a process group nor a walk down the tree therefore finds them all. The private ``FLWR_HOME`` that
+they inherited finds them, and the sessions of those that still show it.
 
-Run as a script, this watches over its parent: when the parent is gone for whatever reason, ``kill -9`` included, its
-standard input closes, and the processes and the private folder go as well.
+Run as a script, this watches over its parent. When the parent is gone for whatever reason, ``kill -9`` included, its
+standard input closes, and the script ends the processes and removes the private folder.
 """
 
 import contextlib
@@ -24,10 +24,10 @@ GIVE_UP_SECONDS = 15.0
 
 def _lives_in(process: psutil.Process, home: Path) -> bool:
     try:
-        found = process.environ().get("FLWR_HOME")
+        folder = process.environ().get("FLWR_HOME")
     except (psutil.Error, OSError):
         return False
-    return found is not None and Path(found).is_relative_to(home)
+    return folder is not None and Path(folder).is_relative_to(home)
 
 
 def processes_of(home: Path, sessions: set[int] | None = None) -> list[psutil.Process]:
@@ -38,21 +38,24 @@ def processes_of(home: Path, sessions: set[int] | None = None) -> list[psutil.Pr
     home : Path
         The value of ``FLWR_HOME`` that only these processes were given, or the folder that theirs lie in.
     sessions : set of int, optional
-        Session ids already known to belong to `home`; those that are found are added to it. It keeps track of
-        processes that hide their environment after the last one that shows it is gone.
+        Session ids already known to belong to `home`; new ones are added. With them, processes that hide their
+        environment are found even when the last process that shows it is gone.
 
     Returns
     -------
     list of psutil.Process
         Without the caller's own session, and without zombies.
     """
-    sessions = set() if sessions is None else sessions
+    if sessions is None:
+        sessions = set()
     session_of: dict[psutil.Process, int] = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if process.status() != psutil.STATUS_ZOMBIE:
                 session_of[process] = os.getsid(process.pid)
-    sessions |= {session for process, session in session_of.items() if _lives_in(process, home)}
+    for process, session in session_of.items():
+        if _lives_in(process, home):
+            sessions.add(session)
     sessions.discard(os.getsid(0))
     return [process for process, session in session_of.items() if session in sessions]
 
@@ -64,19 +67,19 @@ def _runs_a_server(process: psutil.Process) -> bool:
 
 
 def reap(home: Path) -> None:
-    """End all processes of a private Flower home: ask first, kill those that are still there 3 s later.
+    """End all processes of a private Flower home: ask first, and kill those that still run 3 s later.
 
-    What runs a ServerApp is killed at once. Asked, it would live to see its clients die, and take that for what they
-    answered in the round.
+    A process that runs a ServerApp is killed at once. If it were only asked, it would outlive its clients, and take
+    their deaths for their answers in the round.
     """
     started = time.monotonic()
     sessions: set[int] = set()
     asked: set[psutil.Process] = set()
     while (alive := processes_of(home, sessions)) and time.monotonic() - started < GIVE_UP_SECONDS:
-        impatient = time.monotonic() - started > GRACE_SECONDS
+        grace_is_over = time.monotonic() - started > GRACE_SECONDS
         for process in alive:
             with contextlib.suppress(psutil.Error):
-                if impatient or _runs_a_server(process):
+                if grace_is_over or _runs_a_server(process):
                     process.kill()
                 elif process not in asked:
                     process.terminate()

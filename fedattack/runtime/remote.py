@@ -22,6 +22,12 @@ LOST_SECONDS = 180.0
 _ADDRESS = re.compile(r"(?P<scheme>https?)://(?P<address>[^/\s]+:\d+)/?")
 
 
+def _path_from(variable: str) -> Path | None:
+    """Return the path that an environment variable states, if it states one."""
+    path = os.environ.get(variable, "")
+    return Path(path) if path else None
+
+
 class Remote(Federation):
     """A :class:`~fedattack.runtime.base.Runtime` of a SuperLink and SuperNodes that somebody else started and keeps.
 
@@ -38,8 +44,8 @@ class Remote(Federation):
     authority : Path, optional
         Certificate of the authority that signed the SuperLink's; by default those that the system trusts.
     notes : Path, optional
-        Has a folder for each client, which the client sees as the root folder: with what it noted of itself under the
-        paths ``truth`` and ``knowledge`` of the run config. It is added to ours as it comes.
+        Has a folder for each client, which the client sees as the root folder. The client's notes on itself lie there
+        under the paths ``truth`` and ``knowledge`` of the run config. They are added to ours as they come.
     shared : Path, optional
         Clients see this folder at the same path: the run's model zoos are copied there for them.
 
@@ -61,12 +67,12 @@ class Remote(Federation):
         log: Path,
     ) -> None:
         super().__init__(app, supernodes=supernodes, log=log)
-        found = _ADDRESS.fullmatch(superlink)
-        if found is None:
+        url = _ADDRESS.fullmatch(superlink)
+        if url is None:
             raise ConfigError(f"SuperLink {superlink}: expected https://HOST:PORT, or http://HOST:PORT without TLS")
-        self.superlink = found["address"]
+        self.superlink = url["address"]
         self._connection: dict[str, str | bool] = {}
-        if found["scheme"] == "http":
+        if url["scheme"] == "http":
             self._connection["insecure"] = True
         elif authority is not None:
             self._connection["root-certificates"] = str(authority.resolve())
@@ -82,9 +88,7 @@ class Remote(Federation):
         ConfigError
             If no SuperLink is named.
         """
-        superlink, authority, notes, shared = (
-            os.environ.get(f"FEDATTACK_{name}", "") for name in ("SUPERLINK", "AUTHORITY", "NOTES", "SHARED")
-        )
+        superlink = os.environ.get("FEDATTACK_SUPERLINK", "")
         if not superlink:
             raise ConfigError(
                 "no SuperLink is named: expected its address in FEDATTACK_SUPERLINK, such as https://superlink:8000"
@@ -93,9 +97,9 @@ class Remote(Federation):
             app,
             supernodes=supernodes,
             superlink=superlink,
-            authority=Path(authority) if authority else None,
-            notes=Path(notes) if notes else None,
-            shared=Path(shared) if shared else None,
+            authority=_path_from("FEDATTACK_AUTHORITY"),
+            notes=_path_from("FEDATTACK_NOTES"),
+            shared=_path_from("FEDATTACK_SHARED"),
             log=log,
         )
 
@@ -122,11 +126,11 @@ class Remote(Federation):
     ) -> RunResult:
         """Run the app once, as :meth:`fedattack.runtime.base.Runtime.run` does; what is given up is stopped, too."""
         self.log.touch()
-        logged = self.log.stat().st_size
+        log_size = self.log.stat().st_size
         folders = [Path(str(run_config[key])) for key in ("truth", "knowledge") if run_config.get(key)]
 
         def poll() -> None:
-            # At once, so that a run that is stopped has them too.
+            # The notes are fetched at once, so that a run that is stopped has them too.
             self._fetch_notes(folders)
             if on_poll is not None:
                 on_poll()
@@ -134,11 +138,9 @@ class Remote(Federation):
         try:
             result = super().run({**run_config, **self._share_zoos(run_config)}, timeout=timeout, on_poll=poll)
         except BaseException:
-            with self.log.open("rb") as file:
-                file.seek(logged)
-                started = RUN_ID.search(file.read().decode("utf-8", "replace"))
-            if started:
-                self._ask("flwr", "stop", started[1])
+            run_id = RUN_ID.search(self._logged_since(log_size))
+            if run_id:
+                self._ask("flwr", "stop", run_id[1])
             raise
         self._fetch_notes(folders)
         return result
@@ -157,7 +159,7 @@ class Remote(Federation):
         return "lost", reason
 
     def _share_zoos(self, run_config: Mapping[str, Any]) -> dict[str, str]:
-        """Copy the zoos to where clients see them; returns what that changes in the run config."""
+        """Copy the zoos to the folder that clients see; returns the changed entries of the run config."""
         zoos = Path(str(run_config.get("zoo", "")))
         if self._shared is None or not zoos.is_absolute() or not zoos.is_dir():
             return {}
@@ -171,7 +173,7 @@ class Remote(Federation):
             return
         for folder, client in product(folders, sorted(self._notes.resolve().iterdir())):
             for note in (client / folder.relative_to(folder.anchor) / NODES).glob("*.json"):
-                # A client must not have files of ours copied by a link.
+                # A link of a client must not make us copy a file of our own.
                 if note.resolve().is_relative_to(client) and not (folder / NODES / note.name).exists():
                     (folder / NODES).mkdir(parents=True, exist_ok=True)
                     write_atomically(folder / NODES / note.name, note.read_bytes())

@@ -42,21 +42,24 @@ def federation_config(supernodes: int, cpus: int, gpus_per_client: float) -> str
 
 def usable_cpus() -> int:
     """Count the CPUs of this process; ``PYTHON_CPU_COUNT`` says another number, as for Python from 3.13 on."""
-    told = os.environ.get("PYTHON_CPU_COUNT", "")
-    if told.isdecimal() and int(told):
-        return int(told)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    stated = os.environ.get("PYTHON_CPU_COUNT", "")
+    if stated.isdecimal() and int(stated):
+        return int(stated)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _listens(process: subprocess.Popen[bytes], port: int) -> bool:
-    """Wait until the process itself, and not a stranger that was quicker, listens on the port."""
+    """Wait until the process itself listens on the port, and not a stranger that was quicker."""
     deadline = time.monotonic() + SUPERLINK_START_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
         try:
             connections = psutil.Process(process.pid).net_connections(kind="tcp")
         except psutil.Error:
             return False
-        if any(entry.status == psutil.CONN_LISTEN and entry.laddr.port == port for entry in connections):
+        listening = [entry.laddr.port for entry in connections if entry.status == psutil.CONN_LISTEN]
+        if port in listening:
             return True
         time.sleep(0.05)
     return False
