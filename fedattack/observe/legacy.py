@@ -18,6 +18,9 @@ from fedattack.record import Exchange, Reply
 from fedattack.record.format import UNFINISHED, Arrays, Status
 from fedattack.record.means import identical
 
+Results = list[tuple[ClientProxy, FitRes]]
+Failures = list[tuple[ClientProxy, FitRes] | BaseException]
+
 
 class ObservedLegacyStrategy(Strategy):
     """A legacy strategy that records what it sees and otherwise is the strategy that it wraps.
@@ -100,10 +103,7 @@ class ObservedLegacyStrategy(Strategy):
         return instructions
 
     def aggregate_fit(
-        self,
-        server_round: int,
-        results: list[tuple[ClientProxy, FitRes]],
-        failures: list[tuple[ClientProxy, FitRes] | BaseException],
+        self, server_round: int, results: Results, failures: Failures
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
         """Note the results before the inner strategy may change them, and delegate."""
         self._waiting = None
@@ -150,8 +150,8 @@ class ObservedLegacyStrategy(Strategy):
     def _note(
         self,
         server_round: int,
-        results: list[tuple[ClientProxy, FitRes]],
-        failures: list[tuple[ClientProxy, FitRes] | BaseException],
+        results: Results,
+        failures: Failures,
         reason: str = "no reply before the round was closed",
     ) -> None:
         """Hand the round over; ``reason`` is why a node without a reply has none."""
@@ -173,13 +173,7 @@ class ObservedLegacyStrategy(Strategy):
             self._recorder.run_error = f"the strategy raised {type(cause).__name__}: {cause}"
             raise
 
-    def _exchange(
-        self,
-        server_round: int,
-        results: list[tuple[ClientProxy, FitRes]],
-        failures: list[tuple[ClientProxy, FitRes] | BaseException],
-        reason: str,
-    ) -> Exchange:
+    def _exchange(self, server_round: int, results: Results, failures: Failures, reason: str) -> Exchange:
         """Assemble the round.
 
         Raises
@@ -226,13 +220,7 @@ class ObservedLegacyStrategy(Strategy):
             sent[node] = views[id(parameters)]
         return sent
 
-    def _replies(
-        self,
-        sent: Iterable[str],
-        results: list[tuple[ClientProxy, FitRes]],
-        failures: list[tuple[ClientProxy, FitRes] | BaseException],
-        reason: str,
-    ) -> list[Reply]:
+    def _replies(self, sent: Iterable[str], results: Results, failures: Failures, reason: str) -> list[Reply]:
         """Return a reply for each node: first those with a result, then the failed ones, then the silent ones."""
         replies = [self._reply(_node(proxy), result, "ok") for proxy, result in results]
         for failure in failures:
