@@ -65,24 +65,30 @@ def setting_of(study: Mapping[str, Any], evidence: Sequence[Evidence]) -> dict[s
 
 def provenance_of(study: Mapping[str, Any], evidence: Sequence[Evidence], setting: Mapping[str, Any]) -> dict[str, Any]:
     """Return where the numbers come from: versions, seeds, hashes of setting, records and data, commands."""
-    records = [seed.record for seed in evidence]
+    first, last = evidence[0].record, evidence[-1].record
     config = json.dumps(setting, sort_keys=True).encode()
     provenance: dict[str, Any] = {name: importlib.metadata.version(name) for name in _PACKAGES}
     provenance |= {
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",
-        "seeds": [record.seed for record in records],
+        "seeds": [],
         "config_sha256": hashlib.sha256(config).hexdigest(),
-        "record_sha256": [_fingerprint(record) for record in records],
-        "signed_by": [record.signer or "nobody" for record in records],
-        "started": str(study.get("started", records[0].manifest["started"])),
-        "finished": str(records[-1].manifest["ended"]),
+        "record_sha256": [],
+        "signed_by": [],
+        "started": str(study.get("started", first.manifest["started"])),
+        "finished": str(last.manifest["ended"]),
         "commands": list(study.get("commands", [])),
         "runtime": str(study.get("runtime", "elsewhere")),
     }
-    data = {seed.truth.data for seed in evidence if seed.truth is not None}
-    if hashes := sorted(data - {""}):
-        provenance["data_sha256"] = hashes
+    data = set()
+    for seed in evidence:
+        provenance["seeds"].append(seed.record.seed)
+        provenance["record_sha256"].append(_fingerprint(seed.record))
+        provenance["signed_by"].append(seed.record.signer or "nobody")
+        if seed.truth is not None and seed.truth.data:
+            data.add(seed.truth.data)
+    if data:
+        provenance["data_sha256"] = sorted(data)
     return provenance
 
 
@@ -117,18 +123,19 @@ def threat_model_of(evidence: Sequence[Evidence]) -> dict[str, Any]:
 
 def observed_of(evidence: Sequence[Evidence]) -> dict[str, Any]:
     """Count what the server observed, and name what came in plaintext."""
-    records = [seed.record for seed in evidence]
+    rounds = 0
     status: Counter[str] = Counter()
     plaintext: dict[str, None] = {}
-    for record in records:
-        for round_ in record:
+    for seed in evidence:
+        rounds += len(seed.record)
+        for round_ in seed.record:
             for observation in round_.observations:
                 status[observation.status] += 1
                 if observation.num_examples is not None:
                     plaintext["num-examples"] = None
                 plaintext |= dict.fromkeys(observation.metrics)
     return {
-        "rounds": sum(len(record) for record in records),
+        "rounds": rounds,
         "replies": status["ok"],
         "failed": status["failed"],
         "missing": status["missing"],
@@ -214,15 +221,18 @@ def privacy_of(guarantees: Sequence[Privacy]) -> dict[str, Any]:
         "clip": first.clip,
         "delta": first.delta,
         "rounds": first.rounds,
-        "noise": _ends([guarantee.noise for guarantee in guarantees]),
-        "epsilon_round": _ends([guarantee.epsilon_round for guarantee in guarantees]),
-        "epsilon_run": _ends([guarantee.epsilon_run for guarantee in guarantees]),
+        "noise": _ends(guarantees, "noise"),
+        "epsilon_round": _ends(guarantees, "epsilon_round"),
+        "epsilon_run": _ends(guarantees, "epsilon_run"),
     }
 
 
-def _ends(values: Sequence[Sequence[float]]) -> dict[str, float | None]:
+def _ends(guarantees: Sequence[Privacy], name: str) -> dict[str, float | None]:
     """Return the least and the largest value of all seeds; ``None`` stands for no guarantee."""
-    return {"low": _finite(min(map(min, values))), "high": _finite(max(map(max, values)))}
+    values: list[float] = []
+    for guarantee in guarantees:
+        values += getattr(guarantee, name)
+    return {"low": _finite(min(values)), "high": _finite(max(values))}
 
 
 def _finite(value: float) -> float | None:

@@ -53,8 +53,7 @@ def judge_isolation(
         "setting": dict(setting),
         "provenance": dict(provenance),
     }
-    echoes = [_echoes(seed.record) for seed in evidence]
-    repeated, compared = [count for count, _, _ in echoes], [count for _, count, _ in echoes]
+    repeated, compared, last_models = zip(*(_echoes(seed.record) for seed in evidence), strict=True)
     findings = []
     if all(compared):
         low, high = rate_interval(repeated, compared)
@@ -73,7 +72,7 @@ def judge_isolation(
         )
     own: list[float] = []
     common: list[float] = []
-    for index, (seed, (_, _, last)) in enumerate(zip(evidence, echoes, strict=True)):
+    for index, (seed, last) in enumerate(zip(evidence, last_models, strict=True)):
         victims, others = _quality(seed, last, device)
         own += victims
         common += others
@@ -122,9 +121,11 @@ def _echoes(record: Record) -> tuple[int, int, dict[str, Arrays]]:
                 repeated[seen.node] = repeated.get(seen.node, 0) + identical(sent[seen.node], seen.received)
             if seen.status == "ok" and seen.arrays is not None:
                 sent[seen.node] = seen.arrays
-    victims = [node for node, count in repeated.items() if count]
-    return (
-        sum(repeated[node] for node in victims),
-        sum(compared[node] for node in victims),
-        {node: dict(sent[node]) for node in victims},
-    )
+    last: dict[str, Arrays] = {}
+    echoed, rounds = 0, 0
+    for node, count in repeated.items():
+        if count:
+            echoed += count
+            rounds += compared[node]
+            last[node] = dict(sent[node])
+    return echoed, rounds, last

@@ -493,7 +493,9 @@ def _holders(pairs: NDArray[Any], clients: Sequence[str], folder: Path) -> dict[
 
 def _finite_or_none(value: Any) -> Any:
     """Put ``None`` in the place of infinity, for which JSON has no number."""
-    return [item if math.isfinite(item) else None for item in value] if isinstance(value, tuple) else value
+    if not isinstance(value, tuple):
+        return value
+    return [number if math.isfinite(number) else None for number in value]
 
 
 def _read_privacy(path: Path, clients: int) -> Privacy | None:

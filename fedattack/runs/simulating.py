@@ -26,6 +26,9 @@ from fedattack.runtime.remote import Remote
 from fedattack.runtime.simulator import Simulator
 from fedattack.untrusted import check_folder, remove_inside
 
+# Frameworks have the names of their protocols. Clients of these keep their models for themselves.
+_WITHOUT_COMMON_MODEL = [name for name, messages in PROTOCOLS.items() if not messages.sends_model]
+
 
 def _simulator(clients: int, device: str, log: Path) -> Runtime:
     return Simulator(app_folder(), supernodes=clients, gpus_per_client=_gpu_share(device, clients), log=log)
@@ -231,7 +234,7 @@ def resume(out: Path, *, command: str, watch: Watch, trusted: Collection[str] = 
 
 def _going_on(part: Part, config: Mapping[str, Value], record: Record) -> dict[str, Value]:
     """Return what the config of a run that goes on has of its own."""
-    if not PROTOCOLS[record.protocol].sends_model:
+    if config["framework"] in _WITHOUT_COMMON_MODEL:
         raise ConfigError(
             f"{part.label} cannot be gone on with: clients of FedMD keep their models in Flower's state, which ended "
             "with the run; start it anew in another folder"
