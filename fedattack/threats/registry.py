@@ -5,9 +5,12 @@ the declaration is imported here, none of the parts.
 """
 
 import importlib
+import os
 import pkgutil
+import sys
 from collections.abc import Mapping
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, distributions
+from pathlib import Path
 
 import fedattack.threats
 from fedattack.threats.threat import Threat
@@ -28,7 +31,7 @@ def _built_in() -> dict[str, Threat]:
 def _with_installed(threats: Mapping[str, Threat]) -> tuple[dict[str, Threat], dict[str, str]]:
     """Add the threats of other packages; returns all threats, and by its name why one could not be added."""
     added, broken = dict(threats), {}
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+    for entry in _entry_points():
         try:
             threat = entry.load()
         except Exception as cause:  # another package may fail in any way
@@ -39,6 +42,27 @@ def _with_installed(threats: Mapping[str, Threat]) -> tuple[dict[str, Threat], d
         else:
             added[threat.name] = threat
     return added, broken
+
+
+def _entry_points() -> list[EntryPoint]:
+    """List the entry points of installed packages, by name.
+
+    A notebook and ``python -m`` look for packages in the working directory first. It may be a folder that somebody
+    handed over, so that what calls itself a package there is none.
+    """
+    paths = [path for path in sys.path if path and not _is_here(path)]
+    entries: dict[str, EntryPoint] = {}
+    for distribution in distributions(path=paths):
+        for entry in distribution.entry_points.select(group=GROUP):
+            entries.setdefault(entry.name, entry)
+    return [entries[name] for name in sorted(entries)]
+
+
+def _is_here(path: str) -> bool:
+    try:
+        return Path(path).samefile(os.curdir)
+    except OSError:  # one of the two is gone
+        return False
 
 
 def _fault(threat: object, taken: Mapping[str, Threat]) -> str:

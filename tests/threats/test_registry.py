@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import fedattack
 from fedattack.errors import ReportError
 from fedattack.report import validate_findings
 from fedattack.report.section import COMMON, Section, section_of
@@ -70,6 +71,15 @@ def test_a_toy_of_another_package_is_listed_attacked_judged_and_shown(installed,
         assert text in page
     # Where the toy is not installed its findings are still shown, by their label.
     assert validate_findings([finding])[0].label == "Largest client named"
+
+
+def test_a_package_in_the_working_directory_is_none(installed):
+    """It may be a folder that somebody handed over; Python itself looks there first, as in a notebook."""
+    script = "from fedattack.threats.registry import THREATS, BROKEN; print('toy' in THREATS, *BROKEN)"
+    environment = {**os.environ, "PYTHONPATH": str(Path(fedattack.__file__).parents[1])}
+    words = [sys.executable, "-c", script]
+    done = subprocess.run(words, cwd=installed, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]
 
 
 def test_every_part_of_every_threat_is_there():
