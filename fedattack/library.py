@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from fedattack.audit.finding import Finding
 from fedattack.record import Record
 from fedattack.report import read_findings as read_file
+from fedattack.report import read_run, render_html
 from fedattack.runs.asked import known_to
 from fedattack.runs.pipeline import attack_folder as attack_all
 from fedattack.runs.pipeline import choose_attacks, judge_folder
@@ -44,18 +45,20 @@ class Report:
     Attributes
     ----------
     path
-        File of the page.
+        Where the page lies as a file.
+    page
+        The page, made of the findings and the facts of the run: a file in somebody's folder may say anything.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, page: str) -> None:
+        self.path, self.page = path, page
 
     def __repr__(self) -> str:
         return f"Report({str(self.path)!r})"
 
     def _repr_html_(self) -> str:
         # In a frame of its own, so that neither page's style reaches the other.
-        page = html.escape(self.path.read_text(encoding="utf-8"), quote=True)
+        page = html.escape(self.page, quote=True)
         return f'<iframe srcdoc="{page}" sandbox style="width: 100%; height: 45rem; border: 0"></iframe>'
 
 
@@ -193,12 +196,12 @@ def read_findings(folder: Path | str) -> Findings:
 
 
 def show(folder: Path | str) -> Report:
-    """Show the report of a run folder that was judged.
+    """Return the report of a run folder that was judged; a notebook shows it.
 
     Raises
     ------
     ReportError
         If there is none.
     """
-    read_file(Path(folder))
-    return Report(Path(folder) / "report.html")
+    page = render_html(read_file(Path(folder)), read_run(Path(folder)))
+    return Report(Path(folder) / "report.html", page)

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-import webbrowser
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -252,7 +251,6 @@ def run_block(document: Document, code: str, reader: Reader, monkeypatch) -> Non
     folder = reader.folder(document)
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
-    monkeypatch.setattr(webbrowser, "open", lambda *_, **__: True)
     exec(compile(reader.here(document, code), document.path, "exec"), {"__name__": "block"})  # noqa: S102
 
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from fedattack.audit.finding import NOT_APPLICABLE, Finding
 from fedattack.audit.truth import Truth
+from fedattack.errors import DataError, short
 from fedattack.record import Record
 from fedattack.threats import ATTACKS, Knowledge, Scores
 from fedattack.threats.registry import threat_of
@@ -55,7 +56,9 @@ class Case:
     @cached_property
     def node_clients(self) -> list[str]:
         """The client behind each of the scores' nodes."""
-        return [self.truth.nodes[node] for node in self.scores.facts[self.NODES]]
+        nodes = self.scores.facts[self.NODES]
+        self.truth.check_nodes(nodes, seed=self.seed, where="scores")
+        return [self.truth.nodes[node] for node in nodes]
 
     @cached_property
     def clients(self) -> list[str]:
@@ -142,5 +145,11 @@ def judge_of(attack: str) -> "type[Judge[Any]] | None":
     threat = threat_of(attack)
     if threat is None or attack not in threat.judges:
         return None
-    judge: type[Judge[Any]] = threat.load(threat.judges[attack])
+    try:
+        judge: type[Judge[Any]] = threat.load(threat.judges[attack])
+    except Exception as cause:  # another package may fail in any way
+        if threat.package.startswith("fedattack."):
+            raise
+        where = f"{threat.package}.{threat.judges[attack]}"
+        raise DataError(f"{where}, which judges {attack}, cannot be loaded: {short(str(cause), 200)}") from None
     return judge

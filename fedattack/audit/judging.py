@@ -55,7 +55,7 @@ def _cases(judge: type[Judge[Any]], attack: str, evidence: Sequence[Evidence]) -
         if seed.truth is None:
             return None
         scores = [seed.scores[name] for name in together]
-        _check_targets(attack, seed, scores)
+        _check_targets(seed, scores)
         beside = tuple(other for other in scores if other.attack != attack)
         cases.append(
             judge.case(seed.seed, seed.scores[attack], seed.truth, seed.record, seed.knowledge, beside, attack == first)
@@ -63,12 +63,12 @@ def _cases(judge: type[Judge[Any]], attack: str, evidence: Sequence[Evidence]) -
     return cases
 
 
-def _check_targets(attack: str, seed: Evidence, scores: Sequence[Scores]) -> None:
+def _check_targets(seed: Evidence, scores: Sequence[Scores]) -> None:
     for one in scores:
-        if seed.truth is not None and one.facts["targets"] != seed.truth.targets:
+        if seed.truth is not None and one.facts.get("targets", "") != seed.truth.targets:
             raise DataError(
-                f"seed {seed.seed}: the scores of {attack} are about other target records than the truth; attack the "
-                "run with the targets that its knowledge/ holds, or move truth/ away to see the decisions alone"
+                f"seed {seed.seed}: the scores of {one.attack} are about other target records than the truth; attack "
+                "the run with the targets that its knowledge/ holds, or move truth/ away to see the decisions alone"
             )
 
 

@@ -4,8 +4,9 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from fedattack.errors import ConfigError
+from fedattack.errors import ConfigError, short
 from fedattack.runs.app import Value, app_folder
 from fedattack.runs.settings import PATHS, load_settings
 from fedattack.threats.registry import THREATS
@@ -46,12 +47,18 @@ def load_preset(name: str) -> Preset:
     Raises
     ------
     ConfigError
-        If there is none of that name.
+        If there is none of that name, or it cannot be read.
     """
     files = _preset_files()
     if name not in files:
         raise ConfigError(f"unknown preset {name!r}: expected one of {', '.join(sorted(files))}")
-    value = tomllib.loads(files[name].read_text(encoding="utf-8"))
+    try:
+        return _read_preset(name, tomllib.loads(files[name].read_text(encoding="utf-8")))
+    except (tomllib.TOMLDecodeError, KeyError, TypeError) as cause:
+        raise ConfigError(f"{files[name]} is no preset: {type(cause).__name__}: {short(str(cause), 200)}") from None
+
+
+def _read_preset(name: str, value: Mapping[str, Any]) -> Preset:
     known = load_settings()
     settings = {key: known[key].check(item) for key, item in value["settings"].items()}
     return Preset(

@@ -11,7 +11,10 @@ def _load() -> dict[str, Attack]:
     for threat in THREATS.values():
         for name, where in threat.attacks.items():
             try:
-                attacks[name] = threat.load(where)()
+                attack: Attack = threat.load(where)()
+                if attack.name != name:
+                    raise ValueError(f"its name is {attack.name!r}, and the threat says {name!r}")
+                attacks[name] = attack
             except Exception as cause:  # another package may fail in any way
                 if threat.package.startswith("fedattack."):
                     raise

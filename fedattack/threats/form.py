@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, StringConstraints, TypeAdapter
 
-from fedattack.errors import DataError, short
+from fedattack.errors import short
 
 Name = Annotated[str, StringConstraints(max_length=1024)]
 Number = Annotated[int, Field(ge=-(2**53), le=2**53)]
@@ -100,15 +100,3 @@ class Form:
 
 def _stands_for(name: str, key: str) -> bool:
     return key.startswith(name[:-1]) if name.endswith("*") else key == name
-
-
-def check_index(values: NDArray[Any], count: int, what: str) -> None:
-    """Check that whole numbers are positions among ``count`` things.
-
-    Raises
-    ------
-    DataError
-        If one is not.
-    """
-    if values.size and not 0 <= values.min() <= values.max() < count:
-        raise DataError(f"{what}: expected positions 0 … {count - 1}, got {values.min()} … {values.max()}")

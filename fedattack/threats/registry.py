@@ -34,6 +34,8 @@ def _with_installed(threats: Mapping[str, Threat]) -> tuple[dict[str, Threat], d
     for entry in _entry_points():
         try:
             threat = entry.load()
+            # Everybody looks for presets, so that a threat whose folder has none to look in is left out.
+            _ = threat.presets if isinstance(threat, Threat) else None
         except Exception as cause:  # another package may fail in any way
             broken[entry.name] = f"{entry.value} cannot be imported: {cause}"
             continue
@@ -71,6 +73,8 @@ def _fault(threat: object, taken: Mapping[str, Threat]) -> str:
     attacks = {name for other in taken.values() for name in other.attacks}
     if threat.name in taken:
         return f"has the name {threat.name!r}, which another threat has"
+    if not {*threat.judges} <= {*threat.attacks}:
+        return f"has judges of {', '.join(threat.judges)}, and the attacks {', '.join(threat.attacks)}"
     if again := sorted(attacks & {*threat.attacks}):
         return f"has an attack {again[0]!r}, which another threat has"
     return ""

@@ -41,3 +41,12 @@ def test_a_declaration_is_complete(kind):
     assert made.name == kind.name
     with pytest.raises(ConfigError, match="defence-strength"):
         kind.make({"defence": kind.name, "defence-strength": -1})
+
+
+def test_what_leads_to_artefacts_is_a_path_for_whoever_reads_a_folder():
+    """Else a folder could have files outside of it read without anybody's trust."""
+    from fedattack.runs.settings import PATHS
+    from fedattack.threats import knowledge
+
+    assert {*ARTEFACTS} <= {*PATHS}
+    assert {*ARTEFACTS} <= {*knowledge._PATHS}
