@@ -7,9 +7,8 @@ from functools import cached_property
 from statistics import fmean, stdev
 from typing import Any, ClassVar, Generic, TypeVar
 
-from fedattack.audit.finding import NOT_APPLICABLE, Finding
+from fedattack.audit.finding import NOT_APPLICABLE, PROPORTION, Finding, Null, verdict
 from fedattack.audit.truth import Truth
-from fedattack.errors import DataError, short
 from fedattack.record import Record
 from fedattack.threats import ATTACKS, Knowledge, Scores
 from fedattack.threats.registry import threat_of
@@ -122,6 +121,22 @@ class Judge(ABC, Generic[C]):
         """Make a finding of numbers and words; see :class:`~fedattack.audit.finding.Finding` for its parts."""
         return Finding(metric=metric, label=label, **numbers, **self.shared)
 
+    def judged(
+        self,
+        metric: str,
+        label: str,
+        interval: tuple[float, float] | tuple[None, None],
+        null: Null,
+        reason: str,
+        **numbers: Any,
+    ) -> Finding:
+        """Make a finding whose reason ends with that of its verdict; ``bars`` must be cleared beside chance."""
+        (low, high), bars = interval, numbers.pop("bars", None)
+        units = numbers.get("units", PROPORTION)
+        words, why = verdict(numbers["value"], low, numbers["chance"], null["high"], bars, units)
+        reason = f"{reason}: {why}"
+        return self.finding(metric, label, low=low, high=high, null=null, verdict=words, reason=reason, **numbers)
+
     def unmeasured(self, metric: str, label: str, reason: str, **parts: Any) -> Finding:
         """Make a finding without a value, and say why there is none."""
         nothing = {"value": None, "low": None, "high": None, "n": 0, "verdict": NOT_APPLICABLE}
@@ -145,11 +160,5 @@ def judge_of(attack: str) -> "type[Judge[Any]] | None":
     threat = threat_of(attack)
     if threat is None or attack not in threat.judges:
         return None
-    try:
-        judge: type[Judge[Any]] = threat.load(threat.judges[attack])
-    except Exception as cause:  # another package may fail in any way
-        if threat.package.startswith("fedattack."):
-            raise
-        where = f"{threat.package}.{threat.judges[attack]}"
-        raise DataError(f"{where}, which judges {attack}, cannot be loaded: {short(str(cause), 200)}") from None
+    judge: type[Judge[Any]] = threat.load(threat.judges[attack])
     return judge

@@ -16,9 +16,9 @@ def _load() -> dict[str, Attack]:
                     raise ValueError(f"its name is {attack.name!r}, and the threat says {name!r}")
                 attacks[name] = attack
             except Exception as cause:  # another package may fail in any way
-                if threat.package.startswith("fedattack."):
+                if threat.built_in:
                     raise
-                BROKEN[name] = f"{threat.package}.{where} cannot be loaded: {cause}"
+                BROKEN[name] = f"{threat.package}: {cause}"
     return dict(sorted(attacks.items()))
 
 

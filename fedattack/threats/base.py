@@ -152,8 +152,6 @@ class Attack(ABC):
             try:
                 values[name] = known[name].read(text)
             except ConfigError as cause:
-                if "option" in str(cause):
-                    raise
                 raise ConfigError(f"option {name}={text}: {cause}") from None
         return replace(self, **values) if values else self  # type: ignore[type-var]  # options are a dataclass's fields
 

@@ -40,7 +40,7 @@ def choose_rounds(spec: str, rounds: Sequence[int]) -> list[int]:
     asked = set()
     for number in spec.split(","):
         if not number.strip().isdecimal():
-            raise ConfigError(f"option updates={spec}: expected one of {', '.join(UPDATES)}, or rounds such as 1,2,10")
+            raise ConfigError(f"expected one of {', '.join(UPDATES)}, or rounds such as 1,2,10")
         asked.add(int(number))
     return [number for number in rounds if number in asked]
 

@@ -7,6 +7,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from fedattack.errors import ConfigError, short
+
 ADAPTIVE = "-adaptive"
 """How the name of a metric ends whose attacker knows of the clients' defence."""
 
@@ -44,8 +46,25 @@ class Threat:
     section: str = ""
 
     def load(self, part: str) -> Any:
-        """Import a part, such as ``sia:SourceInference``."""
-        return pkgutil.resolve_name(f"{self.package}.{part}")
+        """Import a part, such as ``sia:SourceInference``.
+
+        Raises
+        ------
+        ConfigError
+            If it is a part of another package, which may fail in any way.
+        """
+        where = f"{self.package}.{part}"
+        try:
+            return pkgutil.resolve_name(where)
+        except Exception as cause:
+            if self.built_in:
+                raise
+            raise ConfigError(f"{where} cannot be loaded: {short(str(cause), 200)}") from None
+
+    @property
+    def built_in(self) -> bool:
+        """Whether it is one of this package's own."""
+        return self.package.startswith("fedattack.")
 
     @property
     def presets(self) -> list[Path]:

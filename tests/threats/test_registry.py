@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 import fedattack
-from fedattack.errors import ReportError
+from fedattack.errors import ConfigError, ReportError
 from fedattack.report import validate_findings
 from fedattack.report.section import COMMON, Section, section_of
 from fedattack.threats import ATTACKS
 from fedattack.threats.registry import BROKEN, THREATS, threat_of
+from fedattack.threats.threat import Threat
 from tests.worlds.federation import write_run
 
 TOY = Path(__file__).parent / "toy" / "toy_threat"
@@ -94,6 +95,14 @@ def test_every_part_of_every_threat_is_there():
         for part in threat.judges.values():
             assert threat.load(part).findings
         assert isinstance(threat.load(threat.section), Section)
+
+
+def test_a_part_of_another_package_that_cannot_be_loaded_is_refused_in_one_line():
+    theirs = Threat(package="no_such_package", name="theirs", question="?", attacks={"theirs": "attack:Theirs"})
+    with pytest.raises(ConfigError, match=r"^no_such_package\.attack:Theirs cannot be loaded: No module named"):
+        theirs.load("attack:Theirs")
+    with pytest.raises(ModuleNotFoundError):
+        THREATS["source"].load("no_such_module:Nothing")
 
 
 def test_findings_of_an_attack_that_is_not_installed_have_the_common_figures():

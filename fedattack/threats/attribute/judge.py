@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.audit.finding import NOT_APPLICABLE, PROPORTION, Finding, Null, verdict
+from fedattack.audit.finding import NOT_APPLICABLE, Finding, Null, verdict
 from fedattack.audit.intervals import LEVEL, paired_interval, rate_interval, t_interval
 from fedattack.audit.judge import Case, Judge, over_seeds
 from fedattack.audit.summaries import null_of, reliability
@@ -232,22 +232,12 @@ class AttributeJudge(Judge[AttributeCase]):
         """Sum up what a statistic is against every shuffled truth."""
         return null_of([statistic(truth) for truth in self.shuffled], n)
 
-    def _judged(
-        self, metric: str, label: str, interval: tuple[float, float], null: Null, reason: str, **numbers: Any
-    ) -> Finding:
-        """Make a finding whose reason ends with that of its verdict; ``bars`` must be cleared beside chance."""
-        (low, high), bars = interval, numbers.pop("bars", None)
-        units = numbers.get("units", PROPORTION)
-        words, why = verdict(numbers["value"], low, numbers["chance"], null["high"], bars, units)
-        reason = f"{reason}: {why}"
-        return self.finding(metric, label, low=low, high=high, null=null, verdict=words, reason=reason, **numbers)
-
     def _excess(self) -> Finding:
         value, low, high = self._over_best(self.main)
         seeds = []
         for hits, bar in zip(self.hits[self.main], self.hits[self.best], strict=True):
             seeds.append(100 * (float(hits.mean()) - float(bar.mean())))
-        return self._judged(
+        return self.judged(
             "excess",
             f"Accuracy of {self.main} above the best baseline ({self.best})",
             (low, high),
@@ -285,7 +275,7 @@ class AttributeJudge(Judge[AttributeCase]):
         unanswered = sum(case.unanswered(method) for case in self.cases)
         note = f"; {unanswered:,} records without an answer count as the majority's value" if unanswered else ""
         is_main = method == self.main
-        return self._judged(
+        return self.judged(
             "accuracy" if is_main else f"accuracy-{slug(method)}",
             f"Values recovered by {method}",
             self._accuracy_interval(method),
@@ -348,7 +338,7 @@ class AttributeJudge(Judge[AttributeCase]):
             if rare.any():
                 sums.append(float(hits[rare].sum()))
                 sizes.append(int(rare.sum()))
-        return self._judged(
+        return self.judged(
             "rare-recall",
             f"Records of the rarest value ({self.names[self.rarest]}) that {self.main} recovers",
             rate_interval(sums, sizes),
@@ -404,7 +394,7 @@ class AttributeJudge(Judge[AttributeCase]):
         if not all(sizes):
             return None
         draw = np.random.default_rng((self.cases[0].seed, _DEALING))
-        return self._judged(
+        return self.judged(
             "membership",
             "Records told to be the client's, or not, before the attribute",
             rate_interval(hits, sizes),

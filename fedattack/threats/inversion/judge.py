@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.audit.finding import NOT_APPLICABLE, PROPORTION, Finding, Null, verdict
+from fedattack.audit.finding import NOT_APPLICABLE, Finding, Null
 from fedattack.audit.intervals import median_interval, rate_interval
 from fedattack.audit.judge import Case, Judge, over_seeds
 from fedattack.audit.truth import HeldRecords
@@ -226,28 +226,12 @@ class InversionJudge(Judge[InversionCase]):
             findings.append(self._labels())
         return [*findings, self._preflight()]
 
-    def _judged(
-        self,
-        metric: str,
-        label: str,
-        interval: tuple[float, float] | tuple[None, None],
-        null: Null,
-        reason: str,
-        **numbers: Any,
-    ) -> Finding:
-        """Make a finding whose reason ends with that of its verdict; ``bars`` must be cleared beside chance."""
-        (low, high), bars = interval, numbers.pop("bars", None)
-        units = numbers.get("units", PROPORTION)
-        words, why = verdict(numbers["value"], low, numbers["chance"], null["high"], bars, units)
-        reason = f"{reason}: {why}"
-        return self.finding(metric, label, low=low, high=high, null=null, verdict=words, reason=reason, **numbers)
-
     def _recognised(self) -> Finding:
         sums, sizes = _count_recognised(self.results)
         shares = {}
         for name, guesses in self.guesses.items():
             shares[name] = sum(_count_recognised(guesses)[0]) / sum(sizes)
-        return self._judged(
+        return self.judged(
             "recognised",
             f"Records reconstructed to {RECOGNISED:g} dB or better",
             rate_interval(sums, sizes),
@@ -268,7 +252,7 @@ class InversionJudge(Judge[InversionCase]):
         n = sum(map(len, values))
         null_low, null_high = median_interval(nulls)
         medians = self._medians_of_guesses(measure)
-        return self._judged(
+        return self.judged(
             metric,
             label,
             median_interval(values),
@@ -312,7 +296,7 @@ class InversionJudge(Judge[InversionCase]):
             nulls.append(float(sum(map(_in_common, [*restored[1:], restored[0]], truth))))
             counts = np.bincount(case.truth.evaluation[1].astype(np.int64))
             chances.append(float(counts.max() / counts.sum()))
-        return self._judged(
+        return self.judged(
             "labels",
             "Labels restored",
             rate_interval(sums, sizes),
