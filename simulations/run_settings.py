@@ -40,6 +40,7 @@ class StudySettings:
     public: str
     public_records: int
     targets: int
+    nulls: int
     client_property: str
     positive_share: float
     auxiliary: int
@@ -59,7 +60,7 @@ class StudySettings:
     @property
     def has_auxiliary(self) -> bool:
         """Whether the attacker is given records that no client holds."""
-        return bool(self.client_property or self.sensitive or self.private)
+        return bool(self.client_property or self.sensitive or self.private or (self.nulls and self.auxiliary))
 
     @property
     def has_targets(self) -> bool:

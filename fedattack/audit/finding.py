@@ -23,6 +23,8 @@ PROPORTION = "proportion"
 """Units of a rate in [0, 1]; people are shown it in per cent."""
 
 _NAME = re.compile(r"[a-z0-9-]+")
+# A metric may have a number with a point in it, such as tpr-at-0.1pct-fpr.
+_METRIC = re.compile(r"[a-z0-9-]+(?:\.[0-9][a-z0-9-]*)?")
 # Rates and their intervals are computed along different paths; a last-digit difference is no contradiction.
 _ROUNDING = 1e-9
 
@@ -112,8 +114,8 @@ class Finding:
     paper: str = ""
 
     def __post_init__(self) -> None:
-        for part in (self.attack, self.metric):
-            if not _NAME.fullmatch(part):
+        for part, pattern in ((self.attack, _NAME), (self.metric, _METRIC)):
+            if not pattern.fullmatch(part):
                 raise ReportError(f"finding {self.name!r}: {part!r} is no name; expected letters a-z, digits, hyphens")
         if self.verdict not in VERDICTS:
             raise ReportError(
@@ -249,7 +251,7 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
 }
-_CONDITION = re.compile(r"\s*([a-z0-9-]+)\.([a-z0-9-]+)\s*(>=|<=|>|<)\s*(\S+)\s*")
+_CONDITION = re.compile(rf"\s*({_NAME.pattern})\.({_METRIC.pattern})\s*(>=|<=|>|<)\s*(\S+)\s*")
 
 
 @dataclass(frozen=True)

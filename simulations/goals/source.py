@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedattack.audit.truth import NOBODY
 from fedattack.threats import Knowledge, Targets
@@ -11,15 +12,13 @@ from simulations.records import singles
 from simulations.study import Study
 
 
-def _pose(study: Study, common: Knowledge, rng: np.random.Generator) -> tuple[Knowledge, Answer]:
-    """Draw the targets, and say who owns them.
+def held_targets(study: Study, rng: np.random.Generator) -> tuple[NDArray[np.int64], list[str]]:
+    """Draw the training records that are asked about, and say who holds each.
 
-    There are ``targets`` of each client, fewer where it holds fewer, as in the SIA paper, Section 4.2. As many records
-    that no client holds are mixed with them, as far as the test split reaches. Records that occur more than once in the
-    data are left out: they have no single owner.
+    There are ``targets`` of each client, fewer where it holds fewer, as in the SIA paper, Section 4.2. Records that
+    occur more than once in the data are left out: they have no single owner.
     """
-    data = study.data
-    single_train, single_test = singles(data)
+    single_train, _ = singles(study.data)
     chosen = []
     owners = []
     for client, part in enumerate(study.division.parts):
@@ -27,7 +26,17 @@ def _pose(study: Study, common: Knowledge, rng: np.random.Generator) -> tuple[Kn
         targets = rng.choice(candidates, size=min(study.settings.targets, len(candidates)), replace=False)
         chosen.append(targets)
         owners += [str(client)] * len(targets)
-    members = np.concatenate(chosen)
+    return np.concatenate(chosen), owners
+
+
+def _pose(study: Study, common: Knowledge, rng: np.random.Generator) -> tuple[Knowledge, Answer]:
+    """Draw the targets, and say who owns them.
+
+    As many records that no client holds are mixed with the held ones, as far as the test split reaches.
+    """
+    data = study.data
+    members, owners = held_targets(study, rng)
+    _, single_test = singles(data)
     null = rng.choice(single_test, size=min(len(members), len(single_test)), replace=False)
     owners += [NOBODY] * len(null)
     order = rng.permutation(len(owners))

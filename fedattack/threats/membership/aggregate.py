@@ -1,0 +1,169 @@
+"""Membership inference behind secure aggregation: whether any client trained on an example.
+
+The server sees the common model of each round, and nothing of single clients. It trains reference federations on
+auxiliary examples, in which nobody holds a target, and asks how much better the real models know it than these do.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedattack.errors import NeedsError
+from fedattack.learning import losses_of_models, per_record_loss, pick_device
+from fedattack.learning.importing import given
+from fedattack.record import Record
+from fedattack.record.format import PROTOCOLS, Arrays
+from fedattack.threats.base import Attack, Needs, Progress, Scores
+from fedattack.threats.knowledge import Knowledge, Targets
+from fedattack.threats.matching import check_model, fits_model
+from fedattack.threats.membership.fedmia import below_others, logits_of, mean_where_seen
+from fedattack.threats.membership.membership import SCORE, SCORES_FORM
+from fedattack.threats.membership.references import State, Trainer
+from fedattack.threats.options import whole
+
+Floats = NDArray[np.float64]
+
+_LARGEST_LOSS = 700.0
+_FEWEST_REFERENCES = 2
+
+# A reference federation has no more clients than this, however many the real one has: its model is a mean anyway.
+_MOST_CLIENTS = 5
+
+
+@dataclass(frozen=True)
+class AggregateMembership(Attack):
+    """How well the common models know an example, against models of federations without it.
+
+    Scores hold ``score/METHOD`` (targets, 1), larger for likelier members; ``per_round`` (rounds, targets, 1); ``labels``
+    ``labels`` (targets,). The methods are ``fedmia``, the test against reference federations, where there are auxiliary
+    examples;
+    ``loss-series`` and ``loss-threshold``, the loss of the common models and of the last one alone.
+    """
+
+    references: int = whole(
+        4, "reference federations that the attacker trains on auxiliary examples; 0 for none", least=0
+    )
+
+    name: ClassVar[str] = "membership-aggregate"
+    title: ClassVar[str] = "Membership inference behind secure aggregation"
+    paper: ClassVar[str] = "Carlini et al. 2022, Membership inference attacks from first principles, Section 6"
+    needs: ClassVar[Needs] = Needs(
+        views=("aggregate",),
+        protocols=tuple(name for name, messages in PROTOCOLS.items() if messages.sends_back),
+        knowledge=("model", "targets"),
+    )
+    form = SCORES_FORM
+    knows: ClassVar[tuple[str, ...]] = (
+        "the model's architecture and loss",
+        "examples with their labels, of which it asks whether any client trained on them",
+        "for references, auxiliary examples and how clients train",
+    )
+
+    def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
+        if knowledge.model is None or knowledge.targets is None:
+            raise AssertionError("checked by run")
+        notes: list[str] = []
+        model = knowledge.model.build()
+        check_model(model, record)
+        models: list[Arrays] = []
+        rounds: list[int] = []
+        start: Arrays | None = None
+        for round_ in record:
+            after = round_.after
+            if start is None and round_.common is not None:
+                start = dict(round_.common)
+            if after is not None and fits_model(model, dict(after), f"round {round_.number} left out", notes):
+                models.append(after)
+                rounds.append(round_.number)
+        if not models or start is None:
+            raise NeedsError(f"attack {self.name} needs the common model after a round, and {record.path} holds none")
+        torch_device = pick_device(device)
+        loss = per_record_loss(given(knowledge.model.loss))
+        targets = knowledge.targets
+
+        def losses_of(states: Sequence[Arrays | State]) -> Floats:
+            losses = losses_of_models(model, states, targets.x, targets.y, loss, device=torch_device)
+            return np.asarray(np.minimum(losses.numpy(), _LARGEST_LOSS))
+
+        losses = np.stack([losses_of([state])[0] for state in models])
+        progress(1, 1 + self.references)
+        scores: dict[str, Floats] = {}
+        per_round = np.full((len(rounds), len(targets), 1), np.nan)
+        trained = 0
+        if self._can_train(knowledge, notes):
+            federations = _Federations(knowledge, record, seed, torch_device)
+            of_references: list[Floats] = []
+            for number in range(self.references):
+                of_references.append(np.stack([losses_of([state])[0] for state in federations.run(start, len(rounds))]))
+                progress(2 + number, 1 + self.references)
+            trained = federations.trained
+            others = logits_of(np.stack(of_references, axis=-1))
+            for position, own in enumerate(logits_of(losses)):
+                per_round[position] = below_others(own[:, None], others[position])
+            scores["fedmia"] = mean_where_seen(per_round)
+        scores["loss-series"] = -losses.mean(axis=0)[:, None]
+        scores["loss-threshold"] = -losses[-1][:, None]
+        return Scores(
+            attack=self.name,
+            arrays={
+                **{f"{SCORE}{name}": values for name, values in scores.items()},
+                "per_round": per_round.astype(np.float32),
+                "labels": targets.y,
+            },
+            facts={
+                "clients": ["all"],
+                "rounds": rounds,
+                "targets": targets.fingerprint,
+                "methods": list(scores),
+                "trained": trained,
+            },
+            notes=tuple(notes),
+        )
+
+    def _can_train(self, knowledge: Knowledge, notes: list[str]) -> bool:
+        if knowledge.training is None or knowledge.auxiliary is None:
+            notes.append(
+                "no reference federations: the attacker has no auxiliary examples, or does not know how clients train; "
+                "the losses of the common models are all there is"
+            )
+            return False
+        return self.references >= _FEWEST_REFERENCES
+
+
+class _Federations:
+    """Federations that the attacker plays, on examples of its own."""
+
+    def __init__(self, knowledge: Knowledge, record: Record, seed: int, device: torch.device) -> None:
+        if knowledge.model is None or knowledge.training is None or knowledge.auxiliary is None:
+            raise AssertionError("checked before")
+        self._trainer = Trainer(knowledge.model, knowledge.training, device)
+        self._examples = knowledge.auxiliary
+        self._rng = np.random.default_rng((seed, 1))
+        fewest = min(len(round_.participants) or len(record.nodes) or 1 for round_ in record)
+        self._clients = max(1, min(_MOST_CLIENTS, fewest, len(self._examples) // 2))
+        self.trained = 0
+
+    def run(self, start: Arrays, rounds: int) -> list[State]:
+        """Return the common model after each round of a federation of half of the examples."""
+        order = self._rng.permutation(len(self._examples))
+        parts = np.array_split(order[: max(len(order) // 2, self._clients)], self._clients)
+        common: State = {name: np.array(value) for name, value in start.items()}
+        models = []
+        for _ in range(rounds):
+            common = self._round(common, parts)
+            models.append(common)
+        return models
+
+    def _round(self, common: State, parts: Sequence[NDArray[np.int64]]) -> State:
+        total = {name: np.zeros(value.shape, dtype=np.float64) for name, value in common.items()}
+        for part in parts:
+            examples = Targets(self._examples.x[part], self._examples.y[part])
+            state = self._trainer.trained(common, examples, seed=int(self._rng.integers(2**31)))
+            self.trained += 1
+            for name, value in state.items():
+                total[name] += value / len(parts)
+        return {name: value.astype(common[name].dtype) for name, value in total.items()}

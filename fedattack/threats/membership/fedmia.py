@@ -1,0 +1,97 @@
+"""FedMIA: hold a client's measurement against those of the other clients, who did not train on the record.
+
+Zhu et al. 2025, "FedMIA: An effective membership inference attack exploiting 'all for one' principle in federated
+learning". In each round, the other clients' measurements of a record say how it looks to who did not train on it. A
+one-tailed test says how far out the client's own measurement lies. Its probabilities are averaged over rounds.
+
+The paper's code takes mean and variance of the other clients, and a normal distribution. Three things differ here:
+
+- Somebody else may hold the record, too. The centre is the others' median. The largest of their measurements is left
+  out of the variance, so that one other holder does not hide this one.
+- Few clients give a poor variance. Each record's is drawn towards the typical one of all records, and the test is
+  Student's (Smyth 2004, "moderated t").
+- Losses are put on the logit scale, on which they are about normal (Carlini et al. 2022).
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import t
+
+Floats = NDArray[np.float64]
+
+# Below this the loss is rounding; above it a model has diverged.
+_LEAST_LOSS = 1e-30
+_LARGEST_LOSS = 700.0
+
+# For how many measurements the typical variance counts.
+_PRIOR = 4.0
+
+# Fewer others have no variance.
+_FEWEST_OTHERS = 2
+
+
+def logits_of(losses: Floats) -> Floats:
+    """Return log(p / (1 − p)) of the probability p = exp(−loss) that the record's label got; NaN stays NaN.
+
+    Any other loss that is not negative goes through the same formula, which keeps the order of its values.
+    """
+    clipped = np.clip(losses, _LEAST_LOSS, _LARGEST_LOSS)
+    return np.asarray(-(clipped + np.log(-np.expm1(-clipped))))
+
+
+def against_others(values: Floats) -> Floats:
+    """Test each client's measurement against those of the other clients of the round.
+
+    Parameters
+    ----------
+    values
+        (targets, clients): measurements of one round, larger for members; NaN where a client was not seen.
+
+    Returns
+    -------
+    ndarray
+        (targets, clients): the probability of a smaller measurement by a client that did not train on the record, near
+        1 for likely members. NaN where a client was not seen, or fewer than two others were.
+    """
+    probabilities = np.full(values.shape, np.nan)
+    seen = np.flatnonzero(~np.isnan(values).all(axis=0))
+    if len(seen) <= _FEWEST_OTHERS:
+        return probabilities
+    for client in seen:
+        others = values[:, seen[seen != client]]
+        probabilities[:, [client]] = below_others(values[:, [client]], others)
+    return probabilities
+
+
+def below_others(values: Floats, others: Floats) -> Floats:
+    """Return P(other < value), by a moderated t test around the others' median.
+
+    Parameters
+    ----------
+    values
+        (targets, clients): measurements, NaN where a client was not seen.
+    others
+        (targets, m): what did not train on the target measures, m ≥ 2.
+
+    Returns
+    -------
+    ndarray
+        (targets, clients)
+    """
+    count = others.shape[1]
+    kept = np.sort(others, axis=1)[:, : max(count - 1, _FEWEST_OTHERS)]
+    variance = kept.var(axis=1, ddof=1, keepdims=True)
+    freedom = kept.shape[1] - 1
+    pooled = (_PRIOR * np.median(variance) + freedom * variance) / (_PRIOR + freedom)
+    # Where all others measure the same, what is as they are is as likely a member as not.
+    scale = np.sqrt(np.maximum(pooled, np.finfo(float).tiny) * (1 + 1 / count))
+    return np.asarray(t.cdf((values - np.median(others, axis=1, keepdims=True)) / scale, _PRIOR + freedom))
+
+
+def mean_where_seen(values: Floats) -> Floats:
+    """Return the mean over the first axis of what is not NaN; NaN where nothing is: that is no evidence either way."""
+    seen = ~np.isnan(values)
+    count = seen.sum(axis=0)
+    total = np.where(seen, values, 0.0).sum(axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.where(count > 0, total / count, np.nan))

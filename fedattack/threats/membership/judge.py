@@ -1,0 +1,606 @@
+"""Judge membership inference: how well members are told from examples that nobody trained on.
+
+Members are targets that one client holds, asked of that client. Non-members are targets that nobody holds. Each is
+dealt to one client, so that all of a client's non-members have the labels that its members have: otherwise the labels
+alone would tell them apart.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import compress
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold, cross_val_predict
+
+from fedattack.audit.finding import Finding, Null
+from fedattack.audit.intervals import LEVEL, clopper_pearson, rate_interval, t_interval
+from fedattack.audit.judge import Case, Judge, over_seeds
+from fedattack.audit.summaries import reliability
+from fedattack.audit.truth import NOBODY, SEVERAL
+from fedattack.errors import DataError
+from fedattack.threats.membership.membership import METHODS, SCORE
+from fedattack.threats.membership.roc import (
+    Estimate,
+    area,
+    balanced_accuracy,
+    epsilon_implied,
+    tpr_at,
+)
+from fedattack.threats.threat import ADAPTIVE
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.int64]
+
+# Streams of a seed's random numbers, apart from each other.
+_DEALING = 11
+_HALVES = 12
+_FOLDS = 13
+_FOREST = 14
+
+_ONE_PERCENT = 0.01
+_ONE_PER_MILLE = 0.001
+
+# Fewer targets of a kind have no ROC.
+_FEWEST = 8
+
+_POINTS = 25
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Some targets, each asked of one client.
+
+    Attributes
+    ----------
+    rows, columns
+        (n,): the targets and the clients.
+    """
+
+    rows: Rows
+    columns: Rows
+
+    def of(self, scores: Floats) -> Floats:
+        """Return the pairs' scores."""
+        return np.asarray(scores[self.rows, self.columns])
+
+    def where(self, kept: NDArray[np.bool_]) -> "Pairs":
+        """Return some of the pairs."""
+        return Pairs(self.rows[kept], self.columns[kept])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True)
+class MembershipCase(Case):
+    """One seed's scores of membership inference beside its truth, which must speak of as many targets."""
+
+    def __post_init__(self) -> None:
+        scored, owned = len(self.scores.arrays["labels"]), len(self.truth.owners)
+        if scored != owned:
+            raise DataError(
+                f"seed {self.seed}: the truth names owners of {owned} targets, the scores are of {scored}; write the "
+                "truth with one entry for each target"
+            )
+
+    @cached_property
+    def node_clients(self) -> list[str]:
+        """The client behind each of the scores' nodes; one that was never seen goes by its node."""
+        nodes = self.scores.facts[self.NODES]
+        self.truth.check_nodes(compress(nodes, self._observed), seed=self.seed)
+        return [self.truth.nodes.get(node, f"node {node}") for node in nodes]
+
+    @property
+    def _observed(self) -> NDArray[np.bool_]:
+        return np.asarray(~np.isnan(self.scores.arrays[f"{SCORE}loss-series"]).all(axis=0))
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods that were computed, FedMIA first."""
+        return [name for name in METHODS if f"{SCORE}{name}" in self.scores.arrays]
+
+    def by_client(self, values: Floats) -> Floats:
+        """Put a client's several nodes together: the mean of those that are known, in the order of the clients."""
+        if len(self.clients) == len(self.node_clients):
+            return values
+        parts = []
+        for name in self.clients:
+            own = values[..., self.columns(name)]
+            known = ~np.isnan(own)
+            total = np.where(known, own, 0.0).sum(axis=-1)
+            parts.append(np.where(known.any(axis=-1), total / np.maximum(known.sum(axis=-1), 1), np.nan))
+        return np.stack(parts, axis=-1)
+
+    def scored(self, method: str) -> Floats:
+        """Return a method's scores, (targets, clients)."""
+        return self.by_client(self.scores.arrays[f"{SCORE}{method}"])
+
+    @cached_property
+    def owner(self) -> Rows:
+        """(targets,): index of the sole owner among the clients; −1 without one."""
+        positions = {name: position for position, name in enumerate(self.clients)}
+        return np.array([positions.get(name, -1) for name in self.truth.owners.tolist()], dtype=np.int64)
+
+    @cached_property
+    def labels(self) -> NDArray[Any]:
+        """(targets,): class labels; all alike for a regression, whose targets are no classes."""
+        labels = np.asarray(self.scores.arrays["labels"])
+        if np.issubdtype(labels.dtype, np.integer) and labels.ndim == 1:
+            return labels
+        return np.zeros(len(labels), dtype=np.int64)
+
+    @cached_property
+    def dealt(self) -> tuple[Pairs, Pairs]:
+        """Members, and non-members that are dealt to clients so that both have the same labels in each client."""
+        draw = np.random.default_rng((self.seed, _DEALING))
+        scores = self.scored(self.methods[0])
+        members = draw.permutation(np.flatnonzero(self.owner >= 0))
+        members = members[~np.isnan(scores[members, self.owner[members]])]
+        nobody = draw.permutation(np.flatnonzero(self.truth.owners == NOBODY))
+        by_label = {label: members[self.labels[members] == label] for label in np.unique(self.labels[members])}
+        free = {label: nobody[self.labels[nobody] == label] for label in by_label}
+        # As many of each member's label as there are of the scarcest one.
+        times = min((len(free[label]) // len(rows) for label, rows in by_label.items()), default=0)
+        kept: list[Rows] = []
+        rows_of_others: list[Rows] = []
+        columns_of_others: list[Rows] = []
+        for label, rows in by_label.items():
+            taken = rows if times else rows[: len(free[label])]
+            others = free[label][: max(times, 1) * len(taken)]
+            kept.append(taken)
+            rows_of_others.append(others)
+            columns_of_others.append(np.resize(self.owner[taken], len(others)))
+        chosen = _joined(kept)
+        return Pairs(chosen, self.owner[chosen]), Pairs(_joined(rows_of_others), _joined(columns_of_others))
+
+    @cached_property
+    def elsewhere(self) -> Pairs:
+        """Members of other clients, each asked of the next client: harder to tell from this client's own."""
+        members, _ = self.dealt
+        columns = (members.columns + 1) % len(self.clients)
+        pairs = Pairs(members.rows, columns)
+        return pairs.where(~np.isnan(pairs.of(self.scored(self.methods[0]))))
+
+
+class AggregateCase(MembershipCase):
+    """The same where the server sees sums alone: there is one column, and everybody's examples are members."""
+
+    @cached_property
+    def node_clients(self) -> list[str]:
+        """All clients together."""
+        return ["all clients"]
+
+    @cached_property
+    def owner(self) -> Rows:
+        """(targets,): 0 for what some client holds, −1 for what nobody does."""
+        return np.where(self.truth.owners == NOBODY, -1, 0).astype(np.int64)
+
+    @cached_property
+    def elsewhere(self) -> Pairs:
+        """There are no other clients."""
+        nothing = np.zeros(0, dtype=np.int64)
+        return Pairs(nothing, nothing)
+
+
+class MembershipJudge(Judge[MembershipCase]):
+    """States how well members can be told from examples that nobody trained on.
+
+    Its findings are
+
+    - ``tpr-at-1pct-fpr``: the share of members found where one in a hundred non-members is accused; the headline;
+    - ``tpr-at-0.1pct-fpr``: likewise for one in a thousand;
+    - ``tpr-at-1pct-fpr-elsewhere``: non-members are other clients' members;
+    - ``auc``: the area under the ROC curve;
+    - ``tpr-at-1pct-fpr-adaptive``: an attacker who knows the clients' defence, where there is one;
+    - ``worst-client``: the most exposed client, at the threshold of all;
+    - ``epsilon-implied``: the ε that this ROC rules out;
+    - ``balanced-accuracy``: half right answers on members, half on non-members.
+    """
+
+    case = MembershipCase
+    headline = "tpr-at-1pct-fpr"
+    notes = (
+        "Non-members are targets that nobody holds, with the labels of each client's members. The null run asks of "
+        "examples that nobody holds which of them are members, where none is.",
+    )
+
+    def __init__(
+        self, cases: Sequence[MembershipCase], *, setting: Mapping[str, Any], provenance: Mapping[str, Any]
+    ) -> None:
+        super().__init__(cases, setting=setting, provenance=provenance)
+        self.judged_cases = [case for case in cases if min(map(len, case.dealt)) >= _FEWEST]
+
+    def findings(self) -> list[Finding]:
+        """State all of the above."""
+        if not self.judged_cases:
+            reason = (
+                f"fewer than {_FEWEST} targets that one seen client holds, or fewer than {_FEWEST} of the same labels "
+                "that nobody holds"
+            )
+            return [self.unmeasured(self.headline, "Members found at 1% false positives", reason, headline=True)]
+        main = self._main
+        findings: list[Finding | None] = [
+            self._tpr(
+                "tpr-at-1pct-fpr",
+                "Members found at 1% false positives",
+                main,
+                headline=True,
+                baselines=self._alone(),
+                series=self._series(),
+            ),
+            self._tpr("tpr-at-0.1pct-fpr", "Members found at 0.1% false positives", main, fpr=_ONE_PER_MILLE),
+            self._elsewhere(),
+            self._adaptive(),
+            self._auc(),
+            self._worst_client(),
+            self._epsilon(),
+            self._balanced_accuracy(),
+        ]
+        return [finding for finding in findings if finding is not None]
+
+    @property
+    def _main(self) -> str:
+        """The method that all findings but the comparison are about."""
+        return self.judged_cases[0].methods[0]
+
+    def _scores(self, method: str, *, elsewhere: bool = False) -> Iterator[tuple[Floats, Floats]]:
+        """Yield the scores of members and of non-members, seed by seed."""
+        for case in self.judged_cases:
+            members, others = case.dealt
+            scores = case.scored(method)
+            yield _known(members.of(scores)), _known((case.elsewhere if elsewhere else others).of(scores))
+
+    def _nulls(self, method: str) -> Iterator[tuple[Floats, Floats]]:
+        """Yield likewise two halves of the non-members, in which nobody is a member."""
+        for case in self.judged_cases:
+            draw = np.random.default_rng((case.seed, _HALVES))
+            others = draw.permutation(_known(case.dealt[1].of(case.scored(method))))
+            yield others[::2], others[1::2]
+
+    def _pooled_tpr(self, scores: Sequence[tuple[Floats, Floats]], fpr: float, level: float = LEVEL) -> Estimate:
+        """Put the seeds' scores together; the interval holds the spread over seeds as well."""
+        pooled = tpr_at(*_pooled(scores), fpr, level)
+        return _widened(pooled, [tpr_at(*part, fpr).value for part in scores])
+
+    def _tpr(
+        self,
+        metric: str,
+        label: str,
+        method: str,
+        *,
+        fpr: float = _ONE_PERCENT,
+        elsewhere: bool = False,
+        reason: str = "",
+        **parts: Any,
+    ) -> Finding:
+        scores = list(self._scores(method, elsewhere=elsewhere))
+        found = self._pooled_tpr(scores, fpr)
+        null = self._pooled_tpr(list(self._nulls(method)), fpr)
+        members, others = _pooled(scores)
+        size = f"{len(members):,} members and {len(others):,} non-members"
+        if len(others) < 1 / fpr:
+            size += ", too few non-members for this rate: the threshold is above all of them"
+        return self.judged(
+            metric,
+            label,
+            (found.low, found.high),
+            _null(null, len(others)),
+            f"{reason}{size}",
+            value=found.value,
+            n=len(members),
+            chance=fpr,
+            bars=self._records_alone_bar(fpr),
+            **over_seeds([tpr_at(*part, fpr).value for part in scores]),
+            **parts,
+        )
+
+    def _alone(self) -> dict[str, float]:
+        """Return what the other methods reach, and a classifier that never saw the record."""
+        reached = {}
+        for method in self.judged_cases[0].methods[1:]:
+            scores = list(self._scores(method))
+            reached[METHODS[method]] = self._pooled_tpr(scores, _ONE_PERCENT).value
+        return reached
+
+    def _elsewhere(self) -> Finding | None:
+        if not all(len(case.elsewhere) >= _FEWEST for case in self.judged_cases):
+            return None
+        return self._tpr(
+            "tpr-at-1pct-fpr-elsewhere",
+            "Members found at 1% false positives, among other clients' members",
+            self._main,
+            elsewhere=True,
+            reason="non-members are examples on which the next client trained, and this one did not: ",
+        )
+
+    def _adaptive(self) -> Finding | None:
+        method = f"likelihood-ratio{ADAPTIVE}"
+        if not all(method in case.methods for case in self.judged_cases):
+            return None
+        return self._tpr(
+            f"tpr-at-1pct-fpr{ADAPTIVE}",
+            "Members found at 1% false positives by an attacker who knows the defence",
+            method,
+            reason="shadow models go through the clients' defence: ",
+        )
+
+    def _auc(self) -> Finding:
+        scores = list(self._scores(self._main))
+        values = [area(*part).value for part in scores]
+        found = _widened(area(*_pooled(scores)), values)
+        null = area(*_pooled(list(self._nulls(self._main))))
+        blind = self._blind_area
+        return self.judged(
+            "auc",
+            "Area under the ROC curve",
+            (found.low, found.high),
+            _null(null, len(_pooled(scores)[1])),
+            f"a classifier that sees the examples alone, and no model, reaches {blind.value:.3f} "
+            f"({blind.low:.3f} to {blind.high:.3f}); far from 0.5, members and non-members are unlike in themselves",
+            value=found.value,
+            n=len(_pooled(scores)[0]),
+            chance=0.5,
+            units="AUC",
+            bars={"what the examples alone tell": blind.low},
+            baselines={"examples alone, without any model": blind.value},
+            **over_seeds(values),
+        )
+
+    @cached_property
+    def _blind(self) -> list[tuple[Floats, Floats]]:
+        """Scores of a classifier that sees the examples alone, by cross-validation, seed by seed."""
+        scores = []
+        for case in self.judged_cases:
+            targets = case.knowledge.targets
+            if targets is None:
+                raise AssertionError("checked by the attack")
+            members, others = case.dealt
+            rows = np.concatenate([members.rows, others.rows])
+            is_member = np.repeat([1, 0], [len(members), len(others)])
+            features = np.column_stack([targets.x[rows].reshape(len(rows), -1), case.labels[rows]])
+            forest = RandomForestClassifier(100, min_samples_leaf=2, random_state=_FOREST, class_weight="balanced")
+            folds = StratifiedKFold(4, shuffle=True, random_state=_FOREST)
+            beliefs = cross_val_predict(forest, features, is_member, cv=folds, method="predict_proba")[:, 1]
+            scores.append((beliefs[is_member == 1], beliefs[is_member == 0]))
+        return scores
+
+    @cached_property
+    def _blind_area(self) -> Estimate:
+        return area(*_pooled(self._blind))
+
+    def _records_alone_bar(self, fpr: float) -> dict[str, float]:
+        """Return what the examples alone tell, where they do: what is told without a model is no leak of one."""
+        if self._blind_area.low <= 0.5:
+            return {}
+        return {"what the examples alone tell": self._pooled_tpr(self._blind, fpr).value}
+
+    def _threshold(self) -> float:
+        """Return the score above which one in a hundred non-members is."""
+        others = np.sort(_pooled(list(self._scores(self._main)))[1])[::-1]
+        return float(others[int(_ONE_PERCENT * len(others))])
+
+    @cached_property
+    def _per_client(self) -> list[dict[str, Any]]:
+        """List how many of each client's members are found at the threshold of all clients, worst first."""
+        entries = []
+        threshold = self._threshold()
+        bars = sum(len(case.clients) for case in self.judged_cases)
+        level = 1 - (1 - LEVEL) / bars
+        for case in self.judged_cases:
+            members, _ = case.dealt
+            scores = case.scored(self._main)
+            nobody = scores[case.truth.owners == NOBODY]
+            sizes = dict(zip(case.truth.clients, case.truth.counts.sum(axis=1), strict=True))
+            total = sum(sizes.values())
+            for column, name in enumerate(case.clients):
+                own = members.where(members.columns == column).of(scores)
+                accused = _known(nobody[:, column])
+                if not len(own) or not len(accused):
+                    continue
+                hits, alarms = int((own > threshold).sum()), int((accused > threshold).sum())
+                low, high = clopper_pearson(hits, len(own), level)
+                null_low, null_high = clopper_pearson(alarms, len(accused), level)
+                null = {"value": alarms / len(accused), "low": null_low, "high": null_high, "n": len(accused)}
+                entry = {"client": self.title_of(case, name), "value": hits / len(own), "low": low, "high": high}
+                share = float(sizes.get(name, total) / total) if total else None
+                entries.append({**entry, "n": len(own), "share": share, "null": null})
+        return sorted(entries, key=lambda entry: -entry["value"])
+
+    def _worst_client(self) -> Finding | None:
+        if len(self._per_client) < 2:
+            return None
+        worst = max(self._per_client, key=lambda entry: entry["low"])
+        return self.judged(
+            "worst-client",
+            f"Members found at 1% false positives, most exposed client ({worst['client']})",
+            (worst["low"], worst["high"]),
+            worst["null"],
+            "chosen after the fact among all clients, at the threshold of all; the null is how often this client is "
+            "accused of examples that nobody holds",
+            value=worst["value"],
+            n=worst["n"],
+            chance=_ONE_PERCENT,
+            selected_after_the_fact=True,
+            comparisons=len(self._per_client),
+        )
+
+    def _epsilon(self) -> Finding:
+        declared = [_declared(case) for case in self.judged_cases]
+        delta = max((case.truth.privacy.delta for case in self.judged_cases if case.truth.privacy), default=0.0)
+        draw = np.random.default_rng((self.judged_cases[0].seed, _HALVES, 1))
+        found = epsilon_implied(*_pooled(list(self._scores(self._main))), draw, delta=delta)
+        null = epsilon_implied(*_pooled(list(self._nulls(self._main))), draw, delta=delta)
+        finite = [epsilon for epsilon in declared if epsilon is not None]
+        words = "no ε is declared"
+        if finite:
+            words = f"the run declares ε = {max(finite):.3g}"
+            if found.low > max(finite):
+                words += ", which this attack contradicts"
+        return self.judged(
+            "epsilon-implied",
+            "ε that the attack implies, at least",
+            (found.low, found.high),
+            _null(null, len(_pooled(list(self._scores(self._main)))[1])),
+            f"what tells members apart so well cannot be (ε, {delta:g})-private for a smaller ε than the interval's "
+            f"lower end; {words}",
+            value=found.value,
+            n=len(_pooled(list(self._scores(self._main)))[0]),
+            chance=0.0,
+            units="ε",
+            baselines={"declared ε": max(finite)} if finite else {},
+        )
+
+    def _balanced_accuracy(self) -> Finding:
+        right, null_right = [], []
+        for case, scores, halves in zip(
+            self.judged_cases, self._scores(self._main), self._nulls(self._main), strict=True
+        ):
+            draw = np.random.default_rng((case.seed, _FOLDS))
+            right.append(balanced_accuracy(*scores, draw))
+            null_right.append(balanced_accuracy(*halves, draw))
+        (sums, sizes), (null_sums, null_sizes) = zip(*right, strict=True), zip(*null_right, strict=True)
+        low, high = rate_interval(null_sums, null_sizes)
+        null: Null = {"value": sum(null_sums) / sum(null_sizes), "low": low, "high": high, "n": sum(null_sizes)}
+        return self.judged(
+            "balanced-accuracy",
+            "Right answers, as many members as non-members",
+            rate_interval(sums, sizes),
+            null,
+            "thresholds come from the other half of the targets; this counts bold guesses on everybody as much as sure "
+            "ones on a few",
+            value=sum(sums) / sum(sizes),
+            n=sum(sizes),
+            chance=0.5,
+            **over_seeds([hits / size for hits, size in right]),
+        )
+
+    def _series(self) -> dict[str, Any]:
+        return {
+            "roc": self._roc(),
+            "membership_methods": self._compared(),
+            "per_round": self._per_round(),
+            "per_client": self._per_client,
+            "reliability": self._reliability(),
+            "membership_targets": self._targets(),
+        }
+
+    def _roc(self) -> dict[str, list[float]]:
+        scores = list(self._scores(self._main))
+        members, others = _pooled(scores)
+        rates = np.geomspace(max(1 / len(others), 1e-4), 0.99, _POINTS)
+        curve: dict[str, list[float]] = {"fpr": rates.tolist(), "value": [], "low": [], "high": []}
+        for rate in rates:
+            point = tpr_at(members, others, float(rate))
+            for key in ("value", "low", "high"):
+                curve[key].append(getattr(point, key))
+        return curve
+
+    def _compared(self) -> list[dict[str, Any]]:
+        rows = []
+        for method in self.judged_cases[0].methods:
+            scores = list(self._scores(method))
+            if not all(len(part) for pair in scores for part in pair):
+                continue
+            row: dict[str, Any] = {"method": METHODS[method]}
+            for key, rate in (("tpr_1pct", _ONE_PERCENT), ("tpr_01pct", _ONE_PER_MILLE)):
+                row[key] = vars(self._pooled_tpr(scores, rate))
+            row["auc"] = vars(_widened(area(*_pooled(scores)), [area(*part).value for part in scores]))
+            rows.append(row)
+        return rows
+
+    def _per_round(self) -> dict[str, list[Any]]:
+        """Return the headline's number in each round alone."""
+        curve: dict[str, list[Any]] = {key: [] for key in ("rounds", "value", "low", "high")}
+        numbers = self.judged_cases[0].scores.facts["rounds"]
+        for position, number in enumerate(numbers):
+            scores = []
+            for case in self.judged_cases:
+                if position < len(case.scores.arrays["per_round"]):
+                    members, others = case.dealt
+                    values = case.by_client(case.scores.arrays["per_round"][position].astype(float))
+                    scores.append((_known(members.of(values)), _known(others.of(values))))
+            members_seen, others_seen = _pooled(scores)
+            if min(len(members_seen), len(others_seen)) < _FEWEST:
+                continue
+            point = tpr_at(members_seen, others_seen, _ONE_PERCENT)
+            curve["rounds"].append(number)
+            for key in ("value", "low", "high"):
+                curve[key].append(getattr(point, key))
+        return curve
+
+    def _reliability(self) -> dict[str, Any]:
+        """Turn scores into probabilities on one half of the targets, and hold them against the other, both ways."""
+        sure: list[Floats] = []
+        right: list[NDArray[np.bool_]] = []
+        for case, (members, others) in zip(self.judged_cases, self._scores(self._main), strict=True):
+            draw = np.random.default_rng((case.seed, _FOLDS, 1))
+            values = np.concatenate([members, others])[:, None]
+            is_member = np.repeat([True, False], [len(members), len(others)])
+            order = draw.permutation(len(values))
+            for test, fit in ((order[::2], order[1::2]), (order[1::2], order[::2])):
+                if len(np.unique(is_member[fit])) < 2:
+                    continue
+                deviation = max(float(values[fit].std()), 1e-12)
+                model = LogisticRegression().fit(values[fit] / deviation, is_member[fit])
+                belief = model.predict_proba(values[test] / deviation)[:, 1]
+                sure.append(np.maximum(belief, 1 - belief))
+                right.append((belief > 0.5) == is_member[test])
+        if not sure:
+            return {}
+        return reliability(np.concatenate(sure), np.concatenate(right))
+
+    def _targets(self) -> dict[str, int]:
+        counts = {"a seen client holds": 0, "nobody holds": 0, "several clients hold": 0}
+        for case in self.cases:
+            counts["a seen client holds"] += int((case.owner >= 0).sum())
+            counts["nobody holds"] += int((case.truth.owners == NOBODY).sum())
+            counts["several clients hold"] += int((case.truth.owners == SEVERAL).sum())
+        return counts
+
+
+class AggregateMembershipJudge(MembershipJudge):
+    """The same for a server that sees sums alone, and asks whether any client trained on an example."""
+
+    case = AggregateCase
+    notes = (
+        "The server sees sums alone: a member is what any client trained on. Non-members are targets that nobody "
+        "holds, with the members' labels.",
+    )
+
+
+def _joined(parts: Sequence[Rows]) -> Rows:
+    return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+
+
+def _known(scores: Floats) -> Floats:
+    return np.asarray(scores[~np.isnan(scores)])
+
+
+def _pooled(scores: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+    members, others = zip(*scores, strict=True)
+    return np.concatenate(members), np.concatenate(others)
+
+
+def _widened(estimate: Estimate, by_seed: Sequence[float]) -> Estimate:
+    """Widen an interval to that of the mean over seeds, whose models differ."""
+    if len(by_seed) < 2:
+        return estimate
+    low, high = t_interval(by_seed, bounds=(0.0, 1.0))
+    return Estimate(estimate.value, min(low, estimate.low), max(high, estimate.high))
+
+
+def _null(estimate: Estimate, n: int) -> Null:
+    return {"value": estimate.value, "low": estimate.low, "high": estimate.high, "n": n}
+
+
+def _declared(case: MembershipCase) -> float | None:
+    """Return the largest ε that the run's clients declare for the whole run, if it is finite."""
+    if case.truth.privacy is None:
+        return None
+    largest = max(case.truth.privacy.epsilon_run, default=float("inf"))
+    return largest if np.isfinite(largest) else None

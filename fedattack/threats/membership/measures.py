@@ -1,0 +1,130 @@
+"""What a server can measure of a target record and a client's message: losses, gradients, and where the update points.
+
+Gradients of single records are made a few at a time, so that neither records × parameters nor clients × parameters is
+ever held: :data:`BOUND` limits both.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from fedattack.learning.losses import mean_loss
+from fedattack.learning.torch_utils import in_mode, to_tensor
+from fedattack.record.format import Arrays
+
+Floats = NDArray[np.float64]
+
+BOUND = 2**28
+"""Bytes of gradients, and of updates, that are held at a time."""
+
+# How many arrays of the size of a chunk's gradients torch.func holds at once, beside activations.
+_COPIES = 3
+
+_MOST_RECORDS = 128
+
+
+class RecordGradients:
+    """Gradients of single records' losses at given parameters, in evaluation mode.
+
+    Parameters
+    ----------
+    model
+        The architecture; moved to the device.
+    loss
+        What clients minimise; see :func:`fedattack.learning.losses.mean_loss`.
+    x, y
+        (n, *shape), (n,): records and labels.
+    device
+        Where to compute.
+    bound
+        Bytes of gradients held at a time.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: str,
+        x: NDArray[Any],
+        y: NDArray[Any],
+        *,
+        device: torch.device | str = "cpu",
+        bound: int = BOUND,
+    ) -> None:
+        self.model = model.to(device)
+        self.device = torch.device(device)
+        self.x = to_tensor(x, dtype=torch.float32, device=device)
+        self.y = to_tensor(y, device=device)
+        self.names = [name for name, _ in model.named_parameters()]
+        self.size = sum(value.numel() for value in model.parameters())
+        self.bound = bound
+        self._loss = mean_loss(loss)
+        self._gradient = vmap(grad(self._loss_of), in_dims=(None, None, 0, 0))
+
+    def _loss_of(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        outputs = functional_call(self.model, {**parameters, **buffers}, (x[None],))
+        return self._loss(outputs, y[None])
+
+    def at(self, state: Mapping[str, Any]) -> Iterator[tuple[slice, Tensor]]:
+        """Yield which records, and their gradients (records, parameters), a few at a time."""
+        parameters, buffers = self._split(state)
+        count = min(_MOST_RECORDS, rows_at_once(self.size * _COPIES, self.bound))
+        with in_mode(self.model, training=False):
+            for first in range(0, len(self.x), count):
+                rows = slice(first, first + count)
+                gradients = self._gradient(parameters, buffers, self.x[rows], self.y[rows])
+                yield rows, torch.cat([gradients[name].flatten(1) for name in self.names], dim=1)
+
+    def norms(self, state: Mapping[str, Any]) -> Floats:
+        """Return the norm of each record's gradient, (n,)."""
+        norms = np.empty(len(self.x))
+        for rows, gradients in self.at(state):
+            norms[rows] = gradients.double().norm(dim=1).cpu().numpy()
+        return norms
+
+    def along(self, state: Mapping[str, Any], updates: Sequence[Mapping[str, Any]]) -> tuple[Floats, Floats]:
+        """Return ⟨−∇ℓ, Δ⟩ for each record and update, (n, updates), and ‖∇ℓ‖, (n,).
+
+        A record on which a client trained pulls its update down the record's own gradient: the product is then large.
+        """
+        products = np.empty((len(self.x), len(updates)))
+        norms = np.empty(len(self.x))
+        most = rows_at_once(self.size, self.bound)
+        for first in range(0, len(updates), most):
+            part = slice(first, first + most)
+            directions = torch.stack([self.flat(update) for update in updates[part]], dim=1)
+            for rows, gradients in self.at(state):
+                products[rows, part] = -(gradients @ directions).double().cpu().numpy()
+                norms[rows] = gradients.double().norm(dim=1).cpu().numpy()
+        return products, norms
+
+    def flat(self, update: Mapping[str, Any]) -> Tensor:
+        """Return an update of the parameters as one vector, (parameters,)."""
+        parts = [to_tensor(update[name], dtype=torch.float32, device=self.device).reshape(-1) for name in self.names]
+        return torch.cat(parts)
+
+    def _split(self, state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Tell parameters from buffers, each of the model's own type."""
+        own = self.model.state_dict()
+        values = {}
+        for name, value in state.items():
+            values[name] = to_tensor(value, dtype=own[name].dtype, device=self.device)
+        parameters = {name: values.pop(name) for name in self.names}
+        return parameters, values
+
+
+def rows_at_once(size: int, bound: int = BOUND) -> int:
+    """Return how many vectors of ``size`` float32 numbers are held at a time, at least one."""
+    return max(1, bound // (4 * size))
+
+
+def difference(sent: Arrays, received: Arrays, names: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+    """Return Δ = sent − received of the parameters ``names``."""
+    update = {}
+    for name in names:
+        update[name] = (sent[name].astype(np.float64) - received[name].astype(np.float64)).astype(np.float32)
+    return update

@@ -1,0 +1,126 @@
+"""Models that the attacker trains itself, on examples of its own: how a target looks to who did not train on it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedattack.learning import LocalSGD, train_local
+from fedattack.learning.importing import given
+from fedattack.record.format import Arrays
+from fedattack.threats.knowledge import Knowledge, ModelKnowledge, Targets
+from fedattack.threats.membership.measures import difference
+
+State = dict[str, NDArray[Any]]
+
+
+class Trainer:
+    """Trains as a client does, on some of the attacker's examples.
+
+    Parameters
+    ----------
+    model
+        The clients' architecture and loss.
+    training
+        How clients train.
+    device
+        Where to compute.
+    """
+
+    def __init__(self, model: ModelKnowledge, training: LocalSGD, device: torch.device) -> None:
+        self.model = model.build().to(device)
+        self.loss = given(model.loss)
+        self.training = training
+        self.device = device
+        self.names = [name for name, _ in self.model.named_parameters()]
+
+    def trained(self, start: Mapping[str, Any], examples: Targets, *, seed: int) -> State:
+        """Return the model that a client of these examples would send, trained from ``start``."""
+        self.load(start)
+        train_local(
+            self.model, examples.x, examples.y, **vars(self.training), loss=self.loss, seed=seed, device=self.device
+        )
+        return {name: value.detach().cpu().numpy().copy() for name, value in self.model.state_dict().items()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Put the model at some parameters and buffers."""
+        self.model.load_state_dict({name: torch.as_tensor(np.array(value)) for name, value in state.items()})
+
+
+class Shadows:
+    """Shadow models of each round: clients that the attacker plays, none of which trained on a target.
+
+    The auxiliary examples are halved: shadows train on one half, and the other, :attr:`population`, says how examples
+    look on which neither shadows nor clients trained.
+
+    Parameters
+    ----------
+    knowledge
+        With a model, auxiliary examples, and how clients train.
+    count
+        Shadows in each round.
+    seed
+        Decides everything random.
+    device
+        Where to compute.
+    """
+
+    def __init__(self, knowledge: Knowledge, count: int, *, seed: int, device: torch.device) -> None:
+        if knowledge.model is None or knowledge.training is None or knowledge.auxiliary is None:
+            raise AssertionError("checked by possible")
+        self.count = count
+        self.trained = 0
+        self._trainer = Trainer(knowledge.model, knowledge.training, device)
+        self._rng = np.random.default_rng((seed, 0))
+        examples = knowledge.auxiliary
+        order = self._rng.permutation(len(examples))
+        self._own, rest = np.array_split(order, 2)
+        self._examples = examples
+        self.population = _rows(examples, rest)
+        self.defend = knowledge.defence.build() if knowledge.defence is not None else None
+
+    @staticmethod
+    def possible(knowledge: Knowledge) -> bool:
+        """Whether the attacker has what it needs: auxiliary examples, and knowledge of how clients train."""
+        return knowledge.training is not None and knowledge.auxiliary is not None and len(knowledge.auxiliary) > 1
+
+    def of_round(self, received: Arrays, size: int) -> Iterator[tuple[State, State | None]]:
+        """Yield each shadow of a round.
+
+        Parameters
+        ----------
+        received
+            The model that clients were sent.
+        size
+            How many examples a client holds.
+
+        Yields
+        ------
+        tuple
+            Its model, and the model that the server would get of it through the clients' defence; ``None`` where the
+            attacker knows of no defence.
+        """
+        for _ in range(self.count):
+            rows = self._rng.choice(self._own, size=min(size, len(self._own)), replace=False)
+            examples = _rows(self._examples, rows)
+            state = self._trainer.trained(received, examples, seed=int(self._rng.integers(2**31)))
+            self.trained += 1
+            yield state, self._defended(state, received, examples)
+
+    def _defended(self, state: State, received: Arrays, examples: Targets) -> State | None:
+        if self.defend is None:
+            return None
+        trainer = self._trainer
+        trainer.load(received)
+        update = difference(state, received, trainer.names)
+        sent = self.defend(update, self._rng, trainer.model, examples.x, examples.y)
+        arrived = dict(state)
+        for name, change in sent.items():
+            arrived[name] = (received[name] + change).astype(state[name].dtype)
+        return arrived
+
+
+def _rows(examples: Targets, rows: NDArray[np.int64]) -> Targets:
+    return Targets(examples.x[rows], examples.y[rows])

@@ -1,0 +1,181 @@
+"""What scores of members and of non-members come to: rates, areas, and the ε that they imply, each with an interval."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import beta, norm
+
+from fedattack.audit.intervals import LEVEL, clopper_pearson
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number, and the interval that holds it with the level that was asked for."""
+
+    value: float
+    low: float
+    high: float
+
+
+def tpr_at(members: Floats, others: Floats, fpr: float, level: float = LEVEL) -> Estimate:
+    """Estimate the true-positive rate at a false-positive rate.
+
+    The threshold is known from the non-members alone, so that it is uncertain, too. Of the threshold with j of m
+    non-members above it, the true false-positive rate is Beta(j + 1, m − j). The lower end is the Clopper-Pearson
+    bound at a threshold whose rate is surely at most ``fpr``, the upper end that at one whose rate is surely at least
+    ``fpr``; each has half of its side's error. With few non-members there is no such threshold, and the end is 0 or 1.
+
+    Parameters
+    ----------
+    members, others
+        (n,), (m,): scores, larger for likelier members; neither is empty. Ties with the threshold count as "no".
+    fpr
+        The false-positive rate, in (0, 1).
+    level
+        Two-sided confidence level.
+    """
+    above = np.sort(others)[::-1]
+    side = (1 - level) / 4
+    ranks = np.arange(len(above))
+    at_most = np.flatnonzero(beta.sf(fpr, ranks + 1, len(above) - ranks) <= side)
+    at_least = np.flatnonzero(beta.cdf(fpr, ranks + 1, len(above) - ranks) <= side)
+    value = _share_above(members, above[int(fpr * len(above))])
+    low, high = 0.0, 1.0
+    if len(at_most):
+        hits = _share_above(members, above[at_most[-1]]) * len(members)
+        low = clopper_pearson(round(hits), len(members), 1 - 2 * side)[0]
+    if len(at_least):
+        hits = _share_above(members, above[at_least[0]]) * len(members)
+        high = clopper_pearson(round(hits), len(members), 1 - 2 * side)[1]
+    return Estimate(value, min(low, value), max(high, value))
+
+
+def _share_above(scores: Floats, threshold: float) -> float:
+    return float((scores > threshold).mean())
+
+
+def area(members: Floats, others: Floats, level: float = LEVEL) -> Estimate:
+    """Estimate the area under the ROC curve, ties counting half, with DeLong's interval on the logit scale.
+
+    DeLong et al. 1988, "Comparing the areas under two or more correlated receiver operating characteristic curves".
+    Where all members are above all non-members, or below, the interval is that of the smaller group's rate.
+    """
+    below = _placements(members, others)
+    value = float(below.mean())
+    if value in (0.0, 1.0) or min(len(members), len(others)) < 2:
+        few = min(len(members), len(others))
+        low, high = clopper_pearson(value * few, few, level)
+        return Estimate(value, low, high)
+    above = 1 - _placements(others, members)
+    error = math.sqrt(below.var(ddof=1) / len(members) + above.var(ddof=1) / len(others))
+    centre = math.log(value / (1 - value))
+    half = float(norm.isf((1 - level) / 2)) * error / (value * (1 - value))
+    return Estimate(value, 1 / (1 + math.exp(half - centre)), 1 / (1 + math.exp(-half - centre)))
+
+
+def _placements(scores: Floats, among: Floats) -> Floats:
+    """Return for each score the share of ``among`` that is smaller, ties counting half."""
+    ordered = np.sort(among)
+    places = np.searchsorted(ordered, scores, side="left") + np.searchsorted(ordered, scores, side="right")
+    return np.asarray(places / (2 * len(ordered)))
+
+
+def balanced_accuracy(members: Floats, others: Floats, rng: np.random.Generator) -> tuple[float, int]:
+    """Return how many answers are right, and of how many, at thresholds that the other half of the scores chose.
+
+    Members and non-members count alike: the larger group is cut to the smaller one's size.
+    """
+    count = min(len(members), len(others))
+    members, others = rng.permutation(members)[:count], rng.permutation(others)[:count]
+    right = 0
+    for test, fit in ((slice(0, None, 2), slice(1, None, 2)), (slice(1, None, 2), slice(0, None, 2))):
+        threshold = _best_threshold(members[fit], others[fit])
+        right += int((members[test] > threshold).sum() + (others[test] <= threshold).sum())
+    return float(right), 2 * count
+
+
+def _best_threshold(members: Floats, others: Floats) -> float:
+    thresholds = np.unique(np.concatenate([members, others]))
+    if not len(thresholds):
+        return 0.0
+    hits = len(members) - np.searchsorted(np.sort(members), thresholds, side="right")
+    passes = np.searchsorted(np.sort(others), thresholds, side="right")
+    return float(thresholds[np.argmax(hits + passes)])
+
+
+def epsilon_implied(
+    members: Floats, others: Floats, rng: np.random.Generator, *, delta: float = 0.0, level: float = LEVEL
+) -> Estimate:
+    """Estimate the ε below which no mechanism lets an attack tell members from non-members as these scores do.
+
+    Under (ε, δ)-differential privacy TPR ≤ e^ε FPR + δ, and likewise with "yes" and "no" exchanged (Kairouz et al.
+    2015). One half of the scores chooses the threshold and the side, the other half measures there, so that the choice
+    costs nothing. The lower end holds with one-sided confidence 1 − (1 − level)/2: Clopper-Pearson bounds of both
+    rates, each with half of that error.
+
+    Parameters
+    ----------
+    members, others
+        (n,), (m,): scores, larger for likelier members, four of each at least.
+    rng
+        Halves the scores.
+    delta
+        The δ of the guarantee.
+    level
+        Two-sided confidence level.
+
+    Returns
+    -------
+    Estimate
+        In ε; 0 where nothing is implied.
+    """
+    members, others = rng.permutation(members), rng.permutation(others)
+    sides = [_errors(members[::2], others[::2]), _errors(-others[::2], -members[::2])]
+    best = (-math.inf, 0, 0.0)
+    for side, (thresholds, hits, alarms) in enumerate(sides):
+        sizes = (len(members[::2]), len(others[::2]))
+        if side:
+            sizes = sizes[::-1]
+        lows = _epsilons(hits, alarms, *sizes, delta, level)
+        position = int(np.argmax(lows))
+        best = max(best, (float(lows[position]), side, float(thresholds[position])))
+    _, side, threshold = best
+    yes, no = members[1::2], others[1::2]
+    if side:
+        yes, no = -others[1::2], -members[1::2]
+    hits, alarms = np.array([(yes > threshold).sum()]), np.array([(no > threshold).sum()])
+    low = float(_epsilons(hits, alarms, len(yes), len(no), delta, level)[0])
+    rate = (float(hits[0]) + 0.5) / (len(yes) + 1)
+    false_rate = (float(alarms[0]) + 0.5) / (len(no) + 1)
+    value = max(0.0, low, math.log(max(rate - delta, 1e-300) / false_rate))
+    high = _upper(int(hits[0]), int(alarms[0]), len(yes), len(no), level)
+    return Estimate(value, low, max(value, high))
+
+
+def _errors(members: Floats, others: Floats) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:
+    """Return thresholds, and how many members and non-members are above each."""
+    thresholds = np.unique(np.concatenate([members, others]))
+    hits = len(members) - np.searchsorted(np.sort(members), thresholds, side="right")
+    alarms = len(others) - np.searchsorted(np.sort(others), thresholds, side="right")
+    return thresholds, hits, alarms
+
+
+def _epsilons(
+    hits: NDArray[np.int64], alarms: NDArray[np.int64], members: int, others: int, delta: float, level: float
+) -> Floats:
+    """Return the lower end of ε for each pair of counts, 0 where nothing is implied."""
+    side = (1 - level) / 4
+    lowest = np.where(hits > 0, beta.ppf(side, np.maximum(hits, 1), members - hits + 1), 0.0) - delta
+    highest = np.where(alarms < others, beta.isf(side, alarms + 1, np.maximum(others - alarms, 1)), 1.0)
+    return np.asarray(np.log(np.maximum(lowest / highest, 1.0)))
+
+
+def _upper(hits: int, alarms: int, members: int, others: int, level: float) -> float:
+    """Return the upper end of ε at the threshold; no rate counts as smaller than one in ten times as many examples."""
+    highest = clopper_pearson(hits, members, (1 + level) / 2)[1]
+    lowest = max(clopper_pearson(alarms, others, (1 + level) / 2)[0], 0.1 / others)
+    return max(0.0, math.log(highest / lowest))
