@@ -38,10 +38,11 @@ _MOST_CLIENTS = 5
 class AggregateMembership(Attack):
     """How well the common models know an example, against models of federations without it.
 
-    Scores hold ``score/METHOD`` (targets, 1), larger for likelier members; ``per_round`` (rounds, targets, 1); ``labels``
-    ``labels`` (targets,). The methods are ``fedmia``, the test against reference federations, where there are auxiliary
-    examples;
-    ``loss-series`` and ``loss-threshold``, the loss of the common models and of the last one alone.
+    Scores hold ``score/METHOD`` (targets, 1), larger for likelier members; ``per_round`` (rounds, targets, 1);
+    ``labels`` (targets,). The methods are
+
+    - ``fedmia``, the test of FedMIA against reference federations, where there are auxiliary examples;
+    - ``loss-series`` and ``loss-threshold``, the loss of the common models and of the last one alone.
     """
 
     references: int = whole(

@@ -5,7 +5,7 @@ dealt to one client, so that all of a client's non-members have the labels that 
 alone would tell them apart.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
@@ -20,7 +20,7 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from fedattack.audit.finding import Finding, Null
 from fedattack.audit.intervals import LEVEL, clopper_pearson, rate_interval, t_interval
 from fedattack.audit.judge import Case, Judge, over_seeds
-from fedattack.audit.summaries import reliability
+from fedattack.audit.summaries import null_of, reliability
 from fedattack.audit.truth import NOBODY, SEVERAL
 from fedattack.errors import DataError
 from fedattack.threats.membership.membership import METHODS, SCORE
@@ -49,6 +49,7 @@ _ONE_PER_MILLE = 0.001
 _FEWEST = 8
 
 _POINTS = 25
+_NULL_DRAWS = 200
 
 
 @dataclass(frozen=True)
@@ -262,6 +263,17 @@ class MembershipJudge(Judge[MembershipCase]):
             others = draw.permutation(_known(case.dealt[1].of(case.scored(method))))
             yield others[::2], others[1::2]
 
+    def _null_of(self, method: str, statistic: Callable[[Floats, Floats], Estimate]) -> Null:
+        """Take some non-members for members, again and again: the range of what then seems to be found."""
+        members, others = _pooled(list(self._scores(method)))
+        draw = np.random.default_rng((self.judged_cases[0].seed, _HALVES))
+        count = min(len(members), len(others) // 2)
+        values = []
+        for _ in range(_NULL_DRAWS):
+            shuffled = draw.permutation(others)
+            values.append(statistic(shuffled[:count], shuffled[count:]).value)
+        return null_of(values, count)
+
     def _pooled_tpr(self, scores: Sequence[tuple[Floats, Floats]], fpr: float, level: float = LEVEL) -> Estimate:
         """Put the seeds' scores together; the interval holds the spread over seeds as well."""
         pooled = tpr_at(*_pooled(scores), fpr, level)
@@ -280,7 +292,7 @@ class MembershipJudge(Judge[MembershipCase]):
     ) -> Finding:
         scores = list(self._scores(method, elsewhere=elsewhere))
         found = self._pooled_tpr(scores, fpr)
-        null = self._pooled_tpr(list(self._nulls(method)), fpr)
+        null = self._null_of(method, lambda members, others: tpr_at(members, others, fpr))
         members, others = _pooled(scores)
         size = f"{len(members):,} members and {len(others):,} non-members"
         if len(others) < 1 / fpr:
@@ -289,7 +301,7 @@ class MembershipJudge(Judge[MembershipCase]):
             metric,
             label,
             (found.low, found.high),
-            _null(null, len(others)),
+            null,
             f"{reason}{size}",
             value=found.value,
             n=len(members),
@@ -333,13 +345,12 @@ class MembershipJudge(Judge[MembershipCase]):
         scores = list(self._scores(self._main))
         values = [area(*part).value for part in scores]
         found = _widened(area(*_pooled(scores)), values)
-        null = area(*_pooled(list(self._nulls(self._main))))
         blind = self._blind_area
         return self.judged(
             "auc",
             "Area under the ROC curve",
             (found.low, found.high),
-            _null(null, len(_pooled(scores)[1])),
+            self._null_of(self._main, area),
             f"a classifier that sees the examples alone, and no model, reaches {blind.value:.3f} "
             f"({blind.low:.3f} to {blind.high:.3f}); far from 0.5, members and non-members are unlike in themselves",
             value=found.value,
@@ -434,7 +445,9 @@ class MembershipJudge(Judge[MembershipCase]):
         delta = max((case.truth.privacy.delta for case in self.judged_cases if case.truth.privacy), default=0.0)
         draw = np.random.default_rng((self.judged_cases[0].seed, _HALVES, 1))
         found = epsilon_implied(*_pooled(list(self._scores(self._main))), draw, delta=delta)
-        null = epsilon_implied(*_pooled(list(self._nulls(self._main))), draw, delta=delta)
+        halves = _pooled(list(self._nulls(self._main)))
+        by_chance = epsilon_implied(*halves, draw, delta=delta)
+        null: Null = {"value": by_chance.value, "low": by_chance.low, "high": by_chance.high, "n": len(halves[0])}
         finite = [epsilon for epsilon in declared if epsilon is not None]
         words = "no ε is declared"
         if finite:
@@ -445,7 +458,7 @@ class MembershipJudge(Judge[MembershipCase]):
             "epsilon-implied",
             "ε that the attack implies, at least",
             (found.low, found.high),
-            _null(null, len(_pooled(list(self._scores(self._main)))[1])),
+            null,
             f"what tells members apart so well cannot be (ε, {delta:g})-private for a smaller ε than the interval's "
             f"lower end; {words}",
             value=found.value,
@@ -592,10 +605,6 @@ def _widened(estimate: Estimate, by_seed: Sequence[float]) -> Estimate:
         return estimate
     low, high = t_interval(by_seed, bounds=(0.0, 1.0))
     return Estimate(estimate.value, min(low, estimate.low), max(high, estimate.high))
-
-
-def _null(estimate: Estimate, n: int) -> Null:
-    return {"value": estimate.value, "low": estimate.low, "high": estimate.high, "n": n}
 
 
 def _declared(case: MembershipCase) -> float | None:

@@ -11,6 +11,9 @@ from fedattack.audit.intervals import LEVEL, clopper_pearson
 
 Floats = NDArray[np.float64]
 
+# Which part of each side's error the threshold gets: few non-members are the scarcer evidence.
+_FOR_THRESHOLD = 0.8
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -27,7 +30,7 @@ def tpr_at(members: Floats, others: Floats, fpr: float, level: float = LEVEL) ->
     The threshold is known from the non-members alone, so that it is uncertain, too. Of the threshold with j of m
     non-members above it, the true false-positive rate is Beta(j + 1, m − j). The lower end is the Clopper-Pearson
     bound at a threshold whose rate is surely at most ``fpr``, the upper end that at one whose rate is surely at least
-    ``fpr``; each has half of its side's error. With few non-members there is no such threshold, and the end is 0 or 1.
+    ``fpr``. With few non-members there is no such threshold, and the end is 0 or 1.
 
     Parameters
     ----------
@@ -39,18 +42,19 @@ def tpr_at(members: Floats, others: Floats, fpr: float, level: float = LEVEL) ->
         Two-sided confidence level.
     """
     above = np.sort(others)[::-1]
-    side = (1 - level) / 4
+    for_threshold = _FOR_THRESHOLD * (1 - level) / 2
+    for_members = 1 - (1 - _FOR_THRESHOLD) * (1 - level)
     ranks = np.arange(len(above))
-    at_most = np.flatnonzero(beta.sf(fpr, ranks + 1, len(above) - ranks) <= side)
-    at_least = np.flatnonzero(beta.cdf(fpr, ranks + 1, len(above) - ranks) <= side)
+    at_most = np.flatnonzero(beta.sf(fpr, ranks + 1, len(above) - ranks) <= for_threshold)
+    at_least = np.flatnonzero(beta.cdf(fpr, ranks + 1, len(above) - ranks) <= for_threshold)
     value = _share_above(members, above[int(fpr * len(above))])
     low, high = 0.0, 1.0
     if len(at_most):
         hits = _share_above(members, above[at_most[-1]]) * len(members)
-        low = clopper_pearson(round(hits), len(members), 1 - 2 * side)[0]
+        low = clopper_pearson(round(hits), len(members), for_members)[0]
     if len(at_least):
         hits = _share_above(members, above[at_least[0]]) * len(members)
-        high = clopper_pearson(round(hits), len(members), 1 - 2 * side)[1]
+        high = clopper_pearson(round(hits), len(members), for_members)[1]
     return Estimate(value, min(low, value), max(high, value))
 
 
