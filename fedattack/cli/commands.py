@@ -595,10 +595,7 @@ def main() -> None:
     """Run the command line: one line and exit code 2 on bad input, 3 on a crossed threshold."""
     try:
         code = app(standalone_mode=False)
-    except FedAttackError as problem:
-        err_console.print(f"[red]error:[/red] {escape(short(str(problem)))}", soft_wrap=True)
-        code = BAD_INPUT
-    except OSError as problem:
+    except (FedAttackError, OSError) as problem:
         # Whatever the system refuses (a folder of somebody else, a full disk) is no fault of the program.
         err_console.print(f"[red]error:[/red] {escape(short(str(problem)))}", soft_wrap=True)
         code = BAD_INPUT

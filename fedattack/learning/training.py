@@ -72,6 +72,10 @@ class LocalSGD:
     def __post_init__(self) -> None:
         check_sgd(**vars(self))
 
+    def steps(self, examples: int) -> int:
+        """Return how many optimiser steps a client of so many examples, at least 1, makes in a round."""
+        return self.epochs * -(-examples // (self.batch_size or examples))
+
 
 def pick_device(name: str = "auto") -> torch.device:
     """Return the device to compute on.

@@ -38,7 +38,7 @@ from fedattack.threats.attribute.local_optimum import (
 from fedattack.threats.base import Attack, Needs, Progress, Scores
 from fedattack.threats.form import ArrayForm, Finite, Form, Name, Share
 from fedattack.threats.knowledge import Knowledge, ModelKnowledge, PartialRecords
-from fedattack.threats.matching import check_model, fits_model, is_finite
+from fedattack.threats.matching import check_model, fits_model, flattened, is_finite
 from fedattack.threats.replies import replied
 
 Array = NDArray[np.float64]
@@ -217,7 +217,8 @@ class ModelBased(Attack):
         final = None if after is None else dict(after)
         maps = dict(_maps(messages.values())) if linear is not None else {}
         answers = _Answers(model, linear, np.random.default_rng(seed))
-        answers.losses[0] = model.losses([final], np.arange(len(partial.y)))[0]
+        if final is not None:
+            answers.losses[0] = model.losses([final], np.arange(len(partial)))[0]
         facts: list[dict[str, Any]] = []
         for name, rows in clients.items():
             ours, optimum = messages.get(name), _Optimum()
@@ -232,7 +233,7 @@ class ModelBased(Attack):
                     "how": optimum.how,
                     "rank": optimum.rank,
                     "unknowns": model.size,
-                    "undetermined": [model.parameter(index) for index in optimum.undetermined],
+                    "undetermined": [*map(model.parameter, optimum.undetermined)],
                     "share": optimum.share,
                     "weight": None if linear is None else weights,
                 }
@@ -267,12 +268,12 @@ class _Answers:
         self, rows: NDArray[np.int64], final: State | None, messages: "_Messages | None", optimum: "_Optimum"
     ) -> dict[str, float | None]:
         """Decide for a client's records by every method, and return the attribute's weight in each one's model."""
-        states = [final]
+        own: list[State] = []
         if messages is not None:
-            states += [messages.last, self._model.state(optimum.parameters, messages.last)]
-            self.losses[1:3, rows] = self._model.losses(states[1:], rows)
+            own = [messages.last, self._model.state(optimum.parameters, messages.last)]
+            self.losses[1:3, rows] = self._model.losses(own, rows)
         weights = {}
-        for method, state in enumerate(states):
+        for method, state in enumerate([final, *own]):
             weights[METHODS[method]] = self._fill_in(method, rows, state, optimum)
         self._fill_in_moments(rows, optimum)
         return weights
@@ -317,49 +318,46 @@ class _Model:
         self.gaussian = LOSSES.get(given(known.loss)) is mean_squared_error
         self._loss = per_record_loss(given(known.loss))
         self._device = device
-        self._shapes = {name: tuple(value.shape) for name, value in module.named_parameters()}
-        self._dtypes = {name: value.dtype for name, value in module.named_parameters()}
-        self.size = sum(math.prod(shape) for shape in self._shapes.values())
+        self._parameters = dict(module.named_parameters())
+        self._sizes = [*map(Tensor.numel, self._parameters.values())]
+        self.size = sum(self._sizes)
 
     def flat(self, state: State) -> Array:
         """Return the parameters (p,) of a state, without its buffers."""
-        return np.concatenate([np.asarray(state[name], dtype=np.float64).reshape(-1) for name in self._shapes])
+        return flattened(state, self._parameters)
 
     def tensors(self, flat: Tensor) -> dict[str, Tensor]:
         """Return flat parameters (p,) by name."""
-        pieces = flat.split([*map(math.prod, self._shapes.values())])
-        return {name: piece.reshape(self._shapes[name]) for name, piece in zip(self._shapes, pieces, strict=True)}
+        pieces = zip(self._parameters.items(), flat.split(self._sizes), strict=True)
+        return {name: piece.reshape(parameter.shape) for (name, parameter), piece in pieces}
 
     def state(self, flat: Array, buffers: State) -> dict[str, Any]:
         """Return a whole state with these parameters (p,), and the buffers of another one."""
         state = dict(buffers)
         for name, value in self.tensors(torch.from_numpy(flat)).items():
-            state[name] = value.to(self._dtypes[name])
+            state[name] = value.to(self._parameters[name].dtype)
         return state
 
     def parameter(self, index: int) -> str:
         """Return the name of a flat parameter, as ``fc1.weight[0, 3]``."""
-        for name, shape in self._shapes.items():
-            if index < math.prod(shape):
-                return f"{name}[{', '.join(map(str, np.unravel_index(index, shape)))}]"
-            index -= math.prod(shape)
+        for name, parameter in self._parameters.items():
+            if index < parameter.numel():
+                return f"{name}[{', '.join(map(str, np.unravel_index(index, parameter.shape)))}]"
+            index -= parameter.numel()
         raise AssertionError("no such parameter")
 
-    def losses(self, states: Sequence[State | None], rows: NDArray[np.int64]) -> Array:
+    def losses(self, states: Sequence[State], rows: NDArray[np.int64]) -> Array:
         """Return the losses (states, rows, v) of records with each value."""
-        count = len(self.partial.domain)
-        losses = np.full((len(states), len(rows), count), np.nan)
-        known = [state for state in states if state is not None]
-        given = np.flatnonzero([state is not None for state in states])
+        domain = self.partial.domain
+        parts = []
         step = max(1, _ROWS // max(len(rows), 1))
-        for start in range(0, count, step):
-            stop = min(start + step, count)
-            values = range(start, stop)
-            x = np.concatenate([self.partial.completed(value, rows) for value in values])
-            y = np.tile(self.partial.y[rows], len(values))
-            flat = losses_of_models(self.module, known, x, y, self._loss, device=self._device, chunk=_ROWS).numpy()
-            losses[given, :, start:stop] = flat.reshape(len(known), len(values), -1).swapaxes(1, 2)
-        return losses
+        for start in range(0, len(domain), step):
+            values = domain[start : start + step]
+            x, y = np.tile(self.partial.x[rows], (len(values), 1)), np.tile(self.partial.y[rows], len(values))
+            x[:, list(self.partial.columns)] = np.repeat(values, len(rows), axis=0)
+            flat = losses_of_models(self.module, states, x, y, self._loss, device=self._device, chunk=_ROWS).numpy()
+            parts.append(flat.reshape(len(states), len(values), -1).swapaxes(1, 2))
+        return np.concatenate(parts, axis=2)
 
 
 @dataclass(frozen=True)
@@ -378,11 +376,10 @@ class _Linear:
         """Find whether the model and the attribute are so; ``None`` if not."""
         if not model.gaussian or len(model.partial.domain) != 2 or model.size > _UNKNOWNS:
             return None
-        rows = np.arange(len(model.partial.y))
-        base = _derivative(model, model.partial.completed(0, rows))
+        base = _derivative(model, model.partial.completed(0))
         if base is None:
             return None
-        other = _derivative(model, model.partial.completed(1, rows))
+        other = _derivative(model, model.partial.completed(1))
         if other is None or np.ptp(other - base, axis=0).max() > 1e-6 * np.abs(other).max():
             return None
         return cls(base, (other - base).mean(axis=0), model.partial.y.astype(np.float64))
@@ -516,7 +513,7 @@ def _maps(messages: Iterable[_Messages]) -> Iterator[tuple[str, UpdateMap]]:
 
     for _, group in itertools.groupby(sorted(messages, key=received_models), received_models):
         members = list(group)
-        moves = np.stack([ours.moves() for ours in members])
+        moves = np.stack([*map(_Messages.moves, members)])
         fits = fit_update_maps(np.stack(members[0].received), moves, max(ours.precision for ours in members))
         for ours, fit in zip(members, fits, strict=True):
             yield ours.name, fit
@@ -616,14 +613,9 @@ def _reconstruct(
     return proposals[int(np.argmax(evidence))]
 
 
-def _batches(training: LocalSGD, records: int) -> int:
-    """Return how many mini-batches a client makes of its records."""
-    return math.ceil(records / training.batch_size) if 0 < training.batch_size < records else 1
-
-
 def _decode_messages(fit: UpdateMap, linear: _Linear, total: int, known: int, training: LocalSGD) -> _Optimum | None:
     """Decode from messages alone, if the client makes full batches whose steps the paper's rule describes."""
-    if _batches(training, total) > 1 or (training.epochs > 1 and training.momentum):
+    if 0 < training.batch_size < total or (training.epochs > 1 and training.momentum):
         return None
     problem = decode_least_squares(fit, lr=training.lr, steps=training.epochs, weight_decay=training.weight_decay)
     return None if problem is None else _decoded(problem, "messages", fit.rank, linear, total, total == known)
@@ -638,7 +630,7 @@ def _decode_with_public(
         messages.moves(),
         linear.attribute(rows),
         lr=training.lr,
-        steps=_batches(training, len(rows)) * training.epochs,
+        steps=training.steps(len(rows)),
         momentum=training.momentum,
         weight_decay=training.weight_decay,
     )

@@ -4,6 +4,7 @@ Lyu & Chen 2021, "A novel attribute reconstruction attack in federated learning"
 without one attribute, and finds the values under which the gradient of those records is the update that it received.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
@@ -43,11 +44,6 @@ Knows = Literal["known", "unknown"]
 _KNOWS = ("known", "unknown")
 
 
-def local_steps(training: LocalSGD, examples: int) -> int:
-    """Return how many optimiser steps a client of so many examples makes in a round."""
-    return training.epochs * -(-examples // (training.batch_size or examples))
-
-
 def averaged_gradient(
     update: Mapping[str, NDArray[np.float32]], received: Arrays, training: LocalSGD, examples: int
 ) -> dict[str, NDArray[np.float32]]:
@@ -75,8 +71,7 @@ def averaged_gradient(
     """
     if not training.lr > 0:
         raise NeedsError("gradient matching needs updates of a learning rate above 0; knowledge of training has lr = 0")
-    steps = local_steps(training, examples)
-    moved = training.lr * sum([_gain(training.momentum, step) for step in range(1, steps + 1)])
+    moved = training.lr * sum([_gain(training.momentum, step + 1) for step in range(training.steps(examples))])
     gradient = {}
     for name, delta in update.items():
         gradient[name] = (-delta / moved - training.weight_decay * received[name]).astype(np.float32)
@@ -237,12 +232,13 @@ class GradientMatching(Attack):
     ) -> Iterator[tuple[int, "_Case", Match]]:
         """Match all cases by every method; yields the method's index, the case and its match."""
         total, done = len(METHODS) * len(cases), 0
-        kinds = [self._weights(case.updates.steps) for case in cases]
+        by_kind: dict[Weights, list[_Case]] = defaultdict(list)
+        for case in cases:
+            by_kind[self._weights(case.updates.steps)].append(case)
         for row, method in enumerate(METHODS):
             restarts = self.restarts or _RESTARTS[method]
-            for kind in sorted(set(kinds)):
+            for kind, chosen in sorted(by_kind.items()):
                 how = Matching(method, self.steps, restarts, self.temperature, self.relaxation, kind)
-                chosen = [case for case, its_kind in zip(cases, kinds, strict=True) if its_kind == kind]
                 victims = [case.victim for case in chosen]
                 reported = _progress_from(done, total, progress)
                 matches = match_gradients(model, loss, victims, how, seed=seed, device=device, progress=reported)
@@ -329,7 +325,7 @@ def read_updates(
     usable, steps = Seen([], [], [], {}, 0), 0
     for number in choose_rounds(updates, sorted(replies)):
         reply = replies[number]
-        examples = int(reply.count or records)
+        examples = max(int(reply.count or records), 1)
         where = f"round {number}, client {client} left out"
         if reply.received is None:
             notes.append(f"{where}: the model that it received is not in the record")
@@ -347,7 +343,7 @@ def read_updates(
             usable.rounds.append(number)
             usable.received.append(received)
             usable.gradients.append(gradient)
-            steps = max(steps, local_steps(training, examples))
+            steps = max(steps, training.steps(examples))
             if examples != records and f"client {client} says" not in " ".join(notes):
                 notes.append(f"client {client} says that it has {examples} records, and {records} are known")
     if not usable.rounds:
@@ -381,7 +377,7 @@ def _members_first(
     if public is None:
         raise NeedsError("option membership=unknown needs knowledge of auxiliary, the records that no client holds")
     members = np.full(len(partial.y), np.nan)
-    decoys: list[NDArray[np.float64]] = []
+    decoys, decoy_clients = [], []
     kept: list[_Case] = []
     for number, case in enumerate(cases):
         mixed = _among_decoys(case, partial, public, np.random.default_rng((seed, 1, number)))
@@ -393,6 +389,7 @@ def _members_first(
         likely = infer_membership(variances, seed=seed)
         members[case.rows] = likely[: len(case.rows)]
         decoys.append(likely[len(case.rows) :])
+        decoy_clients += [case.client] * len(decoys[-1])
         judged = likely > 0.5
         if judged.any():
             kept.append(mixed.only(judged))
@@ -402,9 +399,8 @@ def _members_first(
         notes.append(
             f"some clients have more records than there are auxiliary ones to hide them among, {len(public.y)}"
         )
-    clients = [case.client for case in cases]
-    decoy_clients = np.repeat(clients, [*map(len, decoys)])
-    return kept, {"members": members, "decoys": np.concatenate(decoys), "decoy_clients": decoy_clients}
+    arrays = {"members": members, "decoys": np.concatenate(decoys), "decoy_clients": np.array(decoy_clients)}
+    return kept, arrays
 
 
 def _among_decoys(case: _Case, partial: PartialRecords, public: Targets, draw: np.random.Generator) -> _Case:

@@ -189,7 +189,7 @@ class AttributeBaselines(Attack):
             attack=self.name,
             arrays={
                 "decisions": np.stack([*decisions.values()]),
-                "beliefs": np.stack([beliefs[method] for method in decisions]),
+                "beliefs": np.stack([*beliefs.values()]),
             },
             facts={
                 "methods": list(decisions),

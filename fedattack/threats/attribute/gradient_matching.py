@@ -8,7 +8,7 @@ stands the squared distance with L-BFGS (Zhu et al. 2019, "Deep leakage from gra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -208,10 +208,9 @@ def match_gradients(
     model = model.to(device)
     with in_mode(model, training=False):
         for group in _groups(victims, how, memory):
-            draws = [np.random.default_rng((seed, index)) for index in group]
-            problem = _Problem(model, loss, [victims[index] for index in group], torch.device(device))
+            problem = _Problem(model, loss, [*group.values()], torch.device(device))
             try:
-                matches += problem.solve(how, draws)
+                matches += problem.solve(how, generators(seed, group))
             except (RuntimeError, ValueError, TypeError, IndexError) as error:
                 raise ModelError(
                     f"gradient matching: the model or the loss {loss!r} failed ({one_line(error)}); it must "
@@ -236,7 +235,6 @@ class _Problem:
         with torch.no_grad():
             outputs = model(torch.zeros((1, *victims[0].x.shape[1:]), device=device))
         self._outputs = outputs.reshape(1, -1).shape[1]
-        names = list(victims[0].gradients[0])
         norms = _squared_norms(victims, rounds)
         self._counted = (norms > 0).to(device)
         shares = norms / norms.sum(dim=1, keepdim=True)
@@ -247,37 +245,41 @@ class _Problem:
         self._rounds, self._records = rounds, records
 
         self._layer = _input_layer(model)
-        self._bases: list[Tensor | None] = [None] * len(victims)
-        if self._layer is not None:
-            self._bases = [_basis(victim, records) for victim in victims]
-        inputs, codes, masks = [], [], []
-        for victim, basis in zip(victims, self._bases, strict=True):
+        self._bases: list[Tensor | None] = []
+        inputs, codes, masks, states, gradients = [], [], [], [], []
+        for victim in victims:
+            basis = None if self._layer is None else _basis(victim, records)
+            self._bases.append(basis)
             inputs.append(_within(victim.x, basis))
             codes.append(_within(victim.codes, basis))
             masks.append(torch.ones(len(victim.x), dtype=torch.bool))
+            states.append(victim.states)
+            gradients.append(victim.gradients)
         self._x, self._mask = _padded(inputs, records).to(device), _padded(masks, records).to(device)
         self._codes = torch.stack(codes).to(device)
 
-        states, gradients = [victim.states for victim in victims], [victim.gradients for victim in victims]
-        buffers = [name for name in victims[0].states[0] if name not in names]
-        self._parameters = {name: self._stacked(states, name) for name in names}
-        self._buffers = {name: self._stacked(states, name) for name in buffers}
-        self._targets = {name: scaled(self._stacked(gradients, name), self._scale) for name in names}
+        names = victims[0].gradients[0].keys()
+        self._parameters = self._stacked(states, names)
+        self._buffers = self._stacked(states, victims[0].states[0].keys() - names)
+        self._targets = scaled(self._stacked(gradients, names), self._scale)
         inside = sum(target.double().flatten(2).square().sum(2) for target in self._targets.values())
         # What of the gradients no record can explain; it belongs to their norms all the same.
         self._outside = (self._counted.double() - torch.as_tensor(inside)).clamp(min=0).float()
 
-    def _stacked(self, sequences: Sequence[Sequence[Arrays]], name: str) -> Tensor:
-        """Return one array of every round of every victim, (V, T, …)."""
-        rows = []
-        for sequence, basis in zip(sequences, self._bases, strict=True):
-            tensor = torch.stack([to_tensor(arrays[name]) for arrays in sequence])
-            if tensor.is_floating_point():
-                tensor = tensor.float()
-            if name == self._layer:
-                tensor = torch.stack([_within(of_round, basis) for of_round in tensor])
-            rows.append(_padded([tensor], self._rounds)[0])
-        return torch.stack(rows).to(self._device)
+    def _stacked(self, sequences: Sequence[Sequence[Arrays]], names: Iterable[str]) -> dict[str, Tensor]:
+        """Return the arrays of every round of every victim by name, (V, T, …) each."""
+        stacked = {}
+        for name in names:
+            rows = []
+            for sequence, basis in zip(sequences, self._bases, strict=True):
+                tensor = torch.stack([to_tensor(arrays[name]) for arrays in sequence])
+                if tensor.is_floating_point():
+                    tensor = tensor.float()
+                if name == self._layer:
+                    tensor = torch.stack([_within(of_round, basis) for of_round in tensor])
+                rows.append(tensor)
+            stacked[name] = _padded(rows, self._rounds).to(self._device)
+        return stacked
 
     def solve(self, how: Matching, draws: Sequence[np.random.Generator]) -> list[Match]:
         results = self._adam(how, draws) if how.method == "cos" else self._lbfgs(how, draws)
@@ -438,17 +440,22 @@ def _check(index: int, victim: Victim) -> None:
             raise DataError(f"{where}: gradient {number} is zero; leave that round out")
 
 
-def _groups(victims: Sequence[Victim], how: Matching, memory: int) -> Iterator[list[int]]:
-    """Yield indices of victims that are attacked together: those that fit into memory, or single ones for L-BFGS."""
-    group: list[int] = []
+def generators(seed: int, numbers: Iterable[int]) -> list[np.random.Generator]:
+    """Make a generator for each number, whatever the others are."""
+    return [np.random.default_rng((seed, number)) for number in numbers]
+
+
+def _groups(victims: Sequence[Victim], how: Matching, memory: int) -> Iterator[dict[int, Victim]]:
+    """Yield by index the victims attacked together: those that fit into memory, or single ones for L-BFGS."""
+    group: dict[int, Victim] = {}
     room = float(memory)
     for index, victim in enumerate(victims):
-        size = sum(part.size for part in victim.gradients[0].values()) + victim.x.size
+        size = entries(victim.gradients[0]) + victim.x.size
         bytes_ = 4.0 * _COPIES * size * len(victim.states) * how.restarts
         if group and (bytes_ > room or how.method == "l2"):
             yield group
-            group, room = [], float(memory)
-        group.append(index)
+            group, room = {}, float(memory)
+        group[index] = victim
         room -= bytes_
     if group:
         yield group
@@ -495,9 +502,16 @@ def _within(rows: NDArray[Any] | Tensor, basis: Tensor | None) -> Tensor:
     return tensor if basis is None else tensor @ basis
 
 
-def scaled(value: Tensor, scale: Tensor) -> Tensor:
-    """Multiply a value with a scale that has its first axes alone."""
-    return value * scale.reshape(*scale.shape, *[1] * (value.ndim - scale.ndim))
+def entries(arrays: Arrays) -> int:
+    """Return how many numbers arrays hold together."""
+    return sum(array.size for array in arrays.values())
+
+
+def scaled(values: Mapping[str, Tensor], scale: Tensor) -> dict[str, Tensor]:
+    """Multiply values with a scale that has their first axes alone."""
+    return {
+        name: value * scale.reshape(*scale.shape, *[1] * (value.ndim - scale.ndim)) for name, value in values.items()
+    }
 
 
 def _padded(tensors: Sequence[Tensor], length: int) -> Tensor:

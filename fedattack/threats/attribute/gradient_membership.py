@@ -64,17 +64,13 @@ def last_layer_gradients(
     def loss_of_record(last: dict[str, Tensor], record: Tensor, target: Tensor) -> Tensor:
         return measure(functional_call(model, {**values, **last}, (record[None],)), target[None]).sum()
 
-    gradients_of = vmap(grad(loss_of_record), in_dims=(None, 0, 0))
+    gradients_of = vmap(grad(loss_of_record), in_dims=(None, 0, 0), chunk_size=_CHUNK)
     with in_mode(model, training=False):
         with torch.no_grad():
             outputs = functional_call(model, values, (records[:1],)).reshape(1, -1).shape[1]
         targets = _in_double(soft_targets(loss, y, outputs))
-        chunks = zip(records.split(_CHUNK), targets.split(_CHUNK), strict=True)
-        parts = [gradients_of(last, *chunk) for chunk in chunks]
-    gradients = {}
-    for name in names:
-        gradients[name] = torch.cat([part[name] for part in parts]).numpy()
-    return gradients
+        gradients = gradients_of(last, records, targets)
+    return {name: gradient.numpy() for name, gradient in gradients.items()}
 
 
 def _in_double(tensor: Tensor) -> Tensor:

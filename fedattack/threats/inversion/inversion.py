@@ -165,6 +165,7 @@ class GradientInversion(Attack):
         notes: list[str] = []
         batches: list[Batch] = []
         facts: list[dict[str, Any]] = []
+        counts: list[int] = []
         for name, number, reply in self._chosen(record, knowledge):
             try:
                 batch = self._batch_of(reply, record, architecture, training, label)
@@ -172,20 +173,20 @@ class GradientInversion(Attack):
                 notes.append(f"round {number}, client {name} left out: {cause}")
                 continue
             batches.append(batch)
+            counts.append(batch.records)
             facts.append({"node": reply.node, "client": name, "round": number, "records": batch.records})
         if not batches:
             raise NeedsError(
                 f"attack {self.name} needs a client's reply, and {record.path} holds none that can be used for "
                 f"updates={self.updates} and clients={','.join(self.clients) or 'all'}; take other rounds or clients"
             )
-        counts = [batch.records for batch in batches]
-        if training.batch_size and max(counts) > training.batch_size:
+        if 0 < training.batch_size < max(counts):
             notes.append(
                 "Clients train in several mini-batches an epoch, in an order that the server does not know; the attack "
                 "takes one order for all epochs"
             )
         variation = _VARIATION[self.method] if self.variation is None else self.variation
-        reconstructions = invert(
+        found = invert(
             client,
             batches,
             model.input_shape,
@@ -193,13 +194,14 @@ class GradientInversion(Attack):
             seed=seed,
             progress=lambda done: progress(done, len(batches)),
         )
+        images, labels, objectives = zip(*found, strict=True)
         return Scores(
             attack=self.name,
             arrays={
-                "images": np.concatenate([batch.x for batch in reconstructions]),
-                "labels": np.concatenate([batch.y for batch in reconstructions]),
+                "images": np.concatenate(images),
+                "labels": np.concatenate(labels),
                 "batches": np.repeat(np.arange(len(batches)), counts),
-                "objectives": np.stack([batch.objectives for batch in reconstructions]),
+                "objectives": np.stack(objectives),
             },
             facts={
                 "batches": facts,
@@ -228,7 +230,7 @@ class GradientInversion(Attack):
         movement = movement_of(reply, record, model, training)
         if not is_finite(movement.values()) or is_zero(movement.values()):
             raise RecordError("what it sent is zero or not finite")
-        count = self.records or int(reply.count or 1)
+        count = self.records or max(int(reply.count or 1), 1)
         if count > _MOST_RECORDS:
             raise RecordError(f"it says that it has {count} records; at most {_MOST_RECORDS} are searched for")
         labels = restore_labels(model, movement, count) if label == "rule" else None

@@ -8,7 +8,7 @@ from fedattack.errors import ConfigError, NeedsError
 from fedattack.learning import LocalSGD
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.threats import ATTACKS, Knowledge, read_knowledge
-from fedattack.threats.attribute.ara import averaged_gradient, choose_rounds, local_steps
+from fedattack.threats.attribute.ara import averaged_gradient, choose_rounds
 from tests.worlds.classified import MODEL, ONE_STEP, write_classified_run
 
 ARA = ATTACKS["ara"]
@@ -50,7 +50,7 @@ def test_fewer_rounds_than_asked_for_are_all_taken():
     ],
 )
 def test_local_steps_are_epochs_times_batches(training, examples, steps):
-    assert local_steps(training, examples) == steps
+    assert training.steps(examples) == steps
 
 
 @pytest.mark.parametrize(
