@@ -16,6 +16,7 @@ from fedattack.learning.importing import given
 from fedattack.record import Observation, Record, Round
 from fedattack.record.format import Arrays
 from fedattack.threats.knowledge import Knowledge
+from fedattack.threats.replies import replied
 
 HOW = Distillation()
 """How students are trained. With 30 epochs, students of digits and of MNIST named as many owners as the clients' own
@@ -92,11 +93,9 @@ def student_models(
 def _usable(
     round_: Round, shape: tuple[int, int], notes: list[str]
 ) -> Iterator[tuple[Observation, NDArray[np.float32]]]:
-    for observation in round_.observations:
-        if observation.status != "ok" or observation.arrays is None:
-            continue
+    for observation in filter(replied, round_.observations):
         where = f"round {round_.number}, client {observation.node} left out"
-        arrays = list(observation.arrays.values())
+        arrays = list((observation.arrays or {}).values())
         shapes = [array.shape for array in arrays]
         if shapes != [shape] or not np.issubdtype(arrays[0].dtype, np.number):
             notes.append(

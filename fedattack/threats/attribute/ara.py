@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 from fedattack.errors import DataError, NeedsError
 from fedattack.learning import LocalSGD, pick_device
 from fedattack.learning.importing import given
-from fedattack.record import Record
+from fedattack.record import Observation, Record
 from fedattack.threats import options
 from fedattack.threats.attribute.gradient_matching import (
     METHODS,
@@ -321,35 +321,46 @@ def read_updates(
     if training is None:
         raise NeedsError("reading gradients from updates needs knowledge of training")
     replies = dict(replies_of(record, knowledge, client))
-    names = dict(model.named_parameters())
     usable, steps = Seen([], [], [], {}, 0), 0
     for number in choose_rounds(updates, sorted(replies)):
         reply = replies[number]
         examples = max(int(reply.count or records), 1)
         where = f"round {number}, client {client} left out"
-        if reply.received is None:
-            notes.append(f"{where}: the model that it received is not in the record")
+        gradient = _gradient_of(reply, model, training, examples, where, notes)
+        if gradient is None:
             continue
-        received, sent = dict(reply.received), dict(reply.arrays or {})
-        if not (fits_model(model, received, where, notes) and fits_model(model, sent, where, notes)):
-            continue
-        update = {name: delta for name, delta in reply.update().items() if name in names}
-        gradient = averaged_gradient(update, received, training, examples)
-        if not is_finite([*gradient.values(), *received.values()]):
-            notes.append(f"{where}: its update is not finite")
-        elif is_zero(gradient.values()):
-            notes.append(f"{where}: its update is zero")
-        else:
-            usable.rounds.append(number)
-            usable.received.append(received)
-            usable.gradients.append(gradient)
-            steps = max(steps, training.steps(examples))
-            if examples != records and f"client {client} says" not in " ".join(notes):
-                notes.append(f"client {client} says that it has {examples} records, and {records} are known")
+        usable.rounds.append(number)
+        usable.received.append(dict(reply.received or {}))
+        usable.gradients.append(gradient)
+        steps = max(steps, training.steps(examples))
+        if examples != records and f"client {client} says" not in " ".join(notes):
+            notes.append(f"client {client} says that it has {examples} records, and {records} are known")
     if not usable.rounds:
         notes.append(f"client {client}: no update that updates={updates} asks for can be used; not attacked")
         return None
     return replace(usable, last_sent=dict(replies[max(replies)].arrays or {}), steps=steps)
+
+
+def _gradient_of(
+    reply: Observation, model: nn.Module, training: LocalSGD, examples: int, where: str, notes: list[str]
+) -> dict[str, NDArray[np.float32]] | None:
+    """Return the gradient that a reply's update amounts to; ``None``, with a note, if it cannot be used."""
+    if reply.received is None:
+        notes.append(f"{where}: the model that it received is not in the record")
+        return None
+    received, sent = dict(reply.received), dict(reply.arrays or {})
+    if not (fits_model(model, received, where, notes) and fits_model(model, sent, where, notes)):
+        return None
+    names = dict(model.named_parameters())
+    update = {name: delta for name, delta in reply.update().items() if name in names}
+    gradient = averaged_gradient(update, received, training, examples)
+    if not is_finite([*gradient.values(), *received.values()]):
+        notes.append(f"{where}: its update is not finite")
+        return None
+    if is_zero(gradient.values()):
+        notes.append(f"{where}: its update is zero")
+        return None
+    return gradient
 
 
 @dataclass(frozen=True)
