@@ -215,21 +215,21 @@ class ModelBased(Attack):
             )
         after = record.final if record.final is not None else record.rounds[-1].common
         final = None if after is None else dict(after)
-        maps = dict(_maps(messages.values())) if linear is not None else {}
+        maps = {} if linear is None else dict(_maps(messages.values()))
         answers = _Answers(model, linear, np.random.default_rng(seed))
         if final is not None:
             answers.losses[0] = model.losses([final], np.arange(len(partial)))[0]
         facts: list[dict[str, Any]] = []
         for name, rows in clients.items():
-            ours, optimum = messages.get(name), _Optimum()
-            if ours is not None:
+            ours, optimum = messages.get(name, _Messages(name)), _Optimum()
+            if ours.rounds:
                 optimum = _reconstruct(ours, maps.get(name), model, linear, rows, knowledge.training)
             weights = answers.fill_in_client(rows, final, ours, optimum)
             facts.append(
                 {
                     "client": name,
                     "records": len(rows),
-                    "messages": 0 if ours is None else len(ours.rounds),
+                    "messages": len(ours.rounds),
                     "how": optimum.how,
                     "rank": optimum.rank,
                     "unknowns": model.size,
@@ -265,11 +265,11 @@ class _Answers:
         self._generator = generator
 
     def fill_in_client(
-        self, rows: NDArray[np.int64], final: State | None, messages: "_Messages | None", optimum: "_Optimum"
+        self, rows: NDArray[np.int64], final: State | None, messages: "_Messages", optimum: "_Optimum"
     ) -> dict[str, float | None]:
         """Decide for a client's records by every method, and return the attribute's weight in each one's model."""
         own: list[State] = []
-        if messages is not None:
+        if messages.rounds:
             own = [messages.last, self._model.state(optimum.parameters, messages.last)]
             self.losses[1:3, rows] = self._model.losses(own, rows)
         weights = {}
