@@ -89,8 +89,9 @@ def _attacks_of(folder: Path, parts: Sequence[Part]) -> list[str]:
         )
     if not any(judge_of(name) for name in attacks):
         raise DataError(
-            f"{folder / 'scores'} holds the scores of {', '.join(attacks)} alone, which are bars for other attacks; "
-            f"run `fedattack attack NAME {folder}` with one of these, too"
+            f"{folder / 'scores'} holds only the scores of {', '.join(attacks)}, with which the results of other "
+            f"attacks are compared, and which are not judged by themselves; run `fedattack attack NAME {folder}` with "
+            "such an attack, too"
         )
     about = read_study(folder).get("attacks", ())[:1]
     return sorted(attacks, key=lambda name: name not in about)
