@@ -8,7 +8,7 @@ from typing import Any
 
 from fedattack.errors import ConfigError, short
 from fedattack.runs.app import Value, app_folder
-from fedattack.runs.settings import PATHS, load_settings
+from fedattack.runs.settings import FOLDERS, PATHS, load_settings
 from fedattack.threats.registry import THREATS
 
 
@@ -104,6 +104,6 @@ def resolve_settings(preset: Preset, changes: Sequence[str]) -> dict[str, Value]
     for key in PATHS:
         # The app runs in a folder of its own, where a relative path would mean something else.
         text = str(values[key])
-        if text.endswith((".npz", ".toml")) or (key in ("data-root", "recup-zoo") and text):
+        if text.endswith((".npz", ".toml")) or (key in FOLDERS and text):
             values[key] = str(Path(text).expanduser().absolute())
     return values

@@ -74,7 +74,10 @@ def load_settings() -> dict[str, Setting]:
 IMPORTS = ("model", "models", "student")
 """Settings that may be import paths; ``models`` is a list, separated by commas."""
 
-PATHS = ("dataset", "public", "data-root", "recup-zoo")
+FOLDERS = ("data-root", "recup-zoo")
+"""Settings that are folders."""
+
+PATHS = ("dataset", "public", *FOLDERS)
 """Settings that may be paths."""
 
 
@@ -86,8 +89,9 @@ def leads_out(settings: Mapping[str, Value]) -> dict[str, str]:
         found |= {word.strip(): key for word in words if ":" in word}
     for key in PATHS:
         text = str(settings.get(key, ""))
-        named = key in ("dataset", "public") and "/" not in text and not text.endswith((".npz", ".toml"))
-        found |= {text: key} if text and not named else {}
+        is_name = key not in FOLDERS and "/" not in text and not text.endswith((".npz", ".toml"))
+        if text and not is_name:
+            found[text] = key
     return found
 
 

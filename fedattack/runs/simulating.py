@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -101,7 +100,7 @@ def simulate(
     ConfigError
         If `out` is taken or cannot be created, or the runtime is unknown.
     FedAttackError
-        If the settings do not fit the data; then `out` is gone again.
+        If the settings do not fit the data, or the preparation crashed; then `out` is as it was before.
     RunError
         If a run does not finish.
     """
@@ -113,6 +112,7 @@ def simulate(
         taken += f"; `fedattack resume {shlex.quote(str(out))}` goes on with the run that is there"
     if out.exists() and not out.is_dir():
         raise ConfigError(taken)
+    is_new = not out.exists()
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as cause:
@@ -126,8 +126,15 @@ def simulate(
         watch.step("prepare data", 0, None)
         try:
             prepare(configs)
-        except FedAttackError:
-            shutil.rmtree(out)  # nothing is recorded yet, and the corrected command may use the folder again
+        except BaseException as cause:
+            # Nothing is recorded yet, and the same command, or the corrected one, may use the folder again.
+            for path in list(out.iterdir()):
+                remove_inside(out, path, ConfigError)
+            if is_new:
+                out.rmdir()
+            if isinstance(cause, RunError):
+                # There is nothing to resume, which is what a run that did not finish is told otherwise.
+                raise FedAttackError(f"{cause}; nothing is recorded yet: run the command again") from None
             raise
         watch.step("prepare data", 1, 1)
         study: dict[str, Any] = {
@@ -236,8 +243,8 @@ def _going_on(part: Part, config: Mapping[str, Value], record: Record) -> dict[s
     """Return what the config of a run that goes on has of its own."""
     if config["framework"] in _WITHOUT_COMMON_MODEL:
         raise ConfigError(
-            f"{part.label} cannot be gone on with: clients of FedMD keep their models in Flower's state, which ended "
-            "with the run; start it anew in another folder"
+            f"{part.label} cannot be gone on with: clients of {config['framework']} keep their models in Flower's "
+            "state, which ended with the run; start it anew in another folder"
         )
     truth = read_truth(part.truth)
     truth.check_nodes(record.nodes, seed=int(config["seed"]))
