@@ -9,9 +9,12 @@ from simulations.frameworks.base import Framework
 
 
 def _find() -> dict[str, Framework]:
-    modules = [import_module(f"{__name__}.{entry.name}") for entry in iter_modules(__path__)]
-    frameworks = [module.FRAMEWORK for module in modules if hasattr(module, "FRAMEWORK")]
-    return {framework.name: framework for framework in frameworks}
+    frameworks: dict[str, Framework] = {}
+    for entry in iter_modules(__path__):
+        framework = getattr(import_module(f"{__name__}.{entry.name}"), "FRAMEWORK", None)
+        if framework is not None:
+            frameworks[framework.name] = framework
+    return frameworks
 
 
 FRAMEWORKS: Mapping[str, Framework] = _find()
