@@ -71,6 +71,16 @@ def load_settings() -> dict[str, Setting]:
     return {name: Setting(name=name, **entry) for name, entry in table.items()}
 
 
+def open_settings() -> dict[str, Setting]:
+    """Read those that a user may choose."""
+    return {name: setting for name, setting in load_settings().items() if not setting.internal}
+
+
+def default_settings() -> dict[str, Value]:
+    """Return what these are where nobody chooses."""
+    return {name: setting.default for name, setting in open_settings().items()}
+
+
 IMPORTS = ("model", "models", "student")
 """Settings that may be import paths; ``models`` is a list, separated by commas."""
 
@@ -103,7 +113,7 @@ def check_settings(values: Mapping[str, Value], where: str) -> dict[str, Value]:
     ConfigError
         If a setting is unknown or internal, or its value is of another type or out of range.
     """
-    known = {name: setting for name, setting in load_settings().items() if not setting.internal}
+    known = open_settings()
     for key in values:
         if key not in known:
             raise ConfigError(f"{where}: unknown setting {short(key, 60)!r}; the file was changed")
