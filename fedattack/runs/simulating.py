@@ -4,6 +4,7 @@ import os
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,8 @@ def _simulator(clients: int, device: str, log: Path) -> Runtime:
     return Simulator(app_folder(), supernodes=clients, gpus_per_client=_gpu_share(device, clients), log=log)
 
 
-def _processes(clients: int, device: str, log: Path) -> Runtime:
-    return Deployment(app_folder(), supernodes=clients, log=log)
-
-
-def _insecure_processes(clients: int, device: str, log: Path) -> Runtime:
-    return Deployment(app_folder(), supernodes=clients, secure=False, log=log)
+def _processes(clients: int, device: str, log: Path, *, secure: bool = True) -> Runtime:
+    return Deployment(app_folder(), supernodes=clients, secure=secure, log=log)
 
 
 def _remote(clients: int, device: str, log: Path) -> Runtime:
@@ -48,7 +45,7 @@ def _remote(clients: int, device: str, log: Path) -> Runtime:
 RUNTIMES: Mapping[str, Callable[[int, str, Path], Runtime]] = {
     "simulation": _simulator,
     "processes": _processes,
-    "processes-insecure": _insecure_processes,
+    "processes-insecure": partial(_processes, secure=False),
     "superlink": _remote,
 }
 """What a preset can run on: takes the number of clients, their device and the file of the log."""
@@ -78,8 +75,6 @@ def simulate(
 
     Parameters
     ----------
-    preset
-        What to run.
     settings
         All settings, as :func:`fedattack.runs.presets.resolve_settings` gives them.
     seeds
@@ -88,8 +83,6 @@ def simulate(
         The run folder; it must be absent or empty.
     command
         The command line that does the same, kept for the report.
-    watch
-        Told of progress.
     runtime
         One of :data:`RUNTIMES`.
     options
@@ -182,8 +175,6 @@ def resume(out: Path, *, command: str, watch: Watch, trusted: Collection[str] = 
 
     Parameters
     ----------
-    out
-        The run folder.
     command, watch
         See :func:`simulate`.
     trusted
@@ -300,13 +291,11 @@ def _tell_of_clients(part: Part, client_error: str | None, watch: Watch) -> None
         If none answered in any round: there is nothing to attack.
     """
     if (part.record / MANIFEST).exists() and (silence := Record(part.record).silence):
-        raise RunError(f"{part.label}: {silence if client_error is None else _because(silence, client_error)}")
+        if client_error is not None:
+            silence = f"{silence.partition(':')[0]}: {short(client_error, 200)}"
+        raise RunError(f"{part.label}: {silence}")
     if client_error:
         watch.say("warning", f"a client failed: {short(client_error, 200)}")
-
-
-def _because(silence: str, client_error: str) -> str:
-    return f"{silence.partition(':')[0]}: {short(client_error, 200)}"
 
 
 def _now() -> str:

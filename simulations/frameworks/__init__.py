@@ -9,12 +9,8 @@ from simulations.frameworks.base import Framework
 
 
 def _find() -> dict[str, Framework]:
-    frameworks: dict[str, Framework] = {}
-    for entry in iter_modules(__path__):
-        framework = getattr(import_module(f"{__name__}.{entry.name}"), "FRAMEWORK", None)
-        if framework is not None:
-            frameworks[framework.name] = framework
-    return frameworks
+    modules = [import_module(f"{__name__}.{entry.name}") for entry in iter_modules(__path__)]
+    return {module.FRAMEWORK.name: module.FRAMEWORK for module in modules if hasattr(module, "FRAMEWORK")}
 
 
 FRAMEWORKS: Mapping[str, Framework] = _find()

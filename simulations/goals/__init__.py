@@ -8,12 +8,8 @@ from simulations.run_settings import RunSettings
 
 
 def _find() -> dict[str | None, Goal]:
-    goals: dict[str | None, Goal] = {}
-    for entry in iter_modules(__path__):
-        goal = getattr(import_module(f"{__name__}.{entry.name}"), "GOAL", None)
-        if goal is not None:
-            goals[goal.chosen_by] = goal
-    return goals
+    modules = [import_module(f"{__name__}.{entry.name}") for entry in iter_modules(__path__)]
+    return {module.GOAL.chosen_by: module.GOAL for module in modules if hasattr(module, "GOAL")}
 
 
 GOALS = _find()
