@@ -1,6 +1,7 @@
 """Figures of source inference and of the run, as SVG text that an HTML page can hold as it is."""
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from statistics import fmean
 from typing import Any
 
@@ -25,12 +26,7 @@ _MOST_ROWS = 100
 def result_strip(finding: Finding, slug: str) -> Plot | None:
     """Value and interval of one finding on a line with chance and the null run; None if there is no value.
 
-    Parameters
-    ----------
-    finding
-        The finding.
-    slug
-        Name that is unique in the page; ids start with it.
+    Here and below, ids start with `slug`, a name that is unique in the page.
     """
     if finding.value is None:
         return None
@@ -141,7 +137,7 @@ def per_client(finding: Finding, slug: str) -> Plot:
         axes.axvline(scale * finding.chance, **CHANCE)
     if not np.isnan(share).all():
         axes.plot(share, positions, "D", color=SECOND, markersize=5, linestyle="none", label="share of records")
-    axes.set_yticks(positions, [drawing.short(client["client"]) for client in top])
+    axes.set_yticks(positions, list(map(drawing.short, map(itemgetter("client"), top))))
     axes.set_ylim(len(top) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
     axes.tick_params(axis="y", length=0)
@@ -211,7 +207,7 @@ def who_holds_what(holdings: Mapping[str, Any], slug: str) -> Plot:
     by_size = np.argsort(held.sum(axis=1), kind="stable")
     steps = np.linspace(0, len(every) - 1, min(len(every), _MOST_HOLDERS)).round().astype(int)
     drawn = np.sort(by_size[steps])
-    clients, counts = [every[i] for i in drawn], held[drawn]
+    clients, counts = np.array(every)[drawn].tolist(), held[drawn]
     height = int(np.clip(110 + 24 * len(classes), 200, 420))
     figure, axes = one_axes(height)
     _draw_bubbles(axes, counts, min((drawing.WIDTH - 70) / len(clients), (height - 95) / len(classes), _WIDEST_BUBBLE))
@@ -242,7 +238,7 @@ def who_holds_what(holdings: Mapping[str, Any], slug: str) -> Plot:
     caption += "audit knows it."
     if "seed" in holdings:
         caption += f" Seed {holdings['seed']}."
-    header = ["client", *(f"class {name}" for name in classes), "all"]
+    header = ["client", *map("class {}".format, classes), "all"]
     numbers = np.column_stack([counts, totals]).astype(int).tolist()
     rows = [[client, *map("{:,}".format, row)] for client, row in zip(clients, numbers, strict=True)]
     return Plot(title, svg, caption, header, rows)
@@ -269,8 +265,9 @@ def training(accuracy: Mapping[str, Any], overfitting: Mapping[str, Any] | None,
     if overfitting is not None:
         curves.append(("overfitting level", overfitting, "--s", SECOND))
         axis, title = f"{axis}, difference (points)", "Training and overfitting"
-    sentences, captions, columns, lowest = [], [], [], 0.0
+    header, sentences, captions, columns, lowest = ["round"], [], [], [], 0.0
     for name, curve, style, colour in curves:
+        header.append(name)
         means = _draw_curve(axes, name, curve, style, colour)
         rounds = curve["rounds"]
         lowest = min(lowest, np.nanmin(100 * floats(means), initial=0))
@@ -290,13 +287,13 @@ def training(accuracy: Mapping[str, Any], overfitting: Mapping[str, Any] | None,
     for r in sorted(set().union(*columns)):
         rows.append([str(r), *(shown(column.get(r)) for column in columns)])
     svg = to_svg(figure, slug, title, f"Line chart. {'; '.join(sentences)}.")
-    return Plot(title, svg, " ".join(captions), ["round", *(name for name, *_ in curves)], rows)
+    return Plot(title, svg, " ".join(captions), header, rows)
 
 
 def _draw_curve(axes: Axes, name: str, curve: Mapping[str, Any], style: str, colour: str) -> list[float | None]:
     """Draw and return the mean of a curve over its seeds; several seeds are drawn too, as thin lines."""
     rounds, seeds = curve["rounds"], list(curve["seeds"].values())
-    means = [_mean(values) for values in zip(*seeds, strict=True)]
+    means = list(map(_mean, zip(*seeds, strict=True)))
     if len(seeds) > 1:
         for values in seeds:
             axes.plot(rounds, 100 * floats(values), style[:-1], color=colour, linewidth=0.7, alpha=0.6)

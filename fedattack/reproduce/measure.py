@@ -21,15 +21,6 @@ def measure(
 ) -> dict[str, Any]:
     """Find a number of a run.
 
-    Parameters
-    ----------
-    number
-        Which.
-    findings, run
-        What the run's ``findings.json`` and ``run.json`` hold.
-    paper
-        What the paper states.
-
     Returns
     -------
     dict

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedattack.errors import ConfigError, short
 from fedattack.runs.app import Value, app_folder
-from fedattack.runs.settings import PATHS, load_settings
+from fedattack.runs.settings import FOLDERS, PATHS, default_settings, load_settings, open_settings
 from fedattack.threats.registry import THREATS
 
 
@@ -76,9 +76,9 @@ def _read_preset(name: str, value: Mapping[str, Any]) -> Preset:
 def _strengths(preset: str, table: Mapping[str, object]) -> dict[str, Sequence[float]]:
     found: dict[str, Sequence[float]] = {}
     for name, values in table.items():
-        if not isinstance(values, list) or not all(type(value) in (int, float) for value in values) or not values:
+        if not isinstance(values, list) or not {*map(type, values)} <= {int, float} or not values:
             raise ConfigError(f"preset {preset}: [tradeoff] {name} = {values!r}: expected a list of strengths")
-        found[name] = [float(value) for value in values]
+        found[name] = list(map(float, values))
     return found
 
 
@@ -90,8 +90,8 @@ def resolve_settings(preset: Preset, changes: Sequence[str]) -> dict[str, Value]
     ConfigError
         If a key is unknown, or a value is of the wrong type or out of range.
     """
-    known = {name: setting for name, setting in load_settings().items() if not setting.internal}
-    values = {name: setting.default for name, setting in known.items()} | dict(preset.settings)
+    known = open_settings()
+    values = default_settings() | dict(preset.settings)
     aliases = {setting.alias: name for name, setting in known.items() if setting.alias}
     for change in changes:
         key, separator, text = change.partition("=")
@@ -104,6 +104,6 @@ def resolve_settings(preset: Preset, changes: Sequence[str]) -> dict[str, Value]
     for key in PATHS:
         # The app runs in a folder of its own, where a relative path would mean something else.
         text = str(values[key])
-        if text.endswith((".npz", ".toml")) or (key in ("data-root", "recup-zoo") and text):
+        if text.endswith((".npz", ".toml")) or (key in FOLDERS and text):
             values[key] = str(Path(text).expanduser().absolute())
     return values

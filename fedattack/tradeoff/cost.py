@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import sub
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, NotRequired
@@ -38,11 +39,6 @@ class Cost:
 
     seconds: Sequence[float]
     memory: int | None
-
-    @property
-    def median(self) -> float:
-        """Median time in seconds."""
-        return median(self.seconds)
 
 
 def side_by_side(actions: Mapping[str, Callable[[], object]], *, seconds: float = _SECONDS) -> dict[str, Cost]:
@@ -167,7 +163,7 @@ def told(cost: Cost, less: Cost | None = None) -> dict[str, Any]:
     """Sum a cost up, or what it is beyond another one."""
     seconds, memory = list(cost.seconds), cost.memory
     if less is not None:
-        seconds = [with_it - without for with_it, without in zip(seconds, less.seconds, strict=True)]
+        seconds = list(map(sub, seconds, less.seconds))
         memory = None if memory is None or less.memory is None else max(memory - less.memory, 0)
     return {
         "seconds": median(seconds),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ class Answer:
     positives: NDArray[np.bool_] | None = None
     attributes: Attributes | None = None
     private: Mapping[str, ClientAttribute] | None = None
+    answers: Mapping[str, Mapping[str, NDArray[Any]]] | None = None
 
 
 @dataclass(frozen=True)

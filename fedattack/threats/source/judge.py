@@ -419,21 +419,18 @@ class SourceJudge(Judge[SourceCase]):
             return None
         worst = max(entries, key=lambda entry: entry["low"])
         chance = self._chance()
-        words, why = verdict(worst["value"], worst["low"], chance, _high(worst["null"]))
-        return self.finding(
+        return self.judged(
             "asr-worst-client",
             f"Owner named, most exposed client ({worst['client']})",
+            (worst["low"], worst["high"]),
+            worst["null"],
+            "chosen after the fact among all clients; the null is how often this client is named for a record "
+            "that nobody holds",
             value=worst["value"],
-            low=worst["low"],
-            high=worst["high"],
             n=worst["n"],
             chance=chance,
-            null=worst["null"],
             selected_after_the_fact=True,
             comparisons=len(entries),
-            verdict=words,
-            reason="chosen after the fact among all clients; the null is how often this client is named for a record "
-            f"that nobody holds: {why}",
         )
 
     def _beyond_labels(self) -> Finding | None:
@@ -462,22 +459,17 @@ class SourceJudge(Judge[SourceCase]):
         matched = _null(null_sums, null_sizes)
         if matched is None or not all(sizes):
             return None
-        low, high = rate_interval(sums, sizes)
-        value = sum(sums) / sum(sizes)
-        words, why = verdict(value, low, self._chance(), matched["high"])
-        return self.finding(
+        return self.judged(
             "asr-beyond-labels",
             "Owner named, against label-matched records that nobody holds",
-            value=value,
-            low=low,
-            high=high,
+            rate_interval(sums, sizes),
+            matched,
+            "the null is this attack's success on unseen records whose owner is drawn among the holders of their "
+            "label, so a leak here means memorised records and not only unequal label distributions; clients are "
+            "weighted by how many records they hold",
+            value=sum(sums) / sum(sizes),
             n=sum(sizes),
             chance=self._chance(),
-            null=matched,
-            verdict=words,
-            reason="the null is this attack's success on unseen records whose owner is drawn among the holders of "
-            "their label, so a leak here means memorised records and not only unequal label distributions; clients "
-            f"are weighted by how many records they hold: {why}",
         )
 
     def _chance(self) -> float:
