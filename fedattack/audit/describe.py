@@ -24,7 +24,7 @@ _PACKAGES = ("fedattack", "flwr", "torch", "numpy", "scikit-learn", "opacus", "r
 _VIEWS = {
     "individual": (
         "every client's reply by itself: {reply}, its example count, its metrics",
-        "the clients' records, and what a client computes before it replies",
+        "the clients' examples, and what a client computes before it replies",
     ),
     "aggregate": (
         "sums of the clients' replies, who took part, and what secure aggregation lets through in plaintext",
@@ -271,7 +271,7 @@ def curves_of(
         what = "global model on the target records that clients hold"
         curves["train_accuracy"] = _curve(what, [last], seeds, [[accuracy] for accuracy in trained])
     if steps and _has_values(overfitting):
-        what = f"local models: {measure} on own training records minus {measure} on the test split"
+        what = f"local models: {measure} on own training examples minus {measure} on the test split"
         curves["overfitting"] = _curve(what, steps, seeds, overfitting)
     return curves
 

@@ -29,7 +29,7 @@ def test_classes_of_a_regression_are_fifths_of_its_targets():
 
 
 def test_images_have_no_columns():
-    with pytest.raises(DataError, match=r"digits: its records have shape \(1, 8, 8\) and so no columns"):
+    with pytest.raises(DataError, match=r"digits: its examples have shape \(1, 8, 8\) and so no columns"):
         load_dataset("digits").column("1")
 
 

@@ -84,7 +84,7 @@ def test_openml_is_fetched_by_download_alone(tmp_path, monkeypatch):
 
 def test_missing_values_are_refused_by_column_and_record_or_imputed(tmp_path):
     holes = CSV.replace("50,M,shop,low", "?,M,shop,low").replace("25,F,shop,high", "25,F, ,high")
-    with pytest.raises(DataError, match="column 'age' has 1 missing values, the first in record 3"):
+    with pytest.raises(DataError, match="column 'age' has 1 missing values, the first in example 3"):
         load_dataset(table(tmp_path, holes))
     data = load_dataset(table(tmp_path, holes, TOML + "missing = 'impute'\n"))
     x, _ = rows(data)

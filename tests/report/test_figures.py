@@ -166,7 +166,7 @@ def test_of_many_clients_some_of_every_size_are_drawn():
     assert min(totals) == 0
     assert max(totals) == 3 * 999
     assert np.abs(np.diff(np.sort(totals)) / 3 - 999 / 49).max() <= 1
-    assert f"{3 * sum(range(1000)):,} training records" in plot.svg
+    assert f"{3 * sum(range(1000)):,} training examples" in plot.svg
     assert len(plot.svg) < 200_000
 
 

@@ -51,7 +51,7 @@ def test_several_attributes_divide_clients_by_their_combinations():
     pairs = {*zip(values_of_clients(study, "colour"), values_of_clients(study, "thickness"), strict=True)}
     assert len(pairs) == 6
     only = Study.of(PRESET | {"private": "thickness"})
-    with pytest.raises(DataError, match=r"records of client 0 have several of its values.*partition=column:thickness"):
+    with pytest.raises(DataError, match=r"examples of client 0 have several of its values.*partition=column:thickness"):
         values_of_clients(only, "thickness")
 
 

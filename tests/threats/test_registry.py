@@ -60,9 +60,9 @@ def test_a_toy_of_another_package_is_listed_attacked_judged_and_shown(installed,
     )
     assert done.returncode == 0, done.stderr
     listed, _ = json.JSONDecoder().raw_decode(done.stdout)
-    assert listed["threats"]["toy"] == {"question": "Which client holds the most records?", "attacks": ["toy"]}
+    assert listed["threats"]["toy"] == {"question": "Which client holds the most examples?", "attacks": ["toy"]}
     assert listed["attacks"]["toy"]["title"] == "The largest update"
-    assert listed["presets"]["toy"]["help"] == "Who holds the most records?"
+    assert listed["presets"]["toy"]["help"] == "Who holds the most examples?"
     assert "no_such_module" in listed["left_out"]["gone"]
 
     (finding,) = json.loads((tmp_path / "run" / "findings.json").read_text())
