@@ -5,10 +5,10 @@ from typing import Any
 from fedattack.cli.console import show_table
 from fedattack.data import DATASETS
 from fedattack.reproduce import load_reproduction, reproduction_names
-from fedattack.runs.presets import load_preset, preset_names
+from fedattack.runs.presets import load_preset, preset_names, presets_left_out
 from fedattack.runs.settings import load_settings
 from fedattack.threats import ATTACKS
-from fedattack.threats.registry import BROKEN, THREATS
+from fedattack.threats.registry import left_out, threats
 
 
 def listing() -> dict[str, Any]:
@@ -19,9 +19,10 @@ def listing() -> dict[str, Any]:
     return {
         "presets": {preset.name: {"help": preset.help, "settings": dict(preset.settings)} for preset in presets},
         "threats": {
-            name: {"question": threat.question, "attacks": list(threat.attacks)} for name, threat in THREATS.items()
+            name: {"question": threat.question, "attacks": list(threat.attacks)} for name, threat in threats().items()
         },
-        "left_out": BROKEN,
+        "left_out": left_out(),
+        "presets_left_out": presets_left_out(),
         "attacks": {name: _attack(name) for name in ATTACKS},
         "reproductions": {
             each.name: {"title": each.title, "paper": each.paper, "cells": len(each.cells)} for each in reproductions
@@ -45,14 +46,15 @@ def show_listing() -> None:
     """Show it as tables."""
     there = listing()
     show_table("Presets", ("name", "what"), [(name, preset["help"]) for name, preset in there["presets"].items()])
-    threats = there["threats"].items()
+    if there["presets_left_out"]:
+        show_table("Presets that are left out", ("file", "why"), list(there["presets_left_out"].items()))
     show_table(
         "Threats",
         ("name", "what a server wants to know", "attacks"),
-        [(name, threat["question"], ", ".join(threat["attacks"])) for name, threat in threats],
+        [(name, threat["question"], ", ".join(threat["attacks"])) for name, threat in there["threats"].items()],
     )
-    if BROKEN:
-        show_table("Threats that are left out", ("name", "why"), list(BROKEN.items()))
+    if there["left_out"]:
+        show_table("Threats that are left out", ("name", "why"), list(there["left_out"].items()))
     attacks = there["attacks"].items()
     show_table(
         "Attacks",

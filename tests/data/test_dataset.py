@@ -37,7 +37,7 @@ def test_images_have_no_columns():
     ("name", "message"),
     [
         ("1", "more than 100 values, too many to enumerate"),
-        ("2", "is 1 in all training records, so there is nothing to infer"),
+        ("2", "is 1 in all training examples, so there is nothing to infer"),
         ("3", "is the target itself under another name"),
         ("6", "no column '6'; expected a number from 1 to 5"),
         ("x", "no column 'x'"),

@@ -94,7 +94,7 @@ def test_axes_have_labels_with_units():
         found[1:],
         [
             ["Round", "Success rate (%)", "chance", "null run", "result", "95% interval"],
-            ["Success rate (%)", "Client, most exposed first", "share of records"],
+            ["Success rate (%)", "Client, most exposed first", "share of examples"],
             ["Stated confidence (%)", "Correct (%)"],
             ["Client", "Class", "28 records", "114 records"],
             ["Round", "Accuracy (%), difference (points)"],
