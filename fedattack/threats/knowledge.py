@@ -564,7 +564,7 @@ def read_targets(path: Path, model: ModelKnowledge | None = None) -> Targets:
     arrays = read_npz(path, DataError, "target records go into x, their labels into y", "x", "y")
     x, y = arrays["x"], arrays["y"]
     if x.ndim < 1 or y.ndim < 1 or len(x) != len(y) or len(y) == 0:
-        raise DataError(f"{path}: expected a label for each of one or more examples, got x {x.shape} and y {y.shape}")
+        raise DataError(f"{path}: expected as many labels as examples, at least one, got x {x.shape} and y {y.shape}")
     if not np.issubdtype(y.dtype, np.number) or not np.isfinite(y).all():
         raise DataError(f"{path}: y holds values that are not finite numbers (dtype {y.dtype})")
     _check_records(path, x, model, "target")
@@ -592,7 +592,7 @@ def _check_records(path: Path, x: NDArray[Any], model: ModelKnowledge | None, wh
     if not np.issubdtype(x.dtype, np.number) or not np.isfinite(x).all():
         raise DataError(f"{path}: x holds values that are not finite numbers (dtype {x.dtype})")
     if model is not None and x.shape[1:] != model.input_shape:
-        raise DataError(f"{path}: {what} examples have shape {x.shape[1:]}, but the model takes {model.input_shape}")
+        raise DataError(f"{path}: {what} records have shape {x.shape[1:]}, but the model takes {model.input_shape}")
 
 
 def _check_classes(path: Path, y: NDArray[Any], classes: int) -> None:

@@ -233,7 +233,7 @@ def privacy():
         "name": "DP-SGD",
         "noise_is": "noise multiplier σ",
         "mechanism": "DP-SGD: each gradient is clipped, the sum is noisy",
-        "unit": "one record of one client",
+        "unit": "one example of one client",
         "not_protected": "a client's mix of classes",
         "accountant": "Rényi orders",
         "assumes": "that batches stay secret",
