@@ -469,7 +469,7 @@ def download(
     dataset: Annotated[str, typer.Argument(help="Name of a dataset; `fedattack list` shows them.")],
     root: Annotated[Path | None, typer.Option(help="Folder to put it in; by default the cache.")] = None,
 ) -> None:
-    """Download a dataset. Nothing else in fedattack uses the network.
+    """Download a dataset. No other command fetches data.
 
     Example: `fedattack download mnist`
     """
