@@ -71,7 +71,7 @@ class Declared:
             records = [part for part in (known.targets, known.auxiliary, known.partial) if part is not None]
         if not records:
             raise ConfigError(
-                "--model needs examples to know the shape of its input; give --targets, --auxiliary or --partial FILE"
+                "--model needs examples to know its input's shape; add --targets, --auxiliary or --partial FILE.npz"
             )
         per_record_loss(self.loss)
         return ModelKnowledge(
