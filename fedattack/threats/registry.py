@@ -10,7 +10,7 @@ import pkgutil
 import sys
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import Distribution, EntryPoint, distributions
+from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
 
 import fedattack.threats
@@ -71,24 +71,20 @@ def _with_installed(own: Mapping[str, Threat]) -> tuple[dict[str, Threat], dict[
 
 
 def _entry_points() -> dict[str, EntryPoint]:
-    """Find the entry points of installed packages, by name.
-
-    Where two packages have one name for theirs, the second's has its package's name behind it. Of a package that is
-    installed twice Python imports the first, and so the second does not count.
+    """Find the entry points of installed packages, by name; a second one of a name has what it leads to behind it.
 
     A notebook and ``python -m`` look for packages in the working directory first. It may be a folder that somebody
     handed over, so that what calls itself a package there is none.
     """
     paths = [path for path in sys.path if path and not _is_here(path)]
-    packages: dict[str, Distribution] = {}
+    entries: set[EntryPoint] = set()  # a package that is installed twice counts once
     for distribution in distributions(path=paths):
-        packages.setdefault(distribution.name, distribution)
+        entries.update(distribution.entry_points.select(group=GROUP))
     found: dict[str, EntryPoint] = {}
-    for package in sorted(packages):
-        for entry in packages[package].entry_points.select(group=GROUP):
-            name = f"{entry.name} ({package})" if entry.name in found else entry.name
-            found[name] = entry
-    return dict(sorted(found.items()))
+    for entry in sorted(entries, key=lambda entry: (entry.name, entry.value)):
+        name = f"{entry.name} ({entry.value})" if entry.name in found else entry.name
+        found[name] = entry
+    return found
 
 
 def _is_here(path: str) -> bool:

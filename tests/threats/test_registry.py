@@ -107,7 +107,7 @@ def test_the_preset_of_another_package_runs(installed, tmp_path):
 
 
 def test_names_that_are_taken_are_listed_as_left_out(tmp_path):
-    """Packages come in the order of their names, and the first counts."""
+    """Entry points come in the order of their names and of what they lead to, and the first counts."""
     for package, name, preset in (("one", "ours", "own"), ("two", "ours", "other"), ("zwei", "theirs", "own")):
         with_bare(tmp_path, package, name, preset)
         install(tmp_path, package, f"same = {package}:THREAT")
@@ -116,12 +116,12 @@ def test_names_that_are_taken_are_listed_as_left_out(tmp_path):
     printed = run_with(tmp_path, ["list", "--json"], ["list"])
     listed, end = json.JSONDecoder().raw_decode(printed)
     assert {"ours", "theirs", "fourth"} <= {*listed["threats"]}
-    assert listed["left_out"] == {"same (two)": "two:THREAT has the name 'ours', which the threat of one has"}
+    assert listed["left_out"] == {"same (two:THREAT)": "two:THREAT has the name 'ours', which the threat of one has"}
     doubles = {str(Path(file).relative_to(tmp_path)): why for file, why in listed["presets_left_out"].items()}
     assert [*doubles] == ["four/presets/quickstart.toml", "zwei/presets/own.toml"]
     assert doubles["zwei/presets/own.toml"] == f"the preset 'own' is that of {tmp_path}/one/presets/own.toml"
     assert listed["presets"]["quickstart"]["settings"] != listed["presets"]["own"]["settings"]
-    for text in ("Threats that are left out", "same (two)", "Presets that are left out"):
+    for text in ("Threats that are left out", "same (two:THREAT)", "Presets that are left out"):
         assert text in printed[end:]
 
 
