@@ -26,7 +26,7 @@ _PACKAGES = ("flwr", "torch", "numpy", "scikit-learn", "opacus", "ray", "safeten
 _VIEWS = {
     "individual": (
         "every client's reply by itself: {reply}, its example count, its metrics",
-        "the clients' records, and what a client computes before it replies",
+        "the clients' examples, and what a client computes before it replies",
     ),
     "aggregate": (
         "sums of the clients' replies, who took part, and what secure aggregation lets through in plaintext",
@@ -270,7 +270,7 @@ def curves_of(
         (
             "overfitting",
             "overfitting_rounds",
-            f"local models: {measure} on own training records minus {measure} on the test split",
+            f"local models: {measure} on own training examples minus {measure} on the test split",
         ),
     ):
         rounds = min(map(attrgetter(rounds_name), quality), key=len)

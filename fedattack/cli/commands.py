@@ -87,7 +87,7 @@ def attack(
     loss: Annotated[str, typer.Option(help="The clients' loss: a built-in name or module:function.")] = "cross-entropy",
     prior: Annotated[str | None, typer.Option(help="uniform, or examples: clients with more are likelier.")] = None,
     auxiliary: Annotated[
-        Path | None, typer.Option(help="The attacker's own records, an .npz with x and y, for prolin and others.")
+        Path | None, typer.Option(help="The attacker's own examples, an .npz with x and y, for prolin and others.")
     ] = None,
     attributes: Annotated[
         Path | None,
@@ -98,7 +98,7 @@ def attack(
     ] = None,
     partial: Annotated[
         Path | None,
-        typer.Option(help="Clients' records without one column, an .npz as PartialRecords describes it, for aia, ara."),
+        typer.Option(help="Clients' examples without one column, an .npz as PartialRecords says, for aia, ara."),
     ] = None,
     wanted: Annotated[
         str | None,
@@ -469,7 +469,7 @@ def download(
     dataset: Annotated[str, typer.Argument(help="Name of a dataset; `fedattack list` shows them.")],
     root: Annotated[Path | None, typer.Option(help="Folder to put it in; by default the cache.")] = None,
 ) -> None:
-    """Download a dataset. Nothing else in fedattack uses the network.
+    """Download a dataset. No other command fetches data.
 
     Example: `fedattack download mnist`
     """

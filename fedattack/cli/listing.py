@@ -6,10 +6,10 @@ from typing import Any
 from fedattack.cli.console import show_table
 from fedattack.data import DATASETS
 from fedattack.reproduce import load_reproduction, reproduction_names
-from fedattack.runs.presets import load_preset, preset_names
+from fedattack.runs.presets import load_preset, preset_names, presets_left_out
 from fedattack.runs.settings import load_settings
 from fedattack.threats import ATTACKS, Attack
-from fedattack.threats.registry import BROKEN, THREATS
+from fedattack.threats.registry import left_out, threats
 
 
 def listing() -> dict[str, Any]:
@@ -25,9 +25,10 @@ def listing() -> dict[str, Any]:
     return {
         "presets": presets,
         "threats": {
-            name: {"question": threat.question, "attacks": list(threat.attacks)} for name, threat in THREATS.items()
+            name: {"question": threat.question, "attacks": list(threat.attacks)} for name, threat in threats().items()
         },
-        "left_out": BROKEN,
+        "left_out": left_out(),
+        "presets_left_out": presets_left_out(),
         "attacks": {name: _attack(attack) for name, attack in ATTACKS.items()},
         "reproductions": reproductions,
         "datasets": list(DATASETS),
@@ -48,14 +49,15 @@ def show_listing() -> None:
     """Show it as tables."""
     there = listing()
     _show("Presets", there["presets"], {"help": "what"})
-    threats = there["threats"].items()
+    if there["presets_left_out"]:
+        show_table("Presets that are left out", ("file", "why"), list(there["presets_left_out"].items()))
     show_table(
         "Threats",
         ("name", "what a server wants to know", "attacks"),
-        [(name, threat["question"], ", ".join(threat["attacks"])) for name, threat in threats],
+        [(name, threat["question"], ", ".join(threat["attacks"])) for name, threat in there["threats"].items()],
     )
-    if BROKEN:
-        show_table("Threats that are left out", ("name", "why"), list(BROKEN.items()))
+    if there["left_out"]:
+        show_table("Threats that are left out", ("name", "why"), list(there["left_out"].items()))
     _show("Attacks", there["attacks"], {"title": "what", "needs": "needs", "paper": "paper"})
     options = []
     for name, attack in there["attacks"].items():

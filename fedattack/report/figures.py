@@ -124,7 +124,7 @@ def _rounds_in_words(finding: Finding) -> str:
 
 @matplotlib.rc_context(STYLE)
 def per_client(finding: Finding, slug: str) -> Plot:
-    """Bar per client with its interval and its share of the records (``series["per_client"]``), worst first."""
+    """Bar per client with its interval and its share of the examples (``series["per_client"]``), worst first."""
     clients, units = finding.series["per_client"], finding.units
     top = clients[:_MOST_CLIENTS]
     scale = scale_of(units)
@@ -136,7 +136,7 @@ def per_client(finding: Finding, slug: str) -> Plot:
     if finding.chance is not None:
         axes.axvline(scale * finding.chance, **CHANCE)
     if not np.isnan(share).all():
-        axes.plot(share, positions, "D", color=SECOND, markersize=5, linestyle="none", label="share of records")
+        axes.plot(share, positions, "D", color=SECOND, markersize=5, linestyle="none", label="share of examples")
     axes.set_yticks(positions, list(map(drawing.short, map(itemgetter("client"), top))))
     axes.set_ylim(len(top) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
@@ -158,11 +158,11 @@ def per_client(finding: Finding, slug: str) -> Plot:
         name, result, *_ = rows[len(top) - 1]
         words += f"; least exposed of these: client {name} {result}"
     caption = f"The {len(top)} most exposed of {len(clients)} clients. " if len(clients) > len(top) else ""
-    caption += "Each client's own records as targets. The order was found by looking at the results, so the first bars "
-    caption += "are high partly by luck."
+    caption += "Each client's own examples as targets. The order was found by looking at the results, so the first "
+    caption += "bars are high partly by luck."
     if len(clients) > _MOST_ROWS:
         caption += f" The numbers are those of the first {_MOST_ROWS}."
-    header = ["client", "result", "interval", "targets", "share of records"]
+    header = ["client", "result", "interval", "targets", "share of examples"]
     return Plot(title, to_svg(figure, slug, title, words + "."), caption, header, rows)
 
 
@@ -200,7 +200,7 @@ def reliability(finding: Finding, slug: str) -> Plot:
 
 @matplotlib.rc_context(STYLE)
 def who_holds_what(holdings: Mapping[str, Any], slug: str) -> Plot:
-    """Bubble per client and class, its area the number of records (``run.json``'s ``holdings``)."""
+    """Bubble per client and class, its area the number of examples (``run.json``'s ``holdings``)."""
     every, classes = holdings["clients"], holdings["classes"]
     held = np.asarray(holdings["counts"], dtype=float).reshape(len(every), len(classes))
     # Of many clients some of every size, in the order in which they stand.
@@ -223,18 +223,18 @@ def who_holds_what(holdings: Mapping[str, Any], slug: str) -> Plot:
     some = f" The figure shows {len(clients)} of them, of all sizes." if len(clients) < len(every) else ""
     most, least = int(totals.argmax()), int(totals.argmin())
     words = (
-        f"Bubble chart of {int(held.sum()):,} training records of {len(classes)} classes at {len(every)} clients."
+        f"Bubble chart of {int(held.sum()):,} training examples of {len(classes)} classes at {len(every)} clients."
         f"{some} Client {clients[most]} holds most, {int(totals[most]):,}; client {clients[least]} holds fewest, "
         f"{int(totals[least]):,}. "
     )
     sentences = []
     for i in np.argsort(-totals)[:5]:
         if totals[i]:
-            share = f"{shown(counts[i].max() / totals[i])} of its records"
+            share = f"{shown(counts[i].max() / totals[i])} of its examples"
             sentences.append(f"Client {clients[i]} holds mainly class {classes[int(counts[i].argmax())]} ({share}).")
     title = "Who holds what"
     svg = to_svg(figure, slug, title, words + " ".join(sentences))
-    caption = f"Training records by client and class, at {len(every)} clients.{some} The server is not told this; the "
+    caption = f"Training examples by client and class, at {len(every)} clients.{some} The server is not told this; the "
     caption += "audit knows it."
     if "seed" in holdings:
         caption += f" Seed {holdings['seed']}."
@@ -252,7 +252,7 @@ def _draw_bubbles(axes: Axes, counts: NDArray[np.float64], width: float) -> None
     x, y = np.nonzero(counts)
     axes.scatter(x, y, s=area * counts[x, y], **look)
     for records in dict.fromkeys((max(round(largest / 4), 1), round(largest))):
-        axes.scatter([], [], s=area * records, label=f"{records:,} records", **look)
+        axes.scatter([], [], s=area * records, label=f"{records:,} examples", **look)
 
 
 @matplotlib.rc_context(STYLE)

@@ -113,7 +113,7 @@ def _value(entry: Mapping[str, Any], column: str) -> str:
     if entry["data"] and entry["data"] != text:
         facts.append(entry["data"])
     if entry["training_records"] is not None:
-        facts.append(f"{entry['training_records']:,} training records")
+        facts.append(f"{entry['training_records']:,} training examples")
     return f"{text} ({', '.join(facts)})" if facts else text
 
 

@@ -11,7 +11,7 @@ from fedattack.record import Record
 from fedattack.runs.asked import known_to
 from fedattack.runs.watch import Watch
 from fedattack.threats import ATTACKS, Attack, Knowledge, write_knowledge
-from fedattack.threats.registry import BROKEN
+from fedattack.threats.registry import left_out
 
 
 def choose_attacks(names: Sequence[str], options: Mapping[str, str]) -> list[Attack]:
@@ -25,7 +25,7 @@ def choose_attacks(names: Sequence[str], options: Mapping[str, str]) -> list[Att
     known: set[str] = set()
     for name in names:
         if name not in ATTACKS:
-            why = f" ({BROKEN[name]})" if name in BROKEN else ""
+            why = f" ({left_out()[name]})" if name in left_out() else ""
             raise ConfigError(f"unknown attack {name!r}{why}: expected one of {', '.join(ATTACKS)}")
         known |= ATTACKS[name].options.keys()
     for key in options:

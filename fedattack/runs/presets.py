@@ -9,7 +9,7 @@ from typing import Any
 from fedattack.errors import ConfigError, short
 from fedattack.runs.app import Value, app_folder
 from fedattack.runs.settings import FOLDERS, PATHS, default_settings, load_settings, open_settings
-from fedattack.threats.registry import THREATS
+from fedattack.threats.registry import threats
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,29 @@ def preset_names() -> list[str]:
     return sorted(_preset_files())
 
 
+def presets_left_out() -> dict[str, str]:
+    """Return why a preset is left out, by its file: of two of one name the first counts."""
+    taken = _preset_files()
+    return {
+        str(path): f"the preset {path.stem!r} is that of {taken[path.stem]}"
+        for path in _all_files()
+        if taken[path.stem] != path
+    }
+
+
 def _preset_files() -> dict[str, Path]:
-    """Find the presets of the app, and those that lie in the folders of threats."""
-    files = [path for threat in THREATS.values() for path in threat.presets]
-    files += (app_folder() / "simulations" / "presets").glob("*.toml")
-    return {path.stem: path for path in files}
+    files: dict[str, Path] = {}
+    for path in _all_files():
+        files.setdefault(path.stem, path)
+    return files
+
+
+def _all_files() -> list[Path]:
+    """Find the presets of the app, and then those that lie in the folders of threats."""
+    files = sorted((app_folder() / "simulations" / "presets").glob("*.toml"))
+    for threat in threats().values():
+        files += threat.presets
+    return files
 
 
 def load_preset(name: str) -> Preset:

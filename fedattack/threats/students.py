@@ -1,7 +1,7 @@
 """FedMD's local models, as far as the server can rebuild them: students of what the clients predicted.
 
 Hu et al. 2023, Section 3.4 and Algorithm 3, lines 11 and 12: for each client and round the server trains a student on
-the public records to give the client's predictions. The student's loss on a record stands for the client's.
+the public records to give the client's predictions. The student's loss on an example stands for the client's.
 """
 
 from collections.abc import Callable, Iterator
@@ -48,7 +48,7 @@ def student_models(
     knowledge
         With the public records and, as the model, the architecture of the students.
     seed
-        Seed of the students' first parameters and of the order of the records.
+        Seed of the students' first parameters and of the order of the examples.
     device
         Where to compute.
     notes

@@ -134,7 +134,7 @@ def measure_cost(settings: Mapping[str, Value], strengths: Mapping[str, float]) 
     Returns
     -------
     dict
-        ``entries`` and ``records``: how large the update is and how many records it is of. ``training``: what the
+        ``entries`` and ``records``: how large the update is and how many examples it is of. ``training``: what the
         client's training takes. ``defences``: by name ``strength``, ``seconds`` (median), ``fastest``, ``slowest``,
         ``memory`` in bytes, ``turns``, ``ratio`` to sparsification, and ``client_ratio``, the same of training and
         defence together, as in the paper's Table 1; or ``reason`` in place of these where it cannot

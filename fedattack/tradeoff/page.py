@@ -117,7 +117,7 @@ def to_html(results: Results, sections: Sequence[Table]) -> str:
 def _about(results: Results) -> str:
     text = (
         "Each point is a run of the same preset with one defence at one strength. Learning loss is the global model's "
-        "on held-out records after the last round; success is what the attacks reached in that run, against attackers "
+        "on held-out examples after the last round; success is what the attacks reached in that run, against attackers "
         "who do not know of the defence unless they are called adaptive."
     )
     if results["changes"]:
@@ -300,7 +300,7 @@ def _costs(results: Results) -> Table | None:
         ratios = [shown(entry.get("ratio"), ""), shown(entry.get("client_ratio"), "")]
         row = [name, shown_value(entry["strength"]), spread, *ratios, _memory(entry["memory"]), str(entry["turns"])]
         rows.append(row)
-    records = "1 record" if cost["records"] == 1 else f"{cost['records']:,} records"
+    records = "1 example" if cost["records"] == 1 else f"{cost['records']:,} examples"
     return Table(
         "Cost",
         f"Of applying each once to an update of {cost['entries']:,} entries that a client of {records} "

@@ -43,6 +43,6 @@ class Goal:
 
 
 def auxiliary_of(study: Study) -> Targets:
-    """Return the attacker's records."""
+    """Return the attacker's examples."""
     rows = study.division.auxiliary
     return Targets(study.data.x_train[rows], study.data.y_train[rows])

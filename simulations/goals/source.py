@@ -14,9 +14,9 @@ from simulations.study import Study
 def _pose(study: Study, common: Knowledge, rng: np.random.Generator) -> tuple[Knowledge, Answer]:
     """Draw the targets, and say who owns them.
 
-    There are ``targets`` of each client, fewer where it holds fewer, as in the SIA paper, Section 4.2. As many records
-    that no client holds are mixed with them, as far as the test split reaches. Records that occur more than once in the
-    data are left out: they have no single owner.
+    There are ``targets`` of each client, fewer where it holds fewer, as in the SIA paper, Section 4.2. As many examples
+    that no client holds are mixed with them, as far as the test split reaches. Examples that occur more than once in
+    the data are left out: they have no single owner.
     """
     data = study.data
     single_train, single_test = singles(data)

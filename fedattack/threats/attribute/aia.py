@@ -1,7 +1,7 @@
 """Model-based attribute inference: the attribute that fits a client's own local optimum best.
 
 Driouich et al. 2022, "A novel model-based attribute inference attack in federated learning". The attacker has a
-client's records without one attribute. It decodes the model that the client would have trained alone, and fills in the
+client's examples without one attribute. It decodes the model that the client would have trained alone, and fills in the
 value with the smallest loss under that model.
 """
 
@@ -75,7 +75,7 @@ def mark_largest(estimates: Array, ones: int, generator: np.random.Generator) ->
 
 
 def smallest_loss(losses: Array, generator: np.random.Generator) -> NDArray[np.int64]:
-    """Return the value with the smallest loss for each record (Algorithm 4, line 2).
+    """Return the value with the smallest loss for each example (Algorithm 4, line 2).
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def beliefs_of(losses: Array, prior: Array, *, gaussian: bool) -> tuple[Array, f
     Parameters
     ----------
     losses
-        (n, v): loss of each record with each value.
+        (n, v): loss of each example with each value.
     prior
         (v,): shares of the values.
     gaussian
@@ -153,7 +153,7 @@ class _Facts(TypedDict):
 class ModelBased(Attack):
     """Algorithms 3 and 4 under three models, global, last returned and reconstructed, and what else messages hold.
 
-    For least squares and a binary attribute the client's problem is decoded, and its ⌈ρm⌉ records with the largest
+    For least squares and a binary attribute the client's problem is decoded, and its ⌈ρm⌉ examples with the largest
     estimates are marked (Algorithm 3). Elsewhere, and while ρ is unknown, the value with the smallest loss is taken
     (Algorithm 4). See :mod:`fedattack.threats.attribute.local_optimum` for how a client's optimum is reconstructed.
 
@@ -166,7 +166,7 @@ class ModelBased(Attack):
     The facts name the ``methods`` and the ``values``. Of each client they say how many ``messages`` were used and
     ``how`` its optimum was found. For least squares and a binary attribute they also say, or ``null`` if unknown,
 
-    - ``rank``: how many of the ``unknowns`` the messages show, and which the records leave ``undetermined``;
+    - ``rank``: how many of the ``unknowns`` the messages show, and which the examples leave ``undetermined``;
     - ``share``: ρ of the second value;
     - ``weight``: the attribute's θ_s under each method.
     """
@@ -189,7 +189,7 @@ class ModelBased(Attack):
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
         "how clients train: learning rate, epochs, batch size",
-        "clients' records and labels but for one attribute, its possible values, and whose they are",
+        "clients' examples and labels but for one attribute, its possible values, and whose they are",
     )
     memory: int = MEMORY
 
@@ -267,7 +267,7 @@ class _Answers:
     def fill_in_client(
         self, rows: NDArray[np.int64], final: State | None, messages: "_Messages", optimum: "_Optimum"
     ) -> dict[str, float | None]:
-        """Decide for a client's records by every method, and return the attribute's weight in each one's model."""
+        """Decide for a client's examples by every method, and return the attribute's weight in each one's model."""
         own: list[State] = []
         if messages.rounds:
             own = [messages.last, self._model.state(optimum.parameters, messages.last)]
@@ -279,7 +279,7 @@ class _Answers:
         return weights
 
     def _fill_in(self, method: int, rows: NDArray[np.int64], state: State | None, optimum: "_Optimum") -> float | None:
-        """Decide for a client's records from their losses under a state, and return the attribute's weight in it."""
+        """Decide for a client's examples from their losses under a state, and return the attribute's weight in it."""
         losses, prior = self.losses[method, rows], self._model.prior
         weight = estimates = None
         if self._linear is not None and state is not None:
@@ -297,7 +297,7 @@ class _Answers:
         return weight
 
     def _fill_in_moments(self, rows: NDArray[np.int64], optimum: "_Optimum") -> None:
-        """Decide by all that a decoded problem holds, if the client's records are all known."""
+        """Decide by all that a decoded problem holds, if the client's examples are all known."""
         if self._linear is None or optimum.problem is None or optimum.share is None or not optimum.whole:
             return
         # What differs by less is the rounding of the messages, which must not order records.
@@ -308,7 +308,7 @@ class _Answers:
 
 
 class _Model:
-    """The clients' model, its loss, and the records that are asked about."""
+    """The clients' model, its loss, and the examples that are asked about."""
 
     def __init__(self, known: ModelKnowledge, partial: PartialRecords, device: torch.device) -> None:
         self.module = module = known.build()
@@ -347,7 +347,7 @@ class _Model:
         raise AssertionError("no such parameter")
 
     def losses(self, states: Sequence[State], rows: NDArray[np.int64]) -> Array:
-        """Return the losses (states, rows, v) of records with each value."""
+        """Return the losses (states, rows, v) of examples with each value."""
         domain = self.partial.domain
         parts = []
         step = max(1, _ROWS // max(len(rows), 1))
@@ -364,7 +364,7 @@ class _Model:
 class _Linear:
     """A model whose one output is linear in its parameters, and to which a binary attribute always adds the same.
 
-    The output for record i is (base_i + s_i·change)·θ, with s_i = 1 for the attribute's second value.
+    The output for example i is (base_i + s_i·change)·θ, with s_i = 1 for the attribute's second value.
     """
 
     base: Array
@@ -389,7 +389,7 @@ class _Linear:
         return best_attribute(self.y[rows] - self.base[rows] @ flat, float(self.change @ flat))
 
     def attribute(self, rows: NDArray[np.int64]) -> BinaryAttribute:
-        """Return some records alone, as what is to be decoded with."""
+        """Return some examples alone, as what is to be decoded with."""
         return BinaryAttribute(self.base[rows], self.change, self.y[rows])
 
     def share(self, H: Array) -> float | None:
@@ -426,7 +426,7 @@ def _derivative(model: _Model, x: NDArray[np.float32]) -> Array | None:
             few = [output(flat, slice(0, 8)) for flat in (one, two, one + two)]
         except (IndexError, RuntimeError, TypeError, ValueError) as cause:
             raise ModelError(
-                f"the model failed on records of shape {x.shape[1:]} ({cause}); give the right model"
+                f"the model failed on examples of shape {x.shape[1:]} ({cause}); give the right model"
             ) from None
         if few[0].numel() != len(few[0]) or not torch.allclose(few[0] + few[1], few[2], rtol=1e-9, atol=1e-9):
             return None
@@ -523,7 +523,7 @@ def _maps(messages: Iterable[_Messages]) -> Iterator[tuple[str, UpdateMap]]:
 class _Optimum:
     """A client's local optimum, and how it was found.
 
-    ``how`` is a key of :data:`_HOW`, ``share`` the decoded ρ, and ``whole`` says whether all of the client's records
+    ``how`` is a key of :data:`_HOW`, ``share`` the decoded ρ, and ``whole`` says whether all of the client's examples
     are known but for the attribute.
     """
 
@@ -536,11 +536,11 @@ class _Optimum:
 
     @property
     def undetermined(self) -> list[int]:
-        """The flat parameters that the client's records do not determine."""
+        """The flat parameters that the client's examples do not determine."""
         return [] if self.problem is None else np.flatnonzero(~self.problem.determined).tolist()
 
     def ones(self, records: int) -> int:
-        """Return ⌈ρ·records⌉; a share of whole records is inexact, and must not be rounded up to one more."""
+        """Return ⌈ρ·examples⌉; a share of whole examples is inexact, and must not be rounded up to one more."""
         return 0 if self.share is None else math.ceil(self.share * records - 1e-9)
 
 
@@ -572,7 +572,7 @@ def _how(clients: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             parameters |= {*client["undetermined"]}
     if names:
         yield (
-            f"{len(names)} of {len(clients)} clients ({_few(names)}): their records leave parameters open "
+            f"{len(names)} of {len(clients)} clients ({_few(names)}): their examples leave parameters open "
             f"({_few(sorted(parameters))}) as far as the messages show; these stay as last received"
         )
 
@@ -624,7 +624,7 @@ def _decode_messages(fit: UpdateMap, linear: _Linear, total: int, known: int, tr
 def _decode_with_public(
     messages: _Messages, fit: UpdateMap, linear: _Linear, rows: NDArray[np.int64], training: LocalSGD
 ) -> tuple[_Optimum | None, bool]:
-    """Decode with the public attributes of all the client's records, and say whether the result is exact."""
+    """Decode with the public attributes of all the client's examples, and say whether the result is exact."""
     decoded = decode_with_public(
         np.stack(messages.received),
         messages.moves(),

@@ -1,7 +1,7 @@
 """Attribute reconstruction by gradient matching: cos-matching, and L2 with L-BFGS beside it.
 
-Lyu & Chen 2021, "A novel attribute reconstruction attack in federated learning". The server has a client's records
-without one attribute, and finds the values under which the gradient of those records is the update that it received.
+Lyu & Chen 2021, "A novel attribute reconstruction attack in federated learning". The server has a client's examples
+without one attribute, and finds the values under which the gradient of those examples is the update that it received.
 """
 
 from collections import defaultdict
@@ -62,7 +62,7 @@ def averaged_gradient(
     training
         How it trains.
     examples
-        How many records it has, at least 1.
+        How many examples it has, at least 1.
 
     Raises
     ------
@@ -94,16 +94,16 @@ class _Facts(TypedDict):
 class GradientMatching(Attack):
     """Cos-matching and L2-L-BFGS, side by side on the same updates.
 
-    Scores hold, for records and clients that were attacked,
+    Scores hold, for examples and clients that were attacked,
 
     - ``decisions`` (methods, n): indices into the attribute's domain, else −1;
     - ``beliefs`` (methods, n, v): rows summing to one, where the optimiser stopped and not calibrated, else the prior;
     - ``objectives`` (methods, clients): where the best start ended, else NaN.
 
     The facts ``methods``, ``clients``, ``rounds``, ``weights`` and ``values`` name what is along the axes, which rounds
-    were used and whether records' weights were found too.
+    were used and whether examples' weights were found too.
 
-    With ``membership=unknown`` a client's records lie among as many of the auxiliary ones, whose attribute is taken
+    With ``membership=unknown`` a client's examples lie among as many of the auxiliary ones, whose attribute is taken
     away as well. The mixture of :mod:`fedattack.threats.attribute.gradient_membership` judges them by the last model
     that the client sent, and what it takes for members is attacked. Scores then hold ``members`` (n,), ``decoys``
     (m,), the judged probabilities, and ``decoy_clients`` (m,), for whom each auxiliary record was a candidate.
@@ -129,7 +129,7 @@ class GradientMatching(Attack):
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
         "how clients train: learning rate, epochs, batch size",
-        "clients' records and labels but for one attribute, its possible values, and whose they are",
+        "clients' examples and labels but for one attribute, its possible values, and whose they are",
     )
     updates: str = options.rounds("pre5", f"{', '.join(UPDATES)}, or numbers of rounds such as 1,2,10 (pre5)")
     restarts: int | None = options.whole(
@@ -142,12 +142,12 @@ class GradientMatching(Attack):
     temperature: float = options.number(1.0, "of the relaxation (1)")
     weights: Literal["uniform", "free"] | None = options.choice(
         None,
-        "uniform as in the paper, or free: find records' weights too (free if a round has several steps)",
+        "uniform as in the paper, or free: find examples' weights too (free if a round has several steps)",
         ("uniform", "free"),
     )
     prior: Knows = options.choice("known", "known or unknown (known where knowledge has one)", _KNOWS)
     label: Knows = options.choice("known", "known or unknown (known)", _KNOWS)
-    membership: Knows = options.choice("known", "known, or unknown: records lie among auxiliary ones (known)", _KNOWS)
+    membership: Knows = options.choice("known", "known, or unknown: examples lie among auxiliary ones (known)", _KNOWS)
 
     def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
         model, training, partial = knowledge.model, knowledge.training, knowledge.partial
@@ -216,7 +216,7 @@ class GradientMatching(Attack):
                 cases.append(_Case(client, rows, victim, updates))
         if not cases:
             raise NeedsError(
-                f"attack {self.name} needs the updates of a client whose records are known, and {record.path} holds "
+                f"attack {self.name} needs the updates of a client whose examples are known, and {record.path} holds "
                 f"none for updates={self.updates}; check knowledge/nodes, or take other rounds"
             )
         return cases
@@ -308,7 +308,7 @@ def read_updates(
     updates
         As for :func:`choose_rounds`.
     records
-        How many of the client's records are known, for replies that do not say how many it has.
+        How many of the client's examples are known, for replies that do not say how many it has.
     notes
         Extended.
 
@@ -334,7 +334,7 @@ def read_updates(
         usable.gradients.append(gradient)
         steps = max(steps, training.steps(examples))
         if examples != records and f"client {client} says" not in " ".join(notes):
-            notes.append(f"client {client} says that it has {examples} records, and {records} are known")
+            notes.append(f"client {client} says that it has {examples} examples, and {records} are known")
     if not usable.rounds:
         notes.append(f"client {client}: no update that updates={updates} asks for can be used; not attacked")
         return None
@@ -365,7 +365,7 @@ def _gradient_of(
 
 @dataclass(frozen=True)
 class _Case:
-    """A client under attack; ``rows`` says which of the known records each of the victim's is, −1 for a decoy."""
+    """A client under attack; ``rows`` says which of the known examples each of the victim's is, −1 for a decoy."""
 
     client: str
     rows: NDArray[np.int64]
@@ -373,7 +373,7 @@ class _Case:
     updates: Seen
 
     def only(self, chosen: NDArray[np.bool_]) -> "_Case":
-        """Return the case with some of its records."""
+        """Return the case with some of its examples."""
         y = None if self.victim.y is None else self.victim.y[chosen]
         return replace(self, rows=self.rows[chosen], victim=replace(self.victim, x=self.victim.x[chosen], y=y))
 
@@ -381,12 +381,12 @@ class _Case:
 def _members_first(
     cases: Sequence[_Case], knowledge: Knowledge, model: nn.Module, seed: int, notes: list[str]
 ) -> tuple[list[_Case], dict[str, NDArray[Any]]]:
-    """Hide each client's records among auxiliary ones, judge which are members, and keep those."""
+    """Hide each client's examples among auxiliary ones, judge which are members, and keep those."""
     partial, public = knowledge.partial, knowledge.auxiliary
     if knowledge.model is None or partial is None:
         raise AssertionError("checked by run")
     if public is None:
-        raise NeedsError("option membership=unknown needs knowledge of auxiliary, the records that no client holds")
+        raise NeedsError("option membership=unknown needs knowledge of auxiliary, the examples that no client holds")
     members = np.full(len(partial.y), np.nan)
     decoys, decoy_clients = [], []
     kept: list[_Case] = []
@@ -408,14 +408,14 @@ def _members_first(
             notes.append(f"client {case.client}: no candidate was taken for a member; not attacked")
     if len(public.y) < max(len(case.rows) for case in cases):
         notes.append(
-            f"some clients have more records than there are auxiliary ones to hide them among, {len(public.y)}"
+            f"some clients have more examples than there are auxiliary ones to hide them among, {len(public.y)}"
         )
     arrays = {"members": members, "decoys": np.concatenate(decoys), "decoy_clients": np.array(decoy_clients)}
     return kept, arrays
 
 
 def _among_decoys(case: _Case, partial: PartialRecords, public: Targets, draw: np.random.Generator) -> _Case:
-    """Add as many auxiliary records, without their attribute, to a client's records."""
+    """Add as many auxiliary records, without their attribute, to a client's examples."""
     if case.victim.y is None:
         raise NeedsError("option membership=unknown needs label=known: the variances are those of the labels' loss")
     chosen = draw.permutation(len(public.y))[: len(case.rows)]

@@ -1,8 +1,8 @@
 """Gradient matching: find the attribute whose gradients are those that a client sent.
 
-Lyu & Chen 2021, "A novel attribute reconstruction attack in federated learning", Algorithm 1. Each record's unknown
-value is relaxed to shares of all values, and the record becomes its expected encoding. The shares are optimised until
-the gradient of all records together points where the client's did, in every round at once (cos-matching). Beside it
+Lyu & Chen 2021, "A novel attribute reconstruction attack in federated learning", Algorithm 1. Each example's unknown
+value is relaxed to shares of all values, and the example becomes its expected encoding. The shares are optimised until
+the gradient of all examples together points where the client's did, in every round at once (cos-matching). Beside it
 stands the squared distance with L-BFGS (Zhu et al. 2019, "Deep leakage from gradients").
 """
 
@@ -50,7 +50,7 @@ _FLAT = 1e-8
 
 @dataclass(frozen=True)
 class Victim:
-    """One client: its records without the attribute, and the gradients that the server saw.
+    """One client: its examples without the attribute, and the gradients that the server saw.
 
     Attributes
     ----------
@@ -99,9 +99,9 @@ class Matching:
         ``softmax`` as in the paper's Algorithm 1, or ``gumbel``: with fresh Gumbel noise in every step of Adam, as in
         Jang et al. 2016. L-BFGS, which needs an objective that stays the same, never adds noise.
     weights
-        ``uniform``: all records count alike, as in the paper. ``round``: each record's weight in each round is
-        unknown and found as well, as where a short last batch or several local steps give records unlike weights.
-        ``shared``: the same, with one weight for all rounds, as where some records may not be the client's.
+        ``uniform``: all examples count alike, as in the paper. ``round``: each example's weight in each round is
+        unknown and found as well, as where a short last batch or several local steps give examples unlike weights.
+        ``shared``: the same, with one weight for all rounds, as where some examples may not be the client's.
     """
 
     method: Method = "cos"
@@ -138,7 +138,7 @@ class Match:
         Of the best start: the mean cosine (1 is best), or the squared distance over the gradients' squared norm
         (0 is best).
     weights
-        (T, n): the records' weights, summing to one in each round.
+        (T, n): the examples' weights, summing to one in each round.
     labels
         (n, classes), or (n, outputs) for a regression: the labels that were given or found.
     decisions
@@ -165,7 +165,7 @@ def match_gradients(
     progress: Callable[[int], None] | None = None,
     memory: int = MEMORY,
 ) -> list[Match]:
-    """Reconstruct the attribute of every victim's records.
+    """Reconstruct the attribute of every victim's examples.
 
     Cos-matching takes all victims and restarts together; each has an objective of its own, so that the result is that
     of one after another. L-BFGS, whose steps depend on all of its variables, takes them singly.
@@ -192,7 +192,7 @@ def match_gradients(
     Raises
     ------
     DataError
-        If a victim has no records or no rounds, or a gradient is zero or not finite.
+        If a victim has no examples or no rounds, or a gradient is zero or not finite.
     ModelError
         If the model cannot be differentiated twice under torch.func, or does not fit.
     """
@@ -214,7 +214,7 @@ def match_gradients(
             except (RuntimeError, ValueError, TypeError, IndexError) as error:
                 raise ModelError(
                     f"gradient matching: the model or the loss {loss!r} failed ({one_line(error)}); it must "
-                    "be differentiable twice by torch.func, on records of the shape given"
+                    "be differentiable twice by torch.func, on examples of the shape given"
                 ) from error
             if progress is not None:
                 progress(len(matches))
@@ -222,9 +222,9 @@ def match_gradients(
 
 
 class _Problem:
-    """The gradients of some victims, padded to one shape: V victims, T rounds, n records, v values.
+    """The gradients of some victims, padded to one shape: V victims, T rounds, n examples, v values.
 
-    Padded records weigh nothing, and padded rounds do not count.
+    Padded examples weigh nothing, and padded rounds do not count.
     """
 
     def __init__(self, model: nn.Module, loss: str, victims: Sequence[Victim], device: torch.device) -> None:
@@ -382,7 +382,7 @@ class _Problem:
         return {"objective": objective, "shares": shares, "weights": weights, "labels": labels}
 
     def _gradients(self, shares: Tensor, labels: Tensor, weights: Tensor) -> dict[str, Tensor]:
-        """Return the gradients of the virtual records, (V, R, T, …) for each parameter."""
+        """Return the gradients of the virtual examples, (V, R, T, …) for each parameter."""
         virtual = self._x[:, None] + shares @ self._codes[:, None]
 
         def total(parameters: Any, buffers: Any, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
@@ -430,7 +430,7 @@ def _check(index: int, victim: Victim) -> None:
     where = f"gradient matching, victim {index}"
     if not len(victim.x) or not len(victim.states) or len(victim.states) != len(victim.gradients):
         raise DataError(
-            f"{where}: expected records, and as many models as gradients; got {len(victim.x)} records, "
+            f"{where}: expected examples, and as many models as gradients; got {len(victim.x)} examples, "
             f"{len(victim.states)} models and {len(victim.gradients)} gradients"
         )
     for number, gradient in enumerate(victim.gradients):
@@ -470,7 +470,7 @@ def _started(draw: np.random.Generator, shape: tuple[int, int, int], prior: NDAr
 
 
 def _input_layer(model: nn.Module) -> str | None:
-    """Name the weights of a linear layer that takes the records as they are."""
+    """Name the weights of a linear layer that takes the examples as they are."""
     if isinstance(model, nn.Linear):
         return "weight"
     if isinstance(model, nn.Sequential):
@@ -483,10 +483,10 @@ def _input_layer(model: nn.Module) -> str | None:
 
 
 def _basis(victim: Victim, records: int) -> Tensor | None:
-    """Return orthonormal columns (d, n + v) that span the records and the codes, if these are fewer than the inputs.
+    """Return orthonormal columns (d, n + v) that span the examples and the codes, if these are fewer than the inputs.
 
-    A first linear layer sees records through inner products alone, and its gradient is a combination of them. In
-    coordinates of that span all products are the same, and a wide input costs no more than the records that are there.
+    A first linear layer sees examples through inner products alone, and its gradient is a combination of them. In
+    coordinates of that span all products are the same, and a wide input costs no more than the examples that are there.
     """
     rows, width = records + len(victim.codes), victim.x.shape[1]
     if rows >= width:

@@ -158,7 +158,7 @@ def train_adversary(
     name : str
         One of :data:`ADVERSARIES`.
     updates : sequence of mapping
-        n updates at the model of one round, of the attacker's own records; defended ones make it adaptive.
+        n updates at the model of one round, of the attacker's own examples; defended ones make it adaptive.
     labels : ndarray of int, shape (n,)
         In 0 … values − 1.
     values : int
@@ -249,7 +249,7 @@ def _update(reply: Observation, architecture: nn.Module) -> dict[str, NDArray[np
 
 
 def _records(replies: Iterable[Observation]) -> int:
-    """Return how many records a client of the middle has, by what they say; 1 where none says it."""
+    """Return how many examples a client of the middle has, by what they say; 1 where none says it."""
     counts = [reply.count for reply in replies if reply.count]
     return max(int(np.median(counts or [1])), 1)
 
@@ -268,7 +268,7 @@ class _Facts(TypedDict):
 
 @dataclass(frozen=True)
 class PrivateAttribute(Attack):
-    """What each client's records have in common, from its updates, by every adversary in several rounds.
+    """What each client's examples have in common, from its updates, by every adversary in several rounds.
 
     Scores hold for each attribute the array ``beliefs-NAME`` (adversaries, rounds, nodes, values), rows summing to one,
     NaN where a node sent nothing. The facts name ``adversaries``, static ones and, where the clients' defence is known,
@@ -292,7 +292,7 @@ class PrivateAttribute(Attack):
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
         "how clients train: learning rate, epochs, batch size",
-        "records of about the clients' distribution whose owners' private attributes it knows",
+        "examples of about the clients' distribution whose owners' private attributes it knows",
         "for adaptive adversaries the clients' defence and its settings, but not what it draws",
     )
     updates: str = options.rounds(

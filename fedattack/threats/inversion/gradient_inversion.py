@@ -1,4 +1,4 @@
-"""Gradient inversion: find records whose training moves a model as a client's did.
+"""Gradient inversion: find examples whose training moves a model as a client's did.
 
 Two searches: cosine distance plus total variation with signed Adam (Geiping et al. 2020, "Inverting gradients – how
 easy is it to break privacy in federated learning?", equation 4), and squared distance with L-BFGS (Zhu et al. 2019,
@@ -36,7 +36,7 @@ MEMORY = 2**30
 """Bytes that the batches searched together may take; more batches are searched in groups."""
 
 ONE_GRADIENT = LocalSGD(epochs=1, batch_size=0, lr=1.0)
-"""Local training whose movement is the gradient over all records: what a client of FedSGD sends."""
+"""Local training whose movement is the gradient over all examples: what a client of FedSGD sends."""
 
 # Geiping et al. 2020, Appendix: the step, and the shares of the search after which it falls to a tenth.
 _STEP = 0.1
@@ -47,7 +47,7 @@ _COPIES = 8
 
 @dataclass(frozen=True)
 class Batch:
-    """What a server knows of the records that a client trained on in a round.
+    """What a server knows of the examples that a client trained on in a round.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Batch:
     movement
         By how much the model moved, as :meth:`ClientModel.movement` states it, by parameter name.
     records
-        How many records there are.
+        How many examples there are.
     labels
         (n,): their labels; ``None`` to search for them as well.
     """
@@ -69,7 +69,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Search:
-    """How records are searched for.
+    """How examples are searched for.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class Search:
     iterations
         Steps of Adam; at most as many of L-BFGS.
     restarts
-        Searches from different random records, of which the one with the least objective is taken.
+        Searches from different random examples, of which the one with the least objective is taken.
     variation
         Weight of the total variation, which counts for images alone.
     """
@@ -90,7 +90,7 @@ class Search:
 
 
 class Found(NamedTuple):
-    """Reconstructed records.
+    """Reconstructed examples.
 
     Attributes
     ----------
@@ -108,9 +108,9 @@ class Found(NamedTuple):
 
 
 class ClientModel:
-    """What an attacker takes a client to compute in a round, as a differentiable function of its records.
+    """What an attacker takes a client to compute in a round, as a differentiable function of its examples.
 
-    All records in their order make the mini-batches of every epoch: the client's own order is not known. Dropout is
+    All examples in their order make the mini-batches of every epoch: the client's own order is not known. Dropout is
     off, because its masks are not known either. Batch normalisation takes the batch's own statistics, as in training.
 
     Parameters
@@ -155,7 +155,7 @@ class ClientModel:
         return parameters, buffers
 
     def outputs(self, shape: tuple[int, ...]) -> int:
-        """Return how many outputs the model has for a record of a shape."""
+        """Return how many outputs the model has for an example of a shape."""
         with torch.no_grad():
             # Two records, because some normalisations take no single one.
             return int(self.model(torch.zeros((2, *shape), device=self.device)).reshape(2, -1).shape[1])
@@ -168,7 +168,7 @@ class ClientModel:
         parameters, buffers
             Of the model that the client received.
         x
-            (n, *shape): its records.
+            (n, *shape): its examples.
         targets
             (n, …): labels as :func:`fedattack.threats.attribute.gradient_matching.soft_targets` makes them.
         """
@@ -195,8 +195,8 @@ def restore_labels(model: nn.Module, movement: Arrays, records: int) -> NDArray[
     """Read the labels (n,) of a batch off its gradient, ascending (iDLG, Section 3).
 
     The cross-entropy's gradient by the last bias is the mean of p − onehot(y), whose only negative entry is the label
-    of a single record. Of several records, labels are taken one after another where it is lowest, each adding back the
-    1/n that it took; this is exact while all classes are predicted alike. Without a bias the row sums of the last
+    of a single example. Of several examples, labels are taken one after another where it is lowest, each adding back
+    the 1/n that it took; this is exact while all classes are predicted alike. Without a bias the row sums of the last
     weights stand in, whose signs are the same after a ReLU.
 
     Parameters
@@ -235,7 +235,7 @@ def restore_labels(model: nn.Module, movement: Arrays, records: int) -> NDArray[
 
 
 def total_variation(x: Tensor) -> Tensor:
-    """Return the mean absolute difference of neighbouring pixels, down plus across; 0 for records that are no images.
+    """Return the mean absolute difference of neighbouring pixels, down plus across; 0 for examples that are no images.
 
     Parameters
     ----------
@@ -261,7 +261,7 @@ def invert(
     progress: Callable[[int], None] = lambda done: None,
     memory: int = MEMORY,
 ) -> list[Found]:
-    """Reconstruct the records of several batches, each by itself.
+    """Reconstruct the examples of several batches, each by itself.
 
     Parameters
     ----------
@@ -270,11 +270,11 @@ def invert(
     batches
         What is known of each batch.
     shape
-        Shape of a record.
+        Shape of an example.
     how
         The search.
     seed
-        Of the records at which searches start.
+        Of the examples at which searches start.
     progress
         Called with how many batches are done.
     memory
@@ -288,7 +288,7 @@ def invert(
     Raises
     ------
     DataError
-        If a movement is zero or not finite, or a batch has no records.
+        If a movement is zero or not finite, or a batch has no examples.
     NeedsError
         If labels are to be searched for under a loss of the user's own.
     """
@@ -296,7 +296,7 @@ def invert(
         parts = batch.movement.values()
         if batch.records < 1 or not is_finite(parts) or is_zero(parts):
             raise DataError(
-                f"gradient inversion, batch {number}: expected at least one record and a movement that is finite and "
+                f"gradient inversion, batch {number}: expected at least one example and a movement that is finite and "
                 "not zero; leave that round out"
             )
         if batch.labels is None and client.loss not in ("cross-entropy", "mse"):
@@ -402,7 +402,7 @@ class _Problem:
         return x.detach()[0], y.detach()[0]
 
     def _objectives(self, x: Tensor, y: Tensor, chosen: slice) -> Tensor:
-        """Return the objectives (P,) of records (P, n, …) and labels (P, n, …)."""
+        """Return the objectives (P,) of examples (P, n, …) and labels (P, n, …)."""
         targets = y.softmax(dim=-1) if self._free and self._classes else y
         parameters, buffers = _rows(self._parameters, chosen), _rows(self._buffers, chosen)
         moved = scaled(vmap(self._client.movement)(parameters, buffers, x, targets), self._scale[chosen])
@@ -428,7 +428,7 @@ def _products(one: Tensors, other: Tensors, dtype: torch.dtype = torch.float32) 
 
 
 def _groups(batches: Sequence[Batch], how: Search, training: LocalSGD, memory: int) -> Iterator[dict[int, Batch]]:
-    """Yield by index batches that have the same number of records and fit into memory together."""
+    """Yield by index batches that have the same number of examples and fit into memory together."""
     alike: dict[tuple[int, bool], list[tuple[int, Batch]]] = defaultdict(list)
     for index, batch in enumerate(batches):
         alike[batch.records, batch.labels is None].append((index, batch))

@@ -1,7 +1,7 @@
-"""Gradient inversion: the records that a client trained on, from what it sent.
+"""Gradient inversion: the examples that a client trained on, from what it sent.
 
 Geiping et al. 2020, "Inverting gradients – how easy is it to break privacy in federated learning?"; beside it the
-squared distance of Zhu et al. 2019 and the label rule of Zhao et al. 2020. The server has nothing of the records: it
+squared distance of Zhu et al. 2019 and the label rule of Zhao et al. 2020. The server has nothing of the examples: it
 looks for some whose training would have moved the model as the client's did.
 """
 
@@ -99,15 +99,15 @@ class _Facts(TypedDict):
 
 @dataclass(frozen=True)
 class GradientInversion(Attack):
-    """Reconstructs the records of clients, each reply by itself.
+    """Reconstructs the examples of clients, each reply by itself.
 
     Scores hold ``images`` (N, *shape), model inputs; ``labels`` (N,), or (N, outputs) in a regression; ``batches``
-    (N,), by which reply each record was reconstructed; and ``objectives`` (batches, restarts), NaN where a search
-    diverged. The fact ``batches`` has the node, the client, the round and the number of records of each reply.
+    (N,), by which reply each example was reconstructed; and ``objectives`` (batches, restarts), NaN where a search
+    diverged. The fact ``batches`` has the node, the client, the round and the number of examples of each reply.
     """
 
     name: ClassVar[str] = "inversion"
-    title: ClassVar[str] = "Reconstruction of training records by gradient inversion"
+    title: ClassVar[str] = "Reconstruction of training examples by gradient inversion"
     paper: ClassVar[str] = (
         "Geiping et al. 2020, Inverting gradients – how easy is it to break privacy in federated learning?, Section 4"
     )
@@ -127,14 +127,14 @@ class GradientInversion(Attack):
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
         "how clients train: learning rate, epochs, batch size",
-        "how many records a client has",
+        "how many examples a client has",
     )
     updates: str = options.rounds("pre1", "pre1, pre2, pre5, gap10, last5, or numbers of rounds such as 1,2,10 (pre1)")
     clients: tuple[str, ...] = options.words(
         (), "names or node ids of the clients to attack, separated by commas (all)"
     )
     records: int | None = options.whole(
-        None, "how many records a reply is about (as many as it says; 1 where it says nothing)", least=1
+        None, "how many examples a reply is about (as many as it says; 1 where it says nothing)", least=1
     )
     method: Method = options.choice(
         "cos", "cos: cosine distance and signed Adam; l2: squared distance and L-BFGS (cos)", METHODS
@@ -232,7 +232,7 @@ class GradientInversion(Attack):
             raise RecordError("what it sent is zero or not finite")
         count = self.records or max(int(reply.count or 1), 1)
         if count > _MOST_RECORDS:
-            raise RecordError(f"it says that it has {count} records; at most {_MOST_RECORDS} are searched for")
+            raise RecordError(f"it says that it has {count} examples; at most {_MOST_RECORDS} are searched for")
         labels = restore_labels(model, movement, count) if label == "rule" else None
         return Batch(dict(reply.received or {}), movement, count, labels)
 

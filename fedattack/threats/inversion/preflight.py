@@ -1,6 +1,6 @@
 """Preflight of gradient inversion: whether the attacker's model of the client computes what the client sent.
 
-The true records are replayed through that model. Where the result is not what the client sent, a reconstruction fails
+The true examples are replayed through that model. Where the result is not what the client sent, a reconstruction fails
 for reasons that have nothing to do with privacy. The usual reasons are looked for by replaying them, too. A preflight
 needs the truth, so that only an audit can do it.
 """
@@ -30,13 +30,13 @@ _MOMENTA = (0.0, 0.9)
 
 UNEXPLAINED = (
     "none of the usual causes: the client changes its update before it sends it (a defence, clipping, noise), or has "
-    "another model, loss, labels or records"
+    "another model, loss, labels or examples"
 )
 
 
 @dataclass(frozen=True)
 class Preflight:
-    """How well a replay of the true records gives what the client sent.
+    """How well a replay of the true examples gives what the client sent.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ def preflight(
     sent
         The movement that it sent, by parameter name.
     x, y
-        (n, *shape), (n,): the records and labels that it trained on.
+        (n, *shape), (n,): the examples and labels that it trained on.
     low, high
         Least and largest values of the data's inputs, in a shape that broadcasts with ``x``.
     """

@@ -485,6 +485,7 @@ def _plaintext_of(case: PropertyCase) -> _Sent:
         for reply in round_.observations:
             if reply.status != "ok":
                 continue
+            case.truth.check_nodes([reply.node], seed=case.seed)
             for metric, value in {"num-examples": reply.num_examples, **reply.metrics}.items():
                 if isinstance(value, int | float) and np.isfinite(value):
                     sent[str(metric)][case.truth.nodes[reply.node]].append(float(value))

@@ -160,7 +160,7 @@ class Prolin(Attack):
         "the property that is asked for (for membership: the target record), and about how many clients have it",
     )
     shadows: Mode | None = options.choice(
-        None, "linear (from per-record gradients, the default where the model allows it) or exact", MODES
+        None, "linear (from per-example gradients, the default where the model allows it) or exact", MODES
     )
     workers: int = options.whole(0, "processes; 0 for as many as there are cores and memory for", least=0)
     features: int = options.whole(1, "how many linear features a round has; 1 as in the paper's experiments", least=1)
@@ -239,8 +239,8 @@ class Prolin(Attack):
     def _mode(self, separable: bool) -> Mode:
         if self.shadows == "linear" and not separable:
             raise NeedsError(
-                "attack prolin: with batch norm a batch's gradient is no mean of its records' gradients; take --option "
-                "shadows=exact"
+                "attack prolin: with batch norm a batch's gradient is no mean of its examples' gradients; take "
+                "--option shadows=exact"
             )
         if self.shadows is None:
             return "linear" if separable else "exact"
@@ -437,7 +437,7 @@ def _by_one_feature(
 
 
 def _lasting(values: Array) -> float:
-    """Return what a client's own records contribute: the mean correlation of its features between rounds.
+    """Return what a client's own examples contribute: the mean correlation of its features between rounds.
 
     ``values`` (rounds, k) are features of the same clients.
     """

@@ -187,7 +187,7 @@ def test_updates_that_cannot_be_used_are_named_and_left_out(plain, tmp_path):
     assert f"round 3, client {client} left out: its update is not finite" in notes
     assert f"round 4, client {client} left out" in notes
     assert "fc2.bias" in notes
-    assert f"client {client} says that it has 15 records, and 12 are known" in notes
+    assert f"client {client} says that it has 15 examples, and 12 are known" in notes
 
 
 def test_less_knowledge_is_said_and_used_less(plain):
