@@ -510,12 +510,16 @@ def _trusted(asked: Sequence["Asked"]) -> set[str]:
 @contextmanager
 def _resumable(out: Path, *, trust: bool) -> Iterator[None]:
     """Say of a run that ends early how it goes on; ``trust``: whether its settings name something outside of it."""
+    from fedattack.folder import STUDY
+
     try:
         yield
     except (RunError, KeyboardInterrupt):
-        words = shlex.join(["fedattack", "resume", str(out), *(["--trust"] if trust else [])])
-        line = f"note: `{words}` goes on after what is recorded"
-        err_console.print(escape(line), soft_wrap=True)
+        # Without it the preparation ended early, and there is nothing to go on with.
+        if (out / STUDY).exists():
+            words = shlex.join(["fedattack", "resume", str(out), *(["--trust"] if trust else [])])
+            line = f"note: `{words}` goes on after what is recorded"
+            err_console.print(escape(line), soft_wrap=True)
         raise
 
 
