@@ -1,4 +1,4 @@
-"""The FedAvg client: local SGD on its own records, and nothing that knows of attacks."""
+"""The FedAvg client: local SGD on its own examples, and nothing that knows of attacks."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +20,7 @@ CLIENT_PROPERTY = "client"
 
 
 class FedAvgClient(NumPyClient):
-    """Trains the received model on the client's records and returns it (McMahan et al. 2017).
+    """Trains the received model on the client's examples and returns it (McMahan et al. 2017).
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ _DIGEST_BATCH = 256
 
 
 class FedMDClient(FedAvgClient):
-    """Digests the consensus, revisits its own records, and sends its predictions (Hu et al. 2023, Algorithm 3).
+    """Digests the consensus, revisits its own examples, and sends its predictions (Hu et al. 2023, Algorithm 3).
 
     Digesting is ``digest-epochs`` of distillation from the consensus on the public records, revisiting ``local-epochs``
     of training on its own. In its first round, in which there is no consensus, a client revisits alone, which is the

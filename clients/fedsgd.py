@@ -1,4 +1,4 @@
-"""The FedSGD client: the gradient of its loss over all of its records, and nothing that knows of attacks."""
+"""The FedSGD client: the gradient of its loss over all of its examples, and nothing that knows of attacks."""
 
 from typing import Any
 

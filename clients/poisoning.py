@@ -1,6 +1,6 @@
 """Clients that poison the model, as in the PROLIN paper (Kerkouche et al. 2023): two of its three properties.
 
-The third, membership, needs no client of its own: the study puts the target record among a client's training records,
+The third, membership, needs no client of its own: the study puts the target record among a client's training examples,
 and an honest client trains on it as on any other.
 """
 
@@ -32,7 +32,7 @@ def _inverted(before: NDArray, after: NDArray) -> NDArray:
 
 
 class AscendingClient(FedAvgClient):
-    """Climbs the loss of its own records where an honest client descends it."""
+    """Climbs the loss of its own examples where an honest client descends it."""
 
     def _train(self, server_round: int, **options: Any) -> LocalTraining:
         return super()._train(server_round, maximise=True, **options)

@@ -38,7 +38,7 @@ class Task:
 
     @property
     def of_images(self) -> bool:
-        """Whether records are images, (channels, height, width)."""
+        """Whether examples are images, (channels, height, width)."""
         return len(self.input_shape) == 3
 
 

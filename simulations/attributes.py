@@ -1,4 +1,4 @@
-"""Attributes of the records: the sensitive column, private attributes, and columns that records are divided by."""
+"""Attributes of the examples: the sensitive column, private attributes, and columns that examples are divided by."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -40,7 +40,7 @@ def find_private(
     Raises
     ------
     DataError
-        If the data has no such attribute, or a client's records have several of its values.
+        If the data has no such attribute, or a client's examples have several of its values.
     """
     names = [name.strip() for name in settings.private.split(",") if name.strip()]
     for name in names:
@@ -51,14 +51,14 @@ def find_private(
         mixed = [client for client, part in enumerate(parts) if len(np.unique(codes[part])) > 1]
         if mixed:
             raise DataError(
-                f"private = {name!r}: records of client {mixed[0]} have several of its values; expected one; set "
+                f"private = {name!r}: examples of client {mixed[0]} have several of its values; expected one; set "
                 f"partition=column:{','.join(names)}, or lower records-per-client or clients"
             )
     return {name: data.private[name] for name in names}
 
 
 def column_values(data: Dataset, name: str) -> NDArray[Any]:
-    """Return the training records' values of a column, input or not, or of several, separated by commas."""
+    """Return the training examples' values of a column, input or not, or of several, separated by commas."""
     if "," in name:
         columns = [column_values(data, part.strip()) for part in name.split(",")]
         combinations = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)[1]

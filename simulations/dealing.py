@@ -19,19 +19,19 @@ from simulations.architectures import Task
 from simulations.run_settings import StudySettings
 
 Records = tuple[NDArray[np.float32], NDArray[Any]]
-"""Records (n, …), and their labels or targets (n,)."""
+"""Examples (n, …), and their labels or targets (n,)."""
 
 
 @dataclass(frozen=True)
 class Shards:
-    """Clients' records in a file, one client after another, of which client i has ``sizes[i]``."""
+    """Clients' examples in a file, one client after another, of which client i has ``sizes[i]``."""
 
     file: str
     task: Task
     sizes: list[int]
 
     def records_of(self, client: int) -> Records:
-        """Read one client's records and no others."""
+        """Read one client's examples and no others."""
         start = sum(self.sizes[:client])
         rows = slice(start, start + self.sizes[client])
         with safe_open(self.file, framework="numpy") as arrays:
@@ -39,7 +39,7 @@ class Shards:
 
 
 def write_shards(settings: StudySettings, task: Task, shards: Sequence[Records]) -> None:
-    """Write each client's records to the file that the settings name."""
+    """Write each client's examples to the file that the settings name."""
     xs, ys = zip(*shards, strict=True)
     contents = {"about": asdict(task), "sizes": list(map(len, ys))}
     arrays = {"x": np.concatenate(xs), "y": np.concatenate(ys)}

@@ -1,4 +1,4 @@
-"""Who gets which training records: the clients, the attacker, and nobody."""
+"""Who gets which training examples: the clients, the attacker, and nobody."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ _BY_COLUMN = "column:"
 
 @dataclass(frozen=True, eq=False)
 class Division:
-    """Indices of training records. Targets and auxiliary records occur once in all data.
+    """Indices of training examples. Targets and auxiliary records occur once in all data.
 
     Attributes
     ----------
@@ -44,12 +44,12 @@ class Division:
 
     @property
     def everyone(self) -> Rows:
-        """The clients' records, one client after another."""
+        """The clients' examples, one client after another."""
         return np.concatenate(self.parts)
 
 
 def divide(data: Dataset, settings: StudySettings, *, public: Rows, positives: NDArray[np.bool_]) -> Division:
-    """Divide the training records.
+    """Divide the training examples.
 
     Parameters
     ----------
@@ -63,14 +63,14 @@ def divide(data: Dataset, settings: StudySettings, *, public: Rows, positives: N
     Raises
     ------
     DataError
-        If there are too few records.
+        If there are too few examples.
     """
     rows = np.arange(len(data.y_train))
     single = singles(data)[0] if settings.has_auxiliary else rows[:0]
     count = 2 * settings.targets if settings.has_targets else 0
     if count > len(single):
         raise DataError(
-            f"{count} target records, held and not held, do not fit into the {len(single)} training records that "
+            f"{count} target records, held and not held, do not fit into the {len(single)} training examples that "
             "occur once in the data; lower targets, or use more data"
         )
     chosen = generator(settings.seed, CHOICE_STREAM).permutation(single)
@@ -126,27 +126,27 @@ def _equal_parts(data: Dataset, settings: StudySettings, rows: Rows) -> list[Row
         fewest = min(map(len, parts))
         if fewest < size:
             raise DataError(
-                f"records-per-client = {size}: by {settings.scheme} a client has {fewest} training records; lower "
+                f"records-per-client = {size}: by {settings.scheme} a client has {fewest} training examples; lower "
                 "records-per-client or clients, or use more data"
             )
         return [np.sort(part[:size]) for part in parts]
     if clients * size > len(rows):
         raise DataError(
-            f"{clients} clients of {size} records do not fit into {len(rows)} training records; lower "
+            f"{clients} clients of {size} examples do not fit into {len(rows)} training examples; lower "
             "records-per-client or clients, or use more data"
         )
     return [np.sort(shuffled[client * size : (client + 1) * size]) for client in range(clients)]
 
 
 def _with_targets(parts: list[Rows], held: Rows, positives: NDArray[np.bool_], seed: int) -> list[Rows]:
-    """Put each held target in the place of a record of each of its positive clients."""
+    """Put each held target in the place of an example of each of its positive clients."""
     rng = generator(seed, POSITIVE_STREAM, 1)
     mixed = []
     for client, part in enumerate(parts):
         targets = held[positives[: len(held), client]]
         if len(targets) > len(part):
             raise DataError(
-                f"client {client} would hold {len(targets)} targets but has {len(part)} records; lower targets or "
+                f"client {client} would hold {len(targets)} targets but has {len(part)} examples; lower targets or "
                 "positives, or raise records-per-client"
             )
         kept = rng.permutation(part)[len(targets) :]
@@ -155,11 +155,11 @@ def _with_targets(parts: list[Rows], held: Rows, positives: NDArray[np.bool_], s
 
 
 def _auxiliary(free: Rows, settings: StudySettings, total: int, held: int, targets: int) -> Rows:
-    """Draw the attacker's records among those that nobody uses."""
+    """Draw the attacker's examples among those that nobody uses."""
     if len(free) < max(settings.auxiliary, 1):
         raise DataError(
-            f"{len(free)} records are left for the attacker, who needs {settings.auxiliary or 'some'}: of "
-            f"{total} training records clients hold {held} and targets are {targets}; lower "
+            f"{len(free)} examples are left for the attacker, who needs {settings.auxiliary or 'some'}: of "
+            f"{total} training examples clients hold {held} and targets are {targets}; lower "
             "records-per-client, clients or auxiliary, or use more data"
         )
     rng = generator(settings.seed, AUXILIARY_STREAM)

@@ -20,7 +20,7 @@ def overlap_notes(study: Study) -> list[str]:
     same = _same_images(public, private) if public.ndim == 4 else _same_records(public, private)
     if not same:
         return []
-    return [f"public set: {same} of {len(public)} records are also some client's training data"]
+    return [f"public set: {same} of {len(public)} examples are also some client's training data"]
 
 
 def _same_records(public: NDArray[np.float32], private: NDArray[np.float32]) -> int:

@@ -94,7 +94,7 @@ def prepare(
 
 
 def _few_records(study: Study) -> HeldRecords | None:
-    """Gather what clients of few records train on."""
+    """Gather what clients of few examples train on."""
     few = [client for client, size in enumerate(study.sizes) if size <= _FEW_RECORDS]
     if not few:
         return None

@@ -33,12 +33,12 @@ def is_private(settings: RunSettings) -> bool:
 
 
 def sampling_of(settings: RunSettings, records: int) -> Sampling:
-    """Say how a client of so many records draws them in a round."""
+    """Say how a client of so many examples draws them in a round."""
     return Sampling.of(records, batch_size=settings.batch_size, epochs=settings.local_epochs)
 
 
 def noise_of(settings: RunSettings, records: int) -> float:
-    """Return the noise multiplier of a client of so many records: the run's, or the one that meets the run's budget.
+    """Return the noise multiplier of a client of so many examples: the run's, or the one that meets the run's budget.
 
     Raises
     ------

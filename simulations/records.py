@@ -1,4 +1,4 @@
-"""The records of a run: all of them, those that occur once, and the public ones."""
+"""The examples of a run: all of them, those that occur once, and the public ones."""
 
 from collections import Counter
 from functools import lru_cache
@@ -23,7 +23,7 @@ def load_records(dataset: str, size: int, data_root: str, seed: int) -> Dataset:
 
 
 def singles(data: Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the indices of the training and of the test records that occur once in both together."""
+    """Return the indices of the training and of the test examples that occur once in both together."""
     keys = [record.tobytes() for record in (*data.x_train, *data.x_test)]
     count = Counter(keys)
     single = np.array([count[key] == 1 for key in keys])
@@ -32,7 +32,7 @@ def singles(data: Dataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def choose_public_rows(data: Dataset, settings: StudySettings) -> NDArray[np.int64]:
-    """Choose training records that occur once to be public, where no dataset of public records is named."""
+    """Choose training examples that occur once to be public, where no dataset of public records is named."""
     most = int(_PUBLIC_SHARE * len(data.y_train))
     return _draw(singles(data)[0], most, settings)
 
@@ -43,12 +43,12 @@ def load_public_records(data: Dataset, settings: StudySettings) -> NDArray[np.fl
     Raises
     ------
     DataError
-        If they are of another shape than the clients' records.
+        If they are of another shape than the clients' examples.
     """
     records = load_records(settings.public, 0, settings.data_root, settings.seed).x_train
     if records.shape[1:] != data.input_shape:
         raise DataError(
-            f"public = {settings.public}: its records have shape {records.shape[1:]}, expected {data.input_shape} "
+            f"public = {settings.public}: its examples have shape {records.shape[1:]}, expected {data.input_shape} "
             f"as in {data.name}; choose another public dataset, or leave it empty"
         )
     return records[_draw(np.arange(len(records)), len(records), settings)]

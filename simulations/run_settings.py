@@ -59,7 +59,7 @@ class StudySettings:
 
     @property
     def has_auxiliary(self) -> bool:
-        """Whether the attacker is given records that no client holds."""
+        """Whether the attacker is given examples that no client holds."""
         return bool(self.client_property or self.sensitive or self.private or (self.nulls and self.auxiliary))
 
     @property
@@ -152,7 +152,7 @@ class RunSettings(StudySettings):
         Raises
         ------
         ConfigError
-            If what is asked about contradicts itself, or leaves no records to the attacker.
+            If what is asked about contradicts itself, or leaves no examples to the attacker.
         """
         for wrong, message in (
             (self.sensitive and self.client_property, "sensitive and property: expected one of the two"),
@@ -194,6 +194,6 @@ class RunSettings(StudySettings):
         for key, value in self.by_key(("sensitive", "private", "property")).items():
             if value:
                 raise ConfigError(
-                    f"{key} = {value!r} leaves no records to the attacker, because clients get all; set "
+                    f"{key} = {value!r} leaves no examples to the attacker, because clients get all; set "
                     "records-per-client or auxiliary"
                 )

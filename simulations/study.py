@@ -48,13 +48,13 @@ class Study:
 
     @property
     def data(self) -> Dataset:
-        """All records, loaded once per process."""
+        """All examples, loaded once per process."""
         settings = self.settings
         return load_records(settings.dataset, settings.size, settings.data_root, settings.seed)
 
     @cached_property
     def division(self) -> Division:
-        """Who gets which training records."""
+        """Who gets which training examples."""
         return divide(self.data, self.settings, public=self._public_rows, positives=self.positives)
 
     @cached_property
@@ -109,7 +109,7 @@ class Study:
 
     @cached_property
     def _permuted(self) -> NDArray[np.float32]:
-        """The sensitive inputs of all clients' records, one client after another, shuffled: a null run."""
+        """The sensitive inputs of all clients' examples, one client after another, shuffled: a null run."""
         values = self.data.x_train[self.division.everyone][:, list(self.sensitive_column.inputs)]
         return generator(self.settings.seed, PERMUTATION_STREAM).permutation(values)
 
@@ -124,7 +124,7 @@ class Study:
 
     @property
     def sizes(self) -> list[int]:
-        """How many records each client has."""
+        """How many examples each client has."""
         return list(map(len, self.division.parts)) if self._shards is None else self._shards.sizes
 
     def client_seed(self, client: int, server_round: int) -> int:

@@ -21,7 +21,7 @@ from simulations.study import Study
 _LABEL = "label"
 
 Coded = tuple[tuple[str, ...], NDArray[np.int64]]
-"""The values of an attribute, and the codes of the defender's records (n,)."""
+"""The values of an attribute, and the codes of the defender's examples (n,)."""
 
 
 def uses_zoos(settings: RunSettings) -> bool:

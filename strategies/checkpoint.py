@@ -74,5 +74,5 @@ class Checkpoint:
 
 
 def as_record(arrays: Mapping[str, NDArray[np.generic]]) -> ArrayRecord:
-    """Put arrays into one of Flower's records."""
+    """Put arrays into one of Flower's examples."""
     return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})

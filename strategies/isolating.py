@@ -1,7 +1,7 @@
 """The isolating server: active, it sends each victim its own model back instead of the average.
 
-A victim so trains alone, and all that it sends is about its own records (Lyu and Chen 2021, Section 3; Nasr, Shokri and
-Houmansadr 2019). Everybody else gets the average of those who are not isolated.
+A victim so trains alone, and all that it sends is about its own examples (Lyu and Chen 2021, Section 3; Nasr, Shokri
+and Houmansadr 2019). Everybody else gets the average of those who are not isolated.
 """
 
 from collections.abc import Iterable

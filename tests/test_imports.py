@@ -1,9 +1,10 @@
 """Imports go one way, as the design says."""
 
-import ast
 from pathlib import Path
 
 import pytest
+
+from tests.importing import circle_in, imported, imports_of, modules_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -64,20 +65,9 @@ def layer_of(parts: tuple[str, ...]) -> str:
     return "reaper" if parts == ("runtime", "reaper") else parts[0]
 
 
-def imports(file: Path) -> set[str]:
-    names = set()
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{file}: relative import"
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
-
-
 @pytest.mark.parametrize(("layer", "file"), modules(), ids=lambda value: getattr(value, "stem", value))
 def test_a_layer_imports_only_what_lies_below_it(layer, file):
-    for name in imports(file):
+    for name in imported(file):
         top, _, rest = name.partition(".")
         assert top not in FORBIDDEN_PACKAGES.get(layer, set()), f"{file} imports {name}"
         assert top not in ("clients", "strategies", "simulations", "tests"), f"{file} imports {name}"
@@ -92,45 +82,40 @@ def test_flower_is_imported_where_defences_meet_its_messages_alone():
     """A study of defences, in one process without Flower, should not pay a second for its import."""
     for file in (ROOT / "fedattack" / "defences").glob("*.py"):
         if file.stem not in ("mods", "wrapper"):
-            assert not any(name.startswith("flwr") for name in imports(file)), file
+            assert not any(name.startswith("flwr") for name in imported(file)), file
 
 
 def test_clients_and_strategies_know_nothing_of_attacks():
     for file in [*(ROOT / "clients").glob("*.py"), *(ROOT / "strategies").glob("*.py")]:
-        assert not any(name.startswith("fedattack.threats") for name in imports(file)), file
+        assert not any(name.startswith("fedattack.threats") for name in imported(file)), file
 
 
 def test_no_module_imports_itself_through_others():
     """Not even for types: imports inside of functions are the only ones that are left out."""
-    graph = {module_name(file): top_level_imports(file) for _, file in modules()}
-    done: set[str] = set()
-
-    def walk(name: str, path: tuple[str, ...]) -> None:
-        assert name not in path, " → ".join((*path[path.index(name) :], name))
-        if name not in done:
-            for other in sorted(graph[name] & graph.keys()):
-                walk(other, (*path, name))
-            done.add(name)
-
-    for name in graph:
-        walk(name, ())
+    ours = {file for _, file in modules()}
+    all_modules = modules_of(ROOT / "fedattack", "fedattack")
+    known = {name: file for name, file in all_modules.items() if file in ours}
+    graph = imports_of(known, strict=False)
+    assert "fedattack.threats.registry" in graph["fedattack.threats.attacks"]
+    assert circle_in(graph) == []
 
 
-def module_name(file: Path) -> str:
-    return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+def test_no_module_of_the_data_imports_itself_in_a_function_either():
+    graph = imports_of(modules_of(ROOT / "fedattack" / "data", "fedattack.data"), "fedattack.data.sources")
+    assert "fedattack.data.columns" in graph["fedattack.data.dataset"]
+    assert "fedattack.data.sources.mnist" in graph["fedattack.data.sources"]
+    assert circle_in(graph) == []
 
 
-def top_level_imports(file: Path) -> set[str]:
-    """Names of modules, or of what is imported from one; those of the packages around a module are left out."""
-    found = set()
-    nodes = list(ast.parse(file.read_text()).body)
-    while nodes:
-        node = nodes.pop()
-        if isinstance(node, ast.If | ast.Try):
-            nodes += node.body
-        elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    own = module_name(file)
-    return {name for name in found if not own.startswith(f"{name}.")}
+def test_a_circle_by_an_import_for_types_or_in_a_function_is_noticed(tmp_path):
+    (tmp_path / "__init__.py").write_text("from p.b import B\n")
+    (tmp_path / "a.py").write_text("if TYPE_CHECKING:\n    from p.b import B\n")
+    (tmp_path / "b.py").write_text("import p.c\n")
+    (tmp_path / "c.py").write_text("def f():\n    from p import a\n")
+    modules = modules_of(tmp_path, "p")
+    assert set(circle_in(imports_of(modules))) == {"p.a", "p.b", "p.c"}
+    assert circle_in(imports_of(modules, strict=False)) == []
+    (tmp_path / "c.py").write_text("from p import a\n")
+    assert set(circle_in(imports_of(modules, strict=False))) == {"p.a", "p.b", "p.c"}
+    (tmp_path / "c.py").write_text("import numpy\n")
+    assert circle_in(imports_of(modules)) == []

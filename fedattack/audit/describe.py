@@ -1,14 +1,16 @@
 """Facts of a run as a whole, which the report shows beside the findings: what ``run.json`` holds."""
 
 import hashlib
-import importlib.metadata
 import json
 import math
 import platform
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
+from operator import attrgetter
 from typing import Any
 
+from fedattack import __version__
 from fedattack.audit.evidence import Evidence
 from fedattack.audit.isolation import ISOLATING
 from fedattack.audit.judge import judge_of
@@ -19,12 +21,12 @@ from fedattack.record import Record
 from fedattack.record.format import PROTOCOLS
 from fedattack.threats import ATTACKS
 
-_PACKAGES = ("fedattack", "flwr", "torch", "numpy", "scikit-learn", "opacus", "ray", "safetensors")
+_PACKAGES = ("flwr", "torch", "numpy", "scikit-learn", "opacus", "ray", "safetensors")
 
 _VIEWS = {
     "individual": (
         "every client's reply by itself: {reply}, its example count, its metrics",
-        "the clients' records, and what a client computes before it replies",
+        "the clients' examples, and what a client computes before it replies",
     ),
     "aggregate": (
         "sums of the clients' replies, who took part, and what secure aggregation lets through in plaintext",
@@ -67,8 +69,9 @@ def provenance_of(study: Mapping[str, Any], evidence: Sequence[Evidence], settin
     """Return where the numbers come from: versions, seeds, hashes of setting, records and data, commands."""
     first, last = evidence[0].record, evidence[-1].record
     config = json.dumps(setting, sort_keys=True).encode()
-    provenance: dict[str, Any] = {name: importlib.metadata.version(name) for name in _PACKAGES}
-    provenance |= {
+    provenance: dict[str, Any] = {
+        "fedattack": __version__,
+        **dict(zip(_PACKAGES, map(version, _PACKAGES), strict=True)),
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",
         "seeds": [],
@@ -175,7 +178,7 @@ def _notes_of_truths(evidence: Sequence[Evidence]) -> list[str]:
     notes: list[str] = []
     for seed in evidence:
         if seed.truth is not None:
-            notes += [f"{seed.part.label}: {note}" for note in seed.truth.notes]
+            notes += _labelled(seed, seed.truth.notes)
     return notes
 
 
@@ -186,20 +189,26 @@ def _notes_of_attacks(evidence: Sequence[Evidence]) -> list[str]:
         if judge is not None:
             notes += judge.notes
         for seed in evidence:
-            notes += [f"{seed.part.label}: {note}" for note in seed.scores[attack].notes]
+            notes += _labelled(seed, seed.scores[attack].notes)
     return notes
 
 
 def _notes_of_record(seed: Evidence) -> list[str]:
-    label, record = seed.part.label, seed.record
-    notes = []
+    record, notes = seed.record, []
     if record.status == "cut short":
-        notes.append(f"{label}: the recording was cut short: {record.manifest['error']}")
+        notes.append(f"the recording was cut short: {record.manifest['error']}")
     elif record.status == "open":
-        notes.append(f"{label}: the run did not end, or goes on; {len(record)} rounds are used")
+        notes.append(f"the run did not end, or goes on; {len(record)} rounds are used")
     if record.silence:
-        notes.append(f"{label}: {record.silence}")
-    return notes + [f"{label}: left out as damaged: {damage}" for damage in record.damage]
+        notes.append(record.silence)
+    for damage in record.damage:
+        notes.append(f"left out as damaged: {damage}")
+    return _labelled(seed, notes)
+
+
+def _labelled(seed: Evidence, notes: Iterable[str]) -> list[str]:
+    """Say before each note what it is about."""
+    return [f"{seed.part.label}: {note}" for note in notes]
 
 
 def _are_exchanged(record: Record, truth: Truth) -> bool:
@@ -251,29 +260,38 @@ def curves_of(
     trained
         For each seed the accuracy on target records that clients hold; ``None`` where it is not known.
     """
-    measure = quality[0].measure
-    seeds = [str(seed.seed) for seed in evidence]
-    rounds = min((of_seed.rounds for of_seed in quality), key=len)
-    steps = min((of_seed.overfitting_rounds for of_seed in quality), key=len)
-    losses = [of_seed.loss for of_seed in quality]
-    overfitting = [of_seed.overfitting for of_seed in quality]
+    seeds, measure = _seed_names(evidence), quality[0].measure
+    model = "mean of the local models" if any(map(attrgetter("local"), quality)) else "global model"
+    unit = "" if measure == "accuracy" else f", as {measure}"
     curves: dict[str, Any] = {}
-    if rounds:
-        model = "mean of the local models" if any(of_seed.local for of_seed in quality) else "global model"
-        unit = "" if measure == "accuracy" else f", as {measure}"
-        accuracy = _curve(f"{model} on the test split{unit}", rounds, seeds, [of_seed.accuracy for of_seed in quality])
-        curves["accuracy"] = accuracy | {"measure": measure}
-    if _has_values(losses):
-        what = "global model on the test split, in the clients' own loss"
-        curves["loss"] = _curve(what, rounds, seeds, losses)
+    for name, rounds_name, what in (
+        ("accuracy", "rounds", f"{model} on the test split{unit}"),
+        ("loss", "rounds", "global model on the test split, in the clients' own loss"),
+        (
+            "overfitting",
+            "overfitting_rounds",
+            f"local models: {measure} on own training examples minus {measure} on the test split",
+        ),
+    ):
+        rounds = min(map(attrgetter(rounds_name), quality), key=len)
+        values = list(map(attrgetter(name), quality))
+        if rounds and (name == "accuracy" or _has_values(values)):
+            curves[name] = _curve(what, rounds, seeds, values)
+    if "accuracy" in curves:
+        curves["accuracy"]["measure"] = measure
     if _has_values([trained]):
         last = evidence[0].record.rounds[-1].number
         what = "global model on the target records that clients hold"
         curves["train_accuracy"] = _curve(what, [last], seeds, [[accuracy] for accuracy in trained])
-    if steps and _has_values(overfitting):
-        what = f"local models: {measure} on own training records minus {measure} on the test split"
-        curves["overfitting"] = _curve(what, steps, seeds, overfitting)
     return curves
+
+
+def _seed_names(evidence: Sequence[Evidence]) -> list[str]:
+    """Name each curve by its seed, and by its part of the folder, too, where a seed occurs twice."""
+    seeds = [str(seed.seed) for seed in evidence]
+    if len(set(seeds)) == len(seeds):
+        return seeds
+    return [f"{seed.seed} ({seed.part.name})" for seed in evidence]
 
 
 def _curve(

@@ -53,8 +53,6 @@ def read_evidence(folder: Path, *, trusted: Collection[str] = ()) -> list[Eviden
 
     Parameters
     ----------
-    folder
-        The run folder.
     trusted
         What of the folder's import paths and paths may be followed; see :func:`fedattack.threats.read_knowledge`.
 
@@ -73,7 +71,7 @@ def read_evidence(folder: Path, *, trusted: Collection[str] = ()) -> list[Eviden
     parts = find_parts(folder)
     attacks = _attacks_of(folder, parts)
     # A record that cannot be judged is refused before anything else is read.
-    records = [_record_of(part) for part in parts]
+    records = list(map(_record_of, parts))
     evidence = []
     for index, (part, record) in enumerate(zip(parts, records, strict=True)):
         evidence.append(_of_part(index, part, record, attacks, trusted))
@@ -87,10 +85,11 @@ def _attacks_of(folder: Path, parts: Sequence[Part]) -> list[str]:
         raise DataError(
             f"{folder / 'scores'} holds no scores for every record; run `fedattack attack NAME {folder}` first"
         )
-    if not any(judge_of(name) for name in attacks):
+    if not any(map(judge_of, attacks)):
         raise DataError(
-            f"{folder / 'scores'} holds the scores of {', '.join(attacks)} alone, which are bars for other attacks; "
-            f"run `fedattack attack NAME {folder}` with one of these, too"
+            f"{folder / 'scores'} holds only the scores of {', '.join(attacks)}, with which the results of other "
+            f"attacks are compared, and which are not judged by themselves; run `fedattack attack NAME {folder}` with "
+            "such an attack, too"
         )
     about = read_study(folder).get("attacks", ())[:1]
     return sorted(attacks, key=lambda name: name not in about)

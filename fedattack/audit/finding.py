@@ -117,33 +117,30 @@ class Finding:
         for part, pattern in ((self.attack, _NAME), (self.metric, _METRIC)):
             if not pattern.fullmatch(part):
                 raise ReportError(f"finding {self.name!r}: {part!r} is no name; expected letters a-z, digits, hyphens")
-        if self.verdict not in VERDICTS:
-            raise ReportError(
-                f"finding {self.name}: the verdict is {self.verdict!r}; expected one of {', '.join(VERDICTS)}"
-            )
-        if not self.reason.strip():
-            raise ReportError(f"finding {self.name}: the reason is empty; expected the verdict's grounds in words")
-        if self.value is None and self.verdict != NOT_APPLICABLE:
-            raise ReportError(
-                f"finding {self.name}: it has no value but the verdict {self.verdict!r}; expected {NOT_APPLICABLE!r}"
-            )
         ends = [end for end in (self.low, self.value, self.high) if end is not None]
-        if any(right < left - _ROUNDING for left, right in pairwise(ends)):
-            raise ReportError(
-                f"finding {self.name}: low, value and high are {self.low}, {self.value} and {self.high}; expected them "
-                "in ascending order"
-            )
-        if self.selected_after_the_fact and self.headline:
-            raise ReportError(
-                f"finding {self.name}: a headline is fixed in advance; expected at most one of headline and "
-                "selected_after_the_fact"
-            )
-        where = not_finite({f.name: getattr(self, f.name) for f in fields(self)})
-        if where is not None:
-            raise ReportError(
-                f"finding {self.name}: {where} is not a finite number; expected finite numbers, or null where there "
-                "is none"
-            )
+        where = not_finite(vars(self))
+        for wrong, message in (
+            (
+                self.verdict not in VERDICTS,
+                f"the verdict is {self.verdict!r}; expected one of {', '.join(VERDICTS)}",
+            ),
+            (not self.reason.strip(), "the reason is empty; expected the verdict's grounds in words"),
+            (
+                self.value is None and self.verdict != NOT_APPLICABLE,
+                f"it has no value but the verdict {self.verdict!r}; expected {NOT_APPLICABLE!r}",
+            ),
+            (
+                any(right < left - _ROUNDING for left, right in pairwise(ends)),
+                f"low, value and high are {self.low}, {self.value} and {self.high}; expected them in ascending order",
+            ),
+            (
+                self.selected_after_the_fact and self.headline,
+                "a headline is fixed in advance; expected at most one of headline and selected_after_the_fact",
+            ),
+            (where, f"{where} is not a finite number; expected finite numbers, or null where there is none"),
+        ):
+            if wrong:
+                raise ReportError(f"finding {self.name}: {message}")
 
     @property
     def name(self) -> str:
@@ -152,7 +149,7 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """Copy into plain dicts, lists, numbers and strings that JSON can hold; NumPy values are converted."""
-        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+        return dict(_plain(vars(self)))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Finding":
@@ -169,7 +166,7 @@ class Finding:
             raise ReportError(
                 f"a finding has unknown keys {unknown} and lacks {missing}; expected exactly the keys of the schema"
             )
-        return cls(**{key: _plain(value) for key, value in data.items()})
+        return cls(**_plain(data))
 
 
 def in_units(value: float, units: str = PROPORTION) -> str:
@@ -182,8 +179,11 @@ def in_units(value: float, units: str = PROPORTION) -> str:
     percent = 100 * value
     if percent in (0, 100):
         return f"{percent:.0f}%"
-    texts = [f"{percent:.{decimals}f}" for decimals in range(1, 5)]
-    return next((text for text in texts if float(text) not in (0, 100)), texts[-1]) + "%"
+    for decimals in range(1, 5):
+        text = f"{percent:.{decimals}f}"
+        if float(text) not in (0, 100):
+            break
+    return f"{text}%"
 
 
 def verdict(
@@ -219,28 +219,24 @@ def verdict(
         The verdict, one of ``leak``, ``no evidence``, ``not applicable``, and the reason in words.
     """
     against = {**({} if chance is None else {"chance": chance}), **(bars or {})}
-    lacking = [
-        what
-        for what, absent in (
-            ("a value", value is None),
-            ("an interval", low is None),
-            ("a chance level", not against),
-            ("a null run", null_high is None),
-        )
-        if absent
-    ]
+    needed = {"a value": value, "an interval": low, "a chance level": against or None, "a null run": null_high}
+    lacking = [what for what, part in needed.items() if part is None]
     if value is None or low is None or null_high is None or lacking:
-        return NOT_APPLICABLE, f"a verdict needs {_listed(lacking, 'and')}, and there is none"
+        return NOT_APPLICABLE, f"a verdict needs {listed(lacking, 'and')}, and there is none"
     against["the null run's upper end"] = null_high
-    in_words = {name: f"{name} ({in_units(bar, units)})" for name, bar in against.items()}
-    missed = [in_words[name] for name, bar in against.items() if low <= bar]
+    cleared: list[str] = []
+    missed: list[str] = []
+    for name, bar in against.items():
+        bars_in_words = missed if low <= bar else cleared
+        bars_in_words.append(f"{name} ({in_units(bar, units)})")
     lower_end = f"the interval's lower end, {in_units(low, units)},"
     if missed:
-        return NO_EVIDENCE, f"{lower_end} does not clear {_listed(missed, 'or')}"
-    return LEAK, f"{lower_end} is above {_listed(list(in_words.values()), 'and')}"
+        return NO_EVIDENCE, f"{lower_end} does not clear {listed(missed, 'or')}"
+    return LEAK, f"{lower_end} is above {listed(cleared, 'and')}"
 
 
-def _listed(items: Sequence[str], conjunction: str) -> str:
+def listed(items: Sequence[str], conjunction: str) -> str:
+    """Write a list as people do."""
     *first, last = items
     return f"{', '.join(first)} {conjunction} {last}" if first else last
 
@@ -272,20 +268,20 @@ class Condition:
             If there is no such finding, or one has no value: a gate must not pass because nothing was measured.
         """
         name = f"{self.attack}.{self.metric}"
-        named = [finding for finding in findings if finding.name == name]
-        if not named:
-            there = ", ".join(sorted({finding.name for finding in findings})) or "none"
-            raise ConfigError(f"--fail-if: there is no finding {name}; expected one of: {there}")
-        values = []
-        for finding in named:
+        compare, crossed = _OPERATORS[self.comparison], []
+        for finding in findings:
+            if finding.name != name:
+                continue
             if finding.value is None:
                 raise ConfigError(
                     f"--fail-if: {name} has no value ({finding.reason}), so the condition can be neither crossed nor "
                     "passed; name a finding that was measured"
                 )
-            values.append(finding.value)
-        compare = _OPERATORS[self.comparison]
-        return any(compare(value, self.threshold) for value in values)
+            crossed.append(compare(finding.value, self.threshold))
+        if not crossed:
+            there = ", ".join(sorted({finding.name for finding in findings})) or "none"
+            raise ConfigError(f"--fail-if: there is no finding {name}; expected one of: {there}")
+        return any(crossed)
 
 
 def parse_fail_if(text: str) -> Condition:

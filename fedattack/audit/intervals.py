@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Sequence
+from itertools import chain
+from operator import truediv
 from statistics import median
 
 import numpy as np
@@ -94,7 +96,7 @@ def t_interval(
             f"t_interval: got {n} value(s); expected at least 2, because one seed says nothing about the spread over "
             "seeds; run more seeds"
         )
-    if not all(math.isfinite(value) for value in values):
+    if not all(map(math.isfinite, values)):
         raise DataError("t_interval: a value is not finite; expected one finite number per seed; look at the scores")
     mean = math.fsum(values) / n
     spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
@@ -165,7 +167,7 @@ def rate_interval(
     low, high = clopper_pearson(min(math.fsum(successes_per_seed), total), total, corrected)
     if len(per_seed) == 1:
         return low, high
-    over_seeds = t_interval([successes / n for successes, n in per_seed], corrected, bounds=(0.0, 1.0))
+    over_seeds = t_interval(list(map(truediv, successes_per_seed, n_per_seed)), corrected, bounds=(0.0, 1.0))
     return min(low, over_seeds[0]), max(high, over_seeds[1])
 
 
@@ -278,12 +280,12 @@ def median_interval(
         Both ends; ``None`` where there are too few values for the level, fewer than six at 95%.
     """
     _check_level(level)
-    pooled = sorted(value for values in values_per_seed for value in values)
+    pooled = sorted(chain.from_iterable(values_per_seed))
     rank = int(stats.binom.ppf((1 - level) / 2, len(pooled), 0.5)) if pooled else 0
     if rank < 1:
         return None, None
     low, high = float(pooled[rank - 1]), float(pooled[-rank])
     if len(values_per_seed) > 1:
-        seeds = t_interval([median(values) for values in values_per_seed], level)
+        seeds = t_interval(list(map(median, values_per_seed)), level)
         low, high = min(low, seeds[0]), max(high, seeds[1])
     return low, high

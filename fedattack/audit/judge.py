@@ -126,14 +126,14 @@ class Judge(ABC, Generic[C]):
         metric: str,
         label: str,
         interval: tuple[float, float] | tuple[None, None],
-        null: Null,
+        null: Null | None,
         reason: str,
         **numbers: Any,
     ) -> Finding:
         """Make a finding whose reason ends with that of its verdict; ``bars`` must be cleared beside chance."""
         (low, high), bars = interval, numbers.pop("bars", None)
-        units = numbers.get("units", PROPORTION)
-        words, why = verdict(numbers["value"], low, numbers["chance"], null["high"], bars, units)
+        units, bar = numbers.get("units", PROPORTION), null["high"] if null else None
+        words, why = verdict(numbers["value"], low, numbers["chance"], bar, bars, units)
         reason = f"{reason}: {why}"
         return self.finding(metric, label, low=low, high=high, null=null, verdict=words, reason=reason, **numbers)
 

@@ -40,19 +40,19 @@ class Quality:
     Attributes
     ----------
     rounds, accuracy
-        Accuracy of the common model after each round on records that no client holds; of a regression, R². Empty
+        Accuracy of the common model after each round on examples that no client holds; of a regression, R². Empty
         where the protocol has no common model.
     overfitting_rounds, overfitting
-        Mean over clients of |accuracy on own targets − accuracy on records that no client holds| of the local models,
+        Mean over clients of |accuracy on own targets − accuracy on examples that no client holds| of the local models,
         as :func:`fedattack.threats.local_models.local_models` rebuilds them: the overfitting level of Hu et al. 2023,
         Section 4.6. Clients with fewer than ten targets are left out. Empty where they cannot be rebuilt.
     local
         Whether the accuracy is the mean of the clients' models, in place of a common model that there is not (FedMD);
-        overfitting is then about all training records of a client, and known in every round.
+        overfitting is then about all training examples of a client, and known in every round.
     measure
         What ``accuracy`` is: ``accuracy`` or ``R²``.
     loss
-        Mean loss of the common model on the same records, in the clients' own loss; ``None`` where it is not finite.
+        Mean loss of the common model on the same examples, in the clients' own loss; ``None`` where it is not finite.
         Empty where the protocol has no common model.
     """
 
@@ -73,7 +73,7 @@ def quality_of_models(
     *,
     device: torch.device | str = "cpu",
 ) -> NDArray[np.float64]:
-    """Compute each model's accuracy on records (n, …) with labels (n,), or R² where these are no integers.
+    """Compute each model's accuracy on examples (n, …) with labels (n,), or R² where these are no integers.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def measure_quality(
     device: str = "auto",
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Quality:
-    """Evaluate a record's models on the truth's records.
+    """Evaluate a record's models on the truth's examples.
 
     Raises
     ------
@@ -144,7 +144,7 @@ def _overfitting(
     truth: Truth,
     device: torch.device,
 ) -> float | None:
-    """Average how much better local models are on their clients' own targets than on records that nobody holds."""
+    """Average how much better local models are on their clients' own targets than on examples that nobody holds."""
     x, y = truth.evaluation
     unheld_x, unheld_y = x[:_OVERFITTING_RECORDS], y[:_OVERFITTING_RECORDS]
     gaps = []
@@ -181,7 +181,7 @@ def _local_models(record: Record, knowledge: Knowledge, device: torch.device) ->
 def training_accuracy(record: Record, knowledge: Knowledge, truth: Truth, *, device: str = "auto") -> float | None:
     """Evaluate the common model after the last round on the target records that clients hold.
 
-    None if there is no such model or record. Targets are drawn from the training records, as many from each client.
+    None if there is no such model or example. Targets are drawn from the training examples, as many from each client.
     """
     targets, held = knowledge.targets, np.flatnonzero(truth.owners != NOBODY)
     there = len(record) and PROTOCOLS[record.protocol].sends_model

@@ -41,12 +41,8 @@ def audit_folder(
 
     Parameters
     ----------
-    folder
-        The run folder.
     device
         Where models are evaluated.
-    progress
-        Told of progress.
     trusted
         What of the folder's import paths and paths may be followed; see :func:`fedattack.threats.read_knowledge`.
 
@@ -78,7 +74,7 @@ def audit_folder(
         "notes": notes_of(evidence),
     }
     run |= _truths(evidence, device, tell)
-    write_json(folder / FINDINGS, [finding.to_dict() for finding in findings])
+    write_json(folder / FINDINGS, list(map(Finding.to_dict, findings)))
     run["findings_sha256"] = hashlib.sha256((folder / FINDINGS).read_bytes()).hexdigest()
     write_sealed(folder / RUN, run)
     return findings
@@ -87,17 +83,18 @@ def audit_folder(
 def _truths(evidence: Sequence[Evidence], device: str, tell: Progress) -> Mapping[str, Any]:
     """Return what the truth adds to the facts of the run: curves, guarantees, and who holds what."""
     facts: dict[str, Any] = {}
-    judged = [seed for seed in evidence if seed.truth is not None and seed.knowledge.asked() == seed.truth.targets]
-    quality, trained = [], []
-    for seed in judged:
+    quality, trained, private = [], [], []
+    for seed in evidence:
         if seed.truth is None:
-            raise AssertionError("left out above")
-        what = seed.record, seed.knowledge, seed.truth
-        quality.append(measure_quality(*what, device=device, progress=partial(tell, f"models of {seed.part.label}")))
-        trained.append(training_accuracy(*what, device=device))
+            continue
+        if seed.truth.privacy is not None:
+            private.append(seed.truth.privacy)
+        if seed.knowledge.asked() == seed.truth.targets:
+            what, models = (seed.record, seed.knowledge, seed.truth), f"models of {seed.part.label}"
+            quality.append(measure_quality(*what, device=device, progress=partial(tell, models)))
+            trained.append(training_accuracy(*what, device=device))
     if len(quality) == len(evidence):
         facts |= curves_of(evidence, quality, trained)
-    private = [seed.truth.privacy for seed in evidence if seed.truth is not None and seed.truth.privacy is not None]
     if len(private) == len(evidence):
         facts["privacy"] = privacy_of(private)
     truth = evidence[0].truth

@@ -60,7 +60,7 @@ class Privacy:
     Attributes
     ----------
     clip, delta
-        The norm C to which gradients of single records (DP-SGD) or whole updates are clipped, 0 for none, and δ.
+        The norm C to which gradients of single examples (DP-SGD) or whole updates are clipped, 0 for none, and δ.
     rounds
         In how many rounds a client takes part, at most.
     noise, epsilon_round, epsilon_run
@@ -86,11 +86,11 @@ class Attributes:
     Attributes
     ----------
     values
-        (n,): index of each record's value among ``names``, in the order of the attacker's partial records.
+        (n,): index of each example's value among ``names``, in the order of the attacker's partial records.
     names
         The possible values for people.
     owners
-        (n,): name of the client that holds each record.
+        (n,): name of the client that holds each example.
     column
         Name of the column.
     """
@@ -119,7 +119,7 @@ class ClientAttribute:
 
 @dataclass(frozen=True)
 class HeldRecords:
-    """The records that clients train on in every round.
+    """The examples that clients train on in every round.
 
     Attributes
     ----------
@@ -128,7 +128,7 @@ class HeldRecords:
     y
         (n,): labels, int64, or float32 targets of a regression.
     owners
-        (n,): name of the client that holds each record.
+        (n,): name of the client that holds each example.
     """
 
     x: NDArray[np.float32]
@@ -145,13 +145,13 @@ class Truth:
     clients, classes
         Names along the axes of ``counts``.
     counts
-        (clients, classes): how many training records of a class a client holds.
+        (clients, classes): how many training examples of a class a client holds.
     owners
         (targets,): name of the client that holds each target record, :data:`NOBODY` for the null targets,
         :data:`SEVERAL` for those in ``shared``. Empty where the truth is about a property that several clients may
         have, or about an attribute.
     evaluation
-        Records ``x`` and labels ``y`` that no client holds, to measure the quality of models with.
+        Examples ``x`` and labels ``y`` that no client holds, to measure the quality of models with.
     nodes
         Which client hides behind each node id of the record.
     targets
@@ -168,12 +168,12 @@ class Truth:
     notes
         What a reader of the report must know of the run's data.
     accuracy
-        By round, then by client: accuracy of the client's own model on its training records and on records that no
+        By round, then by client: accuracy of the client's own model on its training examples and on examples that no
         client holds; empty where clients note none (the record holds their models).
     attributes
-        What an attacker who knows all of a record but one column wants to know; likewise.
+        What an attacker who knows all of an example but one column wants to know; likewise.
     records
-        What an attacker who reconstructs records wants to see; likewise. Clients of many records may be left out.
+        What an attacker who reconstructs examples wants to see; likewise. Clients of many examples may be left out.
     private
         By name, what an attacker who infers private attributes of clients wants to know; empty where the truth is about
         something else.
@@ -242,11 +242,11 @@ def write_truth(
     Raises
     ------
     DataError
-        If an owner is none of the clients, a client has a name that means something else, there is no record to measure
-        the quality of models with, or the name of an answer is none of letters a-z, digits and hyphens.
+        If an owner is none of the clients, a client has a name that means something else, there is no example to
+        measure the quality of models with, or the name of an answer is none of letters a-z, digits and hyphens.
     """
     if not len(evaluation[1]):
-        raise DataError("the truth's evaluation has no record; give some that no client holds, such as a test split")
+        raise DataError("the truth's evaluation has no example; give some that no client holds, such as a test split")
     sole, shared = _told_apart(owners or [], clients)
     make_private(folder)
     (folder / NODES).mkdir(exist_ok=True)
@@ -318,7 +318,7 @@ def note_accuracy(folder: Path | str, *, client: str, server_round: int, own: fl
     client, server_round
         Whose model, and when.
     own, unheld
-        Its accuracy, in 0 … 1, on the client's training records and on records that no client holds.
+        Its accuracy, in 0 … 1, on the client's training examples and on examples that no client holds.
     """
     path = Path(folder) / ACCURACY / f"{client}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -452,12 +452,12 @@ def _read_evaluation(path: Path) -> tuple[NDArray[np.float32], NDArray[Any]]:
 
 
 def _checked_records(path: Path, x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[Any]]:
-    """Check records x and labels y of the truth: as many of both, numbers, and finite."""
+    """Check examples x and labels y of the truth: as many of both, numbers, and finite."""
     fits = x.ndim >= 2 and y.ndim >= 1 and len(x) == len(y) > 0 and x.size > 0 and y.size > 0
     if not fits or x.dtype.kind not in "biuf" or y.dtype.kind not in "iuf":
         raise DataError(
-            f"{path}: expected records (n, …), each with a label; got x {x.dtype} {x.shape} and y {y.dtype} {y.shape}; "
-            f"{_HINT}"
+            f"{path}: expected examples (n, …), each with a label; got x {x.dtype} {x.shape} and y {y.dtype} {y.shape}"
+            f"; {_HINT}"
         )
     if y.dtype.kind in "iu" and not 0 <= y.min() <= y.max() <= _LARGEST_LABEL:
         raise DataError(f"{path}: expected labels 0 … {_LARGEST_LABEL}, got {y.min()} … {y.max()}; {_HINT}")
@@ -538,12 +538,12 @@ def _read_attributes(folder: Path) -> Attributes | None:
     texts = all(array.dtype.kind == "U" for array in (names, owners, arrays["column"]))
     if values.ndim != 1 or owners.shape != values.shape or names.ndim != 1 or values.dtype.kind != "i" or not texts:
         raise DataError(
-            f"{path}: expected an index and an owner for every record; got {values.dtype} {values.shape}, owners "
+            f"{path}: expected an index and an owner for every example; got {values.dtype} {values.shape}, owners "
             f"{owners.dtype} {owners.shape} and names {names.dtype} {names.shape}; {_HINT}"
         )
     if len(values) == 0 or values.min() < 0 or values.max() >= len(names) or len({*names.tolist()}) != len(names):
         raise DataError(
-            f"{path}: expected indices 0 … {len(names) - 1} of at least one record, and different names; {_HINT}"
+            f"{path}: expected indices 0 … {len(names) - 1} of at least one example, and different names; {_HINT}"
         )
     return Attributes(values.astype(np.int64), tuple(names.tolist()), tuple(owners.tolist()), str(arrays["column"]))
 
@@ -584,5 +584,5 @@ def _read_records(folder: Path) -> HeldRecords | None:
     x, y = _checked_records(path, arrays["x"], arrays["y"])
     owners = arrays["owners"]
     if owners.shape != (len(y),) or owners.dtype.kind != "U":
-        raise DataError(f"{path}: expected an owner of every record; got {owners.dtype} {owners.shape}; {_HINT}")
+        raise DataError(f"{path}: expected an owner of every example; got {owners.dtype} {owners.shape}; {_HINT}")
     return HeldRecords(x, y, tuple(owners.tolist()))

@@ -87,7 +87,7 @@ def attack(
     loss: Annotated[str, typer.Option(help="The clients' loss: a built-in name or module:function.")] = "cross-entropy",
     prior: Annotated[str | None, typer.Option(help="uniform, or examples: clients with more are likelier.")] = None,
     auxiliary: Annotated[
-        Path | None, typer.Option(help="The attacker's own records, an .npz with x and y, for prolin and others.")
+        Path | None, typer.Option(help="The attacker's own examples, an .npz with x and y, for prolin and others.")
     ] = None,
     attributes: Annotated[
         Path | None,
@@ -98,7 +98,7 @@ def attack(
     ] = None,
     partial: Annotated[
         Path | None,
-        typer.Option(help="Clients' records without one column, an .npz as PartialRecords describes it, for aia, ara."),
+        typer.Option(help="Clients' examples without one column, an .npz as PartialRecords says, for aia, ara."),
     ] = None,
     wanted: Annotated[
         str | None,
@@ -469,7 +469,7 @@ def download(
     dataset: Annotated[str, typer.Argument(help="Name of a dataset; `fedattack list` shows them.")],
     root: Annotated[Path | None, typer.Option(help="Folder to put it in; by default the cache.")] = None,
 ) -> None:
-    """Download a dataset. Nothing else in fedattack uses the network.
+    """Download a dataset. No other command fetches data.
 
     Example: `fedattack download mnist`
     """
@@ -510,12 +510,16 @@ def _trusted(asked: Sequence["Asked"]) -> set[str]:
 @contextmanager
 def _resumable(out: Path, *, trust: bool) -> Iterator[None]:
     """Say of a run that ends early how it goes on; ``trust``: whether its settings name something outside of it."""
+    from fedattack.folder import STUDY
+
     try:
         yield
     except (RunError, KeyboardInterrupt):
-        words = shlex.join(["fedattack", "resume", str(out), *(["--trust"] if trust else [])])
-        line = f"note: `{words}` goes on after what is recorded"
-        err_console.print(escape(line), soft_wrap=True)
+        # Without it the preparation ended early, and there is nothing to go on with.
+        if (out / STUDY).exists():
+            words = shlex.join(["fedattack", "resume", str(out), *(["--trust"] if trust else [])])
+            line = f"note: `{words}` goes on after what is recorded"
+            err_console.print(escape(line), soft_wrap=True)
         raise
 
 
@@ -595,10 +599,7 @@ def main() -> None:
     """Run the command line: one line and exit code 2 on bad input, 3 on a crossed threshold."""
     try:
         code = app(standalone_mode=False)
-    except FedAttackError as problem:
-        err_console.print(f"[red]error:[/red] {escape(short(str(problem)))}", soft_wrap=True)
-        code = BAD_INPUT
-    except OSError as problem:
+    except (FedAttackError, OSError) as problem:
         # Whatever the system refuses (a folder of somebody else, a full disk) is no fault of the program.
         err_console.print(f"[red]error:[/red] {escape(short(str(problem)))}", soft_wrap=True)
         code = BAD_INPUT

@@ -61,7 +61,7 @@ class Declared:
         return replace(known, model=model, **changes)
 
     def _model(self, known: "Knowledge") -> "ModelKnowledge":
-        """Describe the model, whose input has the shape of the records that are declared, or else known."""
+        """Describe the model, whose input has the shape of the examples that are declared, or else known."""
         from fedattack.learning import per_record_loss
         from fedattack.threats.knowledge import ModelKnowledge, read_targets
 
@@ -71,7 +71,7 @@ class Declared:
             records = [part for part in (known.targets, known.auxiliary, known.partial) if part is not None]
         if not records:
             raise ConfigError(
-                "--model needs records to know the shape of its input; add --targets, --auxiliary or --partial FILE.npz"
+                "--model needs examples to know its input's shape; add --targets, --auxiliary or --partial FILE.npz"
             )
         per_record_loss(self.loss)
         return ModelKnowledge(

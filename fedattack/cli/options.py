@@ -1,12 +1,9 @@
 """Arguments and options that several commands share."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    pass
 
 PresetName = Annotated[str, typer.Argument(help="Name of a preset; `fedattack list` shows them.", metavar="PRESET")]
 

@@ -1,4 +1,4 @@
-"""Datasets, and who holds which of their records.
+"""Datasets, and who holds which of their examples.
 
 Torchvision, scikit-learn and flwr-datasets take seconds to import, so they are imported where they are used and not
 with this package.

@@ -1,4 +1,4 @@
-"""Records and labels of a user's own ``.npz`` file."""
+"""Examples and labels of a user's own ``.npz`` file."""
 
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,11 @@ def read_arrays(path: Path) -> Pool:
     labels, classes = _check_labels(path, y)
     if x.ndim < 2 or len(x) != len(labels):
         raise DataError(
-            f"{path}: array x: expected {len(labels)} records as there are in y, with at least one feature axis; "
+            f"{path}: array x: expected {len(labels)} examples as there are in y, with at least one feature axis; "
             f"got shape {x.shape}"
         )
     if 0 in x.shape:
-        raise DataError(f"{path}: array x: expected records that are not empty; got shape {x.shape}")
+        raise DataError(f"{path}: array x: expected examples that are not empty; got shape {x.shape}")
     if x.dtype == np.uint8 and x.ndim >= 3:
         return Pool(_channels_first(path, x), labels, classes, images=True)
     return Pool(_finite(path, x), labels, classes)
@@ -79,14 +79,14 @@ def _channels_first(path: Path, x: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _finite(path: Path, x: NDArray[Any]) -> NDArray[np.float32]:
-    """Return records as float32, in which no number is NaN or infinite."""
+    """Return examples as float32, in which no number is NaN or infinite."""
     with np.errstate(over="ignore"):
         x = x.astype(np.float32)
     finite = np.isfinite(x.reshape(len(x), -1)).all(axis=1)
     if not finite.all():
         rows = np.flatnonzero(~finite)
         raise DataError(
-            f"{path}: array x: expected finite float32 numbers; got NaN or infinity in {len(rows)} records, first "
-            f"in record {rows[0]}; drop or fill these"
+            f"{path}: array x: expected finite float32 numbers; got NaN or infinity in {len(rows)} examples, first "
+            f"in example {rows[0]}; drop or fill these"
         )
     return x

@@ -1,4 +1,4 @@
-"""Columns of tabular records: which inputs encode them, and which values they may take."""
+"""Columns of tabular examples: which inputs encode them, and which values they may take."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,17 +35,17 @@ class Column:
     values: tuple[str, ...] = ()
 
     def codes(self, x: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the index in ``domain`` of each record's value, shape (n,).
+        """Return the index in ``domain`` of each example's value, shape (n,).
 
         Parameters
         ----------
         x : ndarray, shape (n, d)
-            Encoded records.
+            Encoded examples.
 
         Raises
         ------
         DataError
-            If a record has a value outside the domain, or there is no domain.
+            If an example has a value outside the domain, or there is no domain.
         """
         if self.domain is None:
             raise DataError(
@@ -60,22 +60,22 @@ class Column:
         if len(outside):
             row = int(outside[0])
             raise DataError(
-                f"column {self.name!r}: record {row} is encoded as {encoded[row].tolist()}, which is no value of the "
-                f"domain {', '.join(self.values)}; mend the record or declare the value"
+                f"column {self.name!r}: example {row} is encoded as {encoded[row].tolist()}, which is no value of the "
+                f"domain {', '.join(self.values)}; mend the example or declare the value"
             )
         return codes
 
 
 @dataclass(frozen=True, eq=False)
 class PrivateColumn:
-    """A private attribute of records, an input or not: what an attacker may want to know of their owner.
+    """A private attribute of examples, an input or not: what an attacker may want to know of their owner.
 
     Attributes
     ----------
     values : tuple of str
         The values for people.
     train, test : ndarray of int64, shape (n,)
-        Each training and each test record's value, an index into ``values``.
+        Each training and each test example's value, an index into ``values``.
     """
 
     values: tuple[str, ...]
@@ -84,7 +84,7 @@ class PrivateColumn:
 
 
 def numbered_column(x: NDArray[Any], name: str, where: str) -> Column:
-    """Describe a column of records (n, d) that declare none, by its number from 1.
+    """Describe a column of examples (n, d) that declare none, by its number from 1.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A dataset: the training and the test records of one task."""
+"""A dataset: the training and the test examples of one task."""
 
 import hashlib
 import math
@@ -19,28 +19,28 @@ TARGET_BINS = 5
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    r"""Training and test records of one task.
+    r"""Training and test examples of one task.
 
     Attributes
     ----------
     name : str
         The name that it was loaded by, or the stem of its ``.npz`` or ``.toml`` file.
     x_train, x_test : ndarray of float32, shape (n, \*input_shape)
-        Records. Images are (n, channels, height, width), with mean 0 and standard deviation 1 per channel over the
-        training split. Tabular records are (n, features), as they came or as their columns are declared.
+        Examples. Images are (n, channels, height, width), with mean 0 and standard deviation 1 per channel over the
+        training split. Tabular examples are (n, features), as they came or as their columns are declared.
     y_train, y_test : ndarray of int64 or float32, shape (n,)
         Labels in 0 … classes - 1, or the targets of a regression, with mean 0 and standard deviation 1 over the
         training split.
     classes : int
         Number of classes; 1, the number of outputs, for a regression.
     columns : tuple of Column
-        What the inputs of tabular records mean, if that is declared.
+        What the inputs of tabular examples mean, if that is declared.
     groups : mapping of str to ndarray of int64, shape (n,)
-        Columns of the training records that are no input, by which records can be divided among clients.
+        Columns of the training examples that are no input, by which examples can be divided among clients.
     sensitive : str
         Name of the column that the data's source declares as sensitive; empty for none.
     private : mapping of str to PrivateColumn
-        Attributes of the records that an attacker may look for; no inputs, but in the case of Adult. They are among
+        Attributes of the examples that an attacker may look for; no inputs, but in the case of Adult. They are among
         ``groups`` as well.
     """
 
@@ -62,7 +62,7 @@ class Dataset:
 
     @cached_property
     def labels(self) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-        """Classes of the training records (n,), and their names; of a regression, fifths of its targets."""
+        """Classes of the training examples (n,), and their names; of a regression, fifths of its targets."""
         if self.task == "classification":
             return self.y_train, tuple(str(label) for label in range(self.classes))
         edges = np.quantile(self.y_train, np.arange(1, TARGET_BINS) / TARGET_BINS)
@@ -81,20 +81,20 @@ class Dataset:
         Raises
         ------
         DataError
-            If there is no such column, or the records are no tables.
+            If there is no such column, or the examples are no tables.
         """
         if self.columns:
             return find_column(self.columns, name, self.name)
         if self.x_train.ndim != 2:
             raise DataError(
-                f"{self.name}: its records have shape {self.input_shape} and so no columns; expected a table, such as "
+                f"{self.name}: its examples have shape {self.input_shape} and so no columns; expected a table, such as "
                 "diabetes, or a file declared in TOML"
             )
         return numbered_column(np.concatenate([self.x_train, self.x_test]), name, self.name)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one record."""
+        """Shape of one example."""
         return tuple(self.x_train.shape[1:])
 
     @cached_property
@@ -113,14 +113,14 @@ def sensitive_column(data: Dataset, name: str) -> Column:
     Parameters
     ----------
     data : Dataset
-        The records.
+        The examples.
     name : str
         The column's name, or its number from 1.
 
     Raises
     ------
     DataError
-        If there is no such column, or it has too many values to enumerate. If it is constant in the training records,
+        If there is no such column, or it has too many values to enumerate. If it is constant in the training examples,
         or the target under another name.
     """
     column = data.column(name)
@@ -128,7 +128,7 @@ def sensitive_column(data: Dataset, name: str) -> Column:
     present = np.unique(codes)
     if len(present) < 2:
         raise DataError(
-            f"{data.name}: sensitive column {name!r} is {column.values[present[0]]} in all training records, so there "
+            f"{data.name}: sensitive column {name!r} is {column.values[present[0]]} in all training examples, so there "
             f"is nothing to infer; choose another of {list_names(data.column_names)}"
         )
     if _is_target(codes, data.y_train, data.task):

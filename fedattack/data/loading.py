@@ -22,10 +22,10 @@ from fedattack.data.sources import DATASETS
 from fedattack.errors import DataError
 
 MIN_RECORDS = 10
-"""Fewer records than this are refused: neither split would say anything."""
+"""Fewer examples than this are refused: neither split would say anything."""
 
 Split = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""Rows of the training records (n,) and of the test records (m,)."""
+"""Rows of the training examples (n,) and of the test examples (m,)."""
 
 
 def data_root() -> Path:
@@ -49,15 +49,15 @@ def load_dataset(
         uint8 with shape (n, H, W) or (n, H, W, C) holds images. Any other numeric ``x`` is kept as it is, in float32.
         ``y`` holds integer labels 0 … classes - 1, each of them at least once.
     seed : int
-        Draws the subsample and the split, and for ``synthetic`` the records.
+        Draws the subsample and the split, and for ``synthetic`` the examples.
     root : Path, optional
         Folder of downloaded datasets; :func:`data_root` by default.
     size : int, optional
-        Number of records kept, drawn from training and test records together, in their own proportion where the
+        Number of examples kept, drawn from training and test examples together, in their own proportion where the
         dataset comes with a test set.
     test_fraction : float
-        Share of test records for datasets that come without a test set (0.2 as in section 4.1 of the SIA paper). The
-        split keeps the share of every class where each has enough records for that.
+        Share of test examples for datasets that come without a test set (0.2 as in section 4.1 of the SIA paper). The
+        split keeps the share of every class where each has enough examples for that.
 
     Returns
     -------
@@ -66,7 +66,7 @@ def load_dataset(
     Raises
     ------
     DataError
-        If the name is unknown, files are missing or damaged, arrays do not fit, or there are too few records.
+        If the name is unknown, files are missing or damaged, arrays do not fit, or there are too few examples.
     """
     if not 0 < test_fraction < 1:
         raise DataError(f"test_fraction must lie between 0 and 1; got {test_fraction}")
@@ -147,7 +147,7 @@ def _download_of(name: str, folder: Path) -> Callable[[Path], None]:
 
 
 def _read(name: str, seed: int, root: Path | None) -> Pool:
-    """Read all records of a dataset, or of a user's file."""
+    """Read all examples of a dataset, or of a user's file."""
     if name.endswith(".npz"):
         return read_arrays(Path(name).expanduser())
     if name.endswith(".toml"):
@@ -165,13 +165,13 @@ def _source(name: str) -> Source:
 
 def _check_size(name: str, records: int, size: int | None) -> None:
     if records < MIN_RECORDS:
-        raise DataError(f"{name}: too few records: expected at least {MIN_RECORDS}, got {records}")
+        raise DataError(f"{name}: too few examples: expected at least {MIN_RECORDS}, got {records}")
     if size is not None and not MIN_RECORDS <= size <= records:
-        raise DataError(f"{name}: size must lie between {MIN_RECORDS} and its {records} records; got {size}")
+        raise DataError(f"{name}: size must lie between {MIN_RECORDS} and its {records} examples; got {size}")
 
 
 def _split(pool: Pool, seed: int, size: int | None, test_fraction: float) -> Split:
-    """Draw which records are kept, and which of them are test records."""
+    """Draw which examples are kept, and which of them are test examples."""
     rng = np.random.default_rng(seed)
     records = len(pool.y)
     if pool.test_records:
@@ -185,12 +185,12 @@ def _split(pool: Pool, seed: int, size: int | None, test_fraction: float) -> Spl
     try:
         train, test = train_test_split(rows, test_size=test_fraction, random_state=seed, stratify=stratify)
     except ValueError as error:
-        raise DataError(f"cannot split {len(rows)} records with test_fraction {test_fraction}: {error}") from error
+        raise DataError(f"cannot split {len(rows)} examples with test_fraction {test_fraction}: {error}") from error
     return train, test
 
 
 def _keep_split(records: int, test_records: int, size: int | None, rng: np.random.Generator) -> Split:
-    """Keep the test set that a source comes with; of both splits, draw ``size`` records in their proportion."""
+    """Keep the test set that a source comes with; of both splits, draw ``size`` examples in their proportion."""
     first_test = records - test_records
     train, test = np.arange(first_test), np.arange(first_test, records)
     if size is None:
@@ -202,7 +202,7 @@ def _keep_split(records: int, test_records: int, size: int | None, rng: np.rando
 
 
 def _can_stratify(y: NDArray[Any], test_fraction: float) -> bool:
-    """Say whether each class has enough records for both splits to keep its share."""
+    """Say whether each class has enough examples for both splits to keep its share."""
     if not np.issubdtype(y.dtype, np.integer):
         return False
     _, counts = np.unique(y, return_counts=True)
@@ -234,7 +234,7 @@ def _scale_columns(pool: Pool, train: NDArray[np.int64]) -> Pool:
 
 
 def _scale_domain(column: Column, mean: NDArray[np.float64], deviation: NDArray[np.float64]) -> Column:
-    """Scale the values of a domain as the records are scaled, so that they stay equal to the records' values."""
+    """Scale the values of a domain as the examples are scaled, so that they stay equal to the examples' values."""
     if column.domain is None:
         return column
     inputs = list(column.inputs)

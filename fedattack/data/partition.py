@@ -1,4 +1,4 @@
-"""Who holds which records: partitions of a training set among clients, most by flwr-datasets' partitioners."""
+"""Who holds which examples: partitions of a training set among clients, most by flwr-datasets' partitioners."""
 
 from __future__ import annotations
 
@@ -42,35 +42,35 @@ def partition(
     min_size: int = 1,
     column: ArrayLike | None = None,
 ) -> list[NDArray[np.int64]]:
-    """Divide records among clients.
+    """Divide examples among clients.
 
     Parameters
     ----------
     y : array_like of int, shape (n,)
-        Labels of the records.
+        Labels of the examples.
     scheme : str
         A name in :data:`SCHEMES`:
 
         - ``iid``: equal sizes;
         - ``dirichlet``: a draw from Dirichlet(alpha) divides each class, so a small alpha gives clients of few classes;
-        - ``dirichlet-balanced``: likewise, but a client that has its even share of all records gets no further class.
+        - ``dirichlet-balanced``: likewise, but a client that has its even share of all examples gets no further class.
           The code of many papers that say Dirichlet does so;
         - ``linear``, ``square`` and ``exponential``: client i's share is in proportion to i, i squared, e to the i;
         - ``size``: the sizes given;
-        - ``column``: clients of about equal sizes whose records have neighbouring values of a column. It is one value
+        - ``column``: clients of about equal sizes whose examples have neighbouring values of a column. It is one value
           where there are at least as many clients as values.
     clients : int
         Number of clients.
     alpha : float
         Concentration of ``dirichlet`` and ``dirichlet-balanced``, above 0. Other schemes do not use it.
     seed : int
-        Decides which records go where.
+        Decides which examples go where.
     sizes : sequence of int, optional
-        Records per client for ``size``: one entry a client, with sum n.
+        Examples per client for ``size``: one entry a client, with sum n.
     min_size : int
-        Fewest records that a client may get.
+        Fewest examples that a client may get.
     column : array_like, shape (n,), optional
-        The values of each record for ``column``.
+        The values of each example for ``column``.
 
     Returns
     -------
@@ -100,8 +100,8 @@ def partition(
     options = _partitioner_options(scheme, clients, alpha, sizes, min_size, seed=int(rng.integers(2**63)))
     how = f"{scheme!r} with alpha {alpha}" if scheme.startswith("dirichlet") else f"{scheme!r}"
     refusal = (
-        f"cannot divide {len(labels)} records among {clients} clients by {how} so that each gets at least {min_size}; "
-        "use fewer clients, more records, or a more even scheme"
+        f"cannot divide {len(labels)} examples among {clients} clients by {how} so that each gets at least {min_size}; "
+        "use fewer clients, more examples, or a more even scheme"
     )
     try:
         parts = _divide(table, SCHEMES[scheme], options, clients)
@@ -158,7 +158,7 @@ def _check_request(labels: NDArray[Any], scheme: str, clients: int, alpha: float
     if scheme not in SCHEMES:
         raise DataError(f"unknown partition scheme {scheme!r}; expected one of {', '.join(SCHEMES)}")
     if not 1 <= clients <= records:
-        raise DataError(f"cannot divide {records} records among {clients} clients; expected 1 to {records} clients")
+        raise DataError(f"cannot divide {records} examples among {clients} clients; expected 1 to {records} clients")
     if not (alpha > 0 and np.isfinite(alpha)):
         raise DataError(f"the Dirichlet alpha must be finite and above 0; got {alpha}")
     if min_size < 1:
@@ -182,15 +182,15 @@ def _check_column(values: NDArray[Any] | None, scheme: str, records: int) -> Non
     if values is None or values.shape != (records,) or not is_asked:
         got = "no column" if values is None else f"values of shape {values.shape}"
         raise DataError(
-            f"a column goes with the scheme 'column' and only with it, with a value for each of {records} records; got "
-            f"scheme {scheme!r} and {got}"
+            f"a column goes with the scheme 'column' and only with it, with a value for each of {records} examples; "
+            f"got scheme {scheme!r} and {got}"
         )
 
 
 def _group_rows(column: NDArray[np.generic], clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Divide rows into groups of about equal size, one a client, that keep rows of one value together.
 
-    Where there are at least as many clients as values, each value gets its clients, more for more records. Otherwise
+    Where there are at least as many clients as values, each value gets its clients, more for more examples. Otherwise
     several values share a client, in the values' order.
     """
     values, codes = np.unique(column, return_inverse=True)

@@ -12,21 +12,21 @@ from fedattack.data.columns import Column
 from fedattack.errors import DataError
 
 Attribute = tuple[tuple[str, ...], NDArray[Any]]
-"""What an attribute's values are called, and each record's value (n,), an index into these (int64)."""
+"""What an attribute's values are called, and each example's value (n,), an index into these (int64)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    r"""All records of a source.
+    r"""All examples of a source.
 
     Attributes
     ----------
     x, y : ndarray, shape (n, \*input_shape) and (n,)
-        Records, as they came or encoded, and their labels in 0 … classes - 1 (int64) or targets (floats).
+        Examples, as they came or encoded, and their labels in 0 … classes - 1 (int64) or targets (floats).
     images : bool
-        Whether the records are images, which are standardised per channel.
+        Whether the examples are images, which are standardised per channel.
     test_records : int
-        How many records at the end are the test set that the source comes with; 0 for none.
+        How many examples at the end are the test set that the source comes with; 0 for none.
     scaled : tuple of int
         Input columns that are standardised.
     classes, columns, groups, sensitive, private

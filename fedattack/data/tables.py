@@ -1,6 +1,6 @@
 """A user's table or one of OpenML's, declared in TOML, and how columns become inputs.
 
-A table becomes records of float32 inputs:
+A table becomes examples of float32 inputs:
 
 - a column of two values is coded 0 and 1;
 - a column of more values that are no numbers is one-hot;
@@ -56,11 +56,11 @@ class Declaration:
     categorical : tuple of str
         Columns whose numbers are names of categories; columns of other texts are so without being listed.
     groups : tuple of str
-        Columns that are no inputs, but by which records can be divided among clients.
+        Columns that are no inputs, but by which examples can be divided among clients.
     sensitive : str
         The sensitive column; empty for none.
     missing : str
-        ``refuse`` records with missing values, or ``impute`` the median of numbers and the commonest category.
+        ``refuse`` examples with missing values, or ``impute`` the median of numbers and the commonest category.
     domain : mapping of str to tuple of str
         All values that a column may take, for those for which it is stated.
     """
@@ -218,7 +218,7 @@ def _csv_frame(file: Path, declared: Declaration) -> pd.DataFrame:
         raise DataError(f"{file}: no such file; expected the CSV that is declared") from None
     except (OSError, ValueError, OverflowError) as error:
         raise DataError(
-            f"{file}: cannot be read as CSV ({short(str(error), 120)}); expected one record a line"
+            f"{file}: cannot be read as CSV ({short(str(error), 120)}); expected one example a line"
         ) from None
     if declared.header:
         names = [str(name).strip() for name in frame.iloc[0]]
@@ -256,7 +256,7 @@ def _npz_frame(file: Path, declared: Declaration) -> pd.DataFrame:
 
 
 def encode(frame: pd.DataFrame, declared: Declaration, where: str) -> Pool:
-    """Turn a table into records.
+    """Turn a table into examples.
 
     Parameters
     ----------
@@ -270,13 +270,13 @@ def encode(frame: pd.DataFrame, declared: Declaration, where: str) -> Pool:
     Returns
     -------
     Pool
-        Records (n, inputs) and the columns that they encode; numbers are not standardised yet.
+        Examples (n, inputs) and the columns that they encode; numbers are not standardised yet.
 
     Raises
     ------
     DataError
         If a column is missing or there twice. If a value is missing, outside the domain, or no number where one is
-        needed. The message names column and record.
+        needed. The message names column and example.
     """
     target = declared.target if declared.header or _TARGET not in frame else _TARGET
     inputs = list(declared.columns)
@@ -327,7 +327,7 @@ def _check_columns(frame: pd.DataFrame, declared: Declaration, target: str, inpu
     if target in inputs:
         raise DataError(f"{where}: the target {target!r} is among the columns; leave it out of them")
     if not inputs or len(frame) == 0:
-        raise DataError(f"{where}: expected records with at least one column beside the target; got {frame.shape}")
+        raise DataError(f"{where}: expected examples with at least one column beside the target; got {frame.shape}")
 
 
 def _filled(series: pd.Series[Any], name: str, declared: Declaration, where: str) -> pd.Series[Any]:
@@ -344,12 +344,12 @@ def _filled(series: pd.Series[Any], name: str, declared: Declaration, where: str
     # A target that was made up would be learnt from, and judged by.
     if declared.missing != "impute" or name in (declared.target, _TARGET):
         raise DataError(
-            f"{where}: column {name!r} has {int(missing.sum())} missing values, the first in record {row + 1}; fill "
-            "them in, drop the records, or say missing = 'impute' (for columns other than the target)"
+            f"{where}: column {name!r} has {int(missing.sum())} missing values, the first in example {row + 1}; fill "
+            "them in, drop the examples, or say missing = 'impute' (for columns other than the target)"
         )
     present = series[~missing]
     if len(present) == 0:
-        raise DataError(f"{where}: column {name!r} is missing in every record; leave it out of the columns")
+        raise DataError(f"{where}: column {name!r} is missing in every example; leave it out of the columns")
     numbers = pd.to_numeric(present, errors="coerce")
     by_median = numbers.notna().all() and name not in declared.categorical and numbers.nunique() > 2
     value = numbers.median() if by_median else present.mode().iloc[0]
@@ -418,8 +418,8 @@ def _check_domain(name: str, stated: Sequence[str], inside: NDArray[np.bool_], v
     if not inside.all():
         row = int(np.flatnonzero(~inside)[0])
         raise DataError(
-            f"column {name!r}: record {row + 1} has the value {values[row]}, outside the domain {', '.join(stated)}; "
-            "mend the record or state the value in the domain"
+            f"column {name!r}: example {row + 1} has the value {values[row]}, outside the domain {', '.join(stated)}; "
+            "mend the example or state the value in the domain"
         )
 
 
@@ -446,11 +446,11 @@ def _encode_target(series: pd.Series[Any], name: str, task: str, where: str) -> 
         if not finite.all():
             row = int(np.flatnonzero(~finite)[0])
             raise DataError(
-                f"{where}: target {name!r}: record {row + 1} has {series.iloc[row]!r}; expected a finite number, as "
+                f"{where}: target {name!r}: example {row + 1} has {series.iloc[row]!r}; expected a finite number, as "
                 "the task is regression"
             )
         if np.ptp(numbers) == 0:
-            raise DataError(f"{where}: target {name!r} is {numbers[0]:g} in all records; there is nothing to learn")
+            raise DataError(f"{where}: target {name!r} is {numbers[0]:g} in all examples; there is nothing to learn")
         return numbers, 1
     targets = numbers if finite.all() else series.astype(str).to_numpy(dtype=np.str_)
     values, labels = np.unique(targets, return_inverse=True)

@@ -33,7 +33,7 @@ def defended_arrays(
     """Return what is sent in place of ``sent``, of the same shapes and types.
 
     - The update is made of all arrays of floats. A batch norm's running mean and variance belong to it: they are
-      statistics of the client's records, and would leak.
+      statistics of the client's examples, and would leak.
     - Noise can make a running variance negative. An array whose name ends in ``running_var`` is therefore cut at 0.
       (Legacy arrays have a name if the model is handed over.)
     - Integer arrays, such as counters, are sent as they are.

@@ -35,7 +35,7 @@ class Batch:
     Attributes
     ----------
     x
-        (n, …): records of this round's training.
+        (n, …): examples of this round's training.
     y
         (n,): their labels.
     model

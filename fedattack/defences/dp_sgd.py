@@ -12,14 +12,14 @@ KIND = DefenceKind(
     guarantee={
         "name": "DP-SGD",
         "noise_is": "noise multiplier σ",
-        "mechanism": "DP-SGD in local training: the gradient of each record is clipped to norm C, and Gaussian noise "
+        "mechanism": "DP-SGD in local training: the gradient of each example is clipped to norm C, and Gaussian noise "
         "of standard deviation σ·C is added to their sum in every step",
-        "unit": "one record of one client, there or not, towards a server that sees all that the client sends; how "
-        "many records a client has counts as known",
-        "not_protected": "what many records of a client have in common, such as its mix of classes, from which an "
+        "unit": "one example of one client, there or not, towards a server that sees all that the client sends; how "
+        "many examples a client has counts as known",
+        "not_protected": "what many examples of a client have in common, such as its mix of classes, from which an "
         "owner can be guessed as well",
         "accountant": "Rényi orders (Opacus): an upper bound",
-        "assumes": "that the server learns neither which records a step was computed on (Poisson sampling) nor the "
+        "assumes": "that the server learns neither which examples a step was computed on (Poisson sampling) nor the "
         "seed of the noise, which in a simulation follows from the run's own",
     },
 )

@@ -1,7 +1,7 @@
 """The (ε, δ) that noise on the update really gives, composed over the rounds by Opacus' accountant.
 
-It is local differential privacy: neighbours are any two sets of records that a client may hold, so that after clipping
-to C its update moves by up to 2C. How many records there are, and integer buffers, are sent as they are: the sets are
+It is local differential privacy: neighbours are any two sets of examples that a client may hold, so that after clipping
+to C its update moves by up to 2C. How many examples there are, and integer buffers, are sent as they are: the sets are
 as many, and step a counter as often. (With a sensitivity of C alone, as many compute it, the neighbour is a client that
 sends zeros.) Scale s thus is a noise multiplier of s / 2C, without sampling: the server knows who takes part.
 

@@ -6,7 +6,7 @@ One call in the training code, once the received parameters are in the model and
 
     hand_over(model, x, y)
 
-Under a defence that needs it, model and records are copied; otherwise the call costs nothing, so that it can stay.
+Under a defence that needs it, model and examples are copied; otherwise the call costs nothing, so that it can stay.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Handed:
     names
         Of all that is in the model's state dict, in its order; empty before the hand-over.
     batch
-        Model and records, if they were wanted.
+        Model and examples, if they were wanted.
     """
 
     wanted: bool
@@ -51,32 +51,32 @@ _handed: ContextVar[Handed | None] = ContextVar("fedattack-handed", default=None
 
 
 def hand_over(model: nn.Module, x: NDArray[Any] | Tensor, y: NDArray[Any] | Tensor) -> None:
-    """Hand over the model at the received parameters and the records of this round's training.
+    """Hand over the model at the received parameters and the examples of this round's training.
 
     Parameters
     ----------
     model
         Not trained yet in this round.
     x
-        (n, …): records.
+        (n, …): examples.
     y
         (n,): labels.
 
     Raises
     ------
     DataError
-        If it is the second call of a round, or there is not one label for each of at least one record.
+        If it is the second call of a round, or there is not one label for each of at least one example.
     """
     collector = _handed.get()
     if collector is None:
         return
     if collector.names:
         raise DataError(
-            "hand_over was called twice in a round: expected one call with all records, before the training; move it "
+            "hand_over was called twice in a round: expected one call with all examples, before the training; move it "
             "out of the loop"
         )
     if len(x) != len(y) or len(x) == 0:
-        raise DataError(f"hand_over: expected a label for each of at least one record; got {len(y)} and {len(x)}")
+        raise DataError(f"hand_over: expected a label for each of at least one example; got {len(y)} and {len(x)}")
     collector.names = tuple(model.state_dict())
     if collector.wanted:
         collector.batch = Batch(_array(x), _array(y), copy.deepcopy(model))

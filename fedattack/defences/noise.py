@@ -112,9 +112,9 @@ NOISE_SETTINGS = {"defence-clip": 1.0, "dp-delta": 1e-5}
 """Settings of every defence that adds noise to the update."""
 
 _LOCAL = {
-    "unit": "all records of one client, whatever they are, towards a server that sees all that the client sends; how "
-    "many records a client has counts as known",
-    "not_protected": "how many records a client has, and in which rounds it takes part",
+    "unit": "all examples of one client, whatever they are, towards a server that sees all that the client sends; how "
+    "many examples a client has counts as known",
+    "not_protected": "how many examples a client has, and in which rounds it takes part",
     "accountant": "Rényi orders (Opacus) for a sensitivity of 2C, composed over the rounds: an upper bound",
     "assumes": "that the server does not learn the seed of the noise, which in a simulation follows from the run's own",
 }

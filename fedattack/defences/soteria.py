@@ -1,6 +1,6 @@
-"""Soteria (Sun et al. 2021): the gradient of one fully connected layer, without what tells most of the records.
+"""Soteria (Sun et al. 2021): the gradient of one fully connected layer, without what tells most of the examples.
 
-The representation r of a record x is what enters the defended layer. Its entries with the largest |r_i| / ‖∂r_i/∂x‖
+The representation r of an example x is what enters the defended layer. Its entries with the largest |r_i| / ‖∂r_i/∂x‖
 are pruned, which for that layer's gradient ∂ℓ/∂W = Σ δ rᵀ means columns of zeros; the other layers stay (RecUP-FL's
 paper, Cui et al. 2023, Section 3.1: "a mask only to the update of the defend layer").
 """
@@ -20,14 +20,14 @@ from fedattack.errors import DataError, ModelError
 from fedattack.learning.torch_utils import in_mode
 
 _RECORDS = 64
-"""Records whose representation is differentiated at a time."""
+"""Examples whose representation is differentiated at a time."""
 
 
 @dataclass(frozen=True)
 class Soteria:
     """Masks the defended layer's weight update.
 
-    For several records the measure |r_i| / ‖∂r_i/∂x‖ is averaged over them, with 0 for a dead entry (0 / 0). After
+    For several examples the measure |r_i| / ‖∂r_i/∂x‖ is averaged over them, with 0 for a dead entry (0 / 0). After
     several local steps the mask, computed at the received model, is applied to the update as a whole.
 
     Parameters
@@ -36,7 +36,7 @@ class Soteria:
         Of the representation's entries that are pruned, in [0, 1]; of l entries round(share · l).
     layer
         Name of the defended layer among the model's modules; empty for the first fully connected layer that does not
-        see the records themselves.
+        see the examples themselves.
     """
 
     share: float
@@ -119,28 +119,28 @@ def defended_layer(model: nn.Module, name: str = "") -> tuple[str, nn.Linear]:
 
 
 def representation_measure(model: nn.Module, layer: nn.Linear, x: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Compute the mean over records of |r_i| / ‖∂r_i/∂x‖₂, with r what enters ``layer``.
+    """Compute the mean over examples of |r_i| / ‖∂r_i/∂x‖₂, with r what enters ``layer``.
 
-    The model is taken in evaluation mode, in which records do not depend on each other, and left as it was.
+    The model is taken in evaluation mode, in which examples do not depend on each other, and left as it was.
 
     Parameters
     ----------
     model
-        Takes records x.
+        Takes examples x.
     layer
         One of its modules, which it uses once.
     x
-        (n, …): records of floating-point inputs.
+        (n, …): examples of floating-point inputs.
 
     Returns
     -------
     ndarray
-        (l,): infinite for an entry that is not 0 and does not depend on some record.
+        (l,): infinite for an entry that is not 0 and does not depend on some example.
 
     Raises
     ------
     ModelError
-        If the model does not use the layer once for each record.
+        If the model does not use the layer once for each example.
     """
     device = next(model.parameters()).device
     parts = []
@@ -157,14 +157,14 @@ def representation_measure(model: nn.Module, layer: nn.Linear, x: NDArray[np.flo
 
 
 def _gradient_norms(entry: Tensor, records: Tensor) -> Tensor:
-    """Return ‖∂r_i/∂x‖ for each record; ``entry`` (n,) is r_i of each."""
+    """Return ‖∂r_i/∂x‖ for each example; ``entry`` (n,) is r_i of each."""
     (gradient,) = torch.autograd.grad(entry.sum(), records, retain_graph=True)
     norms: Tensor = gradient.flatten(1).double().norm(dim=1)
     return norms
 
 
 def _inputs_of(model: nn.Module, layer: nn.Linear, records: Tensor) -> Tensor:
-    """Return the representation (n, l) of the records: what enters the layer."""
+    """Return the representation (n, l) of the examples: what enters the layer."""
     captured: list[Tensor] = []
     hook = layer.register_forward_pre_hook(lambda _, inputs: captured.append(inputs[0]))
     try:

@@ -143,7 +143,7 @@ def train_zoo_on_records(
     widths: Sequence[int] = WIDTHS,
     fit: Fit | None = None,
 ) -> Zoo:
-    """Train a zoo from records alone, before a run: a small shadow federation is trained on them.
+    """Train a zoo from examples alone, before a run: a small shadow federation is trained on them.
 
     The updates come from its first, middle and last round, because a model that has learnt has other updates than a
     new one.
@@ -155,14 +155,14 @@ def train_zoo_on_records(
     start : mapping
         The parameters from which the run will start.
     x, y, codes : ndarray, shape (n, …), (n,), (n,)
-        Records that the defender may use, their labels, and their value of the attribute, an index into ``values``.
-        Values of which there are fewer records than half of the others have are left out.
+        Examples that the defender may use, their labels, and their value of the attribute, an index into ``values``.
+        Values of which there are fewer examples than half of the others have are left out.
     training : LocalSGD
         How clients train.
     attribute, values
         As of :class:`Zoo`.
     records : int
-        How many records a client has, at most.
+        How many examples a client has, at most.
     rounds : int
         Of the run.
     seed : int

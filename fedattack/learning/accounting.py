@@ -29,12 +29,12 @@ _MOST_NOISE = 1e6
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a client draws its records in a round.
+    """How a client draws its examples in a round.
 
     Attributes
     ----------
     rate
-        Probability with which a step takes a record, independently of other records and steps.
+        Probability with which a step takes an example, independently of other examples and steps.
     steps
         Steps a round.
     """
@@ -51,7 +51,7 @@ class Sampling:
 
     @classmethod
     def of(cls, records: int, *, batch_size: int, epochs: int = 1) -> Sampling:
-        """Give the sampling of :func:`train_private` for so many records: rate b/n, and E·⌈n/b⌉ steps a round."""
+        """Give the sampling of :func:`train_private` for so many examples: rate b/n, and E·⌈n/b⌉ steps a round."""
         if not 0 < batch_size < records:
             return cls(1.0, epochs)
         return cls(batch_size / records, epochs * math.ceil(records / batch_size))
@@ -59,11 +59,11 @@ class Sampling:
 
 @dataclass(frozen=True)
 class PrivacySpent:
-    """The (ε, δ) guarantee for any one record of a client.
+    """The (ε, δ) guarantee for any one example of a client.
 
-    With or without the record, the probability of what a server sees of the client differs by no more than a factor
-    e^ε, but for δ. How many records the client has is taken as known: a missing record has a gradient of 0. Drawing
-    batches adds to the guarantee only towards those who do not learn which records were drawn.
+    With or without the example, the probability of what a server sees of the client differs by no more than a factor
+    e^ε, but for δ. How many examples the client has is taken as known: a missing example has a gradient of 0. Drawing
+    batches adds to the guarantee only towards those who do not learn which examples were drawn.
 
     Attributes
     ----------

@@ -64,8 +64,8 @@ def attribute_updates(
     training : LocalSGD
         How clients train.
     clients, records : int
-        How many clients, and records of each. Values of the attribute are dealt to clients as they occur in
-        ``attribute``; a client's records are drawn from those of its value, none twice.
+        How many clients, and examples of each. Values of the attribute are dealt to clients as they occur in
+        ``attribute``; a client's examples are drawn from those of its value, none twice.
     seed : int
         Of all draws.
     loss, device : str
@@ -74,13 +74,13 @@ def attribute_updates(
     Raises
     ------
     DataError
-        If a value has fewer records than a client holds.
+        If a value has fewer examples than a client holds.
     """
     known, counts = np.unique(attribute, return_counts=True)
     if len(known) == 0 or counts.min() < records or records < 1:
         raise DataError(
-            f"auxiliary updates: expected at least {max(records, 1)} records of each value; got "
-            f"{dict(zip(known.tolist(), counts.tolist(), strict=True))}; take fewer records for each client"
+            f"auxiliary updates: expected at least {max(records, 1)} examples of each value; got "
+            f"{dict(zip(known.tolist(), counts.tolist(), strict=True))}; take fewer examples for each client"
         )
     rng = np.random.default_rng(seed)
     values = rng.choice(known, size=clients, p=counts / counts.sum())

@@ -1,7 +1,7 @@
-"""Many parameter sets of one architecture, evaluated on the same records.
+"""Many parameter sets of one architecture, evaluated on the same examples.
 
-The loop runs over parameter sets, never over records. It holds one set at a time, and works for models that
-``torch.func.vmap`` cannot trace. Sets that are stacked under vmap are no faster. With 10 sets and 1,000 records on one
+The loop runs over parameter sets, never over examples. It holds one set at a time, and works for models that
+``torch.func.vmap`` cannot trace. Sets that are stacked under vmap are no faster. With 10 sets and 1,000 examples on one
 CPU core ``sia-mlp`` takes 5 ms either way; ``sia-cnn`` takes 1.7 s one set after the other and 3.4 s stacked.
 
 Images are laid out in memory with their channels last, once for all sets. Max-pooling then takes a tenth of the
@@ -29,7 +29,7 @@ State = Mapping[str, "Tensor | NDArray[Any]"]
 """All parameters and buffers of a model by their names in its ``state_dict``."""
 
 CHUNK = 128
-"""Records evaluated at a time; smaller and larger chunks of images were slower on a CPU."""
+"""Examples evaluated at a time; smaller and larger chunks of images were slower on a CPU."""
 
 # What a model raises that records do not fit.
 _FAULTS = (IndexError, RuntimeError, TypeError, ValueError)
@@ -45,7 +45,7 @@ def losses_of_models(
     device: torch.device | str = "cpu",
     chunk: int = CHUNK,
 ) -> Tensor:
-    """Compute the loss of every record under every parameter set, in evaluation mode.
+    """Compute the loss of every example under every parameter set, in evaluation mode.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def losses_of_models(
     states : sequence of mappings
         One parameter set for each client.
     x : array or Tensor, shape (n, *input_shape)
-        Records.
+        Examples.
     y : array or Tensor, shape (n,) or as the loss needs
         Targets.
     loss : callable
@@ -62,7 +62,7 @@ def losses_of_models(
     device : torch.device or str
         Where to compute.
     chunk : int
-        Records evaluated at a time, at least 1.
+        Examples evaluated at a time, at least 1.
 
     Returns
     -------
@@ -72,12 +72,12 @@ def losses_of_models(
     Raises
     ------
     DataError
-        If there is not one target for each record.
+        If there is not one target for each example.
     ModelError
         If parameters do not match the model, or its outputs do not fit the loss.
     """
     if len(x) != len(y):
-        raise DataError(f"expected one target for each record; got {len(x)} records and {len(y)} targets")
+        raise DataError(f"expected one target for each example; got {len(x)} examples and {len(y)} targets")
     records = to_tensor(x, dtype=torch.float32, device=device)
     targets = to_tensor(y, device=device)
     model.to(device)
@@ -110,9 +110,9 @@ def accuracy_of_models(
     device: torch.device | str = "cpu",
     chunk: int = CHUNK,
 ) -> Tensor:
-    """Compute the share of records that each parameter set classifies as labelled, in evaluation mode.
+    """Compute the share of examples that each parameter set classifies as labelled, in evaluation mode.
 
-    Parameters are those of :func:`losses_of_models`, with labels (n,) as targets and at least one record.
+    Parameters are those of :func:`losses_of_models`, with labels (n,) as targets and at least one example.
 
     Returns
     -------
@@ -122,30 +122,30 @@ def accuracy_of_models(
     Raises
     ------
     DataError
-        If there are no records, or not one label for each.
+        If there are no examples, or not one label for each.
     ModelError
         If parameters do not match the model.
     """
     if len(x) == 0:
-        raise DataError("accuracy needs at least one record; got none")
+        raise DataError("accuracy needs at least one example; got none")
     return losses_of_models(model, states, x, y, _hits, device=device, chunk=chunk).mean(dim=1)
 
 
 def outputs_of(
     model: nn.Module, x: NDArray[Any] | Tensor, *, device: torch.device | str = "cpu", chunk: int = CHUNK
 ) -> NDArray[np.float32]:
-    """Compute a model's outputs for records, in evaluation mode.
+    """Compute a model's outputs for examples, in evaluation mode.
 
     Parameters
     ----------
     model : nn.Module
         Moved to the device, and otherwise left as it was.
     x : array or Tensor, shape (n, *input_shape)
-        Records.
+        Examples.
     device : torch.device or str
         Where to compute.
     chunk : int
-        Records evaluated at a time, at least 1.
+        Examples evaluated at a time, at least 1.
 
     Returns
     -------
@@ -179,7 +179,7 @@ def r2_of_models(
     Raises
     ------
     DataError
-        If there are no two different targets, or not one for each record.
+        If there are no two different targets, or not one for each example.
     ModelError
         If parameters do not match the model, or it has more than one output.
     """
@@ -218,7 +218,7 @@ def _outputs(model: nn.Module, parameters: dict[str, Tensor], records: Tensor) -
         outputs: Tensor = functional_call(model, parameters, (records,))
     except _FAULTS as error:
         raise ModelError(
-            f"the model failed on records of shape {tuple(records.shape[1:])} ({one_line(error)}); give records of the "
-            "shape that it was trained on"
+            f"the model failed on examples of shape {tuple(records.shape[1:])} ({one_line(error)}); give examples of "
+            "the shape that it was trained on"
         ) from error
     return outputs

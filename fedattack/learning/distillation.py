@@ -30,7 +30,7 @@ class Distillation:
     Attributes
     ----------
     epochs, batch_size
-        Passes over the records, in a new order each, and records a step.
+        Passes over the examples, in a new order each, and examples a step.
     lr
         Learning rate of Adam.
     """
@@ -63,20 +63,20 @@ def distil(
     model : nn.Module
         Moved to the device; trained in training mode, which is restored afterwards.
     x : array or Tensor, shape (n, *input_shape)
-        Records; no labels are needed.
+        Examples; no labels are needed.
     outputs : array or Tensor, shape (n, classes)
         What the teacher's model gives for them, before a softmax.
     how : Distillation
         Epochs, batch size and learning rate.
     seed : int
-        Decides the order of the records and the dropout.
+        Decides the order of the examples and the dropout.
     device : torch.device or str
         Where to compute.
 
     Raises
     ------
     DataError
-        If there is not one row of outputs for each record.
+        If there is not one row of outputs for each example.
     ModelError
         If the model's outputs are of another shape.
     """
@@ -105,7 +105,7 @@ def distil_students(
     seed: int,
     device: torch.device | str = "cpu",
 ) -> list[dict[str, NDArray[Any]]]:
-    """Train one student for each teacher, all from one start and on the same records in the same order.
+    """Train one student for each teacher, all from one start and on the same examples in the same order.
 
     The result is that of :func:`distil` for one student after the other, up to rounding.
 
@@ -123,7 +123,7 @@ def distil_students(
         Parameters and buffers that each student starts from. Students that differ in nothing but what their teachers
         said can be compared.
     x : array or Tensor, shape (n, *input_shape)
-        Records.
+        Examples.
     outputs : array or Tensor, shape (teachers, n, classes)
         What each teacher gives for them, before a softmax.
     how, seed, device
@@ -137,7 +137,7 @@ def distil_students(
     Raises
     ------
     DataError
-        If there is not one row of outputs for each record.
+        If there is not one row of outputs for each example.
     ModelError
         If ``start`` is not of this model, or the model's outputs are of another shape.
     """
@@ -216,7 +216,7 @@ def _distil_dense(
 
 
 def _stacked_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Apply each student's layer to records that are common (n, in), or to its own (students, n, in)."""
+    """Apply each student's layer to examples that are common (n, in), or to its own (students, n, in)."""
     if x.ndim == 3:
         return torch.baddbmm(bias[:, None], x, weight.transpose(1, 2))
     students, width, _ = weight.shape
@@ -235,7 +235,7 @@ def _check_outputs(predictions: Tensor, target: Tensor) -> None:
 def _check(records: Tensor, outputs: Tensor) -> None:
     if not len(records) or len(records) != len(outputs):
         raise DataError(
-            f"distillation: expected at least one record and a row of outputs for each; got {len(records)} and "
+            f"distillation: expected at least one example and a row of outputs for each; got {len(records)} and "
             f"{len(outputs)}"
         )
 

@@ -1,4 +1,4 @@
-"""DP-SGD (Abadi et al. 2016) through Opacus: a client's defence at the level of records, which the SIA paper tries.
+"""DP-SGD (Abadi et al. 2016) through Opacus: a client's defence at the level of examples, which the SIA paper tries.
 
 Opacus takes as long to import as torch. It is imported where it is used, so that clients without DP-SGD do not pay.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from opacus.optimizers import DPOptimizer
 
 CHUNK = 128
-"""Records whose gradients are held at a time: 330 MB for the CNN of the SIA paper on MNIST."""
+"""Examples whose gradients are held at a time: 330 MB for the CNN of the SIA paper on MNIST."""
 
 
 def train_private(
@@ -49,9 +49,9 @@ def train_private(
 ) -> LocalTraining:
     """Train a model in place as :func:`train_local` does, by DP-SGD; the global random state is left as it was.
 
-    In each of an epoch's ⌈n / batch_size⌉ steps every record is drawn with probability batch_size / n, independently of
-    the others. The gradients of those drawn are clipped to norm C one by one and added up; noise is added, and the sum
-    is divided by the batch size that was expected.
+    In each of an epoch's ⌈n / batch_size⌉ steps every example is drawn with probability batch_size / n, independently
+    of the others. The gradients of those drawn are clipped to norm C one by one and added up; noise is added, and the
+    sum is divided by the batch size that was expected.
 
     Parameters
     ----------
@@ -60,11 +60,11 @@ def train_private(
     x, y, epochs, lr, momentum, weight_decay, maximise, loss, device
         As for :func:`train_local`.
     batch_size : int
-        Records a step on average. 0, or n and more: all records in every step.
+        Examples a step on average. 0, or n and more: all examples in every step.
     noise : float
         σ: the noise's standard deviation is σ·C in every coordinate of the sum. 0 clips and draws batches all the same.
     clip : float
-        C, the largest norm of one record's gradient over all parameters together.
+        C, the largest norm of one example's gradient over all parameters together.
     seed : int
         Decides batches, noise and dropout, from a generator each. Who knows it can take the noise away: the guarantee
         of :func:`privacy_spent` holds towards a server that does not.
@@ -72,14 +72,14 @@ def train_private(
     Returns
     -------
     LocalTraining
-        Its loss is over the records that were drawn in the last epoch, NaN if none was. It is not private.
+        Its loss is over the examples that were drawn in the last epoch, NaN if none was. It is not private.
 
     Raises
     ------
     ConfigError
         If a number is out of its range.
     DataError
-        If there are no records, or not one label for each.
+        If there are no examples, or not one label for each.
     ModelError
         If the model does not allow it.
     """
@@ -116,7 +116,7 @@ def private_gradient(
     seed: int,
     device: torch.device | str = "cpu",
 ) -> dict[str, NDArray[Any]]:
-    """Compute the mean over all records of their clipped gradients of the loss, with noise, plus λθ.
+    """Compute the mean over all examples of their clipped gradients of the loss, with noise, plus λθ.
 
     What a FedSGD client sends in a round; for :func:`privacy_spent` it is one step at sampling rate 1. The model is
     left as it was, but for the device; parameters as for :func:`train_private`.
@@ -152,12 +152,12 @@ def private_gradient(
 
 
 def check_private_model(model: nn.Module) -> None:
-    """Check that each record has a gradient of its own in a model, and that Opacus can compute it.
+    """Check that each example has a gradient of its own in a model, and that Opacus can compute it.
 
     Raises
     ------
     ModelError
-        If the model mixes the records of a batch (batch norm), keeps statistics of them, has layers that Opacus cannot
+        If the model mixes the examples of a batch (batch norm), keeps statistics of them, has layers that Opacus cannot
         follow, or activations that work in place, which its hooks do not allow.
     """
     from opacus import GradSampleModule

@@ -1,4 +1,4 @@
-"""Losses: of single records, in float64, for attacks that compare them between models, and as clients minimise them."""
+"""Losses: of single examples, in float64, for attacks that compare models by them, and as clients minimise them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RecordLoss = Callable[[Tensor, Tensor], Tensor]
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the cross-entropy of each record.
+    """Return the cross-entropy of each example.
 
     With t the class of the largest logit and y the label this is z_t - z_y + log1p(sum_{j != t} exp(z_j - z_t)). No
     term overflows. A confident model's tiny loss is not rounded to 0 up to a margin of about 745, where float64 ends.
@@ -55,7 +55,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the squared error of each record, averaged over its outputs.
+    """Return the squared error of each example, averaged over its outputs.
 
     Parameters
     ----------
@@ -87,13 +87,13 @@ LOSSES: Mapping[str, RecordLoss] = {"cross-entropy": cross_entropy, "mse": mean_
 
 
 def per_record_loss(spec: str) -> RecordLoss:
-    """Return a function that gives the loss of each record.
+    """Return a function that gives the loss of each example.
 
     Parameters
     ----------
     spec : str
         A name in :data:`LOSSES`, or the import path ``package.module:function`` of a function of outputs and targets
-        that returns one loss a record.
+        that returns one loss an example.
 
     Returns
     -------
@@ -103,7 +103,7 @@ def per_record_loss(spec: str) -> RecordLoss:
     Raises
     ------
     ModelError
-        If the loss is unknown or cannot be imported; when called, if it does not return one loss a record.
+        If the loss is unknown or cannot be imported; when called, if it does not return one loss an example.
     """
     if spec in LOSSES:
         return LOSSES[spec]
@@ -113,7 +113,7 @@ def per_record_loss(spec: str) -> RecordLoss:
         losses = function(outputs, targets)
         if not isinstance(losses, Tensor) or losses.shape != (len(outputs),):
             got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-            raise ModelError(f"loss {spec!r}: expected one loss a record, shape ({len(outputs)},); got {got}")
+            raise ModelError(f"loss {spec!r}: expected one loss an example, shape ({len(outputs)},); got {got}")
         return losses.double()
 
     return checked

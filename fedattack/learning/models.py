@@ -17,7 +17,7 @@ from fedattack.learning.importing import import_callable, one_line
 from fedattack.learning.torch_utils import shapes_of
 
 Builder = Callable[[tuple[int, ...], int, int], nn.Module]
-"""Takes the shape of one record, the number of classes, and the hidden width."""
+"""Takes the shape of one example, the number of classes, and the hidden width."""
 
 SMALLEST_IMAGE = 16
 """Fewest rows and columns that two unpadded 5x5 convolutions with 2x2 poolings leave something of."""
@@ -113,7 +113,7 @@ def _fedmd_cnn(*channels: int) -> Builder:
     def build(input_shape: tuple[int, ...], classes: int, hidden: int) -> nn.Module:
         if len(input_shape) != 3 or min(input_shape[1:]) < 4:
             raise ModelError(
-                "this convolutional model needs images (channels, height, width) of at least 4 x 4; got records of "
+                "this convolutional model needs images (channels, height, width) of at least 4 x 4; got examples of "
                 f"shape {input_shape}; take one of the fedmd-mlp models"
             )
         layers: dict[str, nn.Module] = {}
@@ -191,7 +191,7 @@ def build_model(
         an :class:`torch.nn.Module`. It is called with those of the keyword arguments ``input_shape`` and ``classes``
         that it accepts, and with ``dropout`` if that is not 0, which it must then accept.
     input_shape : tuple of int
-        Shape of one record, (channels, height, width) for images.
+        Shape of one example, (channels, height, width) for images.
     classes : int
         Number of outputs.
     seed : int, optional
@@ -218,8 +218,8 @@ def build_model(
         raise ModelError(f"model {spec!r}: expected dropout of at least 0 and less than 1; got {dropout}")
     if classes < 1 or hidden < 1 or not input_shape or min(input_shape) < 1:
         raise ModelError(
-            f"model {spec!r}: expected at least 1 class, 1 hidden unit and a record that is not empty; got {classes} "
-            f"classes, {hidden} hidden units, records of shape {tuple(input_shape)}"
+            f"model {spec!r}: expected at least 1 class, 1 hidden unit and an example that is not empty; got {classes} "
+            f"classes, {hidden} hidden units, examples of shape {tuple(input_shape)}"
         )
     if spec in MODELS:
         _check_size(spec, tuple(input_shape), classes, hidden)
@@ -245,7 +245,7 @@ def _check_size(spec: str, input_shape: tuple[int, ...], classes: int, hidden: i
     size = sum(value.numel() for value in state.values())
     if size > MAX_ENTRIES:
         raise ModelError(
-            f"model {spec!r} with records of shape {short(str(input_shape), 60)}, {classes} classes and "
+            f"model {spec!r} with examples of shape {short(str(input_shape), 60)}, {classes} classes and "
             f"{hidden} hidden units has {size:,} parameters; expected at most {MAX_ENTRIES:,}"
         )
 
@@ -318,7 +318,7 @@ def _flat_size(channels: int, input_shape: tuple[int, ...]) -> int:
     if len(input_shape) != 3 or min(input_shape[1:]) < SMALLEST_IMAGE:
         raise ModelError(
             f"this convolutional model needs images (channels, height, width) of at least {SMALLEST_IMAGE} x "
-            f"{SMALLEST_IMAGE}; got records of shape {input_shape}; take the model mlp, or one of your own"
+            f"{SMALLEST_IMAGE}; got examples of shape {input_shape}; take the model mlp, or one of your own"
         )
     height, width = [((side - 4) // 2 - 4) // 2 for side in input_shape[1:]]
     return channels * height * width

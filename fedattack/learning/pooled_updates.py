@@ -239,7 +239,7 @@ def train_network(
     hidden : sequence of int
         Widths of the hidden layers.
     seed : int
-        Of the initial parameters and the order of the records.
+        Of the initial parameters and the order of the examples.
     fit : Fit, optional
         The paper's by default.
 

@@ -46,7 +46,7 @@ class GivenDropout(nn.Module):
 
 @dataclass(frozen=True)
 class Step:
-    """One local step of k clients: which of its records each takes, (k, b), and a mask (k, b, …) for each dropout."""
+    """One local step of k clients: which of its examples each takes, (k, b), and a mask (k, b, …) for each dropout."""
 
     rows: Tensor
     masks: tuple[Tensor, ...]
@@ -63,7 +63,7 @@ class ShadowModel:
     model
         The clients' architecture; its parameters do not matter.
     record
-        One record, to find the shapes of dropout masks with.
+        One example, to find the shapes of dropout masks with.
     loss
         What the clients minimise; see :func:`fedattack.learning.losses.mean_loss`.
     device
@@ -74,9 +74,9 @@ class ShadowModel:
     names, size
         Names of the parameters in their order, and how many numbers they hold together.
     separable
-        Whether a batch's gradient is the mean of its records' gradients, which batch norm spoils.
+        Whether a batch's gradient is the mean of its examples' gradients, which batch norm spoils.
     random
-        Whether the same records give another update each time, because of dropout.
+        Whether the same examples give another update each time, because of dropout.
     """
 
     def __init__(
@@ -126,11 +126,11 @@ class ShadowModel:
         start
             (size,): the common model.
         x, y
-            (k, n, *shape), (k, n): each client's records and labels.
+            (k, n, *shape), (k, n): each client's examples and labels.
         training
             How the clients train.
         generator
-            Draws the order of the records and the dropout.
+            Draws the order of the examples and the dropout.
         maximise
             Ascend the loss instead of descending it.
         chunk
@@ -144,12 +144,12 @@ class ShadowModel:
         Raises
         ------
         DataError
-            If there are no records, or not one label for each.
+            If there are no examples, or not one label for each.
         """
         if x.shape[:2] != y.shape[:2] or not x.shape[1]:
             raise DataError(
-                f"shadow updates: expected at least one record and a label for each, got records {tuple(x.shape)} and "
-                f"labels {tuple(y.shape)}"
+                f"shadow updates: expected at least one example and a label for each, got examples {tuple(x.shape)} "
+                f"and labels {tuple(y.shape)}"
             )
         out = torch.empty((len(x), self.size), device=self.device)
         for first in range(0, len(x), chunk):
@@ -161,7 +161,7 @@ class ShadowModel:
         return out
 
     def schedule(self, clients: int, records: int, training: LocalSGD, generator: torch.Generator) -> Iterator[Step]:
-        """Draw the local steps of ``clients`` clients with ``records`` records each, one by one."""
+        """Draw the local steps of ``clients`` clients with ``records`` examples each, one by one."""
         for _ in range(training.epochs):
             order = torch.rand((clients, records), generator=generator).argsort(dim=1)
             for rows in order.split(training.batch_size or records, dim=1):
@@ -170,14 +170,14 @@ class ShadowModel:
     def record_gradients(
         self, start: Tensor, x: Tensor, y: Tensor, *, generator: torch.Generator, chunk: int = 2 * CHUNK
     ) -> Tensor:
-        """Return the gradient of each record's own loss at ``start``, each under a dropout mask of its own.
+        """Return the gradient of each example's own loss at ``start``, each under a dropout mask of its own.
 
         Parameters
         ----------
         start
             (size,): parameters.
         x, y
-            (n, *shape), (n,): records and labels.
+            (n, *shape), (n,): examples and labels.
 
         Returns
         -------
@@ -195,7 +195,7 @@ class ShadowModel:
         return out
 
     def mean_gradient(self, start: Tensor, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Tensor:
-        """Return the gradient (size,) of the mean loss over records ``x``, ``y`` at ``start``."""
+        """Return the gradient (size,) of the mean loss over examples ``x``, ``y`` at ``start``."""
         masks = tuple(mask[0] for mask in self._masks((1, len(y)), generator))
         gradient = grad(self._loss_of)(self.unflatten(start), x.to(self.device), y.to(self.device), masks)
         return torch.cat([gradient[name].reshape(-1) for name in self.names])

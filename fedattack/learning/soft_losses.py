@@ -1,4 +1,4 @@
-"""Losses of single records that take soft labels, for attacks that search for labels or differentiate by them."""
+"""Losses of single examples that take soft labels, for attacks that search for labels or differentiate by them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SOFT_LOSSES: Mapping[str, SoftLoss] = {"cross-entropy": _soft_cross_entropy, "ms
 
 
 def soft_loss(spec: str) -> SoftLoss:
-    """Return a loss of single records that takes soft labels: ``cross-entropy``, ``mse``, or an import path.
+    """Return a loss of single examples that takes soft labels: ``cross-entropy``, ``mse``, or an import path.
 
     Unlike :func:`fedattack.learning.per_record_loss` it can be differentiated by labels and batched by ``vmap``. A loss
     of the user's own gets the labels as they are, which therefore must be known.

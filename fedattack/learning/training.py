@@ -17,7 +17,7 @@ from fedattack.learning.losses import mean_loss
 from fedattack.learning.torch_utils import in_mode, seeded, to_tensor
 
 GRADIENT_CHUNK = 256
-"""Records whose gradient is taken at a time, so that memory does not grow with a client's records."""
+"""Examples whose gradient is taken at a time, so that memory does not grow with a client's examples."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class LocalTraining:
     steps : int
         Number of optimiser steps.
     loss : float
-        Mean loss over the records of the last epoch, each taken before its step; not finite if the training
+        Mean loss over the examples of the last epoch, each taken before its step; not finite if the training
         diverged.
     """
 
@@ -39,14 +39,14 @@ class LocalTraining:
 
 @dataclass(frozen=True)
 class FullGradient:
-    """The gradient over all records of a client.
+    """The gradient over all examples of a client.
 
     Attributes
     ----------
     arrays : dict of str to ndarray
         By parameter name, in the model's order; in units of the loss per unit of the parameter.
     loss : float
-        Mean loss over the records, without the weight decay.
+        Mean loss over the examples, without the weight decay.
     """
 
     arrays: dict[str, NDArray[Any]]
@@ -71,6 +71,10 @@ class LocalSGD:
 
     def __post_init__(self) -> None:
         check_sgd(**vars(self))
+
+    def steps(self, examples: int) -> int:
+        """Return how many optimiser steps a client of so many examples, at least 1, makes in a round."""
+        return self.epochs * -(-examples // (self.batch_size or examples))
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -126,13 +130,13 @@ def train_local(
     model : nn.Module
         Moved to the device; its training mode is restored afterwards.
     x : array or Tensor, shape (n, *input_shape)
-        Records.
+        Examples.
     y : array or Tensor, shape (n,)
         Integer labels, or the targets of a regression.
     epochs : int
-        Passes over the records, in a new order each.
+        Passes over the examples, in a new order each.
     batch_size : int
-        Records a step. The last, shorter batch of an epoch is kept. 0, or n and more: all records in one step.
+        Examples a step. The last, shorter batch of an epoch is kept. 0, or n and more: all examples in one step.
     lr, momentum, weight_decay : float
         As for :class:`torch.optim.SGD`.
     maximise : bool
@@ -140,7 +144,7 @@ def train_local(
     loss : str
         What is minimised; see :func:`fedattack.learning.losses.mean_loss`.
     seed : int
-        Decides the order of the records and the dropout.
+        Decides the order of the examples and the dropout.
     device : torch.device or str
         Where to compute.
 
@@ -153,7 +157,7 @@ def train_local(
     ConfigError
         If a number is out of its range.
     DataError
-        If there are no records, or not one label for each.
+        If there are no examples, or not one label for each.
     ModelError
         If the loss is unknown.
     """
@@ -222,10 +226,10 @@ def full_gradient(
     device: torch.device | str = "cpu",
     chunk: int = GRADIENT_CHUNK,
 ) -> FullGradient:
-    """Compute the gradient that one step of SGD over all records at once follows; the parameters stay as they were.
+    """Compute the gradient that one step of SGD over all examples at once follows; the parameters stay as they were.
 
     It is the gradient of the mean loss plus ``weight_decay``/2 · ‖θ‖², as :class:`torch.optim.SGD` takes it.
-    Dropout is on, because FedSGD is FedAvg with one step over all records (McMahan et al. 2017, Section 2): with the
+    Dropout is on, because FedSGD is FedAvg with one step over all examples (McMahan et al. 2017, Section 2): with the
     same parameters and dropout masks, :func:`train_local` with ``batch_size=0`` moves by −lr times this.
 
     Parameters
@@ -233,7 +237,7 @@ def full_gradient(
     model : nn.Module
         Moved to the device; its training mode is restored afterwards.
     x : array or Tensor, shape (n, *input_shape)
-        Records.
+        Examples.
     y : array or Tensor, shape (n,)
         Integer labels, or the targets of a regression.
     weight_decay : float
@@ -245,7 +249,7 @@ def full_gradient(
     device : torch.device or str
         Where to compute.
     chunk : int
-        Records taken at a time. The result does not depend on it but for rounding and the dropout masks.
+        Examples taken at a time. The result does not depend on it but for rounding and the dropout masks.
 
     Returns
     -------
@@ -256,7 +260,7 @@ def full_gradient(
     ConfigError
         If the weight decay is negative.
     DataError
-        If there are no records, or not one label for each.
+        If there are no examples, or not one label for each.
     ModelError
         If :func:`check_gradients` refuses the model.
     """
@@ -285,7 +289,7 @@ def full_gradient(
 
 
 def check_gradients(model: nn.Module) -> None:
-    """Check that a gradient says all that a step over records changes in a model, and is a sum over records.
+    """Check that a gradient says all that a step over examples changes in a model, and is a sum over examples.
 
     Raises
     ------
@@ -303,7 +307,7 @@ def check_gradients(model: nn.Module) -> None:
     if fault:
         raise ModelError(
             f"FedSGD sends gradients, and {fault}: expected a model of parameters alone whose loss is a mean over "
-            "records; take one with group or layer normalisation, or framework fedavg"
+            "examples; take one with group or layer normalisation, or framework fedavg"
         )
 
 
@@ -322,15 +326,15 @@ def gradient_step(
 
 
 def records_of(x: NDArray[Any] | Tensor, y: NDArray[Any] | Tensor, device: torch.device | str) -> tuple[Tensor, Tensor]:
-    """Return a client's records and labels as tensors on a device.
+    """Return a client's examples and labels as tensors on a device.
 
     Raises
     ------
     DataError
-        If there are no records, or not one label for each.
+        If there are no examples, or not one label for each.
     """
     if len(x) == 0 or len(x) != len(y):
-        raise DataError(f"local training: expected at least one record and a label for each; got {len(x)} and {len(y)}")
+        raise DataError(f"local training: expected at least one example, each with a label; got {len(x)} and {len(y)}")
     labels = to_tensor(y, device=device)
     labels = labels.float() if labels.is_floating_point() else labels.long()
     return to_tensor(x, dtype=torch.float32, device=device), labels

@@ -42,7 +42,7 @@ class ObservedLegacyStrategy(Strategy):
     names
         Parameter names, in order: legacy arrays have none.
     options
-        ``view``, ``protocol``, ``server``, ``seed``, ``facts`` and ``aggregation`` of
+        ``view``, ``protocol``, ``server``, ``seed``, ``facts``, ``aggregation`` and ``key`` of
         :class:`fedattack.record.RecordWriter`.
 
     Notes

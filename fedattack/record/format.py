@@ -60,7 +60,7 @@ class Messages:
 
 PROTOCOLS: Mapping[Protocol, Messages] = {
     "fedavg": Messages("its model", sends_model=True, sends_back=True),
-    "fedsgd": Messages("the average gradient over its records", sends_model=True, sends_back=False),
+    "fedsgd": Messages("the average gradient over its examples", sends_model=True, sends_back=False),
     "fedmd": Messages("its predictions on the public records", sends_model=False, sends_back=False),
 }
 """All protocols, one row each."""

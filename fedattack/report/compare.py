@@ -1,9 +1,10 @@
 """Compares runs that differ in a setting, such as the number of clients."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, cycle
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from fedattack.audit.finding import PROPORTION, Finding
+from fedattack.audit.finding import PROPORTION, Finding, listed
 from fedattack.errors import ReportError
 from fedattack.files import write_atomically, write_json
 from fedattack.report import drawing, words
@@ -39,7 +40,7 @@ class _Run:
 
     @property
     def names(self) -> list[str]:
-        return [finding.name for finding in self.findings]
+        return list(map(attrgetter("name"), self.findings))
 
     def values(self, keys: Iterable[str]) -> list[Any]:
         return list(map(self.facts["setting"].get, keys))
@@ -91,7 +92,7 @@ def compare_runs(folders: Sequence[Path], out: Path, by: str | None = None) -> P
     runs = _in_order(runs, keys)
     headline = _headline(runs, common)
     title = f"{runs[0].named(headline).label}, by {' and '.join(keys)}"
-    methods = _distinct(run.f1(headline) for run in runs)
+    methods = _distinct(runs, lambda run: run.f1(headline))
     plots = [_by_setting(runs, keys, headline, methods)]
     tables = [_table(runs, keys, name) for name in common]
     sections = list(tables)
@@ -109,8 +110,9 @@ def compare_runs(folders: Sequence[Path], out: Path, by: str | None = None) -> P
     write_json(out / "compare.json", {"by": keys, "headline": headline, "runs": facts})
     write_atomically(out / "compare.md", _to_markdown(title, sections).encode())
     page = out / "compare.html"
+    shared = {key: value for key, value in runs[0].facts["setting"].items() if not _differ(runs, key)}
     html = template("compare.html.j2").render(
-        title=title, keys=keys, runs=runs, plots=plots, tables=tables, shared=_shared(runs)
+        title=title, keys=keys, runs=runs, plots=plots, tables=tables, shared=shared
     )
     write_atomically(page, html.encode())
     return page
@@ -123,14 +125,14 @@ def _read(folder: Path) -> _Run:
     return _Run(name, validate_run(printable_all(read_run(folder))), checked)
 
 
-def _distinct(lists: Iterable[Iterable[str]]) -> list[str]:
-    """Return what stands in any of the lists, each text once."""
-    return list(dict.fromkeys(chain.from_iterable(lists)))
+def _distinct(runs: Sequence[_Run], texts_of: Callable[[_Run], Iterable[str]]) -> list[str]:
+    """Return the texts that any run has, each once."""
+    return list(dict.fromkeys(chain.from_iterable(map(texts_of, runs))))
 
 
 def _common(runs: Sequence[_Run]) -> list[str]:
     """Name the findings that all runs have."""
-    shared = set(runs[0].names).intersection(*(run.names for run in runs))
+    shared = set(runs[0].names).intersection(*map(attrgetter("names"), runs))
     if not shared:
         have = "; ".join(f"{run.name}: {', '.join(run.names) or 'none'}" for run in runs)
         raise ReportError(f"the runs have no finding in common ({have}); compare runs that the same attack was run on")
@@ -147,7 +149,7 @@ def _headline(runs: Sequence[_Run], common: Sequence[str]) -> str:
 
 def _keys(runs: Sequence[_Run], by: str | None) -> list[str]:
     """Name the settings that tell the runs apart."""
-    known = _distinct(run.facts["setting"] for run in runs)
+    known = _distinct(runs, lambda run: run.facts["setting"])
     differing = [key for key in known if _differ(runs, key)]
     if not differing:
         raise ReportError(f"the settings of {_names(runs)} differ in nothing; expected runs that differ in one")
@@ -170,7 +172,7 @@ def _differ(runs: Sequence[_Run], key: str) -> bool:
 
 
 def _values(runs: Sequence[_Run], keys: Sequence[str]) -> list[Any]:
-    return list(chain.from_iterable(run.values(keys) for run in runs))
+    return list(chain.from_iterable(map(methodcaller("values", keys), runs)))
 
 
 def _in_order(runs: Sequence[_Run], keys: Sequence[str]) -> list[_Run]:
@@ -185,22 +187,12 @@ def _is_number(value: Any) -> bool:
 
 
 def _names(runs: Sequence[_Run]) -> str:
-    *first, last = [run.name for run in runs]
-    return f"{', '.join(first)} and {last}"
-
-
-def _shared(runs: Sequence[_Run]) -> dict[str, Any]:
-    """Return the settings that are the same in all runs."""
-    shared = dict(runs[0].facts["setting"])
-    for run in runs[1:]:
-        others = run.facts["setting"]
-        shared = {key: value for key, value in shared.items() if key in others and others[key] == value}
-    return shared
+    return listed(list(map(attrgetter("name"), runs)), "and")
 
 
 def _baselines(runs: Sequence[_Run], name: str) -> list[str]:
     """Name the baselines that the finding `name` is held against in some run."""
-    return _distinct(run.named(name).baselines for run in runs)
+    return _distinct(runs, lambda run: run.named(name).baselines)
 
 
 def _facts(run: _Run, keys: Sequence[str]) -> dict[str, Any]:
@@ -239,7 +231,7 @@ def _guesses(finding: Finding, baselines: Sequence[str]) -> list[float | None]:
 def _result(finding: Finding, baselines: Sequence[str], units: str) -> list[str]:
     """Write a finding's value and interval, and what guesses give."""
     ends = interval(finding.low, finding.high, units)
-    return [shown(finding.value, units), ends, *(shown(guess, units) for guess in _guesses(finding, baselines))]
+    return [shown(finding.value, units), ends, *map(partial(shown, units=units), _guesses(finding, baselines))]
 
 
 @matplotlib.rc_context(drawing.STYLE)

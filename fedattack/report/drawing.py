@@ -178,9 +178,12 @@ def floats(values: Sequence[float | None]) -> NDArray[np.float64]:
     return np.array(values, dtype=float)
 
 
-def column(rows: Iterable[Mapping[str, Any]], key: str) -> NDArray[np.float64]:
-    """Collect one number of each row; NaN where a row has none."""
-    return floats([row.get(key) for row in rows])
+def column(rows: Iterable[Mapping[str, Any]], *keys: str) -> NDArray[np.float64]:
+    """Collect the number of each row to which these keys lead; NaN where a row has none."""
+    values: list[Any] = list(rows)
+    for key in keys:
+        values = [value.get(key) if value else None for value in values]
+    return floats(values)
 
 
 def short(name: str) -> str:

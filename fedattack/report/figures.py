@@ -1,6 +1,7 @@
 """Figures of source inference and of the run, as SVG text that an HTML page can hold as it is."""
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from statistics import fmean
 from typing import Any
 
@@ -25,12 +26,7 @@ _MOST_ROWS = 100
 def result_strip(finding: Finding, slug: str) -> Plot | None:
     """Value and interval of one finding on a line with chance and the null run; None if there is no value.
 
-    Parameters
-    ----------
-    finding
-        The finding.
-    slug
-        Name that is unique in the page; ids start with it.
+    Here and below, ids start with `slug`, a name that is unique in the page.
     """
     if finding.value is None:
         return None
@@ -128,7 +124,7 @@ def _rounds_in_words(finding: Finding) -> str:
 
 @matplotlib.rc_context(STYLE)
 def per_client(finding: Finding, slug: str) -> Plot:
-    """Bar per client with its interval and its share of the records (``series["per_client"]``), worst first."""
+    """Bar per client with its interval and its share of the examples (``series["per_client"]``), worst first."""
     clients, units = finding.series["per_client"], finding.units
     top = clients[:_MOST_CLIENTS]
     scale = scale_of(units)
@@ -140,8 +136,8 @@ def per_client(finding: Finding, slug: str) -> Plot:
     if finding.chance is not None:
         axes.axvline(scale * finding.chance, **CHANCE)
     if not np.isnan(share).all():
-        axes.plot(share, positions, "D", color=SECOND, markersize=5, linestyle="none", label="share of records")
-    axes.set_yticks(positions, [drawing.short(client["client"]) for client in top])
+        axes.plot(share, positions, "D", color=SECOND, markersize=5, linestyle="none", label="share of examples")
+    axes.set_yticks(positions, list(map(drawing.short, map(itemgetter("client"), top))))
     axes.set_ylim(len(top) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
     axes.tick_params(axis="y", length=0)
@@ -162,11 +158,11 @@ def per_client(finding: Finding, slug: str) -> Plot:
         name, result, *_ = rows[len(top) - 1]
         words += f"; least exposed of these: client {name} {result}"
     caption = f"The {len(top)} most exposed of {len(clients)} clients. " if len(clients) > len(top) else ""
-    caption += "Each client's own records as targets. The order was found by looking at the results, so the first bars "
-    caption += "are high partly by luck."
+    caption += "Each client's own examples as targets. The order was found by looking at the results, so the first "
+    caption += "bars are high partly by luck."
     if len(clients) > _MOST_ROWS:
         caption += f" The numbers are those of the first {_MOST_ROWS}."
-    header = ["client", "result", "interval", "targets", "share of records"]
+    header = ["client", "result", "interval", "targets", "share of examples"]
     return Plot(title, to_svg(figure, slug, title, words + "."), caption, header, rows)
 
 
@@ -204,14 +200,14 @@ def reliability(finding: Finding, slug: str) -> Plot:
 
 @matplotlib.rc_context(STYLE)
 def who_holds_what(holdings: Mapping[str, Any], slug: str) -> Plot:
-    """Bubble per client and class, its area the number of records (``run.json``'s ``holdings``)."""
+    """Bubble per client and class, its area the number of examples (``run.json``'s ``holdings``)."""
     every, classes = holdings["clients"], holdings["classes"]
     held = np.asarray(holdings["counts"], dtype=float).reshape(len(every), len(classes))
     # Of many clients some of every size, in the order in which they stand.
     by_size = np.argsort(held.sum(axis=1), kind="stable")
     steps = np.linspace(0, len(every) - 1, min(len(every), _MOST_HOLDERS)).round().astype(int)
     drawn = np.sort(by_size[steps])
-    clients, counts = [every[i] for i in drawn], held[drawn]
+    clients, counts = np.array(every)[drawn].tolist(), held[drawn]
     height = int(np.clip(110 + 24 * len(classes), 200, 420))
     figure, axes = one_axes(height)
     _draw_bubbles(axes, counts, min((drawing.WIDTH - 70) / len(clients), (height - 95) / len(classes), _WIDEST_BUBBLE))
@@ -227,22 +223,22 @@ def who_holds_what(holdings: Mapping[str, Any], slug: str) -> Plot:
     some = f" The figure shows {len(clients)} of them, of all sizes." if len(clients) < len(every) else ""
     most, least = int(totals.argmax()), int(totals.argmin())
     words = (
-        f"Bubble chart of {int(held.sum()):,} training records of {len(classes)} classes at {len(every)} clients."
+        f"Bubble chart of {int(held.sum()):,} training examples of {len(classes)} classes at {len(every)} clients."
         f"{some} Client {clients[most]} holds most, {int(totals[most]):,}; client {clients[least]} holds fewest, "
         f"{int(totals[least]):,}. "
     )
     sentences = []
     for i in np.argsort(-totals)[:5]:
         if totals[i]:
-            share = f"{shown(counts[i].max() / totals[i])} of its records"
+            share = f"{shown(counts[i].max() / totals[i])} of its examples"
             sentences.append(f"Client {clients[i]} holds mainly class {classes[int(counts[i].argmax())]} ({share}).")
     title = "Who holds what"
     svg = to_svg(figure, slug, title, words + " ".join(sentences))
-    caption = f"Training records by client and class, at {len(every)} clients.{some} The server is not told this; the "
+    caption = f"Training examples by client and class, at {len(every)} clients.{some} The server is not told this; the "
     caption += "audit knows it."
     if "seed" in holdings:
         caption += f" Seed {holdings['seed']}."
-    header = ["client", *(f"class {name}" for name in classes), "all"]
+    header = ["client", *map("class {}".format, classes), "all"]
     numbers = np.column_stack([counts, totals]).astype(int).tolist()
     rows = [[client, *map("{:,}".format, row)] for client, row in zip(clients, numbers, strict=True)]
     return Plot(title, svg, caption, header, rows)
@@ -256,7 +252,7 @@ def _draw_bubbles(axes: Axes, counts: NDArray[np.float64], width: float) -> None
     x, y = np.nonzero(counts)
     axes.scatter(x, y, s=area * counts[x, y], **look)
     for records in dict.fromkeys((max(round(largest / 4), 1), round(largest))):
-        axes.scatter([], [], s=area * records, label=f"{records:,} records", **look)
+        axes.scatter([], [], s=area * records, label=f"{records:,} examples", **look)
 
 
 @matplotlib.rc_context(STYLE)
@@ -269,8 +265,9 @@ def training(accuracy: Mapping[str, Any], overfitting: Mapping[str, Any] | None,
     if overfitting is not None:
         curves.append(("overfitting level", overfitting, "--s", SECOND))
         axis, title = f"{axis}, difference (points)", "Training and overfitting"
-    sentences, captions, columns, lowest = [], [], [], 0.0
+    header, sentences, captions, columns, lowest = ["round"], [], [], [], 0.0
     for name, curve, style, colour in curves:
+        header.append(name)
         means = _draw_curve(axes, name, curve, style, colour)
         rounds = curve["rounds"]
         lowest = min(lowest, np.nanmin(100 * floats(means), initial=0))
@@ -290,13 +287,13 @@ def training(accuracy: Mapping[str, Any], overfitting: Mapping[str, Any] | None,
     for r in sorted(set().union(*columns)):
         rows.append([str(r), *(shown(column.get(r)) for column in columns)])
     svg = to_svg(figure, slug, title, f"Line chart. {'; '.join(sentences)}.")
-    return Plot(title, svg, " ".join(captions), ["round", *(name for name, *_ in curves)], rows)
+    return Plot(title, svg, " ".join(captions), header, rows)
 
 
 def _draw_curve(axes: Axes, name: str, curve: Mapping[str, Any], style: str, colour: str) -> list[float | None]:
     """Draw and return the mean of a curve over its seeds; several seeds are drawn too, as thin lines."""
     rounds, seeds = curve["rounds"], list(curve["seeds"].values())
-    means = [_mean(values) for values in zip(*seeds, strict=True)]
+    means = list(map(_mean, zip(*seeds, strict=True)))
     if len(seeds) > 1:
         for values in seeds:
             axes.plot(rounds, 100 * floats(values), style[:-1], color=colour, linewidth=0.7, alpha=0.6)

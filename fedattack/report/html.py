@@ -1,6 +1,7 @@
 """The report as one self-contained HTML page."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +31,9 @@ _OBSERVED = {
 
 
 def write_report(folder: Path) -> Path:
-    """Render ``findings.json`` and ``run.json`` of a run folder to its ``report.html``.
+    """Render ``findings.json`` and ``run.json`` of a run folder to its ``report.html``, whose path is returned.
 
-    Parameters
-    ----------
-    folder
-        The run folder.
-
-    Returns
-    -------
-    Path
-        Path of the page, which replaces an older one only when it is complete.
+    The page replaces an older one only when it is complete.
 
     Raises
     ------
@@ -55,14 +48,7 @@ def write_report(folder: Path) -> Path:
 def render_html(findings: Sequence[Finding], run: Mapping[str, Any]) -> str:
     """Render findings and facts of the run to one HTML page that loads nothing from anywhere.
 
-    The same input gives the same text.
-
-    Parameters
-    ----------
-    findings
-        The findings, in the order in which they are shown.
-    run
-        Facts of the run, as ``run.schema.json`` describes them.
+    The same input gives the same text. Findings are shown in their order; `run` is what ``run.schema.json`` describes.
 
     Raises
     ------
@@ -78,6 +64,8 @@ def render_html(findings: Sequence[Finding], run: Mapping[str, Any]) -> str:
             cards.append({"finding": finding, "sentence": _sentence(finding), "strip": strip})
         else:
             others.append(finding)
+    counts = run.get("observed", {})
+    observed = {_OBSERVED.get(key, key): count for key, count in counts.items() if key != "in_plaintext"}
     return template("template.html.j2").render(
         run=run,
         cards=cards,
@@ -87,19 +75,14 @@ def render_html(findings: Sequence[Finding], run: Mapping[str, Any]) -> str:
         details=_of_findings(findings),
         tables=_tables(findings),
         pictures=_of_run(run),
-        observed=_observed(run.get("observed", {})),
-        papers=list(filter(None, dict.fromkeys(finding.paper for finding in findings))),
+        observed=observed,
+        papers=list(filter(None, dict.fromkeys(map(attrgetter("paper"), findings)))),
     )
 
 
 def _departures(setting: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a finding that the run's do not say already."""
     return {key: value for key, value in setting.items() if usual.get(key) != value}
-
-
-def _observed(counts: Mapping[str, Any]) -> dict[str, Any]:
-    """Name for people what the server counted."""
-    return {_OBSERVED.get(key, key): count for key, count in counts.items() if key != "in_plaintext"}
 
 
 def template(name: str) -> Template:

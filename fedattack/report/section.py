@@ -79,12 +79,6 @@ def section_of(attack: str) -> Section:
 
 
 def forms_beside(module: str) -> dict[str, Any]:
-    """Read ``series.json`` from the folder of a section: the forms of its series.
-
-    Parameters
-    ----------
-    module
-        The ``__file__`` of the section.
-    """
+    """Read ``series.json``, the forms of its series, beside the section whose ``__file__`` is given."""
     forms: dict[str, Any] = json.loads(Path(module).with_name("series.json").read_text(encoding="utf-8"))
     return forms

@@ -1,6 +1,7 @@
 """The findings as a table for the terminal."""
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from rich import box
@@ -18,14 +19,7 @@ def render_table(findings: Sequence[Finding], run: Mapping[str, Any]) -> Group:
     """Make a table of findings for :meth:`rich.console.Console.print`.
 
     Findings go by the names that ``--fail-if`` takes. Their labels, and the grounds of the headline's verdict, follow
-    below the table.
-
-    Parameters
-    ----------
-    findings
-        The findings, in the order in which they are shown.
-    run
-        Facts of the run (``run.json``).
+    below the table. `run` is what ``run.json`` holds.
     """
     if not findings:
         return Group(Text("There are no findings."))
@@ -62,7 +56,7 @@ def render_table(findings: Sequence[Finding], run: Mapping[str, Any]) -> Group:
         if finding.headline or finding.value is None:
             verdict = (f"{finding.name}: {finding.verdict}", _STYLES[finding.verdict])
             below.append(Text.assemble("\n", verdict, f", {printable(finding.reason)}"))
-    if any(finding.selected_after_the_fact for finding in findings):
+    if any(map(attrgetter("selected_after_the_fact"), findings)):
         below.append(Text("† selected after the fact: chosen by looking at the results", style="yellow"))
     if "privacy" in run:
         below.append(_privacy(run["privacy"]))

@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from fedattack.audit.finding import PROPORTION, Finding, Null, in_units
@@ -42,7 +43,7 @@ def compact(value: float) -> str:
 
 def interval_title(findings: Iterable[Finding]) -> str:
     """Name the column of intervals, with their level if they share one."""
-    levels = {finding.level for finding in findings}
+    levels = set(map(attrgetter("level"), findings))
     return f"{level(levels.pop())} interval" if len(levels) == 1 else "interval"
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,7 +29,7 @@ from fedattack.runs.app import Value
 from fedattack.runs.asked import known_to
 from fedattack.runs.pipeline import attack_folder, choose_attacks, judge_folder
 from fedattack.runs.presets import load_preset, resolve_settings
-from fedattack.runs.settings import Setting, leads_out, load_settings
+from fedattack.runs.settings import default_settings, leads_out, open_settings
 from fedattack.runs.simulating import choose_seeds, simulate
 from fedattack.runs.watch import Watch
 from fedattack.untrusted import check_folder, read_sealed, remove_inside
@@ -241,7 +242,7 @@ class _Runner:
         if not state.done:
             return state.reason
         entry = self._entry(cell)
-        first = self.what.numbers[0]
+        first = self.what.first
         measured = entry["numbers"][first.name]
         if measured["value"] is None:
             return f"{entry['minutes']:.1f} min"
@@ -282,10 +283,11 @@ class _Runner:
 
     def _measured(self, cell: Cell) -> dict[str, Any]:
         folder = self._cells / cell.name
+        done = read_sealed(folder / _DONE, _DONE_FORM, ReportError, "delete the folder to run the cell again")
         findings, run = read_findings(folder), read_run(folder)
         numbers = {}
-        for number in self.what.numbers:
-            numbers[number.name] = measure(number, findings, run, cell.paper.get(number.name))
+        for name, number in self.what.numbers.items():
+            numbers[name] = measure(number, findings, run, cell.paper.get(name))
         job = self._job(cell)
         entry: dict[str, Any] = {
             "cell": cell.name,
@@ -294,13 +296,12 @@ class _Runner:
             "data": _data_name(str(job.settings["dataset"])),
             "training_records": training_records(run),
             "seeds": list(job.seeds),
-            "minutes": _minutes(folder),
+            "minutes": done["minutes"],
             "command": job.command,
             "numbers": numbers,
         }
-        for number in self.what.numbers:
-            if self.what.figure.kind == "rounds" and number.name == self.what.figure.y:
-                entry["per_round"] = per_round(number, findings)
+        if self.what.figure.kind == "rounds":
+            entry["per_round"] = per_round(self.what.numbers[self.what.figure.y], findings)
         return entry
 
     @property
@@ -346,9 +347,8 @@ class _Runner:
         except FedAttackError:
             return False
         # A setting that did not exist then was at what is its default now.
-        defaults = {name: setting.default for name, setting in _settings().items()}
         expected = {**job.settings, "seeds": list(job.seeds)}
-        run_with = {**defaults, **study.get("settings", {}), "seeds": study.get("seeds")}
+        run_with = {**default_settings(), **study.get("settings", {}), "seeds": study.get("seeds")}
         for key in sorted(run_with):
             if expected.get(key) != run_with[key]:
                 raise ConfigError(
@@ -371,15 +371,6 @@ def repeated(option: str, values: Iterable[object]) -> list[str]:
     for value in values:
         arguments += [option, str(value)]
     return arguments
-
-
-def _settings() -> dict[str, Setting]:
-    """Return the settings that a user may choose."""
-    return {name: setting for name, setting in load_settings().items() if not setting.internal}
-
-
-def _minutes(folder: Path) -> float:
-    return read_sealed(folder / _DONE, _DONE_FORM, ReportError, "delete the folder to run the cell again")["minutes"]
 
 
 def _selected(what: Reproduction, only: Sequence[str]) -> list[Cell]:
@@ -407,8 +398,8 @@ def _canonical(text: str) -> str:
 
 
 def _checked(what: Reproduction, changes: Sequence[str]) -> Sequence[str]:
-    known = _settings()
-    fixed = set().union(*(cell.settings for cell in what.cells))
+    known = open_settings()
+    fixed = set(chain.from_iterable(map(attrgetter("settings"), what.cells)))
     for text in changes:
         key, separator, value = text.partition("=")
         if not separator or key not in known:
@@ -434,7 +425,7 @@ def _files(what: Reproduction, data: Sequence[str]) -> dict[str, Path]:
 
 def _data_of(cell: Cell) -> list[str]:
     """Name the datasets that a cell needs."""
-    return [str(cell.settings[key]) for key in _DATA_KEYS if key in cell.settings]
+    return list(map(str, filter(None, map(cell.settings.get, _DATA_KEYS))))
 
 
 def _lacking(name: str, root: Path) -> str:

@@ -21,15 +21,6 @@ def measure(
 ) -> dict[str, Any]:
     """Find a number of a run.
 
-    Parameters
-    ----------
-    number
-        Which.
-    findings, run
-        What the run's ``findings.json`` and ``run.json`` hold.
-    paper
-        What the paper states.
-
     Returns
     -------
     dict
@@ -61,7 +52,7 @@ def per_round(number: Number, findings: Sequence[Finding]) -> Any:
 
 
 def training_records(run: Mapping[str, Any]) -> int | None:
-    """Count the training records that the clients of the first seed hold."""
+    """Count the training examples that the clients of the first seed hold."""
     return int(np.sum(run["holdings"]["counts"])) if "holdings" in run else None
 
 

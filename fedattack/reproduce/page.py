@@ -1,25 +1,19 @@
 """A reproduction's results as Markdown: ours beside the paper's."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, TypeVar
 
 from fedattack.audit.finding import PROPORTION
 from fedattack.report.words import NOTHING, level, markdown, markdown_table
 from fedattack.reproduce.spec import Number, Reproduction, shown
 
+T = TypeVar("T")
+K = TypeVar("K")
+
 
 def to_markdown(what: Reproduction, results: Mapping[str, Any], *, picture: bool) -> str:
-    """Write results as :func:`fedattack.reproduce.engine.reproduce` gives them.
-
-    Parameters
-    ----------
-    what
-        The reproduction.
-    results
-        What its JSON file holds.
-    picture
-        Whether there is a ``NAME.svg`` to show.
-    """
+    """Write results as :func:`fedattack.reproduce.engine.reproduce` gives them; `picture`: there is a ``NAME.svg``."""
     done = done_cells(results)
     blocks = [f"# {markdown(what.title)}", markdown(f"{what.paper}. {what.about}")]
     if results["changes"]:
@@ -29,16 +23,44 @@ def to_markdown(what: Reproduction, results: Mapping[str, Any], *, picture: bool
         blocks += [_table(what, done), _legend(done)]
     if picture:
         blocks.append(f"![{markdown(what.title)}]({what.name}.svg)")
-    lacking = _lacking(what, results["cells"])
+    lacking = grouped(lacking_cells(results), itemgetter("reason"))
     if lacking:
-        blocks.append("Not there:\n\n" + "\n".join(lacking))
-    blocks.append(_commands(results, done))
+        blocks.append("Not there:\n")
+        for reason, entries in lacking.items():
+            blocks[-1] += f"\n- {_lacking(what, reason, entries)}"
+    words = f"fedattack {results['fedattack']}"
+    if done:
+        words += "; the second command makes the first cell alone"
+    blocks.append(f"{words}:\n\n{commands_block(results)}")
     return "\n\n".join(blocks) + "\n"
 
 
 def done_cells(results: Mapping[str, Any]) -> list[Any]:
     """Return the cells of a study that were run and judged."""
     return [entry for entry in results["cells"] if entry["state"] == "done"]
+
+
+def lacking_cells(results: Mapping[str, Any]) -> list[Any]:
+    """Return the others."""
+    return [entry for entry in results["cells"] if entry["state"] != "done"]
+
+
+def commands_of(results: Mapping[str, Any]) -> list[str]:
+    """Return the command that makes all, and that of the first cell."""
+    return list(map(itemgetter("command"), [results, *done_cells(results)[:1]]))
+
+
+def commands_block(results: Mapping[str, Any]) -> str:
+    """Write these commands as Markdown."""
+    return "\n".join(["```", *commands_of(results), "```"])
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Gather items that have the same key, in the order in which they come."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def cell_text(number: Number, measured: Mapping[str, Any]) -> str:
@@ -57,17 +79,17 @@ def _table(what: Reproduction, done: Sequence[Mapping[str, Any]]) -> str:
     rows: list[list[str]] = []
     for entry in done:
         rows.append([_value(entry, column) for column in what.columns])
-    for number in what.numbers:
+    for name, number in what.numbers.items():
         title = f"{number.title} (%)" if number.units == PROPORTION else f"{number.title} {number.units}".rstrip()
-        measured = [entry["numbers"][number.name] for entry in done]
-        with_paper = any(ours["paper"] for ours in measured)
+        with_paper = any(entry["numbers"][name]["paper"] for entry in done)
         header += [f"paper, {title}", f"ours, {title}", "difference"] if with_paper else [f"ours, {title}"]
-        for row, ours in zip(rows, measured, strict=True):
+        for row, entry in zip(rows, done, strict=True):
+            ours = entry["numbers"][name]
             texts = [cell_text(number, ours)]
             if with_paper:
                 texts = [_paper(number, ours), *texts, _plain(number, ours["difference"], signed=True)]
             row += texts
-    first = what.numbers[0]
+    first = what.first
     header += ["chance", "null", "n", "seeds", "min"]
     for row, entry in zip(rows, done, strict=True):
         ours = entry["numbers"][first.name]
@@ -91,7 +113,7 @@ def _value(entry: Mapping[str, Any], column: str) -> str:
     if entry["data"] and entry["data"] != text:
         facts.append(entry["data"])
     if entry["training_records"] is not None:
-        facts.append(f"{entry['training_records']:,} training records")
+        facts.append(f"{entry['training_records']:,} training examples")
     return f"{text} ({', '.join(facts)})" if facts else text
 
 
@@ -113,37 +135,20 @@ def _legend(done: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _lacking(what: Reproduction, cells: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Name the cells that are not there, by reason, and by what they have in common."""
-    reasons: dict[str, list[Mapping[str, Any]]] = {}
-    for entry in cells:
-        if entry["state"] != "done":
-            reasons.setdefault(entry["reason"], []).append(entry)
-    lines = []
-    for reason, entries in reasons.items():
-        common = list(filter(None, (_narrowed(what, entries, column) for column in what.columns)))
-        which = f" ({'; '.join(common)})" if common else ""
-        text = f"{len(entries)} {'cell' if len(entries) == 1 else 'cells'}{which}: {reason}"
-        # Reasons may have commands in them.
-        lines.append("- " + markdown(text).replace("\\`", "`"))
-    return lines
-
-
-def _narrowed(what: Reproduction, entries: Sequence[Mapping[str, Any]], column: str) -> str:
-    """Name the values that some cells have in a column, unless they have all of them."""
-    values = {shown(entry["place"][column]) for entry in entries}
-    choices = list(map(shown, what.choices(column)))
-    names = [choice for choice in choices if choice in values]
-    return f"{column} {', '.join(names)}" if 0 < len(names) < len(choices) else ""
-
-
-def _commands(results: Mapping[str, Any], done: Sequence[Mapping[str, Any]]) -> str:
-    lines = [results["command"]]
-    words = f"fedattack {results['fedattack']}"
-    if done:
-        lines.append(done[0]["command"])
-        words += "; the second command makes the first cell alone"
-    return f"{words}:\n\n```\n" + "\n".join(lines) + "\n```"
+def _lacking(what: Reproduction, reason: str, entries: Sequence[Mapping[str, Any]]) -> str:
+    """Name cells that are not there for the same reason by what they have in common."""
+    common = []
+    for column in what.columns:
+        choices = what.choices(column)
+        there = {entry["place"][column] for entry in entries}
+        values = list(filter(there.__contains__, choices))
+        # Of a column of which they have all values there is nothing to say.
+        if 0 < len(values) < len(choices):
+            common.append(f"{column} {', '.join(map(shown, values))}")
+    which = f" ({'; '.join(common)})" if common else ""
+    text = f"{len(entries)} {'cell' if len(entries) == 1 else 'cells'}{which}: {reason}"
+    # Reasons may have commands in them.
+    return markdown(text).replace("\\`", "`")
 
 
 def _spread(number: Number, mean: float, sd: float | None) -> str:

@@ -9,37 +9,32 @@ from matplotlib.axes import Axes
 
 from fedattack.report import drawing
 from fedattack.report.drawing import INK, column, floats
-from fedattack.reproduce.page import cell_text, done_cells
+from fedattack.reproduce.page import cell_text, done_cells, grouped
 from fedattack.reproduce.spec import Drawing, Number, Reproduction, shown
 
 Entry = Mapping[str, Any]
+Looks = Mapping[str, Mapping[str, Any]]
 
 # Positions whose largest is this many times the smallest are drawn on a logarithmic axis.
 _WIDE = 20
-_NO_PAPER: Mapping[str, None] = {}
 
 
 @matplotlib.rc_context(drawing.STYLE)
 def to_picture(what: Reproduction, results: Mapping[str, Any]) -> str:
     """Draw results as SVG on a white ground; empty where there is nothing to draw yet."""
-    figure = what.figure
-    numbers = {number.name: number for number in what.numbers}
-    y = numbers[figure.y]
-    drawn = [entry for entry in done_cells(results) if _has(entry, y)]
+    figure, y = what.figure, what.numbers[what.figure.y]
+    drawn = _having(done_cells(results), y)
     if not drawn:
         return ""
-    by_panel: dict[str, list[Entry]] = {}
-    for entry in drawn:
-        title = " · ".join(_named(name, entry) for name in figure.panels)
-        by_panel.setdefault(title, []).append(entry)
+    by_panel = grouped(drawn, lambda entry: " · ".join(_named(name, entry) for name in figure.panels))
     columns = min(len(by_panel), 2)
     canvas, grid = drawing.panels(90 + 190 * -(-len(by_panel) // columns), len(by_panel), columns)
     if figure.lines:
-        looks = tell_apart([_label(entry, [figure.lines]) for entry in drawn])
+        looks = tell_apart(grouped(drawn, lambda entry: _label(entry, [figure.lines])))
     else:
-        looks = tell_apart([numbers[name].title for name in (figure.y, *figure.beside)])
+        looks = tell_apart(_beside(what))
     for axes, (title, entries) in zip(grid, by_panel.items(), strict=True):
-        _KINDS[figure.kind](axes, what, y, numbers.get(figure.x), entries, looks)
+        _KINDS[figure.kind](axes, what, entries, looks)
         axes.set_title(title)
         axes.set_ylabel(drawing.quantity("each round" if figure.kind == "rounds" else y.title, y.units))
         chance = entries[0]["numbers"][y.name]["chance"]
@@ -58,8 +53,15 @@ def standing_alone(svg: str) -> str:
     return svg.replace("<svg ", '<svg width="840" style="background: white; color: black" ', 1)
 
 
-def _has(entry: Entry, number: Number) -> bool:
-    return entry["numbers"][number.name]["value"] is not None
+def _having(entries: Iterable[Entry], number: Number) -> list[Entry]:
+    """Return the cells that have a number."""
+    return [entry for entry in entries if entry["numbers"][number.name]["value"] is not None]
+
+
+def _beside(what: Reproduction) -> dict[str, Number]:
+    """Return by title the numbers that curves without lines draw in each panel."""
+    numbers = map(what.numbers.__getitem__, (what.figure.y, *what.figure.beside))
+    return {number.title: number for number in numbers}
 
 
 def _label(entry: Entry, columns: Iterable[str]) -> str:
@@ -73,7 +75,7 @@ def _named(name: str, entry: Entry) -> str:
     return f"{name} {text}" if text.replace(".", "").isdigit() else text
 
 
-def tell_apart(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+def tell_apart(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Tell more names apart than there are colours: the markers of those that have to share one are hollow."""
     looks, used = drawing.looks_of(names), set()
     for look in looks.values():
@@ -83,17 +85,14 @@ def tell_apart(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     return looks
 
 
-def _points(
-    axes: Axes, what: Reproduction, y: Number, x: Number | None, entries: Sequence[Entry], looks: Mapping[str, Any]
-) -> None:
+def _points(axes: Axes, what: Reproduction, entries: Sequence[Entry], looks: Looks) -> None:
     """Draw ours and the paper's side by side, cell by cell."""
-    positions = np.arange(len(entries))
+    y, positions = what.numbers[what.figure.y], np.arange(len(entries))
     look = {"color": drawing.FIRST, "marker": "o", "linestyle": "none", "label": "ours"}
     _draw_ours(axes, positions - 0.12, y, entries, look)
-    papers = [entry["numbers"][y.name]["paper"] or _NO_PAPER for entry in entries]
-    mean = y.scale * column(papers, "mean")
+    mean = _values(entries, y, "paper", "mean")
     if not np.isnan(mean).all():
-        sd = np.nan_to_num(y.scale * column(papers, "sd"))
+        sd = np.nan_to_num(_values(entries, y, "paper", "sd"))
         axes.errorbar(positions + 0.12, mean, sd, color=drawing.SECOND, fmt="s", label="paper ± sd", elinewidth=1)
     rest = [name for name in what.columns if name not in what.figure.panels]
     axes.set_xticks(positions, [_label(entry, rest) for entry in entries], rotation=60)
@@ -101,35 +100,34 @@ def _points(
     axes.set_xlabel(" · ".join(rest))
 
 
-def _curves(
-    axes: Axes, what: Reproduction, y: Number, x: Number | None, entries: Sequence[Entry], looks: Mapping[str, Any]
-) -> None:
+def _curves(axes: Axes, what: Reproduction, entries: Sequence[Entry], looks: Looks) -> None:
     """Draw a number, or several, against another one, or against a column of numbers."""
-    figure = what.figure
-    beside = {number.title: number for number in what.numbers if number.name in figure.beside}
+    figure, beside = what.figure, _beside(what)
+    x = what.numbers.get(figure.x)
+    lines = grouped(entries, lambda entry: _label(entry, [figure.lines])) if figure.lines else {}
     for name, look in looks.items():
-        number = beside.get(name, y)
-        line = [entry for entry in entries if _has(entry, number)]
-        if figure.lines:
-            line = [entry for entry in line if _label(entry, [figure.lines]) == name]
+        number = beside.get(name, what.numbers[figure.y])
+        line = _having(lines.get(name, []) if figure.lines else entries, number)
         if x is None:
             line.sort(key=lambda entry: float(entry["place"][figure.x]), reverse=figure.inverse)
             positions = _positions(line, figure)
         else:
-            line = [entry for entry in line if _has(entry, x)]
+            line = _having(line, x)
             positions = _values(line, x)
             # Points of two measured numbers have no order in which they could be joined.
             look = {**look, "linestyle": "none"}
         if line:
-            _draw_ours(axes, 1 / positions if figure.inverse else positions, number, line, look)
+            _draw_ours(axes, positions, number, line, look)
     if figure.inverse:
         axes.set_xscale("log")
-    if x is not None:
+    if x is None:
+        _set_ticks(axes, figure, np.unique(_positions(entries, figure)))
+    else:
         axes.set_xlabel(drawing.quantity(x.title, x.units))
-        return
-    ticks = np.unique(_positions(entries, figure))
-    if figure.inverse:
-        ticks = 1 / ticks
+
+
+def _set_ticks(axes: Axes, figure: Drawing, ticks: Any) -> None:
+    """Set a tick at each of a column's values, and a logarithmic axis where they are far apart."""
     if ticks[0] > 0 and ticks[-1] > _WIDE * ticks[0]:
         axes.set_xscale("log")
     axes.set_xticks(ticks, list(map("{:g}".format, ticks)))
@@ -138,19 +136,19 @@ def _curves(
 
 
 def _positions(entries: Sequence[Entry], figure: Drawing) -> Any:
-    """Return the cells' values in the column that is the axis."""
-    return floats([float(entry["place"][figure.x]) for entry in entries])
+    """Return the cells' values in the column that is the axis, or their inverses."""
+    positions = np.array([entry["place"][figure.x] for entry in entries], dtype=float)
+    return 1 / positions if figure.inverse else positions
 
 
-def _values(entries: Sequence[Entry], number: Number, key: str = "value") -> Any:
-    """Return a measured number of the cells, or the end of its interval, as it is drawn."""
-    return number.scale * column([entry["numbers"][number.name] for entry in entries], key)
+def _values(entries: Iterable[Entry], number: Number, *keys: str) -> Any:
+    """Return a measured number of the cells, or the end of its interval, as it is drawn; NaN where there is none."""
+    return number.scale * column(entries, "numbers", number.name, *(keys or ["value"]))
 
 
-def _rounds(
-    axes: Axes, what: Reproduction, y: Number, x: Number | None, entries: Sequence[Entry], looks: Mapping[str, Any]
-) -> None:
+def _rounds(axes: Axes, what: Reproduction, entries: Sequence[Entry], looks: Looks) -> None:
     """Draw a rate per round, with the band of its interval."""
+    y = what.numbers[what.figure.y]
     for entry in entries:
         series, look = entry["per_round"], looks[_label(entry, [what.figure.lines])]
         low, high = y.scale * floats(series["low"]), y.scale * floats(series["high"])

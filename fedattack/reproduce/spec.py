@@ -20,18 +20,23 @@ Each is a TOML file in ``simulations/reproductions``::
 
 import re
 import tomllib
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, product
-from math import prod
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from fedattack.audit.finding import PROPORTION
 from fedattack.errors import ConfigError
 from fedattack.runs.app import Value, app_folder
 
+_UNFIT = re.compile(r"[^A-Za-z0-9.-]+")
 _STATED = re.compile(r"(\d+(?:\.\d+)?)(?:±(\d+(?:\.\d+)?))?")
+
+_NONE: Mapping[str, Any] = {}
+
+V = TypeVar("V")
 
 
 @dataclass(frozen=True)
@@ -139,8 +144,9 @@ class Cell:
         parts = [self.preset]
         if "dataset" in changed:
             parts.append(shown(changed.pop("dataset")))
-        parts += [f"{key}-{shown(value)}" for key, value in sorted(changed.items())]
-        return "_".join(re.sub(r"[^A-Za-z0-9.-]+", "-", part) for part in parts)
+        for key, value in sorted(changed.items()):
+            parts.append(f"{key}-{shown(value)}")
+        return "_".join(map(partial(_UNFIT.sub, "-"), parts))
 
     @property
     def label(self) -> str:
@@ -161,15 +167,21 @@ class Reproduction:
     paper: str
     about: str
     columns: Sequence[str]
-    numbers: Sequence[Number]
+    numbers: Mapping[str, Number]
     figure: Drawing
     cells: Sequence[Cell]
 
+    @property
+    def first(self) -> Number:
+        """The number that a reproduction is about."""
+        return next(iter(self.numbers.values()))
+
     def choices(self, column: str) -> list[Value]:
         """Values that a column has, each once, in the table's order."""
-        values = dict.fromkeys(cell.place[column] for cell in self.cells)
-        values.pop(ABSENT, None)
-        return list(values)
+        values = _values(self.cells, column)
+        if ABSENT in values:
+            values.remove(ABSENT)
+        return values
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -183,16 +195,15 @@ class Reproduction:
         try:
             table = tomllib.loads(path.read_text(encoding="utf-8"))
             columns = table["columns"]
-            table["numbers"] = [Number(**entry) for entry in table["numbers"]]
+            table["numbers"] = {entry["name"]: Number(**entry) for entry in table["numbers"]}
             table["figure"] = Drawing(**table["figure"])
-            scales = {number.name: number.scale for number in table["numbers"]}
             cells: list[Cell] = []
             for group in table.pop("groups", ()):
-                cells += _cells(columns, scales, **group)
+                cells += _cells(columns, table["numbers"], **group)
             for entry in table.pop("like", ()):
-                other = cls.read(path.with_name(f"{entry['of']}.toml"))
-                where = entry.get("where", {})
-                cells += [_as_in(columns, scales, cell) for cell in other.cells if cell.lies_in(where)]
+                for cell in cls.read(path.with_name(f"{entry['of']}.toml")).cells:
+                    if cell.lies_in(entry.get("where", {})):
+                        cells.append(_as_in(columns, table["numbers"], cell))
             return cls(name=path.stem, cells=_in_order(columns, cells), **table)
         except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError, ConfigError) as cause:
             raise ConfigError(
@@ -209,6 +220,11 @@ def shown(value: Value) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def taken(mapping: Mapping[str, V], keys: Iterable[str]) -> dict[str, V]:
+    """Take these keys out of a mapping, in their order."""
+    return {key: mapping[key] for key in keys}
 
 
 def reproduction_names() -> list[str]:
@@ -235,68 +251,69 @@ def _folder() -> Path:
 
 def _in_order(columns: Sequence[str], cells: Sequence[Cell]) -> list[Cell]:
     """Sort cells by the columns from left to right; values come in the order in which they are first named."""
-    ranks: dict[str, dict[Value, int]] = {}
-    for column in columns:
-        values = dict.fromkeys(cell.place[column] for cell in cells)
-        ranks[column] = dict(zip(values, range(len(values)), strict=True))
-    return sorted(cells, key=lambda cell: [ranks[column][cell.place[column]] for column in columns])
+    ordered = list(cells)
+    for column in reversed(columns):
+        named = _values(cells, column)
+        ordered.sort(key=lambda cell: named.index(cell.place[column]))
+    return ordered
 
 
-def _as_in(columns: Sequence[str], names: Container[str], cell: Cell) -> Cell:
+def _values(cells: Sequence[Cell], column: str) -> list[Value]:
+    """Return what cells have in a column, each value once."""
+    return list(dict.fromkeys(cell.place[column] for cell in cells))
+
+
+def _as_in(columns: Sequence[str], names: Iterable[str], cell: Cell) -> Cell:
     """Take a cell over from another table."""
-    place = {column: cell.place[column] for column in columns}
-    return replace(cell, place=place, paper={name: number for name, number in cell.paper.items() if name in names})
+    return replace(
+        cell, place=taken(cell.place, columns), paper=taken(cell.paper, filter(cell.paper.__contains__, names))
+    )
 
 
 def _cells(
     columns: Sequence[str],
-    scales: Mapping[str, float],
+    numbers: Mapping[str, Number],
     *,
     preset: str,
     grid: Mapping[str, Sequence[Value]],
-    place: Mapping[str, Value] | None = None,
-    settings: Mapping[str, Value] | None = None,
-    paper: Mapping[str, Mapping[str, str]] | None = None,
+    place: Mapping[str, Value] = _NONE,
+    settings: Mapping[str, Value] = _NONE,
+    paper: Mapping[str, Mapping[str, str]] = _NONE,
     **further: Any,
 ) -> Iterator[Cell]:
     extra: Mapping[str, Mapping[str, Value]] = further.pop("with", {})
     if further:
         raise ConfigError(f"a group has unknown keys {', '.join(further)}")
-    paper = paper or {}
     first, *rest = grid.values()
     texts = list(map(shown, first))
     for key in chain(extra, *paper.values()):
         if key not in texts:
             raise ConfigError(f"{key!r} is none of the values {', '.join(texts)}")
     for value, text in zip(first, texts, strict=True):
-        stated: dict[str, list[Stated | None]] = {}
+        combinations = list(product([value], *rest))
+        stated: list[dict[str, Stated]] = [{} for _ in combinations]
         for name, rows in paper.items():
             if text in rows:
-                stated[name] = _stated(rows[text], prod(map(len, rest)), scales[name])
-        for index, others in enumerate(product(*rest)):
-            chosen = {**(settings or {}), **dict(zip(grid, (value, *others), strict=True)), **extra.get(text, {})}
-            numbers = {name: row[index] for name, row in stated.items()}
+                _add_stated(stated, numbers[name], rows[text])
+        for combination, of_paper in zip(combinations, stated, strict=True):
+            chosen = {**settings, **dict(zip(grid, combination, strict=True)), **extra.get(text, {})}
             options = {key.removeprefix("--"): shown(chosen.pop(key)) for key in list(chosen) if key.startswith("--")}
-            values = {**chosen, **options, **(place or {})}
-            yield Cell(
-                preset=preset,
-                settings=chosen,
-                options=options,
-                place={column: values.get(column, ABSENT) for column in columns},
-                paper={name: number for name, number in numbers.items() if number is not None},
-            )
+            everywhere: dict[str, Value] = dict.fromkeys(columns, ABSENT)
+            values = everywhere | chosen | options | dict(place)
+            yield Cell(preset, chosen, taken(values, columns), of_paper, options)
 
 
-def _stated(row: str, count: int, scale: float) -> list[Stated | None]:
+def _add_stated(cells: Sequence[dict[str, Stated]], number: Number, row: str) -> None:
+    """Add what the paper states of a number to its numbers of each cell."""
     entries = row.replace("|", " ").split()
-    if len(entries) != count:
-        raise ConfigError(f"the paper's numbers {row!r} are {len(entries)}; expected {count}")
-    return [_number(entry, scale) for entry in entries]
+    if len(entries) != len(cells):
+        raise ConfigError(f"the paper's numbers {row!r} are {len(entries)}; expected {len(cells)}")
+    for cell, entry in zip(cells, entries, strict=True):
+        if entry != ABSENT:
+            cell[number.name] = _stated(entry, number.scale)
 
 
-def _number(entry: str, scale: float) -> Stated | None:
-    if entry == ABSENT:
-        return None
+def _stated(entry: str, scale: float) -> Stated:
     match = _STATED.fullmatch(entry)
     if match is None:
         raise ConfigError(f"{entry!r} among the paper's numbers: expected mean±sd, mean or –")

@@ -45,7 +45,7 @@ def prepare(configs: Sequence[Mapping[str, Value]]) -> None:
     RunError
         If the process crashed.
     """
-    run_module("simulations.prepare", [dict(config) for config in configs])
+    run_module("simulations.prepare", list(map(dict, configs)))
 
 
 def run_module(module: str, job: object) -> str:

@@ -17,14 +17,17 @@ def asked_of_study(folder: Path) -> list[Asked]:
     """
     study, where = read_study(folder), str(folder / STUDY)
     asked = [Asked(what, value, where) for value, what in leads_out(study.get("settings", {})).items()]
-    outward = {name for attack in ATTACKS.values() for name, option in attack.options.items() if option.reaches_out}
-    options = study.get("options", {})
-    return asked + [Asked(key, f"{key}={value}", where) for key, value in options.items() if key in outward]
+    for key, value in study.get("options", {}).items():
+        if any(key in attack.options and attack.options[key].reaches_out for attack in ATTACKS.values()):
+            asked.append(Asked(key, f"{key}={value}", where))
+    return asked
 
 
 def asked_of_knowledge(folder: Path) -> list[Asked]:
     """List what the run folder's knowledge asks to import, and the paths in it that leave the folder."""
-    asked = [item for part in find_parts(folder) for item in known_to(part).asks()]
+    asked: list[Asked] = []
+    for part in find_parts(folder):
+        asked += known_to(part).asks()
     return list(dict.fromkeys(asked))
 
 

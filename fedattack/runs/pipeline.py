@@ -11,7 +11,7 @@ from fedattack.record import Record
 from fedattack.runs.asked import known_to
 from fedattack.runs.watch import Watch
 from fedattack.threats import ATTACKS, Attack, Knowledge, write_knowledge
-from fedattack.threats.registry import BROKEN
+from fedattack.threats.registry import left_out
 
 
 def choose_attacks(names: Sequence[str], options: Mapping[str, str]) -> list[Attack]:
@@ -22,19 +22,20 @@ def choose_attacks(names: Sequence[str], options: Mapping[str, str]) -> list[Att
     ConfigError
         If an attack is unknown, an option is none of any of them, or its value is refused.
     """
+    known: set[str] = set()
     for name in names:
         if name not in ATTACKS:
-            why = f" ({BROKEN[name]})" if name in BROKEN else ""
+            why = f" ({left_out()[name]})" if name in left_out() else ""
             raise ConfigError(f"unknown attack {name!r}{why}: expected one of {', '.join(ATTACKS)}")
-    known = {key for name in names for key in ATTACKS[name].options}
+        known |= ATTACKS[name].options.keys()
     for key in options:
         if key not in known:
             told = f"the options {', '.join(sorted(known))}" if known else "no options"
             raise ConfigError(f"--option {key}: {' and '.join(names)} {'have' if len(names) > 1 else 'has'} {told}")
-    return [
-        ATTACKS[name].with_options({key: text for key, text in options.items() if key in ATTACKS[name].options})
-        for name in names
-    ]
+    chosen = []
+    for attack in map(ATTACKS.__getitem__, names):
+        chosen.append(attack.with_options({key: text for key, text in options.items() if key in attack.options}))
+    return chosen
 
 
 def attack_folder(

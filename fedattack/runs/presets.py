@@ -8,8 +8,8 @@ from typing import Any
 
 from fedattack.errors import ConfigError, short
 from fedattack.runs.app import Value, app_folder
-from fedattack.runs.settings import PATHS, load_settings
-from fedattack.threats.registry import THREATS
+from fedattack.runs.settings import FOLDERS, PATHS, default_settings, load_settings, open_settings
+from fedattack.threats.registry import threats
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,29 @@ def preset_names() -> list[str]:
     return sorted(_preset_files())
 
 
+def presets_left_out() -> dict[str, str]:
+    """Return why a preset is left out, by its file: of two of one name the first counts."""
+    taken = _preset_files()
+    return {
+        str(path): f"the preset {path.stem!r} is that of {taken[path.stem]}"
+        for path in _all_files()
+        if taken[path.stem] != path
+    }
+
+
 def _preset_files() -> dict[str, Path]:
-    """Find the presets of the app, and those that lie in the folders of threats."""
-    files = [path for threat in THREATS.values() for path in threat.presets]
-    files += (app_folder() / "simulations" / "presets").glob("*.toml")
-    return {path.stem: path for path in files}
+    files: dict[str, Path] = {}
+    for path in _all_files():
+        files.setdefault(path.stem, path)
+    return files
+
+
+def _all_files() -> list[Path]:
+    """Find the presets of the app, and then those that lie in the folders of threats."""
+    files = sorted((app_folder() / "simulations" / "presets").glob("*.toml"))
+    for threat in threats().values():
+        files += threat.presets
+    return files
 
 
 def load_preset(name: str) -> Preset:
@@ -76,9 +94,9 @@ def _read_preset(name: str, value: Mapping[str, Any]) -> Preset:
 def _strengths(preset: str, table: Mapping[str, object]) -> dict[str, Sequence[float]]:
     found: dict[str, Sequence[float]] = {}
     for name, values in table.items():
-        if not isinstance(values, list) or not all(type(value) in (int, float) for value in values) or not values:
+        if not isinstance(values, list) or not {*map(type, values)} <= {int, float} or not values:
             raise ConfigError(f"preset {preset}: [tradeoff] {name} = {values!r}: expected a list of strengths")
-        found[name] = [float(value) for value in values]
+        found[name] = list(map(float, values))
     return found
 
 
@@ -90,8 +108,8 @@ def resolve_settings(preset: Preset, changes: Sequence[str]) -> dict[str, Value]
     ConfigError
         If a key is unknown, or a value is of the wrong type or out of range.
     """
-    known = {name: setting for name, setting in load_settings().items() if not setting.internal}
-    values = {name: setting.default for name, setting in known.items()} | dict(preset.settings)
+    known = open_settings()
+    values = default_settings() | dict(preset.settings)
     aliases = {setting.alias: name for name, setting in known.items() if setting.alias}
     for change in changes:
         key, separator, text = change.partition("=")
@@ -104,6 +122,6 @@ def resolve_settings(preset: Preset, changes: Sequence[str]) -> dict[str, Value]
     for key in PATHS:
         # The app runs in a folder of its own, where a relative path would mean something else.
         text = str(values[key])
-        if text.endswith((".npz", ".toml")) or (key in ("data-root", "recup-zoo") and text):
+        if text.endswith((".npz", ".toml")) or (key in FOLDERS and text):
             values[key] = str(Path(text).expanduser().absolute())
     return values

@@ -71,10 +71,23 @@ def load_settings() -> dict[str, Setting]:
     return {name: Setting(name=name, **entry) for name, entry in table.items()}
 
 
+def open_settings() -> dict[str, Setting]:
+    """Read those that a user may choose."""
+    return {name: setting for name, setting in load_settings().items() if not setting.internal}
+
+
+def default_settings() -> dict[str, Value]:
+    """Return what these are where nobody chooses."""
+    return {name: setting.default for name, setting in open_settings().items()}
+
+
 IMPORTS = ("model", "models", "student")
 """Settings that may be import paths; ``models`` is a list, separated by commas."""
 
-PATHS = ("dataset", "public", "data-root", "recup-zoo")
+FOLDERS = ("data-root", "recup-zoo")
+"""Settings that are folders."""
+
+PATHS = ("dataset", "public", *FOLDERS)
 """Settings that may be paths."""
 
 
@@ -86,8 +99,9 @@ def leads_out(settings: Mapping[str, Value]) -> dict[str, str]:
         found |= {word.strip(): key for word in words if ":" in word}
     for key in PATHS:
         text = str(settings.get(key, ""))
-        named = key in ("dataset", "public") and "/" not in text and not text.endswith((".npz", ".toml"))
-        found |= {text: key} if text and not named else {}
+        is_name = key not in FOLDERS and "/" not in text and not text.endswith((".npz", ".toml"))
+        if text and not is_name:
+            found[text] = key
     return found
 
 
@@ -99,7 +113,7 @@ def check_settings(values: Mapping[str, Value], where: str) -> dict[str, Value]:
     ConfigError
         If a setting is unknown or internal, or its value is of another type or out of range.
     """
-    known = {name: setting for name, setting in load_settings().items() if not setting.internal}
+    known = open_settings()
     for key in values:
         if key not in known:
             raise ConfigError(f"{where}: unknown setting {short(key, 60)!r}; the file was changed")

@@ -2,9 +2,9 @@
 
 import os
 import shlex
-import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +34,8 @@ def _simulator(clients: int, device: str, log: Path) -> Runtime:
     return Simulator(app_folder(), supernodes=clients, gpus_per_client=_gpu_share(device, clients), log=log)
 
 
-def _processes(clients: int, device: str, log: Path) -> Runtime:
-    return Deployment(app_folder(), supernodes=clients, log=log)
-
-
-def _insecure_processes(clients: int, device: str, log: Path) -> Runtime:
-    return Deployment(app_folder(), supernodes=clients, secure=False, log=log)
+def _processes(clients: int, device: str, log: Path, *, secure: bool = True) -> Runtime:
+    return Deployment(app_folder(), supernodes=clients, secure=secure, log=log)
 
 
 def _remote(clients: int, device: str, log: Path) -> Runtime:
@@ -49,7 +45,7 @@ def _remote(clients: int, device: str, log: Path) -> Runtime:
 RUNTIMES: Mapping[str, Callable[[int, str, Path], Runtime]] = {
     "simulation": _simulator,
     "processes": _processes,
-    "processes-insecure": _insecure_processes,
+    "processes-insecure": partial(_processes, secure=False),
     "superlink": _remote,
 }
 """What a preset can run on: takes the number of clients, their device and the file of the log."""
@@ -79,8 +75,6 @@ def simulate(
 
     Parameters
     ----------
-    preset
-        What to run.
     settings
         All settings, as :func:`fedattack.runs.presets.resolve_settings` gives them.
     seeds
@@ -89,8 +83,6 @@ def simulate(
         The run folder; it must be absent or empty.
     command
         The command line that does the same, kept for the report.
-    watch
-        Told of progress.
     runtime
         One of :data:`RUNTIMES`.
     options
@@ -101,7 +93,7 @@ def simulate(
     ConfigError
         If `out` is taken or cannot be created, or the runtime is unknown.
     FedAttackError
-        If the settings do not fit the data; then `out` is gone again.
+        If the settings do not fit the data, or the preparation crashed; then `out` is as it was before.
     RunError
         If a run does not finish.
     """
@@ -113,6 +105,7 @@ def simulate(
         taken += f"; `fedattack resume {shlex.quote(str(out))}` goes on with the run that is there"
     if out.exists() and not out.is_dir():
         raise ConfigError(taken)
+    is_new = not out.exists()
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as cause:
@@ -126,8 +119,15 @@ def simulate(
         watch.step("prepare data", 0, None)
         try:
             prepare(configs)
-        except FedAttackError:
-            shutil.rmtree(out)  # nothing is recorded yet, and the corrected command may use the folder again
+        except BaseException as cause:
+            # Nothing is recorded yet, and the same command, or the corrected one, may use the folder again.
+            for path in list(out.iterdir()):
+                remove_inside(out, path, ConfigError)
+            if is_new:
+                out.rmdir()
+            if isinstance(cause, RunError):
+                # There is nothing to resume, which is what a run that did not finish is told otherwise.
+                raise FedAttackError(f"{cause}; nothing is recorded yet: run the command again") from None
             raise
         watch.step("prepare data", 1, 1)
         study: dict[str, Any] = {
@@ -175,8 +175,6 @@ def resume(out: Path, *, command: str, watch: Watch, trusted: Collection[str] = 
 
     Parameters
     ----------
-    out
-        The run folder.
     command, watch
         See :func:`simulate`.
     trusted
@@ -236,8 +234,8 @@ def _going_on(part: Part, config: Mapping[str, Value], record: Record) -> dict[s
     """Return what the config of a run that goes on has of its own."""
     if config["framework"] in _WITHOUT_COMMON_MODEL:
         raise ConfigError(
-            f"{part.label} cannot be gone on with: clients of FedMD keep their models in Flower's state, which ended "
-            "with the run; start it anew in another folder"
+            f"{part.label} cannot be gone on with: clients of {config['framework']} keep their models in Flower's "
+            "state, which ended with the run; start it anew in another folder"
         )
     truth = read_truth(part.truth)
     truth.check_nodes(record.nodes, seed=int(config["seed"]))
@@ -293,13 +291,11 @@ def _tell_of_clients(part: Part, client_error: str | None, watch: Watch) -> None
         If none answered in any round: there is nothing to attack.
     """
     if (part.record / MANIFEST).exists() and (silence := Record(part.record).silence):
-        raise RunError(f"{part.label}: {silence if client_error is None else _because(silence, client_error)}")
+        if client_error is not None:
+            silence = f"{silence.partition(':')[0]}: {short(client_error, 200)}"
+        raise RunError(f"{part.label}: {silence}")
     if client_error:
         watch.say("warning", f"a client failed: {short(client_error, 200)}")
-
-
-def _because(silence: str, client_error: str) -> str:
-    return f"{silence.partition(':')[0]}: {short(client_error, 200)}"
 
 
 def _now() -> str:

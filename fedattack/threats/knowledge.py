@@ -62,7 +62,7 @@ class ModelKnowledge:
 
 @dataclass(frozen=True)
 class Targets:
-    """Labelled records ``x`` (n, *shape), ``y`` (n,); target records in an order that says nothing of their owners.
+    """Labelled examples ``x`` (n, *shape), ``y`` (n,); target records in an order that says nothing of their owners.
 
     Labels are int64; for a regression the targets are float32.
     """
@@ -75,13 +75,13 @@ class Targets:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the records and labels, by which the truth and an attack's scores say what they speak of."""
+        """SHA-256 of the examples and labels, by which the truth and an attack's scores say what they speak of."""
         return _fingerprint(self.x, self.y)
 
 
 @dataclass(frozen=True)
 class PartialRecords:
-    """Clients' records without one attribute.
+    """Clients' examples without one attribute.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class PartialRecords:
     y
         (n,): labels, int64, or float32 targets of a regression.
     clients
-        (n,) str: whose record each is.
+        (n,) str: whose example each is.
     columns
         Which inputs encode the attribute: one for a number, several for one-hot.
     domain
@@ -114,11 +114,11 @@ class PartialRecords:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the records, labels and domain, by which the truth and scores say what they speak of."""
+        """SHA-256 of the examples, labels and domain, by which the truth and scores say what they speak of."""
         return _fingerprint(self.x, self.y, self.domain)
 
     def completed(self, value: int, rows: NDArray[np.int64] | slice = slice(None)) -> NDArray[np.float32]:
-        """Return records (n, d), or those of ``rows``, with the attribute at ``domain[value]`` throughout."""
+        """Return examples (n, d), or those of ``rows``, with the attribute at ``domain[value]`` throughout."""
         x = self.x[rows].copy()
         x[:, list(self.columns)] = self.domain[value]
         return x
@@ -142,7 +142,7 @@ class AuxiliaryAttribute:
 
 Defend = Callable[..., Mapping[str, NDArray[np.float32]]]
 """What clients do to an update before they send it: (update, rng, model, x, y) → what is sent in its place. The model
-is at the received parameters, x and y are the records that the client trains on."""
+is at the received parameters, x and y are the examples that the client trains on."""
 
 
 BUILT_IN = "fedattack"
@@ -246,7 +246,7 @@ class Knowledge:
     defence: KnownDefence | None = None
 
     def asked(self) -> str:
-        """Return the fingerprint of the records that are asked about; empty where none are."""
+        """Return the fingerprint of the examples that are asked about; empty where none are."""
         about = self.targets if self.targets is not None else self.partial
         return about.fingerprint if about is not None else ""
 
@@ -359,7 +359,7 @@ Content = TypeVar("Content")
 
 
 def write_knowledge(folder: Path, knowledge: Knowledge) -> None:
-    """Write ``knowledge`` to ``folder``: a JSON file, records as ``.npz`` beside it, and a file for each node."""
+    """Write ``knowledge`` to ``folder``: a JSON file, examples as ``.npz`` beside it, and a file for each node."""
     make_private(folder)
     files = {}
     for name, arrays in _arrays_by_file(knowledge).items():
@@ -518,7 +518,7 @@ def _entry_of_defence(defence: KnownDefence) -> dict[str, Any]:
 
 
 def _arrays_of_attributes(attributes: Mapping[str, AuxiliaryAttribute]) -> dict[str, NDArray[Any]]:
-    """Give two arrays for each attribute, of its values and of the records' codes."""
+    """Give two arrays for each attribute, of its values and of the examples' codes."""
     arrays: dict[str, NDArray[Any]] = {}
     for name, attribute in attributes.items():
         arrays |= {f"values.{name}": np.array(attribute.values), f"codes.{name}": attribute.codes}
@@ -531,7 +531,7 @@ def read_attributes(path: Path, auxiliary: Targets | None) -> dict[str, Auxiliar
     Raises
     ------
     DataError
-        If the file cannot be read without pickle, there is no attribute, or codes do not fit values or records.
+        If the file cannot be read without pickle, there is no attribute, or codes do not fit values or examples.
     """
     hint = "expected values.NAME, its values, and codes.NAME, an index into them for each auxiliary record"
     arrays = read_npz(path, DataError, hint)
@@ -564,7 +564,7 @@ def read_targets(path: Path, model: ModelKnowledge | None = None) -> Targets:
     arrays = read_npz(path, DataError, "target records go into x, their labels into y", "x", "y")
     x, y = arrays["x"], arrays["y"]
     if x.ndim < 1 or y.ndim < 1 or len(x) != len(y) or len(y) == 0:
-        raise DataError(f"{path}: expected as many labels as records and at least one, got x {x.shape} and y {y.shape}")
+        raise DataError(f"{path}: expected as many labels as examples, at least one, got x {x.shape} and y {y.shape}")
     if not np.issubdtype(y.dtype, np.number) or not np.isfinite(y).all():
         raise DataError(f"{path}: y holds values that are not finite numbers (dtype {y.dtype})")
     _check_records(path, x, model, "target")
@@ -579,7 +579,7 @@ def read_public(path: Path, model: ModelKnowledge | None = None) -> NDArray[np.f
     Raises
     ------
     DataError
-        If the file cannot be read without pickle, records are missing or not finite, or they do not fit the model.
+        If the file cannot be read without pickle, examples are missing or not finite, or they do not fit the model.
     """
     x = read_npz(path, DataError, "public records go into x", "x")["x"]
     if x.ndim < 2 or not len(x):
@@ -610,7 +610,7 @@ def _arrays_of_partial(partial: PartialRecords) -> dict[str, NDArray[Any]]:
 
 
 def read_partial(path: Path, model: ModelKnowledge | None = None) -> PartialRecords:
-    """Read clients' records without one attribute from an ``.npz``.
+    """Read clients' examples without one attribute from an ``.npz``.
 
     Its arrays are those of :class:`PartialRecords`; ``names`` and ``prior`` may be left out.
 
@@ -627,7 +627,7 @@ def read_partial(path: Path, model: ModelKnowledge | None = None) -> PartialReco
             raise DataError(f"{path} lacks the array {name}; {hint}")
     x, clients, columns, domain = records.x, arrays["clients"], arrays["columns"], arrays["domain"]
     if x.ndim != 2 or clients.shape != (len(x),):
-        raise DataError(f"{path}: expected records (n, d) with a client for each; got {x.shape} and {clients.shape}")
+        raise DataError(f"{path}: expected examples (n, d) with a client for each; got {x.shape} and {clients.shape}")
     _check_columns(path, columns, x.shape[1])
     _check_domain(path, domain, len(columns))
     if x[:, columns].any():

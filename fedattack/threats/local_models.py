@@ -12,6 +12,7 @@ from fedattack.record import Observation, Record, Round
 from fedattack.record.format import Arrays
 from fedattack.threats.knowledge import Knowledge
 from fedattack.threats.matching import check_model, fits_model
+from fedattack.threats.replies import replied
 from fedattack.threats.students import student_models
 
 LocalModels = Callable[[Round], Iterator[tuple[Observation, Arrays]]]
@@ -117,8 +118,7 @@ def _model_of_parameters(record: Record, knowledge: Knowledge) -> nn.Module:
 
 def _fitting(round_: Round, model: nn.Module, notes: list[str]) -> Iterator[tuple[Observation, Arrays]]:
     """Yield the replies whose arrays have the names and shapes of the model's."""
-    for observation in round_.observations:
-        if observation.status == "ok" and observation.arrays is not None:
-            arrays = dict(observation.arrays)
-            if fits_model(model, arrays, f"round {round_.number}, client {observation.node} left out", notes):
-                yield observation, arrays
+    for observation in filter(replied, round_.observations):
+        arrays = dict(observation.arrays or {})
+        if fits_model(model, arrays, f"round {round_.number}, client {observation.node} left out", notes):
+            yield observation, arrays

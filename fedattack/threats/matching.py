@@ -81,5 +81,10 @@ def is_zero(arrays: Iterable[NDArray[Any]]) -> bool:
     return not any(array.any() for array in arrays)
 
 
+def flattened(arrays: Mapping[str, Any], names: Iterable[str]) -> NDArray[np.float64]:
+    """Return some of the arrays, or tensors, as one vector in float64."""
+    return np.concatenate([np.asarray(arrays[name], dtype=np.float64).reshape(-1) for name in names])
+
+
 def _shapes_of(record: Record) -> dict[str, tuple[int, ...]]:
     return {parameter.name: parameter.shape for parameter in record.parameters}

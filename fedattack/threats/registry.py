@@ -1,7 +1,7 @@
 """The threats that are installed: a folder here each, and those of other packages.
 
 Another package adds a threat by an entry point of the group ``fedattack.threats`` that leads to its ``THREAT``. Only
-the declaration is imported here, none of the parts.
+the declaration is imported here, none of the parts. Nothing is searched for before somebody asks.
 """
 
 import importlib
@@ -9,6 +9,7 @@ import os
 import pkgutil
 import sys
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
 
@@ -28,36 +29,62 @@ def _built_in() -> dict[str, Threat]:
     return threats
 
 
-def _with_installed(threats: Mapping[str, Threat]) -> tuple[dict[str, Threat], dict[str, str]]:
+def threats() -> Mapping[str, Threat]:
+    """Return all threats by name."""
+    return _found()[0]
+
+
+def left_out() -> dict[str, str]:
+    """Return why a threat is left out, by the name of its entry point."""
+    return _found()[1]
+
+
+def threat_of(attack: str) -> Threat | None:
+    """Return the threat that an attack belongs to; ``None`` if it is not installed."""
+    for threat in threats().values():
+        if attack in threat.attacks:
+            return threat
+    return None
+
+
+@cache
+def _found() -> tuple[dict[str, Threat], dict[str, str]]:
+    return _with_installed(_built_in())
+
+
+def _with_installed(own: Mapping[str, Threat]) -> tuple[dict[str, Threat], dict[str, str]]:
     """Add the threats of other packages; returns all threats, and by its name why one could not be added."""
-    added, broken = dict(threats), {}
-    for entry in _entry_points():
+    added, broken = dict(own), {}
+    for name, entry in _entry_points().items():
         try:
             threat = entry.load()
             # Everybody looks for presets, so that a threat whose folder has none to look in is left out.
             _ = threat.presets if isinstance(threat, Threat) else None
         except Exception as cause:  # another package may fail in any way
-            broken[entry.name] = f"{entry.value} cannot be imported: {cause}"
+            broken[name] = f"{entry.value} cannot be imported: {cause}"
             continue
         if fault := _fault(threat, added):
-            broken[entry.name] = f"{entry.value} {fault}"
+            broken[name] = f"{entry.value} {fault}"
         else:
             added[threat.name] = threat
     return added, broken
 
 
-def _entry_points() -> list[EntryPoint]:
-    """List the entry points of installed packages, by name.
+def _entry_points() -> dict[str, EntryPoint]:
+    """Find the entry points of installed packages, by name; a second one of a name has what it leads to behind it.
 
     A notebook and ``python -m`` look for packages in the working directory first. It may be a folder that somebody
     handed over, so that what calls itself a package there is none.
     """
     paths = [path for path in sys.path if path and not _is_here(path)]
-    entries: dict[str, EntryPoint] = {}
+    entries: set[EntryPoint] = set()  # a package that is installed twice counts once
     for distribution in distributions(path=paths):
-        for entry in distribution.entry_points.select(group=GROUP):
-            entries.setdefault(entry.name, entry)
-    return [entries[name] for name in sorted(entries)]
+        entries.update(distribution.entry_points.select(group=GROUP))
+    found: dict[str, EntryPoint] = {}
+    for entry in sorted(entries, key=lambda entry: (entry.name, entry.value)):
+        name = f"{entry.name} ({entry.value})" if entry.name in found else entry.name
+        found[name] = entry
+    return found
 
 
 def _is_here(path: str) -> bool:
@@ -72,21 +99,9 @@ def _fault(threat: object, taken: Mapping[str, Threat]) -> str:
         return "is no fedattack.threats.threat.Threat"
     attacks = {name for other in taken.values() for name in other.attacks}
     if threat.name in taken:
-        return f"has the name {threat.name!r}, which another threat has"
+        return f"has the name {threat.name!r}, which the threat of {taken[threat.name].package} has"
     if not {*threat.judges} <= {*threat.attacks}:
         return f"has judges of {', '.join(threat.judges)}, and the attacks {', '.join(threat.attacks)}"
     if again := sorted(attacks & {*threat.attacks}):
         return f"has an attack {again[0]!r}, which another threat has"
     return ""
-
-
-THREATS, BROKEN = _with_installed(_built_in())
-"""All threats by name, and by the name of its entry point why one is left out."""
-
-
-def threat_of(attack: str) -> Threat | None:
-    """Return the threat that an attack belongs to; ``None`` if it is not installed."""
-    for threat in THREATS.values():
-        if attack in threat.attacks:
-            return threat
-    return None

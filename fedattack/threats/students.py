@@ -1,7 +1,7 @@
 """FedMD's local models, as far as the server can rebuild them: students of what the clients predicted.
 
 Hu et al. 2023, Section 3.4 and Algorithm 3, lines 11 and 12: for each client and round the server trains a student on
-the public records to give the client's predictions. The student's loss on a record stands for the client's.
+the public records to give the client's predictions. The student's loss on an example stands for the client's.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,6 +16,7 @@ from fedattack.learning.importing import given
 from fedattack.record import Observation, Record, Round
 from fedattack.record.format import Arrays
 from fedattack.threats.knowledge import Knowledge
+from fedattack.threats.replies import replied
 
 HOW = Distillation()
 """How students are trained. With 30 epochs, students of digits and of MNIST named as many owners as the clients' own
@@ -47,7 +48,7 @@ def student_models(
     knowledge
         With the public records and, as the model, the architecture of the students.
     seed
-        Seed of the students' first parameters and of the order of the records.
+        Seed of the students' first parameters and of the order of the examples.
     device
         Where to compute.
     notes
@@ -92,11 +93,9 @@ def student_models(
 def _usable(
     round_: Round, shape: tuple[int, int], notes: list[str]
 ) -> Iterator[tuple[Observation, NDArray[np.float32]]]:
-    for observation in round_.observations:
-        if observation.status != "ok" or observation.arrays is None:
-            continue
+    for observation in filter(replied, round_.observations):
         where = f"round {round_.number}, client {observation.node} left out"
-        arrays = list(observation.arrays.values())
+        arrays = list((observation.arrays or {}).values())
         shapes = [array.shape for array in arrays]
         if shapes != [shape] or not np.issubdtype(arrays[0].dtype, np.number):
             notes.append(

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress, groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -89,7 +90,7 @@ def compare(curves: Mapping[str, Curve], most: float = np.inf) -> Comparison:
     most
         Losses above it are left out: there a model is worse than guessing.
     """
-    every = list(chain.from_iterable(losses for losses, _ in curves.values()))
+    every = list(chain.from_iterable(map(itemgetter(0), curves.values())))
     low, high = (min(every), min(max(every), most)) if every else (0.0, 0.0)
     if not low < high:
         return Comparison([], {})
@@ -126,8 +127,8 @@ def measured_cells(results: Mapping[str, Any], number: Mapping[str, Any]) -> lis
     return cells
 
 
-def losses_of(cells: Iterable[Mapping[str, Any]]) -> list[float]:
-    """Return the learning losses of cells."""
+def losses_of(cells: Iterable[Mapping[str, Any]]) -> list[Any]:
+    """Return the learning losses of cells; None where there is none."""
     return [cell["loss"]["value"] for cell in cells]
 
 

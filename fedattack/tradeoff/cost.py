@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import sub
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, NotRequired
@@ -38,11 +39,6 @@ class Cost:
 
     seconds: Sequence[float]
     memory: int | None
-
-    @property
-    def median(self) -> float:
-        """Median time in seconds."""
-        return median(self.seconds)
 
 
 def side_by_side(actions: Mapping[str, Callable[[], object]], *, seconds: float = _SECONDS) -> dict[str, Cost]:
@@ -138,7 +134,7 @@ def measure_cost(settings: Mapping[str, Value], strengths: Mapping[str, float]) 
     Returns
     -------
     dict
-        ``entries`` and ``records``: how large the update is and how many records it is of. ``training``: what the
+        ``entries`` and ``records``: how large the update is and how many examples it is of. ``training``: what the
         client's training takes. ``defences``: by name ``strength``, ``seconds`` (median), ``fastest``, ``slowest``,
         ``memory`` in bytes, ``turns``, ``ratio`` to sparsification, and ``client_ratio``, the same of training and
         defence together, as in the paper's Table 1; or ``reason`` in place of these where it cannot
@@ -167,7 +163,7 @@ def told(cost: Cost, less: Cost | None = None) -> dict[str, Any]:
     """Sum a cost up, or what it is beyond another one."""
     seconds, memory = list(cost.seconds), cost.memory
     if less is not None:
-        seconds = [with_it - without for with_it, without in zip(seconds, less.seconds, strict=True)]
+        seconds = list(map(sub, seconds, less.seconds))
         memory = None if memory is None or less.memory is None else max(memory - less.memory, 0)
     return {
         "seconds": median(seconds),

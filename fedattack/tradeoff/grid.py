@@ -92,7 +92,7 @@ def make_grid(preset: Preset, strengths: Mapping[str, Sequence[float]]) -> Repro
         paper="",
         about="",
         columns=("defence", "strength"),
-        numbers=(LOSS, ACCURACY),
+        numbers={"loss": LOSS, "accuracy": ACCURACY},
         figure=Drawing(kind="curves", panels=(), y=LOSS.name),
         cells=cells,
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 from fedattack.audit.finding import PROPORTION, in_units
@@ -17,9 +18,9 @@ from fedattack.report.words import (
     shown,
     with_interval,
 )
-from fedattack.reproduce.page import done_cells
+from fedattack.reproduce.page import commands_block, commands_of, done_cells, grouped, lacking_cells
 from fedattack.reproduce.spec import shown as shown_value
-from fedattack.tradeoff.analysis import losses_of
+from fedattack.tradeoff.analysis import losses_of, measured_cells
 from fedattack.tradeoff.cost import REFERENCE
 from fedattack.tradeoff.picture import to_plots
 
@@ -33,22 +34,29 @@ Results = Mapping[str, Any]
 
 def summarise(results: Results) -> list[str]:
     """Say in plain words what came out."""
-    lines = list(filter(None, (_for_little(results, name) for name in results["fronts"])))
+    lines = []
+    for number, _ in _fronts(results):
+        lines += _for_little(results, number)
     for number in results["numbers"]:
         if number["headline"] or number["adaptive"]:
             lines.append(_at_equal_loss(results, number))
     for adaptive, who in _ATTACKERS.items():
-        names = [number["name"] for number in results["numbers"] if number["adaptive"] == adaptive]
-        lowest = _mostly_lowest(results, names)
+        lowest = _mostly_lowest(results, adaptive)
         if lowest:
             lines.append(f"Over more than half of the losses that it reaches, lowest against {who}: {lowest}.")
-    for name, cells in results["fronts"].items():
-        if cells:
+    for number, front in _fronts(results):
+        if front:
             lines.append(
-                f"On the Pareto front for {name}, that is no other cell has both less success and less loss (by point "
-                f"values; intervals may overlap): {_on_front(results, cells)}."
+                f"On the Pareto front for {number['name']}, that is no other cell has both less success and less loss "
+                f"(by point values; intervals may overlap): {_on_front(results, front)}."
             )
     return lines
+
+
+def _fronts(results: Results) -> list[tuple[Mapping[str, Any], Sequence[str]]]:
+    """Return the numbers that have a Pareto front, each with the cells on it."""
+    fronts = results["fronts"]
+    return [(number, fronts[number["name"]]) for number in results["numbers"] if number["name"] in fronts]
 
 
 def sections_of(results: Results) -> list[Table]:
@@ -60,11 +68,14 @@ def sections_of(results: Results) -> list[Table]:
 
 def lacking(results: Results) -> list[str]:
     """Say in a line which cells are not there, for each defence and reason."""
-    reasons: dict[tuple[str, str], list[str]] = {}
-    for cell in results["cells"]:
-        if cell["state"] != "done":
-            reasons.setdefault((cell["defence"], cell["reason"]), []).append(shown_value(cell["strength"]))
-    return [f"{name} {', '.join(at)}: {reason}" for (name, reason), at in reasons.items()]
+    lines = []
+    for (name, reason), cells in grouped(lacking_cells(results), itemgetter("defence", "reason")).items():
+        lines.append(f"{name} {_strengths(cells)}: {reason}")
+    return lines
+
+
+def _strengths(cells: Sequence[Results]) -> str:
+    return ", ".join(shown_value(cell["strength"]) for cell in cells)
 
 
 def to_markdown(results: Results, sections: Sequence[Table], *, pictures: Sequence[str]) -> str:
@@ -72,7 +83,8 @@ def to_markdown(results: Results, sections: Sequence[Table], *, pictures: Sequen
     blocks = [f"# {markdown(results['title'])}", markdown(_about(results))]
     if results["summary"]:
         blocks.append(_listed(results["summary"]))
-    blocks += [f"![{markdown(results['title'])}]({picture})" for picture in pictures]
+    for picture in pictures:
+        blocks.append(f"![{markdown(results['title'])}]({picture})")
     for table in sections:
         blocks += [f"## {table.title}", markdown_table(table.header, table.rows)]
         if table.caption:
@@ -80,7 +92,7 @@ def to_markdown(results: Results, sections: Sequence[Table], *, pictures: Sequen
     absent = lacking(results)
     if absent:
         blocks += ["## Not there", _listed(absent)]
-    blocks.append(f"fedattack {results['fedattack']}:\n\n```\n" + "\n".join(_commands(results)) + "\n```")
+    blocks.append(f"fedattack {results['fedattack']}:\n\n{commands_block(results)}")
     return "\n\n".join(blocks) + "\n"
 
 
@@ -98,27 +110,22 @@ def to_html(results: Results, sections: Sequence[Table]) -> str:
         plots=to_plots(clean),
         tables=sections,
         lacking=lacking(clean),
-        commands=_commands(clean),
+        commands=commands_of(clean),
     )
 
 
 def _about(results: Results) -> str:
     text = (
         "Each point is a run of the same preset with one defence at one strength. Learning loss is the global model's "
-        "on held-out records after the last round; success is what the attacks reached in that run, against attackers "
+        "on held-out examples after the last round; success is what the attacks reached in that run, against attackers "
         "who do not know of the defence unless they are called adaptive."
     )
     if results["changes"]:
         text += f" Changed in the preset: {', '.join(results['changes'])}."
     done = done_cells(results)
-    if done and all(loss is None for loss in losses_of(done)):
+    if done and losses_of(done).count(None) == len(done):
         text += " There is no model in common that stayed finite, and so no learning loss at which to compare."
     return f"{text} {len(done)} of {len(results['cells'])} cells are there."
-
-
-def _commands(results: Results) -> list[str]:
-    first = done_cells(results)[:1]
-    return [results["command"], *(cell["command"] for cell in first)]
 
 
 def _at_equal_loss(results: Results, number: Mapping[str, Any]) -> str:
@@ -126,10 +133,8 @@ def _at_equal_loss(results: Results, number: Mapping[str, Any]) -> str:
     what = f"{number['name']} ({number['title']}; {_ATTACKERS[number['adaptive']]})"
     if not stretches:
         return f"{what}: no two defences reach the same learning loss, so that nothing can be compared."
-    by_lowest: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
-    for stretch in stretches:
-        by_lowest.setdefault(tuple(stretch["lowest"]), []).append(stretch)
     texts = []
+    by_lowest = grouped(stretches, lambda stretch: tuple(stretch["lowest"]))
     for names, group in sorted(by_lowest.items(), key=lambda pair: -_share(pair[1])):
         ranges = ", ".join(map(_range, group))
         texts.append(f"{' and '.join(names)} over {100 * _share(group):.0f}% of that range ({ranges})")
@@ -146,78 +151,70 @@ def _range(stretch: Mapping[str, Any]) -> str:
     return f"{stretch['low']:.3g}–{stretch['high']:.3g}"
 
 
-def _mostly_lowest(results: Results, names: Sequence[str]) -> str:
+def _mostly_lowest(results: Results, adaptive: bool) -> str:
     """Name the defences that are lowest over more than half of what they reach, and against which attacks."""
-    compared: dict[str, int] = {}
-    lowest: dict[str, list[str]] = {}
-    for name in names:
-        for defence, share in results["at_equal_loss"][name]["shares"].items():
-            compared[defence] = compared.get(defence, 0) + 1
-            lowest.setdefault(defence, [])
-            if share > 0.5:
-                lowest[defence].append(name)
+    compared: dict[str, list[tuple[str, float]]] = {}
+    for number in filter(lambda number: number["adaptive"] == adaptive, results["numbers"]):
+        for defence, share in results["at_equal_loss"][number["name"]]["shares"].items():
+            compared.setdefault(defence, []).append((number["name"], share))
     texts = []
-    for defence, attacks in lowest.items():
+    for defence, shares in compared.items():
+        attacks = [name for name, share in shares if share > 0.5]
         if attacks:
-            texts.append(f"{defence} in {len(attacks)} of {compared[defence]} ({', '.join(attacks)})")
+            texts.append(f"{defence} in {len(attacks)} of {len(shares)} ({', '.join(attacks)})")
     if not compared:
         return ""
     return "; ".join([*texts, "no other one"]) if texts else "none"
 
 
-def _hardly_above(results: Results) -> list[Results]:
-    """Return the cells with a defence whose learning loss is hardly above that without one."""
-    cells = [cell for cell in done_cells(results) if cell["loss"]["value"] is not None]
-    undefended = [cell for cell in cells if cell["defence"] == NONE]
-    if not undefended:
-        return []
-    most = (1 + LITTLE) * undefended[0]["loss"]["value"]
-    return [cell for cell in cells if cell["defence"] != NONE and cell["loss"]["value"] <= most]
-
-
-def _for_little(results: Results, name: str) -> str:
+def _for_little(results: Results, number: Mapping[str, Any]) -> list[str]:
     """Say what each defence leaves an attack with a learning loss that is hardly above that without defence.
 
     Defences that cost nothing reach no loss at which others could be held against them.
     """
-    number = next(number for number in results["numbers"] if number["name"] == name)
+    undefended = grouped(done_cells(results), itemgetter("defence")).get(NONE)
+    usual = undefended[0]["loss"]["value"] if undefended else None
+    if usual is None:
+        return []
     best: dict[str, tuple[float, str]] = {}
-    for cell in _hardly_above(results):
-        success = cell["attacks"].get(name, {}).get("value")
-        if success is not None:
+    for cell in measured_cells(results, number):
+        if cell["defence"] != NONE and cell["loss"]["value"] <= (1 + LITTLE) * usual:
+            success = cell["attacks"][number["name"]]["value"]
             left = (-success if number["less_is_worse"] else success, " ".join(_place(cell)))
             best[cell["defence"]] = min(best.get(cell["defence"], left), left)
     if not best:
-        return ""
+        return []
     texts = [f"{defence} {in_units(abs(value), number['units'])}" for value, defence in sorted(best.values())]
-    return (
-        f"{name} ({_ATTACKERS[number['adaptive']]}): with at most {100 * LITTLE:.0f}% more learning loss than without "
-        f"defence, each defence at its best leaves {', '.join(texts)} (point values)."
-    )
+    return [
+        f"{number['name']} ({_ATTACKERS[number['adaptive']]}): with at most {100 * LITTLE:.0f}% more learning loss "
+        f"than without defence, each defence at its best leaves {', '.join(texts)} (point values)."
+    ]
 
 
 def _on_front(results: Results, front: Sequence[str]) -> str:
-    named: dict[str, list[str]] = {}
-    for cell in results["cells"]:
-        if cell["cell"] in front:
-            named.setdefault(cell["defence"], []).append(shown_value(cell["strength"]))
-    return "; ".join("no defence" if name == NONE else f"{name} {', '.join(at)}" for name, at in named.items())
+    cells = filter(lambda cell: cell["cell"] in front, results["cells"])
+    texts = []
+    for name, group in grouped(cells, itemgetter("defence")).items():
+        texts.append("no defence" if name == NONE else f"{name} {_strengths(group)}")
+    return "; ".join(texts)
 
 
 def _cells(results: Results, done: Sequence[Results]) -> Table:
-    units = {number["name"]: number["units"] for number in results["numbers"]}
-    quality = results["quality"] or "accuracy"
+    fronts, quality = _fronts(results), results["quality"] or "accuracy"
+    units = PROPORTION if quality == "accuracy" else ""
     header = ["defence", "strength", "learning loss", quality]
-    for name in results["fronts"]:
-        header += [name, "Pareto front"]
+    for number, _ in fronts:
+        header += [number["name"], "Pareto front"]
     header += ["ε promised", "seeds", "min"]
     rows, diverged = [], []
     strengths: dict[str, str] = {}
     for cell in done:
-        row = [*_place(cell), with_interval(cell["loss"], ""), _quality(cell, quality)]
-        for name, front in results["fronts"].items():
-            row += [with_interval(cell["attacks"].get(name), units[name]), "yes" if cell["cell"] in front else ""]
-        rows.append([*row, _epsilon(cell["epsilon"]), str(len(cell["seeds"])), f"{cell['minutes']:.1f}"])
+        row = [*_place(cell), with_interval(cell["loss"], ""), with_interval(cell["accuracy"], units)]
+        for number, front in fronts:
+            row.append(with_interval(cell["attacks"].get(number["name"]), number["units"]))
+            row.append("yes" if cell["cell"] in front else "")
+        epsilon = "none" if cell["epsilon"] is None else compact(cell["epsilon"])
+        rows.append([*row, epsilon, str(len(cell["seeds"])), f"{cell['minutes']:.1f}"])
         if cell["defence"] in results["strengths"]:
             strengths[cell["defence"]] = f"{cell['defence']}: {results['strengths'][cell['defence']]}"
         if cell["diverged"]:
@@ -243,28 +240,32 @@ def _attacks(results: Results, done: Sequence[Results]) -> Table | None:
     numbers = results["numbers"]
     if not numbers:
         return None
-    names = [number["name"] for number in numbers]
     rows = list(map(_place, done))
-    chance, null = ["chance", ""], ["null", ""]
-    for name, number in zip(names, numbers, strict=True):
+    header, chance, null = ["defence", "strength"], ["chance", ""], ["null", ""]
+    titles, late = [], []
+    for number in numbers:
+        name, units = number["name"], number["units"]
+        header.append(name)
         for row, cell in zip(rows, done, strict=True):
-            row.append(with_interval(cell["attacks"].get(name), number["units"]))
+            row.append(with_interval(cell["attacks"].get(name), units))
         first = done[0]["attacks"].get(name, {})
-        chance.append(shown(first.get("chance"), number["units"]))
-        null.append(shown((first.get("null") or {}).get("value"), number["units"]))
-    titles = "; ".join(f"{number['name']}: {number['title']}" for number in numbers)
-    late = [number["name"] for number in numbers if number["selected_after_the_fact"]]
-    caption = f"{titles}. Chance and null (the same attack where there is nothing to find) are those of the first row."
+        chance.append(shown(first.get("chance"), units))
+        null.append(shown((first.get("null") or {}).get("value"), units))
+        titles.append(f"{name}: {number['title']}")
+        if number["selected_after_the_fact"]:
+            late.append(name)
+    caption = "; ".join(titles)
+    caption += ". Chance and null (the same attack where there is nothing to find) are those of the first row."
     if late:
         caption += f" Chosen after seeing the results, with wider intervals for it: {', '.join(late)}."
-    return Table("Attacks", caption, ["defence", "strength", *names], [*rows, chance, null])
+    return Table("Attacks", caption, header, [*rows, chance, null])
 
 
 def _comparisons(results: Results) -> Table | None:
     compared = {name: entry for name, entry in results["at_equal_loss"].items() if entry["stretches"]}
     if not compared:
         return None
-    defences = list(dict.fromkeys(chain.from_iterable(entry["shares"] for entry in compared.values())))
+    defences = list(dict.fromkeys(chain.from_iterable(map(itemgetter("shares"), compared.values()))))
     rows = []
     for number in results["numbers"]:
         if number["name"] in compared:
@@ -296,10 +297,10 @@ def _costs(results: Results) -> Table | None:
             refused.append(f" {name} cannot be applied: {entry['reason']}.")
             continue
         spread = f"{_time(entry['seconds'])} ({_time(entry['fastest'])}–{_time(entry['slowest'])})"
-        ratios = [f"{entry[key]:.3g}" if key in entry else NOTHING for key in ("ratio", "client_ratio")]
+        ratios = [shown(entry.get("ratio"), ""), shown(entry.get("client_ratio"), "")]
         row = [name, shown_value(entry["strength"]), spread, *ratios, _memory(entry["memory"]), str(entry["turns"])]
         rows.append(row)
-    records = "1 record" if cost["records"] == 1 else f"{cost['records']:,} records"
+    records = "1 example" if cost["records"] == 1 else f"{cost['records']:,} examples"
     return Table(
         "Cost",
         f"Of applying each once to an update of {cost['entries']:,} entries that a client of {records} "
@@ -314,14 +315,6 @@ def _costs(results: Results) -> Table | None:
 
 def _place(cell: Results) -> list[str]:
     return [cell["defence"], shown_value(cell["strength"])]
-
-
-def _quality(cell: Results, quality: str) -> str:
-    return with_interval(cell["accuracy"], PROPORTION if quality == "accuracy" else "")
-
-
-def _epsilon(value: float | None) -> str:
-    return "none" if value is None else compact(value)
 
 
 def _time(seconds: float) -> str:

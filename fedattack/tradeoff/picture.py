@@ -5,9 +5,11 @@ Cui et al. 2023, Figures 2–5 and 8–13, in our data.
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle
+from operator import itemgetter
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator
 
@@ -16,6 +18,7 @@ from fedattack.defences import NONE
 from fedattack.report import drawing
 from fedattack.report.drawing import INK, Plot, column, floats
 from fedattack.report.words import NOTHING, interval, shown
+from fedattack.reproduce.page import grouped
 from fedattack.reproduce.picture import standing_alone, tell_apart
 from fedattack.reproduce.spec import shown as shown_value
 from fedattack.tradeoff.analysis import attacks_of, is_wide, losses_of, measured_cells
@@ -72,9 +75,9 @@ def _drawn(results: Results) -> list[Mapping[str, Any]]:
 
 
 def _looks(results: Results) -> dict[str, dict[str, Any]]:
-    defences = dict.fromkeys(cell["defence"] for cell in results["cells"])
+    defences = grouped(results["cells"], itemgetter("defence"))
     defences.pop(NONE, None)
-    looks = tell_apart(list(defences))
+    looks = tell_apart(defences)
     for look in looks.values():
         # Those that share a colour with another one are thin as well as hollow, because lines cross.
         if "fillstyle" in look:
@@ -90,27 +93,30 @@ def _short(name: str) -> str:
 def _draw(axes: Axes, results: Results, number: Mapping[str, Any], looks: Mapping[str, Mapping[str, Any]]) -> None:
     cells, scale = measured_cells(results, number), drawing.scale_of(number["units"])
     losses, attacks = losses_of(cells), attacks_of(cells, number)
-    undefended = [cell for cell in cells if cell["defence"] == NONE]
+    by_defence = grouped(cells, itemgetter("defence"))
+    undefended = by_defence.pop(NONE, [])
     for name, look in looks.items():
-        defended = [cell for cell in cells if cell["defence"] == name]
-        if defended:
-            _draw_line(axes, undefended, defended, number, look)
+        if name in by_defence:
+            _draw_line(axes, undefended, by_defence[name], number, look)
     if undefended:
         look = {"color": INK, "marker": "*", "markersize": 10, "label": "no defence"}
         _draw_line(axes, [], undefended, number, look)
     _draw_guesses(axes, attacks[0], scale)
-    nulls = [attack["null"] or {} for attack in attacks]
-    if any(nulls):
-        values = scale * column(nulls, "value")
-        axes.plot(floats(losses), values, linestyle="none", marker="x", color=INK, alpha=0.45, label="null")
+    nulls = scale * column(attacks, "null", "value")
+    if not np.isnan(nulls).all():
+        axes.plot(floats(losses), nulls, linestyle="none", marker="x", color=INK, alpha=0.45, label="null")
+    _scale_axes(axes, number, losses)
+    limit = results["guessing"]
+    if limit is not None and max(losses) > limit:
+        axes.axvline(limit, color=INK, linewidth=0.8, alpha=0.6, label="loss of guessing")
+
+
+def _scale_axes(axes: Axes, number: Mapping[str, Any], losses: Sequence[float]) -> None:
     if is_wide(losses):
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()
-    limit = results["guessing"]
-    if limit is not None and max(losses) > limit:
-        axes.axvline(limit, color=INK, linewidth=0.8, alpha=0.6, label="loss of guessing")
     if number["units"] == PROPORTION:
         axes.set_ylim(bottom=0)
         axes.set_ylabel("Success (%)")

@@ -5,8 +5,9 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict
-from itertools import chain, compress
+from dataclasses import asdict, dataclass, field
+from itertools import chain, compress, product
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ from fedattack.report.section import section_of
 from fedattack.reproduce import Reproduction, reproduce
 from fedattack.reproduce.engine import CELLS, Job, audit_cell, repeated
 from fedattack.reproduce.measure import measure
-from fedattack.reproduce.page import done_cells
-from fedattack.reproduce.spec import Number
+from fedattack.reproduce.page import done_cells, grouped
+from fedattack.reproduce.spec import Number, taken
 from fedattack.runs.app import Value
 from fedattack.runs.presets import load_preset, resolve_settings
 from fedattack.runs.simulating import choose_seeds
@@ -34,6 +35,7 @@ from fedattack.tradeoff.page import sections_of, summarise, to_html, to_markdown
 from fedattack.tradeoff.picture import to_picture
 from fedattack.untrusted import read_sealed
 
+_OF_ENTRY = ("cell", "state", "reason", "seeds", "minutes", "command")
 _LEFT_OUT = ("paper", "difference")
 # Attacks on more rounds than these are no stages of the training, and their panels would not be read.
 _STAGES = 5
@@ -63,19 +65,9 @@ def tradeoff(
     ----------
     name
         The preset.
-    out
-        Folder of the results.
     wanted
         ``DEFENCE`` or ``DEFENCE=s1,s2,…``; all defences with their usual strengths if there are none.
-    changes
-        ``key=value``: settings of all cells.
-    seeds
-        Number of seeds; the preset's if None.
-    device
-        Where attacks compute.
-    keep_records
-        Keep each cell's record after it is judged.
-    watching, tell, audit
+    out, changes, seeds, device, keep_records, watching, tell, audit
         As for :func:`fedattack.reproduce.reproduce`.
     cost
         Measures what defences cost; see :func:`fedattack.tradeoff.cost.measure_cost`.
@@ -135,24 +127,23 @@ def _kept_cost(cost: Cost, file: Path, settings: Mapping[str, Value], strengths:
     return measured
 
 
+@dataclass
 class _Writer:
     """Gathers what the cells tell, and writes the files."""
 
-    def __init__(self, preset: str, command: str) -> None:
-        self.preset = preset
-        self.command = command
-        self.results: dict[str, Any] = {}
-        self.out = Path()
-        self._read: dict[str, dict[str, Any]] = {}
+    preset: str
+    command: str
+    results: dict[str, Any] = field(default_factory=dict)
+    out: Path = Path()
+    _read: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def write(self, what: Reproduction, out: Path, results: dict[str, Any]) -> None:
         """Write what is there; called after every cell."""
         self.out = out
         cells = [self._cell(entry, out) for entry in results["cells"]]
         read = list(self._read.values())
-        numbers = _numbers(chain.from_iterable(entry["findings"] for entry in read))
+        numbers = _numbers(chain.from_iterable(map(itemgetter("findings"), read)))
         _complete(cells, numbers)
-        measures = {entry["measure"] for entry in read if entry["measure"]}
         self.results = {
             "tradeoff": self.preset,
             "title": what.title,
@@ -160,7 +151,7 @@ class _Writer:
             "written": results["written"],
             "command": self.command,
             "changes": results["changes"],
-            "quality": measures.pop() if measures else None,
+            "quality": next(filter(None, map(itemgetter("measure"), read)), None),
             "guessing": read[0]["guessing"] if read else None,
             "strengths": {kind: ladder.what for kind, ladder in load_ladders().items()},
             "numbers": numbers,
@@ -184,7 +175,7 @@ class _Writer:
         write_json(self.out / f"{name}.json", self.results)
         staged, columns = by_round(self.results)
         pictures = {f"{name}.svg": to_picture(self.results), f"{name}-rounds.svg": to_picture(staged, columns)}
-        drawn = [file for file, picture in pictures.items() if picture]
+        drawn = list(filter(pictures.get, pictures))
         sections = sections_of(self.results)
         write_atomically(self.out / f"{name}.md", to_markdown(self.results, sections, pictures=drawn).encode())
         for file in drawn:
@@ -192,8 +183,7 @@ class _Writer:
         write_atomically(self.out / f"{name}.html", to_html(self.results, sections).encode())
 
     def _cell(self, entry: Mapping[str, Any], out: Path) -> dict[str, Any]:
-        cell = dict(entry["place"])
-        cell |= {key: entry[key] for key in ("cell", "state", "reason", "seeds", "minutes", "command") if key in entry}
+        cell: dict[str, Any] = entry["place"] | taken(entry, filter(entry.__contains__, _OF_ENTRY))
         if entry["state"] != "done":
             return cell
         if entry["cell"] not in self._read:
@@ -201,7 +191,7 @@ class _Writer:
         read = self._read[entry["cell"]]
         loss, accuracy = _plain(entry["numbers"]["loss"]), _plain(entry["numbers"]["accuracy"])
         cell["loss"] = dict.fromkeys(loss) if read["diverged"] else loss
-        return cell | {"accuracy": accuracy} | {key: read[key] for key in ("diverged", "epsilon", "attacks")}
+        return cell | {"accuracy": accuracy} | taken(read, ("diverged", "epsilon", "attacks"))
 
     def _analyse(self) -> None:
         limit = self.results["limit"]
@@ -211,16 +201,16 @@ class _Writer:
         for number in _main(self.results["numbers"]):
             cells = measured_cells(self.results, number)
             on_front = pareto_front(losses_of(cells), _successes(cells, number))
-            self.results["fronts"][number["name"]] = [cell["cell"] for cell in compress(cells, on_front)]
+            self.results["fronts"][number["name"]] = list(map(itemgetter("cell"), compress(cells, on_front)))
 
 
 def _main(numbers: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Give the headline, and its twin, or else the first attacker, that knows of the defence."""
-    headline = [number for number in numbers if number["headline"]][:1]
+    headline = list(filter(itemgetter("headline"), numbers))[:1]
     adaptive = [number for number in numbers if number["adaptive"] and number not in headline]
-    twins = [number["name"] + ADAPTIVE for number in headline]
+    twin = headline[0]["name"] + ADAPTIVE if headline else ""
     # Sorting keeps the order of the others behind the twin.
-    adaptive.sort(key=lambda number: number["name"] not in twins)
+    adaptive.sort(key=lambda number: number["name"] != twin)
     return [*headline, *adaptive[:1]]
 
 
@@ -229,7 +219,8 @@ def _read_cell(folder: Path) -> dict[str, Any]:
     successes = list(filter(_is_success, findings))
     attacks = {}
     for finding in successes:
-        attacks[finding.name] = _plain(measure(_number(finding), findings, run))
+        number = Number(name=finding.name, title=finding.label, finding=finding.name, units=finding.units)
+        attacks[finding.name] = _plain(measure(number, findings, run))
         attacks[finding.name] |= {"baselines": dict(finding.baselines), "per_round": _stages(finding)}
     curves = run.get("loss", {}).get("seeds", {})
     classes = len(run["holdings"]["classes"]) if "holdings" in run else 0
@@ -250,7 +241,7 @@ def _stages(finding: Finding) -> dict[str, Any] | None:
     series = finding.series.get("per_round")
     if not isinstance(series, dict) or not 1 < len(series["rounds"]) <= _STAGES:
         return None
-    return {key: list(series[key]) for key in ("rounds", "value", "low", "high")}
+    return taken(series, ("rounds", "value", "low", "high"))
 
 
 def by_round(results: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
@@ -304,22 +295,15 @@ def _is_success(finding: Finding) -> bool:
     return finding.chance is not None or finding.null is not None or bool(judged)
 
 
-def _number(finding: Finding) -> Number:
-    return Number(name=finding.name, title=finding.label, finding=finding.name, units=finding.units)
-
-
 def _plain(measured: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in measured.items() if key not in _LEFT_OUT}
 
 
 def _numbers(findings: Iterable[Finding]) -> list[dict[str, Any]]:
     """Describe every attack's number that some cell has; the headline comes first."""
-    by_name: dict[str, list[Finding]] = {}
-    for finding in findings:
-        by_name.setdefault(finding.name, []).append(finding)
     numbers = []
-    for name, group in by_name.items():
-        first, labels = group[0], {finding.label for finding in group}
+    for name, group in grouped(findings, attrgetter("name")).items():
+        first, labels = group[0], set(map(attrgetter("label"), group))
         numbers.append(
             {
                 "name": name,
@@ -337,15 +321,10 @@ def _numbers(findings: Iterable[Finding]) -> list[dict[str, Any]]:
 
 def _complete(cells: Sequence[dict[str, Any]], numbers: Sequence[Mapping[str, Any]]) -> None:
     """Without a defence there is nothing to know of: there an adaptive attacker is the one who does not know."""
-    names = [number["name"] for number in numbers if number["adaptive"]]
-    for cell in cells:
-        if cell["defence"] != NONE or cell["state"] != "done":
-            continue
-        attacks = cell["attacks"]
-        for name in names:
-            blind = name.removesuffix(ADAPTIVE)
-            if name not in attacks and blind in attacks:
-                attacks[name] = attacks[blind]
+    for cell, number in product(cells, numbers):
+        attacks, blind = cell.get("attacks", {}), number["name"].removesuffix(ADAPTIVE)
+        if cell["defence"] == NONE and number["adaptive"] and blind in attacks:
+            attacks.setdefault(number["name"], attacks[blind])
 
 
 def _limit(results: Mapping[str, Any]) -> float | None:
@@ -363,10 +342,10 @@ def _successes(cells: Sequence[Mapping[str, Any]], number: Mapping[str, Any]) ->
 
 def _curves(results: Mapping[str, Any], number: Mapping[str, Any]) -> dict[str, Curve]:
     """Give each defence's cells, with that without defence, which is its strength 0."""
-    cells = measured_cells(results, number)
     curves: dict[str, Curve] = {}
-    for name in dict.fromkeys(cell["defence"] for cell in cells):
-        if name != NONE:
-            line = [cell for cell in cells if cell["defence"] in (NONE, name)]
-            curves[name] = (losses_of(line), _successes(line, number))
+    by_defence = grouped(measured_cells(results, number), itemgetter("defence"))
+    undefended = by_defence.pop(NONE, [])
+    for name, cells in by_defence.items():
+        line = undefended + cells
+        curves[name] = (losses_of(line), _successes(line, number))
     return curves

@@ -10,8 +10,7 @@ from simulations.frameworks.base import Framework
 
 def _find() -> dict[str, Framework]:
     modules = [import_module(f"{__name__}.{entry.name}") for entry in iter_modules(__path__)]
-    frameworks = [module.FRAMEWORK for module in modules if hasattr(module, "FRAMEWORK")]
-    return {framework.name: framework for framework in frameworks}
+    return {module.FRAMEWORK.name: module.FRAMEWORK for module in modules if hasattr(module, "FRAMEWORK")}
 
 
 FRAMEWORKS: Mapping[str, Framework] = _find()

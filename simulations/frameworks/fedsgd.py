@@ -1,4 +1,4 @@
-"""FedSGD: clients send the gradient over all of their records (McMahan et al. 2017)."""
+"""FedSGD: clients send the gradient over all of their examples (McMahan et al. 2017)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FRAMEWORK = Framework(
     sends="update",
     client="clients.fedsgd:FedSGDClient",
     serve=_serve,
-    # One gradient over all records: there are no local steps to say anything about.
+    # One gradient over all examples: there are no local steps to say anything about.
     fixed={**NO_SUMS, "local-epochs": 1, "batch-size": 0, "momentum": 0.0},
     check_model=check_gradients,
 )

@@ -9,8 +9,7 @@ from simulations.run_settings import RunSettings
 
 def _find() -> dict[str | None, Goal]:
     modules = [import_module(f"{__name__}.{entry.name}") for entry in iter_modules(__path__)]
-    goals = [module.GOAL for module in modules if hasattr(module, "GOAL")]
-    return {goal.chosen_by: goal for goal in goals}
+    return {module.GOAL.chosen_by: module.GOAL for module in modules if hasattr(module, "GOAL")}
 
 
 GOALS = _find()
@@ -19,5 +18,7 @@ GOALS = _find()
 
 def goal_of(settings: RunSettings) -> Goal:
     """Return the goal that the settings choose."""
-    chosen = [goal for field, goal in GOALS.items() if field and getattr(settings, field)]
-    return chosen[0] if chosen else GOALS[None]
+    for field, goal in GOALS.items():
+        if field and getattr(settings, field):
+            return goal
+    return GOALS[None]

@@ -1,4 +1,4 @@
-"""Attribute inference: the attacker knows the victims' records but for one column, and asks what it holds."""
+"""Attribute inference: the attacker knows the victims' examples but for one column, and asks what it holds."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from simulations.study import Study
 def _pose(study: Study, common: Knowledge, rng: np.random.Generator) -> tuple[Knowledge, Answer]:
     """Gather the attacker's knowledge, and say what the column holds.
 
-    The prior is the attribute's distribution in the training split. In a null run the truth is about the records as
+    The prior is the attribute's distribution in the training split. In a null run the truth is about the examples as
     they are, and not as they were shuffled for the training.
     """
     data, column = study.data, study.sensitive_column

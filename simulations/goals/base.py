@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ class Answer:
     positives: NDArray[np.bool_] | None = None
     attributes: Attributes | None = None
     private: Mapping[str, ClientAttribute] | None = None
+    answers: Mapping[str, Mapping[str, NDArray[Any]]] | None = None
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,6 @@ class Goal:
 
 
 def auxiliary_of(study: Study) -> Targets:
-    """Return the attacker's records."""
+    """Return the attacker's examples."""
     rows = study.division.auxiliary
     return Targets(study.data.x_train[rows], study.data.y_train[rows])

@@ -17,7 +17,7 @@ def _pose(study: Study, common: Knowledge, rng: np.random.Generator) -> tuple[Kn
     """Draw the targets, and say who owns them.
 
     The held ones are those of source inference. Those that nobody holds come from the test split and from training
-    records that nobody uses: both are drawn as the clients' records are.
+    examples that nobody uses: both are drawn as the clients' examples are.
     """
     data, division, count = study.data, study.division, study.settings.nulls
     members, owners = held_targets(study, rng)
@@ -26,10 +26,10 @@ def _pose(study: Study, common: Knowledge, rng: np.random.Generator) -> tuple[Kn
     free = np.setdiff1d(single_train, used)
     if count > len(free) + len(single_test):
         raise DataError(
-            f"nulls = {count}: {len(free) + len(single_test)} records are left that nobody holds; lower nulls, "
+            f"nulls = {count}: {len(free) + len(single_test)} examples are left that nobody holds; lower nulls, "
             "auxiliary or records-per-client, or use more data"
         )
-    # Places above the training records stand for test records.
+    # Places above the training examples stand for test examples.
     places = rng.choice(np.concatenate([free, len(data.y_train) + single_test]), size=count, replace=False)
     order = rng.permutation(len(members) + count)
     rows = np.concatenate([members, places])[order]

@@ -1,4 +1,4 @@
-"""Private attributes: the attacker asks what all records of a client have in common."""
+"""Private attributes: the attacker asks what all examples of a client have in common."""
 
 from dataclasses import replace
 

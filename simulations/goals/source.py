@@ -13,9 +13,9 @@ from simulations.study import Study
 
 
 def held_targets(study: Study, rng: np.random.Generator) -> tuple[NDArray[np.int64], list[str]]:
-    """Draw the training records that are asked about, and say who holds each.
+    """Draw the training examples that are asked about, and say who holds each.
 
-    There are ``targets`` of each client, fewer where it holds fewer, as in the SIA paper, Section 4.2. Records that
+    There are ``targets`` of each client, fewer where it holds fewer, as in the SIA paper, Section 4.2. Examples that
     occur more than once in the data are left out: they have no single owner.
     """
     single_train, _ = singles(study.data)
@@ -32,7 +32,7 @@ def held_targets(study: Study, rng: np.random.Generator) -> tuple[NDArray[np.int
 def _pose(study: Study, common: Knowledge, rng: np.random.Generator) -> tuple[Knowledge, Answer]:
     """Draw the targets, and say who owns them.
 
-    As many records that no client holds are mixed with the held ones, as far as the test split reaches.
+    As many examples that no client holds are mixed with the held ones, as far as the test split reaches.
     """
     data = study.data
     members, owners = held_targets(study, rng)

@@ -130,6 +130,16 @@ def test_several_seeds_are_pooled(tmp_path):
     assert write_report(tmp_path).exists()
 
 
+def test_a_seed_that_occurs_twice_has_two_curves(tmp_path):
+    for part in ("first", "second"):
+        write_run(tmp_path, seed=3, part=part)
+    attack_all(tmp_path)
+    audit_folder(tmp_path, device="cpu")
+    run = read_run(tmp_path)
+    for curve in ("accuracy", "loss", "train_accuracy", "overfitting"):
+        assert [*run[curve]["seeds"]] == ["3 (first)", "3 (second)"]
+
+
 @pytest.mark.parametrize("protocol", ["fedavg", "fedsgd"])
 def test_clients_that_learn_nothing_leak_nothing(tmp_path, protocol):
     write_run(tmp_path, epochs=0, protocol=protocol)

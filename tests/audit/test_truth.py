@@ -105,10 +105,10 @@ def test_attributes_survive_the_disk(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"owners": ("a", "b")}, "an index and an owner for every record"),
+        ({"owners": ("a", "b")}, "an index and an owner for every example"),
         ({"values": np.array([0.0, 1.0, 1.0])}, "got float64"),
         ({"values": np.array([0, 1, 2])}, "expected indices 0 … 1"),
-        ({"values": np.array([], dtype=int), "owners": ()}, "at least one record"),
+        ({"values": np.array([], dtype=int), "owners": ()}, "at least one example"),
         ({"owners": ("a", "b", "stranger")}, "stranger is no client"),
     ],
 )
@@ -148,7 +148,7 @@ def test_records_survive_the_disk(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"owners": ("a",)}, "expected an owner of every record"),
+        ({"owners": ("a",)}, "expected an owner of every example"),
         ({"x": np.full((3, 2), np.nan)}, "expected finite numbers"),
         ({"x": np.ones(3)}, "each with a label"),
         ({"owners": ("a", "b", "stranger")}, "stranger is no client"),

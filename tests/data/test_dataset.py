@@ -29,7 +29,7 @@ def test_classes_of_a_regression_are_fifths_of_its_targets():
 
 
 def test_images_have_no_columns():
-    with pytest.raises(DataError, match=r"digits: its records have shape \(1, 8, 8\) and so no columns"):
+    with pytest.raises(DataError, match=r"digits: its examples have shape \(1, 8, 8\) and so no columns"):
         load_dataset("digits").column("1")
 
 
@@ -37,7 +37,7 @@ def test_images_have_no_columns():
     ("name", "message"),
     [
         ("1", "more than 100 values, too many to enumerate"),
-        ("2", "is 1 in all training records, so there is nothing to infer"),
+        ("2", "is 1 in all training examples, so there is nothing to infer"),
         ("3", "is the target itself under another name"),
         ("6", "no column '6'; expected a number from 1 to 5"),
         ("x", "no column 'x'"),

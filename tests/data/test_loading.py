@@ -30,7 +30,7 @@ def test_test_fraction_is_the_share_of_test_records():
 
 @pytest.mark.parametrize("size", [9, 1798])
 def test_size_outside_the_pool_is_refused(size):
-    with pytest.raises(DataError, match=f"between 10 and its 1797 records; got {size}"):
+    with pytest.raises(DataError, match=f"between 10 and its 1797 examples; got {size}"):
         load_dataset("digits", size=size)
 
 

@@ -94,7 +94,7 @@ def test_dirichlet_redraws_until_everyone_has_the_minimum():
     ("options", "message"),
     [
         ({"scheme": "even"}, "unknown partition scheme 'even'; expected one of iid, dirichlet"),
-        ({"scheme": "iid", "clients": 551}, "550 records among 551 clients"),
+        ({"scheme": "iid", "clients": 551}, "550 examples among 551 clients"),
         ({"scheme": "iid", "clients": 0}, "among 0 clients"),
         ({"scheme": "dirichlet", "alpha": 0}, "above 0; got 0"),
         ({"scheme": "dirichlet", "alpha": float("nan")}, "above 0; got nan"),

@@ -84,7 +84,7 @@ def test_openml_is_fetched_by_download_alone(tmp_path, monkeypatch):
 
 def test_missing_values_are_refused_by_column_and_record_or_imputed(tmp_path):
     holes = CSV.replace("50,M,shop,low", "?,M,shop,low").replace("25,F,shop,high", "25,F, ,high")
-    with pytest.raises(DataError, match="column 'age' has 1 missing values, the first in record 3"):
+    with pytest.raises(DataError, match="column 'age' has 1 missing values, the first in example 3"):
         load_dataset(table(tmp_path, holes))
     data = load_dataset(table(tmp_path, holes, TOML + "missing = 'impute'\n"))
     x, _ = rows(data)
@@ -104,25 +104,25 @@ def test_missing_values_are_refused_by_column_and_record_or_imputed(tmp_path):
         (CSV, TOML + "header = 'yes'\n", "header = 'yes': expected a true or false"),
         (CSV, TOML + "missing = 3\n", "missing = 3: expected a text"),
         (CSV, TOML + "task = 'ranking'\n", "task = 'ranking': expected classification or regression"),
-        (CSV, TOML + "task = 'regression'\n", "target 'income': record 1 has 'low'; expected a finite number"),
+        (CSV, TOML + "task = 'regression'\n", "target 'income': example 1 has 'low'; expected a finite number"),
         (CSV, TOML + "sensitive = 'income'\n", "the sensitive column is the target"),
         (CSV, TOML + "sensitive = 'size'\n", "no column 'size'; expected it among age, sex, work, income"),
         (CSV, TOML + "columns = ['sex', 'income']\n", "the target 'income' is among the columns"),
         (
             CSV,
             TOML + "[domain]\nsex = ['F']\n",
-            "people.csv: column 'sex': record 2 has the value M, outside the domain F",
+            "people.csv: column 'sex': example 2 has the value M, outside the domain F",
         ),
         (
             CSV,
             TOML + "[domain]\nage = [20, 30]\n",
-            "column 'age': record 2 has the value 40.0, outside the domain 20, 30",
+            "column 'age': example 2 has the value 40.0, outside the domain 20, 30",
         ),
         (CSV, TOML + "[domain]\nage = ['old']\n", "column 'age' holds numbers, but its domain is old"),
         (CSV, TOML + "[domain]\nsex = 'F'\n", "expected a list of values for each column"),
         (CSV.replace("age,", "sex,"), TOML, "column 'sex' is there more than once"),
         (CSV, TOML + "header = false\n", "without a header expected its number, 1 to 4"),
-        (CSV.split("\n")[0], TOML, "expected records with at least one column"),
+        (CSV.split("\n")[0], TOML, "expected examples with at least one column"),
         ("a,b\n1\n2,3,4\n", "file = 'people.csv'\ntarget = 'a'\n", "cannot be read as CSV"),
         (CSV, "file = 'none.csv'\ntarget = 'a'\n", "none.csv: no such file"),
         (CSV, "file = ", "cannot be read as TOML"),

@@ -349,7 +349,7 @@ def test_handing_over_costs_nothing_where_nobody_asks():
     with collecting(True) as handed:
         hand_over(model, X, Y)
     assert handed.batch.model is not model
-    with pytest.raises(DataError, match="a label for each of at least one record; got 9 and 0"), collecting(True):
+    with pytest.raises(DataError, match="a label for each of at least one example; got 9 and 0"), collecting(True):
         hand_over(model, X[:0], Y)
 
 

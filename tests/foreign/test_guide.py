@@ -96,7 +96,7 @@ def test_clients_that_are_mixed_up_are_noticed_and_can_be_put_right(tmp_path):
 
 def test_a_truth_without_records_that_nobody_holds_is_refused(tmp_path):
     nothing = np.zeros((0, 6), np.float32), np.zeros(0, np.int64)
-    with pytest.raises(DataError, match="evaluation has no record; give some that no client holds"):
+    with pytest.raises(DataError, match="evaluation has no example; give some that no client holds"):
         write_truth(tmp_path, clients=["a"], classes=["0"], counts=np.ones((1, 1), int), evaluation=nothing, targets="")
 
 

@@ -54,5 +54,5 @@ def test_values_are_dealt_as_they_occur_and_all_comes_from_the_seed():
     assert first.values.mean() == pytest.approx(0.25, abs=0.07)
     np.testing.assert_array_equal(first.updates[7]["fc1.weight"], again.updates[7]["fc1.weight"])
     assert (first.updates[7]["fc1.weight"] != other.updates[7]["fc1.weight"]).any()
-    with pytest.raises(DataError, match=r"at least 16 records of each value; got \{0: 45, 1: 15\}"):
+    with pytest.raises(DataError, match=r"at least 16 examples of each value; got \{0: 45, 1: 15\}"):
         attribute_updates(model, start, x, y, attribute, LocalSGD(1, 2, 0.1), clients=4, records=16, seed=0)

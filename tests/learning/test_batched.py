@@ -132,7 +132,7 @@ def test_no_clients_and_no_records_give_empty_tables():
     model, states, x, y = setting("mlp")
     assert losses_of_models(model, [], x, y, CROSS_ENTROPY).shape == (0, 23)
     assert losses_of_models(model, states, x[:0], y[:0], CROSS_ENTROPY).shape == (3, 0)
-    with pytest.raises(DataError, match="at least one record"):
+    with pytest.raises(DataError, match="at least one example"):
         accuracy_of_models(model, states, x[:0], y[:0])
 
 
@@ -145,9 +145,9 @@ def test_a_state_that_lacks_a_parameter_is_refused_rather_than_filled_in():
 
 def test_records_and_targets_that_do_not_fit_are_refused():
     model, states, x, y = setting("sia-cnn")
-    with pytest.raises(DataError, match="got 23 records and 22 targets"):
+    with pytest.raises(DataError, match="got 23 examples and 22 targets"):
         losses_of_models(model, states, x, y[:22], CROSS_ENTROPY)
-    with pytest.raises(ModelError, match=r"the model failed on records of shape \(16, 16\)") as caught:
+    with pytest.raises(ModelError, match=r"the model failed on examples of shape \(16, 16\)") as caught:
         losses_of_models(model, states, x[:, 0], y, CROSS_ENTROPY)
     assert "\n" not in str(caught.value)
     with pytest.raises(ModelError, match="labels in 0 … 4"):

@@ -136,7 +136,7 @@ def test_the_seed_alone_decides_the_initial_parameters(name):
 @pytest.mark.parametrize("name", ["lenet-mnist", "lenet-cifar", "sia-cnn"])
 @pytest.mark.parametrize("input_shape", [(1, 8, 8), (1, 28, 15), (60,), (28, 28)])
 def test_records_that_a_cnn_cannot_take_are_refused(name, input_shape):
-    with pytest.raises(ModelError, match="at least 16 x 16; got records of shape") as caught:
+    with pytest.raises(ModelError, match="at least 16 x 16; got examples of shape") as caught:
         build_model(name, input_shape=input_shape, classes=10)
     assert str(input_shape) in str(caught.value)
     assert "\n" not in str(caught.value)

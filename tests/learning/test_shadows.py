@@ -178,7 +178,7 @@ def test_dropout_that_is_met_twice_still_drops():
 
 
 def test_clients_without_records_are_refused(shadow, start):
-    with pytest.raises(DataError, match="at least one record"):
+    with pytest.raises(DataError, match="at least one example"):
         shadow.updates(
             start, torch.zeros((2, 0, *SHAPE)), torch.zeros((2, 0)), TRAININGS["one step"], generator=torch.Generator()
         )

@@ -285,7 +285,7 @@ def test_models_whose_gradient_does_not_say_all_are_refused(model, what):
 
 
 def test_a_gradient_needs_records():
-    with pytest.raises(DataError, match="at least one record"):
+    with pytest.raises(DataError, match="at least one example"):
         full_gradient(linear(), X[:0], Y[:0], seed=0)
     with pytest.raises(ConfigError, match="weight_decay must be at least 0"):
         full_gradient(linear(), X, Y, weight_decay=-1.0, seed=0)

@@ -164,7 +164,7 @@ def run():
             "view": "individual updates",
             "sees": "each sampled client's model update in every round, its number of examples, and the metrics that "
             "it sends along",
-            "does_not_see": "training records, labels, the clients' data loaders, or anything that stays on a client",
+            "does_not_see": "training examples, labels, the clients' data loaders, or anything that stays on a client",
             "knows": [
                 "the model's architecture and loss, which it distributes itself",
                 "the target records, but not who holds them",
@@ -213,7 +213,7 @@ def run():
         "overfitting": {
             "rounds": rounds,
             "seeds": {str(s): (0.34 - 0.12 * rise + rng.normal(0, 0.01, ROUNDS)).tolist() for s in SEEDS},
-            "what": "local models' accuracy on own training records minus on the test split",
+            "what": "local models' accuracy on own training examples minus on the test split",
         },
         "observed": {
             "rounds": ROUNDS,
@@ -233,7 +233,7 @@ def privacy():
         "name": "DP-SGD",
         "noise_is": "noise multiplier σ",
         "mechanism": "DP-SGD: each gradient is clipped, the sum is noisy",
-        "unit": "one record of one client",
+        "unit": "one example of one client",
         "not_protected": "a client's mix of classes",
         "accountant": "Rényi orders",
         "assumes": "that batches stay secret",
@@ -354,7 +354,7 @@ def prolin_findings(clients=50, rounds=300):
             n=6000,
             chance=0.5,
             verdict="not applicable",
-            reason="it is measured on the attacker's own records",
+            reason="it is measured on the attacker's own examples",
             **common,
         ),
     ]

@@ -94,15 +94,15 @@ def test_axes_have_labels_with_units():
         found[1:],
         [
             ["Round", "Success rate (%)", "chance", "null run", "result", "95% interval"],
-            ["Success rate (%)", "Client, most exposed first", "share of records"],
+            ["Success rate (%)", "Client, most exposed first", "share of examples"],
             ["Stated confidence (%)", "Correct (%)"],
-            ["Client", "Class", "28 records", "114 records"],
+            ["Client", "Class", "28 examples", "114 examples"],
             ["Round", "Accuracy (%), difference (points)"],
             ["Round", "Accuracy (%)"],
             ["F1 score (%)", "Rounds that the server has seen", "PROLIN", "BASELINE", "posterior", "chance"],
             ["Precision (%)", "Recall (%)", "Rounds that the server has seen", "REG", "OLS"],
             ["Posterior probability of the property (%)", "Client · target · seed, most suspicious first"],
-            ["Overlap, accuracy (%)", "Round", "accuracy, unseen records", "accuracy, fresh exact updates"],
+            ["Overlap, accuracy (%)", "Round", "accuracy, unseen examples", "accuracy, fresh exact updates"],
             ["Round 1: OVL 11.2%", "with the property", "without the property", "overlap", "Feature of an update"],
             ["Decisions as at the end (%)", "Rounds that the server has seen", "PROLIN", "posterior"],
         ],
@@ -166,7 +166,7 @@ def test_of_many_clients_some_of_every_size_are_drawn():
     assert min(totals) == 0
     assert max(totals) == 3 * 999
     assert np.abs(np.diff(np.sort(totals)) / 3 - 999 / 49).max() <= 1
-    assert f"{3 * sum(range(1000)):,} training records" in plot.svg
+    assert f"{3 * sum(range(1000)):,} training examples" in plot.svg
     assert len(plot.svg) < 200_000
 
 

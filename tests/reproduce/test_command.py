@@ -53,7 +53,7 @@ def test_a_cell_is_made_once_and_shared_by_table_and_figure(tmp_path):
     assert again["numbers"]["asr-best-round"]["value"] == done["numbers"]["asr-best-round"]["value"]
     assert again["minutes"] == done["minutes"]
     assert (folder / "findings.json").stat().st_mtime_ns == before
-    assert "| fedavg | digits (480 training records) | 1 |" in (tmp_path / "paper" / "sia-fig5.md").read_text()
+    assert "| fedavg | digits (480 training examples) | 1 |" in (tmp_path / "paper" / "sia-fig5.md").read_text()
 
     other = fedattack("sia-fig5", *small, "--set", "clients=5", cwd=tmp_path)
     assert other.returncode == 2

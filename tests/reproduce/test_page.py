@@ -101,10 +101,10 @@ def test_ours_and_the_papers_stand_side_by_side(what):
     place = lines.index(header)
     assert lines[place + 1] == "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     assert lines[place + 2] == (
-        "| us | digits (8,000 training records) | 1 | 28.5 ± 1.4 | 24.0 ± 1.2 (21.3–28.6) | −4.5 | 10.0 | 9.9 | 3,000 "
+        "| us | digits (8,000 training examples) | 1 | 28.5 ± 1.4 | 24.0 ± 1.2 (21.3–28.6) | −4.5 | 10.0 | 9.9 | 3,000 "
         "| 3 | 5.2 |"
     )
-    assert r"| digits (mine\_10.npz, 8,000 training records) | 0.1 | 28.5 ± 1.4 |" in lines[place + 3]
+    assert r"| digits (mine\_10.npz, 8,000 training examples) | 0.1 | 28.5 ± 1.4 |" in lines[place + 3]
     assert "| +0.0 | 10.0 |" in lines[place + 3], "a rounded difference of nothing has no sign of its own"
     assert "| 0.1 | – | 24.0 ± 1.2 (21.3–28.6) | – |" in lines[place + 4]
     assert "**Departs from the paper's setting in: rounds=3.**" in lines

@@ -126,14 +126,13 @@ def test_an_unknown_name_is_refused():
 @pytest.mark.parametrize("name", reproduction_names())
 def test_those_that_come_along_are_whole(name):
     what = load_reproduction(name)
-    numbers = {number.name for number in what.numbers}
     assert len({cell.name for cell in what.cells}) == len(what.cells), "two cells would share a folder"
     assert len({tuple(cell.place.values()) for cell in what.cells}) == len(what.cells)
-    assert what.figure.y in numbers
+    assert what.figure.y in what.numbers
     assert {*what.figure.panels, *filter(None, [what.figure.lines])} <= {*what.columns}
-    assert what.figure.x in {"", *numbers, *what.columns}
+    assert what.figure.x in {"", *what.numbers, *what.columns}
     assert any(cell.paper for cell in what.cells) or "no numbers" in what.about
-    for number in what.numbers:
+    for number in what.numbers.values():
         assert not number.finding or re.fullmatch(r"[a-z-]+\.[a-z0-9-]+", number.finding)
 
 

@@ -13,12 +13,12 @@ import psutil
 import pytest
 
 from fedattack.audit.truth import note_node, read_truth
-from fedattack.errors import ConfigError, DataError
+from fedattack.errors import ConfigError, DataError, FedAttackError, RunError
 from fedattack.files import FolderLock
 from fedattack.folder import DEALT, read_resumption, read_study, write_study
 from fedattack.record import Record, RecordWriter, check_record
 from fedattack.runs import simulating
-from fedattack.runs.presets import load_preset
+from fedattack.runs.presets import load_preset, resolve_settings
 from fedattack.runs.simulating import resume, simulate
 from fedattack.runs.watch import Watch
 from fedattack.runtime.base import RunResult
@@ -198,7 +198,7 @@ def test_what_flower_does_not_keep_is_refused_before_anything_is_changed(stopped
     study = read_study(stopped)
     write_study(stopped, study | {"settings": study["settings"] | settings, "seeds": [0]})
     write_run(stopped, close=False)
-    with pytest.raises(ConfigError, match="the run cannot be gone on with: clients of FedMD keep their models"):
+    with pytest.raises(ConfigError, match="the run cannot be gone on with: clients of fedmd keep their models"):
         resume(stopped, command="fedattack resume", watch=Watch())
     assert len(read_study(stopped)["commands"]) == 1
     assert Record(stopped / "record").status == "open"
@@ -248,6 +248,30 @@ def test_a_study_that_lacks_something_is_refused(stopped):
     write_study(stopped, {key: value for key, value in read_study(stopped).items() if key != "seeds"})
     with pytest.raises(ConfigError, match="holds no run to go on with"):
         resume(stopped, command="fedattack resume", watch=Watch())
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("problem", [RunError("simulations.prepare crashed: killed"), KeyboardInterrupt()])
+def test_a_preparation_that_ends_early_leaves_the_folder_as_it_was(tmp_path, monkeypatch, there, problem):
+    """There is nothing to resume: the same command is run again."""
+    out, preset = tmp_path / "run", load_preset("quickstart")
+    if there:
+        out.mkdir()
+
+    def fail(configs):
+        (out / "knowledge").mkdir()
+        (out / "knowledge" / "targets.npz").touch()
+        (out / "half").touch()
+        raise problem
+
+    monkeypatch.setattr(simulating, "prepare", fail)
+    for _ in range(2):
+        with pytest.raises((FedAttackError, KeyboardInterrupt)) as caught:
+            simulate(preset, resolve_settings(preset, []), [0], out, command="", watch=Watch())
+        assert not isinstance(caught.value, RunError)
+        assert isinstance(problem, KeyboardInterrupt) or str(caught.value).endswith("run the command again")
+        assert out.exists() == there
+        assert not there or not [*out.iterdir()]
 
 
 def test_a_folder_that_is_taken_stays_as_it_is(tmp_path):

@@ -179,9 +179,9 @@ def test_dirichlet_divides_a_regression_by_fifths_of_its_targets():
     [
         ({"sensitive": "wealth"}, "diabetes: no column 'wealth'; expected one of age, sex"),
         ({"sensitive": "bmi"}, "'bmi' has more than 100 values, too many to enumerate"),
-        ({"dataset": "digits"}, r"digits: its records have shape \(1, 8, 8\) and so no columns"),
+        ({"dataset": "digits"}, r"digits: its examples have shape \(1, 8, 8\) and so no columns"),
         ({"dataset": "digits", "sensitive": "declared"}, "digits declares no sensitive column"),
-        ({"records_per_client": 0}, "sensitive = 'sex' leaves no records to the attacker"),
+        ({"records_per_client": 0}, "sensitive = 'sex' leaves no examples to the attacker"),
         ({"property": "ascent"}, "sensitive and property"),
         ({"sensitive": "", "permute_sensitive": True}, "permute-sensitive without sensitive"),
         ({"sensitive": "", "victims": 2}, "victims = 2 without sensitive or isolate"),

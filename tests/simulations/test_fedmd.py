@@ -268,7 +268,7 @@ def test_a_public_set_that_overlaps_private_data_is_counted(shape, dtype, tmp_pa
     expected = sum(number in held for number in numbers(plan.public_x, public) if number < 40)
     assert expected > 10
     (note,) = read_truth(tmp_path / "t").notes
-    assert note == f"public set: {expected} of {len(plan.public_x)} records are also some client's training data"
+    assert note == f"public set: {expected} of {len(plan.public_x)} examples are also some client's training data"
     apart = study(**changes, public=str(tmp_path / "apart.npz"))
     prepare(apart, knowledge=tmp_path / "k2", truth=tmp_path / "t2")
     assert read_truth(tmp_path / "t2").notes == ()
@@ -277,7 +277,7 @@ def test_a_public_set_that_overlaps_private_data_is_counted(shape, dtype, tmp_pa
 
 def test_settings_that_do_not_go_together_are_refused(tmp_path):
     np.savez(tmp_path / "wide.npz", x=np.zeros((40, 7), dtype=np.float32), y=np.arange(40) % 2)
-    with pytest.raises(DataError, match=r"its records have shape \(7,\), expected \(1, 8, 8\) as in digits"):
+    with pytest.raises(DataError, match=r"its examples have shape \(7,\), expected \(1, 8, 8\) as in digits"):
         _ = study(public=str(tmp_path / "wide.npz")).public_x
     with pytest.raises(ConfigError, match="framework = 'fedmd' needs secagg = false"):
         study(secagg=True)

@@ -1,10 +1,15 @@
 """Goals are found by themselves, and settings choose among them."""
 
+import inspect
+from dataclasses import fields
+
 import pytest
 
+from fedattack.audit.truth import write_truth
 from fedattack.runs.settings import load_settings
 from simulations.goals import GOALS, goal_of
 from simulations.goals.attribute import GOAL as ATTRIBUTE
+from simulations.goals.base import Answer
 from simulations.goals.private_attribute import GOAL as PRIVATE_ATTRIBUTE
 from simulations.goals.property import GOAL as PROPERTY
 from simulations.goals.source import GOAL as SOURCE
@@ -30,3 +35,9 @@ def test_the_settings_choose_the_goal(changes, goal):
 def test_every_goal_is_found_and_the_defence_is_known_where_updates_are_made_again():
     assert set(GOALS) == {None, "client_property", "sensitive", "private"}
     assert [field for field, goal in GOALS.items() if goal.knows_defence] == ["private"]
+
+
+def test_an_answer_is_what_can_be_written_of_the_truth_for_a_threat_of_somebody_else_s_too():
+    names = {field.name for field in fields(Answer)}
+    assert names <= {*inspect.signature(write_truth).parameters}
+    assert "answers" in names

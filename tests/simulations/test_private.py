@@ -51,7 +51,7 @@ def test_several_attributes_divide_clients_by_their_combinations():
     pairs = {*zip(values_of_clients(study, "colour"), values_of_clients(study, "thickness"), strict=True)}
     assert len(pairs) == 6
     only = Study.of(PRESET | {"private": "thickness"})
-    with pytest.raises(DataError, match=r"records of client 0 have several of its values.*partition=column:thickness"):
+    with pytest.raises(DataError, match=r"examples of client 0 have several of its values.*partition=column:thickness"):
         values_of_clients(only, "thickness")
 
 
@@ -74,7 +74,7 @@ def test_the_attacker_knows_the_attributes_of_its_own_records_and_the_truth_thos
         ({"private": "hair"}, "private = 'hair': colour-digits has the private attributes colour, thickness"),
         ({"dataset": "digits", "partition": "iid"}, "digits has the private attributes none"),
         ({"sensitive": "1"}, "private beside property, sensitive or isolate"),
-        ({"records-per-client": 0}, "leaves no records to the attacker"),
+        ({"records-per-client": 0}, "leaves no examples to the attacker"),
         ({"framework": "fedmd"}, "framework = 'fedmd' needs private = \"\""),
     ],
 )

@@ -146,11 +146,11 @@ def test_records_that_occur_twice_are_neither_targets_nor_auxiliary(tmp_path):
             "20 clients is 20: expected some clients with the property and some",
         ),
         ({"property": "ascent", "positives": 0.01}, "20 clients is 0: expected some"),
-        ({"property": "ascent", "records_per_client": 0}, "leaves no records to the attacker"),
-        ({"records_per_client": 100}, "20 clients of 100 records do not fit into 1437 training records"),
-        ({"property": "ascent", "auxiliary": 1300}, "1237 records are left for the attacker, who needs 1300"),
+        ({"property": "ascent", "records_per_client": 0}, "leaves no examples to the attacker"),
+        ({"records_per_client": 100}, "20 clients of 100 examples do not fit into 1437 training examples"),
+        ({"property": "ascent", "auxiliary": 1300}, "1237 examples are left for the attacker, who needs 1300"),
         ({"property": "membership", "targets": 1000}, "2000 target records, held and not held, do not fit"),
-        ({"property": "membership", "targets": 100}, r"client \d+ would hold \d+ targets but has 10 records"),
+        ({"property": "membership", "targets": 100}, r"client \d+ would hold \d+ targets but has 10 examples"),
     ],
 )
 def test_a_study_that_cannot_be_is_refused_in_one_line(changes, message):

@@ -11,12 +11,12 @@ from fedattack.errors import DataError, NeedsError
 from fedattack.record import Exchange, Record, RecordWriter, Reply, project_record
 from fedattack.record.format import PROTOCOLS
 from fedattack.threats import ATTACKS, Knowledge, Scores, read_knowledge
-from fedattack.threats.registry import THREATS
+from fedattack.threats.registry import threats
 from tests.worlds.federation import write_run
 
 
 def contracts():
-    return [importlib.import_module(f"tests.threats.{name}.contract") for name in THREATS]
+    return [importlib.import_module(f"tests.threats.{name}.contract") for name in threats()]
 
 
 # A folder in which each attack has all that it needs, for each protocol that it takes.

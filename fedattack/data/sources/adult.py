@@ -52,7 +52,7 @@ def adult(seed: int, root: Path) -> Pool:
 
 
 def _read_uci(train_file: Path, test_file: Path, where: str) -> Pool:
-    """Read UCI's two files as one pool, whose last records are the test set."""
+    """Read UCI's two files as one pool, whose last examples are the test set."""
     import pandas as pd
 
     train = _uci_frame(train_file)

@@ -40,7 +40,7 @@ def audiomnist(seed: int, root: Path) -> Pool:
     """Read AudioMNIST, with the spoken digit as the task.
 
     Recordings are brought to 8 kHz and 1.04 s (cut, or silent at the end). They become logarithmic spectrograms (1, 64,
-    64): windows of 32 ms overlap by a half, and neighbouring frequencies are added. Records can be divided by
+    64): windows of 32 ms overlap by a half, and neighbouring frequencies are added. Examples can be divided by
     ``speaker``. The private attributes are:
 
     - ``gender``;

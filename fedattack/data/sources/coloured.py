@@ -59,13 +59,13 @@ def colour_images(pool: Pool, seed: int) -> Pool:
     Raises
     ------
     DataError
-        If the records are no grey images.
+        If the examples are no grey images.
     """
     from scipy.ndimage import grey_dilation, grey_erosion
 
     if not pool.images or pool.x.shape[1] != 1:
         raise DataError(
-            f"digits in colour: expected grey images as uint8 of shape (n, H, W); got records of shape "
+            f"digits in colour: expected grey images as uint8 of shape (n, H, W); got examples of shape "
             f"{pool.x.shape[1:]}; give the MNIST images themselves"
         )
     rng = np.random.default_rng((seed, _STREAM))

@@ -44,8 +44,8 @@ Box = tuple[int, int, int, int]
 def lfw(seed: int, root: Path) -> Pool:
     """Read Labeled Faces in the Wild, with smiling or not as the task.
 
-    Pictures are cut and halved as scikit-learn does it by default: colour images (3, 62, 47). Records can be divided by
-    ``person``. Of the private attributes, ``gender`` is a score above 0 or not. The value of ``race``, ``age``,
+    Pictures are cut and halved as scikit-learn does it by default: colour images (3, 62, 47). Examples can be divided
+    by ``person``. Of the private attributes, ``gender`` is a score above 0 or not. The value of ``race``, ``age``,
     ``glasses`` and ``hair`` is the one of the largest score.
 
     The data folder ``root`` has ``lfw_home/lfw_funneled``, which is downloaded, and ``lfw_home/lfw_attributes.txt``.
@@ -121,7 +121,7 @@ def celeba(seed: int, root: Path) -> Pool:
     """Read the first :data:`CELEBA_RECORDS` pictures of CelebA, with male or not as the task.
 
     The middle square of each aligned picture is scaled to (3, 32, 32). Private attributes are ``age``, which RecUP-FL
-    hides, ``glasses`` and ``smile``. Records can be divided by ``person``.
+    hides, ``glasses`` and ``smile``. Examples can be divided by ``person``.
 
     The data folder ``root`` has a folder ``celeba`` as torchvision makes it.
 

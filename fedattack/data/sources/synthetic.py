@@ -19,7 +19,7 @@ REGRESSION_FEATURES = 20
 def synthetic(seed: int, root: Path) -> Pool:
     """Draw the IID Synthetic data of section 4.1 of the SIA paper, which are FedProx's ``synthetic_iid`` in one pool.
 
-    Records are x ~ N(0, Σ) with Σ diagonal, Σ_jj = j^-1.2 (j from 1). Labels are argmax softmax(W x + b), with one W
+    Examples are x ~ N(0, Σ) with Σ diagonal, Σ_jj = j^-1.2 (j from 1). Labels are argmax softmax(W x + b), with one W
     and b ~ N(0, 1). The softmax is left out, since it does not move the largest entry.
     """
     rng = np.random.default_rng(seed)
@@ -35,7 +35,7 @@ def synthetic_regression(seed: int, root: Path) -> Pool:
     """Draw a regression as LEAF draws its synthetic classification (Caldas et al. 2018, Appendix A.1).
 
     - Each of ten users has weights w = Q u. Q ~ N(0, 1) is common to all, and u ~ N(0, I) has two dimensions.
-    - A user's records are x ~ N(v, Σ) around a centre v ~ N(b, I), b ~ N(0, 1), with Σ diagonal, Σ_jj = j^-1.2.
+    - A user's examples are x ~ N(v, Σ) around a centre v ~ N(b, I), b ~ N(0, 1), with Σ diagonal, Σ_jj = j^-1.2.
     - The target is the one output [x, 1]·w + N(0, 0.1²), where LEAF takes the largest of several outputs.
     - The first column, ``s``, is the sensitive one: it is cut at zero to 0 and 1 before the target is computed.
     - ``user`` is a column to divide by and no input.
@@ -61,13 +61,13 @@ def synthetic_regression(seed: int, root: Path) -> Pool:
 SOURCES = (
     Source(
         "synthetic",
-        "the SIA paper's IID Synthetic, 100,000 records of 60 features, 10 classes, drawn from the seed",
+        "the SIA paper's IID Synthetic, 100,000 examples of 60 features, 10 classes, drawn from the seed",
         synthetic,
         position=1,
     ),
     Source(
         "synthetic-regression",
-        "a regression drawn from the seed as LEAF draws, 15,000 records of 20 columns, 10 users, sensitive column s",
+        "a regression drawn from the seed as LEAF draws, 15,000 examples of 20 columns, 10 users, sensitive column s",
         synthetic_regression,
         position=52,
     ),

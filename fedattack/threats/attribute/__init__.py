@@ -1,11 +1,11 @@
-"""Attribute inference fills in the one column of clients' records that the server lacks."""
+"""Attribute inference fills in the one column of clients' examples that the server lacks."""
 
 from fedattack.threats.threat import Threat
 
 THREAT = Threat(
     package=__name__,
     name="attribute",
-    question="What stands in the one column of clients' records that the server lacks?",
+    question="What stands in the one column of clients' examples that the server lacks?",
     attacks={
         "aia": "aia:ModelBased",
         "ara": "ara:GradientMatching",

@@ -1,7 +1,7 @@
 """Model-based attribute inference: the attribute that fits a client's own local optimum best.
 
 Driouich et al. 2022, "A novel model-based attribute inference attack in federated learning". The attacker has a
-client's records without one attribute. It decodes the model that the client would have trained alone, and fills in the
+client's examples without one attribute. It decodes the model that the client would have trained alone, and fills in the
 value with the smallest loss under that model.
 """
 
@@ -38,7 +38,7 @@ from fedattack.threats.attribute.local_optimum import (
 from fedattack.threats.base import Attack, Needs, Progress, Scores
 from fedattack.threats.form import ArrayForm, Finite, Form, Name, Share
 from fedattack.threats.knowledge import Knowledge, ModelKnowledge, PartialRecords
-from fedattack.threats.matching import check_model, fits_model, is_finite
+from fedattack.threats.matching import check_model, fits_model, flattened, is_finite
 from fedattack.threats.replies import replied
 
 Array = NDArray[np.float64]
@@ -75,7 +75,7 @@ def mark_largest(estimates: Array, ones: int, generator: np.random.Generator) ->
 
 
 def smallest_loss(losses: Array, generator: np.random.Generator) -> NDArray[np.int64]:
-    """Return the value with the smallest loss for each record (Algorithm 4, line 2).
+    """Return the value with the smallest loss for each example (Algorithm 4, line 2).
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def beliefs_of(losses: Array, prior: Array, *, gaussian: bool) -> tuple[Array, f
     Parameters
     ----------
     losses
-        (n, v): loss of each record with each value.
+        (n, v): loss of each example with each value.
     prior
         (v,): shares of the values.
     gaussian
@@ -153,7 +153,7 @@ class _Facts(TypedDict):
 class ModelBased(Attack):
     """Algorithms 3 and 4 under three models, global, last returned and reconstructed, and what else messages hold.
 
-    For least squares and a binary attribute the client's problem is decoded, and its ⌈ρm⌉ records with the largest
+    For least squares and a binary attribute the client's problem is decoded, and its ⌈ρm⌉ examples with the largest
     estimates are marked (Algorithm 3). Elsewhere, and while ρ is unknown, the value with the smallest loss is taken
     (Algorithm 4). See :mod:`fedattack.threats.attribute.local_optimum` for how a client's optimum is reconstructed.
 
@@ -166,7 +166,7 @@ class ModelBased(Attack):
     The facts name the ``methods`` and the ``values``. Of each client they say how many ``messages`` were used and
     ``how`` its optimum was found. For least squares and a binary attribute they also say, or ``null`` if unknown,
 
-    - ``rank``: how many of the ``unknowns`` the messages show, and which the records leave ``undetermined``;
+    - ``rank``: how many of the ``unknowns`` the messages show, and which the examples leave ``undetermined``;
     - ``share``: ρ of the second value;
     - ``weight``: the attribute's θ_s under each method.
     """
@@ -189,7 +189,7 @@ class ModelBased(Attack):
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
         "how clients train: learning rate, epochs, batch size",
-        "clients' records and labels but for one attribute, its possible values, and whose they are",
+        "clients' examples and labels but for one attribute, its possible values, and whose they are",
     )
     memory: int = MEMORY
 
@@ -215,24 +215,25 @@ class ModelBased(Attack):
             )
         after = record.final if record.final is not None else record.rounds[-1].common
         final = None if after is None else dict(after)
-        maps = dict(_maps(messages.values())) if linear is not None else {}
+        maps = {} if linear is None else dict(_maps(messages.values()))
         answers = _Answers(model, linear, np.random.default_rng(seed))
-        answers.losses[0] = model.losses([final], np.arange(len(partial.y)))[0]
+        if final is not None:
+            answers.losses[0] = model.losses([final], np.arange(len(partial)))[0]
         facts: list[dict[str, Any]] = []
         for name, rows in clients.items():
-            ours, optimum = messages.get(name), _Optimum()
-            if ours is not None:
+            ours, optimum = messages.get(name, _Messages(name)), _Optimum()
+            if ours.rounds:
                 optimum = _reconstruct(ours, maps.get(name), model, linear, rows, knowledge.training)
             weights = answers.fill_in_client(rows, final, ours, optimum)
             facts.append(
                 {
                     "client": name,
                     "records": len(rows),
-                    "messages": 0 if ours is None else len(ours.rounds),
+                    "messages": len(ours.rounds),
                     "how": optimum.how,
                     "rank": optimum.rank,
                     "unknowns": model.size,
-                    "undetermined": [model.parameter(index) for index in optimum.undetermined],
+                    "undetermined": [*map(model.parameter, optimum.undetermined)],
                     "share": optimum.share,
                     "weight": None if linear is None else weights,
                 }
@@ -264,21 +265,21 @@ class _Answers:
         self._generator = generator
 
     def fill_in_client(
-        self, rows: NDArray[np.int64], final: State | None, messages: "_Messages | None", optimum: "_Optimum"
+        self, rows: NDArray[np.int64], final: State | None, messages: "_Messages", optimum: "_Optimum"
     ) -> dict[str, float | None]:
-        """Decide for a client's records by every method, and return the attribute's weight in each one's model."""
-        states = [final]
-        if messages is not None:
-            states += [messages.last, self._model.state(optimum.parameters, messages.last)]
-            self.losses[1:3, rows] = self._model.losses(states[1:], rows)
+        """Decide for a client's examples by every method, and return the attribute's weight in each one's model."""
+        own: list[State] = []
+        if messages.rounds:
+            own = [messages.last, self._model.state(optimum.parameters, messages.last)]
+            self.losses[1:3, rows] = self._model.losses(own, rows)
         weights = {}
-        for method, state in enumerate(states):
+        for method, state in enumerate([final, *own]):
             weights[METHODS[method]] = self._fill_in(method, rows, state, optimum)
         self._fill_in_moments(rows, optimum)
         return weights
 
     def _fill_in(self, method: int, rows: NDArray[np.int64], state: State | None, optimum: "_Optimum") -> float | None:
-        """Decide for a client's records from their losses under a state, and return the attribute's weight in it."""
+        """Decide for a client's examples from their losses under a state, and return the attribute's weight in it."""
         losses, prior = self.losses[method, rows], self._model.prior
         weight = estimates = None
         if self._linear is not None and state is not None:
@@ -296,7 +297,7 @@ class _Answers:
         return weight
 
     def _fill_in_moments(self, rows: NDArray[np.int64], optimum: "_Optimum") -> None:
-        """Decide by all that a decoded problem holds, if the client's records are all known."""
+        """Decide by all that a decoded problem holds, if the client's examples are all known."""
         if self._linear is None or optimum.problem is None or optimum.share is None or not optimum.whole:
             return
         # What differs by less is the rounding of the messages, which must not order records.
@@ -307,7 +308,7 @@ class _Answers:
 
 
 class _Model:
-    """The clients' model, its loss, and the records that are asked about."""
+    """The clients' model, its loss, and the examples that are asked about."""
 
     def __init__(self, known: ModelKnowledge, partial: PartialRecords, device: torch.device) -> None:
         self.module = module = known.build()
@@ -317,56 +318,53 @@ class _Model:
         self.gaussian = LOSSES.get(given(known.loss)) is mean_squared_error
         self._loss = per_record_loss(given(known.loss))
         self._device = device
-        self._shapes = {name: tuple(value.shape) for name, value in module.named_parameters()}
-        self._dtypes = {name: value.dtype for name, value in module.named_parameters()}
-        self.size = sum(math.prod(shape) for shape in self._shapes.values())
+        self._parameters = dict(module.named_parameters())
+        self._sizes = [*map(Tensor.numel, self._parameters.values())]
+        self.size = sum(self._sizes)
 
     def flat(self, state: State) -> Array:
         """Return the parameters (p,) of a state, without its buffers."""
-        return np.concatenate([np.asarray(state[name], dtype=np.float64).reshape(-1) for name in self._shapes])
+        return flattened(state, self._parameters)
 
     def tensors(self, flat: Tensor) -> dict[str, Tensor]:
         """Return flat parameters (p,) by name."""
-        pieces = flat.split([*map(math.prod, self._shapes.values())])
-        return {name: piece.reshape(self._shapes[name]) for name, piece in zip(self._shapes, pieces, strict=True)}
+        pieces = zip(self._parameters.items(), flat.split(self._sizes), strict=True)
+        return {name: piece.reshape(parameter.shape) for (name, parameter), piece in pieces}
 
     def state(self, flat: Array, buffers: State) -> dict[str, Any]:
         """Return a whole state with these parameters (p,), and the buffers of another one."""
         state = dict(buffers)
         for name, value in self.tensors(torch.from_numpy(flat)).items():
-            state[name] = value.to(self._dtypes[name])
+            state[name] = value.to(self._parameters[name].dtype)
         return state
 
     def parameter(self, index: int) -> str:
         """Return the name of a flat parameter, as ``fc1.weight[0, 3]``."""
-        for name, shape in self._shapes.items():
-            if index < math.prod(shape):
-                return f"{name}[{', '.join(map(str, np.unravel_index(index, shape)))}]"
-            index -= math.prod(shape)
+        for name, parameter in self._parameters.items():
+            if index < parameter.numel():
+                return f"{name}[{', '.join(map(str, np.unravel_index(index, parameter.shape)))}]"
+            index -= parameter.numel()
         raise AssertionError("no such parameter")
 
-    def losses(self, states: Sequence[State | None], rows: NDArray[np.int64]) -> Array:
-        """Return the losses (states, rows, v) of records with each value."""
-        count = len(self.partial.domain)
-        losses = np.full((len(states), len(rows), count), np.nan)
-        known = [state for state in states if state is not None]
-        given = np.flatnonzero([state is not None for state in states])
+    def losses(self, states: Sequence[State], rows: NDArray[np.int64]) -> Array:
+        """Return the losses (states, rows, v) of examples with each value."""
+        domain = self.partial.domain
+        parts = []
         step = max(1, _ROWS // max(len(rows), 1))
-        for start in range(0, count, step):
-            stop = min(start + step, count)
-            values = range(start, stop)
-            x = np.concatenate([self.partial.completed(value, rows) for value in values])
-            y = np.tile(self.partial.y[rows], len(values))
-            flat = losses_of_models(self.module, known, x, y, self._loss, device=self._device, chunk=_ROWS).numpy()
-            losses[given, :, start:stop] = flat.reshape(len(known), len(values), -1).swapaxes(1, 2)
-        return losses
+        for start in range(0, len(domain), step):
+            values = domain[start : start + step]
+            x, y = np.tile(self.partial.x[rows], (len(values), 1)), np.tile(self.partial.y[rows], len(values))
+            x[:, list(self.partial.columns)] = np.repeat(values, len(rows), axis=0)
+            flat = losses_of_models(self.module, states, x, y, self._loss, device=self._device, chunk=_ROWS).numpy()
+            parts.append(flat.reshape(len(states), len(values), -1).swapaxes(1, 2))
+        return np.concatenate(parts, axis=2)
 
 
 @dataclass(frozen=True)
 class _Linear:
     """A model whose one output is linear in its parameters, and to which a binary attribute always adds the same.
 
-    The output for record i is (base_i + s_i·change)·θ, with s_i = 1 for the attribute's second value.
+    The output for example i is (base_i + s_i·change)·θ, with s_i = 1 for the attribute's second value.
     """
 
     base: Array
@@ -378,11 +376,10 @@ class _Linear:
         """Find whether the model and the attribute are so; ``None`` if not."""
         if not model.gaussian or len(model.partial.domain) != 2 or model.size > _UNKNOWNS:
             return None
-        rows = np.arange(len(model.partial.y))
-        base = _derivative(model, model.partial.completed(0, rows))
+        base = _derivative(model, model.partial.completed(0))
         if base is None:
             return None
-        other = _derivative(model, model.partial.completed(1, rows))
+        other = _derivative(model, model.partial.completed(1))
         if other is None or np.ptp(other - base, axis=0).max() > 1e-6 * np.abs(other).max():
             return None
         return cls(base, (other - base).mean(axis=0), model.partial.y.astype(np.float64))
@@ -392,7 +389,7 @@ class _Linear:
         return best_attribute(self.y[rows] - self.base[rows] @ flat, float(self.change @ flat))
 
     def attribute(self, rows: NDArray[np.int64]) -> BinaryAttribute:
-        """Return some records alone, as what is to be decoded with."""
+        """Return some examples alone, as what is to be decoded with."""
         return BinaryAttribute(self.base[rows], self.change, self.y[rows])
 
     def share(self, H: Array) -> float | None:
@@ -429,7 +426,7 @@ def _derivative(model: _Model, x: NDArray[np.float32]) -> Array | None:
             few = [output(flat, slice(0, 8)) for flat in (one, two, one + two)]
         except (IndexError, RuntimeError, TypeError, ValueError) as cause:
             raise ModelError(
-                f"the model failed on records of shape {x.shape[1:]} ({cause}); give the right model"
+                f"the model failed on examples of shape {x.shape[1:]} ({cause}); give the right model"
             ) from None
         if few[0].numel() != len(few[0]) or not torch.allclose(few[0] + few[1], few[2], rtol=1e-9, atol=1e-9):
             return None
@@ -516,7 +513,7 @@ def _maps(messages: Iterable[_Messages]) -> Iterator[tuple[str, UpdateMap]]:
 
     for _, group in itertools.groupby(sorted(messages, key=received_models), received_models):
         members = list(group)
-        moves = np.stack([ours.moves() for ours in members])
+        moves = np.stack([*map(_Messages.moves, members)])
         fits = fit_update_maps(np.stack(members[0].received), moves, max(ours.precision for ours in members))
         for ours, fit in zip(members, fits, strict=True):
             yield ours.name, fit
@@ -526,7 +523,7 @@ def _maps(messages: Iterable[_Messages]) -> Iterator[tuple[str, UpdateMap]]:
 class _Optimum:
     """A client's local optimum, and how it was found.
 
-    ``how`` is a key of :data:`_HOW`, ``share`` the decoded ρ, and ``whole`` says whether all of the client's records
+    ``how`` is a key of :data:`_HOW`, ``share`` the decoded ρ, and ``whole`` says whether all of the client's examples
     are known but for the attribute.
     """
 
@@ -539,11 +536,11 @@ class _Optimum:
 
     @property
     def undetermined(self) -> list[int]:
-        """The flat parameters that the client's records do not determine."""
+        """The flat parameters that the client's examples do not determine."""
         return [] if self.problem is None else np.flatnonzero(~self.problem.determined).tolist()
 
     def ones(self, records: int) -> int:
-        """Return ⌈ρ·records⌉; a share of whole records is inexact, and must not be rounded up to one more."""
+        """Return ⌈ρ·examples⌉; a share of whole examples is inexact, and must not be rounded up to one more."""
         return 0 if self.share is None else math.ceil(self.share * records - 1e-9)
 
 
@@ -575,7 +572,7 @@ def _how(clients: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             parameters |= {*client["undetermined"]}
     if names:
         yield (
-            f"{len(names)} of {len(clients)} clients ({_few(names)}): their records leave parameters open "
+            f"{len(names)} of {len(clients)} clients ({_few(names)}): their examples leave parameters open "
             f"({_few(sorted(parameters))}) as far as the messages show; these stay as last received"
         )
 
@@ -616,14 +613,9 @@ def _reconstruct(
     return proposals[int(np.argmax(evidence))]
 
 
-def _batches(training: LocalSGD, records: int) -> int:
-    """Return how many mini-batches a client makes of its records."""
-    return math.ceil(records / training.batch_size) if 0 < training.batch_size < records else 1
-
-
 def _decode_messages(fit: UpdateMap, linear: _Linear, total: int, known: int, training: LocalSGD) -> _Optimum | None:
     """Decode from messages alone, if the client makes full batches whose steps the paper's rule describes."""
-    if _batches(training, total) > 1 or (training.epochs > 1 and training.momentum):
+    if 0 < training.batch_size < total or (training.epochs > 1 and training.momentum):
         return None
     problem = decode_least_squares(fit, lr=training.lr, steps=training.epochs, weight_decay=training.weight_decay)
     return None if problem is None else _decoded(problem, "messages", fit.rank, linear, total, total == known)
@@ -632,13 +624,13 @@ def _decode_messages(fit: UpdateMap, linear: _Linear, total: int, known: int, tr
 def _decode_with_public(
     messages: _Messages, fit: UpdateMap, linear: _Linear, rows: NDArray[np.int64], training: LocalSGD
 ) -> tuple[_Optimum | None, bool]:
-    """Decode with the public attributes of all the client's records, and say whether the result is exact."""
+    """Decode with the public attributes of all the client's examples, and say whether the result is exact."""
     decoded = decode_with_public(
         np.stack(messages.received),
         messages.moves(),
         linear.attribute(rows),
         lr=training.lr,
-        steps=_batches(training, len(rows)) * training.epochs,
+        steps=training.steps(len(rows)),
         momentum=training.momentum,
         weight_decay=training.weight_decay,
     )

@@ -1,9 +1,10 @@
 """Attribute reconstruction by gradient matching: cos-matching, and L2 with L-BFGS beside it.
 
-Lyu & Chen 2021, "A novel attribute reconstruction attack in federated learning". The server has a client's records
-without one attribute, and finds the values under which the gradient of those records is the update that it received.
+Lyu & Chen 2021, "A novel attribute reconstruction attack in federated learning". The server has a client's examples
+without one attribute, and finds the values under which the gradient of those examples is the update that it received.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
@@ -18,7 +19,7 @@ from typing_extensions import TypedDict
 from fedattack.errors import DataError, NeedsError
 from fedattack.learning import LocalSGD, pick_device
 from fedattack.learning.importing import given
-from fedattack.record import Record
+from fedattack.record import Observation, Record
 from fedattack.threats import options
 from fedattack.threats.attribute.gradient_matching import (
     METHODS,
@@ -43,11 +44,6 @@ Knows = Literal["known", "unknown"]
 _KNOWS = ("known", "unknown")
 
 
-def local_steps(training: LocalSGD, examples: int) -> int:
-    """Return how many optimiser steps a client of so many examples makes in a round."""
-    return training.epochs * -(-examples // (training.batch_size or examples))
-
-
 def averaged_gradient(
     update: Mapping[str, NDArray[np.float32]], received: Arrays, training: LocalSGD, examples: int
 ) -> dict[str, NDArray[np.float32]]:
@@ -66,7 +62,7 @@ def averaged_gradient(
     training
         How it trains.
     examples
-        How many records it has, at least 1.
+        How many examples it has, at least 1.
 
     Raises
     ------
@@ -75,8 +71,7 @@ def averaged_gradient(
     """
     if not training.lr > 0:
         raise NeedsError("gradient matching needs updates of a learning rate above 0; knowledge of training has lr = 0")
-    steps = local_steps(training, examples)
-    moved = training.lr * sum([_gain(training.momentum, step) for step in range(1, steps + 1)])
+    moved = training.lr * sum([_gain(training.momentum, step + 1) for step in range(training.steps(examples))])
     gradient = {}
     for name, delta in update.items():
         gradient[name] = (-delta / moved - training.weight_decay * received[name]).astype(np.float32)
@@ -99,16 +94,16 @@ class _Facts(TypedDict):
 class GradientMatching(Attack):
     """Cos-matching and L2-L-BFGS, side by side on the same updates.
 
-    Scores hold, for records and clients that were attacked,
+    Scores hold, for examples and clients that were attacked,
 
     - ``decisions`` (methods, n): indices into the attribute's domain, else −1;
     - ``beliefs`` (methods, n, v): rows summing to one, where the optimiser stopped and not calibrated, else the prior;
     - ``objectives`` (methods, clients): where the best start ended, else NaN.
 
     The facts ``methods``, ``clients``, ``rounds``, ``weights`` and ``values`` name what is along the axes, which rounds
-    were used and whether records' weights were found too.
+    were used and whether examples' weights were found too.
 
-    With ``membership=unknown`` a client's records lie among as many of the auxiliary ones, whose attribute is taken
+    With ``membership=unknown`` a client's examples lie among as many of the auxiliary ones, whose attribute is taken
     away as well. The mixture of :mod:`fedattack.threats.attribute.gradient_membership` judges them by the last model
     that the client sent, and what it takes for members is attacked. Scores then hold ``members`` (n,), ``decoys``
     (m,), the judged probabilities, and ``decoy_clients`` (m,), for whom each auxiliary record was a candidate.
@@ -134,7 +129,7 @@ class GradientMatching(Attack):
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
         "how clients train: learning rate, epochs, batch size",
-        "clients' records and labels but for one attribute, its possible values, and whose they are",
+        "clients' examples and labels but for one attribute, its possible values, and whose they are",
     )
     updates: str = options.rounds("pre5", f"{', '.join(UPDATES)}, or numbers of rounds such as 1,2,10 (pre5)")
     restarts: int | None = options.whole(
@@ -147,12 +142,12 @@ class GradientMatching(Attack):
     temperature: float = options.number(1.0, "of the relaxation (1)")
     weights: Literal["uniform", "free"] | None = options.choice(
         None,
-        "uniform as in the paper, or free: find records' weights too (free if a round has several steps)",
+        "uniform as in the paper, or free: find examples' weights too (free if a round has several steps)",
         ("uniform", "free"),
     )
     prior: Knows = options.choice("known", "known or unknown (known where knowledge has one)", _KNOWS)
     label: Knows = options.choice("known", "known or unknown (known)", _KNOWS)
-    membership: Knows = options.choice("known", "known, or unknown: records lie among auxiliary ones (known)", _KNOWS)
+    membership: Knows = options.choice("known", "known, or unknown: examples lie among auxiliary ones (known)", _KNOWS)
 
     def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
         model, training, partial = knowledge.model, knowledge.training, knowledge.partial
@@ -221,7 +216,7 @@ class GradientMatching(Attack):
                 cases.append(_Case(client, rows, victim, updates))
         if not cases:
             raise NeedsError(
-                f"attack {self.name} needs the updates of a client whose records are known, and {record.path} holds "
+                f"attack {self.name} needs the updates of a client whose examples are known, and {record.path} holds "
                 f"none for updates={self.updates}; check knowledge/nodes, or take other rounds"
             )
         return cases
@@ -237,12 +232,13 @@ class GradientMatching(Attack):
     ) -> Iterator[tuple[int, "_Case", Match]]:
         """Match all cases by every method; yields the method's index, the case and its match."""
         total, done = len(METHODS) * len(cases), 0
-        kinds = [self._weights(case.updates.steps) for case in cases]
+        by_kind: dict[Weights, list[_Case]] = defaultdict(list)
+        for case in cases:
+            by_kind[self._weights(case.updates.steps)].append(case)
         for row, method in enumerate(METHODS):
             restarts = self.restarts or _RESTARTS[method]
-            for kind in sorted(set(kinds)):
+            for kind, chosen in sorted(by_kind.items()):
                 how = Matching(method, self.steps, restarts, self.temperature, self.relaxation, kind)
-                chosen = [case for case, its_kind in zip(cases, kinds, strict=True) if its_kind == kind]
                 victims = [case.victim for case in chosen]
                 reported = _progress_from(done, total, progress)
                 matches = match_gradients(model, loss, victims, how, seed=seed, device=device, progress=reported)
@@ -312,7 +308,7 @@ def read_updates(
     updates
         As for :func:`choose_rounds`.
     records
-        How many of the client's records are known, for replies that do not say how many it has.
+        How many of the client's examples are known, for replies that do not say how many it has.
     notes
         Extended.
 
@@ -325,40 +321,51 @@ def read_updates(
     if training is None:
         raise NeedsError("reading gradients from updates needs knowledge of training")
     replies = dict(replies_of(record, knowledge, client))
-    names = dict(model.named_parameters())
     usable, steps = Seen([], [], [], {}, 0), 0
     for number in choose_rounds(updates, sorted(replies)):
         reply = replies[number]
-        examples = int(reply.count or records)
+        examples = max(int(reply.count or records), 1)
         where = f"round {number}, client {client} left out"
-        if reply.received is None:
-            notes.append(f"{where}: the model that it received is not in the record")
+        gradient = _gradient_of(reply, model, training, examples, where, notes)
+        if gradient is None:
             continue
-        received, sent = dict(reply.received), dict(reply.arrays or {})
-        if not (fits_model(model, received, where, notes) and fits_model(model, sent, where, notes)):
-            continue
-        update = {name: delta for name, delta in reply.update().items() if name in names}
-        gradient = averaged_gradient(update, received, training, examples)
-        if not is_finite([*gradient.values(), *received.values()]):
-            notes.append(f"{where}: its update is not finite")
-        elif is_zero(gradient.values()):
-            notes.append(f"{where}: its update is zero")
-        else:
-            usable.rounds.append(number)
-            usable.received.append(received)
-            usable.gradients.append(gradient)
-            steps = max(steps, local_steps(training, examples))
-            if examples != records and f"client {client} says" not in " ".join(notes):
-                notes.append(f"client {client} says that it has {examples} records, and {records} are known")
+        usable.rounds.append(number)
+        usable.received.append(dict(reply.received or {}))
+        usable.gradients.append(gradient)
+        steps = max(steps, training.steps(examples))
+        if examples != records and f"client {client} says" not in " ".join(notes):
+            notes.append(f"client {client} says that it has {examples} examples, and {records} are known")
     if not usable.rounds:
         notes.append(f"client {client}: no update that updates={updates} asks for can be used; not attacked")
         return None
     return replace(usable, last_sent=dict(replies[max(replies)].arrays or {}), steps=steps)
 
 
+def _gradient_of(
+    reply: Observation, model: nn.Module, training: LocalSGD, examples: int, where: str, notes: list[str]
+) -> dict[str, NDArray[np.float32]] | None:
+    """Return the gradient that a reply's update amounts to; ``None``, with a note, if it cannot be used."""
+    if reply.received is None:
+        notes.append(f"{where}: the model that it received is not in the record")
+        return None
+    received, sent = dict(reply.received), dict(reply.arrays or {})
+    if not (fits_model(model, received, where, notes) and fits_model(model, sent, where, notes)):
+        return None
+    names = dict(model.named_parameters())
+    update = {name: delta for name, delta in reply.update().items() if name in names}
+    gradient = averaged_gradient(update, received, training, examples)
+    if not is_finite([*gradient.values(), *received.values()]):
+        notes.append(f"{where}: its update is not finite")
+        return None
+    if is_zero(gradient.values()):
+        notes.append(f"{where}: its update is zero")
+        return None
+    return gradient
+
+
 @dataclass(frozen=True)
 class _Case:
-    """A client under attack; ``rows`` says which of the known records each of the victim's is, −1 for a decoy."""
+    """A client under attack; ``rows`` says which of the known examples each of the victim's is, −1 for a decoy."""
 
     client: str
     rows: NDArray[np.int64]
@@ -366,7 +373,7 @@ class _Case:
     updates: Seen
 
     def only(self, chosen: NDArray[np.bool_]) -> "_Case":
-        """Return the case with some of its records."""
+        """Return the case with some of its examples."""
         y = None if self.victim.y is None else self.victim.y[chosen]
         return replace(self, rows=self.rows[chosen], victim=replace(self.victim, x=self.victim.x[chosen], y=y))
 
@@ -374,14 +381,14 @@ class _Case:
 def _members_first(
     cases: Sequence[_Case], knowledge: Knowledge, model: nn.Module, seed: int, notes: list[str]
 ) -> tuple[list[_Case], dict[str, NDArray[Any]]]:
-    """Hide each client's records among auxiliary ones, judge which are members, and keep those."""
+    """Hide each client's examples among auxiliary ones, judge which are members, and keep those."""
     partial, public = knowledge.partial, knowledge.auxiliary
     if knowledge.model is None or partial is None:
         raise AssertionError("checked by run")
     if public is None:
-        raise NeedsError("option membership=unknown needs knowledge of auxiliary, the records that no client holds")
+        raise NeedsError("option membership=unknown needs knowledge of auxiliary, the examples that no client holds")
     members = np.full(len(partial.y), np.nan)
-    decoys: list[NDArray[np.float64]] = []
+    decoys, decoy_clients = [], []
     kept: list[_Case] = []
     for number, case in enumerate(cases):
         mixed = _among_decoys(case, partial, public, np.random.default_rng((seed, 1, number)))
@@ -393,6 +400,7 @@ def _members_first(
         likely = infer_membership(variances, seed=seed)
         members[case.rows] = likely[: len(case.rows)]
         decoys.append(likely[len(case.rows) :])
+        decoy_clients += [case.client] * len(decoys[-1])
         judged = likely > 0.5
         if judged.any():
             kept.append(mixed.only(judged))
@@ -400,15 +408,14 @@ def _members_first(
             notes.append(f"client {case.client}: no candidate was taken for a member; not attacked")
     if len(public.y) < max(len(case.rows) for case in cases):
         notes.append(
-            f"some clients have more records than there are auxiliary ones to hide them among, {len(public.y)}"
+            f"some clients have more examples than there are auxiliary ones to hide them among, {len(public.y)}"
         )
-    clients = [case.client for case in cases]
-    decoy_clients = np.repeat(clients, [*map(len, decoys)])
-    return kept, {"members": members, "decoys": np.concatenate(decoys), "decoy_clients": decoy_clients}
+    arrays = {"members": members, "decoys": np.concatenate(decoys), "decoy_clients": np.array(decoy_clients)}
+    return kept, arrays
 
 
 def _among_decoys(case: _Case, partial: PartialRecords, public: Targets, draw: np.random.Generator) -> _Case:
-    """Add as many auxiliary records, without their attribute, to a client's records."""
+    """Add as many auxiliary records, without their attribute, to a client's examples."""
     if case.victim.y is None:
         raise NeedsError("option membership=unknown needs label=known: the variances are those of the labels' loss")
     chosen = draw.permutation(len(public.y))[: len(case.rows)]

@@ -60,7 +60,7 @@ def statistics_decisions(
 ) -> dict[str, NDArray[np.int64]]:
     """Decide by the paper's seven heuristics on statistics of a client's models (Section 4.3).
 
-    Each record is completed with every value, and the value is taken for which the client's models say
+    Each example is completed with every value, and the value is taken for which the client's models say
 
     1. most often, over the rounds, the label;
     2. the largest sum of the label's probability;
@@ -78,7 +78,7 @@ def statistics_decisions(
     states
         The models that the client sent, in the order of rounds.
     candidates
-        (v, n, d): the records completed with each value.
+        (v, n, d): the examples completed with each value.
     y
         (n,): labels.
     loss
@@ -127,7 +127,7 @@ class _Facts(TypedDict):
 
 
 class AttributeBaselines(Attack):
-    """All baselines for the attribute on the same records.
+    """All baselines for the attribute on the same examples.
 
     Scores hold ``decisions`` (methods, n) and ``beliefs`` (methods, n, v), rows summing to one, as those of the attacks
     on attributes. The methods are ``random``; ``majority`` of the prior or, without one, of the public records;
@@ -150,7 +150,7 @@ class AttributeBaselines(Attack):
     )
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
-        "clients' records and labels but for one attribute, its possible values, and whose they are",
+        "clients' examples and labels but for one attribute, its possible values, and whose they are",
         "public records with the attribute, where there are any",
     )
 
@@ -189,7 +189,7 @@ class AttributeBaselines(Attack):
             attack=self.name,
             arrays={
                 "decisions": np.stack([*decisions.values()]),
-                "beliefs": np.stack([beliefs[method] for method in decisions]),
+                "beliefs": np.stack([*beliefs.values()]),
             },
             facts={
                 "methods": list(decisions),
@@ -244,7 +244,7 @@ def _sent_states(
 
 
 def _shares_of(partial: PartialRecords, public: Targets) -> NDArray[np.float64] | None:
-    """Return the shares (v,) of the values among public records; ``None`` if no record has a value of the domain."""
+    """Return the shares (v,) of the values among public records; ``None`` if no example has a value of the domain."""
     values, known = values_of(partial, public.x)
     return np.bincount(values[known], minlength=len(partial.domain)) / known.sum() if known.any() else None
 

@@ -1,14 +1,14 @@
 """Gradient matching: find the attribute whose gradients are those that a client sent.
 
-Lyu & Chen 2021, "A novel attribute reconstruction attack in federated learning", Algorithm 1. Each record's unknown
-value is relaxed to shares of all values, and the record becomes its expected encoding. The shares are optimised until
-the gradient of all records together points where the client's did, in every round at once (cos-matching). Beside it
+Lyu & Chen 2021, "A novel attribute reconstruction attack in federated learning", Algorithm 1. Each example's unknown
+value is relaxed to shares of all values, and the example becomes its expected encoding. The shares are optimised until
+the gradient of all examples together points where the client's did, in every round at once (cos-matching). Beside it
 stands the squared distance with L-BFGS (Zhu et al. 2019, "Deep leakage from gradients").
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -50,7 +50,7 @@ _FLAT = 1e-8
 
 @dataclass(frozen=True)
 class Victim:
-    """One client: its records without the attribute, and the gradients that the server saw.
+    """One client: its examples without the attribute, and the gradients that the server saw.
 
     Attributes
     ----------
@@ -99,9 +99,9 @@ class Matching:
         ``softmax`` as in the paper's Algorithm 1, or ``gumbel``: with fresh Gumbel noise in every step of Adam, as in
         Jang et al. 2016. L-BFGS, which needs an objective that stays the same, never adds noise.
     weights
-        ``uniform``: all records count alike, as in the paper. ``round``: each record's weight in each round is
-        unknown and found as well, as where a short last batch or several local steps give records unlike weights.
-        ``shared``: the same, with one weight for all rounds, as where some records may not be the client's.
+        ``uniform``: all examples count alike, as in the paper. ``round``: each example's weight in each round is
+        unknown and found as well, as where a short last batch or several local steps give examples unlike weights.
+        ``shared``: the same, with one weight for all rounds, as where some examples may not be the client's.
     """
 
     method: Method = "cos"
@@ -138,7 +138,7 @@ class Match:
         Of the best start: the mean cosine (1 is best), or the squared distance over the gradients' squared norm
         (0 is best).
     weights
-        (T, n): the records' weights, summing to one in each round.
+        (T, n): the examples' weights, summing to one in each round.
     labels
         (n, classes), or (n, outputs) for a regression: the labels that were given or found.
     decisions
@@ -165,7 +165,7 @@ def match_gradients(
     progress: Callable[[int], None] | None = None,
     memory: int = MEMORY,
 ) -> list[Match]:
-    """Reconstruct the attribute of every victim's records.
+    """Reconstruct the attribute of every victim's examples.
 
     Cos-matching takes all victims and restarts together; each has an objective of its own, so that the result is that
     of one after another. L-BFGS, whose steps depend on all of its variables, takes them singly.
@@ -192,7 +192,7 @@ def match_gradients(
     Raises
     ------
     DataError
-        If a victim has no records or no rounds, or a gradient is zero or not finite.
+        If a victim has no examples or no rounds, or a gradient is zero or not finite.
     ModelError
         If the model cannot be differentiated twice under torch.func, or does not fit.
     """
@@ -208,14 +208,13 @@ def match_gradients(
     model = model.to(device)
     with in_mode(model, training=False):
         for group in _groups(victims, how, memory):
-            draws = [np.random.default_rng((seed, index)) for index in group]
-            problem = _Problem(model, loss, [victims[index] for index in group], torch.device(device))
+            problem = _Problem(model, loss, [*group.values()], torch.device(device))
             try:
-                matches += problem.solve(how, draws)
+                matches += problem.solve(how, generators(seed, group))
             except (RuntimeError, ValueError, TypeError, IndexError) as error:
                 raise ModelError(
                     f"gradient matching: the model or the loss {loss!r} failed ({one_line(error)}); it must "
-                    "be differentiable twice by torch.func, on records of the shape given"
+                    "be differentiable twice by torch.func, on examples of the shape given"
                 ) from error
             if progress is not None:
                 progress(len(matches))
@@ -223,9 +222,9 @@ def match_gradients(
 
 
 class _Problem:
-    """The gradients of some victims, padded to one shape: V victims, T rounds, n records, v values.
+    """The gradients of some victims, padded to one shape: V victims, T rounds, n examples, v values.
 
-    Padded records weigh nothing, and padded rounds do not count.
+    Padded examples weigh nothing, and padded rounds do not count.
     """
 
     def __init__(self, model: nn.Module, loss: str, victims: Sequence[Victim], device: torch.device) -> None:
@@ -236,7 +235,6 @@ class _Problem:
         with torch.no_grad():
             outputs = model(torch.zeros((1, *victims[0].x.shape[1:]), device=device))
         self._outputs = outputs.reshape(1, -1).shape[1]
-        names = list(victims[0].gradients[0])
         norms = _squared_norms(victims, rounds)
         self._counted = (norms > 0).to(device)
         shares = norms / norms.sum(dim=1, keepdim=True)
@@ -247,37 +245,41 @@ class _Problem:
         self._rounds, self._records = rounds, records
 
         self._layer = _input_layer(model)
-        self._bases: list[Tensor | None] = [None] * len(victims)
-        if self._layer is not None:
-            self._bases = [_basis(victim, records) for victim in victims]
-        inputs, codes, masks = [], [], []
-        for victim, basis in zip(victims, self._bases, strict=True):
+        self._bases: list[Tensor | None] = []
+        inputs, codes, masks, states, gradients = [], [], [], [], []
+        for victim in victims:
+            basis = None if self._layer is None else _basis(victim, records)
+            self._bases.append(basis)
             inputs.append(_within(victim.x, basis))
             codes.append(_within(victim.codes, basis))
             masks.append(torch.ones(len(victim.x), dtype=torch.bool))
+            states.append(victim.states)
+            gradients.append(victim.gradients)
         self._x, self._mask = _padded(inputs, records).to(device), _padded(masks, records).to(device)
         self._codes = torch.stack(codes).to(device)
 
-        states, gradients = [victim.states for victim in victims], [victim.gradients for victim in victims]
-        buffers = [name for name in victims[0].states[0] if name not in names]
-        self._parameters = {name: self._stacked(states, name) for name in names}
-        self._buffers = {name: self._stacked(states, name) for name in buffers}
-        self._targets = {name: scaled(self._stacked(gradients, name), self._scale) for name in names}
+        names = victims[0].gradients[0].keys()
+        self._parameters = self._stacked(states, names)
+        self._buffers = self._stacked(states, victims[0].states[0].keys() - names)
+        self._targets = scaled(self._stacked(gradients, names), self._scale)
         inside = sum(target.double().flatten(2).square().sum(2) for target in self._targets.values())
         # What of the gradients no record can explain; it belongs to their norms all the same.
         self._outside = (self._counted.double() - torch.as_tensor(inside)).clamp(min=0).float()
 
-    def _stacked(self, sequences: Sequence[Sequence[Arrays]], name: str) -> Tensor:
-        """Return one array of every round of every victim, (V, T, …)."""
-        rows = []
-        for sequence, basis in zip(sequences, self._bases, strict=True):
-            tensor = torch.stack([to_tensor(arrays[name]) for arrays in sequence])
-            if tensor.is_floating_point():
-                tensor = tensor.float()
-            if name == self._layer:
-                tensor = torch.stack([_within(of_round, basis) for of_round in tensor])
-            rows.append(_padded([tensor], self._rounds)[0])
-        return torch.stack(rows).to(self._device)
+    def _stacked(self, sequences: Sequence[Sequence[Arrays]], names: Iterable[str]) -> dict[str, Tensor]:
+        """Return the arrays of every round of every victim by name, (V, T, …) each."""
+        stacked = {}
+        for name in names:
+            rows = []
+            for sequence, basis in zip(sequences, self._bases, strict=True):
+                tensor = torch.stack([to_tensor(arrays[name]) for arrays in sequence])
+                if tensor.is_floating_point():
+                    tensor = tensor.float()
+                if name == self._layer:
+                    tensor = torch.stack([_within(of_round, basis) for of_round in tensor])
+                rows.append(tensor)
+            stacked[name] = _padded(rows, self._rounds).to(self._device)
+        return stacked
 
     def solve(self, how: Matching, draws: Sequence[np.random.Generator]) -> list[Match]:
         results = self._adam(how, draws) if how.method == "cos" else self._lbfgs(how, draws)
@@ -380,7 +382,7 @@ class _Problem:
         return {"objective": objective, "shares": shares, "weights": weights, "labels": labels}
 
     def _gradients(self, shares: Tensor, labels: Tensor, weights: Tensor) -> dict[str, Tensor]:
-        """Return the gradients of the virtual records, (V, R, T, …) for each parameter."""
+        """Return the gradients of the virtual examples, (V, R, T, …) for each parameter."""
         virtual = self._x[:, None] + shares @ self._codes[:, None]
 
         def total(parameters: Any, buffers: Any, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
@@ -428,7 +430,7 @@ def _check(index: int, victim: Victim) -> None:
     where = f"gradient matching, victim {index}"
     if not len(victim.x) or not len(victim.states) or len(victim.states) != len(victim.gradients):
         raise DataError(
-            f"{where}: expected records, and as many models as gradients; got {len(victim.x)} records, "
+            f"{where}: expected examples, and as many models as gradients; got {len(victim.x)} examples, "
             f"{len(victim.states)} models and {len(victim.gradients)} gradients"
         )
     for number, gradient in enumerate(victim.gradients):
@@ -438,17 +440,22 @@ def _check(index: int, victim: Victim) -> None:
             raise DataError(f"{where}: gradient {number} is zero; leave that round out")
 
 
-def _groups(victims: Sequence[Victim], how: Matching, memory: int) -> Iterator[list[int]]:
-    """Yield indices of victims that are attacked together: those that fit into memory, or single ones for L-BFGS."""
-    group: list[int] = []
+def generators(seed: int, numbers: Iterable[int]) -> list[np.random.Generator]:
+    """Make a generator for each number, whatever the others are."""
+    return [np.random.default_rng((seed, number)) for number in numbers]
+
+
+def _groups(victims: Sequence[Victim], how: Matching, memory: int) -> Iterator[dict[int, Victim]]:
+    """Yield by index the victims attacked together: those that fit into memory, or single ones for L-BFGS."""
+    group: dict[int, Victim] = {}
     room = float(memory)
     for index, victim in enumerate(victims):
-        size = sum(part.size for part in victim.gradients[0].values()) + victim.x.size
+        size = entries(victim.gradients[0]) + victim.x.size
         bytes_ = 4.0 * _COPIES * size * len(victim.states) * how.restarts
         if group and (bytes_ > room or how.method == "l2"):
             yield group
-            group, room = [], float(memory)
-        group.append(index)
+            group, room = {}, float(memory)
+        group[index] = victim
         room -= bytes_
     if group:
         yield group
@@ -463,7 +470,7 @@ def _started(draw: np.random.Generator, shape: tuple[int, int, int], prior: NDAr
 
 
 def _input_layer(model: nn.Module) -> str | None:
-    """Name the weights of a linear layer that takes the records as they are."""
+    """Name the weights of a linear layer that takes the examples as they are."""
     if isinstance(model, nn.Linear):
         return "weight"
     if isinstance(model, nn.Sequential):
@@ -476,10 +483,10 @@ def _input_layer(model: nn.Module) -> str | None:
 
 
 def _basis(victim: Victim, records: int) -> Tensor | None:
-    """Return orthonormal columns (d, n + v) that span the records and the codes, if these are fewer than the inputs.
+    """Return orthonormal columns (d, n + v) that span the examples and the codes, if these are fewer than the inputs.
 
-    A first linear layer sees records through inner products alone, and its gradient is a combination of them. In
-    coordinates of that span all products are the same, and a wide input costs no more than the records that are there.
+    A first linear layer sees examples through inner products alone, and its gradient is a combination of them. In
+    coordinates of that span all products are the same, and a wide input costs no more than the examples that are there.
     """
     rows, width = records + len(victim.codes), victim.x.shape[1]
     if rows >= width:
@@ -495,9 +502,16 @@ def _within(rows: NDArray[Any] | Tensor, basis: Tensor | None) -> Tensor:
     return tensor if basis is None else tensor @ basis
 
 
-def scaled(value: Tensor, scale: Tensor) -> Tensor:
-    """Multiply a value with a scale that has its first axes alone."""
-    return value * scale.reshape(*scale.shape, *[1] * (value.ndim - scale.ndim))
+def entries(arrays: Arrays) -> int:
+    """Return how many numbers arrays hold together."""
+    return sum(array.size for array in arrays.values())
+
+
+def scaled(values: Mapping[str, Tensor], scale: Tensor) -> dict[str, Tensor]:
+    """Multiply values with a scale that has their first axes alone."""
+    return {
+        name: value * scale.reshape(*scale.shape, *[1] * (value.ndim - scale.ndim)) for name, value in values.items()
+    }
 
 
 def _padded(tensors: Sequence[Tensor], length: int) -> Tensor:

@@ -1,7 +1,7 @@
-"""Which candidate records a client trained on, from the last layer's gradients.
+"""Which candidate examples a client trained on, from the last layer's gradients.
 
 Lyu & Chen 2021, "A novel attribute reconstruction attack in federated learning", Section 3.3. On a model that fits its
-training data, a member's gradient has all but vanished, and another record's has not. A mixture of two normal
+training data, a member's gradient has all but vanished, and another example's has not. A mixture of two normal
 distributions of the gradients' variances tells the two apart without any example of either.
 """
 
@@ -36,7 +36,7 @@ def flattened(gradients: Arrays) -> NDArray[Any]:
 def last_layer_gradients(
     model: nn.Module, state: Arrays, x: NDArray[np.float32], y: NDArray[np.float64] | NDArray[np.int64], loss: str
 ) -> dict[str, NDArray[np.float64]]:
-    """Return the gradient of each record's loss by the last layer's parameters, in float64 and evaluation mode.
+    """Return the gradient of each example's loss by the last layer's parameters, in float64 and evaluation mode.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def last_layer_gradients(
     state
         All parameters and buffers.
     x, y
-        Records (n, d) and labels (n,).
+        Examples (n, d) and labels (n,).
     loss
         As for :func:`fedattack.learning.soft_losses.soft_loss`.
 
@@ -64,17 +64,13 @@ def last_layer_gradients(
     def loss_of_record(last: dict[str, Tensor], record: Tensor, target: Tensor) -> Tensor:
         return measure(functional_call(model, {**values, **last}, (record[None],)), target[None]).sum()
 
-    gradients_of = vmap(grad(loss_of_record), in_dims=(None, 0, 0))
+    gradients_of = vmap(grad(loss_of_record), in_dims=(None, 0, 0), chunk_size=_CHUNK)
     with in_mode(model, training=False):
         with torch.no_grad():
             outputs = functional_call(model, values, (records[:1],)).reshape(1, -1).shape[1]
         targets = _in_double(soft_targets(loss, y, outputs))
-        chunks = zip(records.split(_CHUNK), targets.split(_CHUNK), strict=True)
-        parts = [gradients_of(last, *chunk) for chunk in chunks]
-    gradients = {}
-    for name in names:
-        gradients[name] = torch.cat([part[name] for part in parts]).numpy()
-    return gradients
+        gradients = gradients_of(last, records, targets)
+    return {name: gradient.numpy() for name, gradient in gradients.items()}
 
 
 def _in_double(tensor: Tensor) -> Tensor:
@@ -95,7 +91,7 @@ def gradient_variances(
     model, state, y, loss
         As for :func:`last_layer_gradients`; ``state`` is a model that the client sent.
     candidates
-        (v, n, d): the records completed with each value of the unknown attribute.
+        (v, n, d): the examples completed with each value of the unknown attribute.
 
     Returns
     -------
@@ -109,7 +105,7 @@ def gradient_variances(
 
 
 def infer_membership(variances: NDArray[np.float64], *, seed: int = 0) -> NDArray[np.float64]:
-    """Return how likely each record is a member, by a mixture of two normal distributions.
+    """Return how likely each example is a member, by a mixture of two normal distributions.
 
     The mixture is fitted to the mean over the candidates of the variances' square roots. These grow with the error of
     the predicted probabilities: members' lie close to zero and others' spread widely, as the paper describes them. Of
@@ -130,11 +126,11 @@ def infer_membership(variances: NDArray[np.float64], *, seed: int = 0) -> NDArra
     Raises
     ------
     DataError
-        If there are fewer than two records, or a variance is not finite.
+        If there are fewer than two examples, or a variance is not finite.
     """
     if len(variances) < 2 or not np.isfinite(variances).all():
         raise DataError(
-            f"membership by a mixture of two components needs at least two records with finite gradients; got "
+            f"membership by a mixture of two components needs at least two examples with finite gradients; got "
             f"{len(variances)}, {int(np.isfinite(variances).all(axis=1).sum())} of them finite"
         )
     # It takes as long to import as torch, and each command imports all attacks.

@@ -23,7 +23,7 @@ def impute(
     Parameters
     ----------
     partial
-        The records (n, d) that are asked about.
+        The examples (n, d) that are asked about.
     auxiliary
         Public records with the attribute; those with a value outside the domain are left out.
     labels

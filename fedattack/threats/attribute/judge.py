@@ -1,7 +1,7 @@
 """Judge attribute inference: how many values were recovered, and how many more than by a guess without any update.
 
 Where a value is common, naming it for everybody is right most of the time. The number that counts is therefore the
-excess over the best baseline on the same records, with a paired interval; balanced accuracy and the recall of the
+excess over the best baseline on the same examples, with a paired interval; balanced accuracy and the recall of the
 rarest value stand beside it.
 """
 
@@ -31,7 +31,7 @@ _DRAWS = 4_000
 _SHUFFLING, _POSTERIOR, _IMPUTATION, _DEALING = 1, 2, 3, 4
 
 POINTS = "points"
-"""Units of a difference of two rates, in per cent of the records."""
+"""Units of a difference of two rates, in per cent of the examples."""
 
 BASELINES = "attribute-baselines"
 """The attack whose methods are guesses, to be held against the others'."""
@@ -48,7 +48,7 @@ class AttributeCase(Case):
     """One seed's scores of an attack on attributes beside the attribute's values.
 
     The scores hold ``decisions`` (methods, n), −1 for no answer, and ``beliefs`` (n, v) or (methods, n, v). Their
-    facts name the ``methods``. The scores beside them are of other attacks on the same records. Those of
+    facts name the ``methods``. The scores beside them are of other attacks on the same examples. Those of
     :data:`BASELINES` are bars to clear. The others stand in the same table, which the first of them shows.
     """
 
@@ -67,7 +67,7 @@ class AttributeCase(Case):
         if decisions.shape != expected or decisions.max(initial=-1) >= len(self.attributes.names):
             raise DataError(
                 f"seed {self.seed}: the decisions of {scores.attack} have shape {decisions.shape}; expected "
-                f"{expected}, a method and a record each, and values below {len(self.attributes.names)}; attack again"
+                f"{expected}, a method and an example each, and values below {len(self.attributes.names)}; attack again"
             )
 
     @property
@@ -79,7 +79,7 @@ class AttributeCase(Case):
 
     @property
     def values(self) -> Rows:
-        """(n,): index of each record's value."""
+        """(n,): index of each example's value."""
         return self.attributes.values
 
     @cached_property
@@ -99,7 +99,7 @@ class AttributeCase(Case):
 
     @cached_property
     def others(self) -> dict[str, Rows]:
-        """(n,) for each method of other attacks on the same record."""
+        """(n,) for each method of other attacks on the same example."""
         others: dict[str, Rows] = {}
         for scores in self.beside:
             if scores.attack != BASELINES:
@@ -134,7 +134,7 @@ class AttributeCase(Case):
         return self._imputed[1] if self.knowledge.auxiliary is not None else ""
 
     def unanswered(self, method: str) -> int:
-        """Of how many records a method says nothing."""
+        """Of how many examples a method says nothing."""
         row = self.scores.facts["methods"].index(method)
         return int((self.scores.arrays["decisions"][row] < 0).sum())
 
@@ -149,7 +149,7 @@ class AttributeCase(Case):
 
     @property
     def membership(self) -> tuple[Flags, Flags] | None:
-        """Who was taken for a member, of the client's records and of the decoys; ``None`` if nobody was asked."""
+        """Who was taken for a member, of the client's examples and of the decoys; ``None`` if nobody was asked."""
         arrays = self.scores.arrays
         if "members" not in arrays or "decoys" not in arrays:
             return None
@@ -162,11 +162,11 @@ class AttributeJudge(Judge[AttributeCase]):
 
     Its findings are
 
-    - ``excess``: accuracy above the best baseline on the same records, the headline;
+    - ``excess``: accuracy above the best baseline on the same examples, the headline;
     - ``accuracy``, ``balanced-accuracy`` and ``rare-recall`` of the same method;
     - ``accuracy-METHOD`` of the others;
     - ``bound``: what Proposition 3 of Driouich et al. 2022 promises, where the scores tell;
-    - ``membership``: how well records of the client were told from others first, likewise.
+    - ``membership``: how well examples of the client were told from others first, likewise.
     """
 
     case = AttributeCase
@@ -242,7 +242,7 @@ class AttributeJudge(Judge[AttributeCase]):
             f"Accuracy of {self.main} above the best baseline ({self.best})",
             (low, high),
             self._null(self._shuffled_excess, self.n),
-            "the baseline is the best of those on these very records, the interval is paired (Tango's score "
+            "the baseline is the best of those on these very examples, the interval is paired (Tango's score "
             "interval, over several seeds also Student's), the null is the same against a shuffled truth",
             value=value,
             units=POINTS,
@@ -273,7 +273,7 @@ class AttributeJudge(Judge[AttributeCase]):
     def _accuracy(self, method: str) -> Finding:
         baselines = {name: self.accuracy[name] for name in self.baselines}
         unanswered = sum(case.unanswered(method) for case in self.cases)
-        note = f"; {unanswered:,} records without an answer count as the majority's value" if unanswered else ""
+        note = f"; {unanswered:,} examples without an answer count as the majority's value" if unanswered else ""
         is_main = method == self.main
         return self.judged(
             "accuracy" if is_main else f"accuracy-{slug(method)}",
@@ -340,7 +340,7 @@ class AttributeJudge(Judge[AttributeCase]):
                 sizes.append(int(rare.sum()))
         return self.judged(
             "rare-recall",
-            f"Records of the rarest value ({self.names[self.rarest]}) that {self.main} recovers",
+            f"Examples of the rarest value ({self.names[self.rarest]}) that {self.main} recovers",
             rate_interval(sums, sizes),
             self._null(lambda truth: self._rare_recall(self.main, truth), sum(sizes)),
             "chance is naming that value as often, at random",
@@ -351,7 +351,7 @@ class AttributeJudge(Judge[AttributeCase]):
         )
 
     def _rare_recall(self, method: str, truth: Sequence[Rows]) -> float:
-        """Return the share of the rarest value's records, over all seeds, for which a method names it."""
+        """Return the share of the rarest value's examples, over all seeds, for which a method names it."""
         named = np.concatenate(self.answers[method]) == self.rarest
         return float(named[np.concatenate(truth) == self.rarest].mean())
 
@@ -377,11 +377,11 @@ class AttributeJudge(Judge[AttributeCase]):
             baselines={f"accuracy of {self.main} there": float(np.average(rates, weights=sizes))},
             verdict=NOT_APPLICABLE,
             reason="max(|1 − 2ρ|, 1 − 4·MSE/θ_s²) of each client's decoded least-squares model, weighted by its "
-            f"records; the accuracy is at least the bound for {kept} of {len(bounds)} clients",
+            f"examples; the accuracy is at least the bound for {kept} of {len(bounds)} clients",
         )
 
     def _membership(self) -> Finding | None:
-        """Judge which candidates were taken for members, where clients' records lay among decoys."""
+        """Judge which candidates were taken for members, where clients' examples lay among decoys."""
         answers, hits, sizes, largest = [], [], [], 0
         for case in self.cases:
             if case.membership is None:
@@ -396,7 +396,7 @@ class AttributeJudge(Judge[AttributeCase]):
         draw = np.random.default_rng((self.cases[0].seed, _DEALING))
         return self.judged(
             "membership",
-            "Records told to be the client's, or not, before the attribute",
+            "Examples told to be the client's, or not, before the attribute",
             rate_interval(hits, sizes),
             null_of([_dealt_anew(answers, draw) for _ in range(_SHUFFLES)], sum(sizes)),
             "chance is saying the same of all, the null the same answers dealt at random",
@@ -459,7 +459,7 @@ class AttributeJudge(Judge[AttributeCase]):
 
 
 class ModelBasedJudge(AttributeJudge):
-    """The same of the model-based attack, whose records with the best value are the headline."""
+    """The same of the model-based attack, whose examples with the best value are the headline."""
 
     method = "reconstructed"
 
@@ -475,9 +475,9 @@ def lower_bound(share: float, mse: float, weight: float) -> float:
     Parameters
     ----------
     share
-        ρ, the share of records with the second value.
+        ρ, the share of examples with the second value.
     mse
-        Mean squared error of the client's decoded model on its records as they are.
+        Mean squared error of the client's decoded model on its examples as they are.
     weight
         θ_s, by how much the second value changes the model's output.
     """

@@ -1,18 +1,19 @@
 """A client's local optimum, decoded from the models that it received and those that it returned.
 
 Driouich et al. 2022 (Algorithm 3, lines 1 and 2; Proposition 2), after Xu & Neglia 2021, Observation 1. A client that
-trains on its own records moves a received model θ to θ − G(θ), and stops moving at its local optimum. For least squares
-with full batches G is affine with a symmetric matrix, G(θ) = A(θ − θ*), whatever the number of local steps. A is
+trains on its own examples moves a received model θ to θ − G(θ), and stops moving at its local optimum. For least
+squares with full batches G is affine with a symmetric matrix, G(θ) = A(θ − θ*), whatever the number of local steps.
+A is
 
 - η(H + w) after one step of size η with weight decay w,
 - I − (I − ηH − ηw)^E after E steps.
 
-Here H = (2/m)XᵀX holds the second derivatives of the mean squared error over m records, and c = (2/m)Xᵀy is minus its
+Here H = (2/m)XᵀX holds the second derivatives of the mean squared error over m examples, and c = (2/m)Xᵀy is minus its
 gradient at 0.
 
 At 100 unknowns and 101 messages, spread evenly, H, c and θ* come out within 1e-9 in float64. Flower's messages are
 float32, of which 2e-5 remains. Averaging spreads models unevenly; what that leaves is tracked as an error. The number
-of ones, ρ times the records, is whole, and thus exact in either.
+of ones, ρ times the examples, is whole, and thus exact in either.
 """
 
 from collections.abc import Iterator, Sequence
@@ -146,7 +147,7 @@ def decode_least_squares(
 ) -> LeastSquares | None:
     """Decode H, c and θ* from messages alone (Proposition 2).
 
-    p + 1 messages in general position suffice. Fewer do if H has a rank r < p, as with fewer records than parameters.
+    p + 1 messages in general position suffice. Fewer do if H has a rank r < p, as with fewer examples than parameters.
     From r + 1 messages on, the response to r directions shows the whole of a positive semi-definite A, which is
     (AV)(VᵀAV)⁺(AV)ᵀ. Two signs tell that this is so: the response has a smaller rank than there are directions, and
     the last update lies in its span.
@@ -154,7 +155,7 @@ def decode_least_squares(
     Parameters
     ----------
     fit
-        Of a client that trains on all its records in each step.
+        Of a client that trains on all its examples in each step.
     lr, steps, weight_decay
         How it trains. For an even number of steps, ``lr`` times H's largest eigenvalue must be below 1, or H comes out
         too small there.
@@ -233,7 +234,7 @@ def _per_step(A: Array, lr: float, steps: int) -> Array:
 
 
 def best_attribute(rest: Array, weight: float) -> Array:
-    """Return s̃ (m,), the attribute with which no record has an error left (Algorithm 3, line 3).
+    """Return s̃ (m,), the attribute with which no example has an error left (Algorithm 3, line 3).
 
     Parameters
     ----------
@@ -249,15 +250,15 @@ def best_attribute(rest: Array, weight: float) -> Array:
 
 @dataclass(frozen=True)
 class BinaryAttribute:
-    """A least-squares problem in which all but a binary attribute s of the client's m records is known.
+    """A least-squares problem in which all but a binary attribute s of the client's m examples is known.
 
-    The model's output for record i is (base_i + s_i·change)·θ, so that H and c hold of s only its moments baseᵀs, Σs
+    The model's output for example i is (base_i + s_i·change)·θ, so that H and c hold of s only its moments baseᵀs, Σs
     and sᵀy.
 
     Attributes
     ----------
     base
-        (m, p): derivative of the output by the parameters, for each record with the first value.
+        (m, p): derivative of the output by the parameters, for each example with the first value.
     change
         (p,): by how much the second value changes that derivative.
     y
@@ -370,7 +371,7 @@ def decode_with_public(
     hardly differ in some directions, as with full participation, do not matter here. (This is not in the paper, whose
     Algorithm 3 decodes from messages alone and uses the public attributes afterwards.)
 
-    After one step on all records the update is the gradient where the client started. Otherwise it is about the sum of
+    After one step on all examples the update is the gradient where the client started. Otherwise it is about the sum of
     the gradients along the way. The mean model on that way follows from the problem, and the problem from it, in turn.
     Mini-batches add noise, against which it helps to allow only moments that an s between 0 and 1 can have.
 
@@ -379,7 +380,7 @@ def decode_with_public(
     received, moves
         (rounds, p): models sent to the client, and received − returned.
     known
-        The client's records without the attribute, all of them.
+        The client's examples without the attribute, all of them.
     lr, steps, momentum, weight_decay
         How it trains in a round.
 

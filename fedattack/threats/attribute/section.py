@@ -1,4 +1,4 @@
-"""Figure of attribute inference: every way to fill in a column, attack or guess, on the same records."""
+"""Figure of attribute inference: every way to fill in a column, attack or guess, on the same examples."""
 
 from typing import Any
 
@@ -49,8 +49,8 @@ def accuracies(finding: Finding, slug: str) -> Plot:
     return Plot(
         title,
         to_svg(figure, slug, title, f"Dot chart. {'; '.join(sentences)}."),
-        "All on the same records. Where one value is common, naming it for everybody is often right, but its balanced "
-        "accuracy, the mean over the values of how many of their records are recovered, is that of a value at random.",
+        "All on the same examples. Where one value is common, naming it for everybody is often right, but its balanced "
+        "accuracy, the mean over the values of how many of their examples are recovered, is that of a value at random.",
         ["method", "accuracy", "interval", "balanced accuracy"],
         table,
         tall=len(rows) > 8,
@@ -79,7 +79,7 @@ def _attributes(finding: Finding) -> Table:
             ]
         )
     return Table(
-        f"Every way to fill in {series['column']}, on the same records",
+        f"Every way to fill in {series['column']}, on the same examples",
         f"The values are {', '.join(series['values'])}; at random {shown(series['random'])} would be right. The "
         f"excess, in points, is over the best baseline ({series['best_baseline']}), with its paired interval.{imputed}",
         ["method", "accuracy", "interval", "balanced accuracy", f"recall of {rare}", "excess", "interval"],

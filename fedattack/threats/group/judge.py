@@ -1,6 +1,6 @@
 """Judge the inference of clients' private attributes: how often right, by adversary and round.
 
-A client of several rounds counts once, with the share of its rounds in which the adversary was right: its records are
+A client of several rounds counts once, with the share of its rounds in which the adversary was right: its examples are
 the same in all of them.
 """
 

@@ -18,7 +18,7 @@ from torch import nn
 from typing_extensions import TypedDict
 
 from fedattack.errors import ConfigError, NeedsError, RecordError
-from fedattack.learning import LocalSGD, check_parameters, pick_device
+from fedattack.learning import LocalSGD, pick_device
 from fedattack.learning.attribute_updates import AttributeUpdates, attribute_updates
 from fedattack.learning.importing import given
 from fedattack.learning.pooled_updates import (
@@ -33,8 +33,9 @@ from fedattack.record import Observation, Record, Round
 from fedattack.threats import options
 from fedattack.threats.base import Attack, Needs, Progress, Scores
 from fedattack.threats.form import ArrayForm, Form, Name, Number
-from fedattack.threats.knowledge import Defend, Knowledge, ModelKnowledge, Targets
-from fedattack.threats.replies import choose_rounds
+from fedattack.threats.knowledge import AuxiliaryAttribute, Defend, Knowledge, ModelKnowledge, Targets
+from fedattack.threats.matching import check_model
+from fedattack.threats.replies import choose_rounds, replied
 from fedattack.threats.threat import ADAPTIVE
 
 Update = Mapping[str, NDArray[np.float32]]
@@ -157,7 +158,7 @@ def train_adversary(
     name : str
         One of :data:`ADVERSARIES`.
     updates : sequence of mapping
-        n updates at the model of one round, of the attacker's own records; defended ones make it adaptive.
+        n updates at the model of one round, of the attacker's own examples; defended ones make it adaptive.
     labels : ndarray of int, shape (n,)
         In 0 … values − 1.
     values : int
@@ -232,11 +233,7 @@ class _Made:
 
 def _replies(round_: Round) -> dict[str, Observation]:
     """Return the replies that hold a model, by node."""
-    replies = {}
-    for reply in round_.observations:
-        if reply.status == "ok" and reply.arrays is not None:
-            replies[reply.node] = reply
-    return replies
+    return {reply.node: reply for reply in filter(replied, round_.observations)}
 
 
 def _start_of(round_: Round) -> dict[str, NDArray[Any]]:
@@ -252,7 +249,7 @@ def _update(reply: Observation, architecture: nn.Module) -> dict[str, NDArray[np
 
 
 def _records(replies: Iterable[Observation]) -> int:
-    """Return how many records a client of the middle has, by what they say; 1 where none says it."""
+    """Return how many examples a client of the middle has, by what they say; 1 where none says it."""
     counts = [reply.count for reply in replies if reply.count]
     return max(int(np.median(counts or [1])), 1)
 
@@ -271,7 +268,7 @@ class _Facts(TypedDict):
 
 @dataclass(frozen=True)
 class PrivateAttribute(Attack):
-    """What each client's records have in common, from its updates, by every adversary in several rounds.
+    """What each client's examples have in common, from its updates, by every adversary in several rounds.
 
     Scores hold for each attribute the array ``beliefs-NAME`` (adversaries, rounds, nodes, values), rows summing to one,
     NaN where a node sent nothing. The facts name ``adversaries``, static ones and, where the clients' defence is known,
@@ -295,7 +292,7 @@ class PrivateAttribute(Attack):
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
         "how clients train: learning rate, epochs, batch size",
-        "records of about the clients' distribution whose owners' private attributes it knows",
+        "examples of about the clients' distribution whose owners' private attributes it knows",
         "for adaptive adversaries the clients' defence and its settings, but not what it draws",
     )
     updates: str = options.rounds(
@@ -313,8 +310,10 @@ class PrivateAttribute(Attack):
         model, training, auxiliary = knowledge.model, knowledge.training, knowledge.auxiliary
         attributes = knowledge.attributes
         changes: list[Defend | None] = [None]
+        names = list(self.adversaries)
         if knowledge.defence is not None:
             changes.append(knowledge.defence.build())
+            names += [f"{name}{ADAPTIVE}" for name in self.adversaries]
         if model is None or training is None or auxiliary is None or attributes is None:
             raise AssertionError("checked by run")
         if record.server != "passive":
@@ -323,35 +322,26 @@ class PrivateAttribute(Attack):
                 f"that is {record.server}; take the record of a passive one"
             )
         architecture = model.build()
-        check_parameters(architecture, {parameter.name: parameter.shape for parameter in record.parameters})
+        check_model(architecture, record)
         made = _Made(architecture, model, training, auxiliary, self.clients, str(pick_device(device)))
         chosen = self._chosen(record)
-        nodes = sorted(set().union(*map(_replies, chosen)))
-        names = list(self.adversaries)
-        if len(changes) > 1:
-            names += [f"{name}{ADAPTIVE}" for name in self.adversaries]
+        nodes = sorted(set().union(*map(_replies, chosen.values())))
         beliefs: dict[str, NDArray[np.float64]] = {}
         for name, known in attributes.items():
             beliefs[f"beliefs-{name}"] = np.full((len(names), len(chosen), len(nodes), len(known.values)), np.nan)
         steps, done = len(chosen) * len(attributes) * len(names), 0
-        for index, round_ in enumerate(chosen):
-            replies, start = _replies(round_), _start_of(round_)
-            columns = list(map(nodes.index, replies))
-            updates = [_update(reply, architecture) for reply in replies.values()]
-            for stream, (name, known) in enumerate(attributes.items()):
-                rng = np.random.default_rng((seed, round_.number, stream))
-                clean = made.updates(start, known.codes, records=_records(replies.values()), seed=_drawn(rng))
-                trained = self._trained(made, clean, start, changes, len(known.values), rng)
-                for line, adversary in enumerate(trained):
-                    beliefs[f"beliefs-{name}"][line, index, columns] = adversary.infer(updates).beliefs
-                    done += 1
-                    progress(done, steps)
+        for index, round_ in enumerate(chosen.values()):
+            columns = list(map(nodes.index, _replies(round_)))
+            for attribute, line, found in self._of_round(round_, attributes, made, changes, seed):
+                beliefs[f"beliefs-{attribute}"][line, index, columns] = found
+                done += 1
+                progress(done, steps)
         return Scores(
             attack=self.name,
             arrays=beliefs,
             facts={
                 "adversaries": names,
-                "rounds": [round_.number for round_ in chosen],
+                "rounds": list(chosen),
                 "nodes": nodes,
                 "attributes": {name: list(known.values) for name, known in attributes.items()},
                 "clients": self.clients,
@@ -360,7 +350,7 @@ class PrivateAttribute(Attack):
             },
         )
 
-    def _chosen(self, record: Record) -> list[Round]:
+    def _chosen(self, record: Record) -> dict[int, Round]:
         rounds = {round_.number: round_ for round_ in record if _replies(round_)}
         chosen = choose_rounds(self.updates, sorted(rounds))
         if not chosen:
@@ -368,7 +358,25 @@ class PrivateAttribute(Attack):
                 f"attack {self.name} needs a client's reply, and {record.path} holds none in updates={self.updates}; "
                 "take other rounds"
             )
-        return [rounds[number] for number in chosen]
+        return {number: rounds[number] for number in chosen}
+
+    def _of_round(
+        self,
+        round_: Round,
+        attributes: Mapping[str, AuxiliaryAttribute],
+        made: _Made,
+        changes: Sequence[Defend | None],
+        seed: int,
+    ) -> Iterator[tuple[str, int, NDArray[np.float64]]]:
+        """Yield the name of an attribute, the index of an adversary, and its beliefs for the round's replies."""
+        replies, start = _replies(round_).values(), _start_of(round_)
+        updates = [_update(reply, made.architecture) for reply in replies]
+        for stream, (name, known) in enumerate(attributes.items()):
+            rng = np.random.default_rng((seed, round_.number, stream))
+            clean = made.updates(start, known.codes, records=_records(replies), seed=_drawn(rng))
+            trained = self._trained(made, clean, start, changes, len(known.values), rng)
+            for line, adversary in enumerate(trained):
+                yield name, line, adversary.infer(updates).beliefs
 
     def _trained(
         self,

@@ -1,4 +1,4 @@
-"""Gradient inversion: find records whose training moves a model as a client's did.
+"""Gradient inversion: find examples whose training moves a model as a client's did.
 
 Two searches: cosine distance plus total variation with signed Adam (Geiping et al. 2020, "Inverting gradients – how
 easy is it to break privacy in federated learning?", equation 4), and squared distance with L-BFGS (Zhu et al. 2019,
@@ -8,9 +8,10 @@ easy is it to break privacy in federated learning?", equation 4), and squared di
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from fedattack.errors import DataError, NeedsError
 from fedattack.learning import LocalSGD
 from fedattack.learning.soft_losses import soft_loss
 from fedattack.learning.torch_utils import to_tensor
-from fedattack.threats.attribute.gradient_matching import descend, scaled
+from fedattack.threats.attribute.gradient_matching import descend, entries, generators, scaled
 from fedattack.threats.matching import is_finite, is_zero
 
 Method = Literal["cos", "l2"]
@@ -35,7 +36,7 @@ MEMORY = 2**30
 """Bytes that the batches searched together may take; more batches are searched in groups."""
 
 ONE_GRADIENT = LocalSGD(epochs=1, batch_size=0, lr=1.0)
-"""Local training whose movement is the gradient over all records: what a client of FedSGD sends."""
+"""Local training whose movement is the gradient over all examples: what a client of FedSGD sends."""
 
 # Geiping et al. 2020, Appendix: the step, and the shares of the search after which it falls to a tenth.
 _STEP = 0.1
@@ -46,7 +47,7 @@ _COPIES = 8
 
 @dataclass(frozen=True)
 class Batch:
-    """What a server knows of the records that a client trained on in a round.
+    """What a server knows of the examples that a client trained on in a round.
 
     Attributes
     ----------
@@ -55,7 +56,7 @@ class Batch:
     movement
         By how much the model moved, as :meth:`ClientModel.movement` states it, by parameter name.
     records
-        How many records there are.
+        How many examples there are.
     labels
         (n,): their labels; ``None`` to search for them as well.
     """
@@ -68,7 +69,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Search:
-    """How records are searched for.
+    """How examples are searched for.
 
     Attributes
     ----------
@@ -77,7 +78,7 @@ class Search:
     iterations
         Steps of Adam; at most as many of L-BFGS.
     restarts
-        Searches from different random records, of which the one with the least objective is taken.
+        Searches from different random examples, of which the one with the least objective is taken.
     variation
         Weight of the total variation, which counts for images alone.
     """
@@ -88,9 +89,8 @@ class Search:
     variation: float = 0.0
 
 
-@dataclass(frozen=True)
-class Found:
-    """Reconstructed records.
+class Found(NamedTuple):
+    """Reconstructed examples.
 
     Attributes
     ----------
@@ -108,9 +108,9 @@ class Found:
 
 
 class ClientModel:
-    """What an attacker takes a client to compute in a round, as a differentiable function of its records.
+    """What an attacker takes a client to compute in a round, as a differentiable function of its examples.
 
-    All records in their order make the mini-batches of every epoch: the client's own order is not known. Dropout is
+    All examples in their order make the mini-batches of every epoch: the client's own order is not known. Dropout is
     off, because its masks are not known either. Batch normalisation takes the batch's own statistics, as in training.
 
     Parameters
@@ -155,7 +155,7 @@ class ClientModel:
         return parameters, buffers
 
     def outputs(self, shape: tuple[int, ...]) -> int:
-        """Return how many outputs the model has for a record of a shape."""
+        """Return how many outputs the model has for an example of a shape."""
         with torch.no_grad():
             # Two records, because some normalisations take no single one.
             return int(self.model(torch.zeros((2, *shape), device=self.device)).reshape(2, -1).shape[1])
@@ -168,7 +168,7 @@ class ClientModel:
         parameters, buffers
             Of the model that the client received.
         x
-            (n, *shape): its records.
+            (n, *shape): its examples.
         targets
             (n, …): labels as :func:`fedattack.threats.attribute.gradient_matching.soft_targets` makes them.
         """
@@ -195,8 +195,8 @@ def restore_labels(model: nn.Module, movement: Arrays, records: int) -> NDArray[
     """Read the labels (n,) of a batch off its gradient, ascending (iDLG, Section 3).
 
     The cross-entropy's gradient by the last bias is the mean of p − onehot(y), whose only negative entry is the label
-    of a single record. Of several records, labels are taken one after another where it is lowest, each adding back the
-    1/n that it took; this is exact while all classes are predicted alike. Without a bias the row sums of the last
+    of a single example. Of several examples, labels are taken one after another where it is lowest, each adding back
+    the 1/n that it took; this is exact while all classes are predicted alike. Without a bias the row sums of the last
     weights stand in, whose signs are the same after a ReLU.
 
     Parameters
@@ -235,7 +235,7 @@ def restore_labels(model: nn.Module, movement: Arrays, records: int) -> NDArray[
 
 
 def total_variation(x: Tensor) -> Tensor:
-    """Return the mean absolute difference of neighbouring pixels, down plus across; 0 for records that are no images.
+    """Return the mean absolute difference of neighbouring pixels, down plus across; 0 for examples that are no images.
 
     Parameters
     ----------
@@ -261,7 +261,7 @@ def invert(
     progress: Callable[[int], None] = lambda done: None,
     memory: int = MEMORY,
 ) -> list[Found]:
-    """Reconstruct the records of several batches, each by itself.
+    """Reconstruct the examples of several batches, each by itself.
 
     Parameters
     ----------
@@ -270,11 +270,11 @@ def invert(
     batches
         What is known of each batch.
     shape
-        Shape of a record.
+        Shape of an example.
     how
         The search.
     seed
-        Of the records at which searches start.
+        Of the examples at which searches start.
     progress
         Called with how many batches are done.
     memory
@@ -288,7 +288,7 @@ def invert(
     Raises
     ------
     DataError
-        If a movement is zero or not finite, or a batch has no records.
+        If a movement is zero or not finite, or a batch has no examples.
     NeedsError
         If labels are to be searched for under a loss of the user's own.
     """
@@ -296,15 +296,14 @@ def invert(
         parts = batch.movement.values()
         if batch.records < 1 or not is_finite(parts) or is_zero(parts):
             raise DataError(
-                f"gradient inversion, batch {number}: expected at least one record and a movement that is finite and "
+                f"gradient inversion, batch {number}: expected at least one example and a movement that is finite and "
                 "not zero; leave that round out"
             )
         if batch.labels is None and client.loss not in ("cross-entropy", "mse"):
             raise NeedsError(f"labels can be searched for under cross-entropy and mse, and the loss is {client.loss!r}")
     reconstructed: dict[int, Found] = {}
     for group in _groups(batches, how, client.training, memory):
-        draws = [np.random.default_rng((seed, number)) for number in group]
-        problem = _Problem(client, [batches[number] for number in group], shape, how, draws)
+        problem = _Problem(client, [*group.values()], shape, how, generators(seed, group))
         reconstructed |= dict(zip(group, problem.solve(), strict=True))
         progress(len(reconstructed))
     return [reconstructed[number] for number in range(len(batches))]
@@ -324,32 +323,33 @@ class _Problem:
         self._client, self._how, self._batches = client, how, batches
         records, outputs, device = batches[0].records, client.outputs(shape), client.device
         self._classes = client.loss == "cross-entropy"
-        parameters, buffers, movements = [], [], []
+        parameters, buffers, movements, labels = [], [], [], []
         for batch in batches:
             of_batch = client.split(batch.received)
             parameters.append(of_batch[0])
             buffers.append(of_batch[1])
-            movements.append({name: to_tensor(batch.movement[name], device=device).float() for name in of_batch[0]})
-        self._parameters, self._buffers = self._repeated_states(parameters), self._repeated_states(buffers)
-        targets = self._repeated_states(movements)
-        squared = _summed([target.double().square() for target in targets.values()])
+            movements.append(client.split(batch.movement)[0])
+            labels.append(np.asarray(batch.labels))
+        self._parameters = self._repeated_states(parameters, parameters[0])
+        self._buffers = self._repeated_states(buffers, buffers[0])
+        targets = self._repeated_states(movements, parameters[0])
         # Movements of unit length: the squares of a converged model's would underflow.
-        self._scale = squared.rsqrt().float()
-        self._targets = {name: scaled(target, self._scale) for name, target in targets.items()}
+        self._scale = _products(targets, targets, torch.float64).rsqrt().float()
+        self._targets = scaled(targets, self._scale)
         self._free = batches[0].labels is None
         self._x = self._drawn(draws, (records, *shape))
         if self._free:
             self._y = self._drawn(draws, (records, outputs))
         else:
-            labels = torch.from_numpy(np.stack([np.asarray(batch.labels) for batch in batches])).to(device)
-            self._y = self._repeated(torch.eye(outputs, device=device)[labels] if self._classes else labels)
+            known = torch.from_numpy(np.stack(labels)).to(device)
+            self._y = self._repeated(torch.eye(outputs, device=device)[known] if self._classes else known)
 
     def _repeated(self, rows: Tensor) -> Tensor:
         return rows.repeat_interleave(self._how.restarts, dim=0)
 
-    def _repeated_states(self, states: Sequence[Tensors]) -> dict[str, Tensor]:
+    def _repeated_states(self, states: Sequence[Tensors], names: Iterable[str]) -> dict[str, Tensor]:
         repeated = {}
-        for name in states[0]:
+        for name in names:
             repeated[name] = self._repeated(torch.stack([state[name] for state in states]))
         return repeated
 
@@ -378,7 +378,8 @@ class _Problem:
         x, y = self._x.clone().requires_grad_(), self._y.clone().requires_grad_(self._free)
         optimizer = torch.optim.Adam([x, y] if self._free else [x], lr=_STEP)
         steps = self._how.iterations
-        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [int(share * steps) for share in _FALLS], 0.1)
+        falls = np.multiply(_FALLS, steps).astype(int).tolist()
+        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, falls, 0.1)
         for _ in range(steps):
             optimizer.zero_grad()
             self._objectives(x, y, slice(None)).sum().backward()
@@ -401,18 +402,17 @@ class _Problem:
         return x.detach()[0], y.detach()[0]
 
     def _objectives(self, x: Tensor, y: Tensor, chosen: slice) -> Tensor:
-        """Return the objectives (P,) of records (P, n, …) and labels (P, n, …)."""
+        """Return the objectives (P,) of examples (P, n, …) and labels (P, n, …)."""
         targets = y.softmax(dim=-1) if self._free and self._classes else y
         parameters, buffers = _rows(self._parameters, chosen), _rows(self._buffers, chosen)
-        moved: dict[str, Tensor] = vmap(self._client.movement)(parameters, buffers, x, targets)
-        scale = self._scale[chosen]
-        pairs = [(scaled(moved[name], scale), target[chosen]) for name, target in self._targets.items()]
+        moved = scaled(vmap(self._client.movement)(parameters, buffers, x, targets), self._scale[chosen])
+        wanted = _rows(self._targets, chosen)
         if self._how.method == "l2":
-            distance = _summed([(movement - target).square() for movement, target in pairs])
+            apart = {name: moved[name] - target for name, target in wanted.items()}
+            distance = _products(apart, apart)
         else:
-            along = _summed([movement * target for movement, target in pairs])
-            length = _summed([movement.square() for movement, _ in pairs])
-            distance = 1 - along / (length + torch.finfo(torch.float32).tiny).sqrt()
+            length = _products(moved, moved)
+            distance = 1 - _products(wanted, moved) / (length + torch.finfo(torch.float32).tiny).sqrt()
         if self._how.variation:
             distance = distance + self._how.variation * torch.stack([*map(total_variation, x)])
         return distance
@@ -422,19 +422,18 @@ def _rows(state: Tensors, chosen: slice) -> dict[str, Tensor]:
     return {name: value[chosen] for name, value in state.items()}
 
 
-def _summed(parts: Sequence[Tensor]) -> Tensor:
-    """Return the sums (P,) of parts (P, …), over all parts and all of their entries."""
-    return torch.stack([part.flatten(1).sum(1) for part in parts]).sum(0)
+def _products(one: Tensors, other: Tensors, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return the inner products (P,) of tensors (P, …) with those of the same names, in some precision."""
+    return torch.stack([(one[name].to(dtype) * other[name].to(dtype)).flatten(1).sum(1) for name in one]).sum(0)
 
 
-def _groups(batches: Sequence[Batch], how: Search, training: LocalSGD, memory: int) -> Iterator[list[int]]:
-    """Yield indices of batches that have the same number of records and fit into memory together."""
-    alike: dict[tuple[int, bool], list[int]] = {}
+def _groups(batches: Sequence[Batch], how: Search, training: LocalSGD, memory: int) -> Iterator[dict[int, Batch]]:
+    """Yield by index batches that have the same number of examples and fit into memory together."""
+    alike: dict[tuple[int, bool], list[tuple[int, Batch]]] = defaultdict(list)
     for index, batch in enumerate(batches):
-        alike.setdefault((batch.records, batch.labels is None), []).append(index)
-    for (records, _), indices in alike.items():
-        steps = training.epochs * -(-records // (training.batch_size or records))
-        size = sum(part.size for part in batches[indices[0]].movement.values())
-        room = max(int(memory // (4 * _COPIES * steps * size * how.restarts)), 1)
-        for start in range(0, len(indices), room):
-            yield indices[start : start + room]
+        alike[batch.records, batch.labels is None].append((index, batch))
+    for (records, _), numbered in alike.items():
+        size = entries(numbered[0][1].movement)
+        room = max(int(memory // (4 * _COPIES * training.steps(records) * size * how.restarts)), 1)
+        for start in range(0, len(numbered), room):
+            yield dict(numbered[start : start + room])

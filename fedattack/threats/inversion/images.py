@@ -1,4 +1,4 @@
-"""How close records are to others: squared error, peak signal-to-noise ratio, structural similarity, and pairing."""
+"""How close examples are to others: squared error, peak signal-to-noise ratio, structural similarity, and pairing."""
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -16,7 +16,7 @@ _C1, _C2 = 0.01**2, 0.03**2
 
 
 def squared_error(one: Images, other: Images) -> NDArray[np.float64]:
-    """Return the mean squared error (n,) of records (n, …) in 0 … 1."""
+    """Return the mean squared error (n,) of examples (n, …) in 0 … 1."""
     apart = one.astype(np.float64) - other.astype(np.float64)
     return np.asarray(np.square(apart).reshape(len(one), -1).mean(axis=1))
 
@@ -58,7 +58,7 @@ def structural_similarity(one: Images, other: Images) -> NDArray[np.float64]:
 
 
 def paired(reconstructed: Images, truth: Images) -> NDArray[np.int64]:
-    """Return for each true record (n, …) which of the reconstructed ones (m, …) stands for it.
+    """Return for each true example (n, …) which of the reconstructed ones (m, …) stands for it.
 
     All pairs together have the least mean squared error. Each reconstruction is used once. −1 stands where there are
     too few.

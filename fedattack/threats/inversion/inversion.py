@@ -1,7 +1,7 @@
-"""Gradient inversion: the records that a client trained on, from what it sent.
+"""Gradient inversion: the examples that a client trained on, from what it sent.
 
 Geiping et al. 2020, "Inverting gradients – how easy is it to break privacy in federated learning?"; beside it the
-squared distance of Zhu et al. 2019 and the label rule of Zhao et al. 2020. The server has nothing of the records: it
+squared distance of Zhu et al. 2019 and the label rule of Zhao et al. 2020. The server has nothing of the examples: it
 looks for some whose training would have moved the model as the client's did.
 """
 
@@ -99,15 +99,15 @@ class _Facts(TypedDict):
 
 @dataclass(frozen=True)
 class GradientInversion(Attack):
-    """Reconstructs the records of clients, each reply by itself.
+    """Reconstructs the examples of clients, each reply by itself.
 
     Scores hold ``images`` (N, *shape), model inputs; ``labels`` (N,), or (N, outputs) in a regression; ``batches``
-    (N,), by which reply each record was reconstructed; and ``objectives`` (batches, restarts), NaN where a search
-    diverged. The fact ``batches`` has the node, the client, the round and the number of records of each reply.
+    (N,), by which reply each example was reconstructed; and ``objectives`` (batches, restarts), NaN where a search
+    diverged. The fact ``batches`` has the node, the client, the round and the number of examples of each reply.
     """
 
     name: ClassVar[str] = "inversion"
-    title: ClassVar[str] = "Reconstruction of training records by gradient inversion"
+    title: ClassVar[str] = "Reconstruction of training examples by gradient inversion"
     paper: ClassVar[str] = (
         "Geiping et al. 2020, Inverting gradients – how easy is it to break privacy in federated learning?, Section 4"
     )
@@ -127,14 +127,14 @@ class GradientInversion(Attack):
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",
         "how clients train: learning rate, epochs, batch size",
-        "how many records a client has",
+        "how many examples a client has",
     )
     updates: str = options.rounds("pre1", "pre1, pre2, pre5, gap10, last5, or numbers of rounds such as 1,2,10 (pre1)")
     clients: tuple[str, ...] = options.words(
         (), "names or node ids of the clients to attack, separated by commas (all)"
     )
     records: int | None = options.whole(
-        None, "how many records a reply is about (as many as it says; 1 where it says nothing)", least=1
+        None, "how many examples a reply is about (as many as it says; 1 where it says nothing)", least=1
     )
     method: Method = options.choice(
         "cos", "cos: cosine distance and signed Adam; l2: squared distance and L-BFGS (cos)", METHODS
@@ -165,6 +165,7 @@ class GradientInversion(Attack):
         notes: list[str] = []
         batches: list[Batch] = []
         facts: list[dict[str, Any]] = []
+        counts: list[int] = []
         for name, number, reply in self._chosen(record, knowledge):
             try:
                 batch = self._batch_of(reply, record, architecture, training, label)
@@ -172,20 +173,20 @@ class GradientInversion(Attack):
                 notes.append(f"round {number}, client {name} left out: {cause}")
                 continue
             batches.append(batch)
+            counts.append(batch.records)
             facts.append({"node": reply.node, "client": name, "round": number, "records": batch.records})
         if not batches:
             raise NeedsError(
                 f"attack {self.name} needs a client's reply, and {record.path} holds none that can be used for "
                 f"updates={self.updates} and clients={','.join(self.clients) or 'all'}; take other rounds or clients"
             )
-        counts = [batch.records for batch in batches]
-        if training.batch_size and max(counts) > training.batch_size:
+        if 0 < training.batch_size < max(counts):
             notes.append(
                 "Clients train in several mini-batches an epoch, in an order that the server does not know; the attack "
                 "takes one order for all epochs"
             )
         variation = _VARIATION[self.method] if self.variation is None else self.variation
-        reconstructions = invert(
+        found = invert(
             client,
             batches,
             model.input_shape,
@@ -193,13 +194,14 @@ class GradientInversion(Attack):
             seed=seed,
             progress=lambda done: progress(done, len(batches)),
         )
+        images, labels, objectives = zip(*found, strict=True)
         return Scores(
             attack=self.name,
             arrays={
-                "images": np.concatenate([batch.x for batch in reconstructions]),
-                "labels": np.concatenate([batch.y for batch in reconstructions]),
+                "images": np.concatenate(images),
+                "labels": np.concatenate(labels),
                 "batches": np.repeat(np.arange(len(batches)), counts),
-                "objectives": np.stack([batch.objectives for batch in reconstructions]),
+                "objectives": np.stack(objectives),
             },
             facts={
                 "batches": facts,
@@ -228,9 +230,9 @@ class GradientInversion(Attack):
         movement = movement_of(reply, record, model, training)
         if not is_finite(movement.values()) or is_zero(movement.values()):
             raise RecordError("what it sent is zero or not finite")
-        count = self.records or int(reply.count or 1)
+        count = self.records or max(int(reply.count or 1), 1)
         if count > _MOST_RECORDS:
-            raise RecordError(f"it says that it has {count} records; at most {_MOST_RECORDS} are searched for")
+            raise RecordError(f"it says that it has {count} examples; at most {_MOST_RECORDS} are searched for")
         labels = restore_labels(model, movement, count) if label == "rule" else None
         return Batch(dict(reply.received or {}), movement, count, labels)
 

@@ -1,7 +1,7 @@
-"""Judge gradient inversion: how close reconstructed records are to those that clients trained on.
+"""Judge gradient inversion: how close reconstructed examples are to those that clients trained on.
 
 Inputs are scaled to 0 … 1 by the data's range, per channel of images and per column of tables, and reconstructions are
-clipped to it. Reconstructions of several records come in no order: they are paired with the true ones so that the mean
+clipped to it. Reconstructions of several examples come in no order: they are paired with the true ones so that the mean
 squared error is least. That pairing flatters every guess alike, so that the null and the baselines are paired as well.
 """
 
@@ -37,7 +37,7 @@ _DRAWING = 1
 
 @dataclass(frozen=True)
 class _Compared:
-    """Reconstructions (n, …) that stand for true records, and measures (n,) in the order of the true ones."""
+    """Reconstructions (n, …) that stand for true examples, and measures (n,) in the order of the true ones."""
 
     images: Images
     error: NDArray[np.float64]
@@ -46,7 +46,7 @@ class _Compared:
 
 
 def _compared(reconstructed: Images, truth: Images) -> _Compared:
-    """Measure reconstructions; where there are fewer than records, grey stands in."""
+    """Measure reconstructions; where there are fewer than examples, grey stands in."""
     positions = paired(reconstructed, truth)
     images = reconstructed[positions]
     images[positions < 0] = 0.5
@@ -57,25 +57,25 @@ def _compared(reconstructed: Images, truth: Images) -> _Compared:
 
 @dataclass(frozen=True)
 class InversionCase(Case):
-    """One seed's reconstructed records beside those that clients trained on, which the truth must hold."""
+    """One seed's reconstructed examples beside those that clients trained on, which the truth must hold."""
 
     def __post_init__(self) -> None:
         held, images = self.held, self.scores.arrays["images"]
         if images.shape[1:] != held.x.shape[1:]:
             raise DataError(
-                f"seed {self.seed}: reconstructed records have shape {images.shape[1:]} and those of the truth "
+                f"seed {self.seed}: reconstructed examples have shape {images.shape[1:]} and those of the truth "
                 f"{held.x.shape[1:]}; attack again"
             )
         rebuilt = {*self.scores.arrays["batches"].tolist()}
         for number, _, _ in self.batches:
             if number not in rebuilt:
                 raise DataError(
-                    f"seed {self.seed}: the scores speak of reply {number} and hold no record of it; attack again"
+                    f"seed {self.seed}: the scores speak of reply {number} and hold no example of it; attack again"
                 )
         if not self.batches:
             raise DataError(
-                f"seed {self.seed}: truth/records.npz has the records of none of the attacked clients; expected those "
-                "of the clients that truth/nodes names; attack clients of few records"
+                f"seed {self.seed}: truth/records.npz has the examples of none of the attacked clients; expected those "
+                "of the clients that truth/nodes names; attack clients of few examples"
             )
 
     @property
@@ -83,14 +83,14 @@ class InversionCase(Case):
         """The truth."""
         if self.truth.records is None:
             raise DataError(
-                f"seed {self.seed}: truth/records.npz is not there, so that reconstructed records can be held against "
-                "nothing; a run's preparation writes it for clients of few records (--set records=1)"
+                f"seed {self.seed}: truth/records.npz is not there, so that reconstructed examples can be held against "
+                "nothing; a run's preparation writes it for clients of few examples (--set records=1)"
             )
         return self.truth.records
 
     @cached_property
     def limits(self) -> tuple[Images, Images]:
-        """Least and largest inputs of the data, per channel or column, in a shape that broadcasts with records."""
+        """Least and largest inputs of the data, per channel or column, in a shape that broadcasts with examples."""
         x = np.concatenate([self.truth.evaluation[0], self.held.x])
         axes = (0, *range(2, x.ndim))
         return x.min(axis=axes, keepdims=True), x.max(axis=axes, keepdims=True)
@@ -103,7 +103,7 @@ class InversionCase(Case):
 
     @cached_property
     def batches(self) -> list[tuple[int, str, NDArray[np.int64]]]:
-        """Which of the scores' batches can be judged: number, client, and the indices of its records."""
+        """Which of the scores' batches can be judged: number, client, and the indices of its examples."""
         owners, batches = np.array(self.held.owners), []
         for number, batch in enumerate(self.scores.facts["batches"]):
             client = self.truth.nodes.get(batch["node"], batch["node"])
@@ -117,7 +117,7 @@ class InversionCase(Case):
         return self.scaled(self.scores.arrays["images"][self.scores.arrays["batches"] == number])
 
     def true_records(self, rows: NDArray[np.int64]) -> Images:
-        """Return scaled records that clients trained on."""
+        """Return scaled examples that clients trained on."""
         return self.scaled(self.held.x[rows])
 
     @cached_property
@@ -158,7 +158,7 @@ class InversionCase(Case):
 
     @cached_property
     def preflights(self) -> list[Preflight]:
-        """A replay of each batch's true records."""
+        """A replay of each batch's true examples."""
         model, training = self.knowledge.model, self.knowledge.training
         if model is None or training is None:
             raise DataError(f"seed {self.seed}: knowledge/ lacks model or training, with which the attack was made")
@@ -186,11 +186,11 @@ class InversionCase(Case):
 
 
 class InversionJudge(Judge[InversionCase]):
-    """States how close reconstructed records are to the true ones.
+    """States how close reconstructed examples are to the true ones.
 
     Its findings are
 
-    - ``recognised``: the share of records with a peak signal-to-noise ratio of :data:`RECOGNISED` or more, which is
+    - ``recognised``: the share of examples with a peak signal-to-noise ratio of :data:`RECOGNISED` or more, which is
       the headline;
     - ``psnr``, ``mse`` and, of images, ``ssim``: medians;
     - ``labels``: how many labels are right, where there are classes;
@@ -233,7 +233,7 @@ class InversionJudge(Judge[InversionCase]):
             shares[name] = sum(_count_recognised(guesses)[0]) / sum(sizes)
         return self.judged(
             "recognised",
-            f"Records reconstructed to {RECOGNISED:g} dB or better",
+            f"Examples reconstructed to {RECOGNISED:g} dB or better",
             rate_interval(sums, sizes),
             _null_rate(*_count_recognised(self.nulls)),
             f"chance is {RANDOM}, the null a reconstruction from another client's reply",
@@ -321,14 +321,14 @@ class InversionJudge(Judge[InversionCase]):
         right = sum(replay.fits for replay in preflights)
         return self.finding(
             "preflight",
-            "Residual of a replay of the true records, median",
+            "Residual of a replay of the true examples, median",
             value=float(np.median(residuals)),
             low=None,
             high=None,
             n=len(preflights),
             units="",
             verdict=NOT_APPLICABLE,
-            reason="the true records, put through what the attacker takes a client to compute, give what the client "
+            reason="the true examples, put through what the attacker takes a client to compute, give what the client "
             f"sent for {right} of {len(preflights)} replies{note}",
         )
 
@@ -370,7 +370,7 @@ def _middle(values: Sequence[NDArray[np.float64]]) -> float:
 
 
 def _count_recognised(seeds: Sequence[Sequence[_Compared]]) -> tuple[list[float], list[int]]:
-    """Count for each seed the records that are recognised, and all records."""
+    """Count for each seed the examples that are recognised, and all examples."""
     ratios = _by_seed(seeds, "ratio")
     return [float((ratio >= RECOGNISED).sum()) for ratio in ratios], [*map(len, ratios)]
 

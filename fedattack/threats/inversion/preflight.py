@@ -1,23 +1,24 @@
 """Preflight of gradient inversion: whether the attacker's model of the client computes what the client sent.
 
-The true records are replayed through that model. Where the result is not what the client sent, a reconstruction fails
+The true examples are replayed through that model. Where the result is not what the client sent, a reconstruction fails
 for reasons that have nothing to do with privacy. The usual reasons are looked for by replaying them, too. A preflight
 needs the truth, so that only an audit can do it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from fedattack.learning import LocalSGD
-from fedattack.learning.torch_utils import to_tensor
+from fedattack.learning.torch_utils import has_batch_norm, to_tensor
 from fedattack.threats.attribute.gradient_matching import soft_targets
 from fedattack.threats.inversion.gradient_inversion import Arrays, ClientModel
+from fedattack.threats.matching import flattened
 
 FITS = 0.05
 """Residual up to which a replay counts as what the client computed: rounding of a small step reaches some per cent."""
@@ -29,13 +30,13 @@ _MOMENTA = (0.0, 0.9)
 
 UNEXPLAINED = (
     "none of the usual causes: the client changes its update before it sends it (a defence, clipping, noise), or has "
-    "another model, loss, labels or records"
+    "another model, loss, labels or examples"
 )
 
 
 @dataclass(frozen=True)
 class Preflight:
-    """How well a replay of the true records gives what the client sent.
+    """How well a replay of the true examples gives what the client sent.
 
     Attributes
     ----------
@@ -91,17 +92,17 @@ def preflight(
     sent
         The movement that it sent, by parameter name.
     x, y
-        (n, *shape), (n,): the records and labels that it trained on.
+        (n, *shape), (n,): the examples and labels that it trained on.
     low, high
         Least and largest values of the data's inputs, in a shape that broadcasts with ``x``.
     """
-    wanted = _flat(sent, sent)
+    wanted = flattened(sent, sent)
 
     def residual(replay: _Replay) -> tuple[float, float]:
         client = ClientModel(model, loss, replay.training, running_statistics=replay.running_statistics)
         records = to_tensor(replay.scaled(x), dtype=torch.float32)
         targets = soft_targets(loss, y, client.outputs(x.shape[1:]))
-        replayed = _flat(client.movement(*client.split(received), records, targets), sent)
+        replayed = flattened(client.movement(*client.split(received), records, targets), sent)
         if replay.signs:
             replayed = np.sign(replayed)
         if not np.isfinite(replayed).all():
@@ -125,7 +126,7 @@ def _replays(
     model: nn.Module, training: LocalSGD, records: int, low: NDArray[np.float32], high: NDArray[np.float32]
 ) -> Iterator[_Replay]:
     """Yield the usual other ways in which a client may have trained, or seen its inputs."""
-    if _has(model, nn.modules.batchnorm._BatchNorm):
+    if has_batch_norm(model):
         yield _Replay("batch norm: in evaluation mode, with running statistics", training, running_statistics=True)
     for epochs in _EPOCHS:
         if epochs != training.epochs:
@@ -137,7 +138,7 @@ def _replays(
         yield _Replay(cause, replace(training, batch_size=size))
     for momentum in _MOMENTA:
         # The first step is the same with any.
-        if momentum != training.momentum and training.epochs * -(-records // believed) > 1:
+        if momentum != training.momentum and training.steps(records) > 1:
             cause = f"optimiser: momentum {momentum:g} and not {training.momentum:g}"
             yield _Replay(cause, replace(training, momentum=momentum))
     if training.weight_decay:
@@ -156,13 +157,5 @@ def _unknowable(model: nn.Module, training: LocalSGD, records: int) -> Iterator[
         yield "local steps: the order of the mini-batches is not known to the attacker"
 
 
-def _has(model: nn.Module, kind: type[nn.Module]) -> bool:
-    return any(isinstance(layer, kind) for layer in model.modules())
-
-
 def _batch(size: int, records: int) -> int:
     return min(size or records, records)
-
-
-def _flat(arrays: Mapping[str, NDArray[Any] | Tensor], names: Iterable[str]) -> NDArray[np.float64]:
-    return np.concatenate([np.asarray(arrays[name], dtype=np.float64).ravel() for name in names])

@@ -42,7 +42,7 @@ def pictures(finding: Finding, slug: str) -> Plot:
         title,
         to_svg(figure, slug, title, described),
         "Above, what a client trained on; below, what the server made of its reply, with its peak signal-to-noise "
-        f"ratio. The first {len(images)} records that were attacked, not the best. The server does not see the true "
+        f"ratio. The first {len(images)} examples that were attacked, not the best. The server does not see the true "
         "images; the audit knows them.",
         ["client", "round", "peak signal-to-noise ratio", "structural similarity"],
         rows,
@@ -63,7 +63,7 @@ def _lists(series: Mapping[str, Any]) -> Iterator[Lists]:
 
 SECTION = Section(
     sentences={
-        "recognised": "Of the records that clients trained on, the server reconstructed {value}{interval} so well "
+        "recognised": "Of the examples that clients trained on, the server reconstructed {value}{interval} so well "
         "that they can be recognised, from what the clients sent{chance}.",
     },
     figures=(("pictures", pictures),),

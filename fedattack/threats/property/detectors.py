@@ -6,12 +6,12 @@ fraction of them.
 
 The paper draws 12,000 shadow updates a round and trains a logistic regression on them. Here g_r is the shrunken linear
 discriminant (Σ + κD)⁻¹(μ⁺ − μ⁻), with D a diagonal. It is found in the Krylov space of Σ and μ⁺ − μ⁻, whose size and κ
-are chosen on records apart. What Σ and the means are taken from is the mode:
+are chosen on examples apart. What Σ and the means are taken from is the mode:
 
 ``linear``
-    One local step is the mean of per-record gradients. Means and covariance of updates therefore follow from one
+    One local step is the mean of per-example gradients. Means and covariance of updates therefore follow from one
     gradient for each auxiliary record, and no shadow update is drawn. Several small steps are nearly linear: gradients
-    are then taken along the mean client's path. Densities come from clients made of the gradients of unseen records.
+    are then taken along the mean client's path. Densities come from clients made of the gradients of unseen examples.
 ``exact``
     Shadow clients are trained as clients are, in batches.
 """
@@ -73,13 +73,13 @@ class Setting:
     model, training
         The clients' architecture, loss and local training.
     auxiliary
-        The attacker's own records.
+        The attacker's own examples.
     questions
         Properties to detect.
     mode
         ``linear`` or ``exact``.
     sizes
-        (groups,): numbers of training records that clients have.
+        (groups,): numbers of training examples that clients have.
     seed, device
         Of all draws; where to compute.
     features
@@ -110,7 +110,7 @@ class Detector:
     accuracy
         On clients made of unseen auxiliary records, half of them with the property.
     checked
-        The same on exact shadow updates of unseen records, where that was measured.
+        The same on exact shadow updates of unseen examples, where that was measured.
     plus_sample, minus_sample
         Some features, for a histogram, of the same clients in every round.
     many
@@ -217,7 +217,7 @@ def fit_detectors(setting: Setting, start: NDArray[Any], shares: Array, number: 
 
 
 def can_be_linear(model: ModelKnowledge, record: NDArray[np.float32]) -> bool:
-    """Whether a batch's gradient is the mean of its records' gradients."""
+    """Whether a batch's gradient is the mean of its examples' gradients."""
     return ShadowModel(model.build(), record, mean_loss(given(model.loss))).separable
 
 
@@ -340,7 +340,7 @@ _DIVISION, _BATCHES, _TRAINING = 1, 2, 3
 
 
 class _Base:
-    """What both modes need: the divided records and the draws of one round."""
+    """What both modes need: the divided examples and the draws of one round."""
 
     def __init__(self, setting: Setting, shadow: ShadowModel, start: Tensor, number: int) -> None:
         self.setting = setting
@@ -352,7 +352,7 @@ class _Base:
         self.y = to_tensor(setting.auxiliary.y)
 
     def numbers(self, *stream: int) -> np.random.Generator:
-        """Make a generator of one use's batches, the same in all rounds: clients keep their records."""
+        """Make a generator of one use's batches, the same in all rounds: clients keep their examples."""
         return np.random.default_rng((self.setting.seed, _BATCHES, *stream))
 
     def masks(self, *stream: int) -> torch.Generator:
@@ -373,7 +373,7 @@ class _Base:
     def batches(
         self, question: int, has: bool, part: Part, counts: Sequence[int], generator: np.random.Generator
     ) -> Iterator[NDArray[np.int64]]:
-        """Draw (clients, size) record indices for each size of client."""
+        """Draw (clients, size) example indices for each size of client."""
         asked, rows = self.setting.questions[question], self.rows[part]
         for count, size in zip(counts, self.setting.sizes, strict=True):
             try:
@@ -389,7 +389,7 @@ class _Base:
                 raise NeedsError(f"property {asked.name}: drawing batches failed ({one_line(cause)})") from cause
 
     def records(self, question: int, batches: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Look the records (clients, size, *shape) and labels of ``batches`` up."""
+        """Look the examples (clients, size, *shape) and labels of ``batches`` up."""
         x, y = self.x, self.y
         extra = self.setting.questions[question].extra
         if extra is not None:
@@ -400,16 +400,16 @@ class _Base:
 
 
 def _checked_batches(drawn: object, shape: tuple[int, int], allowed: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Check what a recipe drew: other records than those allowed may be those that the detector is fitted on."""
+    """Check what a recipe drew: other examples than those allowed may be those that the detector is fitted on."""
     batches = np.asarray(drawn)
     if batches.shape != shape or batches.dtype.kind not in "iu":
         raise NeedsError(
-            f"batches must be record indices of shape {shape}, (clients, records each); got {batches.dtype} of shape "
+            f"batches must be example indices of shape {shape}, (clients, examples each); got {batches.dtype} of shape "
             f"{batches.shape}"
         )
     strange = np.setdiff1d(batches, allowed)
     if len(strange):
-        raise NeedsError(f"batches must be drawn from the rows given and from extra; got record {strange[0]}")
+        raise NeedsError(f"batches must be drawn from the rows given and from extra; got example {strange[0]}")
     return batches.astype(np.int64)
 
 
@@ -457,8 +457,8 @@ class _Exact(_Base):
 class _Projected:
     """Gradients at the points of the mean client's path, projected onto k directions.
 
-    - ``auxiliary`` (points, records, k): of one part of the auxiliary records;
-    - ``extra`` (points, extra records, masks, k): of the extra records;
+    - ``auxiliary`` (points, examples, k): of one part of the auxiliary records;
+    - ``extra`` (points, extra examples, masks, k): of the extra examples;
     - ``points`` (points, k): the points themselves.
     """
 
@@ -468,7 +468,7 @@ class _Projected:
 
 
 class _Linear(_Base):
-    """One gradient for each record, and clients put together from them."""
+    """One gradient for each example, and clients put together from them."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -526,7 +526,7 @@ class _Linear(_Base):
         return clients
 
     def _weights(self, question: int, has: bool) -> Tensor:
-        """How often each record, auxiliary and extra, is in a client's batch, on average."""
+        """How often each example, auxiliary and extra, is in a client's batch, on average."""
         # with and without are drawn alike, so that what they have in common cancels
         numbers = self.numbers(len(_PARTS), question)
         length = len(self.x) + self.setting.questions[question].extra_count
@@ -537,7 +537,7 @@ class _Linear(_Base):
         return total / sum(counts)
 
     def _extra_gradients(self, question: int, part: Part, at: Tensor, point: int = 0) -> Tensor | None:
-        """(extra records, masks, size): gradients of the records beside the auxiliary ones, under several masks."""
+        """(extra examples, masks, size): gradients of the examples beside the auxiliary ones, under several masks."""
         extra = self.setting.questions[question].extra
         if extra is None:
             return None
@@ -587,7 +587,7 @@ class _Linear(_Base):
         return _Projected(np.stack(auxiliary), np.stack(extras), np.stack(positions))
 
     def _later_gradients(self, ascend: bool, number: int, point: Tensor) -> Tensor:
-        """Gradients of the test records at a later point of the path, once for all questions."""
+        """Gradients of the test examples at a later point of the path, once for all questions."""
         if (ascend, number) not in self._later:
             x, y = self.x[self.rows["test"]], self.y[self.rows["test"]]
             generator = self.masks(4, ascend, number)
@@ -603,7 +603,7 @@ class _Linear(_Base):
         *,
         ascend: bool,
     ) -> Array:
-        """Sum the projected gradients (clients, k) of clients that take their steps with these records."""
+        """Sum the projected gradients (clients, k) of clients that take their steps with these examples."""
         training = self.setting.training
         known = self.rows[part]
         position = np.full(len(self.x), -1)
@@ -633,7 +633,7 @@ class _Linear(_Base):
         return total
 
     def _step_sizes(self, size: int) -> list[int]:
-        """How many records each local step of a client with ``size`` records takes."""
+        """How many examples each local step of a client with ``size`` examples takes."""
         batch = min(self.setting.training.batch_size or size, size)
         epoch = [min(batch, size - at) for at in range(0, size, batch)]
         return epoch * self.setting.training.epochs

@@ -224,7 +224,7 @@ def posterior(
     """Return each client's probability to have the property, given the sums: PROLIN's model without its maximisation.
 
     A sum of independent normal features is normal, so single features need not be reconstructed. With S = the
-    participants, G_r ~ N(Σ_S A μ^τ, Σ_S A² σ^τ²), and τ has the prior ``share``. A client's own records make its
+    participants, G_r ~ N(Σ_S A μ^τ, Σ_S A² σ^τ²), and τ has the prior ``share``. A client's own examples make its
     features differ from other clients' in the same direction round after round. A share ``lasting`` of the variance is
     therefore common to all of a client's rounds; without it the posterior would be too sure with every round. τ and the
     lasting parts are sampled together (Gibbs). Many weightings of the rounds go side by side: prefixes, or resampled

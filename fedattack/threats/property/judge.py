@@ -280,22 +280,16 @@ class PropertyJudge(Judge[PropertyCase]):
             hits.append(float((above & truth & observed).sum()))
             trials.append(int((truth & observed).sum()))
             nulls.append([float((above & dealt[seed] & observed).sum()) for dealt in self.shuffled])
-        low, high = rate_interval(hits, trials)
-        null = null_of((np.sum(nulls, axis=0) / sum(trials)).tolist(), sum(trials))
-        value = sum(hits) / sum(trials)
-        words, why = verdict(value, low, _FALSE_ALARMS, null["high"])
         name = METHODS[method]
-        return self.finding(
+        return self.judged(
             "recall-at-far" if method == 0 else f"recall-at-far-{name.lower()}",
             f"Recall at {100 * _FALSE_ALARMS:.0f}% false alarms, {name}",
-            value=value,
-            low=low,
-            high=high,
+            rate_interval(hits, trials),
+            null_of((np.sum(nulls, axis=0) / sum(trials)).tolist(), sum(trials)),
+            f"the threshold lets {100 * _FALSE_ALARMS:.0f}% of the clients without the property pass",
+            value=sum(hits) / sum(trials),
             n=sum(trials),
             chance=_FALSE_ALARMS,
-            null=null,
-            verdict=words,
-            reason=f"the threshold lets {100 * _FALSE_ALARMS:.0f}% of the clients without the property pass: {why}",
         )
 
     def _plaintext(self) -> Finding | None:
@@ -491,6 +485,7 @@ def _plaintext_of(case: PropertyCase) -> _Sent:
         for reply in round_.observations:
             if reply.status != "ok":
                 continue
+            case.truth.check_nodes([reply.node], seed=case.seed)
             for metric, value in {"num-examples": reply.num_examples, **reply.metrics}.items():
                 if isinstance(value, int | float) and np.isfinite(value):
                     sent[str(metric)][case.truth.nodes[reply.node]].append(float(value))

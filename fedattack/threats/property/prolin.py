@@ -9,7 +9,7 @@ a changing group of clients is a linear equation in each client's features. Four
 4. a joint likelihood.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress
@@ -20,6 +20,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter
+from torch import Tensor
 from typing_extensions import TypedDict
 
 from fedattack.errors import NeedsError
@@ -32,7 +33,7 @@ from fedattack.threats._fan_out import fan_out
 from fedattack.threats.base import Attack, Needs, Progress, Scores
 from fedattack.threats.form import ArrayForm, Form, Name, Number
 from fedattack.threats.knowledge import Knowledge
-from fedattack.threats.matching import check_model
+from fedattack.threats.matching import check_model, flattened
 from fedattack.threats.property.detectors import MODES, Detector, Mode, Setting, can_be_linear, divide, fit_detectors
 from fedattack.threats.property.disaggregation import (
     Array,
@@ -159,7 +160,7 @@ class Prolin(Attack):
         "the property that is asked for (for membership: the target record), and about how many clients have it",
     )
     shadows: Mode | None = options.choice(
-        None, "linear (from per-record gradients, the default where the model allows it) or exact", MODES
+        None, "linear (from per-example gradients, the default where the model allows it) or exact", MODES
     )
     workers: int = options.whole(0, "processes; 0 for as many as there are cores and memory for", least=0)
     features: int = options.whole(1, "how many linear features a round has; 1 as in the paper's experiments", least=1)
@@ -177,7 +178,8 @@ class Prolin(Attack):
         torch_device = str(pick_device(device))
         properties = questions(asked, auxiliary, knowledge.targets)
         with TemporaryDirectory() as folder:
-            sums = _read_sums(record, dict(architecture.named_parameters()), Path(folder), notes)
+            usable = _usable_rounds(record, notes)
+            sums = _read_sums(usable, record.nodes, dict(architecture.named_parameters()), Path(folder))
             rounds = len(sums.rounds)
             steps = rounds + len(properties)
             sizes, group = _groups(sums.counts)
@@ -237,8 +239,8 @@ class Prolin(Attack):
     def _mode(self, separable: bool) -> Mode:
         if self.shadows == "linear" and not separable:
             raise NeedsError(
-                "attack prolin: with batch norm a batch's gradient is no mean of its records' gradients; take --option "
-                "shadows=exact"
+                "attack prolin: with batch norm a batch's gradient is no mean of its examples' gradients; take "
+                "--option shadows=exact"
             )
         if self.shadows is None:
             return "linear" if separable else "exact"
@@ -329,11 +331,10 @@ class _Evidence:
         """Look the features of clients up by their group; ``shares`` (rounds, groups) pool them over a round."""
         detectors = fitted.detectors[question]
         products = fitted.products[question]
-        moments = [_stacked(detectors, name) for name in _MOMENTS]
-        pooled = [(values * shares).sum(axis=1) for values in moments]
-        overlaps = np.array(list(map(overlap, *pooled)))
-        plus_mean, plus_sd, minus_mean, minus_sd = moments
+        moments = np.stack([_stacked(detectors, name) for name in _MOMENTS])
+        overlaps = np.array(list(map(overlap, *(moments * shares).sum(axis=2))))
         rows = np.arange(len(A))[:, None]
+        plus_mean, plus_sd, minus_mean, minus_sd = moments[:, rows, group]
         offsets = _stacked(detectors, "offset")
         return cls(
             A=A,
@@ -342,10 +343,10 @@ class _Evidence:
             v=1 - overlaps,
             # the features of a detector that saw no difference at all are constant
             densities=Densities(
-                plus_mean=plus_mean[rows, group],
-                plus_sd=np.maximum(plus_sd[rows, group], _SILENCE),
-                minus_mean=minus_mean[rows, group],
-                minus_sd=np.maximum(minus_sd[rows, group], _SILENCE),
+                plus_mean=plus_mean,
+                plus_sd=np.maximum(plus_sd, _SILENCE),
+                minus_mean=minus_mean,
+                minus_sd=np.maximum(minus_sd, _SILENCE),
             ),
             products=products,
             offsets=offsets,
@@ -436,7 +437,7 @@ def _by_one_feature(
 
 
 def _lasting(values: Array) -> float:
-    """Return what a client's own records contribute: the mean correlation of its features between rounds.
+    """Return what a client's own examples contribute: the mean correlation of its features between rounds.
 
     ``values`` (rounds, k) are features of the same clients.
     """
@@ -450,8 +451,8 @@ def _lasting(values: Array) -> float:
     return float(np.clip((together - rounds) / (rounds * (rounds - 1)), 0.0, 0.95))
 
 
-def _read_sums(record: Record, names: Collection[str], folder: Path, notes: list[str]) -> _Sums:
-    """Read the sums and common models as vectors, parameters in the order of ``names``, buffers left out."""
+def _usable_rounds(record: Record, notes: list[str]) -> list[Round]:
+    """Return the rounds whose sums can be used; ``notes`` gets a line for each of the others."""
     kind = dict(record.manifest["aggregation"] or {})
     if (kind.get("kind"), kind.get("weight")) != ("mean", "num-examples"):
         raise NeedsError(
@@ -467,31 +468,30 @@ def _read_sums(record: Record, names: Collection[str], folder: Path, notes: list
             usable.append(round_)
     if not usable:
         raise NeedsError(f"attack prolin needs at least one round with an aggregate, and {record.path} holds none")
-    shapes = {parameter.name: parameter.shape for parameter in record.parameters}
-    size = sum(int(np.prod(shapes[name])) for name in names)
+    return usable
+
+
+def _read_sums(usable: Sequence[Round], nodes: Sequence[str], parameters: Mapping[str, Tensor], folder: Path) -> _Sums:
+    """Read the sums and common models as vectors of the ``parameters`` in their order, buffers left out."""
+    size = sum(map(Tensor.numel, parameters.values()))
     # on disk, so that neither the rounds nor the model's size decide whether the attack fits into memory
     on_disk = partial(np.lib.format.open_memmap, mode="w+", dtype=np.float32, shape=(len(usable), size))
     starts, sums = on_disk(folder / "starts.npy"), on_disk(folder / "sums.npy")
-    columns = {node: column for column, node in enumerate(record.nodes)}
-    A = np.zeros((len(usable), len(columns)))
-    counts = np.zeros_like(A)
+    columns = dict(zip(nodes, range(len(nodes)), strict=True))
+    counts = np.zeros((len(usable), len(nodes)))
+    A = np.zeros_like(counts)
+    numbers = []
     for row, round_ in enumerate(usable):
-        common, aggregate = round_.common, round_.aggregate
-        if common is None or aggregate is None:
-            raise AssertionError("only usable rounds")
         for reply in round_.observations:
             if reply.status == "ok":
                 counts[row, columns[reply.node]] = reply.num_examples or 0
         present = int((counts[row] > 0).sum())
         A[row] = present * counts[row] / counts[row].sum()
-        before = _flat(common, names)
+        before = flattened(round_.common or {}, parameters)
         starts[row] = before
-        sums[row] = present * (_flat(aggregate, names) - before)
-    return _Sums([round_.number for round_ in usable], A, counts, starts, sums)
-
-
-def _flat(arrays: Arrays, names: Collection[str]) -> Array:
-    return np.concatenate([arrays[name].reshape(-1).astype(np.float64) for name in names])
+        sums[row] = present * (flattened(round_.aggregate or {}, parameters) - before)
+        numbers.append(round_.number)
+    return _Sums(numbers, A, counts, starts, sums)
 
 
 def _fault(round_: Round) -> str:

@@ -19,8 +19,8 @@ Behaviour = Literal["descend", "invert", "ascend"]
 """What a client with the property does: trains, sends −Δ, or ascends the loss."""
 
 Draw = Callable[[bool, int, int, NDArray[np.int64], np.random.Generator], NDArray[np.int64]]
-"""Draws the records of shadow clients: (with the property?, how many clients, records each, the auxiliary records that
-may be used, generator) → (clients, records) of indices. Indices from the number of auxiliary records on mean
+"""Draws the examples of shadow clients: (with the property?, how many clients, examples each, the auxiliary records
+that may be used, generator) → (clients, examples) of indices. Indices from the number of auxiliary records on mean
 ``extra``."""
 
 BEHAVIOURS: tuple[Behaviour, ...] = ("descend", "invert", "ascend")
@@ -39,7 +39,7 @@ class Property:
     behaviour
         What clients with the property do with their batch.
     extra
-        Records beside the auxiliary ones, such as the target record, or ``None``.
+        Examples beside the auxiliary ones, such as the target record, or ``None``.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Property:
 
     @property
     def extra_count(self) -> int:
-        """How many records there are beside the auxiliary ones."""
+        """How many examples there are beside the auxiliary ones."""
         return 0 if self.extra is None else len(self.extra)
 
     def __post_init__(self) -> None:
@@ -60,12 +60,12 @@ class Property:
 
 
 def draw_records(count: int, size: int, rows: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
-    """Draw ``count`` clients' batches of ``size`` different records from ``rows``; returns (count, size).
+    """Draw ``count`` clients' batches of ``size`` different examples from ``rows``; returns (count, size).
 
     Raises
     ------
     NeedsError
-        If there are fewer records than a batch takes.
+        If there are fewer examples than a batch takes.
     """
     if len(rows) < size:
         raise NeedsError(
@@ -86,7 +86,7 @@ def draw_records(count: int, size: int, rows: NDArray[np.int64], generator: np.r
 
 
 def membership(auxiliary: Targets, target: Targets, name: str = "membership") -> Property:
-    """Ask whether the one record of ``target`` is among a client's training data (PROLIN, Section 5.1.2)."""
+    """Ask whether the one example of ``target`` is among a client's training data (PROLIN, Section 5.1.2)."""
 
     def draw(
         has: bool, count: int, size: int, rows: NDArray[np.int64], generator: np.random.Generator
@@ -111,7 +111,7 @@ def behaviour(kind: Behaviour, name: str) -> Property:
 
 
 def containing(auxiliary: Targets, flags: NDArray[np.bool_], share: float, name: str) -> Property:
-    """Ask whether records of a kind are among a client's training data.
+    """Ask whether examples of a kind are among a client's training data.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def containing(auxiliary: Targets, flags: NDArray[np.bool_], share: float, name:
     flags
         (n,): which of them are of that kind.
     share
-        How much of a client's data is of that kind if it has the property, at least one record; without the property
+        How much of a client's data is of that kind if it has the property, at least one example; without the property
         there is none.
     """
     kind, rest = np.flatnonzero(flags), np.flatnonzero(~flags)
@@ -166,7 +166,7 @@ def questions(spec: str, auxiliary: Targets, targets: Targets | None) -> list[Pr
     ModelError
         If it is neither built in nor an import path.
     NeedsError
-        If the records that it needs are missing, or the user's function does not return properties.
+        If the examples that it needs are missing, or the user's function does not return properties.
     """
     function = PROPERTIES[spec] if spec in PROPERTIES else import_callable(spec, what="property", known=PROPERTIES)
     properties = list(function(auxiliary, targets))

@@ -118,7 +118,7 @@ def overlap(finding: Finding, slug: str) -> Plot:
         axes.fill_between(rounds, low, high, color=FIRST, alpha=0.22, linewidth=0, label="range of the overlap")
     axes.plot(rounds, _percent(columns["overlap"]), "-o", color=FIRST, markevery=every, label="overlap (median)")
     if not np.isnan(accuracy).all():
-        axes.plot(rounds, accuracy, "--s", color=SECOND, markevery=every, label="accuracy, unseen records")
+        axes.plot(rounds, accuracy, "--s", color=SECOND, markevery=every, label="accuracy, unseen examples")
     words = f"Line chart over {len(rounds)} rounds. Overlap: {_first_and_last(rounds, columns['overlap'])}."
     words += f" Accuracy on unseen auxiliary records: {_first_and_last(rounds, columns['accuracy'])}."
     caption = (
@@ -130,7 +130,7 @@ def overlap(finding: Finding, slug: str) -> Plot:
         axes.plot(list(checked), _percent(fresh), "D", color=THIRD, markersize=6.5, label=label)
         words += f" Accuracy on fresh exact updates: {_first_and_last(list(checked), fresh)}."
         caption += (
-            " Accuracy on fresh exact updates is the harder test: updates of unseen records, made just as the clients "
+            " Accuracy on fresh exact updates is the harder test: updates of unseen examples, made just as the clients "
             "make theirs."
         )
     label_rounds(axes)
@@ -170,7 +170,7 @@ def distributions(finding: Finding, slug: str) -> Plot:
     return Plot(
         title,
         to_svg(figure, slug, title, f"Densities of the detector's feature. {'; '.join(words)}."),
-        "Bars are shadow updates of unseen records, lines the normal densities that the attack works with. The grey "
+        "Bars are shadow updates of unseen examples, lines the normal densities that the attack works with. The grey "
         "area is their overlap (OVL).",
         ["round", "overlap", "with: mean", "sd", "without: mean", "sd"],
         rows,

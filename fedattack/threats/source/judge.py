@@ -1,4 +1,4 @@
-"""Judge source inference: whose record is this, how often right, against what.
+"""Judge source inference: whose example is this, how often right, against what.
 
 Everything is computed per target as a credit in [0, 1]: 1 for naming the owner, 1/m for an owner among m clients that
 tie for the best score. Ties then count neither for nor against the attack, whatever the order of the clients.
@@ -93,7 +93,7 @@ class SourceCase(Case):
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
-        """(clients,): how many training records each client holds."""
+        """(clients,): how many training examples each client holds."""
         held = dict(zip(self.truth.clients, self.truth.counts.sum(axis=1), strict=True))
         return np.array([held.get(name, 0) for name in self.clients], dtype=np.int64)
 
@@ -152,7 +152,7 @@ class SourceCase(Case):
         return _Held(rows, held.by[order])
 
     def label_shares(self) -> NDArray[np.float64]:
-        """(null targets, clients): shares of a label's records by client, of those seen; zero if none of them holds it.
+        """(null targets, clients): shares of a label's examples by client, of those seen; zero if none holds any.
 
         Without class labels (a regression, say) nothing is known, and all are zero.
         """
@@ -234,7 +234,7 @@ def credits_of(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 class SourceJudge(Judge[SourceCase]):
-    """States how often the owner of a record was named.
+    """States how often the owner of an example was named.
 
     Its findings are
 
@@ -243,7 +243,7 @@ class SourceJudge(Judge[SourceCase]):
     - ``asr-last-round``: the last round alone;
     - ``asr-best-round``: the paper's number, selected after the fact;
     - ``asr-worst-client``: the most exposed client, likewise;
-    - ``asr-beyond-labels``: held against records that nobody holds, but that fit the clients' labels as well;
+    - ``asr-beyond-labels``: held against examples that nobody holds, but that fit the clients' labels as well;
     - ``asr-shared``: one of several owners named, where there are such targets.
 
     All but the last are about targets with one owner.
@@ -252,8 +252,8 @@ class SourceJudge(Judge[SourceCase]):
     case = SourceCase
     headline = "asr"
     notes = (
-        "The null run deals records that nobody holds to clients at random, so it stays at chance unless something but "
-        "the record's content gives the owner away. The null of sia.asr-beyond-labels is the harder one.",
+        "The null run deals examples that nobody holds to clients at random, so it stays at chance unless something "
+        "but the example's content gives the owner away. The null of sia.asr-beyond-labels is the harder one.",
     )
 
     def __init__(
@@ -340,7 +340,7 @@ class SourceJudge(Judge[SourceCase]):
             "asr-shared",
             "One of several owners named, all rounds combined",
             self._tallies(lambda case: case.combined, held),
-            reason="records that several clients hold, of whom any is right; their chance is the owners' share of the "
+            reason="examples that several clients hold, of whom any is right; their chance is the owners' share of the "
             "clients: ",
         )
 
@@ -419,25 +419,22 @@ class SourceJudge(Judge[SourceCase]):
             return None
         worst = max(entries, key=lambda entry: entry["low"])
         chance = self._chance()
-        words, why = verdict(worst["value"], worst["low"], chance, _high(worst["null"]))
-        return self.finding(
+        return self.judged(
             "asr-worst-client",
             f"Owner named, most exposed client ({worst['client']})",
+            (worst["low"], worst["high"]),
+            worst["null"],
+            "chosen after the fact among all clients; the null is how often this client is named for an example "
+            "that nobody holds",
             value=worst["value"],
-            low=worst["low"],
-            high=worst["high"],
             n=worst["n"],
             chance=chance,
-            null=worst["null"],
             selected_after_the_fact=True,
             comparisons=len(entries),
-            verdict=words,
-            reason="chosen after the fact among all clients; the null is how often this client is named for a record "
-            f"that nobody holds: {why}",
         )
 
     def _beyond_labels(self) -> Finding | None:
-        """Compare with records that nobody holds but that would suit the clients' label distributions as well."""
+        """Compare with examples that nobody holds but that would suit the clients' label distributions as well."""
         null_sums, null_sizes, sums, sizes = [], [], [], []
         for case, credit in zip(self.cases, self.combined, strict=True):
             # Expected success if each null target belonged to a client drawn in proportion to its label's holders.
@@ -462,22 +459,17 @@ class SourceJudge(Judge[SourceCase]):
         matched = _null(null_sums, null_sizes)
         if matched is None or not all(sizes):
             return None
-        low, high = rate_interval(sums, sizes)
-        value = sum(sums) / sum(sizes)
-        words, why = verdict(value, low, self._chance(), matched["high"])
-        return self.finding(
+        return self.judged(
             "asr-beyond-labels",
-            "Owner named, against label-matched records that nobody holds",
-            value=value,
-            low=low,
-            high=high,
+            "Owner named, against label-matched examples that nobody holds",
+            rate_interval(sums, sizes),
+            matched,
+            "the null is this attack's success on unseen examples whose owner is drawn among the holders of their "
+            "label, so a leak here means memorised examples and not only unequal label distributions; clients are "
+            "weighted by how many examples they hold",
+            value=sum(sums) / sum(sizes),
             n=sum(sizes),
             chance=self._chance(),
-            null=matched,
-            verdict=words,
-            reason="the null is this attack's success on unseen records whose owner is drawn among the holders of "
-            "their label, so a leak here means memorised records and not only unequal label distributions; clients "
-            f"are weighted by how many records they hold: {why}",
         )
 
     def _chance(self) -> float:

@@ -1,4 +1,4 @@
-"""How source inference is shown: whose record, from which rounds, and which records gave their owner away."""
+"""How source inference is shown: whose example, from which rounds, and which examples gave their owner away."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -38,7 +38,7 @@ def _targets(finding: Finding) -> Table:
         "Targets",
         "Those that one client holds are the main measure, those that nobody holds its null run; those that several "
         "hold are judged apart. No answer about a client that was never seen can be right or wrong.",
-        ["records that", "targets"],
+        ["examples that", "targets"],
         [[kind, f"{count:,}"] for kind, count in finding.series["targets"].items()],
     )
 
@@ -47,7 +47,7 @@ def _exposed(finding: Finding) -> Table:
     listed = finding.series["most_exposed"]
     rows = [[str(target["record"]), target["client"], shown(target["posterior"])] for target in listed[:_MOST_EXPOSED]]
     return Table(
-        f"{finding.label}: most exposed records",
+        f"{finding.label}: most exposed examples",
         f"Of whose owner the server was most sure, right or wrong; the first {len(rows)} of {len(listed)} listed.",
         ["record", "client", "confidence"],
         rows,
@@ -56,12 +56,12 @@ def _exposed(finding: Finding) -> Table:
 
 SECTION = Section(
     sentences={
-        "asr": "Given a record from the training data, the server named the client that holds it in {value} of cases"
+        "asr": "Given an example from the training data, the server named the client that holds it in {value} of cases"
         "{interval}{chance}.",
-        "asr-shared": "Given a record that several clients hold, the server named one of them in {value} of cases"
+        "asr-shared": "Given an example that several clients hold, the server named one of them in {value} of cases"
         "{interval}{chance}.",
-        "asr-last-round": "Given a record from the training data, the server named the client that holds it in {value} "
-        "of cases from what it saw in the last round{interval}{chance}.",
+        "asr-last-round": "Given an example from the training data, the server named the client that holds it in "
+        "{value} of cases from what it saw in the last round{interval}{chance}.",
     },
     figures=(PER_ROUND, PER_CLIENT, RELIABILITY),
     tables=(("combining", _combining), ("targets", _targets), ("most_exposed", _exposed)),

@@ -1,4 +1,4 @@
-"""Source inference: which client owns a record.
+"""Source inference: which client owns an example.
 
 Hu et al. 2023, "Source inference attacks: beyond membership inference attacks in federated learning". The client whose
 local model has the smallest loss on a target record is the most likely source (Theorem 2); with a prior λ the posterior

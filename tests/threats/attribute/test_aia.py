@@ -244,7 +244,7 @@ def test_parameters_that_a_clients_records_leave_open_are_named():
         x[:, 1] = 0
     scores = attack_in_memory(data, rounds=40)
     assert {tuple(item["undetermined"]) for item in scores.facts["clients"]} == {("fc1.weight[0, 1]",)}
-    assert "their records leave parameters open (fc1.weight[0, 1])" in scores.notes[-1]
+    assert "their examples leave parameters open (fc1.weight[0, 1])" in scores.notes[-1]
 
 
 def test_a_column_on_a_small_scale_that_rounding_hides_is_decoded_with_the_public_attributes():

@@ -8,7 +8,7 @@ from fedattack.errors import ConfigError, NeedsError
 from fedattack.learning import LocalSGD
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.threats import ATTACKS, Knowledge, read_knowledge
-from fedattack.threats.attribute.ara import averaged_gradient, choose_rounds, local_steps
+from fedattack.threats.attribute.ara import averaged_gradient, choose_rounds
 from tests.worlds.classified import MODEL, ONE_STEP, write_classified_run
 
 ARA = ATTACKS["ara"]
@@ -50,7 +50,7 @@ def test_fewer_rounds_than_asked_for_are_all_taken():
     ],
 )
 def test_local_steps_are_epochs_times_batches(training, examples, steps):
-    assert local_steps(training, examples) == steps
+    assert training.steps(examples) == steps
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_updates_that_cannot_be_used_are_named_and_left_out(plain, tmp_path):
     assert f"round 3, client {client} left out: its update is not finite" in notes
     assert f"round 4, client {client} left out" in notes
     assert "fc2.bias" in notes
-    assert f"client {client} says that it has 15 records, and 12 are known" in notes
+    assert f"client {client} says that it has 15 examples, and 12 are known" in notes
 
 
 def test_less_knowledge_is_said_and_used_less(plain):

@@ -251,7 +251,7 @@ def test_bad_input_is_refused_in_one_line():
     broken = [{name: np.full_like(part, np.nan) for name, part in item.items()} for item in case.gradients]
     still = [{name: np.zeros_like(part) for name, part in item.items()} for item in case.gradients]
     for wrong, words in (
-        (replace(case, states=[], gradients=[]), "6 records, 0 models and 0 gradients"),
+        (replace(case, states=[], gradients=[]), "6 examples, 0 models and 0 gradients"),
         (replace(case, gradients=broken), "victim 0: gradient 0 is not finite"),
         (replace(case, gradients=still), "victim 0: gradient 0 is zero"),
         (replace(case, y=np.array([0, 1, 2, 3, 0, 1])), r"labels are 0 … 3; expected 0 … 2"),

@@ -92,5 +92,5 @@ def test_gradients_of_exactly_zero_are_members():
 
 @pytest.mark.parametrize("variances", [np.ones((1, 2)), np.array([[1.0], [np.nan], [2.0]])])
 def test_too_few_or_broken_variances_are_refused(variances):
-    with pytest.raises(DataError, match="at least two records with finite gradients"):
+    with pytest.raises(DataError, match="at least two examples with finite gradients"):
         infer_membership(variances)

@@ -167,7 +167,7 @@ def test_no_answer_counts_as_the_majority_and_is_told():
     answers = np.where(np.arange(N) % 2 == 0, truth, -1)
     found = judged(case({"cos": answers}, truth))
     assert found["accuracy"].value == pytest.approx((100 + 80) / 200)
-    assert "100 records without an answer" in found["accuracy"].reason
+    assert "100 examples without an answer" in found["accuracy"].reason
 
 
 def test_seeds_are_pooled():

@@ -192,9 +192,9 @@ def test_movements_that_say_nothing_are_refused():
     client, how = ClientModel(model, "cross-entropy", ONE_GRADIENT), Search()
     for factor in (0, np.nan):
         broken = {name: array * np.float32(factor) for name, array in gradient.items()}
-        with pytest.raises(DataError, match="batch 0: expected at least one record and a movement"):
+        with pytest.raises(DataError, match="batch 0: expected at least one example and a movement"):
             invert(client, [Batch(state(model), broken, 1, Y[:1])], (1, 8, 8), how)
-    with pytest.raises(DataError, match="at least one record"):
+    with pytest.raises(DataError, match="at least one example"):
         invert(client, [Batch(state(model), gradient, 0, Y[:0])], (1, 8, 8), how)
     own = ClientModel(model, "torch.nn.functional:cross_entropy", ONE_GRADIENT)
     with pytest.raises(NeedsError, match="labels can be searched for under cross-entropy and mse"):

@@ -160,7 +160,7 @@ def test_scores_that_do_not_fit_the_truth_are_refused(folder):
     with pytest.raises(DataError, match=r"records\.npz is not there"):
         InversionCase(0, good.scores, without, good.record, good.knowledge)
     strangers = type(good.truth)(**{**vars(good.truth), "nodes": {f"node{n}": "x" for n in range(CLIENTS)}})
-    with pytest.raises(DataError, match="the records of none of the attacked clients"):
+    with pytest.raises(DataError, match="the examples of none of the attacked clients"):
         InversionCase(0, good.scores, strangers, good.record, good.knowledge)
 
 

@@ -278,9 +278,9 @@ def test_too_few_auxiliary_records_are_counted_in_the_refusal(mode):
 @pytest.mark.parametrize(
     ("draw", "words"),
     [
-        (lambda has, count, size, rows, generator: rows[:size], r"batches must be record indices of shape \(\d+, 8\)"),
+        (lambda has, count, size, rows, generator: rows[:size], r"batches must be example indices of shape \(\d+, 8\)"),
         (lambda has, count, size, rows, generator: np.full((count, size), 0.5), "got float64"),
-        (lambda has, count, size, rows, generator: np.full((count, size), 10_000), "got record 10000"),
+        (lambda has, count, size, rows, generator: np.full((count, size), 10_000), "got example 10000"),
         (
             lambda has, count, size, rows, generator: np.resize(np.arange(len(rows) + 8), (count, size)),
             "the rows given",

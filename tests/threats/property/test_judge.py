@@ -223,3 +223,11 @@ def test_truth_that_does_not_answer_the_questions_is_refused(record):
         case(record, np.ones((1, CLIENTS)), [some(), some()])
     with pytest.raises(DataError, match="in the record but not in the truth"):
         case(record, np.ones((1, CLIENTS)), [some()], nodes={"n0": "0"})
+
+
+def test_a_reply_of_a_node_that_the_truth_does_not_name_is_refused(record):
+    """The scores may be of fewer nodes than those that replied."""
+    first = [f"n{client}" for client in range(CLIENTS - 1)]
+    fewer = case(record, np.ones((1, CLIENTS - 1)), [some(0)], nodes={node: node.removeprefix("n") for node in first})
+    with pytest.raises(DataError, match=f"^node n{CLIENTS - 1} is in the record but not in the truth \\(seed 0\\)"):
+        PropertyJudge([fewer], setting={}, provenance={}).findings()

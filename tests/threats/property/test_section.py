@@ -97,7 +97,7 @@ def test_overlap_table_holds_checked_rounds_even_where_nothing_else_is_known():
     assert "Overlap: 10.0% in round 1, 80.0% in round 3." in plot.svg
     (drawn,) = lines(plot.svg, 1)
     bare = property_figures.overlap(with_series(overlap={"rounds": [1, 3], "overlap": [0.1, 0.8]}), "x")
-    assert "accuracy, unseen records" not in texts(bare.svg)
+    assert "accuracy, unseen examples" not in texts(bare.svg)
     assert "fresh" not in bare.caption
     assert drawn[0, 1] > drawn[1, 1]
 

@@ -1,4 +1,4 @@
-"""The judge: was the client with the most records named?"""
+"""The judge: was the client with the most examples named?"""
 
 import numpy as np
 

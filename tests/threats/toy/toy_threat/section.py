@@ -18,7 +18,7 @@ FORMS = {
 def named(finding: Finding) -> Table:
     """Make a table of who was named."""
     rows = [[entry["client"], str(entry["records"])] for entry in finding.series["named"]]
-    return Table("Who was named", "One row a seed.", ["client", "records"], rows)
+    return Table("Who was named", "One row a seed.", ["client", "examples"], rows)
 
 
 SECTION = Section(

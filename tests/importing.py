@@ -1,0 +1,68 @@
+"""Which module imports which, read from the files."""
+
+import ast
+import graphlib
+from collections.abc import Iterator
+from pathlib import Path
+
+Graph = dict[str, set[str]]
+
+
+def modules_of(folder: Path, name: str) -> dict[str, Path]:
+    """Every module below a package by its full name."""
+    modules = {}
+    for file in sorted(folder.rglob("*.py")):
+        parts = file.relative_to(folder).with_suffix("").parts
+        modules[".".join([name, *parts]).removesuffix(".__init__")] = file
+    return modules
+
+
+def imported(file: Path, *, in_functions: bool = True) -> set[str]:
+    """What a file imports at its top and under TYPE_CHECKING, and in functions if wanted."""
+    names: set[str] = set()
+    for node in _statements(ast.parse(file.read_text()), in_functions):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: relative import"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def _statements(tree: ast.AST, in_functions: bool) -> Iterator[ast.AST]:
+    for node in ast.iter_child_nodes(tree):
+        yield node
+        if in_functions or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _statements(node, in_functions)
+
+
+def imports_of(modules: dict[str, Path], registry: str = "", *, strict: bool = True) -> Graph:
+    """Each module's imports of the others; the registry imports all modules of its package.
+
+    Strictly, imports in functions count, and those of the packages around a module.
+    """
+    graph: Graph = {}
+    for module, file in modules.items():
+        found: set[str] = set()
+        for name in imported(file, in_functions=strict):
+            package = name.rpartition(".")[0]
+            # An imported name is a module, whose package is imported before it, or stands in one.
+            if name in modules:
+                found.add(name)
+            if name not in modules or not module.startswith(f"{package}."):
+                found.add(package)
+        if not strict:
+            found = {name for name in found if not module.startswith(f"{name}.")}
+        graph[module] = found & modules.keys()
+    if registry:
+        graph[registry] |= {module for module in modules if module.startswith(f"{registry}.")}
+    return graph
+
+
+def circle_in(graph: Graph) -> list[str]:
+    """Modules that import each other in a circle; empty where none do."""
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return []
