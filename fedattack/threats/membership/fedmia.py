@@ -1,14 +1,14 @@
-"""FedMIA: hold a client's measurement against those of the other clients, who did not train on the record.
+"""FedMIA: hold a client's measurement against those of the other clients, who did not train on the example.
 
 Zhu et al. 2025, "FedMIA: An effective membership inference attack exploiting 'all for one' principle in federated
-learning". In each round, the other clients' measurements of a record say how it looks to who did not train on it. A
+learning". In each round, the other clients' measurements of an example say how it looks to who did not train on it. A
 one-tailed test says how far out the client's own measurement lies. Its probabilities are averaged over rounds.
 
 The paper's code takes mean and variance of the other clients, and a normal distribution. Three things differ here:
 
-- Somebody else may hold the record, too. The centre is the others' median. The largest of their measurements is left
+- Somebody else may hold the example, too. The centre is the others' median. The largest of their measurements is left
   out of the variance, so that one other holder does not hide this one.
-- Few clients give a poor variance. Each record's is drawn towards the typical one of all records, and the test is
+- Few clients give a poor variance. Each example's is drawn towards the typical one of all examples, and the test is
   Student's (Smyth 2004, "moderated t").
 - Losses are put on the logit scale, on which they are about normal (Carlini et al. 2022).
 """
@@ -31,7 +31,7 @@ _FEWEST_OTHERS = 2
 
 
 def logits_of(losses: Floats) -> Floats:
-    """Return log(p / (1 − p)) of the probability p = exp(−loss) that the record's label got; NaN stays NaN.
+    """Return log(p / (1 − p)) of the probability p = exp(−loss) that the example's label got; NaN stays NaN.
 
     Any other loss that is not negative goes through the same formula, which keeps the order of its values.
     """
@@ -50,7 +50,7 @@ def against_others(values: Floats) -> Floats:
     Returns
     -------
     ndarray
-        (targets, clients): the probability of a smaller measurement by a client that did not train on the record, near
+        (targets, clients): the probability of a smaller measurement by a client that did not train on the example, near
         1 for likely members. NaN where a client was not seen, or fewer than two others were.
     """
     probabilities = np.full(values.shape, np.nan)

@@ -306,7 +306,7 @@ class MembershipJudge(Judge[MembershipCase]):
             value=found.value,
             n=len(members),
             chance=fpr,
-            bars=self._records_alone_bar(fpr),
+            bars=self._bar_without_model(fpr),
             **over_seeds([tpr_at(*part, fpr).value for part in scores]),
             **parts,
         )
@@ -384,7 +384,7 @@ class MembershipJudge(Judge[MembershipCase]):
     def _blind_area(self) -> Estimate:
         return area(*_pooled(self._blind))
 
-    def _records_alone_bar(self, fpr: float) -> dict[str, float]:
+    def _bar_without_model(self, fpr: float) -> dict[str, float]:
         """Return what the examples alone tell, where they do: what is told without a model is no leak of one."""
         if self._blind_area.low <= 0.5:
             return {}

@@ -1,6 +1,6 @@
 """What a server can measure of a target record and a client's message: losses, gradients, and where the update points.
 
-Gradients of single records are made a few at a time, so that neither records × parameters nor clients × parameters is
+Gradients of single examples are made a few at a time, so that neither examples × parameters nor clients × parameters is
 ever held: :data:`BOUND` limits both.
 """
 
@@ -25,11 +25,11 @@ BOUND = 2**28
 # How many arrays of the size of a chunk's gradients torch.func holds at once, beside activations.
 _COPIES = 3
 
-_MOST_RECORDS = 128
+_MOST_EXAMPLES = 128
 
 
-class RecordGradients:
-    """Gradients of single records' losses at given parameters, in evaluation mode.
+class ExampleGradients:
+    """Gradients of single examples' losses at given parameters, in evaluation mode.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class RecordGradients:
     loss
         What clients minimise; see :func:`fedattack.learning.losses.mean_loss`.
     x, y
-        (n, *shape), (n,): records and labels.
+        (n, *shape), (n,): examples and labels.
     device
         Where to compute.
     bound
@@ -70,9 +70,9 @@ class RecordGradients:
         return self._loss(outputs, y[None])
 
     def at(self, state: Mapping[str, Any]) -> Iterator[tuple[slice, Tensor]]:
-        """Yield which records, and their gradients (records, parameters), a few at a time."""
+        """Yield which examples, and their gradients (examples, parameters), a few at a time."""
         parameters, buffers = self._split(state)
-        count = min(_MOST_RECORDS, rows_at_once(self.size * _COPIES, self.bound))
+        count = min(_MOST_EXAMPLES, rows_at_once(self.size * _COPIES, self.bound))
         with in_mode(self.model, training=False):
             for first in range(0, len(self.x), count):
                 rows = slice(first, first + count)
@@ -80,16 +80,16 @@ class RecordGradients:
                 yield rows, torch.cat([gradients[name].flatten(1) for name in self.names], dim=1)
 
     def norms(self, state: Mapping[str, Any]) -> Floats:
-        """Return the norm of each record's gradient, (n,)."""
+        """Return the norm of each example's gradient, (n,)."""
         norms = np.empty(len(self.x))
         for rows, gradients in self.at(state):
             norms[rows] = gradients.double().norm(dim=1).cpu().numpy()
         return norms
 
     def along(self, state: Mapping[str, Any], updates: Sequence[Mapping[str, Any]]) -> tuple[Floats, Floats]:
-        """Return ⟨−∇ℓ, Δ⟩ for each record and update, (n, updates), and ‖∇ℓ‖, (n,).
+        """Return ⟨−∇ℓ, Δ⟩ for each example and update, (n, updates), and ‖∇ℓ‖, (n,).
 
-        A record on which a client trained pulls its update down the record's own gradient: the product is then large.
+        An example on which a client trained pulls its update down the example's own gradient: the product is then large.
         """
         products = np.empty((len(self.x), len(updates)))
         norms = np.empty(len(self.x))

@@ -25,7 +25,7 @@ from fedattack.threats.knowledge import Knowledge, Targets
 from fedattack.threats.local_models import REBUILD, local_models
 from fedattack.threats.matching import fits_model
 from fedattack.threats.membership.fedmia import against_others, below_others, logits_of, mean_where_seen
-from fedattack.threats.membership.measures import RecordGradients, difference, rows_at_once
+from fedattack.threats.membership.measures import ExampleGradients, difference, rows_at_once
 from fedattack.threats.membership.references import Shadows
 from fedattack.threats.options import whole
 from fedattack.threats.threat import ADAPTIVE
@@ -211,9 +211,9 @@ class _Meter:
         self.notes = notes
         self.columns = {node: column for column, node in enumerate(record.nodes)}
         self.models_of = local_models(record, knowledge, seed=seed, device=device, notes=notes)
-        self.gradients: RecordGradients | None = None
+        self.gradients: ExampleGradients | None = None
         if PROTOCOLS[record.protocol].sends_model:
-            self.gradients = RecordGradients(
+            self.gradients = ExampleGradients(
                 self.model, given(knowledge.model.loss), targets.x, targets.y, device=device
             )
         self.last = _last_rounds(record)
@@ -343,7 +343,7 @@ class _Tally:
         """Add a round."""
         with np.errstate(invalid="ignore", divide="ignore"):
             cosines = measured.products / (measured.norms * measured.lengths)
-        # A record whose gradient vanishes, or an update of nothing, points nowhere.
+        # An example whose gradient vanishes, or an update of nothing, points nowhere.
         cosines = np.where(np.isfinite(cosines), cosines, np.where(np.isnan(measured.products), np.nan, 0.0))
         by_loss = against_others(logits_of(measured.losses))
         by_cosine = against_others(cosines)
