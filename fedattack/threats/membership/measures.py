@@ -89,7 +89,7 @@ class ExampleGradients:
     def along(self, state: Mapping[str, Any], updates: Sequence[Mapping[str, Any]]) -> tuple[Floats, Floats]:
         """Return ⟨−∇ℓ, Δ⟩ for each example and update, (n, updates), and ‖∇ℓ‖, (n,).
 
-        An example on which a client trained pulls its update down the example's own gradient: the product is then large.
+        A client that trained on an example pulled its update down the example's own gradient: the product is large.
         """
         products = np.empty((len(self.x), len(updates)))
         norms = np.empty(len(self.x))
