@@ -69,21 +69,21 @@ class ExampleGradients:
         outputs = functional_call(self.model, {**parameters, **buffers}, (x[None],))
         return self._loss(outputs, y[None])
 
-    def at(self, state: Mapping[str, Any]) -> Iterator[tuple[slice, Tensor]]:
-        """Yield which examples, and their gradients (examples, parameters), a few at a time."""
+    def at(self, state: Mapping[str, Any]) -> Iterator[tuple[slice, dict[str, Tensor]]]:
+        """Yield which examples, and by parameter their gradients (examples, numbers), a few at a time."""
         parameters, buffers = self._split(state)
         count = min(_MOST_EXAMPLES, rows_at_once(self.size * _COPIES, self.bound))
         with in_mode(self.model, training=False):
             for first in range(0, len(self.x), count):
                 rows = slice(first, first + count)
                 gradients = self._gradient(parameters, buffers, self.x[rows], self.y[rows])
-                yield rows, torch.cat([gradients[name].flatten(1) for name in self.names], dim=1)
+                yield rows, {name: gradients[name].flatten(1) for name in self.names}
 
     def norms(self, state: Mapping[str, Any]) -> Floats:
         """Return the norm of each example's gradient, (n,)."""
         norms = np.empty(len(self.x))
         for rows, gradients in self.at(state):
-            norms[rows] = gradients.double().norm(dim=1).cpu().numpy()
+            norms[rows] = _norms(gradients)
         return norms
 
     def along(self, state: Mapping[str, Any], updates: Sequence[Mapping[str, Any]]) -> tuple[Floats, Floats]:
@@ -91,21 +91,24 @@ class ExampleGradients:
 
         A client that trained on an example pulled its update down the example's own gradient: the product is large.
         """
-        products = np.empty((len(self.x), len(updates)))
+        products = np.zeros((len(self.x), len(updates)))
         norms = np.empty(len(self.x))
         most = rows_at_once(self.size, self.bound)
         for first in range(0, len(updates), most):
             part = slice(first, first + most)
-            directions = torch.stack([self.flat(update) for update in updates[part]], dim=1)
+            directions = {name: self._stacked(name, updates[part]) for name in self.names}
             for rows, gradients in self.at(state):
-                products[rows, part] = -(gradients @ directions).double().cpu().numpy()
-                norms[rows] = gradients.double().norm(dim=1).cpu().numpy()
+                for name, gradient in gradients.items():
+                    products[rows, part] -= (gradient @ directions[name]).cpu().numpy()
+                norms[rows] = _norms(gradients)
         return products, norms
 
-    def flat(self, update: Mapping[str, Any]) -> Tensor:
-        """Return an update of the parameters as one vector, (parameters,)."""
-        parts = [to_tensor(update[name], dtype=torch.float32, device=self.device).reshape(-1) for name in self.names]
-        return torch.cat(parts)
+    def _stacked(self, name: str, updates: Sequence[Mapping[str, Any]]) -> Tensor:
+        """Return the parts (numbers, updates) of updates that belong to a parameter."""
+        parts = []
+        for update in updates:
+            parts.append(to_tensor(update[name], dtype=torch.float32, device=self.device).flatten())
+        return torch.stack(parts, dim=1)
 
     def _split(self, state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Tell parameters from buffers, each of the model's own type."""
@@ -115,6 +118,18 @@ class ExampleGradients:
             values[name] = to_tensor(value, dtype=own[name].dtype, device=self.device)
         parameters = {name: values.pop(name) for name in self.names}
         return parameters, values
+
+
+def _norms(gradients: Mapping[str, Tensor]) -> Floats:
+    squares = 0.0
+    for gradient in gradients.values():
+        squares = squares + torch.linalg.vector_norm(gradient, dim=1).double().cpu().numpy() ** 2
+    return np.sqrt(np.asarray(squares))
+
+
+def length_of(update: Mapping[str, NDArray[Any]]) -> float:
+    """Return the norm of an update."""
+    return float(np.sqrt(sum(float(np.square(part, dtype=np.float64).sum()) for part in update.values())))
 
 
 def rows_at_once(size: int, bound: int = BOUND) -> int:

@@ -25,7 +25,7 @@ from fedattack.threats.knowledge import Knowledge, Targets
 from fedattack.threats.local_models import REBUILD, local_models
 from fedattack.threats.matching import fits_model
 from fedattack.threats.membership.fedmia import against_others, below_others, logits_of, mean_where_seen
-from fedattack.threats.membership.measures import ExampleGradients, difference, rows_at_once
+from fedattack.threats.membership.measures import ExampleGradients, difference, length_of, rows_at_once
 from fedattack.threats.membership.references import Shadows
 from fedattack.threats.options import whole
 from fedattack.threats.threat import ADAPTIVE
@@ -295,7 +295,7 @@ class _Meter:
             column = self.columns[observation.node]
             measured.products[:, column] = products[:, position]
             measured.norms[:, column] = norms
-            measured.lengths[column] = float(self.gradients.flat(updates[position]).double().norm())
+            measured.lengths[column] = length_of(updates[position])
 
     def _give_up(self, cause: Exception) -> None:
         """Go on without gradients, which torch.func cannot take of every model."""
