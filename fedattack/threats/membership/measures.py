@@ -124,7 +124,7 @@ def _norms(gradients: Mapping[str, Tensor]) -> Floats:
     squares = 0.0
     for gradient in gradients.values():
         squares = squares + torch.linalg.vector_norm(gradient, dim=1).double().cpu().numpy() ** 2
-    return np.sqrt(np.asarray(squares))
+    return np.asarray(np.sqrt(squares))
 
 
 def length_of(update: Mapping[str, NDArray[Any]]) -> float:
