@@ -136,6 +136,7 @@ DOCUMENTS = (
     Document("simulations/README.md"),
     Document("fedattack/runtime/README.md"),
     Document("fedattack/threats/README.md"),
+    Document("fedattack/threats/membership/README.md"),
     Document("fedattack/threats/source/README.md"),
     Document("fedattack/threats/property/README.md", sums_to_come),
     Document("fedattack/threats/attribute/README.md"),

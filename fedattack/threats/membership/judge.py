@@ -23,7 +23,7 @@ from fedattack.audit.judge import Case, Judge, over_seeds
 from fedattack.audit.summaries import null_of, reliability
 from fedattack.audit.truth import NOBODY, SEVERAL
 from fedattack.errors import DataError
-from fedattack.threats.membership.membership import METHODS, SCORE
+from fedattack.threats.membership.membership import ALONE, METHODS, SCORE
 from fedattack.threats.membership.roc import (
     Estimate,
     area,
@@ -244,10 +244,20 @@ class MembershipJudge(Judge[MembershipCase]):
         ]
         return [finding for finding in findings if finding is not None]
 
+    @cached_property
+    def _methods(self) -> list[str]:
+        """The methods that say something of members and of non-members in every seed, FedMIA first."""
+        methods = []
+        for method in METHODS:
+            if all(method in case.methods for case in self.judged_cases):
+                if all(len(part) for pair in self._scores(method) for part in pair):
+                    methods.append(method)
+        return methods
+
     @property
     def _main(self) -> str:
         """The method that all findings but the comparison are about."""
-        return self.judged_cases[0].methods[0]
+        return self._methods[0]
 
     def _scores(self, method: str, *, elsewhere: bool = False) -> Iterator[tuple[Floats, Floats]]:
         """Yield the scores of members and of non-members, seed by seed."""
@@ -312,11 +322,11 @@ class MembershipJudge(Judge[MembershipCase]):
         )
 
     def _alone(self) -> dict[str, float]:
-        """Return what the other methods reach, and a classifier that never saw the record."""
+        """Return what methods reach that look at the asked client alone."""
         reached = {}
-        for method in self.judged_cases[0].methods[1:]:
-            scores = list(self._scores(method))
-            reached[METHODS[method]] = self._pooled_tpr(scores, _ONE_PERCENT).value
+        for method in self._methods:
+            if method in ALONE:
+                reached[METHODS[method]] = self._pooled_tpr(list(self._scores(method)), _ONE_PERCENT).value
         return reached
 
     def _elsewhere(self) -> Finding | None:
@@ -332,7 +342,7 @@ class MembershipJudge(Judge[MembershipCase]):
 
     def _adaptive(self) -> Finding | None:
         method = f"likelihood-ratio{ADAPTIVE}"
-        if not all(method in case.methods for case in self.judged_cases):
+        if method not in self._methods:
             return None
         return self._tpr(
             f"tpr-at-1pct-fpr{ADAPTIVE}",
@@ -493,7 +503,7 @@ class MembershipJudge(Judge[MembershipCase]):
         )
 
     def _series(self) -> dict[str, Any]:
-        return {
+        series = {
             "roc": self._roc(),
             "membership_methods": self._compared(),
             "per_round": self._per_round(),
@@ -501,6 +511,9 @@ class MembershipJudge(Judge[MembershipCase]):
             "reliability": self._reliability(),
             "membership_targets": self._targets(),
         }
+        if not series["per_round"]["rounds"]:
+            series.pop("per_round")
+        return {name: value for name, value in series.items() if value}
 
     def _roc(self) -> dict[str, list[float]]:
         scores = list(self._scores(self._main))
@@ -515,10 +528,8 @@ class MembershipJudge(Judge[MembershipCase]):
 
     def _compared(self) -> list[dict[str, Any]]:
         rows = []
-        for method in self.judged_cases[0].methods:
+        for method in self._methods:
             scores = list(self._scores(method))
-            if not all(len(part) for pair in scores for part in pair):
-                continue
             row: dict[str, Any] = {"method": METHODS[method]}
             for key, rate in (("tpr_1pct", _ONE_PERCENT), ("tpr_01pct", _ONE_PER_MILLE)):
                 row[key] = vars(self._pooled_tpr(scores, rate))

@@ -127,8 +127,8 @@ class Membership(Attack):
         if not rounds:
             raise NeedsError(f"attack {self.name} needs at least one usable reply, and {record.path} holds none")
         scores = tally.scores()
-        if np.isnan(scores["fedmia"]).all():
-            notes.append("in no round were three clients seen, so that none can be held against others")
+        if "fedmia" not in scores:
+            notes.append("in no round were three clients seen, so that none can be held against others; no FedMIA")
         return Scores(
             attack=self.name,
             arrays={
@@ -371,7 +371,7 @@ class _Tally:
                 values = self._last[method]
             else:
                 continue
-            if method == "fedmia" or not np.isnan(values).all():
+            if not np.isnan(values).all():
                 found[method] = values
         return found
 
