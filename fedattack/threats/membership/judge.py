@@ -249,9 +249,9 @@ class MembershipJudge(Judge[MembershipCase]):
         """The methods that say something of members and of non-members in every seed, FedMIA first."""
         methods = []
         for method in METHODS:
-            if all(method in case.methods for case in self.judged_cases):
-                if all(len(part) for pair in self._scores(method) for part in pair):
-                    methods.append(method)
+            in_all = all(method in case.methods for case in self.judged_cases)
+            if in_all and all(min(map(len, pair)) for pair in self._scores(method)):
+                methods.append(method)
         return methods
 
     @property
@@ -503,7 +503,7 @@ class MembershipJudge(Judge[MembershipCase]):
         )
 
     def _series(self) -> dict[str, Any]:
-        series = {
+        series: dict[str, Any] = {
             "roc": self._roc(),
             "membership_methods": self._compared(),
             "per_round": self._per_round(),
