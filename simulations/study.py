@@ -55,7 +55,7 @@ class Study:
     @cached_property
     def division(self) -> Division:
         """Who gets which training examples."""
-        return divide(self.data, self.settings, public=self._public_rows, positives=self.positives)
+        return divide(self.data, self.settings, public=self.public_rows, positives=self.positives)
 
     @cached_property
     def models(self) -> Architectures:
@@ -87,10 +87,11 @@ class Study:
         """The public records (n, *shape), in the order in which clients send their predictions for them."""
         if self.settings.public:
             return load_public_records(self.data, self.settings)
-        return self.data.x_train[self._public_rows]
+        return self.data.x_train[self.public_rows]
 
     @cached_property
-    def _public_rows(self) -> NDArray[np.int64]:
+    def public_rows(self) -> NDArray[np.int64]:
+        """Which training examples are public records; none where these come from elsewhere, or there are none."""
         if self.framework.shares_model or self.settings.public:
             return np.zeros(0, dtype=np.int64)
         return choose_public_rows(self.data, self.settings)

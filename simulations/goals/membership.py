@@ -22,7 +22,8 @@ def _pose(study: Study, common: Knowledge, rng: np.random.Generator) -> tuple[Kn
     data, division, count = study.data, study.division, study.settings.nulls
     members, owners = held_targets(study, rng)
     single_train, single_test = singles(data)
-    used = np.concatenate([division.everyone, division.auxiliary])
+    # Clients learn from public records, too, and so does the server.
+    used = np.concatenate([division.everyone, division.auxiliary, study.public_rows])
     free = np.setdiff1d(single_train, used)
     if count > len(free) + len(single_test):
         raise DataError(

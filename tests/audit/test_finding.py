@@ -63,7 +63,12 @@ def test_from_dict_names_keys_that_do_not_belong_or_are_absent(change):
     [
         ({"metric": "ASR"}, "'ASR' is no name"),
         ({"metric": "asr\n"}, "is no name"),
+        ({"metric": "asr.last"}, "'asr.last' is no name"),
+        ({"metric": "asr."}, "'asr.' is no name"),
+        ({"metric": ".1pct"}, "'.1pct' is no name"),
+        ({"metric": "tpr-at-0.1.2pct"}, "is no name"),
         ({"attack": ""}, "is no name"),
+        ({"attack": "sia-0.1"}, "'sia-0.1' is no name"),
         ({"verdict": "maybe"}, "expected one of leak, no evidence, not applicable"),
         ({"verdict": "not applicable", "reason": " "}, "reason is empty"),
         ({"value": None, "low": None, "high": None}, "has no value but the verdict 'leak'"),
@@ -80,6 +85,15 @@ def test_from_dict_names_keys_that_do_not_belong_or_are_absent(change):
 def test_contradictions_are_refused(changes, message):
     with pytest.raises(ReportError, match=message):
         finding(**changes)
+
+
+def test_a_metric_may_hold_a_number_with_a_point_and_be_asked_for_by_name():
+    small = finding(attack="membership", metric="tpr-at-0.1pct-fpr")
+    assert small.name == "membership.tpr-at-0.1pct-fpr"
+    assert Finding.from_dict(json.loads(json.dumps(small.to_dict()))) == small
+    assert parse_fail_if("membership.tpr-at-0.1pct-fpr > 0.3").crossed([small])
+    assert not parse_fail_if("membership.tpr-at-0.1pct-fpr>0.6").crossed([small])
+    assert not parse_fail_if("sia.asr < 0.001").crossed([small, finding()])
 
 
 @pytest.mark.parametrize(

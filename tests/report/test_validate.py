@@ -55,6 +55,11 @@ def test_the_example_is_valid_and_comes_back_unchanged(findings, run):
     assert validate_findings([]) == []
 
 
+def test_a_metric_may_hold_a_number_with_a_point(findings):
+    findings[0]["metric"] = "tpr-at-0.1pct-fpr"
+    assert validate_findings(findings)[0].metric == "tpr-at-0.1pct-fpr"
+
+
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
@@ -64,6 +69,8 @@ def test_the_example_is_valid_and_comes_back_unchanged(findings, run):
         ((1, "colour"), "red", r"\$\[1\]: Additional properties are not allowed \('colour'"),
         ((0, "level"), 95, r"\$\[0\]\.level: 95 is greater"),
         ((0, "metric"), "ASR", r"\$\[0\]\.metric: 'ASR' does not match"),
+        ((0, "metric"), "asr.last", r"\$\[0\]\.metric: 'asr.last' does not match"),
+        ((0, "attack"), "sia-0.1", r"\$\[0\]\.attack: 'sia-0.1' does not match"),
         ((0, "comparisons"), 0, r"\$\[0\]\.comparisons"),
         ((0, "null", "extra"), 1, r"\$\[0\]\.null"),
         ((0, "baselines", "size prior"), "high", r"\$\[0\]\.baselines\['size prior'\]"),

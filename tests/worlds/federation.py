@@ -10,8 +10,8 @@ import numpy as np
 
 from fedattack.audit.truth import NOBODY, note_node, write_truth
 from fedattack.learning import LocalSGD, build_model, full_gradient, gradient_step, outputs_of, train_local
-from fedattack.record import Exchange, Record, RecordWriter, Reply
-from fedattack.threats import Knowledge, ModelKnowledge, Targets, read_knowledge, write_knowledge
+from fedattack.record import Exchange, Record, RecordWriter, Reply, project_record
+from fedattack.threats import Knowledge, KnownDefence, ModelKnowledge, Targets, read_knowledge, write_knowledge
 
 CLIENTS = 4
 EACH = 30
@@ -36,17 +36,22 @@ def write_run(
     close: bool = True,
     protocol: str = "fedavg",
     key: Path | None = None,
+    shared: int = 0,
+    auxiliary: int = 0,
+    defence: KnownDefence | None = None,
 ) -> Path:
     """Write record, knowledge and truth; ``epochs=0`` gives clients that learn nothing, so that nothing can leak.
 
     ``skip`` lists (round, client) pairs that were not sampled. In the protocol fedsgd clients send their gradient,
-    whatever the epochs, or zeros where there are none.
+    whatever the epochs, or zeros where there are none. Client 1 holds the first ``shared`` examples of client 0, too.
+    With ``auxiliary`` examples the attacker also knows how clients train.
     """
     draw = np.random.default_rng(seed)
     total = CLIENTS * EACH
     x = draw.normal(size=(2 * total, FEATURES)).astype(np.float32)
     y = draw.integers(CLASSES, size=2 * total)
-    parts = np.arange(total).reshape(CLIENTS, EACH)
+    parts = list(np.arange(total).reshape(CLIENTS, EACH))
+    parts[1] = np.concatenate([parts[1], parts[0][:shared]])
     common = _state(build_model("mlp", input_shape=(FEATURES,), classes=CLASSES, hidden=64, seed=seed))
     writer = RecordWriter(folder / "record" / part, seed=seed, facts={"lr": LR}, protocol=protocol, key=key)
     for number in range(1, rounds + 1):
@@ -65,7 +70,7 @@ def write_run(
                         model, x[rows], y[rows], epochs=epochs, batch_size=10, lr=LR, seed=seed + 10 * number + client
                     )
                 sent = _state(model)
-            replies.append(Reply(f"node{client}", "ok", sent, EACH, {"train-loss": 0.1}))
+            replies.append(Reply(f"node{client}", "ok", sent, len(rows), {"train-loss": 0.1}))
         writer.write(Exchange(number, common, replies, config={"lr": LR}, mean="message"))
         mean = {name: sum(reply.arrays[name] for reply in replies) / len(replies) for name in common}
         mean = {name: np.asarray(array, dtype=np.float32) for name, array in mean.items()}
@@ -73,20 +78,40 @@ def write_run(
     if close:
         writer.close(final=common)
     order = draw.permutation(2 * total)
-    owners = np.array([str(client) for client in range(CLIENTS) for _ in range(EACH)] + [NOBODY] * total)
+    owners = [str(client) for client in range(CLIENTS) for _ in range(EACH)] + [NOBODY] * total
+    owners[:shared] = [("0", "1")] * shared
     targets = Targets(x[order], y[order])
-    write_knowledge(folder / "knowledge" / part, Knowledge(model=MODEL, targets=targets))
+    known = Knowledge(model=MODEL, targets=targets, defence=defence)
+    if auxiliary:
+        known = replace(known, auxiliary=_noise(auxiliary, seed), training=LocalSGD(epochs or 1, 10, LR))
+    write_knowledge(folder / "knowledge" / part, known)
     write_truth(
         folder / "truth" / part,
         clients=[str(client) for client in range(CLIENTS)],
         classes=[str(label) for label in range(CLASSES)],
         counts=np.array([np.bincount(y[rows], minlength=CLASSES) for rows in parts]),
-        owners=owners[order].tolist(),
+        owners=[owners[row] for row in order],
         evaluation=(x[total:], y[total:]),
         targets=targets.fingerprint,
     )
     for client in range(CLIENTS):
         note_node(folder / "truth" / part, node=f"node{client}", client=str(client))
+    return folder
+
+
+def _noise(count: int, seed: int) -> Targets:
+    """Draw examples as :func:`write_run` does, which nobody holds."""
+    draw = np.random.default_rng((seed, 1))
+    x = draw.normal(size=(count, FEATURES)).astype(np.float32)
+    return Targets(x, draw.integers(CLASSES, size=count))
+
+
+def write_sums_run(folder: Path, **options) -> Path:
+    """Write a run whose server sees sums alone: that of :func:`write_run`, with each round's replies projected."""
+    each = write_run(folder / "each", **options)
+    project_record(Record(each / "record"), folder / "record")
+    for name in ("knowledge", "truth"):
+        (each / name).rename(folder / name)
     return folder
 
 

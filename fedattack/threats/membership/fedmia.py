@@ -45,7 +45,8 @@ def against_others(values: Floats) -> Floats:
     Parameters
     ----------
     values
-        (targets, clients): measurements of one round, larger for members; NaN where a client was not seen.
+        (targets, clients): measurements of one round, larger for members; NaN where a client was not seen. A client
+        with some NaN has diverged: it counts as not seen, and is nothing to hold others against.
 
     Returns
     -------
@@ -54,7 +55,7 @@ def against_others(values: Floats) -> Floats:
         1 for likely members. NaN where a client was not seen, or fewer than two others were.
     """
     probabilities = np.full(values.shape, np.nan)
-    seen = np.flatnonzero(~np.isnan(values).all(axis=0))
+    seen = np.flatnonzero(~np.isnan(values).any(axis=0))
     if len(seen) <= _FEWEST_OTHERS:
         return probabilities
     for client in seen:

@@ -235,6 +235,11 @@ class _Meter:
             for observation, state in batch:
                 column = self.columns[observation.node]
                 measured.losses[:, column] = self._losses(state, self.targets)
+                if np.isnan(measured.losses[:, column]).any():
+                    self.notes.append(
+                        f"round {round_.number}, client {observation.node}: its model gives losses that are not "
+                        "numbers; it is not held against others"
+                    )
                 sizes.append(observation.count or 0)
                 if self.shadows is not None:
                     population[column] = self._losses(state, _sample_of(self.shadows.population))

@@ -115,7 +115,7 @@ class Shadows:
         trainer = self._trainer
         trainer.load(received)
         update = difference(state, received, trainer.names)
-        sent = self.defend(update, self._rng, trainer.model, examples.x, examples.y)
+        sent = self.defend(update, rng=self._rng, model=trainer.model, x=examples.x, y=examples.y)
         arrived = dict(state)
         for name, change in sent.items():
             arrived[name] = (received[name] + change).astype(state[name].dtype)
