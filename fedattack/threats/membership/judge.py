@@ -247,7 +247,15 @@ class MembershipJudge(Judge[MembershipCase]):
     @property
     def _main(self) -> str:
         """The method that all findings but the comparison are about."""
-        return self.judged_cases[0].methods[0]
+        return self._methods[0]
+
+    @property
+    def _methods(self) -> list[str]:
+        """The methods that were computed in all seeds, FedMIA first."""
+        found = self.judged_cases[0].methods
+        for case in self.judged_cases[1:]:
+            found = [name for name in found if name in case.methods]
+        return found
 
     def _scores(self, method: str, *, elsewhere: bool = False) -> Iterator[tuple[Floats, Floats]]:
         """Yield the scores of members and of non-members, seed by seed."""
@@ -314,7 +322,7 @@ class MembershipJudge(Judge[MembershipCase]):
     def _alone(self) -> dict[str, float]:
         """Return what the other methods reach, and a classifier that never saw the record."""
         reached = {}
-        for method in self.judged_cases[0].methods[1:]:
+        for method in self._methods[1:]:
             scores = list(self._scores(method))
             reached[METHODS[method]] = self._pooled_tpr(scores, _ONE_PERCENT).value
         return reached
@@ -332,7 +340,7 @@ class MembershipJudge(Judge[MembershipCase]):
 
     def _adaptive(self) -> Finding | None:
         method = f"likelihood-ratio{ADAPTIVE}"
-        if not all(method in case.methods for case in self.judged_cases):
+        if method not in self._methods:
             return None
         return self._tpr(
             f"tpr-at-1pct-fpr{ADAPTIVE}",
@@ -515,7 +523,7 @@ class MembershipJudge(Judge[MembershipCase]):
 
     def _compared(self) -> list[dict[str, Any]]:
         rows = []
-        for method in self.judged_cases[0].methods:
+        for method in self._methods:
             scores = list(self._scores(method))
             if not all(len(part) for pair in scores for part in pair):
                 continue
