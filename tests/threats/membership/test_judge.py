@@ -1,0 +1,409 @@
+"""The judge of membership inference: known answers, whom it deals non-members to, nulls, and bad input."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from sklearn.ensemble import RandomForestClassifier as Forest
+
+from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE
+from fedattack.audit.run import audit_folder
+from fedattack.audit.truth import NOBODY, SEVERAL, Privacy, Truth, read_truth
+from fedattack.errors import DataError
+from fedattack.folder import find_parts
+from fedattack.record import Record
+from fedattack.report import validate_findings
+from fedattack.threats import ATTACKS, Knowledge, Scores, Targets, read_knowledge
+from fedattack.threats.membership import judge
+from fedattack.threats.membership.judge import (
+    AggregateCase,
+    AggregateMembershipJudge,
+    MembershipCase,
+    MembershipJudge,
+)
+from fedattack.threats.membership.roc import tpr_at
+from tests.worlds.federation import write_run, write_sums_run
+
+K = 5
+CLASSES = 3
+SEEDS = [0, 1, 2, 3, 4]
+LEAKY = ("tpr-at-1pct-fpr", "auc", "balanced-accuracy", "epsilon-implied")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """What is most of a judge's time is made short: the forest that sees no model, and the draws of nulls."""
+    monkeypatch.setattr(judge, "RandomForestClassifier", lambda count, **options: Forest(count // 10, **options))
+    monkeypatch.setattr(judge, "_NULL_DRAWS", 40)
+
+
+def case(
+    *,
+    shift,
+    n=100,
+    nobody=900,
+    seed=0,
+    rounds=2,
+    methods=("fedmia", "loss-series"),
+    nodes=None,
+    marked=False,
+    attack="membership",
+    columns=K,
+) -> MembershipCase:
+    """Normal scores, larger by ``shift`` for a client's own examples; ``marked`` examples give members away."""
+    draw = np.random.default_rng((7, seed))
+    owner = draw.permutation(np.concatenate([np.arange(n) % K, np.full(nobody, -1)]))
+    labels = draw.integers(CLASSES, size=n + nobody)
+    x = draw.normal(size=(n + nobody, 4)).astype(np.float32)
+    if marked:
+        x[owner >= 0, 0] += 3.0
+    column = np.minimum(owner, columns - 1)
+    member = (column[:, None] == np.arange(columns)) & (owner >= 0)[:, None]
+    arrays = {"labels": labels}
+    for method in methods:
+        arrays[f"score/{method}"] = draw.normal(size=(n + nobody, columns)) + shift * member
+    arrays["per_round"] = np.stack([arrays["score/fedmia"]] * rounds).astype(np.float32)
+    named = [f"node{index}" for index in range(columns)]
+    facts = {"clients": named, "rounds": [*range(1, rounds + 1)], "methods": [*methods], "targets": "", "trained": 0}
+    truth = Truth(
+        clients=tuple(map(str, range(K))),
+        classes=tuple("abc"),
+        counts=np.full((K, CLASSES), 10),
+        owners=np.array([str(index) if index >= 0 else NOBODY for index in owner]),
+        evaluation=(np.zeros((1, 4), dtype=np.float32), np.zeros(1, dtype=np.int64)),
+        nodes={f"node{index}": str(index) for index in range(K)} if nodes is None else nodes,
+        targets="",
+    )
+    kind = MembershipCase if attack == "membership" else AggregateCase
+    view = "individual" if attack == "membership" else "aggregate"
+    known = Knowledge(targets=Targets(x, labels))
+    return kind(seed, Scores(attack, arrays, facts), truth, SimpleNamespace(view=view), known)
+
+
+def judged(*cases, by=MembershipJudge) -> dict:
+    findings = by(cases, setting={"a": 1}, provenance={"b": 2}).findings()
+    validate_findings(json.loads(json.dumps([finding.to_dict() for finding in findings])))
+    return {finding.metric: finding for finding in findings}
+
+
+def with_owners(single, owners, **changes):
+    return replace(single, truth=replace(single.truth, owners=owners, **changes))
+
+
+def test_a_known_shift_is_reported():
+    found = judged(case(shift=3.0))
+    assert {*found} == {
+        "tpr-at-1pct-fpr",
+        "tpr-at-0.1pct-fpr",
+        "tpr-at-1pct-fpr-elsewhere",
+        "auc",
+        "worst-client",
+        "epsilon-implied",
+        "balanced-accuracy",
+    }
+    assert [name for name, finding in found.items() if finding.headline] == ["tpr-at-1pct-fpr"]
+    headline = found["tpr-at-1pct-fpr"]
+    # P(N(3, 1) > the 99th percentile of N(0, 1)).
+    assert headline.low < 0.75 < headline.high
+    assert headline.value == pytest.approx(0.75, abs=0.15)
+    assert headline.null["value"] == pytest.approx(0.01, abs=0.01)
+    assert headline.chance == 0.01
+    assert headline.n == 100
+    assert found["auc"].low < 0.983 < found["auc"].high
+    assert found["balanced-accuracy"].value == pytest.approx(0.933, abs=0.05)
+    assert found["worst-client"].selected_after_the_fact
+    assert found["worst-client"].comparisons == K
+    for metric in LEAKY:
+        assert found[metric].verdict == LEAK, metric
+    assert "fewer" not in headline.reason
+    assert "too few non-members for this rate" in found["tpr-at-0.1pct-fpr"].reason
+    assert found["tpr-at-0.1pct-fpr"].verdict == NO_EVIDENCE
+
+
+def test_scores_without_a_shift_are_no_leak():
+    found = judged(case(shift=0.0, seed=1), case(shift=0.0, seed=2))
+    assert found["tpr-at-1pct-fpr"].value == pytest.approx(0.01, abs=0.02)
+    for metric, finding in found.items():
+        assert finding.verdict == NO_EVIDENCE, metric
+    assert found["auc"].low < 0.5 < found["auc"].high
+    assert found["balanced-accuracy"].value == pytest.approx(0.5, abs=0.08)
+    assert found["epsilon-implied"].low == 0
+
+
+def test_seeds_are_put_together_and_their_spread_is_part_of_the_interval():
+    one, two = case(shift=0.5, seed=0), case(shift=3.5, seed=1)
+    found = judged(one, two)
+    headline = found["tpr-at-1pct-fpr"]
+    assert headline.n == 200
+    assert headline.seed_sd > 0.3
+    assert headline.high - headline.low > 0.9, "two seeds that differ so much say little of a third"
+    titles = {entry["client"] for entry in headline.series["per_client"]}
+    assert titles == {f"{client} (seed {seed})" for client in range(K) for seed in (0, 1)}
+
+
+@pytest.mark.parametrize("nobody", [900, 60])
+def test_non_members_have_the_labels_that_the_members_have_client_by_client(nobody):
+    """A client's members are mostly of one class."""
+    single = case(shift=0.0, n=90, nobody=nobody)
+    owners = single.truth.owners
+    labels = single.scores.arrays["labels"]
+    draw = np.random.default_rng(0)
+    for row in np.flatnonzero(owners != NOBODY):
+        labels[row] = int(owners[row]) % CLASSES if draw.random() < 0.8 else draw.integers(CLASSES)
+    members, others = single.dealt
+    assert set(owners[members.rows]) == {str(client) for client in range(K)}
+    assert (owners[members.rows] == np.array([single.clients[column] for column in members.columns])).all()
+    assert (owners[others.rows] == NOBODY).all()
+    assert len(set(members.rows.tolist())) == len(members)
+    assert len(set(others.rows.tolist())) == len(others)
+    times = len(others) // len(members)
+    of_members = Counter(zip(members.columns.tolist(), labels[members.rows].tolist(), strict=True))
+    of_others = Counter(zip(others.columns.tolist(), labels[others.rows].tolist(), strict=True))
+    assert of_others == {pair: times * count for pair, count in of_members.items()}
+    assert times == (1 if nobody == 60 else times)
+    if nobody == 900:
+        assert len(members) == 90
+        assert times > 1
+
+
+def test_labels_alone_tell_nothing():
+    """Each client's members are of one class, and scores follow the class alone."""
+    single = case(shift=0.0, nobody=1500)
+    owners, labels = single.truth.owners, single.scores.arrays["labels"]
+    held = owners != NOBODY
+    labels[held] = owners[held].astype(int) % CLASSES
+    own_class = labels[:, None] == np.arange(K) % CLASSES
+    single.scores.arrays["score/fedmia"][:] += 4.0 * own_class
+    found = judged(single)
+    assert found["tpr-at-1pct-fpr"].verdict == NO_EVIDENCE
+    assert found["auc"].low < 0.5 < found["auc"].high
+
+
+def test_targets_that_several_clients_hold_are_left_out_and_counted():
+    single = case(shift=3.0)
+    owners = single.truth.owners.copy()
+    held = np.flatnonzero(owners != NOBODY)
+    owners[held[:30]] = SEVERAL
+    several = with_owners(single, owners, shared={int(row): ("0", "1") for row in held[:30]})
+    members, others = several.dealt
+    assert not {*held[:30].tolist()} & {*members.rows.tolist(), *others.rows.tolist()}
+    headline = judged(several)["tpr-at-1pct-fpr"]
+    assert headline.n == 70
+    assert headline.series["membership_targets"] == {
+        "a seen client holds": 70,
+        "nobody holds": 900,
+        "several clients hold": 30,
+    }
+
+
+def test_clients_that_were_never_seen_have_no_members():
+    single = case(shift=3.0, nodes={f"node{index}": str(index) for index in range(K - 1)})
+    for name in ("score/fedmia", "score/loss-series", "per_round"):
+        single.scores.arrays[name][..., K - 1] = np.nan
+    headline = judged(single)["tpr-at-1pct-fpr"]
+    assert headline.n == 80
+    assert [entry["client"] for entry in headline.series["per_client"]] == sorted(
+        (entry["client"] for entry in headline.series["per_client"]),
+        key=lambda name: -{entry["client"]: entry["value"] for entry in headline.series["per_client"]}[name],
+    )
+    assert {entry["client"] for entry in headline.series["per_client"]} == {"0", "1", "2", "3"}
+
+
+def test_a_client_s_several_nodes_are_one_client():
+    """Its first node was seen in the first round, its second one afterwards."""
+    nodes = {"node0": "0", "node1": "0", "node2": "1", "node3": "2", "node4": "3"}
+    single = case(shift=0.0, nodes=nodes)
+    values = single.scores.arrays["score/fedmia"]
+    values[:10, 0], values[10:20, 1] = np.nan, np.nan
+    values[20:30, :2] = np.nan
+    merged = single.scored("fedmia")
+    assert merged.shape == (1000, 4)
+    np.testing.assert_array_equal(merged[:10, 0], values[:10, 1])
+    np.testing.assert_array_equal(merged[10:20, 0], values[10:20, 0])
+    assert np.isnan(merged[20:30, 0]).all()
+    np.testing.assert_allclose(merged[30:, 0], values[30:, :2].mean(axis=1))
+    np.testing.assert_array_equal(merged[:, 1:], values[:, 2:])
+    assert judged(single)["tpr-at-1pct-fpr"].verdict == NO_EVIDENCE
+
+
+def test_a_node_that_the_truth_does_not_know_is_refused():
+    single = case(shift=0.0, nodes={"node0": "0"})
+    with pytest.raises(DataError, match="node node1 is in the record but not in the truth"):
+        judged(single)
+
+
+def test_members_are_also_held_against_other_clients_members():
+    single = case(shift=3.0)
+    found = judged(single)["tpr-at-1pct-fpr-elsewhere"]
+    pairs = single.elsewhere
+    members, _ = single.dealt
+    np.testing.assert_array_equal(pairs.rows, members.rows)
+    np.testing.assert_array_equal(pairs.columns, (members.columns + 1) % K)
+    scores = single.scored("fedmia")
+    assert found.value == pytest.approx(tpr_at(members.of(scores), pairs.of(scores), 0.01).value)
+    # Who is asked of everybody scores high with each client: only the common non-members tell it apart.
+    for name in ("score/fedmia", "score/loss-series"):
+        own = single.scores.arrays[name]
+        own[single.truth.owners != NOBODY] += 3.0
+        own[members.rows, members.columns] -= 3.0
+    blurred = judged(single)
+    assert blurred["tpr-at-1pct-fpr"].verdict == LEAK
+    assert blurred["tpr-at-1pct-fpr-elsewhere"].verdict == NO_EVIDENCE
+
+
+def test_what_the_examples_alone_tell_is_no_leak():
+    """Members look unlike non-members, and scores follow the looks."""
+    found = judged(case(shift=1.0, marked=True))
+    assert found["auc"].baselines["examples alone, without any model"] > 0.9
+    assert "what the examples alone tell" in found["auc"].reason
+    assert found["auc"].verdict == NO_EVIDENCE
+    assert found["tpr-at-1pct-fpr"].verdict == NO_EVIDENCE
+    plain = judged(case(shift=3.0))["auc"]
+    assert plain.baselines["examples alone, without any model"] == pytest.approx(0.5, abs=0.1)
+
+
+def test_each_method_is_compared_and_an_adaptive_one_has_a_finding_of_its_own():
+    methods = ("fedmia", "likelihood-ratio", "likelihood-ratio-adaptive", "loss-series")
+    single = case(shift=3.0, methods=methods)
+    single.scores.arrays["score/likelihood-ratio"][:] = 0.5
+    found = judged(single)
+    headline = found["tpr-at-1pct-fpr"]
+    assert [row["method"] for row in headline.series["membership_methods"]] == [
+        "FedMIA: loss and cosine, against the other clients",
+        "likelihood ratio: loss, against shadow models of the attacker's",
+        "likelihood ratio, shadows put through the clients' defence",
+        "loss, mean over rounds",
+    ]
+    assert headline.baselines["likelihood ratio: loss, against shadow models of the attacker's"] == 0
+    row = headline.series["membership_methods"][1]
+    assert row["auc"]["value"] == 0.5
+    assert found["tpr-at-1pct-fpr-adaptive"].verdict == LEAK
+    assert not found["tpr-at-1pct-fpr-adaptive"].headline
+
+
+def test_seeds_of_which_one_lacks_a_method_are_judged_by_what_all_have():
+    whole = case(shift=3.0, methods=("fedmia", "rmia", "loss-series"))
+    found = judged(whole, case(shift=3.0, seed=1))
+    rows = [row["method"] for row in found["tpr-at-1pct-fpr"].series["membership_methods"]]
+    assert rows == ["FedMIA: loss and cosine, against the other clients", "loss, mean over rounds"]
+
+
+@pytest.mark.parametrize("declared", [None, 0.5, 40.0])
+def test_the_implied_epsilon_is_held_against_the_declared_one(declared):
+    single = case(shift=3.0)
+    if declared is not None:
+        privacy = Privacy(1.0, 1e-5, 2, (1.0,) * K, (0.1,) * K, (declared,) * K)
+        single = replace(single, truth=replace(single.truth, privacy=privacy))
+    found = judged(single)["epsilon-implied"]
+    assert found.low > 0.5
+    assert ("no ε is declared" in found.reason) == (declared is None)
+    assert ("which this attack contradicts" in found.reason) == (declared == 0.5)
+    assert found.baselines == ({} if declared is None else {"declared ε": declared})
+
+
+@pytest.mark.parametrize(("n", "nobody"), [(5, 900), (100, 4), (0, 100), (100, 0)])
+def test_too_few_targets_give_one_finding_without_a_value(n, nobody):
+    found = judged(case(shift=3.0, n=n, nobody=nobody))
+    assert [*found] == ["tpr-at-1pct-fpr"]
+    headline = found["tpr-at-1pct-fpr"]
+    assert (headline.value, headline.verdict, headline.headline) == (None, NOT_APPLICABLE, True)
+    assert "fewer than 8 targets" in headline.reason
+
+
+@pytest.mark.parametrize("n", [8, 9, 12])
+def test_the_fewest_targets_are_judged(n):
+    found = judged(case(shift=3.0, n=n, nobody=200))
+    assert found["tpr-at-1pct-fpr"].n == n
+
+
+def test_where_fedmia_says_nothing_there_is_no_value():
+    single = case(shift=3.0)
+    single.scores.arrays["score/fedmia"][:] = np.nan
+    single.scores.arrays["per_round"][:] = np.nan
+    assert judged(single)["tpr-at-1pct-fpr"].verdict == NOT_APPLICABLE
+
+
+def test_a_truth_about_another_number_of_targets_is_refused():
+    single = case(shift=1.0)
+    with pytest.raises(DataError, match="owners of 999 targets, the scores are of 1000"):
+        with_owners(single, single.truth.owners[:-1])
+
+
+def test_a_regression_s_targets_are_all_of_one_class():
+    single = case(shift=3.0)
+    single.scores.arrays["labels"] = np.random.default_rng(0).normal(size=1000)
+    assert (single.labels == 0).all()
+    assert judged(single)["tpr-at-1pct-fpr"].n == 100
+
+
+def test_behind_sums_a_member_is_what_any_client_holds():
+    single = case(shift=3.0, attack="membership-aggregate", columns=1)
+    owners = single.truth.owners.copy()
+    held = np.flatnonzero(owners != NOBODY)
+    owners[held[:10]] = SEVERAL
+    single = with_owners(single, owners, shared={int(row): ("0", "1") for row in held[:10]})
+    found = judged(single, by=AggregateMembershipJudge)
+    assert found["tpr-at-1pct-fpr"].n == 100, "what several hold somebody holds"
+    assert found["tpr-at-1pct-fpr"].verdict == LEAK
+    assert "tpr-at-1pct-fpr-elsewhere" not in found
+    assert "worst-client" not in found
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Some seeds of a federation whose clients memorise random labels."""
+    folder = tmp_path_factory.mktemp("run")
+    for seed in SEEDS:
+        write_run(folder, seed=seed, part=f"seed-{seed}", epochs=20)
+    attack_all(folder, "membership")
+    return folder
+
+
+def attack_all(folder, name):
+    for part in find_parts(folder):
+        known = read_knowledge(part.knowledge)
+        ATTACKS[name].run(Record(part.record), known, device="cpu").save(part.scores(name))
+
+
+def test_a_run_folder_is_attacked_and_judged(run):
+    findings = {finding.metric: finding for finding in audit_folder(run, device="cpu")}
+    headline = findings["tpr-at-1pct-fpr"]
+    assert headline.verdict == LEAK
+    assert headline.value > 0.4
+    assert headline.seeds == SEEDS
+    assert headline.series["per_round"]["rounds"] == [1, 2]
+    assert findings["auc"].verdict == LEAK
+
+
+def test_owners_in_another_order_are_no_leak(run):
+    """The attack is as good as before, and its targets are given to clients by lot."""
+    draw = np.random.default_rng(0)
+    parts = find_parts(run)
+    rates = []
+    for trial in range(40):
+        part = parts[trial % len(parts)]
+        truth, scores = read_truth(part.truth), Scores.load(part.scores("membership"))
+        shuffled = replace(truth, owners=draw.permutation(truth.owners))
+        single = MembershipCase(0, scores, shuffled, Record(part.record), read_knowledge(part.knowledge))
+        members, others = single.dealt
+        values = single.scored("fedmia")
+        rates.append(tpr_at(members.of(values), others.of(values), 0.01).value)
+        if trial < 2:
+            found = judged(single)
+            for metric in ("tpr-at-1pct-fpr", "tpr-at-0.1pct-fpr", "auc", "balanced-accuracy", "epsilon-implied"):
+                assert found[metric].verdict == NO_EVIDENCE, metric
+    assert np.mean(rates) == pytest.approx(0.01, abs=0.01)
+
+
+@pytest.mark.parametrize(("write", "name"), [(write_run, "membership"), (write_sums_run, "membership-aggregate")])
+def test_clients_that_learn_nothing_are_no_leak(tmp_path, write, name):
+    folder = write(tmp_path, epochs=0)
+    attack_all(folder, name)
+    findings = audit_folder(folder, device="cpu")
+    assert {finding.verdict for finding in findings} == {NO_EVIDENCE}
+    auc = next(finding for finding in findings if finding.metric == "auc")
+    assert auc.value == pytest.approx(0.5, abs=0.1)
+    assert auc.low <= 0.5 <= auc.high
