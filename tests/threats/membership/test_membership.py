@@ -175,9 +175,9 @@ def test_a_client_that_was_never_seen_has_no_scores(tmp_path):
 def test_fewer_than_three_clients_are_held_against_nobody(tmp_path):
     folder = write_run(tmp_path, rounds=2, epochs=2, skip=((1, 0), (1, 1), (2, 2), (2, 3)))
     scores = attack(folder)
-    assert np.isnan(scores.arrays["score/fedmia"]).all()
-    assert "in no round were three clients seen, so that none can be held against others" in scores.notes
-    assert {*scores.facts["methods"]} == {"fedmia"} | ALONE
+    assert "score/fedmia" not in scores.arrays
+    assert any("in no round were three clients seen" in note for note in scores.notes)
+    assert {*scores.facts["methods"]} == ALONE
     assert np.isfinite(scores.arrays["score/loss-series"]).all()
     assert (scores.arrays["labels"] < CLASSES).all()
 
