@@ -20,17 +20,11 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from fedattack.audit.finding import Finding, Null
 from fedattack.audit.intervals import LEVEL, clopper_pearson, rate_interval, t_interval
 from fedattack.audit.judge import Case, Judge, over_seeds
+from fedattack.audit.roc import Estimate, area, balanced_accuracy, epsilon_implied, tpr_at
 from fedattack.audit.summaries import null_of, reliability
 from fedattack.audit.truth import NOBODY, SEVERAL
 from fedattack.errors import DataError
 from fedattack.threats.membership.membership import ALONE, METHODS, SCORE
-from fedattack.threats.membership.roc import (
-    Estimate,
-    area,
-    balanced_accuracy,
-    epsilon_implied,
-    tpr_at,
-)
 from fedattack.threats.threat import ADAPTIVE
 
 Floats = NDArray[np.float64]

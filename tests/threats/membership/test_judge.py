@@ -10,6 +10,7 @@ import pytest
 from sklearn.ensemble import RandomForestClassifier as Forest
 
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE
+from fedattack.audit.roc import tpr_at
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import NOBODY, SEVERAL, Privacy, Truth, read_truth
 from fedattack.errors import DataError
@@ -24,7 +25,6 @@ from fedattack.threats.membership.judge import (
     MembershipCase,
     MembershipJudge,
 )
-from fedattack.threats.membership.roc import tpr_at
 from tests.worlds.federation import write_run, write_sums_run
 
 K = 5
@@ -277,8 +277,9 @@ def test_each_method_is_compared_and_an_adaptive_one_has_a_finding_of_its_own():
         "likelihood ratio, shadows put through the clients' defence",
         "loss, mean over rounds",
     ]
-    assert [*headline.baselines] == ["loss, mean over rounds"], "those that look at the client alone"
+    assert [*headline.baselines] == ["loss, mean over rounds"], "what looks at the asked client alone"
     row = headline.series["membership_methods"][1]
+    assert row["tpr_1pct"]["value"] == 0
     assert row["auc"]["value"] == 0.5
     assert found["tpr-at-1pct-fpr-adaptive"].verdict == LEAK
     assert not found["tpr-at-1pct-fpr-adaptive"].headline

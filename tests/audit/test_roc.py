@@ -6,7 +6,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
-from fedattack.threats.membership.roc import area, balanced_accuracy, epsilon_implied, tpr_at
+from fedattack.audit.roc import area, balanced_accuracy, epsilon_implied, tpr_at
 
 DRAWS = 300
 
