@@ -55,13 +55,18 @@ class Asked:
 
 
 def _origin(spec: str) -> str:
-    """Say where a module would be imported from; a package is looked up and not imported."""
-    top = spec.partition(":")[0].partition(".")[0]
-    module = importlib.machinery.PathFinder.find_spec(top, [*sys.path, str(Path.cwd())]) if top else None
-    if module is None:
-        return "nowhere: there is no such module"
-    folders = list(module.submodule_search_locations or [])
-    return module.origin or ", ".join(folders) or top
+    """Say where a module would be imported from; it and the packages that it is in are looked up and not imported."""
+    folders: list[str] = [*sys.path, str(Path.cwd())]
+    name = spec.partition(":")[0]
+    found = name
+    for depth, part in enumerate(name.split(".")):
+        module = importlib.machinery.PathFinder.find_spec(part, folders) if part else None
+        if module is None:
+            # A package may make its parts known only when it is imported.
+            return found if depth else "nowhere: there is no such module"
+        folders = list(module.submodule_search_locations or [])
+        found = module.origin or ", ".join(folders) or part
+    return found
 
 
 def asked_unless(value: str, *, known: Collection[str], trusted: Collection[str], what: str, where: str) -> str | Asked:

@@ -341,7 +341,7 @@ class _Tally:
     def __init__(self) -> None:
         self.per_round: list[NDArray[np.float32]] = []
         self._total: dict[str, Floats] = {}
-        self._seen: dict[str, Floats] = {}
+        self._seen: dict[str, NDArray[np.uint16]] = {}
         self._last: dict[str, Floats] = {}
 
     def add(self, measured: _Measured) -> None:
@@ -383,7 +383,7 @@ class _Tally:
     def _sum(self, method: str, values: Floats) -> None:
         seen = ~np.isnan(values)
         self._total[method] = self._total.get(method, 0.0) + np.where(seen, values, 0.0)
-        self._seen[method] = self._seen.get(method, 0.0) + seen
+        self._seen[method] = self._seen.get(method, np.uint16(0)) + seen.astype(np.uint16)
 
     def _keep(self, method: str, values: Floats) -> None:
         """Keep what was seen last of each client."""
