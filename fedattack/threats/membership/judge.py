@@ -159,7 +159,8 @@ class MembershipCase(Case):
         members, _ = self.dealt
         columns = (members.columns + 1) % len(self.clients)
         pairs = Pairs(members.rows, columns)
-        return pairs.where(~np.isnan(pairs.of(self.scored(self.methods[0]))))
+        kept = (columns != members.columns) & ~np.isnan(pairs.of(self.scored(self.methods[0])))
+        return pairs.where(kept)
 
 
 class AggregateCase(MembershipCase):
@@ -407,14 +408,13 @@ class MembershipJudge(Judge[MembershipCase]):
         bars = sum(len(case.clients) for case in self.judged_cases)
         level = 1 - (1 - LEVEL) / bars
         for case in self.judged_cases:
-            members, _ = case.dealt
+            members, others = case.dealt
             scores = case.scored(self._main)
-            nobody = scores[case.truth.owners == NOBODY]
             sizes = dict(zip(case.truth.clients, case.truth.counts.sum(axis=1), strict=True))
             total = sum(sizes.values())
             for column, name in enumerate(case.clients):
-                own = members.where(members.columns == column).of(scores)
-                accused = _known(nobody[:, column])
+                own = _known(members.where(members.columns == column).of(scores))
+                accused = _known(others.where(others.columns == column).of(scores))
                 if not len(own) or not len(accused):
                     continue
                 hits, alarms = int((own > threshold).sum()), int((accused > threshold).sum())
@@ -427,7 +427,7 @@ class MembershipJudge(Judge[MembershipCase]):
         return sorted(entries, key=lambda entry: -entry["value"])
 
     def _worst_client(self) -> Finding | None:
-        if len(self._per_client) < 2:
+        if max(len(case.clients) for case in self.judged_cases) < 2:
             return None
         worst = max(self._per_client, key=lambda entry: entry["low"])
         return self.judged(
@@ -436,7 +436,7 @@ class MembershipJudge(Judge[MembershipCase]):
             (worst["low"], worst["high"]),
             worst["null"],
             "chosen after the fact among all clients, at the threshold of all; the null is how often this client is "
-            "accused of examples that nobody holds",
+            "accused of the examples that nobody holds and that have its members' labels",
             value=worst["value"],
             n=worst["n"],
             chance=_ONE_PERCENT,
@@ -535,11 +535,12 @@ class MembershipJudge(Judge[MembershipCase]):
         """Return the headline's number in each round alone."""
         curve: dict[str, list[Any]] = {key: [] for key in ("rounds", "value", "low", "high")}
         numbers = self.judged_cases[0].scores.facts["rounds"]
-        for position, number in enumerate(numbers):
+        for number in numbers:
             scores = []
             for case in self.judged_cases:
-                if position < len(case.scores.arrays["per_round"]):
+                if number in case.scores.facts["rounds"]:
                     members, others = case.dealt
+                    position = case.scores.facts["rounds"].index(number)
                     values = case.by_client(case.scores.arrays["per_round"][position].astype(float))
                     scores.append((_known(members.of(values)), _known(others.of(values))))
             members_seen, others_seen = _pooled(scores)

@@ -254,6 +254,38 @@ def test_members_are_also_held_against_other_clients_members():
     assert blurred["tpr-at-1pct-fpr-elsewhere"].verdict == NO_EVIDENCE
 
 
+def test_the_only_client_is_not_held_against_itself():
+    single = case(shift=3.0, columns=1)
+    found = judged(with_owners(single, np.where(single.truth.owners == NOBODY, NOBODY, "0")))
+    assert found["tpr-at-1pct-fpr"].value > 0.5
+    assert "tpr-at-1pct-fpr-elsewhere" not in found
+
+
+def test_a_client_s_null_has_its_members_labels():
+    """Client 0 gives all of its label a high score, members or not: nobody is exposed by that."""
+    single = case(shift=0.0, n=500, nobody=2000)
+    arrays = dict(single.scores.arrays)
+    arrays["labels"] = np.where(single.owner >= 0, single.owner, np.arange(2500) % K)
+    arrays["score/fedmia"] = arrays["score/fedmia"].copy()
+    arrays["score/fedmia"][arrays["labels"] == 0, 0] += 3.0
+    found = judged(replace(single, scores=replace(single.scores, arrays=arrays)))["worst-client"]
+    assert "(0)" in found.label
+    assert found.null["value"] == pytest.approx(0.05, abs=0.02), "one in a hundred of all, five of its own"
+    assert found.verdict == NO_EVIDENCE
+
+
+def test_rounds_are_matched_by_their_numbers():
+    """One seed lacks the first round: its first one is the other seed's second."""
+    full, late = case(shift=0.0, seed=0, rounds=2), case(shift=0.0, seed=1, rounds=1)
+    full.scores.arrays["per_round"][1] = np.nan
+    late = replace(late, scores=replace(late.scores, facts={**late.scores.facts, "rounds": [2]}))
+    late.scores.arrays["per_round"][0] = np.where(late.owner >= 0, 9.0, 0.0)[:, None]
+    curve = judged(full, late)["tpr-at-1pct-fpr"].series["per_round"]
+    assert curve["rounds"] == [1, 2]
+    assert curve["value"][0] < 0.2
+    assert curve["value"][1] == 1.0
+
+
 def test_what_the_examples_alone_tell_is_no_leak():
     """Members look unlike non-members, and scores follow the looks."""
     found = judged(case(shift=1.0, marked=True))
@@ -351,6 +383,7 @@ def test_behind_sums_a_member_is_what_any_client_holds():
     assert found["tpr-at-1pct-fpr"].verdict == LEAK
     assert "tpr-at-1pct-fpr-elsewhere" not in found
     assert "worst-client" not in found
+    assert "worst-client" not in judged(single, replace(single, seed=1), by=AggregateMembershipJudge)
 
 
 @pytest.fixture(scope="module")
