@@ -420,7 +420,8 @@ def _rmia(losses: Floats, shadows: Floats, population: dict[int, Floats], shadow
     for column, own in population.items():
         ratios = np.sort(-own - np.log(of_population))
         ratio = -losses[:, column] - np.log(of_targets)
-        scores[:, column] = np.searchsorted(ratios, ratio, side="right") / len(ratios)
+        beaten = np.searchsorted(ratios, ratio, side="right") / len(ratios)
+        scores[:, column] = np.where(np.isnan(ratio) | np.isnan(ratios).any(), np.nan, beaten)
     return scores
 
 

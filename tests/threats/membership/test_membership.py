@@ -292,6 +292,14 @@ def branching(**_):
     return Branching()
 
 
+def test_rmia_says_nothing_of_a_model_that_diverged():
+    losses = np.array([[0.1, 0.1], [np.nan, 0.1]])
+    population = {0: np.ones(5), 1: np.full(5, np.nan)}
+    scores = _rmia(losses, np.ones((4, 2)), population, np.ones((4, 5)))
+    assert scores[0, 0] == 1.0
+    assert np.isnan([scores[1, 0], *scores[:, 1]]).all()
+
+
 def test_without_gradients_of_single_examples_losses_are_left(tmp_path):
     model = replace(MODEL, spec=f"{__name__}:branching", input_shape=(4,), classes=3)
     draw = np.random.default_rng(0)
