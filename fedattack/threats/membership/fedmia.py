@@ -27,7 +27,7 @@ _LARGEST_LOSS = 700.0
 _PRIOR = 4.0
 
 # Fewer others have no variance.
-_FEWEST_OTHERS = 2
+FEWEST_OTHERS = 2
 
 
 def logits_of(losses: Floats) -> Floats:
@@ -56,7 +56,7 @@ def against_others(values: Floats) -> Floats:
     """
     probabilities = np.full(values.shape, np.nan)
     seen = np.flatnonzero(~np.isnan(values).any(axis=0))
-    if len(seen) <= _FEWEST_OTHERS:
+    if len(seen) <= FEWEST_OTHERS:
         return probabilities
     for client in seen:
         others = values[:, seen[seen != client]]
@@ -80,7 +80,7 @@ def below_others(values: Floats, others: Floats) -> Floats:
         (targets, clients)
     """
     count = others.shape[1]
-    kept = np.sort(others, axis=1)[:, : max(count - 1, _FEWEST_OTHERS)]
+    kept = np.sort(others, axis=1)[:, : max(count - 1, FEWEST_OTHERS)]
     variance = kept.var(axis=1, ddof=1, keepdims=True)
     freedom = kept.shape[1] - 1
     pooled = (_PRIOR * np.median(variance) + freedom * variance) / (_PRIOR + freedom)
