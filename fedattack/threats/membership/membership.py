@@ -248,10 +248,11 @@ class _Meter:
             self._measure_updates(batch, measured)
         if np.isnan(measured.losses).all():
             return None
-        common = readable(round_.common) if self.shadows is not None else None
-        if common is not None:
+        if self.shadows is not None:
+            common = readable(round_.common)
             size = int(np.median([count for count in sizes if count] or [len(self.shadows.population)]))
-            measured.references.update(self._against_shadows(common, size, measured.losses, population))
+            if common is not None:
+                measured.references.update(self._against_shadows(common, size, measured.losses, population))
         return measured
 
     def _batches(self, round_: Round) -> Iterator[list[tuple[Observation, Arrays]]]:
