@@ -139,14 +139,13 @@ class MembershipCase(Case):
         nobody = draw.permutation(np.flatnonzero(self.truth.owners == NOBODY))
         by_label = {label: members[self.labels[members] == label] for label in np.unique(self.labels[members])}
         free = {label: nobody[self.labels[nobody] == label] for label in by_label}
-        # As many of each member's label as there are of the scarcest one.
-        times = min((len(free[label]) // len(rows) for label, rows in by_label.items()), default=0)
+        times = _times({label: (len(rows), len(free[label])) for label, rows in by_label.items()})
         kept: list[Rows] = []
         rows_of_others: list[Rows] = []
         columns_of_others: list[Rows] = []
         for label, rows in by_label.items():
-            taken = rows if times else rows[: len(free[label])]
-            others = free[label][: max(times, 1) * len(taken)]
+            taken = rows[: len(free[label]) // times]
+            others = free[label][: times * len(taken)]
             kept.append(taken)
             rows_of_others.append(others)
             columns_of_others.append(np.resize(self.owner[taken], len(others)))
@@ -590,6 +589,21 @@ class AggregateMembershipJudge(MembershipJudge):
         "The server sees sums alone: a member is what any client trained on. Non-members are targets that nobody "
         "holds, with the members' labels.",
     )
+
+
+def _times(sizes: Mapping[Any, tuple[int, int]]) -> int:
+    """Choose how many non-members each member gets, for labels with so many members and so many non-members.
+
+    Members of labels that are too scarce for it are left out. The best number leaves much of both: it has the largest
+    harmonic mean of members and non-members, so that one rare label does not cost the non-members of all others.
+    """
+
+    def left(times: int) -> float:
+        members = sum(min(held, free // times) for held, free in sizes.values())
+        return members * times / (1 + times)
+
+    most = max((free // held for held, free in sizes.values()), default=1)
+    return max(range(1, max(most, 1) + 1), key=left)
 
 
 def _joined(parts: Sequence[Rows]) -> Rows:
