@@ -73,7 +73,7 @@ def _stepped(record: Record, knowledge: Knowledge, seed: int, device: torch.devi
 
     def of_round(round_: Round) -> Iterator[tuple[Observation, Arrays]]:
         for observation, gradient in _fitting(round_, model, notes):
-            received = _received(observation)
+            received = readable(observation.received)
             where = f"round {round_.number}, client {observation.node} left out"
             if received is None:
                 notes.append(f"{where}: what model it was sent is not in the record")
@@ -99,10 +99,10 @@ def _server_rate(record: Record) -> float:
     )
 
 
-def _received(observation: Observation) -> Arrays | None:
-    """Return the model that a client was sent; ``None`` if it cannot be read, as from a damaged neighbour's file."""
+def readable(arrays: Arrays | None) -> Arrays | None:
+    """Read a model that the server sent; ``None`` if it cannot be read, as from a damaged neighbour's file."""
     try:
-        return None if observation.received is None else dict(observation.received)
+        return None if arrays is None else dict(arrays)
     except RecordError:
         return None
 

@@ -19,8 +19,9 @@ from fedattack.record import Record
 from fedattack.record.format import PROTOCOLS, Arrays
 from fedattack.threats.base import Attack, Needs, Progress, Scores
 from fedattack.threats.knowledge import Knowledge, Targets
+from fedattack.threats.local_models import readable
 from fedattack.threats.matching import check_model, fits_model
-from fedattack.threats.membership.fedmia import below_others, logits_of, mean_where_seen
+from fedattack.threats.membership.fedmia import FEWEST_OTHERS, below_others, logits_of, mean_where_seen
 from fedattack.threats.membership.membership import SCORE, SCORES_FORM
 from fedattack.threats.membership.references import State, Trainer
 from fedattack.threats.options import whole
@@ -28,7 +29,6 @@ from fedattack.threats.options import whole
 Floats = NDArray[np.float64]
 
 _LARGEST_LOSS = 700.0
-_FEWEST_REFERENCES = 2
 
 # A reference federation has no more clients than this, however many the real one has: its model is a mean anyway.
 _MOST_CLIENTS = 5
@@ -46,7 +46,7 @@ class AggregateMembership(Attack):
     """
 
     references: int = whole(
-        4, "reference federations that the attacker trains on auxiliary examples; 0 for none", least=0
+        4, "reference federations that the attacker trains on auxiliary examples; fewer than 2 for none", least=0
     )
 
     name: ClassVar[str] = "membership-aggregate"
@@ -75,9 +75,12 @@ class AggregateMembership(Attack):
         start: Arrays | None = None
         for round_ in record:
             after = round_.after
-            if start is None and round_.common is not None:
-                start = dict(round_.common)
-            if after is not None and fits_model(model, dict(after), f"round {round_.number} left out", notes):
+            if start is None:
+                start = readable(round_.common)
+            read = readable(after)
+            if after is None or read is None:
+                continue
+            if fits_model(model, read, f"round {round_.number} left out", notes):
                 models.append(after)
                 rounds.append(round_.number)
         if not models or start is None:
@@ -132,7 +135,7 @@ class AggregateMembership(Attack):
                 "the losses of the common models are all there is"
             )
             return False
-        return self.references >= _FEWEST_REFERENCES
+        return self.references >= FEWEST_OTHERS
 
 
 class _Federations:

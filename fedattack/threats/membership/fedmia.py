@@ -27,7 +27,7 @@ _LARGEST_LOSS = 700.0
 _PRIOR = 4.0
 
 # Fewer others have no variance.
-_FEWEST_OTHERS = 2
+FEWEST_OTHERS = 2
 
 
 def logits_of(losses: Floats) -> Floats:
@@ -56,12 +56,35 @@ def against_others(values: Floats) -> Floats:
     """
     probabilities = np.full(values.shape, np.nan)
     seen = np.flatnonzero(~np.isnan(values).any(axis=0))
-    if len(seen) <= _FEWEST_OTHERS:
+    if len(seen) <= FEWEST_OTHERS:
         return probabilities
-    for client in seen:
-        others = values[:, seen[seen != client]]
-        probabilities[:, [client]] = below_others(values[:, [client]], others)
+    probabilities[:, seen] = _against_rest(values[:, seen])
     return probabilities
+
+
+def _against_rest(values: Floats) -> Floats:
+    """Test each column against all others as :func:`below_others` does; one sort serves all, for clients may be many.
+
+    Without the value at a place in the order, later ones move up by one.
+    """
+    clients = values.shape[1]
+    order = np.argsort(values, axis=1)
+    ordered = np.take_along_axis(values, order, axis=1)
+    place = np.arange(clients)
+    middle = np.zeros(values.shape)
+    for position in ((clients - 2) // 2, (clients - 1) // 2):
+        middle += ordered[:, position + (place <= position)] / 2
+    kept = max(clients - 2, FEWEST_OTHERS)
+    # Distances to one of the values: sums of these round little.
+    distances = ordered - ordered[:, [clients // 2]]
+    left_out = distances[:, np.minimum(place, kept)]
+    total = distances[:, : kept + 1].sum(axis=1, keepdims=True) - left_out
+    squares = np.square(distances[:, : kept + 1]).sum(axis=1, keepdims=True) - np.square(left_out)
+    variance = np.maximum(squares - total**2 / kept, 0.0) / (kept - 1)
+    centre, spread = np.empty(values.shape), np.empty(values.shape)
+    np.put_along_axis(centre, order, middle, axis=1)
+    np.put_along_axis(spread, order, variance, axis=1)
+    return _tested(values, centre, spread, kept - 1, clients - 1)
 
 
 def below_others(values: Floats, others: Floats) -> Floats:
@@ -80,13 +103,19 @@ def below_others(values: Floats, others: Floats) -> Floats:
         (targets, clients)
     """
     count = others.shape[1]
-    kept = np.sort(others, axis=1)[:, : max(count - 1, _FEWEST_OTHERS)]
+    kept = np.sort(others, axis=1)[:, : max(count - 1, FEWEST_OTHERS)]
     variance = kept.var(axis=1, ddof=1, keepdims=True)
-    freedom = kept.shape[1] - 1
-    pooled = (_PRIOR * np.median(variance) + freedom * variance) / (_PRIOR + freedom)
+    centre = np.median(others, axis=1, keepdims=True)
+    return _tested(values, centre, variance, kept.shape[1] - 1, count)
+
+
+def _tested(values: Floats, centre: Floats, variance: Floats, freedom: int, count: int) -> Floats:
+    """Return the moderated t test's probabilities; variances of a column are drawn towards the median of the column."""
+    typical = np.median(variance, axis=0)
+    pooled = (_PRIOR * typical + freedom * variance) / (_PRIOR + freedom)
     # Where all others measure the same, what is as they are is as likely a member as not.
     scale = np.sqrt(np.maximum(pooled, np.finfo(float).tiny) * (1 + 1 / count))
-    return np.asarray(t.cdf((values - np.median(others, axis=1, keepdims=True)) / scale, _PRIOR + freedom))
+    return np.asarray(t.cdf((values - centre) / scale, _PRIOR + freedom))
 
 
 def mean_where_seen(values: Floats) -> Floats:

@@ -139,14 +139,13 @@ class MembershipCase(Case):
         nobody = draw.permutation(np.flatnonzero(self.truth.owners == NOBODY))
         by_label = {label: members[self.labels[members] == label] for label in np.unique(self.labels[members])}
         free = {label: nobody[self.labels[nobody] == label] for label in by_label}
-        # As many of each member's label as there are of the scarcest one.
-        times = min((len(free[label]) // len(rows) for label, rows in by_label.items()), default=0)
+        times = _times({label: (len(rows), len(free[label])) for label, rows in by_label.items()})
         kept: list[Rows] = []
         rows_of_others: list[Rows] = []
         columns_of_others: list[Rows] = []
         for label, rows in by_label.items():
-            taken = rows if times else rows[: len(free[label])]
-            others = free[label][: max(times, 1) * len(taken)]
+            taken = rows[: len(free[label]) // times]
+            others = free[label][: times * len(taken)]
             kept.append(taken)
             rows_of_others.append(others)
             columns_of_others.append(np.resize(self.owner[taken], len(others)))
@@ -159,7 +158,8 @@ class MembershipCase(Case):
         members, _ = self.dealt
         columns = (members.columns + 1) % len(self.clients)
         pairs = Pairs(members.rows, columns)
-        return pairs.where(~np.isnan(pairs.of(self.scored(self.methods[0]))))
+        kept = (columns != members.columns) & ~np.isnan(pairs.of(self.scored(self.methods[0])))
+        return pairs.where(kept)
 
 
 class AggregateCase(MembershipCase):
@@ -407,14 +407,13 @@ class MembershipJudge(Judge[MembershipCase]):
         bars = sum(len(case.clients) for case in self.judged_cases)
         level = 1 - (1 - LEVEL) / bars
         for case in self.judged_cases:
-            members, _ = case.dealt
+            members, others = case.dealt
             scores = case.scored(self._main)
-            nobody = scores[case.truth.owners == NOBODY]
             sizes = dict(zip(case.truth.clients, case.truth.counts.sum(axis=1), strict=True))
             total = sum(sizes.values())
             for column, name in enumerate(case.clients):
-                own = members.where(members.columns == column).of(scores)
-                accused = _known(nobody[:, column])
+                own = _known(members.where(members.columns == column).of(scores))
+                accused = _known(others.where(others.columns == column).of(scores))
                 if not len(own) or not len(accused):
                     continue
                 hits, alarms = int((own > threshold).sum()), int((accused > threshold).sum())
@@ -427,7 +426,7 @@ class MembershipJudge(Judge[MembershipCase]):
         return sorted(entries, key=lambda entry: -entry["value"])
 
     def _worst_client(self) -> Finding | None:
-        if len(self._per_client) < 2:
+        if max(len(case.clients) for case in self.judged_cases) < 2:
             return None
         worst = max(self._per_client, key=lambda entry: entry["low"])
         return self.judged(
@@ -436,7 +435,7 @@ class MembershipJudge(Judge[MembershipCase]):
             (worst["low"], worst["high"]),
             worst["null"],
             "chosen after the fact among all clients, at the threshold of all; the null is how often this client is "
-            "accused of examples that nobody holds",
+            "accused of the examples that nobody holds and that have its members' labels",
             value=worst["value"],
             n=worst["n"],
             chance=_ONE_PERCENT,
@@ -535,11 +534,12 @@ class MembershipJudge(Judge[MembershipCase]):
         """Return the headline's number in each round alone."""
         curve: dict[str, list[Any]] = {key: [] for key in ("rounds", "value", "low", "high")}
         numbers = self.judged_cases[0].scores.facts["rounds"]
-        for position, number in enumerate(numbers):
+        for number in numbers:
             scores = []
             for case in self.judged_cases:
-                if position < len(case.scores.arrays["per_round"]):
+                if number in case.scores.facts["rounds"]:
                     members, others = case.dealt
+                    position = case.scores.facts["rounds"].index(number)
                     values = case.by_client(case.scores.arrays["per_round"][position].astype(float))
                     scores.append((_known(members.of(values)), _known(others.of(values))))
             members_seen, others_seen = _pooled(scores)
@@ -589,6 +589,21 @@ class AggregateMembershipJudge(MembershipJudge):
         "The server sees sums alone: a member is what any client trained on. Non-members are targets that nobody "
         "holds, with the members' labels.",
     )
+
+
+def _times(sizes: Mapping[Any, tuple[int, int]]) -> int:
+    """Choose how many non-members each member gets, for labels with so many members and so many non-members.
+
+    Members of labels that are too scarce for it are left out. The best number leaves much of both: it has the largest
+    harmonic mean of members and non-members, so that one rare label does not cost the non-members of all others.
+    """
+
+    def left(times: int) -> float:
+        members = sum(min(held, free // times) for held, free in sizes.values())
+        return members * times / (1 + times)
+
+    most = max((free // held for held, free in sizes.values()), default=1)
+    return max(range(1, max(most, 1) + 1), key=left)
 
 
 def _joined(parts: Sequence[Rows]) -> Rows:

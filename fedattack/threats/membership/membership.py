@@ -22,9 +22,9 @@ from fedattack.record.format import PROTOCOLS, Arrays
 from fedattack.threats.base import Attack, Needs, Progress, Scores
 from fedattack.threats.form import ArrayForm, Form, Name, Number
 from fedattack.threats.knowledge import Knowledge, Targets
-from fedattack.threats.local_models import REBUILD, local_models
+from fedattack.threats.local_models import REBUILD, local_models, readable
 from fedattack.threats.matching import fits_model
-from fedattack.threats.membership.fedmia import against_others, below_others, logits_of, mean_where_seen
+from fedattack.threats.membership.fedmia import FEWEST_OTHERS, against_others, below_others, logits_of, mean_where_seen
 from fedattack.threats.membership.measures import ExampleGradients, difference, length_of, rows_at_once
 from fedattack.threats.membership.references import Shadows
 from fedattack.threats.options import whole
@@ -94,7 +94,7 @@ class Membership(Attack):
     shadows: int = whole(
         8,
         "shadow models that the attacker trains in each round, where it has auxiliary examples and knows how clients "
-        "train; 0 for none",
+        "train; fewer than 2 for none",
         least=0,
     )
 
@@ -149,7 +149,7 @@ class Membership(Attack):
     def _shadows_of(
         self, record: Record, knowledge: Knowledge, seed: int, device: torch.device, notes: list[str]
     ) -> Shadows | None:
-        if not self.shadows:
+        if self.shadows < FEWEST_OTHERS:
             return None
         if not Shadows.possible(knowledge):
             notes.append(
@@ -248,9 +248,11 @@ class _Meter:
             self._measure_updates(batch, measured)
         if np.isnan(measured.losses).all():
             return None
-        if self.shadows is not None and round_.common is not None:
+        if self.shadows is not None:
+            common = readable(round_.common)
             size = int(np.median([count for count in sizes if count] or [len(self.shadows.population)]))
-            measured.references.update(self._against_shadows(round_.common, size, measured.losses, population))
+            if common is not None:
+                measured.references.update(self._against_shadows(common, size, measured.losses, population))
         return measured
 
     def _batches(self, round_: Round) -> Iterator[list[tuple[Observation, Arrays]]]:
@@ -285,10 +287,10 @@ class _Meter:
         """Measure where the updates of a batch point; all of them started from one model."""
         if self.gradients is None:
             return
-        received = batch[0][0].received
+        received = readable(batch[0][0].received)
         if received is None:
             return
-        if not fits_model(self.model, dict(received), f"what client {batch[0][0].node} was sent", self.notes):
+        if not fits_model(self.model, received, f"what client {batch[0][0].node} was sent", self.notes):
             return
         updates = [difference(state, received, self.gradients.names) for _, state in batch]
         try:
@@ -420,7 +422,8 @@ def _rmia(losses: Floats, shadows: Floats, population: dict[int, Floats], shadow
     for column, own in population.items():
         ratios = np.sort(-own - np.log(of_population))
         ratio = -losses[:, column] - np.log(of_targets)
-        scores[:, column] = np.searchsorted(ratios, ratio, side="right") / len(ratios)
+        beaten = np.searchsorted(ratios, ratio, side="right") / len(ratios)
+        scores[:, column] = np.where(np.isnan(ratio) | np.isnan(ratios).any(), np.nan, beaten)
     return scores
 
 

@@ -48,6 +48,19 @@ def test_each_client_is_held_against_all_others_that_were_seen():
         np.testing.assert_allclose(found[:, client], expected, rtol=1e-10)
 
 
+@pytest.mark.parametrize("clients", [3, 4, 5, 8, 9, 40])
+@pytest.mark.parametrize("decimals", [0, 9])
+def test_one_sort_for_all_clients_is_a_sort_for_each(clients, decimals):
+    values = np.random.default_rng(clients).normal(size=(30, clients)).round(decimals)
+    values[:3, 1] += 100.0
+    values[3:6, [0, 2]] += 50.0
+    values[6, 0] = -700.0
+    found = against_others(values)
+    for client in range(clients):
+        expected = below_others(values[:, [client]], np.delete(values, client, axis=1))
+        np.testing.assert_allclose(found[:, [client]], expected, rtol=1e-8, atol=1e-300)
+
+
 @pytest.mark.parametrize("seen", [0, 1, 2, 3])
 def test_fewer_than_three_clients_are_held_against_nobody(seen):
     values = np.full((5, 4), np.nan)

@@ -111,7 +111,7 @@ def test_a_known_shift_is_reported():
     assert headline.value == pytest.approx(0.75, abs=0.15)
     assert headline.null["value"] == pytest.approx(0.01, abs=0.01)
     assert headline.chance == 0.01
-    assert headline.n == 100
+    assert headline.n == 99, "one member's label is too scarce"
     assert found["auc"].low < 0.983 < found["auc"].high
     assert found["balanced-accuracy"].value == pytest.approx(0.933, abs=0.05)
     assert found["worst-client"].selected_after_the_fact
@@ -137,7 +137,7 @@ def test_seeds_are_put_together_and_their_spread_is_part_of_the_interval():
     one, two = case(shift=0.5, seed=0), case(shift=3.5, seed=1)
     found = judged(one, two)
     headline = found["tpr-at-1pct-fpr"]
-    assert headline.n == 200
+    assert headline.n == 198
     assert headline.seed_sd > 0.3
     assert headline.high - headline.low > 0.9, "two seeds that differ so much say little of a third"
     titles = {entry["client"] for entry in headline.series["per_client"]}
@@ -167,6 +167,17 @@ def test_non_members_have_the_labels_that_the_members_have_client_by_client(nobo
     if nobody == 900:
         assert len(members) == 90
         assert times > 1
+
+
+def test_a_rare_label_does_not_cost_the_non_members_of_the_others():
+    single = case(shift=0.0)
+    labels = single.scores.arrays["labels"].copy()
+    labels[np.flatnonzero(single.owner >= 0)[:3]] = 7
+    labels[np.flatnonzero(single.owner < 0)[:2]] = 7
+    single = replace(single, scores=replace(single.scores, arrays={**single.scores.arrays, "labels": labels}))
+    members, others = single.dealt
+    assert len(members) > 80
+    assert len(others) > 600
 
 
 def test_labels_alone_tell_nothing():
@@ -252,6 +263,38 @@ def test_members_are_also_held_against_other_clients_members():
     blurred = judged(single)
     assert blurred["tpr-at-1pct-fpr"].verdict == LEAK
     assert blurred["tpr-at-1pct-fpr-elsewhere"].verdict == NO_EVIDENCE
+
+
+def test_the_only_client_is_not_held_against_itself():
+    single = case(shift=3.0, columns=1)
+    found = judged(with_owners(single, np.where(single.truth.owners == NOBODY, NOBODY, "0")))
+    assert found["tpr-at-1pct-fpr"].value > 0.5
+    assert "tpr-at-1pct-fpr-elsewhere" not in found
+
+
+def test_a_client_s_null_has_its_members_labels():
+    """Client 0 gives all of its label a high score, members or not: nobody is exposed by that."""
+    single = case(shift=0.0, n=500, nobody=2000)
+    arrays = dict(single.scores.arrays)
+    arrays["labels"] = np.where(single.owner >= 0, single.owner, np.arange(2500) % K)
+    arrays["score/fedmia"] = arrays["score/fedmia"].copy()
+    arrays["score/fedmia"][arrays["labels"] == 0, 0] += 3.0
+    found = judged(replace(single, scores=replace(single.scores, arrays=arrays)))["worst-client"]
+    assert "(0)" in found.label
+    assert found.null["value"] == pytest.approx(0.05, abs=0.02), "one in a hundred of all, five of its own"
+    assert found.verdict == NO_EVIDENCE
+
+
+def test_rounds_are_matched_by_their_numbers():
+    """One seed lacks the first round: its first one is the other seed's second."""
+    full, late = case(shift=0.0, seed=0, rounds=2), case(shift=0.0, seed=1, rounds=1)
+    full.scores.arrays["per_round"][1] = np.nan
+    late = replace(late, scores=replace(late.scores, facts={**late.scores.facts, "rounds": [2]}))
+    late.scores.arrays["per_round"][0] = np.where(late.owner >= 0, 9.0, 0.0)[:, None]
+    curve = judged(full, late)["tpr-at-1pct-fpr"].series["per_round"]
+    assert curve["rounds"] == [1, 2]
+    assert curve["value"][0] < 0.2
+    assert curve["value"][1] == 1.0
 
 
 def test_what_the_examples_alone_tell_is_no_leak():
@@ -347,10 +390,11 @@ def test_behind_sums_a_member_is_what_any_client_holds():
     owners[held[:10]] = SEVERAL
     single = with_owners(single, owners, shared={int(row): ("0", "1") for row in held[:10]})
     found = judged(single, by=AggregateMembershipJudge)
-    assert found["tpr-at-1pct-fpr"].n == 100, "what several hold somebody holds"
+    assert found["tpr-at-1pct-fpr"].n == 99, "what several hold somebody holds, but for one whose label is too scarce"
     assert found["tpr-at-1pct-fpr"].verdict == LEAK
     assert "tpr-at-1pct-fpr-elsewhere" not in found
     assert "worst-client" not in found
+    assert "worst-client" not in judged(single, replace(single, seed=1), by=AggregateMembershipJudge)
 
 
 @pytest.fixture(scope="module")

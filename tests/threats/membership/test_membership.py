@@ -292,6 +292,33 @@ def branching(**_):
     return Branching()
 
 
+def test_rmia_says_nothing_of_a_model_that_diverged():
+    losses = np.array([[0.1, 0.1], [np.nan, 0.1]])
+    population = {0: np.ones(5), 1: np.full(5, np.nan)}
+    scores = _rmia(losses, np.ones((4, 2)), population, np.ones((4, 5)))
+    assert scores[0, 0] == 1.0
+    assert np.isnan([scores[1, 0], *scores[:, 1]]).all()
+
+
+def test_one_shadow_is_none(tmp_path):
+    folder = write_run(tmp_path, rounds=1, auxiliary=20)
+    assert attack(folder, options={"shadows": "1"}).facts["trained"] == 0
+
+
+def test_where_the_model_that_was_sent_is_damaged_losses_are_left(tmp_path):
+    run = write_run(tmp_path / "good", rounds=1, epochs=20, auxiliary=20)
+    (round_,) = Record(run / "record")
+    start = dict(round_.common)
+    writer = RecordWriter(tmp_path / "record")
+    writer.write(Exchange(1, start, [Reply("node0", "failed")]))
+    writer.write(Exchange(2, start, [Reply(seen.node, "ok", seen.arrays, 30) for seen in round_.observations]))
+    writer.close()
+    file = tmp_path / "record" / "rounds" / "000000.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    scores = attack(run, record=Record(tmp_path / "record", skip_damaged=True))
+    assert scores.facts["methods"] == ["fedmia", "fedmia-loss", "loss-series", "loss-threshold", "gradient-norm"]
+
+
 def test_without_gradients_of_single_examples_losses_are_left(tmp_path):
     model = replace(MODEL, spec=f"{__name__}:branching", input_shape=(4,), classes=3)
     draw = np.random.default_rng(0)
