@@ -93,11 +93,13 @@ def test_the_report_has_words_for_every_mechanism():
 
 @pytest.fixture(scope="module")
 def somewhere(tmp_path_factory):
-    """A folder with a stand-in for MNIST and room for each preset's zoo."""
+    """A folder with stand-ins for what is downloaded, and room for each preset's zoo."""
     folder = tmp_path_factory.mktemp("presets")
     rng = np.random.default_rng(0)
     x = rng.integers(256, size=(9000, 28, 28)).astype(np.uint8)
     np.savez(folder / "mnist.npz", x=x, y=np.arange(9000) % 10)
+    colours = rng.integers(256, size=(6000, 32, 32, 3)).astype(np.uint8)
+    np.savez(folder / "cifar100.npz", x=colours, y=np.arange(6000) % 100)
     return folder
 
 
@@ -105,8 +107,10 @@ def somewhere(tmp_path_factory):
 def preset_in(name: str, folder) -> tuple[dict, dict[str, str]]:
     """A preset's settings, and a zoo that fits it; the next defence of the same preset takes them again."""
     preset = load_preset(name)
-    changes = [f"dataset={folder / 'mnist.npz'}"] if preset.settings["dataset"] == "mnist" else []
+    stand_in = folder / f"{preset.settings['dataset']}.npz"
+    changes = [f"dataset={stand_in}"] if stand_in.exists() else []
     changes += ["size=5000", "clients=50"] if name == "sia-many" else []
+    changes += ["nulls=500"] if name == "membership-paper" else []
     config = DEFAULTS | resolve_settings(preset, changes)
     study = Study.of(config)
     prepare(study, knowledge=folder / name / "knowledge", truth=folder / name / "truth")

@@ -90,6 +90,9 @@ def _against_rest(values: Floats) -> Floats:
 def below_others(values: Floats, others: Floats) -> Floats:
     """Return P(other < value), by a moderated t test around the others' median.
 
+    It is a score rather than a calibrated probability: leaving out the largest makes it bold, most of all with few
+    others.
+
     Parameters
     ----------
     values

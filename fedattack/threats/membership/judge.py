@@ -456,7 +456,7 @@ class MembershipJudge(Judge[MembershipCase]):
         if finite:
             words = f"the run declares ε = {max(finite):.3g}"
             if found.low > max(finite):
-                words += ", which this attack contradicts"
+                words += ", which is below that lower end"
         return self.judged(
             "epsilon-implied",
             "ε that the attack implies, at least",

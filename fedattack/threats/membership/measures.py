@@ -59,6 +59,8 @@ class ExampleGradients:
         self.device = torch.device(device)
         self.x = to_tensor(x, dtype=torch.float32, device=device)
         self.y = to_tensor(y, device=device)
+        if loss == "cross-entropy":
+            self.y = self.y.long()
         self.names = [name for name, _ in model.named_parameters()]
         self.size = sum(value.numel() for value in model.parameters())
         self.bound = bound

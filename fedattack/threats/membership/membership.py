@@ -217,6 +217,9 @@ class _Meter:
                 self.model, given(knowledge.model.loss), targets.x, targets.y, device=device
             )
         self.last = _last_rounds(record)
+        # In FedSGD the update is the server's step, of which the gradient is what the client sent.
+        lr = record.facts.get("lr")
+        self.step = lr if isinstance(lr, int | float) and not PROTOCOLS[record.protocol].sends_back else 1.0
 
     def measure(self, round_: Round) -> _Measured | None:
         """Measure a round; ``None`` if no reply of it can be used."""
@@ -300,9 +303,9 @@ class _Meter:
             return
         for position, (observation, _) in enumerate(batch):
             column = self.columns[observation.node]
-            measured.products[:, column] = products[:, position]
+            measured.products[:, column] = products[:, position] / self.step
             measured.norms[:, column] = norms
-            measured.lengths[column] = length_of(updates[position])
+            measured.lengths[column] = length_of(updates[position]) / self.step
 
     def _give_up(self, cause: Exception) -> None:
         """Go on without gradients, which torch.func cannot take of every model."""

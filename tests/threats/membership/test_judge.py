@@ -344,7 +344,7 @@ def test_the_implied_epsilon_is_held_against_the_declared_one(declared):
     found = judged(single)["epsilon-implied"]
     assert found.low > 0.5
     assert ("no ε is declared" in found.reason) == (declared is None)
-    assert ("which this attack contradicts" in found.reason) == (declared == 0.5)
+    assert ("which is below that lower end" in found.reason) == (declared == 0.5)
     assert found.baselines == ({} if declared is None else {"declared ε": declared})
 
 
