@@ -36,6 +36,7 @@ benchmark: $(DEV) ## Time and size of recording, speed of attacks; prints ratios
 	$(VENV)/bin/python -m tests.benchmarks.reading
 	$(VENV)/bin/python -m tests.benchmarks.source_inference
 	$(VENV)/bin/python -m tests.benchmarks.distillation
+	$(VENV)/bin/python -m tests.benchmarks.membership
 	$(VENV)/bin/python -m tests.benchmarks.prolin
 	$(VENV)/bin/python -m tests.benchmarks.model_based
 	$(VENV)/bin/python -m tests.benchmarks.gradient_matching
