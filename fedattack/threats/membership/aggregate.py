@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from fedattack.errors import NeedsError
 from fedattack.learning import losses_of_models, per_record_loss, pick_device
@@ -70,21 +71,11 @@ class AggregateMembership(Attack):
         notes: list[str] = []
         model = knowledge.model.build()
         check_model(model, record)
-        models: list[Arrays] = []
-        rounds: list[int] = []
-        start: Arrays | None = None
-        for round_ in record:
-            after = round_.after
-            if start is None:
-                start = readable(round_.common)
-            read = readable(after)
-            if after is None or read is None:
-                continue
-            if fits_model(model, read, f"round {round_.number} left out", notes):
-                models.append(after)
-                rounds.append(round_.number)
+        start = next(filter(None, (readable(round_.common) for round_ in record)), None)
+        models = _models_after(record, model, notes)
         if not models or start is None:
             raise NeedsError(f"attack {self.name} needs the common model after a round, and {record.path} holds none")
+        rounds = list(models)
         torch_device = pick_device(device)
         loss = per_record_loss(given(knowledge.model.loss))
         targets = knowledge.targets
@@ -93,7 +84,7 @@ class AggregateMembership(Attack):
             losses = losses_of_models(model, states, targets.x, targets.y, loss, device=torch_device)
             return np.asarray(np.minimum(losses.numpy(), _LARGEST_LOSS))
 
-        losses = np.stack([losses_of([state])[0] for state in models])
+        losses = np.stack([losses_of([state])[0] for state in models.values()])
         progress(1, 1 + self.references)
         scores: dict[str, Floats] = {}
         per_round = np.full((len(rounds), len(targets), 1), np.nan)
@@ -136,6 +127,19 @@ class AggregateMembership(Attack):
             )
             return False
         return self.references >= FEWEST_OTHERS
+
+
+def _models_after(record: Record, model: nn.Module, notes: list[str]) -> dict[int, Arrays]:
+    """Return the common model after each round, as far as it is known and fits."""
+    models: dict[int, Arrays] = {}
+    for round_ in record:
+        after = round_.after
+        read = readable(after)
+        if after is None or read is None:
+            continue
+        if fits_model(model, read, f"round {round_.number} left out", notes):
+            models[round_.number] = after
+    return models
 
 
 class _Federations:
