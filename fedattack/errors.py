@@ -4,6 +4,9 @@ Every message is one line that says what is wrong, where, what was expected, wha
 command line prints it without a traceback and exits with code 2.
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class FedAttackError(Exception):
     """Base of all errors that come from bad input rather than from a fault in fedattack."""
@@ -43,6 +46,12 @@ class ReportError(FedAttackError):
 
 MESSAGE = 300
 """Characters of the longest message."""
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """Ask whether a known word was meant that is spelt much like ``word``; nothing if none is."""
+    near = get_close_matches(word, known, n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def short(text: str, limit: int = MESSAGE) -> str:

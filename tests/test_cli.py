@@ -175,6 +175,9 @@ def test_other_targets_never_replace_what_a_run_came_with(call, tmp_path):
 
 BAD = [
     (("audit", "nonsense", "--out", "out"), "unknown preset 'nonsense': expected one of"),
+    (("audit", "quikstart", "--out", "out"), "unknown preset 'quikstart' (did you mean quickstart?): expected one of"),
+    (("audit", "quickstart", "--out", "out", "--set", "round=3"), "unknown key 'round' (did you mean rounds?)"),
+    (("attack", "membreship", "out"), "unknown attack 'membreship' (did you mean membership?): expected one of"),
     (("audit", "quickstart", "--out", "out", "--set", "speed=3"), "unknown key 'speed'"),
     (("audit", "quickstart", "--out", "out", "--set", "alpha"), "expected key=value"),
     (("audit", "quickstart", "--out", "out", "--set", "alpha=many"), "expected a number"),

@@ -50,6 +50,7 @@ app = typer.Typer(
     epilog="Examples: `fedattack audit quickstart --out runs/first`, then open runs/first/report.html; "
     "`fedattack list` shows presets, attacks and settings.",
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -171,11 +172,14 @@ def audit(
     Examples: `fedattack audit quickstart --out runs/first`;
     `fedattack audit sia-fedavg --out runs/mnist --set dataset=mnist --set alpha=0.1 --fail-if "sia.asr > 0.3"`
     """
-    from fedattack.runs.pipeline import choose_attacks
-    from fedattack.runs.presets import load_preset
+    from fedattack.runs.presets import load_preset, resolve_settings
 
     conditions = _conditions(fail_if)
     study, given = load_preset(preset), pairs("--option", options or [])
+    # Words are checked before torch is imported, which takes seconds.
+    resolve_settings(study, changes or [])
+    from fedattack.runs.pipeline import choose_attacks
+
     chosen = choose_attacks(study.attacks, {**study.options, **given})
     trusted = _simulate(preset, out, changes or [], seed, seeds, on, given)
     for item in chosen:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedattack.audit.finding import Finding
 from fedattack.audit.run import audit_folder
-from fedattack.errors import ConfigError
+from fedattack.errors import ConfigError, meant
 from fedattack.folder import STUDY, Part, find_parts
 from fedattack.record import Record
 from fedattack.runs.asked import known_to
@@ -26,7 +26,9 @@ def choose_attacks(names: Sequence[str], options: Mapping[str, str]) -> list[Att
     for name in names:
         if name not in ATTACKS:
             why = f" ({left_out()[name]})" if name in left_out() else ""
-            raise ConfigError(f"unknown attack {name!r}{why}: expected one of {', '.join(ATTACKS)}")
+            raise ConfigError(
+                f"unknown attack {name!r}{why}{meant(name, ATTACKS)}: expected one of {', '.join(ATTACKS)}"
+            )
         known |= ATTACKS[name].options.keys()
     for key in options:
         if key not in known:

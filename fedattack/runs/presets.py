@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedattack.errors import ConfigError, short
+from fedattack.errors import ConfigError, meant, short
 from fedattack.runs.app import Value, app_folder
 from fedattack.runs.settings import FOLDERS, PATHS, default_settings, load_settings, open_settings
 from fedattack.threats.registry import threats
@@ -69,7 +69,7 @@ def load_preset(name: str) -> Preset:
     """
     files = _preset_files()
     if name not in files:
-        raise ConfigError(f"unknown preset {name!r}: expected one of {', '.join(sorted(files))}")
+        raise ConfigError(f"unknown preset {name!r}{meant(name, files)}: expected one of {', '.join(sorted(files))}")
     try:
         return _read_preset(name, tomllib.loads(files[name].read_text(encoding="utf-8")))
     except (tomllib.TOMLDecodeError, KeyError, TypeError) as cause:
@@ -117,7 +117,9 @@ def resolve_settings(preset: Preset, changes: Sequence[str]) -> dict[str, Value]
             raise ConfigError(f"--set {change}: expected key=value")
         key = aliases.get(key, key)
         if key not in known:
-            raise ConfigError(f"--set {change}: unknown key {key!r}; expected one of {', '.join(known)}")
+            raise ConfigError(
+                f"--set {change}: unknown key {key!r}{meant(key, known)}; expected one of {', '.join(known)}"
+            )
         values[key] = known[key].parse(text)
     for key in PATHS:
         # The app runs in a folder of its own, where a relative path would mean something else.

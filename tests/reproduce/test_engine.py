@@ -270,7 +270,7 @@ def test_an_unknown_preset_or_key_is_told_and_the_rest_runs(go, audits, what):
     cells = [replace(what.cells[0], preset="sia-fedxyz"), replace(what.cells[1], settings={"magic": 1}), what.cells[2]]
     results = go(spec=replace(what, cells=cells))
     told = [(cell["state"], cell.get("reason", "")[:40]) for cell in results["cells"]]
-    assert told[0] == ("failed", "cannot run: unknown preset 'sia-fedxyz':")
+    assert told[0] == ("failed", "cannot run: unknown preset 'sia-fedxyz' ")
     assert told[1] == ("failed", "cannot run: --set magic=1: unknown key '")
     assert told[2] == ("done", "")
 
