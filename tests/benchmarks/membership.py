@@ -123,7 +123,7 @@ def null() -> None:
 def private() -> None:
     """DP-SGD at ε = 1 for the whole run."""
     above, lows = 0, []
-    changes = ("defence=dp-sgd", "dp-epsilon=1", "dp-clip=1", "auxiliary=0", "nulls=1100", "rounds=4", "local-epochs=5")
+    changes = ("defence=dp-sgd", "dp-epsilon=1", "dp-clip=1", "auxiliary=0", "nulls=1100", "rounds=2", "local-epochs=2")
     for case in cases(changes, iter(range(PRIVATE_RUNS)), shadows=0):
         judged = findings([case])["epsilon-implied"]
         declared = judged.baselines["declared ε"]
