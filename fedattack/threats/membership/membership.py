@@ -149,12 +149,13 @@ class Membership(Attack):
     def _shadows_of(
         self, record: Record, knowledge: Knowledge, seed: int, device: torch.device, notes: list[str]
     ) -> Shadows | None:
-        if self.shadows < FEWEST_OTHERS:
+        # Without auxiliary examples nobody expects any.
+        if self.shadows < FEWEST_OTHERS or knowledge.auxiliary is None:
             return None
         if not Shadows.possible(knowledge):
             notes.append(
-                "no shadow models: the attacker has no auxiliary examples, or does not know how clients train; the "
-                "likelihood ratio and RMIA are left out"
+                "no shadow models: the attacker has too few auxiliary examples, or does not know how clients train; "
+                "the likelihood ratio and RMIA are left out"
             )
             return None
         if not PROTOCOLS[record.protocol].sends_back:
