@@ -16,11 +16,15 @@ from fedattack.errors import ConfigError, ReportError
 
 LEAK = "leak"
 NO_EVIDENCE = "no evidence"
+TOO_FEW = "too few to tell"
 NOT_APPLICABLE = "not applicable"
-VERDICTS = (LEAK, NO_EVIDENCE, NOT_APPLICABLE)
+VERDICTS = (LEAK, NO_EVIDENCE, TOO_FEW, NOT_APPLICABLE)
 
 PROPORTION = "proportion"
 """Units of a rate in [0, 1]; people are shown it in per cent."""
+
+# How often a finding may be a leak by accident. Many findings of a report share it: fedattack.audit.significance.
+_ERROR = 0.05
 
 _NAME = re.compile(r"[a-z0-9-]+")
 # A metric may have a number with a point in it, such as tpr-at-0.1pct-fpr.
@@ -51,7 +55,10 @@ class Finding:
     view
         What the server saw: ``individual`` or ``aggregate``.
     value, low, high
-        The number and its interval at `level`, in `units`; None where it does not exist.
+        The number and its interval at `level`, in `units`; None where it does not exist. Of several seeds the interval
+        is about runs like these, of one seed about this very run, whose models are given.
+    here_low, here_high
+        Of several seeds: the interval about these very runs. None where there is none.
     level
         Confidence level of the interval before the correction for `comparisons`.
     units
@@ -66,8 +73,11 @@ class Finding:
         The same attack where there is nothing to find.
     baselines
         Further values to hold against the result, such as ``{"size prior": 0.14}``, in `units`.
+    p, p_adjusted
+        How likely so much is by accident in these runs, one-sided; and the same corrected for all findings of the
+        report, see :func:`fedattack.audit.significance.decided`. None where nothing was tested.
     verdict, reason
-        ``leak``, ``no evidence`` or ``not applicable``, and why, in words.
+        One of :data:`VERDICTS`, and why, in words.
     headline
         Whether this number was fixed in advance as the one that counts.
     selected_after_the_fact, comparisons
@@ -98,8 +108,12 @@ class Finding:
     seeds: list[int]
     verdict: str
     reason: str
+    here_low: float | None = None
+    here_high: float | None = None
     level: float = 0.95
     units: str = PROPORTION
+    p: float | None = None
+    p_adjusted: float | None = None
     chance: float | None = None
     null: Null | None = None
     baselines: dict[str, float] = field(default_factory=dict)
@@ -188,51 +202,67 @@ def in_units(value: float, units: str = PROPORTION) -> str:
 
 def verdict(
     value: float | None,
-    low: float | None,
     chance: float | None,
-    null_high: float | None,
+    p: float | None,
     bars: Mapping[str, float] | None = None,
     units: str = PROPORTION,
+    least: float = 0.0,
+    how: str = "",
 ) -> tuple[str, str]:
-    """Judge a number for which more means a worse leak.
+    """Judge a number for which more means a worse leak, before it is corrected for the other findings of its report.
 
-    It is a leak only if the lower end of its interval is above chance, above every further bar, and above the upper end
-    of the null run's interval. Without a value or an interval, without chance or another bar, or without a null run,
-    nothing can be said either way.
+    It is a leak only if it is above chance and above every further bar, and if so much is found by accident at most
+    once in twenty times. Without a value, without chance or another bar, or without a test, nothing can be said either
+    way.
 
     Parameters
     ----------
-    value, low
-        The number and the lower end of its interval.
+    value
+        The number.
     chance
         What guessing gives; None if there is no such thing, in which case `bars` must name something.
-    null_high
-        Upper end of the interval of the same attack where there is nothing to find.
+    p
+        How likely so much is by accident.
     bars
-        Further baselines that must be cleared, such as ``{"size prior": 0.14}``.
+        Further baselines that must be exceeded, such as ``{"size prior": 0.14}``.
     units
         Units of all numbers, for the words.
+    least
+        The smallest p that these data could have given.
+    how
+        How p was found, for the words.
 
     Returns
     -------
     tuple of str
-        The verdict, one of ``leak``, ``no evidence``, ``not applicable``, and the reason in words.
+        The verdict, one of :data:`VERDICTS`, and the reason in words.
     """
     against = {**({} if chance is None else {"chance": chance}), **(bars or {})}
-    needed = {"a value": value, "an interval": low, "a chance level": against or None, "a null run": null_high}
+    needed = {"a value": value, "a chance level": against or None, "a test": p}
     lacking = [what for what, part in needed.items() if part is None]
-    if value is None or low is None or null_high is None or lacking:
+    if value is None or p is None or lacking:
         return NOT_APPLICABLE, f"a verdict needs {listed(lacking, 'and')}, and there is none"
-    against["the null run's upper end"] = null_high
     cleared: list[str] = []
     missed: list[str] = []
     for name, bar in against.items():
-        bars_in_words = missed if low <= bar else cleared
+        bars_in_words = missed if value <= bar else cleared
         bars_in_words.append(f"{name} ({in_units(bar, units)})")
-    lower_end = f"the interval's lower end, {in_units(low, units)},"
+    by_test = f"{p_in_words(p)} ({how})" if how else p_in_words(p)
+    if least > _ERROR:
+        return TOO_FEW, (
+            f"there are too few targets or clients for any result to be told from an accident: at best "
+            f"{p_in_words(least)}, and {_ERROR:g} is needed"
+        )
     if missed:
-        return NO_EVIDENCE, f"{lower_end} does not clear {listed(missed, 'or')}"
-    return LEAK, f"{lower_end} is above {listed(cleared, 'and')}"
+        return NO_EVIDENCE, f"{in_units(value, units)} is not above {listed(missed, 'or')}"
+    if p > _ERROR:
+        return NO_EVIDENCE, f"so much may well be an accident: {by_test}"
+    return LEAK, f"{in_units(value, units)} is above {listed(cleared, 'and')}, and hardly by accident: {by_test}"
+
+
+def p_in_words(p: float) -> str:
+    """Write a p-value as ``p = 0.003``."""
+    return f"p = {p:.1g}" if p < 0.001 else f"p = {p:.2g}"
 
 
 def listed(items: Sequence[str], conjunction: str) -> str:

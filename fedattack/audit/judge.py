@@ -8,6 +8,7 @@ from statistics import fmean, stdev
 from typing import Any, ClassVar, Generic, TypeVar
 
 from fedattack.audit.finding import NOT_APPLICABLE, PROPORTION, Finding, Null, verdict
+from fedattack.audit.significance import Test
 from fedattack.audit.truth import Truth
 from fedattack.record import Record
 from fedattack.threats import ATTACKS, Knowledge, Scores
@@ -128,14 +129,34 @@ class Judge(ABC, Generic[C]):
         interval: tuple[float, float] | tuple[None, None],
         null: Null | None,
         reason: str,
+        *,
+        test: Test | None,
+        here: tuple[float, float] | None = None,
         **numbers: Any,
     ) -> Finding:
-        """Make a finding whose reason ends with that of its verdict; ``bars`` must be cleared beside chance."""
+        """Make a finding whose verdict is that of its test, and whose reason ends with it.
+
+        ``bars`` must be exceeded beside chance. ``here`` is the interval about these very runs, where it is another
+        than ``interval``.
+        """
         (low, high), bars = interval, numbers.pop("bars", None)
-        units, bar = numbers.get("units", PROPORTION), null["high"] if null else None
-        words, why = verdict(numbers["value"], low, numbers["chance"], bar, bars, units)
-        reason = f"{reason}: {why}"
-        return self.finding(metric, label, low=low, high=high, null=null, verdict=words, reason=reason, **numbers)
+        here_low, here_high = here or (None, None)
+        units = numbers.get("units", PROPORTION)
+        p, least, how = (test.p, test.least, test.how) if test else (None, 0.0, "")
+        words, why = verdict(numbers["value"], numbers["chance"], p, bars, units, least, how)
+        return self.finding(
+            metric,
+            label,
+            low=low,
+            high=high,
+            here_low=here_low,
+            here_high=here_high,
+            null=null,
+            p=p,
+            verdict=words,
+            reason=f"{reason}: {why}",
+            **numbers,
+        )
 
     def unmeasured(self, metric: str, label: str, reason: str, **parts: Any) -> Finding:
         """Make a finding without a value, and say why there is none."""

@@ -6,6 +6,7 @@ from typing import Any
 from fedattack.audit.evidence import Evidence
 from fedattack.audit.finding import NOT_APPLICABLE, Finding
 from fedattack.audit.judge import Case, Judge, judge_of
+from fedattack.audit.significance import decided
 from fedattack.errors import DataError
 from fedattack.threats import ATTACKS, Scores
 
@@ -25,7 +26,7 @@ def judge_attacks(
     Returns
     -------
     list of Finding
-        Attack by attack. Without the truth an attack has one finding, "not applicable": what it decided is in its
+        Attack by attack, corrected for each other. Without the truth an attack has one finding, "not applicable": what it decided is in its
         scores, whether that is right cannot be known.
 
     Raises
@@ -43,7 +44,7 @@ def judge_attacks(
             findings.append(_without_truth(judge, attack, evidence, setting, provenance))
         else:
             findings += judge(cases, setting=setting, provenance=provenance).findings()
-    return findings
+    return decided(findings)
 
 
 def _cases(judge: type[Judge[Any]], attack: str, evidence: Sequence[Evidence]) -> list[Case] | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, Finding
+from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW, Finding
 from fedattack.files import write_atomically
 from fedattack.report import figures
 from fedattack.report.drawing import Plot
@@ -18,6 +18,7 @@ from fedattack.report.words import NOTHING, interval, interval_title, level, pri
 _VERDICTS = {
     LEAK: "Leak",
     NO_EVIDENCE: "No evidence of a leak",
+    TOO_FEW: "Too few to tell",
     NOT_APPLICABLE: "Not applicable",
 }
 _SENTENCE = "{label}: {value}{interval}{chance}."

@@ -9,10 +9,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, PROPORTION, Finding
+from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, PROPORTION, TOO_FEW, Finding
 from fedattack.report.words import interval, interval_title, printable, shown, spread
 
-_STYLES = {LEAK: "bold red", NO_EVIDENCE: "cyan", NOT_APPLICABLE: "dim"}
+_STYLES = {LEAK: "bold red", NO_EVIDENCE: "cyan", TOO_FEW: "yellow", NOT_APPLICABLE: "dim"}
 
 
 def render_table(findings: Sequence[Finding], run: Mapping[str, Any]) -> Group:

@@ -1,0 +1,197 @@
+"""Could it be an accident? Tests of single findings, and one correction over all findings of a report.
+
+A test exchanges what is alike where there is nothing to find, and asks how often that finds as much. It speaks of these
+very runs, whose models are given. Two exchanges serve most findings:
+
+- *who is who* among the clients of a run: all targets of a client stay together, since they succeed or fail together;
+- *within cells*, such as the targets of one label: they are alike for a model that did not learn them.
+
+A report has many findings. :func:`decided` corrects for all of them together, so that a report on nothing shows a leak
+in at most one of twenty runs.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.audit.finding import LEAK, NO_EVIDENCE, Finding, p_in_words
+
+ERROR = 0.05
+"""How often a report on nothing may show a leak."""
+
+DRAWS = 9_999
+"""Exchanges that a test draws."""
+
+HEADLINES = 0.9
+"""Part of the error that goes to the headlines, which were fixed in advance. The other findings share the rest."""
+
+# Draws after which a test ends whose p is plainly no evidence, and the share of them that says so.
+_FIRST = 199
+_PLAINLY = 0.25
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.int64]
+
+Draw = Callable[[np.random.Generator, int], Floats]
+"""Returns the statistic (count,) of so many exchanges, each drawn by itself."""
+
+
+@dataclass(frozen=True)
+class Test:
+    """How likely so much is by accident.
+
+    Attributes
+    ----------
+    p
+        One-sided: the share of exchanges with a statistic as large as the observed one, which counts as one of them.
+    least
+        The smallest p that these data could have given. Above :data:`ERROR` there are too few of them to tell.
+    how
+        What was exchanged, in words.
+    """
+
+    p: float
+    least: float
+    how: str
+
+
+def tested(
+    observed: float,
+    draw: Draw,
+    rng: np.random.Generator,
+    how: str,
+    *,
+    arrangements: float = math.inf,
+    draws: int = DRAWS,
+    at_once: int = 1_000,
+) -> Test:
+    """Hold a statistic against what exchanges give.
+
+    The p-value is (1 + exceedances)/(1 + draws), which is valid for any number of draws (Phipson and Smyth 2010,
+    "Permutation p-values should never be zero"). The drawing ends early where p is plainly above :data:`ERROR`.
+
+    Parameters
+    ----------
+    observed
+        The statistic as it is; larger for a worse leak.
+    draw
+        Draws exchanges.
+    rng
+        Their random numbers.
+    how
+        What is exchanged, in words for :attr:`Test.how`.
+    arrangements
+        How many different exchanges there are.
+    draws, at_once
+        How many are drawn, and how many together: memory grows with the latter.
+    """
+    bar = observed - 1e-9 * max(1.0, abs(observed))
+    count = exceeded = 0
+    while count < draws:
+        size = min(at_once, draws - count)
+        if not count:
+            size = min(size, _FIRST)
+        exceeded += int((draw(rng, size) >= bar).sum())
+        count += size
+        if exceeded > _PLAINLY * count:
+            break
+    least = max(1 / arrangements, 1 / (draws + 1))
+    return Test((1 + exceeded) / (1 + count), least, how)
+
+
+def exchange_within(cells: Rows, rng: np.random.Generator, count: int) -> Rows:
+    """Draw exchanges of positions within cells.
+
+    Parameters
+    ----------
+    cells
+        (n,): the cell of each position, 0 or more.
+
+    Returns
+    -------
+    ndarray
+        (count, n): position i is taken by what stands at ``[draw, i]``, which is of the same cell.
+    """
+    by_cell = np.argsort(cells, kind="stable")
+    drawn = np.argsort(cells + rng.random((count, len(cells))), axis=1)
+    exchanged = np.empty((count, len(cells)), dtype=np.int64)
+    exchanged[:, by_cell] = drawn
+    return exchanged
+
+
+def arrangements_within(cells: Rows, marked: NDArray[np.bool_]) -> float:
+    """Count the ways to choose as many positions as are marked, cell by cell; infinite where there are very many."""
+    logarithm = 0.0
+    for cell in np.unique(cells):
+        inside = cells == cell
+        size, chosen = int(inside.sum()), int(marked[inside].sum())
+        logarithm += math.lgamma(size + 1) - math.lgamma(chosen + 1) - math.lgamma(size - chosen + 1)
+    return math.exp(logarithm) if logarithm < 50 else math.inf
+
+
+def exchange_clients(clients: int, rng: np.random.Generator, count: int) -> Rows:
+    """Draw who is who: (count, clients), in each row all clients once."""
+    return np.argsort(rng.random((count, clients)), axis=1)
+
+
+def decided(findings: Sequence[Finding]) -> list[Finding]:
+    """Correct all findings of a report together, and take back what does not hold then.
+
+    By Holm's method with weights: headlines, which were fixed in advance, share :data:`HEADLINES` of the error, and the
+    other findings the rest. What a finding is shown by goes on to those that are left. The chance that any finding of a
+    report is a leak by accident is then at most :data:`ERROR`, however they depend on each other.
+
+    Holm 1979, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6, Section 5.
+    """
+    tests = [(finding.p, finding.headline) for finding in findings if finding.p is not None]
+    corrected = iter(adjusted([p for p, _ in tests], _weights([headline for _, headline in tests])))
+    final = []
+    for finding in findings:
+        if finding.p is None:
+            final.append(finding)
+            continue
+        p = next(corrected)
+        verdict, reason = finding.verdict, finding.reason
+        if len(tests) > 1 and verdict == LEAK:
+            reason += f"; corrected for all {len(tests)} findings {p_in_words(p)}"
+            if p > ERROR:
+                verdict = NO_EVIDENCE
+                reason += ", which is not enough"
+        final.append(replace(finding, p_adjusted=p, verdict=verdict, reason=reason))
+    return final
+
+
+def adjusted(ps: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """Return Holm's adjusted p-values: each finding is a leak whose own is at most the error of them all.
+
+    Parameters
+    ----------
+    ps
+        (n,): p-values.
+    weights
+        (n,): above 0; larger for what was to be found first.
+    """
+    order = sorted(range(len(ps)), key=lambda index: ps[index] / weights[index])
+    left = math.fsum(weights)
+    highest = 0.0
+    corrected = [1.0] * len(ps)
+    for index in order:
+        highest = max(highest, min(1.0, ps[index] / weights[index] * left))
+        corrected[index] = highest
+        left -= weights[index]
+    return corrected
+
+
+def _weights(headlines: Sequence[bool]) -> list[float]:
+    """Share the error: one number for each finding, all together one."""
+    first = sum(headlines)
+    others = len(headlines) - first
+    if not first or not others:
+        return [1 / len(headlines)] * len(headlines)
+    weights = []
+    for headline in headlines:
+        weights.append(HEADLINES / first if headline else (1 - HEADLINES) / others)
+    return weights
