@@ -20,11 +20,11 @@ TOO_FEW = "too few to tell"
 NOT_APPLICABLE = "not applicable"
 VERDICTS = (LEAK, NO_EVIDENCE, TOO_FEW, NOT_APPLICABLE)
 
+ERROR = 0.05
+"""How often a report on nothing may show a leak; see :func:`fedattack.audit.significance.decided`."""
+
 PROPORTION = "proportion"
 """Units of a rate in [0, 1]; people are shown it in per cent."""
-
-# How often a finding may be a leak by accident. Many findings of a report share it: fedattack.audit.significance.
-_ERROR = 0.05
 
 _NAME = re.compile(r"[a-z0-9-]+")
 # A metric may have a number with a point in it, such as tpr-at-0.1pct-fpr.
@@ -248,14 +248,14 @@ def verdict(
         bars_in_words = missed if value <= bar else cleared
         bars_in_words.append(f"{name} ({in_units(bar, units)})")
     by_test = f"{p_in_words(p)} ({how})" if how else p_in_words(p)
-    if least > _ERROR:
+    if least > ERROR:
         return TOO_FEW, (
             f"there are too few targets or clients for any result to be told from an accident: at best "
-            f"{p_in_words(least)}, and {_ERROR:g} is needed"
+            f"{p_in_words(least)}, and {ERROR:g} is needed"
         )
     if missed:
         return NO_EVIDENCE, f"{in_units(value, units)} is not above {listed(missed, 'or')}"
-    if p > _ERROR:
+    if p > ERROR:
         return NO_EVIDENCE, f"so much may well be an accident: {by_test}"
     return LEAK, f"{in_units(value, units)} is above {listed(cleared, 'and')}, and hardly by accident: {by_test}"
 

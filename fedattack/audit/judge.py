@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 from typing import Any, ClassVar, Generic, TypeVar
 
 from fedattack.audit.finding import NOT_APPLICABLE, PROPORTION, Finding, Null, verdict
-from fedattack.audit.significance import Test
+from fedattack.audit.significance import Significance
 from fedattack.audit.truth import Truth
 from fedattack.record import Record
 from fedattack.threats import ATTACKS, Knowledge, Scores
@@ -130,7 +130,7 @@ class Judge(ABC, Generic[C]):
         null: Null | None,
         reason: str,
         *,
-        test: Test | None,
+        test: Significance | None,
         here: tuple[float, float] | None = None,
         **numbers: Any,
     ) -> Finding:

@@ -26,8 +26,8 @@ def judge_attacks(
     Returns
     -------
     list of Finding
-        Attack by attack, corrected for each other. Without the truth an attack has one finding, "not applicable": what it decided is in its
-        scores, whether that is right cannot be known.
+        Attack by attack, corrected for each other. Without the truth an attack has one finding, "not applicable": what
+        it decided is in its scores, whether that is right cannot be known.
 
     Raises
     ------

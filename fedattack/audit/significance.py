@@ -17,10 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.audit.finding import LEAK, NO_EVIDENCE, Finding, p_in_words
-
-ERROR = 0.05
-"""How often a report on nothing may show a leak."""
+from fedattack.audit.finding import ERROR, LEAK, NO_EVIDENCE, TOO_FEW, Finding, p_in_words
 
 DRAWS = 9_999
 """Exchanges that a test draws."""
@@ -40,7 +37,7 @@ Draw = Callable[[np.random.Generator, int], Floats]
 
 
 @dataclass(frozen=True)
-class Test:
+class Significance:
     """How likely so much is by accident.
 
     Attributes
@@ -48,7 +45,8 @@ class Test:
     p
         One-sided: the share of exchanges with a statistic as large as the observed one, which counts as one of them.
     least
-        The smallest p that these data could have given. Above :data:`ERROR` there are too few of them to tell.
+        The smallest p that these data could have given. Above :data:`~fedattack.audit.finding.ERROR` there are too few
+        of them to tell.
     how
         What was exchanged, in words.
     """
@@ -58,7 +56,7 @@ class Test:
     how: str
 
 
-def tested(
+def significance_of(
     observed: float,
     draw: Draw,
     rng: np.random.Generator,
@@ -67,7 +65,7 @@ def tested(
     arrangements: float = math.inf,
     draws: int = DRAWS,
     at_once: int = 1_000,
-) -> Test:
+) -> Significance:
     """Hold a statistic against what exchanges give.
 
     The p-value is (1 + exceedances)/(1 + draws), which is valid for any number of draws (Phipson and Smyth 2010,
@@ -82,7 +80,7 @@ def tested(
     rng
         Their random numbers.
     how
-        What is exchanged, in words for :attr:`Test.how`.
+        What is exchanged, in words for :attr:`Significance.how`.
     arrangements
         How many different exchanges there are.
     draws, at_once
@@ -99,7 +97,7 @@ def tested(
         if exceeded > _PLAINLY * count:
             break
     least = max(1 / arrangements, 1 / (draws + 1))
-    return Test((1 + exceeded) / (1 + count), least, how)
+    return Significance((1 + exceeded) / (1 + count), least, how)
 
 
 def exchange_within(cells: Rows, rng: np.random.Generator, count: int) -> Rows:
@@ -144,13 +142,15 @@ def decided(findings: Sequence[Finding]) -> list[Finding]:
     other findings the rest. What a finding is shown by goes on to those that are left. The chance that any finding of a
     report is a leak by accident is then at most :data:`ERROR`, however they depend on each other.
 
-    Holm 1979, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6, Section 5.
+    Holm 1979, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6,
+    Section 5.
     """
-    tests = [(finding.p, finding.headline) for finding in findings if finding.p is not None]
+    # What could not have been a leak whatever came out takes nothing from the others.
+    tests = [(one.p, one.headline) for one in findings if one.p is not None and one.verdict != TOO_FEW]
     corrected = iter(adjusted([p for p, _ in tests], _weights([headline for _, headline in tests])))
     final = []
     for finding in findings:
-        if finding.p is None:
+        if finding.p is None or finding.verdict == TOO_FEW:
             final.append(finding)
             continue
         p = next(corrected)
