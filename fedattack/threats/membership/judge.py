@@ -8,7 +8,6 @@ alone would tell them apart.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -19,11 +18,10 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
 from fedattack.audit.finding import Finding, Null
 from fedattack.audit.intervals import LEVEL, clopper_pearson, rate_interval, t_interval
-from fedattack.audit.judge import Case, Judge, over_seeds
+from fedattack.audit.judge import Judge, TargetsCase, over_seeds
 from fedattack.audit.roc import Estimate, area, balanced_accuracy, epsilon_implied, tpr_at
 from fedattack.audit.summaries import null_of, reliability
-from fedattack.audit.truth import NOBODY, SEVERAL
-from fedattack.errors import DataError
+from fedattack.audit.truth import SEVERAL
 from fedattack.threats.membership.membership import ALONE, METHODS, SCORE
 from fedattack.threats.threat import ADAPTIVE
 
@@ -72,44 +70,15 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class MembershipCase(Case):
-    """One seed's scores of membership inference beside its truth, which must speak of as many targets."""
+class MembershipCase(TargetsCase):
+    """One seed's scores of membership inference beside its truth."""
 
-    def __post_init__(self) -> None:
-        scored, owned = len(self.scores.arrays["labels"]), len(self.truth.owners)
-        if scored != owned:
-            raise DataError(
-                f"seed {self.seed}: the truth names owners of {owned} targets, the scores are of {scored}; write the "
-                "truth with one entry for each target"
-            )
-
-    @cached_property
-    def node_clients(self) -> list[str]:
-        """The client behind each of the scores' nodes; one that was never seen goes by its node."""
-        nodes = self.scores.facts[self.NODES]
-        self.truth.check_nodes(compress(nodes, self._observed), seed=self.seed)
-        return [self.truth.nodes.get(node, f"node {node}") for node in nodes]
-
-    @property
-    def _observed(self) -> NDArray[np.bool_]:
-        return np.asarray(~np.isnan(self.scores.arrays[f"{SCORE}loss-series"]).all(axis=0))
+    SEEN = f"{SCORE}loss-series"
 
     @property
     def methods(self) -> list[str]:
         """The methods that were computed, FedMIA first."""
         return [name for name in METHODS if f"{SCORE}{name}" in self.scores.arrays]
-
-    def by_client(self, values: Floats) -> Floats:
-        """Put a client's several nodes together: the mean of those that are known, in the order of the clients."""
-        if len(self.clients) == len(self.node_clients):
-            return values
-        parts = []
-        for name in self.clients:
-            own = values[..., self.columns(name)]
-            known = ~np.isnan(own)
-            total = np.where(known, own, 0.0).sum(axis=-1)
-            parts.append(np.where(known.any(axis=-1), total / np.maximum(known.sum(axis=-1), 1), np.nan))
-        return np.stack(parts, axis=-1)
 
     def scored(self, method: str) -> Floats:
         """Return a method's scores, (targets, clients)."""
@@ -136,7 +105,7 @@ class MembershipCase(Case):
         scores = self.scored(self.methods[0])
         members = draw.permutation(np.flatnonzero(self.owner >= 0))
         members = members[~np.isnan(scores[members, self.owner[members]])]
-        nobody = draw.permutation(np.flatnonzero(self.truth.owners == NOBODY))
+        nobody = draw.permutation(np.flatnonzero(self.null))
         by_label = {label: members[self.labels[members] == label] for label in np.unique(self.labels[members])}
         free = {label: nobody[self.labels[nobody] == label] for label in by_label}
         times = _times({label: (len(rows), len(free[label])) for label, rows in by_label.items()})
@@ -171,9 +140,14 @@ class AggregateCase(MembershipCase):
         return ["all clients"]
 
     @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """(1,): how many training examples all clients hold."""
+        return np.array([self.truth.counts.sum()], dtype=np.int64)
+
+    @cached_property
     def owner(self) -> Rows:
         """(targets,): 0 for what some client holds, −1 for what nobody does."""
-        return np.where(self.truth.owners == NOBODY, -1, 0).astype(np.int64)
+        return np.where(self.null, -1, 0).astype(np.int64)
 
     @cached_property
     def elsewhere(self) -> Pairs:
@@ -409,8 +383,7 @@ class MembershipJudge(Judge[MembershipCase]):
         for case in self.judged_cases:
             members, others = case.dealt
             scores = case.scored(self._main)
-            sizes = dict(zip(case.truth.clients, case.truth.counts.sum(axis=1), strict=True))
-            total = sum(sizes.values())
+            total = case.truth.counts.sum()
             for column, name in enumerate(case.clients):
                 own = _known(members.where(members.columns == column).of(scores))
                 accused = _known(others.where(others.columns == column).of(scores))
@@ -421,7 +394,7 @@ class MembershipJudge(Judge[MembershipCase]):
                 null_low, null_high = clopper_pearson(alarms, len(accused), level)
                 null = {"value": alarms / len(accused), "low": null_low, "high": null_high, "n": len(accused)}
                 entry = {"client": self.title_of(case, name), "value": hits / len(own), "low": low, "high": high}
-                share = float(sizes.get(name, total) / total) if total else None
+                share = float(case.sizes[column] / total) if total else None
                 entries.append({**entry, "n": len(own), "share": share, "null": null})
         return sorted(entries, key=lambda entry: -entry["value"])
 
@@ -576,7 +549,7 @@ class MembershipJudge(Judge[MembershipCase]):
         counts = {"a seen client holds": 0, "nobody holds": 0, "several clients hold": 0}
         for case in self.cases:
             counts["a seen client holds"] += int((case.owner >= 0).sum())
-            counts["nobody holds"] += int((case.truth.owners == NOBODY).sum())
+            counts["nobody holds"] += int(case.null.sum())
             counts["several clients hold"] += int((case.truth.owners == SEVERAL).sum())
         return counts
 

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import compress
 from typing import Any, TypedDict
 
 import numpy as np
@@ -17,10 +16,8 @@ from scipy.optimize import minimize_scalar
 
 from fedattack.audit.finding import Finding, Null, verdict
 from fedattack.audit.intervals import rate_interval
-from fedattack.audit.judge import Case, Judge, over_seeds
+from fedattack.audit.judge import Judge, TargetsCase, over_seeds
 from fedattack.audit.summaries import reliability
-from fedattack.audit.truth import NOBODY
-from fedattack.errors import DataError
 from fedattack.threats.source.sia import combine_likelihoods, combine_rounds, posterior
 
 _MOST_EXPOSED = 10
@@ -36,32 +33,15 @@ _DEALING_SHARED = 3
 
 
 @dataclass(frozen=True)
-class SourceCase(Case):
-    """One seed's scores of source inference beside its truth, which must speak of as many targets."""
+class SourceCase(TargetsCase):
+    """One seed's scores of source inference beside its truth."""
 
-    def __post_init__(self) -> None:
-        scored, owned = self.scores.arrays["losses"].shape[1], len(self.truth.owners)
-        if scored != owned:
-            raise DataError(
-                f"seed {self.seed}: the truth names owners of {owned} targets, the scores are of {scored}; write the "
-                "truth with one entry for each target"
-            )
-
-    @cached_property
-    def node_clients(self) -> list[str]:
-        """The client behind each of the scores' nodes; one that was never seen goes by its node."""
-        nodes = self.scores.facts[self.NODES]
-        observed = ~np.isnan(self.scores.arrays["combined"]).all(axis=0)
-        self.truth.check_nodes(compress(nodes, observed), seed=self.seed)
-        return [self.truth.nodes.get(node, f"node {node}") for node in nodes]
+    SEEN = "combined"
 
     @cached_property
     def losses(self) -> NDArray[np.float64]:
         """(rounds, targets, clients): the scores' losses, a client's several nodes put together."""
-        losses = self.scores.arrays["losses"]
-        if len(self.clients) == len(self.node_clients):
-            return losses
-        return np.stack([self._by_client(losses[..., self.columns(name)]) for name in self.clients], axis=-1)
+        return self.by_client(self.scores.arrays["losses"])
 
     @cached_property
     def combined(self) -> NDArray[np.float64]:
@@ -79,23 +59,10 @@ class SourceCase(Case):
         prior = self.scores.arrays["log_prior"]
         return np.array([prior[self.columns(name)].max() for name in self.clients])
 
-    @staticmethod
-    def _by_client(losses: NDArray[np.float64]) -> NDArray[np.float64]:
-        observed = ~np.isnan(losses)
-        total = np.where(observed, losses, 0.0).sum(axis=-1)
-        mean = total / np.maximum(observed.sum(axis=-1), 1)
-        return np.asarray(np.where(observed.any(axis=-1), mean, np.nan))
-
     @property
     def labels(self) -> NDArray[np.int64]:
         """(targets,): the targets' labels."""
         return np.asarray(self.scores.arrays["labels"])
-
-    @cached_property
-    def sizes(self) -> NDArray[np.int64]:
-        """(clients,): how many training examples each client holds."""
-        held = dict(zip(self.truth.clients, self.truth.counts.sum(axis=1), strict=True))
-        return np.array([held.get(name, 0) for name in self.clients], dtype=np.int64)
 
     @cached_property
     def owner(self) -> NDArray[np.int64]:
@@ -136,11 +103,6 @@ class SourceCase(Case):
     def never_seen(self) -> NDArray[np.bool_]:
         """(clients,): whether the attack never got a usable model of a client."""
         return np.asarray(np.isnan(self.combined).all(axis=0))
-
-    @property
-    def null(self) -> NDArray[np.bool_]:
-        """(targets,): whether no client holds the target."""
-        return np.asarray(self.truth.owners == NOBODY)
 
     def dealt(self, held: "_Held", stream: int) -> "_Held":
         """Deal the null targets out as if they were held as those of ``held`` are, and as evenly."""
