@@ -201,6 +201,44 @@ class Judge(ABC, Generic[C]):
         reason = f"{reason}: {why}"
         return self.finding(metric, label, low=low, high=high, null=null, verdict=words, reason=reason, **numbers)
 
+    def worst_client(
+        self, metric: str, label: str, entries: Sequence[Mapping[str, Any]], reason: str, *, chance: float
+    ) -> Finding | None:
+        """Make a finding of the most exposed client: the one whose interval begins highest.
+
+        Parameters
+        ----------
+        metric, label
+            Of the finding; the client's name is put after the label.
+        entries
+            For each client that was measured its name as ``client``, ``value``, ``low``, ``high``, ``n`` and ``null``.
+            The intervals must be widened for the choice among so many clients.
+        reason
+            What comes after the words that the client was chosen after the fact.
+        chance
+            Success of guessing.
+
+        Returns
+        -------
+        Finding or None
+            ``None`` if no client was measured.
+        """
+        if not entries:
+            return None
+        worst = max(entries, key=lambda entry: entry["low"])
+        return self.judged(
+            metric,
+            f"{label}, most exposed client ({worst['client']})",
+            (worst["low"], worst["high"]),
+            worst["null"],
+            f"chosen after the fact among all clients{reason}",
+            value=worst["value"],
+            n=worst["n"],
+            chance=chance,
+            selected_after_the_fact=True,
+            comparisons=len(entries),
+        )
+
     def unmeasured(self, metric: str, label: str, reason: str, **parts: Any) -> Finding:
         """Make a finding without a value, and say why there is none."""
         nothing = {"value": None, "low": None, "high": None, "n": 0, "verdict": NOT_APPLICABLE}

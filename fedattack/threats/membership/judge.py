@@ -17,10 +17,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
 from fedattack.audit.finding import Finding, Null
-from fedattack.audit.intervals import LEVEL, clopper_pearson, rate_interval, t_interval
+from fedattack.audit.intervals import LEVEL, rate_interval, t_interval
 from fedattack.audit.judge import Judge, TargetsCase, over_seeds
 from fedattack.audit.roc import Estimate, area, balanced_accuracy, epsilon_implied, tpr_at
-from fedattack.audit.summaries import null_of, reliability
+from fedattack.audit.summaries import null_of, null_rate, reliability
 from fedattack.audit.truth import SEVERAL
 from fedattack.threats.membership.membership import ALONE, METHODS, SCORE
 from fedattack.threats.threat import ADAPTIVE
@@ -379,7 +379,6 @@ class MembershipJudge(Judge[MembershipCase]):
         entries = []
         threshold = self._threshold()
         bars = sum(len(case.clients) for case in self.judged_cases)
-        level = 1 - (1 - LEVEL) / bars
         for case in self.judged_cases:
             members, others = case.dealt
             scores = case.scored(self._main)
@@ -390,30 +389,30 @@ class MembershipJudge(Judge[MembershipCase]):
                 if not len(own) or not len(accused):
                     continue
                 hits, alarms = int((own > threshold).sum()), int((accused > threshold).sum())
-                low, high = clopper_pearson(hits, len(own), level)
-                null_low, null_high = clopper_pearson(alarms, len(accused), level)
-                null = {"value": alarms / len(accused), "low": null_low, "high": null_high, "n": len(accused)}
-                entry = {"client": self.title_of(case, name), "value": hits / len(own), "low": low, "high": high}
-                share = float(case.sizes[column] / total) if total else None
-                entries.append({**entry, "n": len(own), "share": share, "null": null})
+                low, high = rate_interval([hits], [len(own)], comparisons=bars)
+                entries.append(
+                    {
+                        "client": self.title_of(case, name),
+                        "value": hits / len(own),
+                        "low": low,
+                        "high": high,
+                        "n": len(own),
+                        "share": float(case.sizes[column] / total) if total else None,
+                        "null": null_rate([alarms], [len(accused)], bars),
+                    }
+                )
         return sorted(entries, key=lambda entry: -entry["value"])
 
     def _worst_client(self) -> Finding | None:
         if max(len(case.clients) for case in self.judged_cases) < 2:
             return None
-        worst = max(self._per_client, key=lambda entry: entry["low"])
-        return self.judged(
+        return self.worst_client(
             "worst-client",
-            f"Members found at 1% false positives, most exposed client ({worst['client']})",
-            (worst["low"], worst["high"]),
-            worst["null"],
-            "chosen after the fact among all clients, at the threshold of all; the null is how often this client is "
-            "accused of the examples that nobody holds and that have its members' labels",
-            value=worst["value"],
-            n=worst["n"],
+            "Members found at 1% false positives",
+            self._per_client,
+            ", at the threshold of all; the null is how often this client is accused of the examples that nobody holds "
+            "and that have its members' labels",
             chance=_ONE_PERCENT,
-            selected_after_the_fact=True,
-            comparisons=len(self._per_client),
         )
 
     def _epsilon(self) -> Finding:
@@ -453,13 +452,11 @@ class MembershipJudge(Judge[MembershipCase]):
             right.append(balanced_accuracy(*scores, draw))
             null_right.append(balanced_accuracy(*halves, draw))
         (sums, sizes), (null_sums, null_sizes) = zip(*right, strict=True), zip(*null_right, strict=True)
-        low, high = rate_interval(null_sums, null_sizes)
-        null: Null = {"value": sum(null_sums) / sum(null_sizes), "low": low, "high": high, "n": sum(null_sizes)}
         return self.judged(
             "balanced-accuracy",
             "Right answers, as many members as non-members",
             rate_interval(sums, sizes),
-            null,
+            null_rate(null_sums, null_sizes),
             "thresholds come from the other half of the targets; this counts bold guesses on everybody as much as sure "
             "ones on a few",
             value=sum(sums) / sum(sizes),

@@ -17,7 +17,7 @@ from scipy.optimize import minimize_scalar
 from fedattack.audit.finding import Finding, Null, verdict
 from fedattack.audit.intervals import rate_interval
 from fedattack.audit.judge import Judge, TargetsCase, over_seeds
-from fedattack.audit.summaries import reliability
+from fedattack.audit.summaries import null_rate, reliability
 from fedattack.threats.source.sia import combine_likelihoods, combine_rounds, posterior
 
 _MOST_EXPOSED = 10
@@ -273,7 +273,14 @@ class SourceJudge(Judge[SourceCase]):
             label = f"Owner named, best of {choices} rounds, each seed's own"
             reason = "chosen after the fact among all rounds, as the paper does, with the interval widened for it: "
             findings.append(self._rate("asr-best-round", label, best, comparisons=choices, reason=reason))
-        findings += [self._worst_client(clients), self._beyond_labels(), self._shared()]
+        worst = self.worst_client(
+            "asr-worst-client",
+            "Owner named",
+            clients,
+            "; the null is how often this client is named for an example that nobody holds",
+            chance=self._chance(),
+        )
+        findings += [worst, self._beyond_labels(), self._shared()]
         return [finding for finding in findings if finding is not None]
 
     def _tallies(
@@ -371,29 +378,10 @@ class SourceJudge(Judge[SourceCase]):
                         "high": high,
                         "n": len(hits),
                         "share": float(sizes[column] / sizes.sum()),
-                        "null": _null([float(named.sum())], [len(named)], bars),
+                        "null": null_rate([float(named.sum())], [len(named)], bars),
                     }
                 )
         return sorted(entries, key=lambda entry: -entry["value"])
-
-    def _worst_client(self, entries: list[dict[str, Any]]) -> Finding | None:
-        if not entries:
-            return None
-        worst = max(entries, key=lambda entry: entry["low"])
-        chance = self._chance()
-        return self.judged(
-            "asr-worst-client",
-            f"Owner named, most exposed client ({worst['client']})",
-            (worst["low"], worst["high"]),
-            worst["null"],
-            "chosen after the fact among all clients; the null is how often this client is named for an example "
-            "that nobody holds",
-            value=worst["value"],
-            n=worst["n"],
-            chance=chance,
-            selected_after_the_fact=True,
-            comparisons=len(entries),
-        )
 
     def _beyond_labels(self) -> Finding | None:
         """Compare with examples that nobody holds but that would suit the clients' label distributions as well."""
@@ -418,7 +406,7 @@ class SourceJudge(Judge[SourceCase]):
             weighted = float((credit[rows, owner] * weights).sum() / max(weights.sum(), 1e-12))
             sums.append(effective * weighted)
             sizes.append(effective)
-        matched = _null(null_sums, null_sizes)
+        matched = null_rate(null_sums, null_sizes)
         if matched is None or not all(sizes):
             return None
         return self.judged(
@@ -528,7 +516,7 @@ def _pooled(tallies: Sequence[_Tally], comparisons: int = 1) -> _Rate | None:
         "high": high,
         "n": total,
         "chance": sum(chances) / total,
-        "null": _null(null_sums, null_sizes),
+        "null": null_rate(null_sums, null_sizes),
         "baselines": {"always naming the largest client": sum(largest) / total},
     }
 
@@ -549,13 +537,6 @@ def _credit(scores: NDArray[np.float64], by: NDArray[np.bool_]) -> NDArray[np.fl
 def _observed(credit: NDArray[np.float64]) -> NDArray[np.float64]:
     """Leave out owners that were not seen: "not seen" is no wrong answer."""
     return np.asarray(credit[~np.isnan(credit)])
-
-
-def _null(sums: Sequence[float], sizes: Sequence[int], comparisons: int = 1) -> Null | None:
-    if not sizes or not all(sizes):
-        return None
-    low, high = rate_interval(sums, sizes, comparisons=comparisons)
-    return {"value": sum(sums) / sum(sizes), "low": low, "high": high, "n": sum(sizes)}
 
 
 def _high(null: Null | None) -> float | None:
