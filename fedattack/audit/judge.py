@@ -4,12 +4,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 from statistics import fmean, stdev
 from typing import Any, ClassVar, Generic, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedattack.audit.finding import NOT_APPLICABLE, PROPORTION, Finding, Null, verdict
 from fedattack.audit.significance import Significance
-from fedattack.audit.truth import Truth
+from fedattack.audit.truth import NOBODY, Truth
+from fedattack.errors import DataError
 from fedattack.record import Record
 from fedattack.threats import ATTACKS, Knowledge, Scores
 from fedattack.threats.registry import threat_of
@@ -68,6 +73,65 @@ class Case:
     def columns(self, client: str) -> list[int]:
         """Return the places of a client's nodes in the scores."""
         return [column for column, name in enumerate(self.node_clients) if name == client]
+
+
+@dataclass(frozen=True)
+class TargetsCase(Case):
+    """One seed's scores of target records beside a truth that says who holds each; both must be of as many targets."""
+
+    SEEN: ClassVar[str]
+    """The array of the scores, (targets, nodes), that is all NaN for a node that was never seen."""
+
+    def __post_init__(self) -> None:
+        scored, owned = len(self.scores.arrays["labels"]), len(self.truth.owners)
+        if scored != owned:
+            raise DataError(
+                f"seed {self.seed}: the truth names owners of {owned} targets, the scores are of {scored}; write the "
+                "truth with one entry for each target"
+            )
+
+    @cached_property
+    def node_clients(self) -> list[str]:
+        """The client behind each of the scores' nodes; one that was never seen goes by its node."""
+        nodes = self.scores.facts[self.NODES]
+        seen = ~np.isnan(self.scores.arrays[self.SEEN]).all(axis=0)
+        self.truth.check_nodes(compress(nodes, seen), seed=self.seed)
+        return [self.truth.nodes.get(node, f"node {node}") for node in nodes]
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """(clients,): how many training examples each client holds."""
+        held = dict(zip(self.truth.clients, self.truth.counts.sum(axis=1), strict=True))
+        return np.array([held.get(name, 0) for name in self.clients], dtype=np.int64)
+
+    @property
+    def null(self) -> NDArray[np.bool_]:
+        """(targets,): whether no client holds the target."""
+        return np.asarray(self.truth.owners == NOBODY)
+
+    def by_client(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Put a client's several nodes together: the mean of those that are known, in the order of the clients.
+
+        Parameters
+        ----------
+        values
+            (…, nodes): NaN where a node was not seen.
+
+        Returns
+        -------
+        ndarray
+            (…, clients)
+        """
+        if len(self.clients) == len(self.node_clients):
+            return values
+        means = []
+        for name in self.clients:
+            own = values[..., self.columns(name)]
+            known = ~np.isnan(own)
+            total = np.where(known, own, 0.0).sum(axis=-1)
+            mean = total / np.maximum(known.sum(axis=-1), 1)
+            means.append(np.where(known.any(axis=-1), mean, np.nan))
+        return np.stack(means, axis=-1)
 
 
 C = TypeVar("C", bound=Case)
@@ -156,6 +220,54 @@ class Judge(ABC, Generic[C]):
             verdict=words,
             reason=f"{reason}: {why}",
             **numbers,
+        )
+
+    def worst_client(
+        self,
+        metric: str,
+        label: str,
+        entries: Sequence[Mapping[str, Any]],
+        reason: str,
+        *,
+        chance: float,
+        test: Significance | None,
+    ) -> Finding | None:
+        """Make a finding of the most exposed client: the one whose interval begins highest.
+
+        Parameters
+        ----------
+        metric, label
+            Of the finding; the client's name is put after the label.
+        entries
+            For each client that was measured its name as ``client``, ``value``, ``low``, ``high``, ``n`` and ``null``.
+            The intervals must be widened for the choice among so many clients.
+        reason
+            What comes after the words that the client was chosen after the fact.
+        chance
+            Success of guessing.
+        test
+            Of the most exposed client, whoever that is: its statistic is the largest over all clients.
+
+        Returns
+        -------
+        Finding or None
+            ``None`` if no client was measured.
+        """
+        if not entries:
+            return None
+        worst = max(entries, key=lambda entry: entry["low"])
+        return self.judged(
+            metric,
+            f"{label}, most exposed client ({worst['client']})",
+            (worst["low"], worst["high"]),
+            worst["null"],
+            f"chosen after the fact among all clients{reason}",
+            value=worst["value"],
+            n=worst["n"],
+            chance=chance,
+            test=test,
+            selected_after_the_fact=True,
+            comparisons=len(entries),
         )
 
     def unmeasured(self, metric: str, label: str, reason: str, **parts: Any) -> Finding:

@@ -1,4 +1,4 @@
-"""What the judges of different attacks sum up alike: the spread of a null's draws, and how well confidence is kept."""
+"""What the judges of different attacks sum up alike: nulls, of draws or of counts, and how well confidence is kept."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.audit.finding import Null
-from fedattack.audit.intervals import LEVEL
+from fedattack.audit.intervals import LEVEL, rate_interval
 
 BINS = 10
 """Classes of equal width into which confidence is sorted."""
@@ -19,6 +19,21 @@ def null_of(draws: Sequence[float], n: int, level: float = LEVEL) -> Null:
     low, high = np.quantile(draws, ((1 - level) / 2, (1 + level) / 2))
     mean = fmean(draws)
     return {"value": mean, "low": min(float(low), mean), "high": max(float(high), mean), "n": n}
+
+
+def null_rate(successes_per_seed: Sequence[float], n_per_seed: Sequence[int], comparisons: int = 1) -> Null | None:
+    """Sum up how often a null succeeded, as :func:`~fedattack.audit.intervals.rate_interval` does.
+
+    Returns
+    -------
+    Null or None
+        ``None`` where a seed has no null targets, or there is no seed.
+    """
+    if not n_per_seed or not all(n_per_seed):
+        return None
+    low, high = rate_interval(successes_per_seed, n_per_seed, comparisons=comparisons)
+    n = sum(n_per_seed)
+    return {"value": sum(successes_per_seed) / n, "low": low, "high": high, "n": n}
 
 
 def reliability(sure: NDArray[np.float64], right: NDArray[Any]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ alone would tell them apart.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,11 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
 from fedattack.audit.finding import Finding, Null
-from fedattack.audit.intervals import LEVEL, clopper_pearson, rate_interval, t_interval
-from fedattack.audit.judge import Case, Judge, over_seeds
+from fedattack.audit.intervals import LEVEL, rate_interval, t_interval
+from fedattack.audit.judge import Judge, TargetsCase, over_seeds
 from fedattack.audit.roc import Estimate, area, balanced_accuracy, epsilon_implied, tpr_at
-from fedattack.audit.summaries import null_of, reliability
-from fedattack.audit.truth import NOBODY, SEVERAL
-from fedattack.errors import DataError
+from fedattack.audit.summaries import null_of, null_rate, reliability
+from fedattack.audit.truth import SEVERAL
 from fedattack.threats.membership.membership import ALONE, METHODS, SCORE
 from fedattack.threats.threat import ADAPTIVE
 
@@ -72,44 +70,15 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class MembershipCase(Case):
-    """One seed's scores of membership inference beside its truth, which must speak of as many targets."""
+class MembershipCase(TargetsCase):
+    """One seed's scores of membership inference beside its truth."""
 
-    def __post_init__(self) -> None:
-        scored, owned = len(self.scores.arrays["labels"]), len(self.truth.owners)
-        if scored != owned:
-            raise DataError(
-                f"seed {self.seed}: the truth names owners of {owned} targets, the scores are of {scored}; write the "
-                "truth with one entry for each target"
-            )
-
-    @cached_property
-    def node_clients(self) -> list[str]:
-        """The client behind each of the scores' nodes; one that was never seen goes by its node."""
-        nodes = self.scores.facts[self.NODES]
-        self.truth.check_nodes(compress(nodes, self._observed), seed=self.seed)
-        return [self.truth.nodes.get(node, f"node {node}") for node in nodes]
-
-    @property
-    def _observed(self) -> NDArray[np.bool_]:
-        return np.asarray(~np.isnan(self.scores.arrays[f"{SCORE}loss-series"]).all(axis=0))
+    SEEN = f"{SCORE}loss-series"
 
     @property
     def methods(self) -> list[str]:
         """The methods that were computed, FedMIA first."""
         return [name for name in METHODS if f"{SCORE}{name}" in self.scores.arrays]
-
-    def by_client(self, values: Floats) -> Floats:
-        """Put a client's several nodes together: the mean of those that are known, in the order of the clients."""
-        if len(self.clients) == len(self.node_clients):
-            return values
-        parts = []
-        for name in self.clients:
-            own = values[..., self.columns(name)]
-            known = ~np.isnan(own)
-            total = np.where(known, own, 0.0).sum(axis=-1)
-            parts.append(np.where(known.any(axis=-1), total / np.maximum(known.sum(axis=-1), 1), np.nan))
-        return np.stack(parts, axis=-1)
 
     def scored(self, method: str) -> Floats:
         """Return a method's scores, (targets, clients)."""
@@ -136,7 +105,7 @@ class MembershipCase(Case):
         scores = self.scored(self.methods[0])
         members = draw.permutation(np.flatnonzero(self.owner >= 0))
         members = members[~np.isnan(scores[members, self.owner[members]])]
-        nobody = draw.permutation(np.flatnonzero(self.truth.owners == NOBODY))
+        nobody = draw.permutation(np.flatnonzero(self.null))
         by_label = {label: members[self.labels[members] == label] for label in np.unique(self.labels[members])}
         free = {label: nobody[self.labels[nobody] == label] for label in by_label}
         times = _times({label: (len(rows), len(free[label])) for label, rows in by_label.items()})
@@ -171,9 +140,14 @@ class AggregateCase(MembershipCase):
         return ["all clients"]
 
     @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """(1,): how many training examples all clients hold."""
+        return np.array([self.truth.counts.sum()], dtype=np.int64)
+
+    @cached_property
     def owner(self) -> Rows:
         """(targets,): 0 for what some client holds, −1 for what nobody does."""
-        return np.where(self.truth.owners == NOBODY, -1, 0).astype(np.int64)
+        return np.where(self.null, -1, 0).astype(np.int64)
 
     @cached_property
     def elsewhere(self) -> Pairs:
@@ -405,42 +379,40 @@ class MembershipJudge(Judge[MembershipCase]):
         entries = []
         threshold = self._threshold()
         bars = sum(len(case.clients) for case in self.judged_cases)
-        level = 1 - (1 - LEVEL) / bars
         for case in self.judged_cases:
             members, others = case.dealt
             scores = case.scored(self._main)
-            sizes = dict(zip(case.truth.clients, case.truth.counts.sum(axis=1), strict=True))
-            total = sum(sizes.values())
+            total = case.truth.counts.sum()
             for column, name in enumerate(case.clients):
                 own = _known(members.where(members.columns == column).of(scores))
                 accused = _known(others.where(others.columns == column).of(scores))
                 if not len(own) or not len(accused):
                     continue
                 hits, alarms = int((own > threshold).sum()), int((accused > threshold).sum())
-                low, high = clopper_pearson(hits, len(own), level)
-                null_low, null_high = clopper_pearson(alarms, len(accused), level)
-                null = {"value": alarms / len(accused), "low": null_low, "high": null_high, "n": len(accused)}
-                entry = {"client": self.title_of(case, name), "value": hits / len(own), "low": low, "high": high}
-                share = float(sizes.get(name, total) / total) if total else None
-                entries.append({**entry, "n": len(own), "share": share, "null": null})
+                low, high = rate_interval([hits], [len(own)], comparisons=bars)
+                entries.append(
+                    {
+                        "client": self.title_of(case, name),
+                        "value": hits / len(own),
+                        "low": low,
+                        "high": high,
+                        "n": len(own),
+                        "share": float(case.sizes[column] / total) if total else None,
+                        "null": null_rate([alarms], [len(accused)], bars),
+                    }
+                )
         return sorted(entries, key=lambda entry: -entry["value"])
 
     def _worst_client(self) -> Finding | None:
         if max(len(case.clients) for case in self.judged_cases) < 2:
             return None
-        worst = max(self._per_client, key=lambda entry: entry["low"])
-        return self.judged(
+        return self.worst_client(
             "worst-client",
-            f"Members found at 1% false positives, most exposed client ({worst['client']})",
-            (worst["low"], worst["high"]),
-            worst["null"],
-            "chosen after the fact among all clients, at the threshold of all; the null is how often this client is "
-            "accused of the examples that nobody holds and that have its members' labels",
-            value=worst["value"],
-            n=worst["n"],
+            "Members found at 1% false positives",
+            self._per_client,
+            ", at the threshold of all; the null is how often this client is accused of the examples that nobody holds "
+            "and that have its members' labels",
             chance=_ONE_PERCENT,
-            selected_after_the_fact=True,
-            comparisons=len(self._per_client),
         )
 
     def _epsilon(self) -> Finding:
@@ -480,13 +452,11 @@ class MembershipJudge(Judge[MembershipCase]):
             right.append(balanced_accuracy(*scores, draw))
             null_right.append(balanced_accuracy(*halves, draw))
         (sums, sizes), (null_sums, null_sizes) = zip(*right, strict=True), zip(*null_right, strict=True)
-        low, high = rate_interval(null_sums, null_sizes)
-        null: Null = {"value": sum(null_sums) / sum(null_sizes), "low": low, "high": high, "n": sum(null_sizes)}
         return self.judged(
             "balanced-accuracy",
             "Right answers, as many members as non-members",
             rate_interval(sums, sizes),
-            null,
+            null_rate(null_sums, null_sizes),
             "thresholds come from the other half of the targets; this counts bold guesses on everybody as much as sure "
             "ones on a few",
             value=sum(sums) / sum(sizes),
@@ -576,7 +546,7 @@ class MembershipJudge(Judge[MembershipCase]):
         counts = {"a seen client holds": 0, "nobody holds": 0, "several clients hold": 0}
         for case in self.cases:
             counts["a seen client holds"] += int((case.owner >= 0).sum())
-            counts["nobody holds"] += int((case.truth.owners == NOBODY).sum())
+            counts["nobody holds"] += int(case.null.sum())
             counts["several clients hold"] += int((case.truth.owners == SEVERAL).sum())
         return counts
 

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import compress
 from typing import Any, TypedDict
 
 import numpy as np
@@ -17,10 +16,8 @@ from scipy.optimize import minimize_scalar
 
 from fedattack.audit.finding import Finding, Null, verdict
 from fedattack.audit.intervals import rate_interval
-from fedattack.audit.judge import Case, Judge, over_seeds
-from fedattack.audit.summaries import reliability
-from fedattack.audit.truth import NOBODY
-from fedattack.errors import DataError
+from fedattack.audit.judge import Judge, TargetsCase, over_seeds
+from fedattack.audit.summaries import null_rate, reliability
 from fedattack.threats.source.sia import combine_likelihoods, combine_rounds, posterior
 
 _MOST_EXPOSED = 10
@@ -36,32 +33,15 @@ _DEALING_SHARED = 3
 
 
 @dataclass(frozen=True)
-class SourceCase(Case):
-    """One seed's scores of source inference beside its truth, which must speak of as many targets."""
+class SourceCase(TargetsCase):
+    """One seed's scores of source inference beside its truth."""
 
-    def __post_init__(self) -> None:
-        scored, owned = self.scores.arrays["losses"].shape[1], len(self.truth.owners)
-        if scored != owned:
-            raise DataError(
-                f"seed {self.seed}: the truth names owners of {owned} targets, the scores are of {scored}; write the "
-                "truth with one entry for each target"
-            )
-
-    @cached_property
-    def node_clients(self) -> list[str]:
-        """The client behind each of the scores' nodes; one that was never seen goes by its node."""
-        nodes = self.scores.facts[self.NODES]
-        observed = ~np.isnan(self.scores.arrays["combined"]).all(axis=0)
-        self.truth.check_nodes(compress(nodes, observed), seed=self.seed)
-        return [self.truth.nodes.get(node, f"node {node}") for node in nodes]
+    SEEN = "combined"
 
     @cached_property
     def losses(self) -> NDArray[np.float64]:
         """(rounds, targets, clients): the scores' losses, a client's several nodes put together."""
-        losses = self.scores.arrays["losses"]
-        if len(self.clients) == len(self.node_clients):
-            return losses
-        return np.stack([self._by_client(losses[..., self.columns(name)]) for name in self.clients], axis=-1)
+        return self.by_client(self.scores.arrays["losses"])
 
     @cached_property
     def combined(self) -> NDArray[np.float64]:
@@ -79,23 +59,10 @@ class SourceCase(Case):
         prior = self.scores.arrays["log_prior"]
         return np.array([prior[self.columns(name)].max() for name in self.clients])
 
-    @staticmethod
-    def _by_client(losses: NDArray[np.float64]) -> NDArray[np.float64]:
-        observed = ~np.isnan(losses)
-        total = np.where(observed, losses, 0.0).sum(axis=-1)
-        mean = total / np.maximum(observed.sum(axis=-1), 1)
-        return np.asarray(np.where(observed.any(axis=-1), mean, np.nan))
-
     @property
     def labels(self) -> NDArray[np.int64]:
         """(targets,): the targets' labels."""
         return np.asarray(self.scores.arrays["labels"])
-
-    @cached_property
-    def sizes(self) -> NDArray[np.int64]:
-        """(clients,): how many training examples each client holds."""
-        held = dict(zip(self.truth.clients, self.truth.counts.sum(axis=1), strict=True))
-        return np.array([held.get(name, 0) for name in self.clients], dtype=np.int64)
 
     @cached_property
     def owner(self) -> NDArray[np.int64]:
@@ -136,11 +103,6 @@ class SourceCase(Case):
     def never_seen(self) -> NDArray[np.bool_]:
         """(clients,): whether the attack never got a usable model of a client."""
         return np.asarray(np.isnan(self.combined).all(axis=0))
-
-    @property
-    def null(self) -> NDArray[np.bool_]:
-        """(targets,): whether no client holds the target."""
-        return np.asarray(self.truth.owners == NOBODY)
 
     def dealt(self, held: "_Held", stream: int) -> "_Held":
         """Deal the null targets out as if they were held as those of ``held`` are, and as evenly."""
@@ -311,7 +273,14 @@ class SourceJudge(Judge[SourceCase]):
             label = f"Owner named, best of {choices} rounds, each seed's own"
             reason = "chosen after the fact among all rounds, as the paper does, with the interval widened for it: "
             findings.append(self._rate("asr-best-round", label, best, comparisons=choices, reason=reason))
-        findings += [self._worst_client(clients), self._beyond_labels(), self._shared()]
+        worst = self.worst_client(
+            "asr-worst-client",
+            "Owner named",
+            clients,
+            "; the null is how often this client is named for an example that nobody holds",
+            chance=self._chance(),
+        )
+        findings += [worst, self._beyond_labels(), self._shared()]
         return [finding for finding in findings if finding is not None]
 
     def _tallies(
@@ -409,29 +378,10 @@ class SourceJudge(Judge[SourceCase]):
                         "high": high,
                         "n": len(hits),
                         "share": float(sizes[column] / sizes.sum()),
-                        "null": _null([float(named.sum())], [len(named)], bars),
+                        "null": null_rate([float(named.sum())], [len(named)], bars),
                     }
                 )
         return sorted(entries, key=lambda entry: -entry["value"])
-
-    def _worst_client(self, entries: list[dict[str, Any]]) -> Finding | None:
-        if not entries:
-            return None
-        worst = max(entries, key=lambda entry: entry["low"])
-        chance = self._chance()
-        return self.judged(
-            "asr-worst-client",
-            f"Owner named, most exposed client ({worst['client']})",
-            (worst["low"], worst["high"]),
-            worst["null"],
-            "chosen after the fact among all clients; the null is how often this client is named for an example "
-            "that nobody holds",
-            value=worst["value"],
-            n=worst["n"],
-            chance=chance,
-            selected_after_the_fact=True,
-            comparisons=len(entries),
-        )
 
     def _beyond_labels(self) -> Finding | None:
         """Compare with examples that nobody holds but that would suit the clients' label distributions as well."""
@@ -456,7 +406,7 @@ class SourceJudge(Judge[SourceCase]):
             weighted = float((credit[rows, owner] * weights).sum() / max(weights.sum(), 1e-12))
             sums.append(effective * weighted)
             sizes.append(effective)
-        matched = _null(null_sums, null_sizes)
+        matched = null_rate(null_sums, null_sizes)
         if matched is None or not all(sizes):
             return None
         return self.judged(
@@ -566,7 +516,7 @@ def _pooled(tallies: Sequence[_Tally], comparisons: int = 1) -> _Rate | None:
         "high": high,
         "n": total,
         "chance": sum(chances) / total,
-        "null": _null(null_sums, null_sizes),
+        "null": null_rate(null_sums, null_sizes),
         "baselines": {"always naming the largest client": sum(largest) / total},
     }
 
@@ -587,13 +537,6 @@ def _credit(scores: NDArray[np.float64], by: NDArray[np.bool_]) -> NDArray[np.fl
 def _observed(credit: NDArray[np.float64]) -> NDArray[np.float64]:
     """Leave out owners that were not seen: "not seen" is no wrong answer."""
     return np.asarray(credit[~np.isnan(credit)])
-
-
-def _null(sums: Sequence[float], sizes: Sequence[int], comparisons: int = 1) -> Null | None:
-    if not sizes or not all(sizes):
-        return None
-    low, high = rate_interval(sums, sizes, comparisons=comparisons)
-    return {"value": sum(sums) / sum(sizes), "low": low, "high": high, "n": sum(sizes)}
 
 
 def _high(null: Null | None) -> float | None:
