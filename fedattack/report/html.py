@@ -7,7 +7,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW, Finding
+from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW, Finding, p_in_words
 from fedattack.files import write_atomically
 from fedattack.report import figures
 from fedattack.report.drawing import Plot
@@ -73,6 +73,7 @@ def render_html(findings: Sequence[Finding], run: Mapping[str, Any]) -> str:
         others=others,
         own_setting=lambda finding: _departures(finding.setting, run["setting"]),
         interval_title=interval_title(findings),
+        findings_of_one_run=all(len(finding.seeds) == 1 for finding in findings),
         details=_of_findings(findings),
         tables=_tables(findings),
         pictures=_of_run(run),
@@ -102,6 +103,7 @@ def template(name: str) -> Template:
         "words": _words,
         "scalar": scalar,
         "spread": spread,
+        "chance_of": p_in_words,
     }
     environment.globals |= {"interval": interval, "with_interval": with_interval, "verdicts": _VERDICTS}
     return environment.get_template(name)

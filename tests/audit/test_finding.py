@@ -69,7 +69,7 @@ def test_from_dict_names_keys_that_do_not_belong_or_are_absent(change):
         ({"metric": "tpr-at-0.1.2pct"}, "is no name"),
         ({"attack": ""}, "is no name"),
         ({"attack": "sia-0.1"}, "'sia-0.1' is no name"),
-        ({"verdict": "maybe"}, "expected one of leak, no evidence, not applicable"),
+        ({"verdict": "maybe"}, "expected one of leak, no evidence, too few to tell, not applicable"),
         ({"verdict": "not applicable", "reason": " "}, "reason is empty"),
         ({"value": None, "low": None, "high": None}, "has no value but the verdict 'leak'"),
         ({"low": 0.6}, "ascending"),
@@ -116,37 +116,41 @@ def test_numbers_are_shown_in_their_units(value, units, text):
 
 
 @pytest.mark.parametrize(
-    ("low", "chance", "null_high", "bars", "expected"),
+    ("value", "chance", "p", "bars", "expected"),
     [
-        (0.55, 0.1, 0.12, None, "leak"),
-        (0.11, 0.1, 0.12, None, "no evidence"),
-        (0.12, 0.1, 0.12, None, "no evidence"),
-        (0.1, 0.1, 0.05, None, "no evidence"),
-        (0.13, 0.1, 0.12, {"size prior": 0.14}, "no evidence"),
-        (0.15, 0.1, 0.12, {"size prior": 0.14}, "leak"),
-        (0.15, None, 0.12, {"size prior": 0.14}, "leak"),
+        (0.6, 0.1, 0.001, None, "leak"),
+        (0.6, 0.1, 0.05, None, "leak"),
+        (0.6, 0.1, 0.051, None, "no evidence"),
+        (0.1, 0.1, 0.001, None, "no evidence"),
+        (0.13, 0.1, 0.001, {"size prior": 0.14}, "no evidence"),
+        (0.15, 0.1, 0.001, {"size prior": 0.14}, "leak"),
+        (0.15, None, 0.001, {"size prior": 0.14}, "leak"),
     ],
 )
-def test_a_leak_must_clear_every_bar(low, chance, null_high, bars, expected):
-    assert verdict(0.6, low, chance, null_high, bars)[0] == expected
+def test_a_leak_must_clear_every_bar_and_be_no_accident(value, chance, p, bars, expected):
+    assert verdict(value, chance, p, bars)[0] == expected
 
 
-def test_the_reason_names_the_bars():
-    assert verdict(0.6, 0.55, 0.1, 0.124)[1] == (
-        "the interval's lower end, 55.0%, is above chance (10.0%) and the null run's upper end (12.4%)"
+def test_too_few_targets_can_show_nothing():
+    words, why = verdict(1.0, 1 / 3, 1 / 6, least=1 / 6)
+    assert words == "too few to tell"
+    assert "at best p = 0.17" in why
+
+
+def test_the_reason_names_the_bars_and_the_test():
+    assert verdict(0.6, 0.1, 0.0001, {"size prior": 0.14}, how="clients exchanged")[1] == (
+        "60.0% is above chance (10.0%) and size prior (14.0%), and hardly by accident: p = 0.0001 (clients exchanged)"
     )
-    assert verdict(0.6, 0.11, 0.1, 0.124, {"size prior": 0.14})[1] == (
-        "the interval's lower end, 11.0%, does not clear size prior (14.0%) or the null run's upper end (12.4%)"
-    )
+    assert verdict(0.12, 0.1, 0.01, {"size prior": 0.14})[1] == "12.0% is not above size prior (14.0%)"
+    assert verdict(0.12, 0.1, 0.2)[1] == "so much may well be an accident: p = 0.2"
 
 
 @pytest.mark.parametrize(
     ("arguments", "lacking"),
     [
-        ((None, None, 0.1, 0.1), "a value and an interval"),
-        ((0.5, None, 0.1, 0.1), "an interval"),
-        ((0.5, 0.4, None, 0.1), "a chance level"),
-        ((0.5, 0.4, 0.1, None), "a null run"),
+        ((None, 0.1, None), "a value and a test"),
+        ((0.5, 0.1, None), "a test"),
+        ((0.5, None, 0.1), "a chance level"),
     ],
 )
 def test_without_something_to_clear_there_is_no_verdict(arguments, lacking):

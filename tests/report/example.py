@@ -5,6 +5,7 @@
 """
 
 import numpy as np
+from scipy.stats import binom
 
 from fedattack.audit.finding import Finding, verdict
 from fedattack.audit.intervals import clopper_pearson, rate_interval
@@ -35,12 +36,18 @@ def findings():
     def measured(successes, n, comparisons=1):
         value = sum(successes) / sum(n)
         low, high = rate_interval(successes, n, comparisons=comparisons)
-        said, reason = verdict(value, low, CHANCE, null_high, {"size prior": 0.143})
+        p = float(binom.sf(round(sum(successes)) - 1, sum(n), CHANCE))
+        said, reason = verdict(value, CHANCE, p, {"size prior": 0.143}, how="the clients of each run exchanged")
+        here_low, here_high = clopper_pearson(sum(successes), sum(n))
         seeds = np.array(successes) / np.array(n)
         return {
             "value": value,
             "low": low,
             "high": high,
+            "here_low": here_low if len(n) > 1 else None,
+            "here_high": here_high if len(n) > 1 else None,
+            "p": p,
+            "p_adjusted": min(6 * p, 1.0),
             "verdict": said,
             "reason": reason,
             "comparisons": comparisons,
@@ -118,7 +125,7 @@ def findings():
             label="Source inference among owners of the same class only",
             **{**common, "chance": 0.41},
             **{**measured([1200 / 3] * 3, [TARGETS] * 3), "verdict": "no evidence"}
-            | {"reason": "the interval's lower end, 38.2%, does not clear chance (41.0%)"},
+            | {"reason": "40.0% is not above chance (41.0%)"},
         ),
         Finding(
             metric="asr-aggregate",
@@ -328,7 +335,9 @@ def prolin_findings(clients=50, rounds=300):
             null={"value": 0.03, "low": 0.0, "high": 0.11, "n": 3 * clients},
             headline=True,
             verdict="leak",
-            reason="the interval's lower end is above chance and the null run's upper end",
+            p=0.0001,
+            p_adjusted=0.0003,
+            reason="91.0% is above chance (18.2%), and hardly by accident: p = 0.0001",
             seed_mean=score,
             seed_sd=0.04,
             series=series,

@@ -20,7 +20,7 @@ def test_the_table_shows_every_finding_with_its_numbers():
         assert words in text
     verdicts = [line.strip().split("  ")[-1] for line in text.splitlines()]
     assert [verdicts.count(v) for v in ("leak", "no evidence", "not applicable")] == [5, 1, 1]
-    assert "sia.asr: leak, the interval's lower end, 55.7%, is above chance (10.0%)" in text
+    assert "sia.asr: leak, 58.1% is above chance (10.0%)" in text
     assert "sia.asr-aggregate: not applicable, the attack needs" in text
 
 
