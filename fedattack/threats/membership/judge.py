@@ -7,7 +7,7 @@ alone would tell them apart.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from fedattack.audit.finding import Finding, Null
 from fedattack.audit.intervals import rate_interval, t_interval
 from fedattack.audit.judge import Judge, TargetsCase, over_seeds
-from fedattack.audit.roc import Estimate, area, balanced_accuracy, epsilon_implied, tpr_at
+from fedattack.audit.roc import Estimate, area, area_value, balanced_accuracy, epsilon_implied, tpr_at, tpr_value_at
 from fedattack.audit.summaries import null_of, null_rate, reliability
 from fedattack.audit.truth import SEVERAL
 from fedattack.threats.membership.membership import ALONE, METHODS, SCORE
@@ -252,7 +252,7 @@ class MembershipJudge(Judge[MembershipCase]):
             halves.append((shuffled[::2], shuffled[1::2]))
         return halves
 
-    def _null_of(self, method: str, statistic: Callable[[Floats, Floats], Estimate]) -> Null:
+    def _null_of(self, method: str, statistic: Callable[[Floats, Floats], float]) -> Null:
         """Take some non-members for members, again and again: the range of what then seems to be found."""
         members, others = _pooled(self._scores[method])
         draw = np.random.default_rng((self.judged_cases[0].seed, _HALVES))
@@ -260,17 +260,17 @@ class MembershipJudge(Judge[MembershipCase]):
         values = []
         for _ in range(_NULL_DRAWS):
             shuffled = draw.permutation(others)
-            values.append(statistic(shuffled[:count], shuffled[count:]).value)
+            values.append(statistic(shuffled[:count], shuffled[count:]))
         return null_of(values, count)
 
     def _pooled_tpr(self, scores: Scored, fpr: float) -> Estimate:
         """Put the seeds' scores together; the interval holds the spread over seeds as well."""
         pooled = tpr_at(*_pooled(scores), fpr)
-        return _widened(pooled, [tpr_at(*part, fpr).value for part in scores])
+        return _widened(pooled, [tpr_value_at(*part, fpr) for part in scores])
 
     def _pooled_area(self, scores: Scored) -> Estimate:
         """Do the same for the area under the ROC curve."""
-        return _widened(area(*_pooled(scores)), [area(*part).value for part in scores])
+        return _widened(area(*_pooled(scores)), [area_value(*part) for part in scores])
 
     def _tpr(
         self,
@@ -286,7 +286,7 @@ class MembershipJudge(Judge[MembershipCase]):
         """Judge a method, or some scores of it that were ``asked`` of other non-members."""
         scores = asked or self._scores[method]
         found = self._pooled_tpr(scores, fpr)
-        null = self._null_of(method, lambda members, others: tpr_at(members, others, fpr))
+        null = self._null_of(method, partial(tpr_value_at, fpr=fpr))
         members, others = _pooled(scores)
         size = f"{len(members):,} members and {len(others):,} non-members"
         if len(others) < 1 / fpr:
@@ -301,7 +301,7 @@ class MembershipJudge(Judge[MembershipCase]):
             n=len(members),
             chance=fpr,
             bars=self._bar_without_model(fpr),
-            **over_seeds([tpr_at(*part, fpr).value for part in scores]),
+            **over_seeds([tpr_value_at(*part, fpr) for part in scores]),
             **parts,
         )
 
@@ -342,7 +342,7 @@ class MembershipJudge(Judge[MembershipCase]):
             "auc",
             "Area under the ROC curve",
             (found.low, found.high),
-            self._null_of(self._main, area),
+            self._null_of(self._main, area_value),
             f"a classifier that sees the examples alone, and no model, reaches {blind.value:.3f} "
             f"({blind.low:.3f} to {blind.high:.3f}); far from 0.5, members and non-members are unlike in themselves",
             value=found.value,
@@ -351,7 +351,7 @@ class MembershipJudge(Judge[MembershipCase]):
             units="AUC",
             bars={"what the examples alone tell": blind.low},
             baselines={"examples alone, without any model": blind.value},
-            **over_seeds([area(*part).value for part in scores]),
+            **over_seeds([area_value(*part) for part in scores]),
         )
 
     @cached_property
@@ -380,7 +380,7 @@ class MembershipJudge(Judge[MembershipCase]):
         """Return what the examples alone tell, where they do: what is told without a model is no leak of one."""
         if self._blind_area.low <= 0.5:
             return {}
-        return {"what the examples alone tell": self._pooled_tpr(self._blind, fpr).value}
+        return {"what the examples alone tell": tpr_value_at(*_pooled(self._blind), fpr)}
 
     def _threshold(self) -> float:
         """Return the score above which one in a hundred non-members is."""
