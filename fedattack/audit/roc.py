@@ -47,7 +47,7 @@ def tpr_at(members: Floats, others: Floats, fpr: float, level: float = LEVEL) ->
     ranks = np.arange(len(above))
     at_most = np.flatnonzero(beta.sf(fpr, ranks + 1, len(above) - ranks) <= for_threshold)
     at_least = np.flatnonzero(beta.cdf(fpr, ranks + 1, len(above) - ranks) <= for_threshold)
-    value = _share_above(members, above[int(fpr * len(above))])
+    value = tpr_value_at(members, others, fpr)
     low, high = 0.0, 1.0
     if len(at_most):
         hits = _share_above(members, above[at_most[-1]]) * len(members)
@@ -56,6 +56,11 @@ def tpr_at(members: Floats, others: Floats, fpr: float, level: float = LEVEL) ->
         hits = _share_above(members, above[at_least[0]]) * len(members)
         high = clopper_pearson(round(hits), len(members), for_members)[1]
     return Estimate(value, min(low, value), max(high, value))
+
+
+def tpr_value_at(members: Floats, others: Floats, fpr: float) -> float:
+    """Return the value of :func:`tpr_at` alone, without its interval."""
+    return _share_above(members, np.sort(others)[::-1][int(fpr * len(others))])
 
 
 def _share_above(scores: Floats, threshold: float) -> float:
@@ -81,6 +86,11 @@ def area(members: Floats, others: Floats, level: float = LEVEL) -> Estimate:
     return Estimate(value, 1 / (1 + math.exp(half - centre)), 1 / (1 + math.exp(-half - centre)))
 
 
+def area_value(members: Floats, others: Floats) -> float:
+    """Return the value of :func:`area` alone, without its interval."""
+    return float(_placements(members, others).mean())
+
+
 def _placements(scores: Floats, among: Floats) -> Floats:
     """Return for each score the share of ``among`` that is smaller, ties counting half."""
     ordered = np.sort(among)
@@ -103,12 +113,10 @@ def balanced_accuracy(members: Floats, others: Floats, rng: np.random.Generator)
 
 
 def _best_threshold(members: Floats, others: Floats) -> float:
-    thresholds = np.unique(np.concatenate([members, others]))
+    thresholds, hits, alarms = _errors(members, others)
     if not len(thresholds):
         return 0.0
-    hits = len(members) - np.searchsorted(np.sort(members), thresholds, side="right")
-    passes = np.searchsorted(np.sort(others), thresholds, side="right")
-    return float(thresholds[np.argmax(hits + passes)])
+    return float(thresholds[np.argmax(hits - alarms)])
 
 
 def epsilon_implied(
@@ -138,19 +146,16 @@ def epsilon_implied(
         In ε; 0 where nothing is implied.
     """
     members, others = rng.permutation(members), rng.permutation(others)
-    sides = [_errors(members[::2], others[::2]), _errors(-others[::2], -members[::2])]
+    sides = [(members, others), (-others, -members)]
     best = (-math.inf, 0, 0.0)
-    for side, (thresholds, hits, alarms) in enumerate(sides):
-        sizes = (len(members[::2]), len(others[::2]))
-        if side:
-            sizes = sizes[::-1]
-        lows = _epsilons(hits, alarms, *sizes, delta, level)
+    for side, (yes, no) in enumerate(sides):
+        thresholds, hits, alarms = _errors(yes[::2], no[::2])
+        lows = _epsilons(hits, alarms, len(yes[::2]), len(no[::2]), delta, level)
         position = int(np.argmax(lows))
         best = max(best, (float(lows[position]), side, float(thresholds[position])))
     _, side, threshold = best
-    yes, no = members[1::2], others[1::2]
-    if side:
-        yes, no = -others[1::2], -members[1::2]
+    yes, no = sides[side]
+    yes, no = yes[1::2], no[1::2]
     hits, alarms = np.array([(yes > threshold).sum()]), np.array([(no > threshold).sum()])
     low = float(_epsilons(hits, alarms, len(yes), len(no), delta, level)[0])
     rate = (float(hits[0]) + 0.5) / (len(yes) + 1)

@@ -73,6 +73,10 @@ class Targets:
     def __len__(self) -> int:
         return len(self.y)
 
+    def take(self, rows: NDArray[np.int64] | slice) -> "Targets":
+        """Return some of the examples, in the order of ``rows``."""
+        return Targets(self.x[rows], self.y[rows])
+
     @property
     def fingerprint(self) -> str:
         """SHA-256 of the examples and labels, by which the truth and an attack's scores say what they speak of."""

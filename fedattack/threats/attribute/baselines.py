@@ -172,7 +172,7 @@ class AttributeBaselines(Attack):
                 if len(order) < size:
                     notes.append(f"public{size} is left out: there are {len(order)} auxiliary records")
                     continue
-                few, method = Targets(public.x[order[:size]], public.y[order[:size]]), f"public{size}"
+                few, method = public.take(order[:size]), f"public{size}"
                 # the paper's attack models do not see the label
                 beliefs[method], classifiers[method] = impute(partial, few, labels=False, seed=seed)
         if prior is not None:

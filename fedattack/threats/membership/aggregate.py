@@ -6,6 +6,7 @@ auxiliary examples, in which nobody holds a target, and asks how much better the
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -14,22 +15,21 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedattack.errors import NeedsError
-from fedattack.learning import losses_of_models, per_record_loss, pick_device
+from fedattack.learning import per_record_loss, pick_device
 from fedattack.learning.importing import given
 from fedattack.record import Record
 from fedattack.record.format import PROTOCOLS, Arrays
 from fedattack.threats.base import Attack, Needs, Progress, Scores
-from fedattack.threats.knowledge import Knowledge, Targets
+from fedattack.threats.knowledge import Knowledge
 from fedattack.threats.local_models import readable
 from fedattack.threats.matching import check_model, fits_model
 from fedattack.threats.membership.fedmia import FEWEST_OTHERS, below_others, logits_of, mean_where_seen
+from fedattack.threats.membership.measures import losses_at
 from fedattack.threats.membership.membership import SCORE, SCORES_FORM
 from fedattack.threats.membership.references import State, Trainer
 from fedattack.threats.options import whole
 
 Floats = NDArray[np.float64]
-
-_LARGEST_LOSS = 700.0
 
 # A reference federation has no more clients than this, however many the real one has: its model is a mean anyway.
 _MOST_CLIENTS = 5
@@ -79,12 +79,8 @@ class AggregateMembership(Attack):
         torch_device = pick_device(device)
         loss = per_record_loss(given(knowledge.model.loss))
         targets = knowledge.targets
-
-        def losses_of(states: Sequence[Arrays | State]) -> Floats:
-            losses = losses_of_models(model, states, targets.x, targets.y, loss, device=torch_device)
-            return np.asarray(np.minimum(losses.numpy(), _LARGEST_LOSS))
-
-        losses = np.stack([losses_of([state])[0] for state in models.values()])
+        losses_of = partial(losses_at, model=model, examples=targets, loss=loss, device=torch_device)
+        losses = np.stack(list(map(losses_of, models.values())))
         progress(1, 1 + self.references)
         scores: dict[str, Floats] = {}
         per_round = np.full((len(rounds), len(targets), 1), np.nan)
@@ -93,7 +89,7 @@ class AggregateMembership(Attack):
             federations = _Federations(knowledge, record, seed, torch_device)
             of_references: list[Floats] = []
             for number in range(self.references):
-                of_references.append(np.stack([losses_of([state])[0] for state in federations.run(start, len(rounds))]))
+                of_references.append(np.stack(list(map(losses_of, federations.run(start, len(rounds))))))
                 progress(2 + number, 1 + self.references)
             trained = federations.trained
             others = logits_of(np.stack(of_references, axis=-1))
@@ -169,8 +165,7 @@ class _Federations:
     def _round(self, common: State, parts: Sequence[NDArray[np.int64]]) -> State:
         total = {name: np.zeros(value.shape, dtype=np.float64) for name, value in common.items()}
         for part in parts:
-            examples = Targets(self._examples.x[part], self._examples.y[part])
-            state = self._trainer.trained(common, examples, seed=int(self._rng.integers(2**31)))
+            state = self._trainer.trained(common, self._examples.take(part), seed=int(self._rng.integers(2**31)))
             self.trained += 1
             for name, value in state.items():
                 total[name] += value / len(parts)

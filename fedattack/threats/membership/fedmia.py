@@ -19,9 +19,11 @@ from scipy.stats import t
 
 Floats = NDArray[np.float64]
 
-# Below this the loss is rounding; above it a model has diverged.
+LARGEST_LOSS = 700.0
+"""A loss above this counts as this, so that one diverged model does not drown the other rounds."""
+
+# Below this the loss is rounding.
 _LEAST_LOSS = 1e-30
-_LARGEST_LOSS = 700.0
 
 # For how many measurements the typical variance counts.
 _PRIOR = 4.0
@@ -35,7 +37,7 @@ def logits_of(losses: Floats) -> Floats:
 
     Any other loss that is not negative goes through the same formula, which keeps the order of its values.
     """
-    clipped = np.clip(losses, _LEAST_LOSS, _LARGEST_LOSS)
+    clipped = np.clip(losses, _LEAST_LOSS, LARGEST_LOSS)
     return np.asarray(-(clipped + np.log(-np.expm1(-clipped))))
 
 

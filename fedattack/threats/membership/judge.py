@@ -5,9 +5,9 @@ dealt to one client, so that all of a client's non-members have the labels that 
 alone would tell them apart.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
 from fedattack.audit.finding import Finding, Null
-from fedattack.audit.intervals import LEVEL, rate_interval, t_interval
+from fedattack.audit.intervals import rate_interval, t_interval
 from fedattack.audit.judge import Judge, TargetsCase, over_seeds
-from fedattack.audit.roc import Estimate, area, balanced_accuracy, epsilon_implied, tpr_at
+from fedattack.audit.roc import Estimate, area, area_value, balanced_accuracy, epsilon_implied, tpr_at, tpr_value_at
 from fedattack.audit.summaries import null_of, null_rate, reliability
 from fedattack.audit.truth import SEVERAL
 from fedattack.threats.membership.membership import ALONE, METHODS, SCORE
@@ -27,6 +27,9 @@ from fedattack.threats.threat import ADAPTIVE
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
+
+# Scores of members and of non-members, seed by seed.
+Scored = list[tuple[Floats, Floats]]
 
 # Streams of a seed's random numbers, apart from each other.
 _DEALING = 11
@@ -213,49 +216,61 @@ class MembershipJudge(Judge[MembershipCase]):
         return [finding for finding in findings if finding is not None]
 
     @cached_property
-    def _methods(self) -> list[str]:
-        """The methods that say something of members and of non-members in every seed, FedMIA first."""
-        methods = []
+    def _scores(self) -> dict[str, Scored]:
+        """The scores by method, FedMIA first.
+
+        A method is left out if in some seed it says nothing of members, or nothing of non-members.
+        """
+        scores: dict[str, Scored] = {}
         for method in METHODS:
-            in_all = all(method in case.methods for case in self.judged_cases)
-            if in_all and all(min(map(len, pair)) for pair in self._scores(method)):
-                methods.append(method)
-        return methods
+            if not all(method in case.methods for case in self.judged_cases):
+                continue
+            pairs: Scored = []
+            for case in self.judged_cases:
+                values = case.scored(method)
+                members, others = case.dealt
+                pairs.append((_known(members.of(values)), _known(others.of(values))))
+            if all(min(map(len, pair)) for pair in pairs):
+                scores[method] = pairs
+        return scores
 
     @property
     def _main(self) -> str:
         """The method that all findings but the comparison are about."""
-        return self._methods[0]
+        return next(iter(self._scores))
 
-    def _scores(self, method: str, *, elsewhere: bool = False) -> Iterator[tuple[Floats, Floats]]:
-        """Yield the scores of members and of non-members, seed by seed."""
-        for case in self.judged_cases:
-            members, others = case.dealt
-            scores = case.scored(method)
-            yield _known(members.of(scores)), _known((case.elsewhere if elsewhere else others).of(scores))
+    @property
+    def _main_scores(self) -> Scored:
+        return self._scores[self._main]
 
-    def _nulls(self, method: str) -> Iterator[tuple[Floats, Floats]]:
-        """Yield likewise two halves of the non-members, in which nobody is a member."""
-        for case in self.judged_cases:
-            draw = np.random.default_rng((case.seed, _HALVES))
-            others = draw.permutation(_known(case.dealt[1].of(case.scored(method))))
-            yield others[::2], others[1::2]
+    @cached_property
+    def _halves(self) -> Scored:
+        """Two halves of the non-members, seed by seed, in which nobody is a member."""
+        halves = []
+        for case, (_, others) in zip(self.judged_cases, self._main_scores, strict=True):
+            shuffled = np.random.default_rng((case.seed, _HALVES)).permutation(others)
+            halves.append((shuffled[::2], shuffled[1::2]))
+        return halves
 
-    def _null_of(self, method: str, statistic: Callable[[Floats, Floats], Estimate]) -> Null:
+    def _null_of(self, method: str, statistic: Callable[[Floats, Floats], float]) -> Null:
         """Take some non-members for members, again and again: the range of what then seems to be found."""
-        members, others = _pooled(list(self._scores(method)))
+        members, others = _pooled(self._scores[method])
         draw = np.random.default_rng((self.judged_cases[0].seed, _HALVES))
         count = min(len(members), len(others) // 2)
         values = []
         for _ in range(_NULL_DRAWS):
             shuffled = draw.permutation(others)
-            values.append(statistic(shuffled[:count], shuffled[count:]).value)
+            values.append(statistic(shuffled[:count], shuffled[count:]))
         return null_of(values, count)
 
-    def _pooled_tpr(self, scores: Sequence[tuple[Floats, Floats]], fpr: float, level: float = LEVEL) -> Estimate:
+    def _pooled_tpr(self, scores: Scored, fpr: float) -> Estimate:
         """Put the seeds' scores together; the interval holds the spread over seeds as well."""
-        pooled = tpr_at(*_pooled(scores), fpr, level)
-        return _widened(pooled, [tpr_at(*part, fpr).value for part in scores])
+        pooled = tpr_at(*_pooled(scores), fpr)
+        return _widened(pooled, [tpr_value_at(*part, fpr) for part in scores])
+
+    def _pooled_area(self, scores: Scored) -> Estimate:
+        """Do the same for the area under the ROC curve."""
+        return _widened(area(*_pooled(scores)), [area_value(*part) for part in scores])
 
     def _tpr(
         self,
@@ -264,13 +279,14 @@ class MembershipJudge(Judge[MembershipCase]):
         method: str,
         *,
         fpr: float = _ONE_PERCENT,
-        elsewhere: bool = False,
+        asked: Scored | None = None,
         reason: str = "",
         **parts: Any,
     ) -> Finding:
-        scores = list(self._scores(method, elsewhere=elsewhere))
+        """Judge a method, or some scores of it that were ``asked`` of other non-members."""
+        scores = asked or self._scores[method]
         found = self._pooled_tpr(scores, fpr)
-        null = self._null_of(method, lambda members, others: tpr_at(members, others, fpr))
+        null = self._null_of(method, partial(tpr_value_at, fpr=fpr))
         members, others = _pooled(scores)
         size = f"{len(members):,} members and {len(others):,} non-members"
         if len(others) < 1 / fpr:
@@ -285,32 +301,31 @@ class MembershipJudge(Judge[MembershipCase]):
             n=len(members),
             chance=fpr,
             bars=self._bar_without_model(fpr),
-            **over_seeds([tpr_at(*part, fpr).value for part in scores]),
+            **over_seeds([tpr_value_at(*part, fpr) for part in scores]),
             **parts,
         )
 
     def _alone(self) -> dict[str, float]:
         """Return what methods reach that look at the asked client alone."""
-        reached = {}
-        for method in self._methods:
-            if method in ALONE:
-                reached[METHODS[method]] = self._pooled_tpr(list(self._scores(method)), _ONE_PERCENT).value
-        return reached
+        return {row["method"]: row["tpr_1pct"]["value"] for method, row in self._compared.items() if method in ALONE}
 
     def _elsewhere(self) -> Finding | None:
         if not all(len(case.elsewhere) >= _FEWEST for case in self.judged_cases):
             return None
+        asked = []
+        for case, (members, _) in zip(self.judged_cases, self._main_scores, strict=True):
+            asked.append((members, _known(case.elsewhere.of(case.scored(self._main)))))
         return self._tpr(
             "tpr-at-1pct-fpr-elsewhere",
             "Members found at 1% false positives, among other clients' members",
             self._main,
-            elsewhere=True,
+            asked=asked,
             reason="non-members are examples on which the next client trained, and this one did not: ",
         )
 
     def _adaptive(self) -> Finding | None:
         method = f"likelihood-ratio{ADAPTIVE}"
-        if method not in self._methods:
+        if method not in self._scores:
             return None
         return self._tpr(
             f"tpr-at-1pct-fpr{ADAPTIVE}",
@@ -320,15 +335,14 @@ class MembershipJudge(Judge[MembershipCase]):
         )
 
     def _auc(self) -> Finding:
-        scores = list(self._scores(self._main))
-        values = [area(*part).value for part in scores]
-        found = _widened(area(*_pooled(scores)), values)
+        scores = self._main_scores
+        found = self._pooled_area(scores)
         blind = self._blind_area
         return self.judged(
             "auc",
             "Area under the ROC curve",
             (found.low, found.high),
-            self._null_of(self._main, area),
+            self._null_of(self._main, area_value),
             f"a classifier that sees the examples alone, and no model, reaches {blind.value:.3f} "
             f"({blind.low:.3f} to {blind.high:.3f}); far from 0.5, members and non-members are unlike in themselves",
             value=found.value,
@@ -337,11 +351,11 @@ class MembershipJudge(Judge[MembershipCase]):
             units="AUC",
             bars={"what the examples alone tell": blind.low},
             baselines={"examples alone, without any model": blind.value},
-            **over_seeds(values),
+            **over_seeds([area_value(*part) for part in scores]),
         )
 
     @cached_property
-    def _blind(self) -> list[tuple[Floats, Floats]]:
+    def _blind(self) -> Scored:
         """Scores of a classifier that sees the examples alone, by cross-validation, seed by seed."""
         scores = []
         for case in self.judged_cases:
@@ -366,11 +380,11 @@ class MembershipJudge(Judge[MembershipCase]):
         """Return what the examples alone tell, where they do: what is told without a model is no leak of one."""
         if self._blind_area.low <= 0.5:
             return {}
-        return {"what the examples alone tell": self._pooled_tpr(self._blind, fpr).value}
+        return {"what the examples alone tell": tpr_value_at(*_pooled(self._blind), fpr)}
 
     def _threshold(self) -> float:
         """Return the score above which one in a hundred non-members is."""
-        others = np.sort(_pooled(list(self._scores(self._main)))[1])[::-1]
+        others = np.sort(_pooled(self._main_scores)[1])[::-1]
         return float(others[int(_ONE_PERCENT * len(others))])
 
     @cached_property
@@ -419,8 +433,9 @@ class MembershipJudge(Judge[MembershipCase]):
         declared = [_declared(case) for case in self.judged_cases]
         delta = max((case.truth.privacy.delta for case in self.judged_cases if case.truth.privacy), default=0.0)
         draw = np.random.default_rng((self.judged_cases[0].seed, _HALVES, 1))
-        found = epsilon_implied(*_pooled(list(self._scores(self._main))), draw, delta=delta)
-        halves = _pooled(list(self._nulls(self._main)))
+        members, others = _pooled(self._main_scores)
+        found = epsilon_implied(members, others, draw, delta=delta)
+        halves = _pooled(self._halves)
         by_chance = epsilon_implied(*halves, draw, delta=delta)
         null: Null = {"value": by_chance.value, "low": by_chance.low, "high": by_chance.high, "n": len(halves[0])}
         finite = [epsilon for epsilon in declared if epsilon is not None]
@@ -437,7 +452,7 @@ class MembershipJudge(Judge[MembershipCase]):
             f"what tells members apart so well cannot be (ε, {delta:g})-private for a smaller ε than the interval's "
             f"lower end; {words}",
             value=found.value,
-            n=len(_pooled(list(self._scores(self._main)))[0]),
+            n=len(members),
             chance=0.0,
             units="ε",
             baselines={"declared ε": max(finite)} if finite else {},
@@ -445,9 +460,7 @@ class MembershipJudge(Judge[MembershipCase]):
 
     def _balanced_accuracy(self) -> Finding:
         right, null_right = [], []
-        for case, scores, halves in zip(
-            self.judged_cases, self._scores(self._main), self._nulls(self._main), strict=True
-        ):
+        for case, scores, halves in zip(self.judged_cases, self._main_scores, self._halves, strict=True):
             draw = np.random.default_rng((case.seed, _FOLDS))
             right.append(balanced_accuracy(*scores, draw))
             null_right.append(balanced_accuracy(*halves, draw))
@@ -468,7 +481,7 @@ class MembershipJudge(Judge[MembershipCase]):
     def _series(self) -> dict[str, Any]:
         series: dict[str, Any] = {
             "roc": self._roc(),
-            "membership_methods": self._compared(),
+            "membership_methods": list(self._compared.values()),
             "per_round": self._per_round(),
             "per_client": self._per_client,
             "reliability": self._reliability(),
@@ -479,25 +492,25 @@ class MembershipJudge(Judge[MembershipCase]):
         return {name: value for name, value in series.items() if value}
 
     def _roc(self) -> dict[str, list[float]]:
-        scores = list(self._scores(self._main))
-        members, others = _pooled(scores)
+        members, others = _pooled(self._main_scores)
         rates = np.geomspace(max(1 / len(others), 1e-4), 0.99, _POINTS)
         curve: dict[str, list[float]] = {"fpr": rates.tolist(), "value": [], "low": [], "high": []}
         for rate in rates:
-            point = tpr_at(members, others, float(rate))
-            for key in ("value", "low", "high"):
-                curve[key].append(getattr(point, key))
+            for key, number in vars(tpr_at(members, others, float(rate))).items():
+                curve[key].append(number)
         return curve
 
-    def _compared(self) -> list[dict[str, Any]]:
-        rows = []
-        for method in self._methods:
-            scores = list(self._scores(method))
-            row: dict[str, Any] = {"method": METHODS[method]}
-            for key, rate in (("tpr_1pct", _ONE_PERCENT), ("tpr_01pct", _ONE_PER_MILLE)):
-                row[key] = vars(self._pooled_tpr(scores, rate))
-            row["auc"] = vars(_widened(area(*_pooled(scores)), [area(*part).value for part in scores]))
-            rows.append(row)
+    @cached_property
+    def _compared(self) -> dict[str, dict[str, Any]]:
+        """What each method reaches."""
+        rows = {}
+        for method, scores in self._scores.items():
+            rows[method] = {
+                "method": METHODS[method],
+                "tpr_1pct": vars(self._pooled_tpr(scores, _ONE_PERCENT)),
+                "tpr_01pct": vars(self._pooled_tpr(scores, _ONE_PER_MILLE)),
+                "auc": vars(self._pooled_area(scores)),
+            }
         return rows
 
     def _per_round(self) -> dict[str, list[Any]]:
@@ -515,17 +528,16 @@ class MembershipJudge(Judge[MembershipCase]):
             members_seen, others_seen = _pooled(scores)
             if min(len(members_seen), len(others_seen)) < _FEWEST:
                 continue
-            point = tpr_at(members_seen, others_seen, _ONE_PERCENT)
             curve["rounds"].append(number)
-            for key in ("value", "low", "high"):
-                curve[key].append(getattr(point, key))
+            for key, end in vars(tpr_at(members_seen, others_seen, _ONE_PERCENT)).items():
+                curve[key].append(end)
         return curve
 
     def _reliability(self) -> dict[str, Any]:
         """Turn scores into probabilities on one half of the targets, and hold them against the other, both ways."""
         sure: list[Floats] = []
         right: list[NDArray[np.bool_]] = []
-        for case, (members, others) in zip(self.judged_cases, self._scores(self._main), strict=True):
+        for case, (members, others) in zip(self.judged_cases, self._main_scores, strict=True):
             draw = np.random.default_rng((case.seed, _FOLDS, 1))
             values = np.concatenate([members, others])[:, None]
             is_member = np.repeat([True, False], [len(members), len(others)])
@@ -584,7 +596,7 @@ def _known(scores: Floats) -> Floats:
     return np.asarray(scores[~np.isnan(scores)])
 
 
-def _pooled(scores: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+def _pooled(scores: Scored) -> tuple[Floats, Floats]:
     members, others = zip(*scores, strict=True)
     return np.concatenate(members), np.concatenate(others)
 

@@ -13,9 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from fedattack.learning.losses import mean_loss
+from fedattack.learning import losses_of_models
+from fedattack.learning.losses import RecordLoss, mean_loss
 from fedattack.learning.torch_utils import in_mode, to_tensor
 from fedattack.record.format import Arrays
+from fedattack.threats.knowledge import Targets
+from fedattack.threats.membership.fedmia import LARGEST_LOSS
 
 Floats = NDArray[np.float64]
 
@@ -127,6 +130,14 @@ def _norms(gradients: Mapping[str, Tensor]) -> Floats:
     for gradient in gradients.values():
         squares = squares + torch.linalg.vector_norm(gradient, dim=1).double().cpu().numpy() ** 2
     return np.asarray(np.sqrt(squares))
+
+
+def losses_at(
+    state: Mapping[str, Any], model: nn.Module, examples: Targets, loss: RecordLoss, device: torch.device
+) -> Floats:
+    """Return the examples' losses (n,) at some parameters, none above :data:`LARGEST_LOSS`; NaN stays NaN."""
+    losses = losses_of_models(model, [state], examples.x, examples.y, loss, device=device)[0]
+    return np.asarray(np.minimum(losses.numpy(), LARGEST_LOSS))
 
 
 def length_of(update: Mapping[str, NDArray[Any]]) -> float:

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from fedattack.errors import NeedsError
-from fedattack.learning import losses_of_models, per_record_loss, pick_device
+from fedattack.learning import per_record_loss, pick_device
 from fedattack.learning.importing import given, one_line
 from fedattack.record import Observation, Record, Round
 from fedattack.record.format import PROTOCOLS, Arrays
@@ -25,7 +25,7 @@ from fedattack.threats.knowledge import Knowledge, Targets
 from fedattack.threats.local_models import REBUILD, local_models, readable
 from fedattack.threats.matching import fits_model
 from fedattack.threats.membership.fedmia import FEWEST_OTHERS, against_others, below_others, logits_of, mean_where_seen
-from fedattack.threats.membership.measures import ExampleGradients, difference, length_of, rows_at_once
+from fedattack.threats.membership.measures import ExampleGradients, difference, length_of, losses_at, rows_at_once
 from fedattack.threats.membership.references import Shadows
 from fedattack.threats.options import whole
 from fedattack.threats.threat import ADAPTIVE
@@ -56,11 +56,8 @@ ALONE = ("average-cosine", "loss-series", "loss-threshold", "gradient-norm", "gr
 # RMIA's a: a model that did not train on an example gives p, one that did about (1 + a)p / 2 + (1 − a) / 2.
 _RMIA_SLOPE = 0.3
 
-# RMIA compares with a sample; more examples change its answers little.
-_MOST_POPULATION = 500
-
-# A loss above this counts as this, so that one diverged model does not drown the other rounds.
-_LARGEST_LOSS = 700.0
+# RMIA compares with the first of the attacker's examples; more change its answers little.
+_SAMPLE = slice(500)
 
 
 class _Facts(TypedDict):
@@ -246,7 +243,7 @@ class _Meter:
                     )
                 sizes.append(observation.count or 0)
                 if self.shadows is not None:
-                    population[column] = self._losses(state, _sample_of(self.shadows.population))
+                    population[column] = self._losses(state, self.shadows.population.take(_SAMPLE))
                 if self.gradients is not None and self.last[observation.node] == round_.number:
                     measured.last_norms[:, column] = self._norms(state)
             self._measure_updates(batch, measured)
@@ -275,8 +272,7 @@ class _Meter:
             yield batch
 
     def _losses(self, state: Arrays, examples: Targets) -> Floats:
-        losses = losses_of_models(self.model, [state], examples.x, examples.y, self.loss, device=self.device)
-        return np.asarray(np.minimum(losses[0].numpy(), _LARGEST_LOSS))
+        return losses_at(state, self.model, examples, self.loss, self.device)
 
     def _norms(self, state: Arrays) -> Floats:
         if self.gradients is None:
@@ -324,7 +320,7 @@ class _Meter:
         plain: list[Floats] = []
         adaptive: list[Floats] = []
         of_population: list[Floats] = []
-        sample = _sample_of(self.shadows.population)
+        sample = self.shadows.population.take(_SAMPLE)
         for state, defended in self.shadows.of_round(received, size):
             plain.append(self._losses(state, self.targets))
             of_population.append(self._losses(state, sample))
@@ -402,10 +398,6 @@ def _last_rounds(record: Record) -> dict[str, int]:
     for round_ in record:
         last.update(dict.fromkeys(round_.participants, round_.number))
     return last
-
-
-def _sample_of(population: Targets) -> Targets:
-    return Targets(population.x[:_MOST_POPULATION], population.y[:_MOST_POPULATION])
 
 
 def _rmia(losses: Floats, shadows: Floats, population: dict[int, Floats], shadows_on_population: Floats) -> Floats:

@@ -78,7 +78,7 @@ class Shadows:
         order = self._rng.permutation(len(examples))
         self._own, rest = np.array_split(order, 2)
         self._examples = examples
-        self.population = _rows(examples, rest)
+        self.population = examples.take(rest)
         self.defend = knowledge.defence.build() if knowledge.defence is not None else None
 
     @staticmethod
@@ -104,7 +104,7 @@ class Shadows:
         """
         for _ in range(self.count):
             rows = self._rng.choice(self._own, size=min(size, len(self._own)), replace=False)
-            examples = _rows(self._examples, rows)
+            examples = self._examples.take(rows)
             state = self._trainer.trained(received, examples, seed=int(self._rng.integers(2**31)))
             self.trained += 1
             yield state, self._defended(state, received, examples)
@@ -120,7 +120,3 @@ class Shadows:
         for name, change in sent.items():
             arrived[name] = (received[name] + change).astype(state[name].dtype)
         return arrived
-
-
-def _rows(examples: Targets, rows: NDArray[np.int64]) -> Targets:
-    return Targets(examples.x[rows], examples.y[rows])

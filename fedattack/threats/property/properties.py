@@ -143,8 +143,7 @@ def _memberships(auxiliary: Targets | None, targets: Targets | None) -> list[Pro
         raise NeedsError("property membership needs auxiliary and target records")
     properties = []
     for row in range(len(targets)):
-        target = Targets(targets.x[row : row + 1], targets.y[row : row + 1])
-        properties.append(membership(auxiliary, target, f"target {row}"))
+        properties.append(membership(auxiliary, targets.take(slice(row, row + 1)), f"target {row}"))
     return properties
 
 
