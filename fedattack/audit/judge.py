@@ -280,7 +280,7 @@ class Judge(ABC, Generic[C]):
         return client if len(self.cases) == 1 else f"{client} (seed {case.seed})"
 
 
-def over_seeds(values: Sequence[float]) -> dict[str, float | None]:
+def over_seeds(values: Sequence[float]) -> dict[str, Any]:
     """Return mean and standard deviation of the seeds' values, as a finding names them."""
     return {
         "seed_mean": fmean(values) if values else None,
