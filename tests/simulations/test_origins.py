@@ -23,14 +23,14 @@ def study(**changes) -> Study:
     return Study.of(DEFAULTS | {key.replace("_", "-"): value for key, value in changes.items()})
 
 
-def tests_of(plan: Study) -> np.ndarray:
+def places_of_tests(plan: Study) -> np.ndarray:
     """Where the test examples stand: after the training examples."""
     return len(plan.data.y_train) + np.arange(len(plan.data.y_test))
 
 
 def dealt(plan: Study) -> np.ndarray:
     """Origins of the test examples, (DRAWS, n)."""
-    return np.array(deal_origins(plan, np.tile(tests_of(plan), DRAWS))).reshape(DRAWS, -1)
+    return np.array(deal_origins(plan, np.tile(places_of_tests(plan), DRAWS))).reshape(DRAWS, -1)
 
 
 def prepared(folder, plan):
@@ -207,6 +207,6 @@ def test_origins_shift_no_other_draw(tmp_path, monkeypatch, goal, changes):
 
 def test_the_seed_decides_the_origins():
     first, other = study(seed=1), study(seed=2)
-    places = tests_of(first)
+    places = places_of_tests(first)
     assert deal_origins(first, places) == deal_origins(study(seed=1), places)
     assert deal_origins(first, places) != deal_origins(other, places)
