@@ -1,7 +1,6 @@
 """How close examples are to others: squared error, peak signal-to-noise ratio, structural similarity, and pairing."""
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
@@ -38,23 +37,53 @@ def structural_similarity(one: Images, other: Images) -> NDArray[np.float64]:
     pixels and a deviation of 1.5, whose weights sum to one. Every position counts at which the window lies within the
     image. Where the image is smaller than the window, its side is the largest odd one that fits.
     """
-    side = min(_SIDE, *one.shape[2:])
-    side -= 1 - side % 2
-    away = np.arange(side) - side // 2
-    line = np.exp(-(away**2) / (2 * _DEVIATION**2))
-    window = np.outer(line, line) / line.sum() ** 2
-
-    def mean(image: NDArray[np.float64]) -> NDArray[np.float64]:
-        views = sliding_window_view(image, (side, side), axis=(2, 3))
-        return np.asarray(np.einsum("ncijkl,kl->ncij", views, window))
-
     a, b = one.astype(np.float64), other.astype(np.float64)
-    mean_a, mean_b = mean(a), mean(b)
-    spread_a, spread_b = mean(a * a) - mean_a**2, mean(b * b) - mean_b**2
-    joint = mean(a * b) - mean_a * mean_b
+    return _similarity(a, b, _moments(a), _moments(b))
+
+
+def similarities(one: Images, other: Images) -> NDArray[np.float64]:
+    """Return the structural similarity (n, m) of each of n images with each of m others."""
+    a, b = one.astype(np.float64), other.astype(np.float64)
+    of_b = _moments(b)
+    return np.stack([_similarity(image, b, _moments(image), of_b) for image in a[:, np.newaxis]])
+
+
+_Moments = tuple[NDArray[np.float64], NDArray[np.float64]]
+
+
+def _similarity(a: NDArray[np.float64], b: NDArray[np.float64], of_a: _Moments, of_b: _Moments) -> NDArray[np.float64]:
+    mean_a, spread_a = of_a
+    mean_b, spread_b = of_b
+    joint = _under_window(a * b) - mean_a * mean_b
     above = (2 * mean_a * mean_b + _C1) * (2 * joint + _C2)
     below = (mean_a**2 + mean_b**2 + _C1) * (spread_a + spread_b + _C2)
     return np.asarray((above / below).mean(axis=(1, 2, 3)))
+
+
+def _moments(images: NDArray[np.float64]) -> _Moments:
+    """Return mean and variance under the window at each of its positions."""
+    mean = _under_window(images)
+    return mean, _under_window(images * images) - mean**2
+
+
+def _under_window(images: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the weighted mean (n, channels, …, …) under the window at each of its positions."""
+    height, width = images.shape[2:]
+    side = min(_SIDE, height, width)
+    side -= 1 - side % 2
+    # The window is a product of one line down and the same line across.
+    down = np.tensordot(images, _positions(height, side), axes=(2, 1))
+    return np.tensordot(down, _positions(width, side), axes=(2, 1))
+
+
+def _positions(length: int, side: int) -> NDArray[np.float64]:
+    """Return the window's weights (positions, length) at each position along an axis."""
+    away = np.arange(side) - side // 2
+    line = np.exp(-(away**2) / (2 * _DEVIATION**2))
+    weights = np.zeros((length - side + 1, length))
+    for position, row in enumerate(weights):
+        row[position : position + side] = line / line.sum()
+    return weights
 
 
 def paired(reconstructed: Images, truth: Images) -> NDArray[np.int64]:

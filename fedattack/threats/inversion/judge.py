@@ -2,26 +2,33 @@
 
 Inputs are scaled to 0 … 1 by the data's range, per channel of images and per column of tables, and reconstructions are
 clipped to it. Reconstructions of several examples come in no order: they are paired with the true ones so that the mean
-squared error is least. That pairing flatters every guess alike, so that the null and the baselines are paired as well.
+squared error is least. That pairing flatters every guess alike, so that all that they are held against is paired, too.
+
+An example may have been attacked in several rounds. It counts once, with the median of its rounds.
 """
 
 import itertools
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import gammaln
 
-from fedattack.audit.finding import NOT_APPLICABLE, Finding, Null
-from fedattack.audit.intervals import median_interval, rate_interval
+from fedattack.audit.finding import NOT_APPLICABLE, Finding
+from fedattack.audit.intervals import clopper_pearson, median_interval, rate_interval
 from fedattack.audit.judge import Case, Judge, over_seeds
+from fedattack.audit.significance import DRAWS, Significance, exchange_within, significance_of
+from fedattack.audit.summaries import null_rate
 from fedattack.audit.truth import HeldRecords
 from fedattack.errors import DataError
 from fedattack.learning.importing import given
 from fedattack.record import Observation
+from fedattack.threats.inversion.exchange import Attacked, Exchanged, exchange
 from fedattack.threats.inversion.images import Images, paired, peak_ratio, squared_error, structural_similarity
 from fedattack.threats.inversion.inversion import client_training, movement_of
 from fedattack.threats.inversion.preflight import Preflight, preflight
@@ -32,7 +39,11 @@ RECOGNISED = 20.0
 RANDOM, MEAN = "a random image of the data", "the mean image of the label"
 
 _PICTURES = 20
-_DRAWING = 1
+
+# Streams of random numbers, apart from each other.
+_DRAWING, _EXCHANGING, _TESTING = 1, 2, 3
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -40,9 +51,9 @@ class _Compared:
     """Reconstructions (n, …) that stand for true examples, and measures (n,) in the order of the true ones."""
 
     images: Images
-    error: NDArray[np.float64]
-    ratio: NDArray[np.float64]
-    similarity: NDArray[np.float64] | None
+    error: Floats
+    ratio: Floats
+    similarity: Floats | None
 
 
 def _compared(reconstructed: Images, truth: Images) -> _Compared:
@@ -111,6 +122,83 @@ class InversionCase(Case):
             if len(rows):
                 batches.append((number, client, rows))
         return batches
+
+    @cached_property
+    def clients_replies(self) -> dict[str, list[int]]:
+        """By client the places of its batches among :attr:`batches`; all of them are about the same examples."""
+        replies: dict[str, list[int]] = defaultdict(list)
+        for place, (_, client, _) in enumerate(self.batches):
+            replies[client].append(place)
+        return dict(replies)
+
+    @cached_property
+    def clients_rows(self) -> list[NDArray[np.int64]]:
+        """For each client the indices of its examples."""
+        return [self.batches[places[0]][2] for places in self.clients_replies.values()]
+
+    def by_example(self, batches: Sequence[_Compared], measure: str) -> Floats:
+        """Return a measure of each example (examples,), client by client: the median over its rounds."""
+        values = []
+        for places in self.clients_replies.values():
+            values.append(np.median([getattr(batches[place], measure) for place in places], axis=0))
+        return np.concatenate(values)
+
+    def recognised(self, batches: Sequence[_Compared]) -> Floats:
+        """Return in which share of its rounds each example is recognised, (examples,)."""
+        shares = []
+        for places in self.clients_replies.values():
+            shares.append(np.mean([batches[place].ratio >= RECOGNISED for place in places], axis=0))
+        return np.concatenate(shares)
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether labels are classes."""
+        return np.issubdtype(self.held.y.dtype, np.integer)
+
+    def exchange(self, draws: int) -> Exchanged:
+        """Measure the reconstructions beside other examples than the true ones."""
+        unheld, labels = self.truth.evaluation
+        attacked = []
+        for places, rows in zip(self.clients_replies.values(), self.clients_rows, strict=True):
+            replies = [self.reconstructed(self.batches[place][0]) for place in places]
+            attacked.append(Attacked(self.true_records(rows), self._cells(self.held.y[rows]), replies))
+        rng = np.random.default_rng((self.seed, _EXCHANGING))
+        return exchange(attacked, (self.scaled(unheld), self._cells(labels)), RECOGNISED, rng, draws)
+
+    def _cells(self, labels: NDArray[Any]) -> NDArray[np.int64]:
+        return labels.astype(np.int64) if self.has_classes else np.zeros(len(labels), dtype=np.int64)
+
+    @cached_property
+    def in_common(self) -> Floats:
+        """(clients, clients): labels that the first one's replies have in common with the second's true ones.
+
+        In any order; the mean over the first one's rounds.
+        """
+        classes = np.unique(self.held.y)
+        true = np.stack([_counts(self.held.y[rows], classes) for rows in self.clients_rows])
+        labels, batches = self.scores.arrays["labels"], self.scores.arrays["batches"]
+        table = []
+        for places in self.clients_replies.values():
+            of_rounds = []
+            for place in places:
+                restored = _counts(labels[batches == self.batches[place][0]], classes)
+                of_rounds.append(np.minimum(restored, true).sum(axis=1))
+            table.append(np.mean(of_rounds, axis=0))
+        return np.stack(table)
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """(clients,): how many examples each client has."""
+        return np.array([len(rows) for rows in self.clients_rows])
+
+    @cached_property
+    def label_arrangements(self) -> float:
+        """Logarithm of how many exchanges of clients with as many examples differ in their labels."""
+        alike: dict[tuple[int, ...], int] = defaultdict(int)
+        for rows in self.clients_rows:
+            alike[tuple(sorted(self.held.y[rows].tolist()))] += 1
+        _, sizes = np.unique(self.sizes, return_counts=True)
+        return float(gammaln(sizes + 1).sum() - gammaln(np.array([*alike.values()]) + 1).sum())
 
     def reconstructed(self, number: int) -> Images:
         """Return the scaled reconstructions of a batch."""
@@ -195,6 +283,8 @@ class InversionJudge(Judge[InversionCase]):
     - ``psnr``, ``mse`` and, of images, ``ssim``: medians;
     - ``labels``: how many labels are right, where there are classes;
     - ``preflight``: the median residual of a replay.
+
+    Each example counts once, however many rounds it was attacked in.
     """
 
     case = InversionCase
@@ -205,12 +295,16 @@ class InversionJudge(Judge[InversionCase]):
         "and that it fails says nothing of privacy.",
     )
 
+    draws: ClassVar[int] = DRAWS
+    """Exchanges that a test draws."""
+
     def __init__(
         self, cases: Sequence[InversionCase], *, setting: Mapping[str, Any], provenance: Mapping[str, Any]
     ) -> None:
         super().__init__(cases, setting=setting, provenance=provenance)
         self.results = [case.results for case in cases]
         self.nulls = [case.nulls for case in cases]
+        self.exchanged = [case.exchange(self.draws) for case in cases]
         self.guesses: dict[str, list[list[_Compared]]] = {RANDOM: [], MEAN: []}
         for case in cases:
             for name, guesses in case.guesses.items():
@@ -218,25 +312,51 @@ class InversionJudge(Judge[InversionCase]):
 
     def findings(self) -> list[Finding]:
         """State all of the above."""
+        return [*self.of_scores(), self._preflight()]
+
+    def of_scores(self) -> list[Finding]:
+        """State all but the replay, which needs the model."""
         findings = [self._recognised(), self._median("psnr", "Peak signal-to-noise ratio, median", "dB", "ratio")]
         if self.cases[0].held.x.ndim == 4:
             findings.append(self._median("ssim", "Structural similarity, median", "", "similarity"))
         findings.append(self._error())
-        if np.issubdtype(self.cases[0].held.y.dtype, np.integer):
+        if self.cases[0].has_classes:
             findings.append(self._labels())
-        return [*findings, self._preflight()]
+        return findings
+
+    def _test(self, measure: str, middle: Callable[..., Any]) -> Significance:
+        """Hold the middle of all examples' values against what exchanges give.
+
+        Each run has a table of exchanges, of which the truth is one; a draw takes a row of each.
+        """
+        tables = [getattr(exchanged, measure) for exchanged in self.exchanged]
+        arrangements = 1.0
+        for table, exchanged in zip(tables, self.exchanged, strict=True):
+            arrangements *= min(exchanged.arrangements, len(table))
+
+        def draw(rng: np.random.Generator, count: int) -> Floats:
+            rows = [table[rng.integers(len(table), size=count)] for table in tables]
+            return np.asarray(middle(np.concatenate(rows, axis=1), axis=1))
+
+        observed = float(middle(np.concatenate([table[0] for table in tables])))
+        alike = "others of their labels" if self.cases[0].has_classes else "others"
+        how = f"the true examples exchanged with {alike} that nobody trained on"
+        rng = np.random.default_rng((self.cases[0].seed, _TESTING))
+        return significance_of(observed, draw, rng, how, arrangements=arrangements, draws=self.draws)
 
     def _recognised(self) -> Finding:
-        sums, sizes = _count_recognised(self.results)
+        sums, sizes = self._count_recognised(self.results)
         shares = {}
         for name, guesses in self.guesses.items():
-            shares[name] = sum(_count_recognised(guesses)[0]) / sum(sizes)
+            shares[name] = sum(self._count_recognised(guesses)[0]) / sum(sizes)
         return self.judged(
             "recognised",
             f"Examples reconstructed to {RECOGNISED:g} dB or better",
             rate_interval(sums, sizes),
-            _null_rate(*_count_recognised(self.nulls)),
+            null_rate(*self._count_recognised(self.nulls)),
             f"chance is {RANDOM}, the null a reconstruction from another client's reply",
+            test=self._test("recognised", np.mean),
+            here=_these_runs(sums, sizes),
             value=sum(sums) / sum(sizes),
             n=sum(sizes),
             chance=shares[RANDOM],
@@ -247,8 +367,17 @@ class InversionJudge(Judge[InversionCase]):
             **over_seeds(np.divide(sums, sizes).tolist()),
         )
 
+    def _count_recognised(self, seeds: Sequence[Sequence[_Compared]]) -> tuple[list[float], list[int]]:
+        """Count for each seed the examples that are recognised, and all examples."""
+        shares = [case.recognised(batches) for case, batches in zip(self.cases, seeds, strict=True)]
+        return [float(share.sum()) for share in shares], [*map(len, shares)]
+
+    def _by_seed(self, seeds: Sequence[Sequence[_Compared]], measure: str) -> list[Floats]:
+        """Return a measure, such as ``ratio``, of the examples of each seed."""
+        return [case.by_example(batches, measure) for case, batches in zip(self.cases, seeds, strict=True)]
+
     def _median(self, metric: str, label: str, units: str, measure: str) -> Finding:
-        values, nulls = _by_seed(self.results, measure), _by_seed(self.nulls, measure)
+        values, nulls = self._by_seed(self.results, measure), self._by_seed(self.nulls, measure)
         n = sum(map(len, values))
         null_low, null_high = median_interval(nulls)
         medians = self._medians_of_guesses(measure)
@@ -258,6 +387,8 @@ class InversionJudge(Judge[InversionCase]):
             median_interval(values),
             {"value": _middle(nulls), "low": null_low, "high": null_high, "n": n},
             f"chance is {RANDOM}, the null a reconstruction from another client's reply",
+            test=self._test(measure, np.median),
+            here=_median_of_these_runs(values),
             value=_middle(values),
             n=n,
             units=units,
@@ -267,10 +398,10 @@ class InversionJudge(Judge[InversionCase]):
         )
 
     def _medians_of_guesses(self, measure: str) -> dict[str, float]:
-        return {name: _middle(_by_seed(guesses, measure)) for name, guesses in self.guesses.items()}
+        return {name: _middle(self._by_seed(guesses, measure)) for name, guesses in self.guesses.items()}
 
     def _error(self) -> Finding:
-        values = _by_seed(self.results, "error")
+        values = self._by_seed(self.results, "error")
         low, high = median_interval(values)
         return self.finding(
             "mse",
@@ -288,25 +419,42 @@ class InversionJudge(Judge[InversionCase]):
     def _labels(self) -> Finding:
         sums, sizes, nulls, chances = [], [], [], []
         for case in self.cases:
-            labels, batches = case.scores.arrays["labels"], case.scores.arrays["batches"]
-            restored = [labels[batches == number] for number, _, _ in case.batches]
-            truth = [case.held.y[rows] for _, _, rows in case.batches]
-            sums.append(float(sum(map(_in_common, restored, truth))))
-            sizes.append(sum(map(len, truth)))
-            nulls.append(float(sum(map(_in_common, [*restored[1:], restored[0]], truth))))
+            sums.append(float(case.in_common.trace()))
+            sizes.append(int(case.sizes.sum()))
+            # The reply of the next client; there is none where there is one client.
+            nulls.append(float(np.roll(case.in_common, -1, axis=0).trace()))
             counts = np.bincount(case.truth.evaluation[1].astype(np.int64))
             chances.append(float(counts.max() / counts.sum()))
+        alone = any(len(case.sizes) == 1 for case in self.cases)
         return self.judged(
             "labels",
             "Labels restored",
             rate_interval(sums, sizes),
-            _null_rate(nulls, sizes),
+            None if alone else null_rate(nulls, sizes),
             "as many as a batch's restored labels have in common with its true ones; chance is the commonest label, "
-            "the null another reply's labels",
+            "the null another client's labels",
+            test=self._test_of_labels(sum(sums)),
+            here=_these_runs(sums, sizes),
             value=sum(sums) / sum(sizes),
             n=sum(sizes),
             chance=max(chances),
         )
+
+    def _test_of_labels(self, observed: float) -> Significance:
+        """Exchange the clients of a run that have as many examples: restored labels know how many there are."""
+
+        def draw(rng: np.random.Generator, count: int) -> Floats:
+            total = np.zeros(count)
+            for case in self.cases:
+                who = exchange_within(case.sizes, rng, count)
+                total += case.in_common[np.arange(len(case.sizes)), who].sum(axis=1)
+            return total
+
+        logarithm = sum(case.label_arrangements for case in self.cases)
+        arrangements = round(math.exp(logarithm)) if logarithm < 50 else math.inf
+        rng = np.random.default_rng((self.cases[0].seed, _TESTING))
+        how = "the clients of each run that have as many examples exchanged"
+        return significance_of(observed, draw, rng, how, arrangements=arrangements, draws=self.draws)
 
     def _preflight(self) -> Finding:
         preflights: list[Preflight] = []
@@ -356,23 +504,9 @@ class InversionJudge(Judge[InversionCase]):
             }
 
 
-def _by_seed(seeds: Sequence[Sequence[_Compared]], measure: str) -> list[NDArray[np.float64]]:
-    """Join a measure, such as ``ratio``, over the batches of each seed."""
-    joined = []
-    for batches in seeds:
-        joined.append(np.concatenate([getattr(batch, measure) for batch in batches]))
-    return joined
-
-
-def _middle(values: Sequence[NDArray[np.float64]]) -> float:
+def _middle(values: Sequence[Floats]) -> float:
     """Return the median over all seeds."""
     return float(np.median(np.concatenate(values)))
-
-
-def _count_recognised(seeds: Sequence[Sequence[_Compared]]) -> tuple[list[float], list[int]]:
-    """Count for each seed the examples that are recognised, and all examples."""
-    ratios = _by_seed(seeds, "ratio")
-    return [float((ratio >= RECOGNISED).sum()) for ratio in ratios], [*map(len, ratios)]
 
 
 def _pixels(image: Images) -> Any:
@@ -380,11 +514,18 @@ def _pixels(image: Images) -> Any:
     return (last[..., 0] if last.shape[-1] == 1 else last).tolist()
 
 
-def _in_common(restored: NDArray[Any], truth: NDArray[Any]) -> int:
-    """Count the labels that two batches have in common, in any order."""
-    return (Counter(restored.ravel().tolist()) & Counter(truth.tolist())).total()
+def _counts(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
+    """Count how often each class is among labels."""
+    return np.asarray((labels.reshape(-1, 1) == classes).sum(axis=0))
 
 
-def _null_rate(sums: Sequence[float], sizes: Sequence[int]) -> Null:
-    low, high = rate_interval(sums, sizes)
-    return {"value": sum(sums) / sum(sizes), "low": low, "high": high, "n": sum(sizes)}
+def _median_of_these_runs(values: Sequence[Floats]) -> tuple[float, float] | None:
+    low, high = median_interval([np.concatenate(values)])
+    if len(values) < 2 or low is None or high is None:
+        return None
+    return low, high
+
+
+def _these_runs(sums: Sequence[float], sizes: Sequence[int]) -> tuple[float, float] | None:
+    """Return the interval about these very runs, where there are several."""
+    return clopper_pearson(min(sum(sums), sum(sizes)), sum(sizes)) if len(sizes) > 1 else None

@@ -63,8 +63,8 @@ def _lists(series: Mapping[str, Any]) -> Iterator[Lists]:
 
 SECTION = Section(
     sentences={
-        "recognised": "Of the examples that clients trained on, the server reconstructed {value}{interval} so well "
-        "that they can be recognised, from what the clients sent{chance}.",
+        "recognised": "For {value}{interval} of the examples that clients trained on, what clients sent gave the "
+        "server a reconstruction of 20 dB or better{chance}.",
     },
     figures=(("pictures", pictures),),
     forms=forms_beside(__file__),

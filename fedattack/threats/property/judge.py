@@ -2,22 +2,29 @@
 
 F1 is judged through the Jaccard index J = TP/(TP + FP + FN), of which it is 2J/(1 + J). J is a rate among the clients
 that are positive, named or both, and so has the interval of a rate.
+
+What could be an accident is found by exchanging who is who among the clients of a run that took part, for all questions
+at once: a client may have the property in several questions, and a method may name the same client in all of them.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from statistics import fmean
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
+from scipy.special import gammaln
 
-from fedattack.audit.finding import NO_EVIDENCE, NOT_APPLICABLE, Finding, verdict
-from fedattack.audit.intervals import LEVEL, rate_interval
+from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, Finding
+from fedattack.audit.intervals import LEVEL, clopper_pearson, rate_interval, t_interval
 from fedattack.audit.judge import Case, Judge, over_seeds
+from fedattack.audit.roc import area
+from fedattack.audit.significance import DRAWS, Draw, Significance, exchange_clients, significance_of
 from fedattack.audit.summaries import null_of
 from fedattack.errors import DataError
 from fedattack.threats.property.prolin import METHODS
@@ -27,10 +34,16 @@ _SHUFFLES = 1_000
 _LISTED = 200
 
 # Streams of random numbers, apart from each other.
-_SHUFFLING, _TIES = 1, 2
+_SHUFFLING, _EXCHANGING = 1, 2
+
+# Answers (exchanges, questions, clients) that are held in memory together.
+_ANSWERS = 1_000_000
+
+_HOW = "the clients of each run exchanged"
 
 Flags = NDArray[np.bool_]
-_Sent = Mapping[str, NDArray[np.float64]]
+Floats = NDArray[np.float64]
+_Sent = Mapping[str, Floats]
 """By metric, each client's mean of what it sent in plaintext, (clients,)."""
 
 
@@ -61,7 +74,7 @@ class PropertyCase(Case):
         return np.asarray(self.truth.positives[:, columns])
 
     @cached_property
-    def score(self) -> NDArray[np.float64]:
+    def score(self) -> Floats:
         """(methods, questions, windows, clients), NaN for clients not seen by then."""
         return self.by_client(self.scores.arrays["scores"])
 
@@ -75,6 +88,21 @@ class PropertyCase(Case):
     def observed(self) -> Flags:
         """(windows, clients): who had taken part by then; the others are unknown, neither right nor wrong."""
         return np.asarray(~np.isnan(self.score[0, 0]))
+
+    @cached_property
+    def seen(self) -> NDArray[np.int64]:
+        """(seen,): the places of the clients that ever took part."""
+        return np.flatnonzero(self.observed[-1])
+
+    @cached_property
+    def has(self) -> Flags:
+        """(questions, seen): which of them have the property."""
+        return np.asarray(self.positives[:, self.seen])
+
+    def exchanged(self, rng: np.random.Generator, count: int) -> Flags:
+        """Draw who is who: (count, questions, seen), in each draw the same exchange for all questions."""
+        who = exchange_clients(len(self.seen), rng, count)
+        return np.moveaxis(self.has[:, who], 1, 0)
 
     @property
     def asked_of(self) -> NDArray[np.int64]:
@@ -94,26 +122,26 @@ class PropertyCase(Case):
 class _Counts:
     """Right and wrong names of one method after one window, a number for each seed."""
 
-    hits: NDArray[np.float64]
-    named: NDArray[np.float64]
-    positive: NDArray[np.float64]
+    hits: Floats
+    named: Floats
+    positive: Floats
 
     @classmethod
-    def of(cls, cases: Sequence[PropertyCase], method: int, window: int, positives: Sequence[Flags]) -> "_Counts":
+    def of(cls, cases: Sequence[PropertyCase], method: int, window: int) -> "_Counts":
         counts = []
-        for case, truth in zip(cases, positives, strict=True):
-            observed = case.observed[window]
+        for case in cases:
+            truth, observed = case.positives[case.asked_of], case.observed[window]
             named = case.named[method, case.asked_of, window] & observed
             counts.append(((named & truth).sum(), named.sum(), (truth & observed).sum()))
         return cls(*np.array(counts, dtype=np.float64).T)
 
     @property
-    def either(self) -> NDArray[np.float64]:
+    def either(self) -> Floats:
         """Clients that are positive, named, or both."""
         return np.asarray(self.named + self.positive - self.hits)
 
 
-def _f1_of(jaccard: float) -> float:
+def _f1_of(jaccard: Any) -> Any:
     return 2 * jaccard / (1 + jaccard)
 
 
@@ -122,8 +150,8 @@ class _Measure:
     """A measure of a method's names: which counts are its trials, how its rate is read, and what chance is."""
 
     label: str
-    trials: Callable[[_Counts], NDArray[np.float64]]
-    read: Callable[[float], float]
+    trials: Callable[[_Counts], Floats]
+    read: Callable[[Any], Any]
     reason: str
 
 
@@ -132,12 +160,14 @@ _MEASURES: Mapping[str, _Measure] = {
         "F1 score",
         lambda counts: counts.either,
         _f1_of,
-        "chance is naming everybody, the null is the same names against a shuffled truth",
+        "chance is naming everybody, the null is the same names with the clients exchanged",
     ),
     "precision": _Measure(
-        "Precision", lambda counts: counts.named, float, "chance is the share of clients with the property"
+        "Precision", lambda counts: counts.named, np.asarray, "chance is the share of clients with the property"
     ),
-    "recall": _Measure("Recall", lambda counts: counts.positive, float, "chance is naming as many clients at random"),
+    "recall": _Measure(
+        "Recall", lambda counts: counts.positive, np.asarray, "chance is naming as many clients at random"
+    ),
 }
 
 
@@ -147,10 +177,13 @@ class PropertyJudge(Judge[PropertyCase]):
     case = PropertyCase
     headline = "f1"
     notes = (
-        "The null of prolin's findings is the same result against a shuffled truth; a null run, in which no client has "
-        "the property, is `--set positives=0`.",
+        "The null of prolin's findings is the same answers with the clients exchanged: who is who is drawn anew, once "
+        "for all questions. A null run, in which no client has the property, is `--set positives=0`.",
         "Clients that were never sampled are unknown: they count neither as right nor as wrong.",
     )
+
+    draws: ClassVar[int] = DRAWS
+    """Exchanges that a test draws."""
 
     def __init__(
         self, cases: Sequence[PropertyCase], *, setting: Mapping[str, Any], provenance: Mapping[str, Any]
@@ -159,10 +192,7 @@ class PropertyJudge(Judge[PropertyCase]):
         super().__init__(cases, setting=setting, provenance=provenance)
         # Seeds of one preset have as many windows; records from elsewhere may differ.
         self.windows = min((case.scores.facts["windows"] for case in cases), key=len)
-        self.last = len(self.windows) - 1
-        self.truth = [case.positives[case.asked_of] for case in cases]
-        draw = np.random.default_rng((cases[0].seed, _SHUFFLING))
-        self.shuffled = [self._shuffle(draw) for _ in range(_SHUFFLES)] if self.decisions else []
+        self.at_once = max(1, _ANSWERS // max(case.has.size for case in cases))
 
     @property
     def decisions(self) -> int:
@@ -182,56 +212,76 @@ class PropertyJudge(Judge[PropertyCase]):
         findings.append(self._false_alarms())
         return [finding for finding in findings if finding is not None]
 
-    def _shuffle(self, draw: np.random.Generator) -> list[Flags]:
-        """Deal the property to as many clients, at random among those that were seen."""
-        dealt = []
-        for case, truth in zip(self.cases, self.truth, strict=True):
-            observed = np.flatnonzero(case.observed[-1])
-            other = np.zeros_like(truth)
-            other[:, observed] = draw.permuted(truth[:, observed], axis=1)
-            dealt.append(other)
-        return dealt
+    @cached_property
+    def arrangements(self) -> float:
+        """How many different truths the exchanges give; clients with the same properties are alike."""
+        logarithm = 0.0
+        for case in self.cases:
+            _, alike = np.unique(case.has, axis=1, return_counts=True)
+            logarithm += float(gammaln(len(case.seen) + 1) - gammaln(alike + 1).sum())
+        return round(math.exp(logarithm)) if logarithm < 50 else math.inf
+
+    def _test(self, observed: float, draw: Draw) -> Significance:
+        rng = np.random.default_rng((self.cases[0].seed, _EXCHANGING))
+        sizes: dict[str, Any] = {"arrangements": self.arrangements, "draws": self.draws, "at_once": self.at_once}
+        return significance_of(observed, draw, rng, _HOW, **sizes)
+
+    def _exchanged(self, draw: Draw) -> Floats:
+        """Return the statistics (n,) of some exchanges, of which a null is made."""
+        rng = np.random.default_rng((self.cases[0].seed, _SHUFFLING))
+        drawn = []
+        for start in range(0, _SHUFFLES, self.at_once):
+            drawn.append(draw(rng, min(self.at_once, _SHUFFLES - start)))
+        return np.concatenate(drawn)
+
+    def _claimed(self, finding: Finding) -> Finding:
+        """Take back what a detector seems to tell that tells nothing apart."""
+        at_chance = all(case.at_chance[case.asked_of].all() for case in self.cases)
+        if not at_chance or finding.verdict not in (LEAK, NO_EVIDENCE):
+            return finding
+        reason = "the detector is at chance in every round, so nothing is claimed"
+        return replace(finding, verdict=NO_EVIDENCE, reason=reason)
 
     def _rate(self, measure: str, method: int) -> Finding:
         trials_of, read = _MEASURES[measure].trials, _MEASURES[measure].read
-        counts = _Counts.of(self.cases, method, self.last, self.truth)
+        counts = _Counts.of(self.cases, method, -1)
         trials = trials_of(counts)
         value, low, high = _pooled(counts.hits, trials, read)
-        nulls = []
-        for truth in self.shuffled:
-            shuffled = _Counts.of(self.cases, method, self.last, truth)
-            nulls.append(_pooled_value(shuffled.hits, trials_of(shuffled), read))
-        null = null_of(nulls, self.decisions)
-        chance = self._chance(measure, counts)
-        words, why = verdict(value, low, chance, null["high"])
-        reason = f"{_MEASURES[measure].reason}: {why}"
-        if all(case.at_chance[case.asked_of].all() for case in self.cases):
-            words, reason = NO_EVIDENCE, "the detector is at chance in every round, so nothing is claimed"
+        draw = partial(_drawn_hits, [_matches(case, method) for case in self.cases])
         metric, label = measure, _MEASURES[measure].label
         if method > 0:
             metric, label = f"{measure}-{METHODS[method].lower()}", f"{label}, {METHODS[method]}"
         headline = metric == self.headline
-        return self.finding(
+        finding = self.judged(
             metric,
             label,
+            (low, high),
+            null_of(self._null_rates(measure, counts, draw), self.decisions),
+            _MEASURES[measure].reason,
+            # All three measures rise with the right names, and with nothing else that an exchange changes.
+            test=self._test(float(counts.hits.sum()), draw),
+            here=_these_runs(counts.hits, trials, read),
             value=value,
-            low=low,
-            high=high,
             n=self.decisions,
-            chance=chance,
-            null=null,
-            verdict=words,
-            reason=reason,
+            chance=self._chance(measure, counts),
             headline=headline,
             series=self._series() if headline else {},
-            **over_seeds([read(hits / n) for hits, n in zip(counts.hits, trials, strict=True) if n]),
+            **over_seeds([float(read(hits / n)) for hits, n in zip(counts.hits, trials, strict=True) if n]),
         )
+        return self._claimed(finding)
+
+    def _null_rates(self, measure: str, counts: _Counts, draw: Draw) -> list[float]:
+        """Return a measure of the same names for each of some exchanges."""
+        exchanged = _Counts(self._exchanged(draw), counts.named.sum(), counts.positive.sum())
+        trials = _MEASURES[measure].trials(exchanged)
+        rates: list[float] = _MEASURES[measure].read(exchanged.hits / np.maximum(trials, 1)).tolist()
+        return rates
 
     def _chance(self, measure: str, counts: _Counts) -> float:
         """Naming everybody is the best that guessing can do for F1; precision is then the share of positives."""
         share = float(counts.positive.sum() / self.decisions)
         if measure == "f1":
-            return _f1_of(share)
+            return float(_f1_of(share))
         if measure == "precision":
             return share
         return float(counts.named.sum() / self.decisions)
@@ -268,29 +318,36 @@ class PropertyJudge(Judge[PropertyCase]):
 
     def _at_false_alarms(self, method: int) -> Finding | None:
         """State recall at the threshold at which a few of the clients without the property are named."""
-        hits, trials, nulls = [], [], []
-        for seed, (case, truth) in enumerate(zip(self.cases, self.truth, strict=True)):
-            score, observed = case.score[method, :, -1], case.observed[-1]
-            quiet = score[:, observed][~case.positives[:, observed]]
-            if not len(quiet) or not truth[:, observed].any():
+        hits, trials, scores = [], [], []
+        for case in self.cases:
+            score = case.score[method, :, -1][:, case.seen]
+            positive = int(case.has.sum())
+            if not positive or positive == case.has.size:
                 return None
-            # a client is named above the threshold, so that ties with negatives do not count as hits
-            threshold = np.quantile(quiet, 1 - _FALSE_ALARMS, method="higher")
-            above = score[case.asked_of] > threshold
-            hits.append(float((above & truth & observed).sum()))
-            trials.append(int((truth & observed).sum()))
-            nulls.append([float((above & dealt[seed] & observed).sum()) for dealt in self.shuffled])
+            hits.append(float(_found(score, case.has[None])[0]))
+            trials.append(positive)
+            scores.append(score)
+
+        def draw(rng: np.random.Generator, count: int) -> Floats:
+            found = np.zeros(count)
+            for case, score in zip(self.cases, scores, strict=True):
+                found += _found(score, case.exchanged(rng, count))
+            return found
+
         name = METHODS[method]
-        return self.judged(
+        finding = self.judged(
             "recall-at-far" if method == 0 else f"recall-at-far-{name.lower()}",
             f"Recall at {100 * _FALSE_ALARMS:.0f}% false alarms, {name}",
             rate_interval(hits, trials),
-            null_of((np.sum(nulls, axis=0) / sum(trials)).tolist(), sum(trials)),
+            null_of((self._exchanged(draw) / sum(trials)).tolist(), sum(trials)),
             f"the threshold lets {100 * _FALSE_ALARMS:.0f}% of the clients without the property pass",
+            test=self._test(sum(hits), draw),
+            here=_these_runs(np.array(hits), np.array(trials), np.asarray),
             value=sum(hits) / sum(trials),
             n=sum(trials),
             chance=_FALSE_ALARMS,
         )
+        return self._claimed(finding)
 
     def _plaintext(self) -> Finding | None:
         """Judge what example counts and metrics tell by themselves: secure aggregation lets them through."""
@@ -299,76 +356,68 @@ class PropertyJudge(Judge[PropertyCase]):
         metrics = [metric for metric in sent[0] if metric in common]
         if not metrics:
             return None
-        areas = self._areas(metrics, sent, self.truth)
+        values = []
+        for case, of_case in zip(self.cases, sent, strict=True):
+            values.append(np.stack([of_case[metric][case.seen] for metric in metrics]))
+        areas = _mean_areas(values, [case.has[None] for case in self.cases])[0]
         # Either direction may tell, and the most telling metric is chosen after seeing all.
         distances = np.abs(areas - 0.5)
         best = int(distances.argmax())
-        value = float(0.5 + distances[best])
-        nulls = np.array([self._areas(metrics, sent, truth) for truth in self.shuffled[: _SHUFFLES // 5]])
-        null = null_of((0.5 + np.abs(nulls - 0.5)).max(axis=1).tolist(), self.decisions)
-        draw = np.random.default_rng((self.cases[0].seed, _TIES))
-        low, high = self._area_interval(metrics[best], sent, draw, areas[best] >= 0.5, 2 * len(metrics))
-        low, high = min(low, value), max(high, value)
-        words, why = verdict(value, low, 0.5, null["high"], units="")
-        return self.finding(
+
+        def draw(rng: np.random.Generator, count: int) -> Floats:
+            drawn = _mean_areas(values, [case.exchanged(rng, count) for case in self.cases])
+            return np.asarray(np.abs(drawn - 0.5).max(axis=1))
+
+        return self.judged(
             "plaintext",
             f"What is sent in plaintext tells by itself: {metrics[best]}",
-            value=value,
-            low=low,
-            high=high,
+            self._area_interval([of_case[best] for of_case in values], areas[best] >= 0.5, len(metrics)),
+            null_of((0.5 + self._exchanged(draw)).tolist(), self.decisions),
+            "area under the ROC curve of the most telling of the example counts and metrics that pass secure "
+            "aggregation in plaintext, averaged over rounds, in its better direction",
+            test=self._test(float(distances[best]), draw),
+            value=float(0.5 + distances[best]),
             units="AUC",
             n=self.decisions,
             chance=0.5,
-            null=null,
-            verdict=words,
-            reason="area under the ROC curve of the most telling of the example counts and metrics that pass secure "
-            f"aggregation in plaintext, averaged over rounds, in its better direction: {why}",
             selected_after_the_fact=True,
-            comparisons=2 * len(metrics),
+            comparisons=len(metrics),
             series={
                 "plaintext": [
-                    {"metric": metric, "auc": area, "low": None, "high": None}
-                    for metric, area in zip(metrics, areas.tolist(), strict=True)
+                    {"metric": metric, "auc": auc, "low": None, "high": None}
+                    for metric, auc in zip(metrics, areas.tolist(), strict=True)
                 ]
             },
         )
 
-    def _areas(self, metrics: Sequence[str], sent: Sequence[_Sent], truth: Sequence[Flags]) -> NDArray[np.float64]:
-        """Return the area under the ROC curve of each metric (metrics,), averaged over seeds and questions."""
-        means = []
-        for metric in metrics:
-            areas = []
-            for case, values, flags in zip(self.cases, sent, truth, strict=True):
-                observed = case.observed[-1] & ~np.isnan(values[metric])
-                for positive in flags[:, observed]:
-                    if positive.any() and not positive.all():
-                        areas.append(_auc(values[metric][observed], positive))
-            means.append(fmean(areas or [0.5]))
-        return np.array(means)
+    def _area_interval(self, values: Sequence[Floats], upwards: bool, comparisons: int) -> tuple[float, float]:
+        """Return the interval of a metric's mean area, in the direction in which it tells.
 
-    def _area_interval(
-        self, metric: str, sent: Sequence[_Sent], draw: np.random.Generator, upwards: bool, comparisons: int
-    ) -> tuple[float, float]:
-        """Resample positive and negative clients."""
-        areas = np.array([self._resampled_area(metric, sent, draw) for _ in range(_SHUFFLES // 5)])
-        if not upwards:
-            areas = 1 - areas
-        tail = (1 - LEVEL) / 2 / comparisons
-        low, high = np.quantile(areas, (tail, 1 - tail))
-        return float(low), float(high)
-
-    def _resampled_area(self, metric: str, sent: Sequence[_Sent], draw: np.random.Generator) -> float:
-        areas = []
-        for case, values, flags in zip(self.cases, sent, self.truth, strict=True):
-            value = values[metric]
-            observed = case.observed[-1] & ~np.isnan(value)
-            for positive in flags:
-                with_it, without = value[observed & positive], value[observed & ~positive]
+        The intervals of all metrics hold together, so that the choice among them is paid for, whatever the direction.
+        The questions of a run share their clients. So the ends are the means of the questions' ends, which holds
+        however much they depend on each other.
+        """
+        corrected = 1 - (1 - LEVEL) / comparisons
+        ends: list[tuple[float, float]] = []
+        by_seed = []
+        for case, of_case in zip(self.cases, values, strict=True):
+            known = ~np.isnan(of_case)
+            means = []
+            for positive in case.has:
+                with_it, without = of_case[positive & known], of_case[~positive & known]
                 if len(with_it) and len(without):
-                    chosen = [draw.choice(with_it, len(with_it)), draw.choice(without, len(without))]
-                    has = np.arange(len(with_it) + len(without)) < len(with_it)
-                    areas.append(_auc(np.concatenate(chosen), has))
-        return fmean(areas or [0.5])
+                    estimate = area(with_it, without, corrected)
+                    ends.append((estimate.low, estimate.high))
+                    means.append(estimate.value)
+            if means:
+                by_seed.append(fmean(means))
+        if not ends:
+            return 0.0, 1.0
+        low, high = np.mean(ends, axis=0).tolist()
+        if len(by_seed) > 1:
+            spread = t_interval(by_seed, corrected, bounds=(0.0, 1.0))
+            low, high = min(low, spread[0]), max(high, spread[1])
+        return (low, high) if upwards else (1 - high, 1 - low)
 
     def _series(self) -> dict[str, Any]:
         case = self.cases[0]
@@ -380,7 +429,7 @@ class PropertyJudge(Judge[PropertyCase]):
             "posteriors": self._posteriors(),
         }
         if self.decisions:
-            positives = int(sum(map(np.sum, self.truth)))
+            positives = sum(int(case.has.sum()) for case in self.cases)
             series["methods"] = {
                 "rounds": self.windows,
                 "methods": {name: self._over_rounds(method) for method, name in enumerate(METHODS)},
@@ -391,10 +440,10 @@ class PropertyJudge(Judge[PropertyCase]):
     def _over_rounds(self, method: int) -> dict[str, list[float | None]]:
         curves: dict[str, list[float | None]] = defaultdict(list)
         for window in range(len(self.windows)):
-            counts = _Counts.of(self.cases, method, window, self.truth)
+            counts = _Counts.of(self.cases, method, window)
             for name, measure in _MEASURES.items():
                 n = float(measure.trials(counts).sum())
-                curves[name].append(measure.read(float(counts.hits.sum()) / n) if n else None)
+                curves[name].append(float(measure.read(counts.hits.sum() / n)) if n else None)
         return dict(curves)
 
     def _stability(self) -> dict[str, Any]:
@@ -411,7 +460,7 @@ class PropertyJudge(Judge[PropertyCase]):
     def _overlap(self) -> dict[str, Any]:
         rounds = min((case.scores.facts["rounds"] for case in self.cases), key=len)
 
-        def over_questions(name: str) -> NDArray[np.float64]:
+        def over_questions(name: str) -> Floats:
             return np.concatenate([case.scores.arrays[name][:, : len(rounds)] for case in self.cases])
 
         overlap, checked = over_questions("overlap"), over_questions("checked")
@@ -495,24 +544,91 @@ def _plaintext_of(case: PropertyCase) -> _Sent:
     return means
 
 
-def _auc(values: NDArray[np.float64], positive: Flags) -> float:
-    ranks = stats.rankdata(values)
-    with_it, without = int(positive.sum()), int((~positive).sum())
-    return float((ranks[positive].sum() - with_it * (with_it + 1) / 2) / (with_it * without))
+def _matches(case: PropertyCase, method: int) -> Floats:
+    """Count to how many questions the first client was named and the second is an answer, (seen, seen)."""
+    named = case.named[method, :, -1][:, case.seen]
+    return np.asarray(named.T.astype(np.float64) @ case.has)
 
 
-def _pooled_value(hits: NDArray[np.float64], trials: NDArray[np.float64], read: Callable[[float], float]) -> float:
-    if not trials.sum():
-        return 0.0
-    return read(float(hits.sum() / trials.sum()))
+def _drawn_hits(matches: Sequence[Floats], rng: np.random.Generator, count: int) -> Floats:
+    """Count the right names (count,) of exchanges."""
+    hits = np.zeros(count)
+    for match in matches:
+        who = exchange_clients(len(match), rng, count)
+        hits += match[np.arange(len(match)), who].sum(axis=1)
+    return hits
 
 
-def _pooled(
-    hits: NDArray[np.float64], trials: NDArray[np.float64], read: Callable[[float], float]
-) -> tuple[float, float, float]:
+def _found(score: Floats, has: Flags) -> NDArray[np.int64]:
+    """Count the positives above the threshold that lets :data:`_FALSE_ALARMS` of the others pass.
+
+    The threshold is one of the others' scores. What equals it is not above it. The others are those of this very truth,
+    so that an exchanged one has its own threshold.
+
+    Parameters
+    ----------
+    score
+        (questions, clients)
+    has
+        (count, questions, clients): who has the property, as many in each.
+
+    Returns
+    -------
+    ndarray
+        (count,)
+    """
+    order = np.argsort(-score, axis=None)
+    falling = -score.ravel()[order]
+    first_equal = np.searchsorted(falling, falling)
+    others = np.cumsum(~has.reshape(len(has), -1)[:, order], axis=1)
+    n = int(others[0, -1])
+    rank = n - math.ceil((1 - _FALSE_ALARMS) * (n - 1))
+    above = first_equal[(others >= rank).argmax(axis=1)]
+    others_above = np.where(above > 0, others[np.arange(len(has)), above - 1], 0)
+    return np.asarray(above - others_above)
+
+
+def _mean_areas(values: Sequence[Floats], truths: Sequence[Flags]) -> Floats:
+    """Return areas under the ROC curve, averaged over all questions of all seeds that have one.
+
+    Parameters
+    ----------
+    values
+        For each seed (metrics, clients), NaN where a client did not send it.
+    truths
+        For each seed (count, questions, clients).
+
+    Returns
+    -------
+    ndarray
+        (count, metrics); one half where no question has an area.
+    """
+    shape = len(truths[0]), len(values[0])
+    total, counted = np.zeros(shape), np.zeros(shape)
+    for of_seed, has in zip(values, truths, strict=True):
+        for metric, sent in enumerate(of_seed):
+            known = ~np.isnan(sent)
+            flags = has[..., known].astype(np.float64)
+            positive = flags.sum(axis=-1)
+            pairs = positive * (known.sum() - positive)
+            won = flags @ stats.rankdata(sent[known]) - positive * (positive + 1) / 2
+            total[:, metric] += (won / np.maximum(pairs, 1)).sum(axis=1)
+            counted[:, metric] += (pairs > 0).sum(axis=1)
+    return np.where(counted > 0, total / np.maximum(counted, 1), 0.5)
+
+
+def _pooled(hits: Floats, trials: Floats, read: Callable[[Any], Any]) -> tuple[float, float, float]:
     """Pool over the seeds that had trials; a method that named nobody has a precision of nothing at all."""
     use = trials > 0
     if not use.any():
         return 0.0, 0.0, 1.0
     low, high = rate_interval(hits[use].tolist(), trials[use].astype(int).tolist())
-    return _pooled_value(hits, trials, read), read(low), read(high)
+    return float(read(hits.sum() / trials.sum())), float(read(low)), float(read(high))
+
+
+def _these_runs(hits: Floats, trials: Floats, read: Callable[[Any], Any]) -> tuple[float, float] | None:
+    """Return the interval about these very runs, where there are several."""
+    if len(hits) < 2 or not trials.sum():
+        return None
+    low, high = clopper_pearson(float(hits.sum()), int(trials.sum()))
+    return float(read(low)), float(read(high))

@@ -4,16 +4,27 @@ import itertools
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from fedattack.audit.finding import LEAK, NO_EVIDENCE
+from fedattack.audit.finding import LEAK, NO_EVIDENCE, TOO_FEW
 from fedattack.audit.run import audit_folder
-from fedattack.audit.truth import read_truth
+from fedattack.audit.truth import HeldRecords, read_truth
 from fedattack.errors import DataError
 from fedattack.record import Record
 from fedattack.report import write_report
 from fedattack.threats import Scores, read_knowledge
-from fedattack.threats.inversion.images import IDENTICAL, paired, peak_ratio, squared_error, structural_similarity
+from fedattack.threats.inversion.exchange import Attacked, exchange
+from fedattack.threats.inversion.images import (
+    IDENTICAL,
+    paired,
+    peak_ratio,
+    similarities,
+    squared_error,
+    structural_similarity,
+)
 from fedattack.threats.inversion.judge import InversionCase, InversionJudge
+from tests.benchmarks.calibration import inversion as drawn
+from tests.benchmarks.calibration.drawn import measured
 from tests.worlds.inversion import write_inversion_run
 
 CLIENTS = 8
@@ -74,6 +85,14 @@ def test_structural_similarity_is_the_papers(shape):
     wanted = [slow_similarity(a, b) for a, b in zip(one, other, strict=True)]
     np.testing.assert_allclose(structural_similarity(one, other), wanted, atol=1e-9)
     np.testing.assert_allclose(structural_similarity(one, one), 1, atol=1e-9)
+
+
+def test_all_similarities_are_those_of_the_pairs():
+    one, other = np.random.default_rng(0).random((2, 3, 1, 8, 9)).astype(np.float32)
+    table = similarities(one, other[:2])
+    for row, column in itertools.product(range(3), range(2)):
+        wanted = structural_similarity(one[row : row + 1], other[column : column + 1])
+        np.testing.assert_allclose(table[row, column], wanted[0])
 
 
 def test_errors_and_ratios_are_those_of_the_definition():
@@ -172,3 +191,132 @@ def test_a_folder_is_judged_and_its_page_shows_the_pictures(folder):
     page = write_report(folder).read_text()
     assert page.count("data:image/png;base64,") == 4 * CLIENTS
     assert "true images and reconstructions" in page
+    # Whether that is a leak says the verdict alone.
+    assert "gave the server a reconstruction of 20 dB or better; guessing gives" in page
+    assert "can be recognised" not in page
+
+
+def drawn_images(count, seed):
+    return np.random.default_rng(seed).random((count, 1, 4, 4)).astype(np.float32)
+
+
+@pytest.mark.parametrize("found", [1, 2, 3])
+def test_exchanges_are_all_choices_of_examples_of_the_labels(found):
+    """The oracle goes through all 3 · 5 choices: one of label 0 among 1 + 2, one of label 1 among 1 + 4."""
+    images, truth, others = drawn_images(found, 0), drawn_images(2, 1), drawn_images(8, 2)
+    labels, of_others = np.array([0, 1]), np.array([0, 0, 1, 1, 1, 1, 2, 2])
+    attacked = [Attacked(truth, labels, [images])]
+    table = exchange(attacked, (others, of_others), 6.0, np.random.default_rng(0), 3_000)
+
+    wanted = []
+    for first, second in itertools.product([truth[0], *others[:2]], [truth[1], *others[2:6]]):
+        examples = np.stack([first, second])
+        places = paired(images, examples)
+        stand_in = images[places].copy()
+        stand_in[places < 0] = 0.5
+        ratio = peak_ratio(squared_error(stand_in, examples))
+        wanted.append([*ratio, *structural_similarity(stand_in, examples), *(ratio >= 6.0)])
+    rows = np.concatenate([table.ratio, table.similarity, table.recognised], axis=1)
+    np.testing.assert_allclose(rows[0], wanted[0], rtol=1e-5)
+    apart = np.abs(rows[1:, np.newaxis] - np.array(wanted)).max(axis=2)
+    assert apart.min(axis=1).max() < 1e-4, "an exchange is one of these"
+    assert stats.chisquare(np.bincount(apart.argmin(axis=1), minlength=15)).pvalue > 0.001
+    assert table.arrangements == 15
+
+
+def test_examples_of_one_label_within_a_client_have_no_order():
+    labels = np.zeros(2, dtype=np.int64)
+    attacked = [Attacked(drawn_images(2, client), labels, [drawn_images(2, 9)]) for client in range(2)]
+    table = exchange(attacked, (drawn_images(1, 7), labels[:1]), 20.0, np.random.default_rng(0), 10)
+    assert table.arrangements == 5 * 6, "one of five is left out, and the first client has two of the other four"
+
+
+def test_an_example_stays_one_over_its_rounds():
+    """What stands for an example in one round does so in the next: two equal rounds are as good as one."""
+    truth, others = drawn_images(2, 1), drawn_images(9, 2)
+    labels, images = np.zeros(2, dtype=np.int64), drawn_images(2, 0)
+    tables = []
+    for rounds in (1, 2):
+        attacked = [Attacked(truth, labels, [images] * rounds)]
+        tables.append(exchange(attacked, (others, np.zeros(9, dtype=np.int64)), 7.0, np.random.default_rng(0), 50))
+    np.testing.assert_array_equal(tables[0].ratio, tables[1].ratio)
+    np.testing.assert_array_equal(tables[0].recognised, tables[1].recognised)
+
+
+def world_case(world, guess=None, seed=0):
+    """Draw a case of a world, whose reconstructions are made of the truth by ``guess``."""
+    case = drawn.draw_case(world, seed, np.random.default_rng(seed))
+    if guess is not None:
+        case.scores.arrays["images"] = np.concatenate([guess(case.held.x, number) for number in range(world.rounds)])
+    return case
+
+
+def of_scores(*cases):
+    return {finding.metric: finding for finding in InversionJudge(cases, setting={}, provenance={}).of_scores()}
+
+
+def test_an_example_of_several_rounds_counts_once_with_its_median():
+    def guess(truth, number):
+        return truth + np.float32((0.0, 0.1, 0.4)[number])
+
+    case = world_case(drawn.World("truth", clients=7, rounds=3), guess)
+    found = of_scores(case)
+    low, high = case.limits
+    assert found["psnr"].n == found["recognised"].n == found["mse"].n == 7
+    assert found["psnr"].value == pytest.approx(-20 * np.log10(0.1 / float((high - low).ravel()[0])), abs=0.5)
+    assert found["recognised"].value == pytest.approx(2 / 3), "two of three rounds"
+
+
+def test_a_single_example_that_comes_back_is_a_leak():
+    found = of_scores(world_case(drawn.World("truth", 0.03, clients=1)))
+    assert found["psnr"].verdict == found["ssim"].verdict == LEAK
+    assert found["psnr"].p <= 0.05
+    assert "exchanged with others of their labels that nobody trained on" in found["psnr"].reason
+    assert found["labels"].verdict == TOO_FEW
+    assert found["labels"].null is None, "there is no other client"
+
+
+def test_a_single_example_without_others_of_its_label_is_too_little():
+    case = world_case(drawn.World("truth", clients=1))
+    x, y = case.truth.evaluation
+    others = y != case.held.y[0]
+    truth = type(case.truth)(**{**vars(case.truth), "evaluation": (x[others], y[others])})
+    found = of_scores(InversionCase(0, case.scores, truth, case.record, case.knowledge))
+    assert found["recognised"].verdict == found["psnr"].verdict == TOO_FEW
+
+
+def test_five_clients_that_come_back_are_a_leak_in_every_finding():
+    case = world_case(drawn.World("truth", clients=5))
+    labels = np.array([0, 1, 2, 3, 4])
+    held = HeldRecords(case.held.x, labels, case.held.owners)
+    truth = type(case.truth)(**{**vars(case.truth), "records": held})
+    case.scores.arrays["labels"] = labels
+    found = of_scores(InversionCase(0, case.scores, truth, case.record, case.knowledge))
+    # Of 120 ways to say who is who one is right.
+    assert found["labels"].p == pytest.approx(1 / 120, abs=0.005)
+    assert found["labels"].verdict == found["recognised"].verdict == found["psnr"].verdict == LEAK
+
+
+def test_labels_are_exchanged_among_clients_of_as_many_examples_alone(folder):
+    """How many labels are right by their number alone is no leak: all clients have one label."""
+    one = case(folder)
+    sizes = np.repeat(np.arange(CLIENTS), [1, 3] * (CLIENTS // 2))
+    held = HeldRecords(one.held.x, np.zeros(len(sizes), np.int64), tuple(str(client) for client in sizes))
+    truth = type(one.truth)(**{**vars(one.truth), "records": held})
+    arrays = {"images": one.held.x, "labels": held.y, "batches": sizes}
+    found = of_scores(InversionCase(0, Scores("inversion", arrays, one.scores.facts), truth, one.record, one.knowledge))
+    assert found["labels"].value == 1
+    assert found["labels"].verdict == TOO_FEW
+
+
+def test_false_alarms_are_rare_and_examples_that_come_back_are_found():
+    """Nulls of many kinds: 1, 5 and 20 examples, batches, rounds, few others, several seeds."""
+    false = list(measured("null", drawn.NULLS, drawn.judged, 18, seed=5))
+    for metric in ("recognised", "psnr", "ssim", "labels"):
+        of_metric = [row for row in false if row["finding"] == metric]
+        alarms, n = sum(row["alarms"] for row in of_metric), sum(row["of"] for row in of_metric)
+        assert n >= 200
+        assert alarms <= stats.binom.ppf(0.999, n, 0.05), metric
+    power = {name: drawn.POWERS[name] for name in ("the truth with noise, 5 targets",)}
+    found = {row["finding"]: row for row in measured("power", power, drawn.judged, 10, seed=5)}
+    assert found["psnr"]["leaks"] >= 9

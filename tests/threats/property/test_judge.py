@@ -1,13 +1,18 @@
+from itertools import permutations
+
 import numpy as np
 import pytest
+from scipy import stats
 
-from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE
+from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW
 from fedattack.audit.truth import Truth
 from fedattack.errors import DataError
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.threats import Knowledge, Scores
 from fedattack.threats.property.judge import PropertyCase, PropertyJudge
 from fedattack.threats.property.prolin import METHODS
+from tests.benchmarks.calibration import property as drawn
+from tests.benchmarks.calibration.drawn import measured
 
 CLIENTS, ROUNDS, WINDOWS = 20, 12, (10, 12)
 
@@ -154,6 +159,8 @@ def test_detectors_at_chance_claim_nothing(record):
     found = judged(case(record, np.where(truth, 1.0, -1.0), truth, accuracy=0.51))
     assert found["f1"].verdict == NO_EVIDENCE
     assert "at chance in every round" in found["f1"].reason
+    assert found["recall-at-far"].verdict == NO_EVIDENCE
+    assert found["f1"].p < 0.001, "what the names are worth is still said"
 
 
 def test_clients_that_were_not_seen_are_neither_right_nor_wrong(record):
@@ -231,3 +238,95 @@ def test_a_reply_of_a_node_that_the_truth_does_not_name_is_refused(record):
     fewer = case(record, np.ones((1, CLIENTS - 1)), [some(0)], nodes={node: node.removeprefix("n") for node in first})
     with pytest.raises(DataError, match=f"^node n{CLIENTS - 1} is in the record but not in the truth \\(seed 0\\)"):
         PropertyJudge([fewer], setting={}, provenance={}).findings()
+
+
+def slow_recall(score, truth):
+    """Recall above the threshold that 5 % of the negatives reach or pass, with numpy's own quantile."""
+    threshold = np.quantile(score[~truth], 0.95, method="higher")
+    return (score[truth] > threshold).sum()
+
+
+def slow_area(sent, truth):
+    """How far from one half the most telling metric is, pair by pair."""
+    distances = []
+    for values in sent.values():
+        areas = []
+        for positive in truth:
+            wins = [float(a > b) + 0.5 * (a == b) for a in values[positive] for b in values[~positive]]
+            areas.append(np.mean(wins))
+        distances.append(abs(np.mean(areas) - 0.5))
+    return max(distances)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_p_is_the_share_of_all_exchanges_of_clients(seed):
+    """The oracle goes through all 6! ways to say who is who, with the same exchange for all questions."""
+    rng = np.random.default_rng(seed)
+    truth = np.array([[1, 1, 0, 0, 0, 0], [0, 1, 1, 0, 0, 0], [0, 0, 0, 1, 0, 0]], dtype=bool)
+    score = rng.integers(-3, 4, size=truth.shape) + 1.5 * truth
+    named = score > 0.5
+    sent = {"loss": rng.integers(4, size=6) + truth[0], "norm": rng.random(6)}
+    found = judged(drawn.case_of(score, named, truth, seed, sent))
+
+    hits, recalls, areas = [], [], []
+    for who in permutations(range(6)):
+        exchanged = truth[:, who]
+        hits.append((named & exchanged).sum())
+        recalls.append(slow_recall(score, exchanged))
+        areas.append(slow_area(sent, exchanged))
+    for metric, statistics in (("f1", hits), ("recall-at-far", recalls), ("plaintext", areas)):
+        exact = np.mean(np.array(statistics) >= statistics[0] - 1e-9)
+        draws = 9_999 if exact < 0.25 else 199
+        allowed = 5 * np.sqrt(exact * (1 - exact) / draws) + 2 / draws
+        assert found[metric].p == pytest.approx(exact, abs=allowed), metric
+    assert found["precision"].p == found["recall"].p == found["f1"].p
+    assert found["recall-at-far"].value == recalls[0] / truth.sum()
+    assert found["plaintext"].value == pytest.approx(0.5 + areas[0])
+
+
+def test_a_client_that_is_named_again_and_again_is_one_coincidence(record):
+    """One client of 20 has the property in all five questions, and is named in all of them: p is 1/20."""
+    truth = np.stack([some(7)] * 5)
+    found = judged(case(record, np.where(truth, 1.0, -1.0), truth))["f1"]
+    assert found.value == 1
+    assert found.p == pytest.approx(1 / 20, abs=0.01)
+
+
+def test_three_clients_are_too_few_to_tell():
+    truth = np.eye(3, dtype=bool)
+    found = judged(drawn.case_of(np.where(truth, 1.0, -1.0), truth, truth, 0, {"loss": np.arange(3.0)}))
+    assert found["f1"].verdict == found["recall-at-far"].verdict == found["plaintext"].verdict == TOO_FEW
+    assert "p = 0.17, and 0.05 is needed" in found["f1"].reason
+
+
+def test_several_runs_have_an_interval_about_these_runs_too(record):
+    from fedattack.audit.intervals import clopper_pearson
+
+    truth = [some(0, 1, 2, 3)]
+    good = np.where(some(0, 1, 2, 9), 1.0, -1.0)[None]
+    two = judged(case(record, good, truth, seed=0), case(record, good, truth, seed=1))
+    assert (two["recall"].here_low, two["recall"].here_high) == pytest.approx(clopper_pearson(6, 8))
+    low, high = clopper_pearson(6, 10)
+    assert (two["f1"].here_low, two["f1"].here_high) == pytest.approx((2 * low / (1 + low), 2 * high / (1 + high)))
+    assert judged(case(record, good, truth))["f1"].here_low is None
+
+
+def test_few_clients_that_a_metric_tells_apart_leave_its_area_uncertain(tmp_path):
+    telling = write_record(tmp_path / "r", metric=lambda client: float(client))
+    found = judged(case(telling, -np.ones((1, CLIENTS)), [some(0, 1, 2, 3)]))["plaintext"]
+    assert found.value == found.high == 1
+    assert 0.2 < found.low < 0.5, "four clients, and two metrics to choose among"
+
+
+def test_false_alarms_are_rare_and_real_names_are_found():
+    """Nulls of many kinds: names at random, always the same ones, overlapping questions, 3 clients, 3 seeds."""
+    false = list(measured("null", drawn.NULLS, drawn.judged, 25, seed=5))
+    for metric in ("f1", "recall-at-far", "plaintext"):
+        of_metric = [row for row in false if row["finding"] == metric]
+        alarms, n = sum(row["alarms"] for row in of_metric), sum(row["of"] for row in of_metric)
+        assert n >= 200
+        assert alarms <= stats.binom.ppf(0.999, n, 0.05), metric
+        assert all(row["leaks"] <= stats.binom.ppf(0.9999, row["of"], 0.05) for row in of_metric)
+    power = {name: drawn.POWERS[name] for name in ("signal of 1 deviation, 3 seeds",)}
+    found = {row["finding"]: row for row in measured("power", power, drawn.judged, 10, seed=5)}
+    assert found["f1"]["leaks"] >= 9

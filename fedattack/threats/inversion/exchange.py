@@ -1,0 +1,225 @@
+"""Could the likeness of reconstructions be an accident? They are held against other examples than the true ones.
+
+A reply may tell nothing beyond labels, and how many examples there are. Then the true examples are no more like its
+reconstructions than others of the same labels, on which nobody trained. So both are put together, label by label, and
+exchanged. What stands in the place of a client's examples is paired with the reconstructions as the true examples are.
+An example of several rounds is exchanged once for all of them.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+from scipy.special import gammaln
+
+from fedattack.audit.significance import exchange_within
+from fedattack.threats.inversion.images import Images, peak_ratio, similarities
+
+OTHERS = 500
+"""Examples that nobody trained on, at most, in an exchange; but :data:`OF_A_LABEL` of each label if there are."""
+
+OF_A_LABEL = 39
+"""With one target p can then reach 1/40, which is enough beside other findings."""
+
+# Pairings, and values in a table, that are worth their time and memory.
+_PAIRINGS, _VALUES = 150_000, 4_000_000
+_FEWEST = 999
+_AT_ONCE = 1_000
+
+# Up to as many examples all orders are tried, many exchanges together.
+_ALL_ORDERS = 4
+
+Floats = NDArray[np.float64]
+Places = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """A client's examples, and what was made of its replies.
+
+    Attributes
+    ----------
+    examples
+        (k, …): in 0 … 1.
+    labels
+        (k,): whole numbers; all 0 where there are no classes.
+    replies
+        For each reply (m, …): the reconstructions.
+    """
+
+    examples: Images
+    labels: Places
+    replies: Sequence[Images]
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """What the reconstructions of one run come to in exchanges; row 0 is the truth.
+
+    Attributes
+    ----------
+    ratio, similarity
+        (1 + exchanges, examples): peak signal-to-noise ratio in dB and structural similarity, median over an example's
+        rounds. The latter is None for what is no image.
+    recognised
+        (1 + exchanges, examples): in which share of its rounds an example is recognised.
+    arrangements
+        How many exchanges differ.
+    """
+
+    ratio: NDArray[np.float32]
+    similarity: NDArray[np.float32] | None
+    recognised: NDArray[np.float32]
+    arrangements: float
+
+
+def exchange(
+    attacked: Sequence[Attacked],
+    others: tuple[Images, Places],
+    recognised: float,
+    rng: np.random.Generator,
+    draws: int,
+) -> Exchanged:
+    """Exchange the true examples of a run with others of their labels, and measure each time.
+
+    Parameters
+    ----------
+    attacked
+        The clients.
+    others
+        Examples (n, …) in 0 … 1 that nobody trained on, and their labels (n,).
+    recognised
+        The peak signal-to-noise ratio in dB from which an example counts as recognised.
+    rng
+        Which others take part, and who is exchanged with whom.
+    draws
+        Exchanges; fewer of them where there is much to pair.
+    """
+    truth = np.concatenate([client.examples for client in attacked])
+    of_truth = np.concatenate([client.labels for client in attacked])
+    chosen = _chosen(of_truth, others[1], rng)
+    pool = np.concatenate([truth, others[0][chosen]])
+    labels = np.concatenate([of_truth, others[1][chosen]])
+    places = _places(labels, len(truth), rng, _worth(attacked, draws))
+
+    ratios, similar, found = [], [], []
+    start = 0
+    for client in attacked:
+        own = places[:, start : start + len(client.labels)]
+        rounds = [_measured(images, pool, labels, own) for images in client.replies]
+        ratio = np.stack([of_round["ratio"] for of_round in rounds])
+        ratios.append(np.median(ratio, axis=0))
+        found.append((ratio >= recognised).mean(axis=0))
+        if truth.ndim == 4:
+            similar.append(np.median([of_round["similarity"] for of_round in rounds], axis=0))
+        start += len(client.labels)
+    return Exchanged(
+        _joined(ratios),
+        _joined(similar) if similar else None,
+        _joined(found),
+        _arrangements(attacked, labels),
+    )
+
+
+def _joined(of_clients: Sequence[Floats]) -> NDArray[np.float32]:
+    return np.concatenate(of_clients, axis=1).astype(np.float32)
+
+
+def _chosen(of_truth: Places, of_others: Places, rng: np.random.Generator) -> Places:
+    """Choose others of the labels that are asked about; all where there are few."""
+    asked = np.unique(of_truth)
+    most = max(OF_A_LABEL, OTHERS // len(asked))
+    chosen = []
+    for label in asked:
+        alike = np.flatnonzero(of_others == label)
+        chosen.append(rng.permutation(alike)[:most])
+    return np.concatenate(chosen)
+
+
+def _worth(attacked: Sequence[Attacked], draws: int) -> int:
+    """Say how many exchanges are worth their time and memory."""
+    pairings, examples, largest = 0.0, 0, 0
+    for client in attacked:
+        size = len(client.labels)
+        examples += size
+        pairings += len(client.replies) * (1 + (size / 16) ** 2)
+        largest = max(largest, size * max(map(len, client.replies)))
+    most = min(_PAIRINGS / pairings, _VALUES / max(examples, largest))
+    return min(draws, max(_FEWEST, int(most)))
+
+
+def _places(labels: Places, examples: int, rng: np.random.Generator, draws: int) -> Places:
+    """Draw what of the pool stands for each true example, (1 + draws, examples); first these themselves."""
+    places = [np.arange(examples)[np.newaxis]]
+    for start in range(0, draws, _AT_ONCE):
+        exchanged = exchange_within(labels, rng, min(_AT_ONCE, draws - start))
+        places.append(exchanged[:, :examples])
+    return np.concatenate(places)
+
+
+def _measured(images: Images, pool: Images, labels: Places, places: Places) -> dict[str, Floats]:
+    """Pair reconstructions with what stands for the true examples, and measure them.
+
+    Parameters
+    ----------
+    images
+        (m, …): reconstructions of one reply.
+    pool, labels
+        (n, …), (n,)
+    places
+        (exchanges, k): in the pool.
+
+    Returns
+    -------
+    dict of ndarray
+        (exchanges, k): ``ratio`` in dB and, of images, ``similarity``.
+    """
+    asked = np.flatnonzero(np.isin(labels, labels[places[0]]))
+    where = np.zeros(len(pool), dtype=np.int64)
+    where[asked] = np.arange(len(asked))
+    # Grey stands in where there are fewer reconstructions than examples.
+    given = np.concatenate([images, np.full_like(images[:1], 0.5)])
+    errors = _errors(given, pool[asked])
+    at = where[places]
+    paired = _paired(np.moveaxis(errors[:-1][:, at], 0, 2))
+    measures = {"ratio": peak_ratio(errors[paired, at])}
+    if pool.ndim == 4:
+        measures["similarity"] = similarities(given, pool[asked])[paired, at]
+    return measures
+
+
+def _errors(one: Images, other: Images) -> Floats:
+    """Return the mean squared error (n, m) of each of n examples with each of m others."""
+    a, b = one.reshape(len(one), -1).astype(np.float64), other.reshape(len(other), -1).astype(np.float64)
+    squares = np.square(a).mean(axis=1)[:, np.newaxis] + np.square(b).mean(axis=1)
+    return np.asarray(np.maximum(squares - 2 / a.shape[1] * (a @ b.T), 0))
+
+
+def _paired(cost: Floats) -> Places:
+    """Return which reconstruction stands for each example (exchanges, k), −1 for none, at the least cost (…, k, m)."""
+    _, examples, found = cost.shape
+    if examples == found <= _ALL_ORDERS:
+        orders = np.array(list(permutations(range(found))))
+        totals = cost[:, np.arange(examples), orders].sum(axis=2)
+        return np.asarray(orders[totals.argmin(axis=1)])
+    paired = np.full(cost.shape[:2], -1, dtype=np.int64)
+    for one, of_one in zip(paired, cost, strict=True):
+        rows, columns = linear_sum_assignment(of_one)
+        one[rows] = columns
+    return paired
+
+
+def _arrangements(attacked: Sequence[Attacked], labels: Places) -> float:
+    """Count the exchanges that differ; within a client the order does not count."""
+    logarithm = 0.0
+    asked = np.concatenate([client.labels for client in attacked])
+    for label in np.unique(asked):
+        size, places = int((labels == label).sum()), int((asked == label).sum())
+        logarithm += float(gammaln(size + 1) - gammaln(size - places + 1))
+        for client in attacked:
+            logarithm -= float(gammaln((client.labels == label).sum() + 1))
+    return round(math.exp(logarithm)) if logarithm < 50 else math.inf
