@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from fedattack.audit.over_runs import mean_rate, mean_value
+from fedattack.audit.over_runs import RATE_SCALE, mean_rate, mean_value
 from fedattack.errors import ConfigError, DataError
 
 LEVEL = 0.95
@@ -256,7 +256,7 @@ def mean_interval(
     rates = (np.asarray(values, float) - least) / (most - least)
     width = (these[1] - these[0]) / (most - least)
     n = np.full(len(rates), max(_wilson_n(float(rates.mean()), width, level) / len(rates), 1.0))
-    low, high = mean_rate(rates * n, n, level)
+    low, high = mean_rate(rates * n, n, level, RATE_SCALE / (most - least))
     return min(these[0], least + low * (most - least)), max(these[1], least + high * (most - least))
 
 

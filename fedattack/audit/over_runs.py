@@ -22,16 +22,16 @@ RATE_SCALE = 0.1
 
 _MEANS = 120
 # Standard deviation between runs, as a share of the largest that the mean rate allows: sqrt(mean (1 - mean)).
-_SHARES = np.geomspace(0.003, 0.98, 26)
+# The cell of the last ends at 1.
+_SHARES = np.geomspace(0.003, 0.89, 26)
 _STEP = math.log(_SHARES[1] / _SHARES[0])
 
 
-def mean_rate(successes: Floats, n: Floats, level: float) -> tuple[float, float]:
+def mean_rate(successes: Floats, n: Floats, level: float, scale: float = RATE_SCALE) -> tuple[float, float]:
     """Return the central credible interval of the mean rate over runs like these.
 
     The model: a run's rate is drawn from a beta distribution, and its successes from a binomial at that rate. The mean
-    of the beta has Jeffreys' prior, its standard deviation half of a t with scale :data:`RATE_SCALE`. The posterior is
-    summed on a grid.
+    of the beta has Jeffreys' prior, its standard deviation half of a t. The posterior is summed on a grid.
 
     Parameters
     ----------
@@ -39,11 +39,13 @@ def mean_rate(successes: Floats, n: Floats, level: float) -> tuple[float, float]
         (runs,): successes, whole or fractional, and numbers of targets.
     level
         Two-sided, in (0, 1).
+    scale
+        Of the prior of the standard deviation between runs, above 0.
     """
     angles, widths = _angles(successes.sum(), n.sum())
     means = np.sin(angles) ** 2
     sd = np.sqrt(means * (1 - means))[:, None] * _SHARES
-    prior = sd * _half_t(sd / RATE_SCALE)  # one factor sd, as the shares are evenly spaced by their logarithm
+    prior = sd * _half_t(sd / scale)  # one factor sd, as the shares are evenly spaced by their logarithm
     # All of the prior that is below the smallest share, where it is even.
     prior[:, 0] *= 1 / _STEP + 0.5
     prior /= prior.sum(axis=1, keepdims=True)
