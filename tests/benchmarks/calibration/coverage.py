@@ -37,10 +37,11 @@ UNEQUAL = (50, 100, 1000)
 FPR = 0.1
 
 HARDLY = "conservative: runs differ less than so few of them can show"
-WHOLE = "conservative: few successes, and counts are whole"
-RARE = "too few: the runs that differ most are rare, and mostly none is among these"
-ALIKE = "too few: runs are of two kinds, and often all of these are of one"
-STRONG = "too few: runs differ more than the prior expects of so few"
+WHOLE = "conservative: counts are whole, so that few coverages are possible"
+THRESHOLD = "conservative: so is the interval of these runs, which allows for an estimated threshold"
+RARE = "too low: the runs that differ most are rare, and mostly none is among these"
+ALIKE = "too low: runs are of two kinds, and often all of these are of one"
+STRONG = "too low: runs differ more than the prior expects of so few"
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,8 @@ def rows(repetitions: int, seed: int, short: bool = False) -> list[dict[str, Any
     Returns
     -------
     list of dict
-        ``statement``: the kind of interval. ``setting``: what was drawn, in words. ``coverage``: share of the draws of
+        ``statement``: the kind of interval. ``shape``, ``runs``: how runs were drawn, and how many. ``setting``: all
+        that was drawn, in words. ``coverage``: share of the draws of
         which the interval holds the truth; ``coverage_low``, ``coverage_high``: its 95 % Clopper-Pearson interval.
         ``width``: the median width. ``t_coverage``, ``t_width``: the same of Student's t over the runs; None for one
         run. ``note``: why the coverage is not 93–98 %, and empty if it is.
@@ -153,6 +155,8 @@ def _row(
     outside = high < WANTED[0] or low > WANTED[1]
     return {
         "statement": statement,
+        "shape": shape,
+        "runs": runs,
         "setting": setting,
         "coverage": covered,
         "coverage_low": low,
@@ -164,8 +168,8 @@ def _row(
     }
 
 
-def _covered(truth: float, ends: Sequence[Ends]) -> tuple[float, float]:
-    array = np.array(ends)
+def _covered(truth: float, ends: Sequence[Ends] | Floats) -> tuple[float, float]:
+    array = np.asarray(ends)
     holds = (array[:, 0] <= truth + 1e-12) & (array[:, 1] >= truth - 1e-12)
     return float(holds.mean()), float(np.median(array[:, 1] - array[:, 0]))
 
@@ -175,21 +179,20 @@ def _rate_rows(setting: Setting, repetitions: int, rng: np.random.Generator) -> 
     hits = rng.binomial(setting.sizes, rates)
     sizes = setting.sizes.tolist()
     ends = _once(lambda counts: rate_interval(counts, sizes, LEVEL), hits)
-    words = f"{setting.shape if setting.sd else 'runs alike'}, mean {setting.mean:g}, sd {setting.sd:g}"
-    words += f", {setting.runs} runs of {setting.n}"
+    shape = setting.shape if setting.sd else "alike"
+    words = f"{shape}, mean {setting.mean:g}, sd {setting.sd:g}, {setting.runs} runs of {setting.n}"
 
     def note(coverage: float) -> str:
         if coverage > WANTED[1]:
-            few = min(setting.mean, 1 - setting.mean) * sum(sizes) < 10
-            return WHOLE if few and not setting.sd else HARDLY
+            return HARDLY
         if setting.shape == TWO:
             return ALIKE
         return RARE if min(setting.mean, 1 - setting.mean) <= 0.1 else STRONG
 
-    found = [_row("runs like these", words, setting.mean, ends, hits / setting.sizes, note)]
+    found = [_row(("runs like these", shape, setting.runs), words, setting.mean, ends, hits / setting.sizes, note)]
     if not setting.sd:
         these = _once(lambda counts: these_runs(counts, sizes, LEVEL), hits)
-        found.append(_row("these runs", words, setting.mean, these, None, lambda _: WHOLE))
+        found.append(_row(("these runs", shape, setting.runs), words, setting.mean, these, None, lambda _: WHOLE))
     return found
 
 
@@ -200,8 +203,14 @@ def _once(interval: Callable[[list[int]], Ends], counts: NDArray[np.int64]) -> l
     return [ends[index] for index in where.ravel()]
 
 
-def _general_note(coverage: float) -> str:
-    return HARDLY if coverage > WANTED[1] else STRONG
+def _general_note(runs: int, coverage: float) -> str:
+    if coverage > WANTED[1]:
+        return HARDLY if runs > 1 else WHOLE
+    return STRONG
+
+
+def _threshold_note(runs: int, coverage: float) -> str:
+    return THRESHOLD if coverage > WANTED[1] else _general_note(runs, coverage)
 
 
 def _pair_rows(repetitions: int, rng: np.random.Generator, short: bool) -> list[dict[str, Any]]:
@@ -232,7 +241,7 @@ def _pair_row(
     ends = [paired_interval(wins, losses, [n] * runs, LEVEL) for wins, losses in pairs]
     words = f"{share:.0%} solved by one alone, mean {mean:g}, sd {sd:g}, {runs} runs of {n}"
     values = (2 * first - alone) / n if runs > 1 else None
-    return _row("difference of paired rates", words, mean, ends, values, _general_note)
+    return _row(("difference of paired rates", BETA, runs), words, mean, ends, values, partial(_general_note, runs))
 
 
 def _area_rows(repetitions: int, rng: np.random.Generator, short: bool) -> list[dict[str, Any]]:
@@ -259,7 +268,10 @@ def _area_rows(repetitions: int, rng: np.random.Generator, short: bool) -> list[
         }
         words = f"shift {shift:g} ± {sd:g}, {runs} runs of {n} members and non-members"
         for name, truth in truths.items():
-            found.append(_row(name, words, float(truth), ends[name], np.array(values[name]), _general_note))
+            note = partial(_threshold_note if name == "TPR" else _general_note, runs)
+            found.append(
+                _row((name, "normal scores", runs), words, float(truth), ends[name], np.array(values[name]), note)
+            )
     return found
 
 
@@ -287,10 +299,54 @@ def _median_rows(repetitions: int, rng: np.random.Generator, short: bool) -> lis
         words = f"exponential, each example in 5 rounds, runs' sd {sd:g}, {runs} runs of {n} examples"
         truth = math.log(2)
         table = np.array(values) if runs > 1 else None
-        found.append(_row("median", words, truth, ends, table, _general_note))
+        found.append(_row(("median", "exponential", runs), words, truth, ends, table, partial(_general_note, runs)))
         if runs == 1:
-            note = "too few: each example counts five times, so name the examples"
-            found.append(_row("median, examples not named", words, truth, naive, None, lambda _, note=note: note))
+            note = "too low: each example counts five times, so name the examples"
+            found.append(
+                _row(
+                    ("median, examples not named", "exponential", runs),
+                    words,
+                    truth,
+                    naive,
+                    None,
+                    lambda _, note=note: note,
+                )
+            )
+    return found
+
+
+def summary(measured: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sum up rows of the same statement, shape and number of runs.
+
+    Returns
+    -------
+    list of dict
+        ``rows``; ``least``: the least coverage, and ``where`` it is; ``median``: the median coverage; ``low``, ``high``:
+        how many rows are surely below 93 % and above 98 %; ``width_to_t``: the median ratio of the width to that of
+        Student's t, over the rows where that is not 0; None for one run.
+    """
+    groups: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
+    for row in measured:
+        groups.setdefault((row["statement"], row["shape"], row["runs"]), []).append(row)
+    found = []
+    for (statement, shape, runs), members in groups.items():
+        coverages = [row["coverage"] for row in members]
+        least = members[int(np.argmin(coverages))]
+        ratios = [row["width"] / row["t_width"] for row in members if row["t_width"]]
+        found.append(
+            {
+                "statement": statement,
+                "shape": shape,
+                "runs": runs,
+                "rows": len(members),
+                "least": least["coverage"],
+                "where": least["setting"],
+                "median": float(np.median(coverages)),
+                "low": sum(row["coverage_high"] < WANTED[0] for row in members),
+                "high": sum(row["coverage_low"] > WANTED[1] for row in members),
+                "width_to_t": float(np.median(ratios)) if ratios else None,
+            }
+        )
     return found
 
 
@@ -377,8 +433,8 @@ def _bootstrap_t(hits: Floats, sizes: Floats) -> Ends:
 
 def _profile(hits: Floats, sizes: Floats) -> Ends:
     """Return the means whose profile likelihood, beta-binomial, the likelihood-ratio test does not reject."""
-    means = np.sin(np.linspace(0.002, math.pi / 2 - 0.002, 300)) ** 2
-    total = 1 / np.geomspace(0.003, 0.98, 20) ** 2 - 1
+    means = np.sin(np.linspace(0.002, math.pi / 2 - 0.002, 250)) ** 2
+    total = 1 / np.geomspace(0.003, 0.98, 16) ** 2 - 1
     yes, no = means[:, None] * total, (1 - means)[:, None] * total
     logs = -len(hits) * betaln(yes, no)
     for successes, n in zip(hits, sizes, strict=True):
