@@ -455,4 +455,4 @@ def _median_error(values: NDArray[np.float64], spread: float) -> float:
     step = math.sqrt(n) / 2
     low, high = np.interp([(n - 1) / 2 - step, (n - 1) / 2 + step], np.arange(n), np.sort(values))
     # Few values, or many ties, can put both at the same place.
-    return max(float(high - low) / 2, 0.1 * spread / math.sqrt(n))
+    return max(float(high - low) / 2, spread / n)
