@@ -218,7 +218,8 @@ def mean_interval(
     """Interval of the mean over runs like these of a bounded statistic, such as an AUC, a TPR or a difference of rates.
 
     The interval of these runs says how much the statistic varies within a run: as much as a rate of so many targets
-    that Wilson's interval is as wide. The rest is the model of :func:`rate_interval`, with that many targets.
+    that Wilson's interval is as wide. The rest is the model of :func:`rate_interval`, with that many targets, the same
+    share of them in each run.
 
     Parameters
     ----------
@@ -249,7 +250,7 @@ def mean_interval(
     if not len(values) or not all(least <= value <= most for value in given) or these[0] > these[1]:
         raise DataError(
             f"mean_interval: got the values {list(values)} and the interval {these}; expected one value per seed, and "
-            f"the interval's lower and upper end, all from {least} to {most}"
+            f"the interval's lower and upper end, all from {least} to {most}; look at the scores, or state the bounds"
         )
     if len(values) == 1:
         return these
@@ -263,7 +264,7 @@ def mean_interval(
 def _wilson_n(rate: float, width: float, level: float) -> float:
     """Return of how many targets a rate has a Wilson interval of that width, by solving for n."""
     z2 = float(stats.norm.isf((1 - level) / 2)) ** 2
-    variance, width = rate * (1 - rate), max(width, 1e-6)
+    variance, width = rate * (1 - rate), max(width, 1e-4)
     middle = 2 * z2 * variance
     root = math.sqrt(max(middle**2 + width**2 * z2 * (z2 - 4 * z2 * variance), 0.0))
     return (middle + root) / width**2 - z2

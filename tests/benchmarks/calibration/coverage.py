@@ -25,7 +25,7 @@ from fedattack.audit.intervals import (
     t_interval,
     these_runs,
 )
-from fedattack.audit.roc import area, tpr_at
+from fedattack.audit.roc import Estimate, area, tpr_at
 
 Floats = NDArray[np.float64]
 Ends = tuple[float, float]
@@ -123,11 +123,14 @@ def rows(repetitions: int, seed: int, short: bool = False) -> list[dict[str, Any
     Returns
     -------
     list of dict
-        ``statement``: the kind of interval. ``shape``, ``runs``: how runs were drawn, and how many. ``setting``: all
-        that was drawn, in words. ``coverage``: share of the draws of
-        which the interval holds the truth; ``coverage_low``, ``coverage_high``: its 95 % Clopper-Pearson interval.
-        ``width``: the median width. ``t_coverage``, ``t_width``: the same of Student's t over the runs; None for one
-        run. ``note``: why the coverage is not 93–98 %, and empty if it is.
+        - ``statement``: the kind of interval.
+        - ``shape``, ``runs``: how runs were drawn, and how many.
+        - ``setting``: all that was drawn, in words.
+        - ``coverage``: the share of draws of which the interval holds the truth.
+        - ``coverage_low``, ``coverage_high``: the 95 % Clopper-Pearson interval of that share.
+        - ``width``: the median width.
+        - ``t_coverage``, ``t_width``: the same of Student's t over the runs; None for one run.
+        - ``note``: why the coverage is surely not 93–98 %; empty if it may be.
     """
     rng = np.random.default_rng(seed)
     found = []
@@ -279,7 +282,7 @@ def _area_rows(repetitions: int, rng: np.random.Generator, short: bool) -> list[
     return found
 
 
-def _tpr(members: Floats, others: Floats) -> Any:
+def _tpr(members: Floats, others: Floats) -> Estimate:
     return tpr_at(members, others, FPR)
 
 
