@@ -160,9 +160,10 @@ def rate_interval(
     hierarchical model has a rate for each run, and a prior on how much the rates differ
     (:func:`fedattack.audit.over_runs.mean_rate`). The interval is never narrower than :func:`these_runs`.
 
-    The study in ``tests/benchmarks/calibration`` says how often it holds the mean rate. Where runs hardly differ, two
-    or three of them cannot show it, so that the interval is conservative. No interval can know of runs that are rare
-    and quite different, and that none of these seeds was.
+    The study in ``tests/benchmarks/calibration`` measures how often it holds the mean rate, for standard deviations
+    between runs up to 0.1. Where runs hardly differ, two or three of them cannot show it, so that the interval is
+    conservative. It is too narrow where runs are of two kinds and all of these are of one, or where runs that differ
+    are rare, and none of these is one.
 
     Parameters
     ----------
