@@ -4,8 +4,8 @@ Both functions here integrate over how much runs may differ. That is what two or
 The prior of the standard deviation between runs is the positive half of Student's t with three degrees of freedom:
 three quarters of its mass are below 1.4 scales, and its tail is heavy, so that runs that differ more are believed
 (Gelman 2006, "Prior distributions for variance parameters in hierarchical models", Bayesian Analysis 1). The study in
-``tests/benchmarks/calibration`` measures how often the intervals hold. The scales expect standard deviations up to 0.1
-of a rate; where runs differ by 0.2, intervals from five runs or fewer hold less often than stated.
+``tests/benchmarks/calibration`` measures how often the intervals hold. The scales expect standard deviations of a
+rate up to 0.1. Where runs differ by more, the intervals hold less often than stated.
 """
 
 import math
