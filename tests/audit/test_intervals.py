@@ -5,7 +5,17 @@ import pytest
 from scipy import stats
 from scipy.optimize import minimize_scalar
 
-from fedattack.audit.intervals import clopper_pearson, median_interval, paired_interval, rate_interval, t_interval
+from fedattack.audit.intervals import (
+    clopper_pearson,
+    mean_interval,
+    median_interval,
+    once_per_example,
+    paired_interval,
+    rate_interval,
+    t_interval,
+    these_runs,
+)
+from fedattack.audit.over_runs import mean_rate
 from fedattack.errors import ConfigError, DataError
 
 
@@ -82,19 +92,69 @@ def test_t_interval_needs_two_finite_values():
 
 
 def test_one_seed_is_judged_over_its_targets():
-    assert rate_interval([58], [100]) == clopper_pearson(58, 100)
+    assert rate_interval([58], [100]) == these_runs([58], [100]) == clopper_pearson(58, 100)
 
 
-def test_several_seeds_take_the_wider_end():
-    alike = rate_interval([50, 50, 50], [100, 100, 100])
-    assert alike == clopper_pearson(150, 300)
-    apart = rate_interval([30, 50, 70], [100, 100, 100])
-    assert apart == pytest.approx(t_interval([0.3, 0.5, 0.7], bounds=(0, 1)))
-    assert apart[0] < clopper_pearson(150, 300)[0]
+def test_these_runs_pool_the_targets_of_all_seeds():
+    assert these_runs([50, 50, 50], [100, 100, 100]) == clopper_pearson(150, 300)
+    assert these_runs([30, 50.5, 70], [100, 200, 100]) == clopper_pearson(150.5, 400)
+    assert these_runs([0, 0], [5, 5]) == pytest.approx((0.0, 1 - 0.025**0.1))
+    assert these_runs([5, 5], [5, 5]) == pytest.approx((0.025**0.1, 1.0))
+
+
+@pytest.mark.parametrize("hits", [0, 3, 7.5, 50, 100])
+def test_more_seeds_of_the_same_rate_never_widen_the_interval_of_these_runs(hits):
+    ends = np.array([these_runs([hits] * k, [100] * k) for k in range(1, 12)])
+    assert (np.diff(ends[:, 0]) >= 0).all()
+    assert (np.diff(ends[:, 1]) <= 0).all()
+
+
+@pytest.mark.parametrize("hits", [0, 7.5, 50, 100])
+def test_more_seeds_of_the_same_rate_tell_more_of_runs_like_these(hits):
+    """From two on: the first speaks of one run alone."""
+    ends = np.array([rate_interval([hits] * k, [100] * k) for k in (2, 3, 5, 10, 20)])
+    assert (np.diff(ends[:, 1] - ends[:, 0]) < 0).all()
+
+
+def test_runs_like_these_are_less_sure_than_these_runs():
+    for hits, sizes in (([50, 50], [100, 100]), ([30, 50, 70], [100] * 3), ([0, 0, 0], [40] * 3), ([9, 2.5], [9, 900])):
+        these, like = these_runs(hits, sizes), rate_interval(hits, sizes)
+        assert like[0] <= these[0]
+        assert like[1] >= these[1]
+        assert like[1] - like[0] > these[1] - these[0]
+
+
+def test_seeds_that_disagree_widen_the_interval():
+    alike, apart = rate_interval([50, 50, 50], [100] * 3), rate_interval([30, 50, 70], [100] * 3)
+    assert apart[0] < alike[0]
+    assert apart[1] > alike[1]
+
+
+def test_two_seeds_that_agree_are_not_useless():
+    """Student's t made 0–100 % of such seeds."""
+    low, high = rate_interval([100, 130], [1000, 1000])
+    assert t_interval([0.1, 0.13], bounds=(0, 1)) == pytest.approx((0, 0.305), abs=1e-3)
+    assert 0.03 < low < 0.1
+    assert 0.13 < high < 0.28
+
+
+def test_rates_of_0_and_1_mirror_each_other():
+    low, high = rate_interval([0, 1, 2.5], [50, 60, 70])
+    assert rate_interval([50, 59, 67.5], [50, 60, 70]) == pytest.approx((1 - high, 1 - low), abs=1e-9)
+    assert rate_interval([0, 0], [50, 50])[0] == 0
+    assert rate_interval([50, 50], [50, 50])[1] == 1
+
+
+def test_the_interval_moves_steadily_with_fractional_counts():
+    ends = np.array([rate_interval([hits, 4], [12, 12]) for hits in np.linspace(4, 12, 81)])
+    assert (np.diff(ends[:, 1]) > 0).all()
+    assert np.abs(np.diff(ends, axis=0)).max() < 0.03
 
 
 def test_comparisons_are_bonferroni_corrected():
-    assert rate_interval([58], [100], 0.95, comparisons=20) == pytest.approx(clopper_pearson(58, 100, 0.9975))
+    for interval in (rate_interval, these_runs):
+        assert interval([58], [100], 0.95, comparisons=20) == pytest.approx(clopper_pearson(58, 100, 0.9975))
+        assert interval([5, 9], [100, 90], 0.95, 20) == pytest.approx(interval([5, 9], [100, 90], 0.9975))
 
 
 @pytest.mark.parametrize(
@@ -103,11 +163,14 @@ def test_comparisons_are_bonferroni_corrected():
 def test_rate_interval_refuses_counts_that_do_not_fit(successes, n):
     with pytest.raises(DataError, match="rate_interval"):
         rate_interval(successes, n)
+    with pytest.raises(DataError, match="these_runs"):
+        these_runs(successes, n)
 
 
-def test_rate_interval_refuses_zero_comparisons():
-    with pytest.raises(ConfigError, match="comparisons"):
-        rate_interval([1], [3], comparisons=0)
+def test_intervals_of_rates_refuse_zero_comparisons():
+    for interval in (rate_interval, these_runs):
+        with pytest.raises(ConfigError, match="comparisons"):
+            interval([1], [3], comparisons=0)
 
 
 def test_interval_over_seeds_covers_where_the_pooled_binomial_does_not():
@@ -118,8 +181,19 @@ def test_interval_over_seeds_covers_where_the_pooled_binomial_does_not():
     ours = [rate_interval(run, [400] * 5) for run in counts.tolist()]
     pooled = [clopper_pearson(int(run.sum()), 2000) for run in counts]
     covered = np.mean([low <= 0.5 <= high for low, high in ours])
-    assert covered >= 0.94
+    assert 0.92 <= covered <= 0.99
     assert np.mean([low <= 0.5 <= high for low, high in pooled]) < 0.75
+
+
+def test_interval_over_seeds_covers_where_student_s_t_does_not():
+    """Rates are near 0, and most seeds have hardly a success."""
+    rng = np.random.default_rng(8)
+    counts = rng.binomial(100, rng.beta(0.24, 23.5, (400, 3)))  # mean 0.01, standard deviation 0.02
+    ours = [rate_interval(run, [100] * 3) for run in counts.tolist()]
+    t = [t_interval((run / 100).tolist()) for run in counts]
+    truth = 0.24 / 23.74
+    assert 0.93 <= np.mean([low <= truth <= high for low, high in ours]) <= 1
+    assert np.mean([low <= truth <= high for low, high in t]) < 0.85
 
 
 def test_the_best_of_many_null_rounds_rarely_clears_chance():
@@ -130,6 +204,36 @@ def test_the_best_of_many_null_rounds_rarely_clears_chance():
     uncorrected = np.mean([rate_interval([k], [200])[0] > 0.1 for k in best.tolist()])
     assert corrected <= 0.05
     assert uncorrected > 0.2
+
+
+def test_the_interval_of_a_statistic_is_that_of_a_rate_of_as_many_targets():
+    """Wilson's interval of 300 targets makes 300 targets of the statistic."""
+    z = stats.norm.isf(0.025)
+    centre, half = (0.4 + z**2 / 600) / (1 + z**2 / 300), z / (300 + z**2) * math.sqrt(300 * 0.24 + z**2 / 4)
+    found = mean_interval([0.35, 0.4, 0.45], (centre - half, centre + half))
+    assert found == pytest.approx(mean_rate(np.array([35.0, 40, 45]), np.full(3, 100.0), 0.95), abs=1e-4)
+    stretched = mean_interval(
+        [-0.3, -0.2, -0.1], tuple(2 * end - 1 for end in (centre - half, centre + half)), 0.95, (-1, 1)
+    )
+    assert stretched[1] - stretched[0] < 2 * (found[1] - found[0])  # the prior is on the statistic's own scale
+
+
+def test_the_interval_of_a_statistic_contains_that_of_these_runs():
+    assert mean_interval([0.7], (0.6, 0.8)) == (0.6, 0.8)
+    assert mean_interval([0.9, 0.9], (0.1, 0.95))[0] <= 0.1
+    assert mean_interval([1.0, 1.0], (0.95, 1.0))[1] == 1
+    assert mean_interval([0.5, 0.5], (0.5, 0.5))[0] < 0.5
+    wide, narrow = mean_interval([0.7, 0.72], (0.6, 0.8)), mean_interval([0.7, 0.72], (0.7, 0.72))
+    assert wide[0] < narrow[0] < narrow[1] < wide[1]
+
+
+@pytest.mark.parametrize(
+    ("values", "these"),
+    [([], (0, 1)), ([1.5, 0.5], (0, 1)), ([0.5, math.nan], (0, 1)), ([0.5, 0.6], (0.7, 0.4)), ([0.5, 0.6], (0.4, 1.2))],
+)
+def test_statistics_out_of_bounds_are_refused(values, these):
+    with pytest.raises(DataError, match="mean_interval"):
+        mean_interval(values, these)
 
 
 def constrained_score(delta: float, b: int, c: int, n: int) -> float:
@@ -196,5 +300,49 @@ def test_the_median_s_interval_covers_it_at_least_as_often_as_stated():
 
 def test_seeds_that_differ_widen_the_median_s_interval():
     seeds = [[0.0] * 20, [1.0] * 20, [2.0] * 20]
-    low, high = median_interval(seeds)
-    assert (low, high) == pytest.approx(t_interval([0.0, 1.0, 2.0]))
+    assert median_interval(seeds) == pytest.approx(t_interval([0.0, 1.0, 2.0]))
+    draw = np.random.default_rng(1)
+    values = draw.normal(size=(3, 40))
+    alike, apart = median_interval(list(values)), median_interval(list(values + np.array([[-1.0], [0.0], [1.0]])))
+    pooled = median_interval([values.ravel()])
+    assert apart[0] < alike[0] <= pooled[0]
+    assert apart[1] > alike[1] >= pooled[1]
+
+
+def test_an_example_counts_once_however_often_it_was_seen():
+    values, examples = [3.0, 1.0, 2.0, 10.0, 5.0, 7.0], [4, 4, 4, 0, 9, 9]
+    assert once_per_example(values, examples).tolist() == [10.0, 2.0, 6.0]
+    assert once_per_example([], []).tolist() == []
+    once = [float(value) for value in range(8)]
+    seen = np.repeat(once, 5)
+    assert median_interval([seen], examples_per_seed=[np.repeat(np.arange(8), 5)]) == median_interval([once])
+    assert median_interval([np.repeat([1.0, 2.0], 5)], examples_per_seed=[np.repeat([0, 1], 5)]) == (None, None)
+
+
+def test_an_example_counts_once_over_all_seeds():
+    values = [np.arange(8.0), np.arange(8.0)]
+    same = median_interval(values, examples_per_seed=[np.arange(8), np.arange(8)])
+    others = median_interval(values, examples_per_seed=[np.arange(8), np.arange(8, 16)])
+    assert others == median_interval(values)
+    assert same[0] <= others[0]
+    assert same[1] >= others[1]
+    assert same[0] <= median_interval([np.arange(8.0)])[0]
+
+
+def test_examples_in_several_rounds_would_make_the_median_s_interval_too_narrow():
+    draw = np.random.default_rng(2)
+    examples = np.repeat(np.arange(30), 5)
+    named, unnamed = [], []
+    for _ in range(300):
+        seen = np.repeat(draw.exponential(size=30), 5)
+        named.append(median_interval([seen], examples_per_seed=[examples]))
+        unnamed.append(median_interval([seen]))
+    assert np.mean([low <= math.log(2) <= high for low, high in named]) >= 0.93
+    assert np.mean([low <= math.log(2) <= high for low, high in unnamed]) < 0.8
+
+
+def test_examples_that_do_not_fit_the_values_are_refused():
+    with pytest.raises(DataError, match="every seed"):
+        median_interval([[1.0], [2.0]], examples_per_seed=[[0]])
+    with pytest.raises(DataError, match="3 values and 2 examples"):
+        median_interval([[1.0, 2.0, 3.0]], examples_per_seed=[[0, 1]])

@@ -1,0 +1,79 @@
+import numpy as np
+import pytest
+
+from tests.benchmarks.calibration.coverage import (
+    METHODS,
+    RARE,
+    TWO,
+    Setting,
+    candidates,
+    draw_rates,
+    rows,
+    settings,
+    summary,
+)
+
+
+@pytest.fixture(scope="module")
+def measured():
+    return rows(200, seed=0, short=True)
+
+
+def test_no_interval_is_surely_below_its_level(measured):
+    named = [row for row in measured if row["statement"] != "median, examples not named"]
+    too_low = [row for row in named if row["coverage_high"] < 0.93 and row["note"] != RARE]
+    assert not too_low
+    assert np.mean([row["coverage"] for row in named]) > 0.95
+
+
+def test_student_s_t_is_below_its_level_near_the_edges(measured):
+    edge = [row for row in measured if row["statement"] == "runs like these" and "mean 0.01, sd 0.02" in row["setting"]]
+    assert max(row["t_coverage"] for row in edge) < 0.9
+
+
+def test_rows_outside_the_wanted_range_say_why(measured):
+    for row in measured:
+        assert bool(row["note"]) == (row["coverage_high"] < 0.93 or row["coverage_low"] > 0.98)
+        assert row["coverage_low"] <= row["coverage"] <= row["coverage_high"]
+
+
+def test_examples_that_are_not_named_are_found_out(measured):
+    (row,) = [row for row in measured if row["statement"] == "median, examples not named"]
+    assert row["coverage"] < 0.8
+
+
+def test_the_summary_counts_every_row_once(measured):
+    groups = summary(measured)
+    assert sum(group["rows"] for group in groups) == len(measured)
+    assert min(group["least"] for group in groups) == min(row["coverage"] for row in measured)
+
+
+def test_the_same_seed_gives_the_same_rows():
+    assert rows(3, seed=5, short=True) == rows(3, seed=5, short=True)
+
+
+def test_rates_are_drawn_with_the_stated_mean_and_spread():
+    rng = np.random.default_rng(0)
+    seen = set()
+    for setting in settings():
+        if setting.runs != 2 or setting.n != 50:
+            continue
+        rates = draw_rates(setting, (200_000,), rng)
+        assert rates.mean() == pytest.approx(setting.mean, abs=0.001)
+        assert rates.std() == pytest.approx(setting.sd, abs=0.002)
+        seen.add(setting.shape)
+    assert TWO in seen
+    assert len(seen) == 3
+
+
+def test_unequal_runs_take_the_sizes_in_turn():
+    assert Setting(TWO, 0.5, 0.1, 5, (50, 100, 1000)).sizes.tolist() == [50, 100, 1000, 50, 100]
+
+
+def test_every_method_gives_an_interval_around_the_rate():
+    hits, sizes = np.array([30.0, 35.0, 41.0]), np.full(3, 100)
+    for method in METHODS.values():
+        low, high = method(hits, sizes)
+        assert 0 <= low < 0.35 < high <= 1
+    compared = candidates(2, seed=0)
+    assert {row["method"] for row in compared} == set(METHODS)
