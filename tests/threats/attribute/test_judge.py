@@ -88,9 +88,9 @@ def test_a_known_answer():
 
 
 def test_naming_the_majority_is_no_leak_however_accurate():
-    truth = values(4)
+    truth = values(10)
     found = judged(case({"cos": np.zeros(N, int)}, truth))
-    assert found["accuracy"].value == 0.98
+    assert found["accuracy"].value == 0.95
     assert found["excess"].value == 0
     assert {found[name].verdict for name in ("excess", "accuracy", "balanced-accuracy", "rare-recall")} == {NO_EVIDENCE}
     assert found["balanced-accuracy"].value == 0.5
