@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from fedattack.audit.significance import Significance, exchange_within, significance_of
+from fedattack.audit.significance import DRAWS, Significance, exchange_within, significance_of
 
 # Entries of the largest array that a test makes: 16 MB.
 _ENTRIES = 2_000_000
@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
 
 
-def better_than(advantages: Floats, most: int, rng: np.random.Generator) -> Significance:
+def better_than(advantages: Floats, rng: np.random.Generator, *, draws: int = DRAWS) -> Significance:
     """Test whether answers are better than others to the same questions, by swapping the two at random.
 
     With credits of 0 and 1 this is McNemar's exact test, by drawing.
@@ -37,10 +37,10 @@ def better_than(advantages: Floats, most: int, rng: np.random.Generator) -> Sign
     ----------
     advantages
         (n,): credit of the answer minus that of the other answer.
-    most
-        How many questions the others leave to win. With fewer than five of them nothing can be shown.
     rng
         Draws the swaps.
+    draws
+        How many.
     """
     differing = advantages[advantages != 0]
 
@@ -53,7 +53,8 @@ def better_than(advantages: Floats, most: int, rng: np.random.Generator) -> Sign
         draw,
         rng,
         "answers swapped with the best baseline's",
-        arrangements=2.0 ** min(most, 1_000),
+        arrangements=2.0 ** min(len(advantages), 1_000),
+        draws=draws,
         at_once=_at_once(len(differing)),
     )
 
@@ -78,7 +79,7 @@ class Questions:
 
 
 def informed(
-    answers: Rows, questions: Questions, known: Rows, weights: Floats, rng: np.random.Generator
+    answers: Rows, questions: Questions, known: Rows, weights: Floats, rng: np.random.Generator, *, draws: int = DRAWS
 ) -> Significance:
     """Test whether answers have to do with the true values, by exchanging these.
 
@@ -98,6 +99,8 @@ def informed(
         (v,): credit of a right answer, by the true value.
     rng
         Draws the exchanges.
+    draws
+        How many.
     """
     truth = questions.truth
     _, cells = np.unique(np.stack([questions.runs, known]), axis=1, return_inverse=True)
@@ -120,6 +123,7 @@ def informed(
         rng,
         "true values exchanged within clients, and clients within runs",
         arrangements=_arrangements(truth, within, questions.clients, runs),
+        draws=draws,
         at_once=_at_once(len(truth)),
     )
 

@@ -18,14 +18,13 @@ from fedattack.audit.answers import Questions, better_than, both, informed
 from fedattack.audit.finding import NOT_APPLICABLE, Finding, Null
 from fedattack.audit.intervals import LEVEL, clopper_pearson, paired_interval, rate_interval, t_interval
 from fedattack.audit.judge import Case, Judge, over_seeds
-from fedattack.audit.significance import Significance, arrangements_within, significance_of
+from fedattack.audit.significance import DRAWS, Significance, arrangements_within, significance_of
 from fedattack.audit.summaries import null_of, reliability
 from fedattack.audit.truth import Attributes
 from fedattack.errors import DataError
 from fedattack.threats import Scores
 from fedattack.threats.attribute.imputation import impute
 
-_SHUFFLES = 1_000
 _DRAWS = 4_000
 
 # Streams of random numbers, apart from each other.
@@ -66,11 +65,6 @@ class _Measure:
     def credits(self, answers: Rows, truth: Rows) -> Floats:
         """(n,): credit of each answer."""
         return np.asarray(np.where(answers == truth, self.weights[truth], 0.0) - self.costs[answers])
-
-    def left(self, answers: Rows, truth: Rows) -> int:
-        """Count the questions of which another answer would have had more credit."""
-        most = np.maximum(self.weights[truth] - self.costs[truth], -self.costs.min())
-        return int((most > self.credits(answers, truth)).sum())
 
 
 @dataclass(frozen=True)
@@ -223,6 +217,10 @@ class AttributeJudge(Judge[AttributeCase]):
     )
     method: ClassVar[str] = ""
     """The method that was fixed in advance as the one that counts; the first of the scores if it is empty."""
+    draws: ClassVar[int] = DRAWS
+    """Exchanges that a test draws."""
+    shuffles: ClassVar[int] = 1_000
+    """Shuffled truths that a null is shown by."""
 
     def __init__(
         self, cases: Sequence[AttributeCase], *, setting: Mapping[str, Any], provenance: Mapping[str, Any]
@@ -244,7 +242,7 @@ class AttributeJudge(Judge[AttributeCase]):
         self.best = max(self.baselines, key=lambda name: self.accuracy[name])
         draw = np.random.default_rng((cases[0].seed, _SHUFFLING))
         self.shuffled: list[list[Rows]] = []
-        for _ in range(_SHUFFLES):
+        for _ in range(self.shuffles):
             self.shuffled.append([draw.permutation(values) for values in self.truth])
         counts = np.bincount(np.concatenate(self.truth), minlength=len(self.names))
         # The rarest of those that occur at all.
@@ -289,11 +287,11 @@ class AttributeJudge(Judge[AttributeCase]):
         bars = [np.concatenate(self.answers[name]) for name in self.baselines]
         bar = max(bars, key=lambda guesses: float(measure.credits(guesses, truth).sum()))
         draw = np.random.default_rng((self.cases[0].seed, _TESTING, stream))
-        knows = informed(answers, self.questions, bar, measure.weights, draw)
+        knows = informed(answers, self.questions, bar, measure.weights, draw, draws=self.draws)
         if measure.constant and np.ptp(bar) == 0:
             return knows
         advantages = measure.credits(answers, truth) - measure.credits(bar, truth)
-        return both(better_than(advantages, measure.left(bar, truth), draw), knows)
+        return both(better_than(advantages, draw, draws=self.draws), knows)
 
     def _null(self, statistic: Callable[[Sequence[Rows]], float], n: int) -> Null:
         """Sum up what a statistic is against every shuffled truth."""
@@ -478,12 +476,12 @@ class AttributeJudge(Judge[AttributeCase]):
             "membership",
             "Examples told to be the client's, or not, before the attribute",
             rate_interval(hits, sizes),
-            null_of([_dealt_anew(answers, draw) for _ in range(_SHUFFLES)], sum(sizes)),
+            null_of([_dealt_anew(answers, draw) for _ in range(self.shuffles)], sum(sizes)),
             "chance is saying the same of all, the null the same answers dealt at random",
             value=sum(hits) / sum(sizes),
             n=sum(sizes),
             chance=largest / sum(sizes),
-            test=_told_apart(answers, candidates, np.random.default_rng((self.cases[0].seed, _MEMBERSHIP))),
+            test=_told_apart(answers, candidates, np.random.default_rng((self.cases[0].seed, _MEMBERSHIP)), self.draws),
             here=_here(hits, sizes),
         )
 
@@ -601,7 +599,7 @@ def _dealt_anew(answers: Sequence[tuple[Flags, Flags]], draw: np.random.Generato
 
 
 def _told_apart(
-    answers: Sequence[tuple[Flags, Flags]], candidates: Sequence[tuple[int, str]], rng: np.random.Generator
+    answers: Sequence[tuple[Flags, Flags]], candidates: Sequence[tuple[int, str]], rng: np.random.Generator, draws: int
 ) -> Significance:
     """Test whether members were told from decoys, by exchanging the answers about each client's candidates."""
     named = np.concatenate([np.concatenate(pair) for pair in answers])
@@ -619,6 +617,7 @@ def _told_apart(
         rng,
         "answers exchanged within each client's candidates",
         arrangements=arrangements_within(cells, member),
+        draws=draws,
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product, starmap
 from statistics import fmean
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedattack.audit.finding import Finding
 from fedattack.audit.intervals import clopper_pearson, rate_interval
 from fedattack.audit.judge import Case, Judge, over_seeds
-from fedattack.audit.significance import Significance, exchange_within, significance_of
+from fedattack.audit.significance import DRAWS, Significance, exchange_within, significance_of
 from fedattack.audit.summaries import null_of, reliability
 from fedattack.errors import DataError
 from fedattack.threats import Scores
@@ -32,8 +32,6 @@ _WORDS = {
     "svm": "an SVM",
     "random-forest": "a random forest",
 }
-
-_SHUFFLES = 1_000
 
 # Streams of random numbers, apart from each other.
 _SHUFFLING, _TESTING = 1, 2
@@ -117,6 +115,10 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
     """
 
     case = PrivateAttributeCase
+    draws: ClassVar[int] = DRAWS
+    """Exchanges that a test draws."""
+    shuffles: ClassVar[int] = 1_000
+    """Shuffled truths that a null is shown by."""
     notes = (
         "The null of private-attribute's findings is the same decisions against a shuffled truth. A static adversary "
         "knows nothing of a defence; an adaptive one trained on updates that it defended itself.",
@@ -163,14 +165,14 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
             metric,
             f"{name.capitalize()} named by {_in_words(adversary)}",
             rate_interval(sums, n),
-            null_of(exchange.draw(draw, _SHUFFLES).tolist(), sum(n)),
+            null_of(exchange.draw(draw, self.shuffles).tolist(), sum(n)),
             "the null is the same decisions against other clients' values",
             value=exchange.observed,
             n=sum(n),
             chance=1 / len(values),
             baselines=baselines,
             bars=baselines,
-            test=exchange.test(np.random.default_rng((self.cases[0].seed, _TESTING))),
+            test=exchange.test(np.random.default_rng((self.cases[0].seed, _TESTING)), self.draws),
             here=_here(sums, n),
             headline=metric == self.headline_of(self.cases[0].scores),
             series={
@@ -233,7 +235,7 @@ class _Exchange:
         exchanged = self.held[exchange_within(self.runs, rng, count)]
         return np.asarray(self.shares[np.arange(len(self.held)), exchanged].mean(axis=1))
 
-    def test(self, rng: np.random.Generator) -> Significance:
+    def test(self, rng: np.random.Generator, draws: int) -> Significance:
         """Say how likely so much is by accident."""
         return significance_of(
             self.observed,
@@ -241,6 +243,7 @@ class _Exchange:
             rng,
             "the clients of each run exchanged",
             arrangements=self._arrangements(),
+            draws=draws,
         )
 
     def _arrangements(self) -> float:
