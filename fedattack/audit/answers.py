@@ -122,7 +122,7 @@ def informed(
         draw,
         rng,
         "true values exchanged within clients, and clients within runs",
-        arrangements=_arrangements(truth, within, questions.clients, runs),
+        arrangements=_arrangements(questions, runs),
         draws=draws,
         at_once=_at_once(len(truth)),
     )
@@ -152,22 +152,22 @@ def _between(answers: Rows, questions: Questions, cells: Rows, weights: Floats) 
 
 def both(first: Significance, second: Significance) -> Significance:
     """Ask for two tests at once: the larger p counts, which is valid where either of the two is."""
-    return Significance(max(first.p, second.p), max(first.least, second.least), f"{first.how}; {second.how}")
+    return Significance(
+        max(first.p, second.p), max(first.least, second.least), f"the larger of two: {first.how}; {second.how}"
+    )
 
 
 def _at_once(n: int) -> int:
     return max(1, _ENTRIES // max(1, n))
 
 
-def _arrangements(truth: Rows, within: Rows, clients: Rows, runs: Rows) -> float:
-    """Count the different results of an exchange; infinite where there are very many."""
-    logarithm = 0.0
-    for cell in np.unique(within):
-        counts = np.bincount(truth[within == cell])
-        logarithm += float(gammaln(counts.sum() + 1) - gammaln(counts + 1).sum())
-    values = np.zeros((len(runs), int(truth.max()) + 1))
-    np.add.at(values, (clients, truth), 1.0)
+def _arrangements(questions: Questions, runs: Rows) -> float:
+    """Count the ways to deal the values, had nothing been known; infinite where there are very many."""
+    values = np.zeros((len(runs), int(questions.truth.max()) + 1))
+    np.add.at(values, (questions.clients, questions.truth), 1.0)
     # Clients of one run with the same values are not told apart, whichever comes first.
     _, alike = np.unique(np.column_stack([runs, values]), axis=0, return_counts=True)
-    logarithm += float(gammaln(np.bincount(runs) + 1).sum() - gammaln(alike + 1).sum())
+    within = gammaln(values.sum(axis=1) + 1).sum() - gammaln(values + 1).sum()
+    between = gammaln(np.bincount(runs) + 1).sum() - gammaln(alike + 1).sum()
+    logarithm = float(within + between)
     return math.exp(logarithm) if logarithm < 50 else math.inf

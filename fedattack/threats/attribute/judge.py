@@ -3,6 +3,10 @@
 Where a value is common, naming it for everybody is right most of the time. The number that counts is therefore the
 excess over the best baseline on the same examples, with a paired interval; balanced accuracy and the recall of the
 rarest value stand beside it.
+
+Two tests must say that it is no accident, see :mod:`fedattack.audit.answers`. An attack that names what is common among
+a client's examples can thus be a leak, but not by luck with a few clients. A guess without updates that suits some
+clients better than every baseline does cannot be told from an attack.
 """
 
 import re
@@ -214,6 +218,8 @@ class AttributeJudge(Judge[AttributeCase]):
         "What counts of attribute inference is the excess over guessing the attribute without any update, from the "
         "other columns and the label. Its null is the same against a shuffled truth; a null run, in which clients "
         "train on a shuffled column, is `--set permute-sensitive=true`.",
+        "For a leak, answers must have to do with the values of these clients, and be right more often than the best "
+        "guess. A guess that nobody thought of, and that happens to suit these clients better, looks the same.",
     )
     method: ClassVar[str] = ""
     """The method that was fixed in advance as the one that counts; the first of the scores if it is empty."""

@@ -120,8 +120,8 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
     shuffles: ClassVar[int] = 1_000
     """Shuffled truths that a null is shown by."""
     notes = (
-        "The null of private-attribute's findings is the same decisions against a shuffled truth. A static adversary "
-        "knows nothing of a defence; an adaptive one trained on updates that it defended itself.",
+        "The null of private-attribute's findings is the same decisions against other clients' values. A static "
+        "adversary knows nothing of a defence; an adaptive one trained on updates that it defended itself.",
     )
 
     @classmethod
