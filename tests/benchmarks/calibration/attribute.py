@@ -152,7 +152,7 @@ def case_of(
     partial = PartialRecords(
         x, np.zeros(len(truth)), owners.astype(str), (1,), np.arange(2, dtype=np.float32)[:, None], names
     )
-    beside = ()
+    beside: tuple[Scores, ...] = ()
     if guesses:
         beside = (Scores(BASELINES, {"decisions": np.stack([*guesses.values()])}, {"methods": [*guesses]}),)
     clients = tuple(map(str, np.unique(owners)))
@@ -161,7 +161,7 @@ def case_of(
         classes=("0",),
         counts=np.bincount(owners)[:, None],
         owners=np.array([], dtype=np.str_),
-        evaluation=(np.zeros((1, 2)), np.zeros(1)),
+        evaluation=(np.zeros((1, 2), dtype=np.float32), np.zeros(1)),
         nodes={},
         targets="",
         attributes=Attributes(truth, names, tuple(map(str, owners)), "sex"),
