@@ -3,32 +3,36 @@
 Where a value is common, naming it for everybody is right most of the time. The number that counts is therefore the
 excess over the best baseline on the same examples, with a paired interval; balanced accuracy and the recall of the
 rarest value stand beside it.
+
+Two tests must say that it is no accident, see :mod:`fedattack.audit.answers`. An attack that names what is common among
+a client's examples can thus be a leak, but not by luck with a few clients. A guess without updates that suits some
+clients better than every baseline does cannot be told from an attack.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import fmean
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.audit.finding import NOT_APPLICABLE, Finding, Null, verdict
-from fedattack.audit.intervals import LEVEL, paired_interval, rate_interval, t_interval
+from fedattack.audit.answers import Questions, better_than, both, informed
+from fedattack.audit.finding import NOT_APPLICABLE, Finding, Null
+from fedattack.audit.intervals import LEVEL, clopper_pearson, paired_interval, rate_interval, t_interval
 from fedattack.audit.judge import Case, Judge, over_seeds
+from fedattack.audit.significance import DRAWS, Significance, arrangements_within, significance_of
 from fedattack.audit.summaries import null_of, reliability
 from fedattack.audit.truth import Attributes
 from fedattack.errors import DataError
 from fedattack.threats import Scores
 from fedattack.threats.attribute.imputation import impute
 
-_SHUFFLES = 1_000
 _DRAWS = 4_000
 
 # Streams of random numbers, apart from each other.
-_SHUFFLING, _POSTERIOR, _IMPUTATION, _DEALING = 1, 2, 3, 4
+_SHUFFLING, _POSTERIOR, _IMPUTATION, _DEALING, _TESTING, _MEMBERSHIP = 1, 2, 3, 4, 5, 6
 
 POINTS = "points"
 """Units of a difference of two rates, in per cent of the examples."""
@@ -41,6 +45,30 @@ IMPUTATION = "imputation without the model"
 
 Rows = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """What an answer counts.
+
+    Attributes
+    ----------
+    weights
+        (values,): credit of a right answer, by the true value.
+    costs
+        (values,): what naming a value costs, right or wrong.
+    constant
+        Whether naming one value for everybody gives the same whatever is true, so that it needs no test to beat it.
+    """
+
+    weights: Floats
+    costs: Floats
+    constant: bool = True
+
+    def credits(self, answers: Rows, truth: Rows) -> Floats:
+        """(n,): credit of each answer."""
+        return np.asarray(np.where(answers == truth, self.weights[truth], 0.0) - self.costs[answers])
 
 
 @dataclass(frozen=True)
@@ -156,6 +184,20 @@ class AttributeCase(Case):
         members, decoys = arrays["members"], arrays["decoys"]
         return members[~np.isnan(members)] > 0.5, decoys[~np.isnan(decoys)] > 0.5
 
+    @property
+    def candidates_of(self) -> list[str]:
+        """The client of each candidate of :attr:`membership`, examples first; all the same if the scores do not tell.
+
+        Scores of earlier versions do not.
+        """
+        arrays = self.scores.arrays
+        owners = np.array(self.attributes.owners)[~np.isnan(arrays["members"])]
+        asked = ~np.isnan(arrays["decoys"])
+        clients = arrays.get("decoy_clients")
+        if clients is None or clients.shape != asked.shape:
+            return [""] * (len(owners) + int(asked.sum()))
+        return [*owners.tolist(), *map(str, clients[asked].tolist())]
+
 
 class AttributeJudge(Judge[AttributeCase]):
     """States how many values of an attribute were recovered.
@@ -176,9 +218,15 @@ class AttributeJudge(Judge[AttributeCase]):
         "What counts of attribute inference is the excess over guessing the attribute without any update, from the "
         "other columns and the label. Its null is the same against a shuffled truth; a null run, in which clients "
         "train on a shuffled column, is `--set permute-sensitive=true`.",
+        "For a leak, answers must have to do with the values of these clients, and be right more often than the best "
+        "guess. A guess that nobody thought of, and that happens to suit these clients better, looks the same.",
     )
     method: ClassVar[str] = ""
     """The method that was fixed in advance as the one that counts; the first of the scores if it is empty."""
+    draws: ClassVar[int] = DRAWS
+    """Exchanges that a test draws."""
+    shuffles: ClassVar[int] = 1_000
+    """Shuffled truths that a null is shown by."""
 
     def __init__(
         self, cases: Sequence[AttributeCase], *, setting: Mapping[str, Any], provenance: Mapping[str, Any]
@@ -200,11 +248,18 @@ class AttributeJudge(Judge[AttributeCase]):
         self.best = max(self.baselines, key=lambda name: self.accuracy[name])
         draw = np.random.default_rng((cases[0].seed, _SHUFFLING))
         self.shuffled: list[list[Rows]] = []
-        for _ in range(_SHUFFLES):
+        for _ in range(self.shuffles):
             self.shuffled.append([draw.permutation(values) for values in self.truth])
         counts = np.bincount(np.concatenate(self.truth), minlength=len(self.names))
         # The rarest of those that occur at all.
         self.rarest = int(np.where(counts > 0, counts, counts.max() + 1).argmin())
+        free, rare = np.zeros(len(counts)), np.arange(len(counts)) == self.rarest
+        self.by_accuracy = _Measure(np.ones(len(counts)), free, constant=False)
+        self.by_recall = _Measure(1 / np.maximum(counts, 1), free)
+        # Naming the rarest value more often finds more of it: only what is beyond that is to the attack's credit.
+        self.by_rarest = _Measure(rare / counts[self.rarest], rare / self.n)
+        self.questions = _questions(cases)
+        self.tests = {method: self._test(method, self.by_accuracy, place) for place, method in enumerate(self.methods)}
 
     def _main_method(self) -> str:
         if self.methods and (not self.method or self.method in self.methods):
@@ -228,22 +283,40 @@ class AttributeJudge(Judge[AttributeCase]):
         ]
         return [finding for finding in findings if finding is not None]
 
+    def _test(self, method: str, measure: _Measure, stream: int) -> Significance:
+        """Test whether a method knows something of the values, and more than the best baseline.
+
+        The first alone is not enough, since any other guess from the same columns knows something. The second alone is
+        not enough, since one client's examples are right together.
+        """
+        truth, answers = self.questions.truth, np.concatenate(self.answers[method])
+        bars = [np.concatenate(self.answers[name]) for name in self.baselines]
+        bar = max(bars, key=lambda guesses: float(measure.credits(guesses, truth).sum()))
+        draw = np.random.default_rng((self.cases[0].seed, _TESTING, stream))
+        knows = informed(answers, self.questions, bar, measure.weights, draw, draws=self.draws)
+        if measure.constant and np.ptp(bar) == 0:
+            return knows
+        advantages = measure.credits(answers, truth) - measure.credits(bar, truth)
+        return both(better_than(advantages, draw, draws=self.draws), knows)
+
     def _null(self, statistic: Callable[[Sequence[Rows]], float], n: int) -> Null:
         """Sum up what a statistic is against every shuffled truth."""
         return null_of([statistic(truth) for truth in self.shuffled], n)
 
     def _excess(self) -> Finding:
-        value, low, high = self._over_best(self.main)
+        value, interval, here = self._over_best(self.main)
         seeds = []
         for hits, bar in zip(self.hits[self.main], self.hits[self.best], strict=True):
             seeds.append(100 * (float(hits.mean()) - float(bar.mean())))
         return self.judged(
             "excess",
             f"Accuracy of {self.main} above the best baseline ({self.best})",
-            (low, high),
+            interval,
             self._null(self._shuffled_excess, self.n),
             "the baseline is the best of those on these very examples, the interval is paired (Tango's score "
             "interval, over several seeds also Student's), the null is the same against a shuffled truth",
+            test=self.tests[self.main],
+            here=here,
             value=value,
             units=POINTS,
             n=self.n,
@@ -253,15 +326,19 @@ class AttributeJudge(Judge[AttributeCase]):
             **over_seeds(seeds),
         )
 
-    def _over_best(self, method: str) -> tuple[float, float, float]:
-        """Return the excess of a method over the best baseline in points, with its interval."""
+    def _over_best(self, method: str) -> tuple[float, tuple[float, float], tuple[float, float] | None]:
+        """Return the excess of a method over the best baseline in points, with its intervals: over runs, and here."""
         wins, losses = [], []
         for hits, bar in zip(self.hits[method], self.hits[self.best], strict=True):
             wins.append(int((hits & ~bar).sum()))
             losses.append(int((bar & ~hits).sum()))
+        value = 100 * (sum(wins) - sum(losses)) / self.n
         low, high = paired_interval(wins, losses, self.sizes)
-        value = (sum(wins) - sum(losses)) / self.n
-        return 100 * value, 100 * min(low, value), 100 * max(high, value)
+        interval = min(100 * low, value), max(100 * high, value)
+        if len(self.cases) == 1:
+            return value, interval, None
+        low, high = paired_interval([sum(wins)], [sum(losses)], [self.n])
+        return value, interval, (100 * low, 100 * high)
 
     def _accuracy_against(self, method: str, truth: Sequence[Rows]) -> float:
         return _pooled(_hits(self.answers[method], truth))
@@ -286,6 +363,8 @@ class AttributeJudge(Judge[AttributeCase]):
             chance=1 / len(self.names),
             baselines=baselines,
             bars=_highest(baselines),
+            test=self.tests[method],
+            here=_here([float(hits.sum()) for hits in self.hits[method]], self.sizes),
             series=self._series() if is_main else {},
             **over_seeds([float(hits.mean()) for hits in self.hits[method]]),
         )
@@ -296,40 +375,40 @@ class AttributeJudge(Judge[AttributeCase]):
     def _balanced(self) -> Finding:
         """Average the recalls of all values, so that a common one counts no more than a rare one."""
         value = _balanced_accuracy(self.answers[self.main], self.truth)
-        low, high = self._balanced_interval()
-        chance = 1 / len(np.unique(np.concatenate(self.truth)))
-        null = self._null(lambda truth: _balanced_accuracy(self.answers[self.main], truth), self.n)
         bars = {name: _balanced_accuracy(self.answers[name], self.truth) for name in self.baselines}
-        words, why = verdict(value, low, chance, null["high"], bars=_highest(bars))
-        return self.finding(
+        pairs = zip(self.answers[self.main], self.truth, strict=True)
+        seeds = [_balanced_accuracy([answers], [truth]) for answers, truth in pairs]
+        interval, here = self._balanced_here(value), None
+        if len(self.cases) > 1:
+            here = interval
+            low, high = t_interval(seeds, bounds=(0.0, 1.0))
+            interval = min(here[0], low), max(here[1], high)
+        return self.judged(
             "balanced-accuracy",
             f"Balanced accuracy of {self.main}",
+            interval,
+            self._null(lambda truth: _balanced_accuracy(self.answers[self.main], truth), self.n),
+            "the mean of each value's recall, with Jeffreys' interval for each; naming one value for everybody is at "
+            "chance",
             value=value,
-            low=min(low, value),
-            high=max(high, value),
             n=self.n,
-            chance=chance,
-            null=null,
+            chance=1 / len(np.unique(np.concatenate(self.truth))),
             baselines=bars,
-            verdict=words,
-            reason="the mean of each value's recall, with Jeffreys' interval for each; naming one value for everybody "
-            f"is at chance: {why}",
+            bars=_highest(bars),
+            test=self._test(self.main, self.by_recall, len(self.methods)),
+            here=here,
+            **over_seeds(seeds),
         )
 
-    def _balanced_interval(self) -> tuple[float, float]:
+    def _balanced_here(self, value: float) -> tuple[float, float]:
         draw = np.random.default_rng((self.cases[0].seed, _POSTERIOR))
         hits, values = np.concatenate(self.hits[self.main]), np.concatenate(self.truth)
         recalls = []
-        for value in np.unique(values):
-            right, size = int(hits[values == value].sum()), int((values == value).sum())
+        for known in np.unique(values):
+            right, size = int(hits[values == known].sum()), int((values == known).sum())
             recalls.append(draw.beta(right + 0.5, size - right + 0.5, size=_DRAWS))
         low, high = np.quantile(np.mean(recalls, axis=0), ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
-        if len(self.cases) > 1:
-            pairs = zip(self.answers[self.main], self.truth, strict=True)
-            seeds = [_balanced_accuracy([answers], [truth]) for answers, truth in pairs]
-            seeds_low, seeds_high = t_interval(seeds, bounds=(0.0, 1.0))
-            low, high = min(low, seeds_low), max(high, seeds_high)
-        return float(low), float(high)
+        return min(float(low), value), max(float(high), value)
 
     def _rare(self) -> Finding:
         sums, sizes = [], []
@@ -343,11 +422,14 @@ class AttributeJudge(Judge[AttributeCase]):
             f"Examples of the rarest value ({self.names[self.rarest]}) that {self.main} recovers",
             rate_interval(sums, sizes),
             self._null(lambda truth: self._rare_recall(self.main, truth), sum(sizes)),
-            "chance is naming that value as often, at random",
+            "chance is naming that value as often, at random; the test is of what is beyond that, and beyond what the "
+            "best baseline has beyond that",
             value=sum(sums) / sum(sizes),
             n=sum(sizes),
-            chance=fmean(float((answers == self.rarest).mean()) for answers in self.answers[self.main]),
+            chance=float((np.concatenate(self.answers[self.main]) == self.rarest).mean()),
             baselines={name: self._rare_recall(name, self.truth) for name in self.baselines},
+            test=self._test(self.main, self.by_rarest, len(self.methods) + 1),
+            here=_here(sums, sizes),
         )
 
     def _rare_recall(self, method: str, truth: Sequence[Rows]) -> float:
@@ -383,11 +465,13 @@ class AttributeJudge(Judge[AttributeCase]):
     def _membership(self) -> Finding | None:
         """Judge which candidates were taken for members, where clients' examples lay among decoys."""
         answers, hits, sizes, largest = [], [], [], 0
-        for case in self.cases:
+        candidates: list[tuple[int, str]] = []
+        for number, case in enumerate(self.cases):
             if case.membership is None:
                 return None
             members, decoys = case.membership
             answers.append((members, decoys))
+            candidates += [(number, client) for client in case.candidates_of]
             hits.append(float(members.sum() + (~decoys).sum()))
             sizes.append(len(members) + len(decoys))
             largest += max(len(members), len(decoys))
@@ -398,11 +482,13 @@ class AttributeJudge(Judge[AttributeCase]):
             "membership",
             "Examples told to be the client's, or not, before the attribute",
             rate_interval(hits, sizes),
-            null_of([_dealt_anew(answers, draw) for _ in range(_SHUFFLES)], sum(sizes)),
+            null_of([_dealt_anew(answers, draw) for _ in range(self.shuffles)], sum(sizes)),
             "chance is saying the same of all, the null the same answers dealt at random",
             value=sum(hits) / sum(sizes),
             n=sum(sizes),
             chance=largest / sum(sizes),
+            test=_told_apart(answers, candidates, np.random.default_rng((self.cases[0].seed, _MEMBERSHIP)), self.draws),
+            here=_here(hits, sizes),
         )
 
     def _table(self) -> dict[str, Any]:
@@ -419,7 +505,7 @@ class AttributeJudge(Judge[AttributeCase]):
 
     def _row(self, method: str) -> dict[str, Any]:
         low, high = self._accuracy_interval(method)
-        excess, excess_low, excess_high = self._over_best(method)
+        excess, (excess_low, excess_high), _ = self._over_best(method)
         is_baseline = method in self.baselines
         return {
             "method": method,
@@ -516,6 +602,45 @@ def _dealt_anew(answers: Sequence[tuple[Flags, Flags]], draw: np.random.Generato
         right += int(dealt[: len(members)].sum() + (~dealt[len(members) :]).sum())
         size += len(dealt)
     return right / size
+
+
+def _told_apart(
+    answers: Sequence[tuple[Flags, Flags]], candidates: Sequence[tuple[int, str]], rng: np.random.Generator, draws: int
+) -> Significance:
+    """Test whether members were told from decoys, by exchanging the answers about each client's candidates."""
+    named = np.concatenate([np.concatenate(pair) for pair in answers])
+    member = np.concatenate([np.arange(len(ours) + len(others)) < len(ours) for ours, others in answers])
+    _, cells = np.unique([f"{number} {client}" for number, client in candidates], return_inverse=True)
+    ours, others, taken = (np.bincount(cells[which], minlength=cells.max() + 1) for which in (member, ~member, named))
+
+    def draw(rng: np.random.Generator, count: int) -> Floats:
+        """Only how many of those that were taken for members are members changes in an exchange."""
+        return np.asarray(rng.hypergeometric(ours, others, taken, (count, len(taken))).sum(axis=1), dtype=np.float64)
+
+    return significance_of(
+        float((named & member).sum()),
+        draw,
+        rng,
+        "answers exchanged within each client's candidates",
+        arrangements=arrangements_within(cells, member),
+        draws=draws,
+    )
+
+
+def _here(sums: Sequence[float], sizes: Sequence[int]) -> tuple[float, float] | None:
+    """Return the interval of a rate about these very runs, where there are several."""
+    return clopper_pearson(sum(sums), sum(sizes)) if len(sizes) > 1 else None
+
+
+def _questions(cases: Sequence[AttributeCase]) -> Questions:
+    """Put the examples of all runs together; a client of two runs is two clients."""
+    names: list[tuple[int, str]] = []
+    for number, case in enumerate(cases):
+        names += [(number, owner) for owner in case.attributes.owners]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    clients = np.array([numbers[name] for name in names])
+    runs = np.array([run for run, _ in names])
+    return Questions(np.concatenate([case.values for case in cases]), clients, runs)
 
 
 def _highest(bars: Mapping[str, float]) -> dict[str, float]:

@@ -4,19 +4,21 @@ A client of several rounds counts once, with the share of its rounds in which th
 the same in all of them.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product, starmap
 from statistics import fmean
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.audit.finding import Finding, verdict
-from fedattack.audit.intervals import rate_interval
+from fedattack.audit.finding import Finding
+from fedattack.audit.intervals import clopper_pearson, rate_interval
 from fedattack.audit.judge import Case, Judge, over_seeds
+from fedattack.audit.significance import DRAWS, Significance, exchange_within, significance_of
 from fedattack.audit.summaries import null_of, reliability
 from fedattack.errors import DataError
 from fedattack.threats import Scores
@@ -31,8 +33,11 @@ _WORDS = {
     "random-forest": "a random forest",
 }
 
-_SHUFFLES = 200
-_SHUFFLING = 1
+# Streams of random numbers, apart from each other.
+_SHUFFLING, _TESTING = 1, 2
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -105,13 +110,18 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
     """States how often each adversary names each private attribute of a client.
 
     Its findings are ``ATTRIBUTE-ADVERSARY`` for every pair; that of the first of both is the headline, of adaptive
-    adversaries where there are any.
+    adversaries where there are any. Each is tested by exchanging the clients of a run: their values are dealt anew to
+    the same decisions.
     """
 
     case = PrivateAttributeCase
+    draws: ClassVar[int] = DRAWS
+    """Exchanges that a test draws."""
+    shuffles: ClassVar[int] = 1_000
+    """Shuffled truths that a null is shown by."""
     notes = (
-        "The null of private-attribute's findings is the same decisions against a shuffled truth. A static adversary "
-        "knows nothing of a defence; an adaptive one trained on updates that it defended itself.",
+        "The null of private-attribute's findings is the same decisions against other clients' values. A static "
+        "adversary knows nothing of a defence; an adaptive one trained on updates that it defended itself.",
     )
 
     @classmethod
@@ -134,7 +144,6 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
         values = self.cases[0].scores.facts["attributes"][name]
         sure, credit, shares, truth, commonest = [], [], [], [], []
         sums, rates, n = [], [], []
-        credited = 0.0
         for case in self.cases:
             beliefs, held = case.beliefs(name, adversary), case.held(name)
             sure.append(beliefs.max(axis=-1).ravel())
@@ -143,30 +152,28 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
             truth.append(held)
             commonest.append(float(np.bincount(held).max() / len(held)))
             hits = _named(shares[-1], held)
-            credited += sum(hits)
             sums.append(float(hits.sum()))
             rates.append(float(hits.mean()))
             n.append(len(hits))
-        value = float(credited / sum(n))
-        low, high = rate_interval(sums, n)
-        null = null_of(self._shuffled(shares, truth), sum(n))
+        exchange = _Exchange(np.concatenate(shares), np.concatenate(truth), np.repeat(np.arange(len(n)), n))
+        draw = np.random.default_rng((self.cases[0].seed, _SHUFFLING))
         baselines = {MAJORITY: fmean(commonest)}
-        verdict_, reason = verdict(value, low, 1 / len(values), null["high"], baselines)
         right = np.concatenate(list(map(np.ravel, credit)))
         replied = ~np.isnan(right)
         metric = _metric(name, adversary)
-        return self.finding(
+        return self.judged(
             metric,
             f"{name.capitalize()} named by {_in_words(adversary)}",
-            value=value,
-            low=low,
-            high=high,
+            rate_interval(sums, n),
+            null_of(exchange.draw(draw, self.shuffles).tolist(), sum(n)),
+            "the null is the same decisions against other clients' values",
+            value=exchange.observed,
             n=sum(n),
-            verdict=verdict_,
-            reason=reason,
             chance=1 / len(values),
-            null=null,
             baselines=baselines,
+            bars=baselines,
+            test=exchange.test(np.random.default_rng((self.cases[0].seed, _TESTING)), self.draws),
+            here=_here(sums, n),
             headline=metric == self.headline_of(self.cases[0].scores),
             series={
                 "per_round": self._per_round(credit),
@@ -175,17 +182,6 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
             },
             **over_seeds(rates),
         )
-
-    def _shuffled(self, shares: Sequence[NDArray[np.float64]], truth: Sequence[NDArray[np.int64]]) -> list[float]:
-        """Hold the same decisions against the values of other clients, drawn anew each time."""
-        draws = []
-        for index in range(_SHUFFLES):
-            hits: list[float] = []
-            for case, share, held in zip(self.cases, shares, truth, strict=True):
-                shuffled = np.random.default_rng((case.seed, _SHUFFLING, index)).permutation(held)
-                hits += _named(share, shuffled).tolist()
-            draws.append(fmean(hits))
-        return draws
 
     def _per_round(self, credit: Sequence[NDArray[np.float64]]) -> dict[str, Any]:
         rounds = self.cases[0].scores.facts["rounds"]
@@ -209,6 +205,59 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
             np.add.at(counts, (held[replied], beliefs[replied].argmax(axis=-1)), 1)
         confusion: list[list[int]] = counts.tolist()
         return confusion
+
+
+@dataclass(frozen=True)
+class _Exchange:
+    """Holds decisions against the values of other clients of the same run.
+
+    Attributes
+    ----------
+    shares
+        (clients, values): in which share of a client's replies each value is named; clients of all runs.
+    held
+        (clients,): the true values.
+    runs
+        (clients,): in which run, 0 or more.
+    """
+
+    shares: Floats
+    held: Rows
+    runs: Rows
+
+    @property
+    def observed(self) -> float:
+        """How often the values are named."""
+        return float(_named(self.shares, self.held).mean())
+
+    def draw(self, rng: np.random.Generator, count: int) -> Floats:
+        """Return how often they are named in so many exchanges, (count,)."""
+        exchanged = self.held[exchange_within(self.runs, rng, count)]
+        return np.asarray(self.shares[np.arange(len(self.held)), exchanged].mean(axis=1))
+
+    def test(self, rng: np.random.Generator, draws: int) -> Significance:
+        """Say how likely so much is by accident."""
+        return significance_of(
+            self.observed,
+            self.draw,
+            rng,
+            "the clients of each run exchanged",
+            arrangements=self._arrangements(),
+            draws=draws,
+        )
+
+    def _arrangements(self) -> float:
+        """Count the ways to deal the values to the clients; infinite where there are very many."""
+        logarithm = 0.0
+        for run in np.unique(self.runs):
+            counts = np.bincount(self.held[self.runs == run])
+            logarithm += math.lgamma(counts.sum() + 1) - sum(math.lgamma(count + 1) for count in counts)
+        return math.exp(logarithm) if logarithm < 50 else math.inf
+
+
+def _here(sums: Sequence[float], sizes: Sequence[int]) -> tuple[float, float] | None:
+    """Return the interval about these very runs, where there are several."""
+    return clopper_pearson(min(sum(sums), sum(sizes)), sum(sizes)) if len(sizes) > 1 else None
 
 
 def _named(shares: NDArray[np.float64], held: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from fedattack.audit.finding import LEAK, NO_EVIDENCE
+from fedattack.audit.finding import LEAK, NO_EVIDENCE, TOO_FEW
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import ClientAttribute, Truth, read_truth
 from fedattack.errors import DataError
@@ -14,6 +15,9 @@ from fedattack.record import Record
 from fedattack.report import write_report
 from fedattack.threats import ATTACKS, Knowledge, Scores, read_knowledge
 from fedattack.threats.group.judge import MAJORITY, PrivateAttributeCase, PrivateAttributeJudge, credits_of
+from tests.benchmarks.calibration.drawn import measured
+from tests.benchmarks.calibration.group import NULLS, POWERS
+from tests.benchmarks.calibration.group import judged as judged_in
 from tests.worlds.private import VALUES, write_private_run
 from tests.worlds.sealed import edit
 
@@ -102,6 +106,30 @@ def test_naming_the_commonest_value_is_no_leak():
     assert found.value == found.baselines[MAJORITY] == 0.8
     assert found.verdict == NO_EVIDENCE
     assert found.null == {"value": pytest.approx(0.8), "low": pytest.approx(0.8), "high": pytest.approx(0.8), "n": 30}
+
+
+def test_four_clients_can_exchange_their_values_in_six_ways():
+    found = judged(case(sure([[0, 0, 1, 1]])[None], [0, 0, 1, 1]))["level-svm"]
+    assert found.p == pytest.approx(1 / 6, abs=0.03)
+    assert found.verdict == TOO_FEW
+    several = judged(*(case(sure([[0, 0, 1, 1]])[None], [0, 0, 1, 1], seed=seed) for seed in range(2)))["level-svm"]
+    assert several.p == pytest.approx(1 / 36, abs=0.005), "clients stay in their run"
+    assert several.verdict == LEAK
+    assert several.low <= several.here_low < several.here_high == several.value == 1
+
+
+def test_nothing_is_seldom_a_leak():
+    worlds = {name: NULLS[name] for name in ("decisions at random", "partial participation", "3 clients, 3 seeds")}
+    rows = [*measured("null", worlds, judged_in, 80, seed=0)]
+    alarms = sum(row["alarms"] for row in rows)
+    assert stats.binom.ppf(0.001, 240, 0.01) <= alarms <= stats.binom.isf(0.001, 240, 0.05)
+    assert all(row["leaks"] <= row["alarms"] for row in rows)
+
+
+def test_a_quarter_of_the_clients_is_a_leak():
+    name = "a quarter leaks, others the commonest"
+    (row,) = measured("power", {name: POWERS[name]}, judged_in, 40, seed=0)
+    assert row["leaks"] >= 25
 
 
 def test_the_headline_is_the_first_adaptive_adversary_where_there_is_one():
