@@ -81,7 +81,7 @@ class Holders:
 
     def among(self, named: Floats) -> Floats:
         """Take their part of what :func:`named_by_holder` gives."""
-        return named[np.ix_(self.clients, self.clients)]
+        return np.asarray(named[np.ix_(self.clients, self.clients)])
 
 
 def who_is_who(runs: Sequence[tuple[Holders, Floats]], rng: np.random.Generator) -> Significance:
@@ -103,7 +103,10 @@ def who_is_who(runs: Sequence[tuple[Holders, Floats]], rng: np.random.Generator)
         tables.append(table)
 
     def statistic(exchanged: Sequence[Rows]) -> Floats:
-        return np.sum([_named(table, who) for table, who in zip(tables, exchanged, strict=True)], axis=0)
+        total = np.zeros(len(exchanged[0]))
+        for table, who in zip(tables, exchanged, strict=True):
+            total += _named(table, who)
+        return total
 
     return _by_exchanged_clients(statistic, list(map(len, tables)), rng, arrangements)
 
@@ -193,6 +196,11 @@ class Alike:
     cells: Rows
 
     @cached_property
+    def by_client(self) -> Floats:
+        """(clients, n): the credit, a client's together in memory, since the slots are taken client by client."""
+        return np.ascontiguousarray(self.credit.T)
+
+    @cached_property
     def slots(self) -> Rows:
         """(held,): the targets that a client holds, client by client."""
         order = np.argsort(self.owner, kind="stable")
@@ -215,7 +223,7 @@ class Alike:
     def drawn(self, rng: np.random.Generator, count: int) -> Floats:
         """(count, held): the same after so many exchanges of holders within cells."""
         taken = exchange_within(self.cells, rng, count)[:, self.slots]
-        return self.credit[taken, self.owner[self.slots]]
+        return self.by_client[self.owner[self.slots], taken]
 
     def by_holder(self, credit: Floats) -> Floats:
         """(count, holders): sums of credits (count, held)."""

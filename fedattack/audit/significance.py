@@ -114,9 +114,14 @@ def exchange_within(cells: Rows, rng: np.random.Generator, count: int) -> Rows:
         (count, n): position i is taken by what stands at ``[draw, i]``, which is of the same cell.
     """
     by_cell = np.argsort(cells, kind="stable")
-    drawn = np.argsort(cells + rng.random((count, len(cells))), axis=1)
+    ranks = np.unique(cells, return_inverse=True)[1].astype(np.int64)
+    # Cell, random number and position in one number: sorting these is several times as fast as sorting positions.
+    bits = len(cells).bit_length()
+    drawn = rng.integers(1 << (63 - 2 * bits), size=(count, len(cells))) << bits
+    drawn += (ranks << (63 - bits)) + np.arange(len(cells))
+    drawn.sort(axis=1)
     exchanged = np.empty((count, len(cells)), dtype=np.int64)
-    exchanged[:, by_cell] = drawn
+    exchanged[:, by_cell] = drawn & ((1 << bits) - 1)
     return exchanged
 
 
