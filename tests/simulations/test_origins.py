@@ -135,6 +135,17 @@ def test_a_site_that_is_cut_in_two_goes_to_both_and_the_others_to_their_own(tmp_
         assert chisquare(seen, np.array(own) / sum(own) * seen.sum()).pvalue > 1e-4
 
 
+def test_a_client_is_all_the_sites_that_its_few_examples_are_drawn_from(tmp_path):
+    sites = [f"s{number:02}" for number in range(20)] * 20
+    plan = study(dataset=table(tmp_path, sites), partition="column:site", clients=2, records_per_client=6)
+    train, test = sites_of(plan)
+    assert {*plan.data.y_train[plan.division.parts[0]]} == {*plan.data.y_train[plan.division.parts[1]]} == {0, 1}
+    assert len(np.unique(train[plan.division.everyone])) <= 12
+    origins = dealt(plan)
+    assert {*origins[:, test < 8].flat} == {"0"}
+    assert {*origins[:, test > 12].flat} == {"1"}
+
+
 def test_an_example_of_a_site_that_no_client_has_comes_from_no_client(tmp_path):
     rare = [f"r{number:02}" for number in range(20)]
     plan = study(dataset=table(tmp_path, ["ab"] * 150 + rare + ["zz"] * 150), partition="column:site", clients=3)
