@@ -194,9 +194,10 @@ def _weights(headlines: Sequence[bool]) -> list[float]:
     """Share the error: one number for each finding, all together one."""
     first = sum(headlines)
     others = len(headlines) - first
-    if not first or not others:
-        return [1 / len(headlines)] * len(headlines)
     weights = []
     for headline in headlines:
+        if not first or not others:
+            weights.append(1 / len(headlines))
+            continue
         weights.append(HEADLINES / first if headline else (1 - HEADLINES) / others)
     return weights

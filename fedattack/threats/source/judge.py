@@ -384,7 +384,7 @@ class SourceJudge(Judge[SourceCase]):
                 "Owner named, all rounds combined",
                 self.all_rounds,
                 self._who_is_who("asr", self.combined, self.sole),
-                self._left_out() + _explanation(explained),
+                self._left_out() + _explanation(explained, sum(len(tally.hits) for tally in self.all_rounds)),
                 headline=True,
                 series=series,
             ),
@@ -741,14 +741,16 @@ def _reliability(parts: Sequence[_Sure]) -> dict[str, Any]:
     return {**reliability(sure, right), "gamma": float(np.median([part.gamma for part in parts]))}
 
 
-def _explanation(explained: Mapping[str, Any]) -> str:
-    """Say in a sentence what the success is made of."""
+def _explanation(explained: Mapping[str, Any], targets: int) -> str:
+    """Say in a sentence what the success on so many targets is made of."""
     if not explained:
         return "all rounds together"
     parts = []
     for part in explained["parts"]:
         parts.append(f"{100 * part['value']:.1f} points of {part['part']}")
     words = f"{in_units(explained['value'])} are {listed(parts, 'and')}"
+    if explained["n"] < targets:
+        words = f"of the {explained['n']:,} targets that have examples like them beside them, {words}"
     if len(parts) < 4:
         words += ", which cannot be told apart without held-out examples of the clients"
     return words

@@ -1,7 +1,7 @@
 """How often source inference finds a leak where there is none, and how often a true one, on drawn scores."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
@@ -185,9 +185,10 @@ def _case(
     return SourceCase(seed, Scores("sia", arrays, facts), truth, record, Knowledge())
 
 
-def findings_of(drawn: Drawn, rng: np.random.Generator, seed: int = 0) -> list[Finding]:
+def findings_of(drawn: Drawn, rng: np.random.Generator) -> list[Finding]:
     """Draw a federation and judge it, corrected as in a report."""
-    cases = [federation(drawn, rng, seed + number) for number in range(drawn.seeds)]
+    seeds = rng.integers(2**31, size=drawn.seeds).tolist()
+    cases = [federation(drawn, rng, seed) for seed in seeds]
     with patch("fedattack.audit.naming.significance_of", partial(significance_of, draws=_DRAWS)):
         return decided(SourceJudge(cases, setting={}, provenance={}).findings())
 
@@ -197,7 +198,7 @@ def alarms(null: Null, repetitions: int, seed: int) -> Counter[str]:
     found: Counter[str] = Counter()
     for number in range(repetitions):
         rng = np.random.default_rng((seed, number))
-        findings = findings_of(null.drawn, rng, seed=1_000 * number)
+        findings = findings_of(null.drawn, rng)
         for finding in findings:
             if finding.metric in null.silent and finding.p is not None:
                 found[finding.metric] += finding.p <= ERROR
@@ -206,7 +207,7 @@ def alarms(null: Null, repetitions: int, seed: int) -> Counter[str]:
     return found
 
 
-def rows(repetitions: int, seed: int, progress: Callable[[str], None] = lambda name: None) -> list[dict[str, Any]]:
+def rows(repetitions: int, seed: int) -> Iterator[dict[str, Any]]:
     """Measure false alarms and power.
 
     Parameters
@@ -215,38 +216,24 @@ def rows(repetitions: int, seed: int, progress: Callable[[str], None] = lambda n
         Of each null, and of each federation with a leak.
     seed
         Of all draws.
-    progress
-        Is told what comes next.
 
-    Returns
-    -------
-    list of dict
-        ``kind`` (``false alarms`` or ``power``), ``case``, ``finding``, ``count``, ``n``, ``rate`` and its
-        interval ``low`` to ``high``.
+    Yields
+    ------
+    dict
+        ``kind`` (``null`` or ``power``), ``world``, ``finding``; how many ``alarms`` of how many (``of``), and their
+        ``rate`` with its Clopper-Pearson interval ``low`` to ``high``.
     """
-    table = []
-    for null in NULLS:
-        progress(null.name)
-        found = alarms(null, repetitions, seed)
+    for index, null in enumerate(NULLS):
+        found = alarms(null, repetitions, seed + index)
         names = [*null.silent, WHOLE] if null.silent == ALL else null.silent
         for metric in names:
-            table.append(_row("false alarms", null.name, metric, found[metric], repetitions))
-    for name, drawn, metric in POWERS:
-        progress(name)
-        caught = alarms(Null(name, drawn, (metric,)), repetitions, seed + 1)
-        table.append(_row("power", name, metric, caught[metric], repetitions))
-    return table
+            yield _row("null", null.name, metric, found[metric], repetitions)
+    for index, (name, drawn, metric) in enumerate(POWERS, start=len(NULLS)):
+        caught = alarms(Null(name, drawn, (metric,)), repetitions, seed + index)
+        yield _row("power", name, metric, caught[metric], repetitions)
 
 
-def _row(kind: str, case: str, metric: str, count: int, n: int) -> dict[str, Any]:
-    low, high = clopper_pearson(count, n)
-    return {
-        "kind": kind,
-        "case": case,
-        "finding": f"sia.{metric}" if metric in ALL else metric,
-        "count": count,
-        "n": n,
-        "rate": count / n,
-        "low": low,
-        "high": high,
-    }
+def _row(kind: str, world: str, finding: str, count: int, of: int) -> dict[str, Any]:
+    low, high = clopper_pearson(count, of)
+    row = {"kind": kind, "world": world, "finding": finding, "alarms": count, "of": of}
+    return {**row, "rate": count / of, "low": low, "high": high}

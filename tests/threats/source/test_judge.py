@@ -410,3 +410,75 @@ def test_a_prior_that_changes_who_is_named_is_judged_by_whom_it_names():
     ]
     assert np.dot(reliability["accuracy"], reliability["count"]) / sum(reliability["count"]) == pytest.approx(1 / K)
     assert reliability["accuracy"] == [pytest.approx(1 / K)]
+
+
+def test_the_surest_answers_are_listed_right_or_wrong():
+    single = case(hits=0.5)
+    listed = judged(single)["asr"].series["most_exposed"]
+    assert len(listed) == 10
+    assert [answer["posterior"] for answer in listed] == sorted([a["posterior"] for a in listed], reverse=True)
+    for answer in listed:
+        assert answer["right"] == (answer["client"] == single.truth.owners[answer["record"]])
+    wrong = judged(case(hits=0.0))["asr"].series["most_exposed"]
+    assert not all(answer["right"] for answer in wrong)
+
+
+def test_the_success_is_taken_apart_into_what_each_null_adds():
+    """Members are named in every second case, and others at random, so that nothing but examples is left."""
+    finding = judged(case(hits=0.5, n=1000, null=1000))["asr"]
+    explained = finding.series["explained"]
+    points = {part["part"]: part["value"] for part in explained["parts"]}
+    assert [*points] == ["guessing", "labels", "site or examples"]
+    assert sum(points.values()) == pytest.approx(finding.value)
+    assert points["guessing"] == pytest.approx(1 / K)
+    assert points["labels"] == pytest.approx(0.0, abs=0.03)
+    assert "cannot be told apart without held-out examples of the clients" in finding.reason
+
+
+def test_of_held_out_examples_those_of_the_same_client_and_label_count():
+    """By hand: one label, client 0 has two targets and two held-out examples, client 1 has a target and none."""
+    owners = np.array(["0", "0", "1", "", ""])
+    named = [0, 1, 1, 0, 1]
+    losses = np.where(np.arange(2) == np.array(named)[:, None], 0.1, 1.0)[None]
+    arrays = {
+        "losses": losses,
+        "combined": combine_rounds(losses),
+        "log_prior": np.log(np.full(2, 0.5)),
+        "labels": np.zeros(5, dtype=np.int64),
+    }
+    truth = Truth(
+        clients=("0", "1"),
+        classes=("a",),
+        counts=np.array([[2], [1]]),
+        owners=owners,
+        origins=np.array(["", "", "", "0", "0"]),
+        evaluation=(np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64)),
+        nodes={"node0": "0", "node1": "1"},
+        targets="",
+    )
+    facts = {"clients": ["node0", "node1"], "rounds": [1]}
+    found = judged(source_case(0, Scores("sia", arrays, facts), truth))
+    beyond = found["asr-beyond-site"]
+    assert (beyond.value, beyond.n) == (0.5, 2)
+    assert (beyond.null["value"], beyond.null["n"]) == (0.5, 2)
+    assert "2 targets have such a counterpart" in beyond.reason
+    assert beyond.verdict == "too few to tell"
+    explained = found["asr"].series["explained"]
+    assert explained["n"] == 2
+    assert [(part["part"], part["value"]) for part in explained["parts"]] == [
+        ("guessing", 0.5),
+        ("labels", 0.0),
+        ("site", 0.0),
+        ("examples", 0.0),
+    ]
+    assert "asr-beyond-site" not in judged(case(hits=0.5))
+
+
+def test_targets_of_a_regression_are_alike_by_tenths_of_their_labels():
+    single = case(hits=0.0)
+    arrays = {**single.scores.arrays, "labels": np.linspace(-1, 1, 400)}
+    regression = source_case(0, Scores("sia", arrays, single.scores.facts), single.truth)
+    assert np.bincount(regression.cells).tolist() == [40] * 10
+    found = judged(regression)
+    assert found["asr-worst-client"].verdict == "no evidence"
+    assert "asr-beyond-labels" not in found
