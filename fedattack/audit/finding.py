@@ -81,7 +81,8 @@ class Finding:
     headline
         Whether this number was fixed in advance as the one that counts.
     selected_after_the_fact, comparisons
-        Whether it was chosen by looking at the results, and among how many; the interval is corrected for these.
+        Whether it was chosen by looking at the results, and among how many. The interval is corrected for these, or the
+        number was chosen on one half of the targets and measured on the other.
     seed_mean, seed_sd
         Mean and standard deviation of the seeds' values; the deviation is None for one seed.
     series

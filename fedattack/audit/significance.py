@@ -114,9 +114,14 @@ def exchange_within(cells: Rows, rng: np.random.Generator, count: int) -> Rows:
         (count, n): position i is taken by what stands at ``[draw, i]``, which is of the same cell.
     """
     by_cell = np.argsort(cells, kind="stable")
-    drawn = np.argsort(cells + rng.random((count, len(cells))), axis=1)
+    ranks = np.unique(cells, return_inverse=True)[1].astype(np.int64)
+    # Cell, random number and position in one number: sorting these is several times as fast as sorting positions.
+    bits = len(cells).bit_length()
+    drawn = rng.integers(1 << (63 - 2 * bits), size=(count, len(cells))) << bits
+    drawn += (ranks << (63 - bits)) + np.arange(len(cells))
+    drawn.sort(axis=1)
     exchanged = np.empty((count, len(cells)), dtype=np.int64)
-    exchanged[:, by_cell] = drawn
+    exchanged[:, by_cell] = drawn & ((1 << bits) - 1)
     return exchanged
 
 
@@ -189,9 +194,10 @@ def _weights(headlines: Sequence[bool]) -> list[float]:
     """Share the error: one number for each finding, all together one."""
     first = sum(headlines)
     others = len(headlines) - first
-    if not first or not others:
-        return [1 / len(headlines)] * len(headlines)
     weights = []
     for headline in headlines:
+        if not first or not others:
+            weights.append(1 / len(headlines))
+            continue
         weights.append(HEADLINES / first if headline else (1 - HEADLINES) / others)
     return weights

@@ -1,5 +1,6 @@
 """Tests of single findings, and the correction over all findings of a report."""
 
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -106,6 +107,12 @@ def test_the_headline_gets_nine_tenths_of_the_error():
     # What the headline was shown by goes on to the other finding.
     assert other.p_adjusted == pytest.approx(0.04 / 0.9)
     assert other.verdict == "leak"
+
+
+def test_findings_without_a_test_stay_as_they_are():
+    untested = [replace(finding(), p=None)]
+    assert decided(untested) == untested
+    assert decided([]) == []
 
 
 def test_a_finding_that_does_not_outlast_the_correction_is_taken_back():

@@ -82,7 +82,7 @@ def findings():
             "ece": 0.061,
         },
         "most_exposed": [
-            {"record": int(record), "client": str(int(client)), "posterior": float(posterior)}
+            {"record": int(record), "client": str(int(client)), "posterior": float(posterior), "right": True}
             for record, client, posterior in zip(
                 rng.integers(0, 1400, 25), rng.integers(0, 10, 25), np.linspace(0.99996, 0.97, 25), strict=True
             )

@@ -5,18 +5,32 @@ tie for the best score. Ties then count neither for nor against the attack, what
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypedDict
+from math import fsum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 from scipy.optimize import minimize_scalar
 
-from fedattack.audit.finding import Finding, Null, verdict
-from fedattack.audit.intervals import rate_interval
+from fedattack.audit.finding import Finding, Null, in_units, listed
+from fedattack.audit.intervals import LEVEL, clopper_pearson, rate_interval
 from fedattack.audit.judge import Judge, TargetsCase, over_seeds
+from fedattack.audit.naming import (
+    Alike,
+    Holders,
+    best_round,
+    crossed,
+    largest_excess,
+    named_by_holder,
+    own_rate,
+    weighted_within,
+    who_is_who,
+)
+from fedattack.audit.significance import Significance
 from fedattack.audit.summaries import null_rate, reliability
 from fedattack.threats.source.sia import combine_likelihoods, combine_rounds, posterior
 
@@ -30,6 +44,24 @@ _NEVER = "a client holds that was never seen"
 _DEALING = 1
 _FOLDS = 2
 _DEALING_SHARED = 3
+_HALVES = 4
+_TESTS = {
+    "asr": 11,
+    "asr-likelihood": 12,
+    "asr-last-round": 13,
+    "asr-best-round": 14,
+    "asr-worst-client": 15,
+    "asr-beyond-labels": 16,
+    "asr-beyond-site": 17,
+    "asr-shared": 18,
+}
+
+# Cells into which targets without class labels are sorted by their labels.
+_TENTHS = 10
+
+_LARGEST = "always naming the largest client"
+_WITHIN_LABELS = "owners exchanged among all targets of the same label, those that nobody holds included"
+_WITHIN_SITES = "members and held-out examples exchanged within each client and label"
 
 
 @dataclass(frozen=True)
@@ -69,6 +101,26 @@ class SourceCase(TargetsCase):
         """(targets,): index of the sole owner among :attr:`clients`; −1 without one, or if it was never seen."""
         positions = {self.clients[position]: position for position in np.flatnonzero(~self.never_seen)}
         return np.array([positions.get(name, -1) for name in self.truth.owners.tolist()], dtype=np.int64)
+
+    @cached_property
+    def origin(self) -> NDArray[np.int64]:
+        """(targets,): index of the client from whose data a target of nobody comes; −1 where there is none known."""
+        positions = {self.clients[position]: position for position in np.flatnonzero(~self.never_seen)}
+        return np.array([positions.get(name, -1) for name in self.truth.origins.tolist()], dtype=np.int64)
+
+    @cached_property
+    def cells(self) -> NDArray[np.int64]:
+        """(targets,): cells of targets that have the same label.
+
+        Of a regression they have about the same: tenths. Labels of several numbers say nothing here.
+        """
+        labels = self.labels
+        if labels.ndim > 1 or not len(labels):
+            return np.zeros(len(labels), dtype=np.int64)
+        if np.issubdtype(labels.dtype, np.integer):
+            return np.unique(labels, return_inverse=True)[1]
+        edges = np.quantile(labels, np.linspace(0, 1, _TENTHS + 1)[1:-1])
+        return np.searchsorted(edges, labels)
 
     @property
     def sole(self) -> "_Held":
@@ -143,6 +195,17 @@ class _Held:
     rows: NDArray[np.int64]
     by: NDArray[np.bool_]
 
+    def halves(self, rng: np.random.Generator) -> tuple["_Held", "_Held"]:
+        """Split the targets in two, within each client as far as its targets are even."""
+        order = rng.permutation(len(self.rows))
+        order = order[np.argsort(self.by[order].argmax(axis=1), kind="stable")]
+        ordered = _Held(self.rows[order], self.by[order])
+        return ordered.every_other(0), ordered.every_other(1)
+
+    def every_other(self, start: int) -> "_Held":
+        """Take every second target."""
+        return _Held(self.rows[start::2], self.by[start::2])
+
 
 @dataclass(frozen=True)
 class _Tally:
@@ -164,10 +227,10 @@ class _Tally:
     null: NDArray[np.float64]
 
     @classmethod
-    def of(cls, scores: NDArray[np.float64], held: _Held, dealt: _Held, sizes: NDArray[np.int64]) -> "_Tally":
-        """Count the scores (targets, clients) of ``held`` and of the null targets ``dealt`` like them."""
-        by_size = np.where(np.isnan(scores).all(axis=0), np.nan, sizes.astype(float))
-        single = scores[held.rows]
+    def of(cls, credit: NDArray[np.float64], held: _Held, dealt: _Held, sizes: NDArray[np.int64]) -> "_Tally":
+        """Count the credit (targets, clients) for ``held`` and for the null targets ``dealt`` like them."""
+        by_size = np.where(np.isnan(credit).all(axis=0), np.nan, sizes.astype(float))
+        single = credit[held.rows]
         observed = ~np.isnan(single)
         holders = observed & held.by
         counted = holders.any(axis=1)
@@ -178,7 +241,53 @@ class _Tally:
             hits=_credit(single, held.by),
             chance=float(guess[counted].sum()),
             largest=float(largest[counted].sum()),
-            null=_credit(scores[dealt.rows], dealt.by),
+            null=_credit(credit[dealt.rows], dealt.by),
+        )
+
+
+@dataclass(frozen=True)
+class _Rounds:
+    """What one seed's rounds come to, one by one.
+
+    Attributes
+    ----------
+    whole, halves
+        Each round, for all targets and for each half of them.
+    named
+        For each round and half what :func:`~fedattack.audit.naming.named_by_holder` gives.
+    last
+        The same for all targets in the last round.
+    """
+
+    whole: list[_Tally]
+    halves: list[tuple[_Tally, _Tally]]
+    named: list[tuple[NDArray[np.float64], NDArray[np.float64]]]
+    last: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, case: SourceCase, held: _Held, dealt: _Held) -> "_Rounds":
+        """Count each round and let it go: the rounds of many clients are too large to be held twice."""
+        first, second = held.halves(np.random.default_rng((case.seed, _HALVES)))
+        parts = ((first, dealt.every_other(0)), (second, dealt.every_other(1)))
+        whole, halves, named = [], [], []
+        for losses in case.losses:
+            credit = credits_of(-losses)
+            whole.append(_Tally.of(credit, held, dealt, case.sizes))
+            one, other = (_Tally.of(credit, *part, case.sizes) for part in parts)
+            halves.append((one, other))
+            named.append((_named(credit, first), _named(credit, second)))
+        return cls(whole, halves, named, _named(credit, held))
+
+    def best(self) -> _Tally:
+        """Count each half of the targets in the round that is best on the other half, so that luck is not counted."""
+        own = np.array([[own_rate(table) for table in halves] for halves in self.named])
+        first, second = crossed(own)
+        one, other = self.halves[first][0], self.halves[second][1]
+        return _Tally(
+            hits=np.concatenate([one.hits, other.hits]),
+            chance=one.chance + other.chance,
+            largest=one.largest + other.largest,
+            null=np.concatenate([one.null, other.null]),
         )
 
 
@@ -203,19 +312,23 @@ class SourceJudge(Judge[SourceCase]):
     - ``asr``: all rounds combined, the headline that is fixed in advance;
     - ``asr-likelihood``: the rounds combined in the other way;
     - ``asr-last-round``: the last round alone;
-    - ``asr-best-round``: the paper's number, selected after the fact;
-    - ``asr-worst-client``: the most exposed client, likewise;
+    - ``asr-best-round``: the best round, chosen on one half of the targets and measured on the other;
+    - ``asr-worst-client``: the client that is furthest above what examples of the same labels give;
     - ``asr-beyond-labels``: held against examples that nobody holds, but that fit the clients' labels as well;
+    - ``asr-beyond-site``: held against examples of the same clients on which they did not train, where there are any;
     - ``asr-shared``: one of several owners named, where there are such targets.
 
-    All but the last are about targets with one owner.
+    All but the last are about targets with one owner. Their tests are those of :mod:`fedattack.audit.naming`: who is
+    who for those that ask whether owners are named, within labels for the worst client and beyond labels, and within
+    clients and labels beyond the site.
     """
 
     case = SourceCase
     headline = "asr"
     notes = (
         "The null run deals examples that nobody holds to clients at random, so it stays at chance unless something "
-        "but the example's content gives the owner away. The null of sia.asr-beyond-labels is the harder one.",
+        "but the example's content gives the owner away. The nulls of sia.asr-beyond-labels and sia.asr-beyond-site "
+        "are the harder ones.",
     )
 
     def __init__(
@@ -224,72 +337,120 @@ class SourceJudge(Judge[SourceCase]):
         super().__init__(cases, setting=setting, provenance=provenance)
         self.sole: list[tuple[_Held, _Held]] = []
         self.combined: list[NDArray[np.float64]] = []
-        self.rounds: list[list[_Tally]] = []
+        self.rounds: list[_Rounds] = []
+        self.alike: list[Alike] = []
         self.counts: Counter[str] = Counter()
         for case in cases:
             held = case.sole
             dealt = case.dealt(held, _DEALING)
             self.sole.append((held, dealt))
             self.combined.append(credits_of(case.combined))
-            # A round's scores are counted and let go: the rounds of many clients are too large to be held twice.
-            self.rounds.append([_Tally.of(-losses, held, dealt, case.sizes) for losses in case.losses])
+            self.rounds.append(_Rounds.of(case, held, dealt))
+            rows = np.flatnonzero((case.owner >= 0) | case.null)
+            credit = np.nan_to_num(self.combined[-1][rows])
+            self.alike.append(Alike(credit, case.owner[rows], case.cells[rows]))
             self.counts.update(case.counts)
-        self.all_rounds = self._tallies(lambda case: case.combined, self.sole)
+        self.all_rounds = self._tallies(self.combined, self.sole)
 
     def findings(self) -> list[Finding]:
         """State all of the above."""
-        last = [rounds[-1] for rounds in self.rounds]
-        likely = self._tallies(lambda case: case.likelihood, self.sole)
-        choices = max(map(len, self.rounds))
-        best = [max(rounds, key=_rate_of) for rounds in self.rounds]
+        last = [rounds.whole[-1] for rounds in self.rounds]
+        likely_credit = [credits_of(case.likelihood) for case in self.cases]
+        likely = self._tallies(likely_credit, self.sole)
+        choices = max(len(rounds.whole) for rounds in self.rounds)
+        best = [rounds.best() for rounds in self.rounds]
         ways = {
             "last round alone": _pooled(last),
-            f"best of {choices} rounds, known only afterwards": _pooled(best, choices),
+            f"best of {choices} rounds, known only afterwards": _pooled(best),
             "all rounds: mean probability": _pooled(self.all_rounds),
             "all rounds: likelihood": _pooled(likely),
         }
         clients = self._per_client()
+        sure = self._confidence()
+        explained = self._explained()
         series = {
             "per_round": self._per_round(),
             "combining": [{"way": way, **rate} for way, rate in ways.items() if rate is not None],
-            "per_client": clients,
-            "reliability": self._reliability(),
-            "most_exposed": self._most_exposed(),
+            "per_client": sorted((entry for _, entry in clients), key=lambda entry: -entry["value"]),
+            "reliability": _reliability(sure),
+            "most_exposed": self._most_exposed(sure),
             "targets": dict(self.counts),
         }
+        if explained:
+            series["explained"] = explained
         findings: list[Finding | None] = [
             self._rate(
                 "asr",
                 "Owner named, all rounds combined",
                 self.all_rounds,
+                self._who_is_who("asr", self.combined, self.sole),
+                self._left_out() + _explanation(explained, sum(len(tally.hits) for tally in self.all_rounds)),
                 headline=True,
-                reason=self._left_out(),
                 series=series,
             ),
-            self._rate("asr-likelihood", "Owner named, all rounds combined as likelihoods", likely),
-            self._rate("asr-last-round", "Owner named, last round alone", last),
+            self._rate(
+                "asr-likelihood",
+                "Owner named, all rounds combined as likelihoods",
+                likely,
+                self._who_is_who("asr-likelihood", likely_credit, self.sole),
+                "the same targets, the rounds put together in the other way",
+            ),
+            self._rate(
+                "asr-last-round",
+                "Owner named, last round alone",
+                last,
+                self._who_is("asr-last-round", [rounds.last for rounds in self.rounds], self.sole),
+                "the targets of the clients that took part in it",
+            ),
         ]
         if choices > 1:
-            label = f"Owner named, best of {choices} rounds, each seed's own"
-            reason = "chosen after the fact among all rounds, as the paper does, with the interval widened for it: "
-            findings.append(self._rate("asr-best-round", label, best, comparisons=choices, reason=reason))
-        worst = self.worst_client(
-            "asr-worst-client",
-            "Owner named",
-            clients,
-            "; the null is how often this client is named for an example that nobody holds",
-            chance=self._chance(),
-        )
-        findings += [worst, self._beyond_labels(), self._shared()]
+            findings.append(self._best_round(best, choices))
+        findings += [self._worst_client(clients), self._beyond_labels(), self._beyond_site(), self._shared()]
         return [finding for finding in findings if finding is not None]
 
     def _tallies(
-        self, scores_of: Callable[[SourceCase], NDArray[np.float64]], held: Sequence[tuple["_Held", "_Held"]]
+        self, scored: Sequence[NDArray[np.float64]], held: Sequence[tuple["_Held", "_Held"]]
     ) -> list["_Tally"]:
         tallies = []
-        for case, (targets, dealt) in zip(self.cases, held, strict=True):
-            tallies.append(_Tally.of(scores_of(case), targets, dealt, case.sizes))
+        for case, credit, (targets, dealt) in zip(self.cases, scored, held, strict=True):
+            tallies.append(_Tally.of(credit, targets, dealt, case.sizes))
         return tallies
+
+    def _rng(self, metric: str) -> np.random.Generator:
+        """Random numbers of a finding's test, so that the same folder gives the same p."""
+        return np.random.default_rng((self.cases[0].seed, _TESTS[metric]))
+
+    def _who_is_who(
+        self, metric: str, scored: Sequence[NDArray[np.float64]], held: Sequence[tuple["_Held", "_Held"]]
+    ) -> Significance | None:
+        named = [_named(credit, targets) for credit, (targets, _) in zip(scored, held, strict=True)]
+        return self._who_is(metric, named, held)
+
+    def _who_is(
+        self, metric: str, named: Sequence[NDArray[np.float64]], held: Sequence[tuple["_Held", "_Held"]]
+    ) -> Significance | None:
+        runs = []
+        for table, (targets, _) in zip(named, held, strict=True):
+            if len(targets.rows):
+                runs.append((Holders.of(targets.by), table))
+        return who_is_who(runs, self._rng(metric)) if runs else None
+
+    def _best_round(self, best: Sequence[_Tally], choices: int) -> Finding:
+        runs = []
+        for rounds, (targets, _) in zip(self.rounds, self.sole, strict=True):
+            if len(targets.rows):
+                runs.append((Holders.of(targets.by), rounds.named))
+        plain = _pooled([max(rounds.whole, key=_rate_of) for rounds in self.rounds])
+        return self._rate(
+            "asr-best-round",
+            f"Owner named, best of {choices} rounds, each seed's own",
+            best,
+            best_round(runs, self._rng("asr-best-round")) if runs else None,
+            "chosen after the fact among all rounds: each half of the targets is named from the round that was best on "
+            f"the other half; the plain maximum, as in the paper, is {in_units(plain['value'] if plain else 0.0)}",
+            selected_after_the_fact=True,
+            comparisons=choices,
+        )
 
     def _left_out(self) -> str:
         several, never = self.counts[_SEVERAL], self.counts[_NEVER]
@@ -308,9 +469,10 @@ class SourceJudge(Judge[SourceCase]):
         return self._rate(
             "asr-shared",
             "One of several owners named, all rounds combined",
-            self._tallies(lambda case: case.combined, held),
-            reason="examples that several clients hold, of whom any is right; their chance is the owners' share of the "
-            "clients: ",
+            self._tallies(self.combined, held),
+            self._who_is_who("asr-shared", self.combined, held),
+            "examples that several clients hold, of whom any is right; their chance is the owners' share of the "
+            "clients",
         )
 
     def _rate(
@@ -318,35 +480,27 @@ class SourceJudge(Judge[SourceCase]):
         metric: str,
         label: str,
         tallies: Sequence[_Tally],
-        *,
-        comparisons: int = 1,
-        headline: bool = False,
-        reason: str = "",
-        series: dict[str, Any] | None = None,
+        test: Significance | None,
+        reason: str,
+        **parts: Any,
     ) -> Finding:
-        rate = _pooled(tallies, comparisons)
+        rate = _pooled(tallies)
         if rate is None:
-            reason = "no target record has an owner that was ever sampled"
-            return self.unmeasured(metric, label, reason, headline=headline)
-        words, why = verdict(rate["value"], rate["low"], rate["chance"], _high(rate["null"]), bars=rate["baselines"])
-        rates = [_rate_of(tally) for tally in tallies if len(tally.hits)]
-        return self.finding(
-            metric,
-            label,
-            headline=headline,
-            selected_after_the_fact=comparisons > 1,
-            comparisons=comparisons,
-            verdict=words,
-            reason=f"{reason}{why}",
-            series=series or {},
-            **rate,
-            **over_seeds(rates),
+            lacking = "no target record has an owner that was ever sampled"
+            return self.unmeasured(metric, label, lacking, headline=parts.get("headline", False))
+        low, high, null = rate.pop("low"), rate.pop("high"), rate.pop("null")
+        counted = [tally for tally in tallies if len(tally.hits)]
+        here = _these_runs([float(tally.hits.sum()) for tally in counted], [len(tally.hits) for tally in counted])
+        spread = over_seeds(list(map(_rate_of, counted)))
+        bars = rate["baselines"]
+        return self.judged(
+            metric, label, (low, high), null, reason, test=test, here=here, bars=bars, **rate, **spread, **parts
         )
 
     def _per_round(self) -> dict[str, list[Any]]:
         numbers = self.cases[0].scores.facts["rounds"]
         curve: dict[str, list[Any]] = {key: [] for key in ("rounds", "value", "low", "high", "null", "chance")}
-        for position, tallies in enumerate(zip(*self.rounds, strict=False)):
+        for position, tallies in enumerate(zip(*[rounds.whole for rounds in self.rounds], strict=False)):
             rate = _pooled(tallies)
             if rate is None or not all(len(tally.hits) for tally in tallies):
                 continue
@@ -357,36 +511,56 @@ class SourceJudge(Judge[SourceCase]):
                 curve[key].append(rate[key])
         return curve
 
-    def _per_client(self) -> list[dict[str, Any]]:
+    def _per_client(self) -> list[tuple[float, dict[str, Any]]]:
+        """Measure each client; first how far it is above what examples of the same labels give."""
         entries = []
         bars = sum(len(case.clients) for case in self.cases)
-        for case, credit in zip(self.cases, self.combined, strict=True):
-            # How often this client is named for a record that nobody holds: some clients attract all blame.
-            blame = credit[case.null]
+        for case, credit, alike in zip(self.cases, self.combined, self.alike, strict=True):
+            expected = alike.expected[0] / alike.sizes
+            excess = alike.excess(alike.observed())[0]
             sizes = case.sizes
-            for column, name in enumerate(case.clients):
+            for column, rate, above in zip(alike.holders, expected, excess, strict=True):
                 hits = _observed(credit[case.owner == column, column])
                 if not len(hits):
                     continue
-                named = _observed(blame[:, column])
-                low, high = rate_interval([float(hits.sum())], [len(hits)], comparisons=bars)
-                entries.append(
-                    {
-                        "client": self.title_of(case, name),
-                        "value": float(hits.mean()),
-                        "low": low,
-                        "high": high,
-                        "n": len(hits),
-                        "share": float(sizes[column] / sizes.sum()),
-                        "null": null_rate([float(named.sum())], [len(named)], bars),
-                    }
-                )
-        return sorted(entries, key=lambda entry: -entry["value"])
+                n = len(hits)
+                low, high = rate_interval([float(hits.sum())], [n], comparisons=bars)
+                entry = {
+                    "client": self.title_of(case, case.clients[column]),
+                    "value": float(hits.mean()),
+                    "low": low,
+                    "high": high,
+                    "n": n,
+                    "share": float(sizes[column] / max(sizes.sum(), 1)),
+                    "null": _range_of(float(rate), n),
+                }
+                entries.append((float(above), entry))
+        return entries
+
+    def _worst_client(self, clients: Sequence[tuple[float, dict[str, Any]]]) -> Finding | None:
+        if not clients:
+            return None
+        _, worst = max(clients, key=lambda client: client[0])
+        held = [alike for alike in self.alike if len(alike.slots)]
+        return self.judged(
+            "asr-worst-client",
+            f"Owner named, most exposed client ({worst['client']})",
+            (worst["low"], worst["high"]),
+            worst["null"],
+            "chosen after the fact among all clients, as the one furthest above what examples of the same labels give; "
+            "the null is that",
+            value=worst["value"],
+            n=worst["n"],
+            chance=self._chance(),
+            test=largest_excess(held, self._rng("asr-worst-client"), _WITHIN_LABELS),
+            selected_after_the_fact=True,
+            comparisons=len(clients),
+        )
 
     def _beyond_labels(self) -> Finding | None:
         """Compare with examples that nobody holds but that would suit the clients' label distributions as well."""
-        null_sums, null_sizes, sums, sizes = [], [], [], []
-        for case, credit in zip(self.cases, self.combined, strict=True):
+        null_sums, null_sizes, sums, sizes, runs = [], [], [], [], []
+        for case, credit, alike in zip(self.cases, self.combined, self.alike, strict=True):
             # Expected success if each null target belonged to a client drawn in proportion to its label's holders.
             blame = credit[case.null]
             likely = np.where(np.isnan(blame), 0.0, case.label_shares())
@@ -395,17 +569,13 @@ class SourceJudge(Judge[SourceCase]):
             null_sums.append(float((np.nansum(blame * likely, axis=1)[held] / total[held]).sum()))
             null_sizes.append(int(held.sum()))
             # The targets are drawn evenly over clients and the matched null evenly over records, so that the targets
-            # are weighted by what their owners hold. Unequal weights count for fewer targets (Kish's effective size).
+            # are weighted by what their owners hold.
             rows = self._counted(case, credit)
             owner = case.owner[rows]
-            targets = np.bincount(owner, minlength=len(case.sizes))
-            weights = (case.sizes / np.maximum(targets, 1))[owner]
-            effective = 0
-            if len(rows):
-                effective = int(weights.sum() ** 2 / (weights**2).sum())
-            weighted = float((credit[rows, owner] * weights).sum() / max(weights.sum(), 1e-12))
-            sums.append(effective * weighted)
-            sizes.append(effective)
+            successes, size = _weighted(credit[rows, owner], _by_size(case, owner))
+            sums.append(successes)
+            sizes.append(size)
+            runs.append((alike, _by_size(case, alike.owner[alike.slots])))
         matched = null_rate(null_sums, null_sizes)
         if matched is None or not all(sizes):
             return None
@@ -415,12 +585,97 @@ class SourceJudge(Judge[SourceCase]):
             rate_interval(sums, sizes),
             matched,
             "the null is this attack's success on unseen examples whose owner is drawn among the holders of their "
-            "label, so a leak here means memorised examples and not only unequal label distributions; clients are "
-            "weighted by how many examples they hold",
+            "label, so a leak here means that examples give their owners away, or what a client's data have in common, "
+            "and not only unequal label distributions; clients are weighted by how many examples they hold",
             value=sum(sums) / sum(sizes),
             n=sum(sizes),
             chance=self._chance(),
+            here=_these_runs(sums, sizes),
+            test=weighted_within(runs, self._rng("asr-beyond-labels"), _WITHIN_LABELS),
         )
+
+    def _beyond_site(self) -> Finding | None:
+        """Compare with held-out examples of the same clients and labels: like the targets, but nobody learned them."""
+        null_sums, null_sizes, sums, sizes, runs = [], [], [], [], []
+        for case, credit in zip(self.cases, self.combined, strict=True):
+            alike = _beside_held_out(case, credit)
+            slots, others = alike.slots, np.flatnonzero(alike.owner < 0)
+            if not len(slots):
+                continue
+            weights = _by_size(case, alike.owner[slots])
+            successes, size = _weighted(alike.observed()[0], weights)
+            sums.append(successes)
+            sizes.append(size)
+            runs.append((alike, weights))
+            # A held-out example stands for its part of the targets in its cell, of which all are one client's.
+            client_of = np.zeros(alike.cells.max() + 1, dtype=np.int64)
+            client_of[alike.cells[slots]] = alike.owner[slots]
+            weight_of = np.bincount(alike.cells[slots], weights=weights) / np.bincount(alike.cells[others])
+            traced = alike.credit[others, client_of[alike.cells[others]]]
+            successes, size = _weighted(traced, weight_of[alike.cells[others]])
+            null_sums.append(successes)
+            null_sizes.append(size)
+        if not runs:
+            return None
+        counterparts = sum(len(alike.slots) for alike, _ in runs)
+        return self.judged(
+            "asr-beyond-site",
+            "Owner named, against held-out examples of the same clients",
+            rate_interval(sums, sizes),
+            null_rate(null_sums, null_sizes),
+            "the null is how often examples of the same clients and labels, on which nobody trained, are traced to "
+            "their client, so a leak here means that the models give single examples away; "
+            f"{counterparts:,} targets have such a counterpart; clients are weighted by how many examples they hold",
+            value=sum(sums) / sum(sizes),
+            n=sum(sizes),
+            chance=self._chance(),
+            here=_these_runs(sums, sizes),
+            test=weighted_within(runs, self._rng("asr-beyond-site"), _WITHIN_SITES),
+        )
+
+    def _explained(self) -> dict[str, Any]:
+        """Take the success apart: each part is what one null has more than the one before it."""
+        with_origins = any((case.origin >= 0).any() for case in self.cases)
+        rows = []
+        for case, credit in zip(self.cases, self.combined, strict=True):
+            rows.append(self._nulls_of_targets(case, credit, with_origins))
+        nulls = np.concatenate(rows)
+        nulls = nulls[~np.isnan(nulls).any(axis=1)]
+        if not len(nulls):
+            return {}
+        names = (
+            ["guessing", "labels", "site", "examples"] if with_origins else ["guessing", "labels", "site or examples"]
+        )
+        parts = np.diff(nulls.mean(axis=0), prepend=0.0).tolist()
+        return {
+            "value": float(nulls[:, -1].mean()),
+            "n": len(nulls),
+            "parts": [{"part": name, "value": part} for name, part in zip(names, parts, strict=True)],
+        }
+
+    def _nulls_of_targets(
+        self, case: SourceCase, credit: NDArray[np.float64], with_origins: bool
+    ) -> NDArray[np.float64]:
+        """(targets that count, nulls and success): success by guessing, by the label, by the site, and as it is."""
+        rows = self._counted(case, credit)
+        owner, cells = case.owner[rows], case.cells[rows]
+        columns = [1 / (~np.isnan(credit[rows])).sum(axis=1)]
+        labels = np.full(len(rows), np.nan)
+        for cell in np.unique(cells):
+            alike = credit[case.null & (case.cells == cell)]
+            inside = cells == cell
+            if len(alike):
+                labels[inside] = np.nan_to_num(alike).mean(axis=0)[owner[inside]]
+        columns.append(labels)
+        if with_origins:
+            held_out = np.flatnonzero(case.origin >= 0)
+            traced = np.nan_to_num(credit[held_out, case.origin[held_out]])
+            clients, size = len(case.clients), len(case.clients) * (int(case.cells.max()) + 1)
+            site_of = case.cells[held_out] * clients + case.origin[held_out]
+            counts = np.bincount(site_of, minlength=size)
+            rates = np.where(counts, np.bincount(site_of, traced, size) / np.maximum(counts, 1), np.nan)
+            columns.append(rates[cells * clients + owner])
+        return np.stack([*columns, credit[rows, owner]], axis=1)
 
     def _chance(self) -> float:
         """Success of guessing, all rounds combined."""
@@ -433,43 +688,115 @@ class SourceJudge(Judge[SourceCase]):
         rows = np.flatnonzero(case.owner >= 0)
         return rows[~np.isnan(credit[rows, case.owner[rows]])]
 
-    def _reliability(self) -> dict[str, Any]:
-        """Calibrate γ on one half of the targets and test it on the other, both ways."""
-        confidence, correct, gammas = [], [], []
+    def _confidence(self) -> list["_Sure"]:
+        """Calibrate γ on one half of the targets and state confidence on the other, both ways."""
+        parts = []
         for case, credit in zip(self.cases, self.combined, strict=True):
             draw = np.random.default_rng((case.seed, _FOLDS))
             rows = draw.permutation(self._counted(case, credit))
             combined, prior = case.combined, case.log_prior
             for test, fit in ((rows[::2], rows[1::2]), (rows[1::2], rows[::2])):
-                if not len(fit):
-                    continue
-                gamma = fit_gamma(combined[fit], prior, case.owner[fit])
-                gammas.append(gamma)
-                belief = posterior(combined[test], prior, gamma)
-                confidence.append(belief.max(axis=1))
-                # With a prior the posterior may name another client than the scores alone.
-                named = credits_of(combined[test] / gamma + (prior - prior.max()))
-                correct.append(named[np.arange(len(test)), case.owner[test]])
-        if not confidence:
-            return {}
-        sure, right = np.concatenate(confidence), np.concatenate(correct)
-        return {**reliability(sure, right), "gamma": float(np.median(gammas))}
+                if len(fit):
+                    gamma = fit_gamma(combined[fit], prior, case.owner[fit])
+                    belief = posterior(combined[test], prior, gamma)
+                    # With a prior the posterior may name another client than the scores alone.
+                    named = credits_of(combined[test] / gamma + (prior - prior.max()))
+                    right = named[np.arange(len(test)), case.owner[test]]
+                    parts.append(_Sure(case, test, belief.argmax(axis=1), belief.max(axis=1), right, gamma))
+        return parts
 
-    def _most_exposed(self) -> list[dict[str, Any]]:
-        """List the targets whose owner was named with the highest posterior, γ fitted on all targets."""
-        named: list[tuple[float, int, str]] = []
-        for case, credit in zip(self.cases, self.combined, strict=True):
-            rows = self._counted(case, credit)
-            if not len(rows):
-                continue
-            combined, prior = case.combined, case.log_prior
-            belief = posterior(combined[rows], prior, fit_gamma(combined[rows], prior, case.owner[rows]))
-            for row, beliefs in zip(rows, belief, strict=True):
-                owner = case.owner[row]
-                if credit[row, owner] == 1:
-                    named.append((float(beliefs[owner]), int(row), self.title_of(case, case.clients[owner])))
-        top = sorted(named, reverse=True)[:_MOST_EXPOSED]
-        return [{"record": row, "client": name, "posterior": sure} for sure, row, name in top]
+    def _most_exposed(self, parts: Sequence["_Sure"]) -> list[dict[str, Any]]:
+        """List the targets of whose owner the attack was most sure, right or wrong."""
+        answers: list[dict[str, Any]] = []
+        for part in parts:
+            for index in np.argsort(-part.confidence, kind="stable")[:_MOST_EXPOSED]:
+                answers.append(
+                    {
+                        "record": int(part.rows[index]),
+                        "client": self.title_of(part.case, part.case.clients[part.named[index]]),
+                        "posterior": float(part.confidence[index]),
+                        "right": bool(part.right[index] == 1),
+                    }
+                )
+        return sorted(answers, key=lambda answer: -answer["posterior"])[:_MOST_EXPOSED]
+
+
+@dataclass(frozen=True)
+class _Sure:
+    """How sure the attack was of some targets: whom it named, how surely, whether rightly; γ was fitted on others."""
+
+    case: SourceCase
+    rows: NDArray[np.int64]
+    named: NDArray[np.int64]
+    confidence: NDArray[np.float64]
+    right: NDArray[np.float64]
+    gamma: float
+
+
+def _reliability(parts: Sequence[_Sure]) -> dict[str, Any]:
+    if not parts:
+        return {}
+    sure = np.concatenate([part.confidence for part in parts])
+    right = np.concatenate([part.right for part in parts])
+    return {**reliability(sure, right), "gamma": float(np.median([part.gamma for part in parts]))}
+
+
+def _explanation(explained: Mapping[str, Any], targets: int) -> str:
+    """Say in a sentence what the success on so many targets is made of."""
+    if not explained:
+        return "all rounds together"
+    parts = []
+    for part in explained["parts"]:
+        parts.append(f"{100 * part['value']:.1f} points of {part['part']}")
+    words = f"{in_units(explained['value'])} are {listed(parts, 'and')}"
+    if explained["n"] < targets:
+        words = f"of the {explained['n']:,} targets that have examples like them beside them, {words}"
+    if len(parts) < 4:
+        words += ", which cannot be told apart without held-out examples of the clients"
+    return words
+
+
+def _beside_held_out(case: SourceCase, credit: NDArray[np.float64]) -> Alike:
+    """Take the targets, and the held-out examples of their clients, of all clients and labels that have both."""
+    client = np.where(case.owner >= 0, case.owner, case.origin)
+    rows = np.flatnonzero(client >= 0)
+    rows = rows[~np.isnan(credit[rows, client[rows]])]
+    _, cells = np.unique(case.cells[rows] * len(case.clients) + client[rows], return_inverse=True)
+    members = case.owner[rows] >= 0
+    both = (np.bincount(cells, members) > 0) & (np.bincount(cells, ~members) > 0)
+    kept = both[cells]
+    _, cells = np.unique(cells[kept], return_inverse=True)
+    rows = rows[kept]
+    return Alike(np.nan_to_num(credit[rows]), case.owner[rows], cells)
+
+
+def _by_size(case: SourceCase, owner: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Weigh targets (n,) so that each client weighs as much as it holds examples."""
+    targets = np.bincount(owner, minlength=len(case.sizes))
+    return np.asarray((case.sizes / np.maximum(targets, 1))[owner])
+
+
+def _weighted(credit: NDArray[np.float64], weights: NDArray[np.float64]) -> tuple[float, int]:
+    """Sum weighted credits as of fewer targets: as many as they are worth (Kish's effective size)."""
+    total = float(weights.sum())
+    if total <= 0:
+        return 0.0, 0
+    # A rounding error must not take a target away.
+    effective = int(total**2 / float((weights**2).sum()) + 1e-9)
+    return effective * float((credit * weights).sum() / total), effective
+
+
+def _range_of(rate: float, n: int) -> Null:
+    """State an expected rate with the range in which so many targets fall."""
+    low, high = stats.binom.interval(LEVEL, n, min(rate, 1.0))
+    return {"value": rate, "low": min(max(float(low) / n, 0.0), rate), "high": max(float(high) / n, rate), "n": n}
+
+
+def _these_runs(sums: Sequence[float], sizes: Sequence[int]) -> tuple[float, float] | None:
+    """Interval about these very runs, where there are several."""
+    if len(sizes) == 1:
+        return None
+    return clopper_pearson(min(fsum(sums), sum(sizes)), sum(sizes))
 
 
 def fit_gamma(combined: NDArray[np.float64], log_prior: NDArray[np.float64], owner: NDArray[np.int64]) -> float:
@@ -486,19 +813,7 @@ def fit_gamma(combined: NDArray[np.float64], log_prior: NDArray[np.float64], own
     return float(np.exp(minimize_scalar(loss, bounds=(-5.0, 5.0), method="bounded").x))
 
 
-class _Rate(TypedDict):
-    """A pooled rate: the fields of a :class:`Finding` that speak of numbers."""
-
-    value: float
-    low: float
-    high: float
-    n: int
-    chance: float
-    null: Null | None
-    baselines: dict[str, float]
-
-
-def _pooled(tallies: Sequence[_Tally], comparisons: int = 1) -> _Rate | None:
+def _pooled(tallies: Sequence[_Tally]) -> dict[str, Any] | None:
     """Pool the seeds in which something counts."""
     rows = []
     for tally in tallies:
@@ -508,7 +823,7 @@ def _pooled(tallies: Sequence[_Tally], comparisons: int = 1) -> _Rate | None:
     if not rows:
         return None
     sums, sizes, null_sums, null_sizes, chances, largest = zip(*rows, strict=True)
-    low, high = rate_interval(sums, sizes, comparisons=comparisons)
+    low, high = rate_interval(sums, sizes)
     total = sum(sizes)
     return {
         "value": sum(sums) / total,
@@ -517,7 +832,7 @@ def _pooled(tallies: Sequence[_Tally], comparisons: int = 1) -> _Rate | None:
         "n": total,
         "chance": sum(chances) / total,
         "null": null_rate(null_sums, null_sizes),
-        "baselines": {"always naming the largest client": sum(largest) / total},
+        "baselines": {_LARGEST: sum(largest) / total},
     }
 
 
@@ -527,9 +842,12 @@ def _rate_of(tally: _Tally) -> float:
     return float(tally.hits.mean())
 
 
-def _credit(scores: NDArray[np.float64], by: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Credit for naming a holder, of targets (rows of ``scores``) of which a holder was seen."""
-    credit = credits_of(scores)
+def _named(credit: NDArray[np.float64], held: _Held) -> NDArray[np.float64]:
+    return named_by_holder(credit[held.rows], held.by)
+
+
+def _credit(credit: NDArray[np.float64], by: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Credit for naming a holder, of targets (rows of ``credit``) of which a holder was seen."""
     counted = (by & ~np.isnan(credit)).any(axis=1)
     return np.asarray(np.where(by, np.nan_to_num(credit), 0.0).sum(axis=1)[counted])
 
@@ -537,7 +855,3 @@ def _credit(scores: NDArray[np.float64], by: NDArray[np.bool_]) -> NDArray[np.fl
 def _observed(credit: NDArray[np.float64]) -> NDArray[np.float64]:
     """Leave out owners that were not seen: "not seen" is no wrong answer."""
     return np.asarray(credit[~np.isnan(credit)])
-
-
-def _high(null: Null | None) -> float | None:
-    return None if null is None else null["high"]

@@ -45,11 +45,28 @@ def _targets(finding: Finding) -> Table:
 
 def _exposed(finding: Finding) -> Table:
     listed = finding.series["most_exposed"]
-    rows = [[str(target["record"]), target["client"], shown(target["posterior"])] for target in listed[:_MOST_EXPOSED]]
+    rows = []
+    for target in listed[:_MOST_EXPOSED]:
+        right = "yes" if target["right"] else "no"
+        rows.append([str(target["record"]), target["client"], right, shown(target["posterior"])])
     return Table(
         f"{finding.label}: most exposed examples",
         f"Of whose owner the server was most sure, right or wrong; the first {len(rows)} of {len(listed)} listed.",
-        ["record", "client", "confidence"],
+        ["record", "client named", "right", "confidence"],
+        rows,
+    )
+
+
+def _explained(finding: Finding) -> Table:
+    explained = finding.series["explained"]
+    rows = [[part["part"], f"{100 * part['value']:+.1f}"] for part in explained["parts"]]
+    rows.append(["together", f"{100 * explained['value']:.1f}"])
+    return Table(
+        "What the success is made of",
+        "In points of per cent, each part beyond the one before it. Labels: examples of the same label that nobody "
+        "holds. Site: examples of the same client on which it did not train; without such examples, site and examples "
+        f"cannot be told apart. From the {explained['n']:,} targets that have all of these beside them.",
+        ["part", "points"],
         rows,
     )
 
@@ -64,6 +81,6 @@ SECTION = Section(
         "{value} of cases from what it saw in the last round{interval}{chance}.",
     },
     figures=(PER_ROUND, PER_CLIENT, RELIABILITY),
-    tables=(("combining", _combining), ("targets", _targets), ("most_exposed", _exposed)),
+    tables=(("explained", _explained), ("combining", _combining), ("targets", _targets), ("most_exposed", _exposed)),
     forms=forms_beside(__file__),
 )

@@ -1,0 +1,304 @@
+"""Tests of attacks that name a client for each target: whether for its own targets more than by accident.
+
+Two exchanges, each right for another null:
+
+- *who is who*: the targets of a client stay together and go to another client of the run. They are alike where the
+  clients' data has nothing to do with their models. Each client is named once in each exchange, so that neither a
+  client that attracts all blame nor unequal numbers of targets look like a leak.
+- *within cells*, such as the targets of one label: they are alike for models that learned no single example, however
+  much the labels say of the clients.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.audit.significance import Significance, exchange_clients, exchange_within, significance_of
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.int64]
+Marks = NDArray[np.bool_]
+
+# Numbers that a draw holds at once, which bounds its memory.
+_AT_ONCE = 2_000_000
+
+_WHO_IS_WHO = "the clients of each run exchanged"
+
+
+def named_by_holder(credit: Floats, by: Marks) -> Floats:
+    """Average how much each client is named for the targets of each.
+
+    Parameters
+    ----------
+    credit
+        (targets, clients): credit for naming a client; NaN where it was not seen.
+    by
+        (targets, clients): who holds each target.
+
+    Returns
+    -------
+    ndarray
+        (clients, clients): at ``[i, j]`` the mean credit for naming j over the targets of i; NaN where there is none.
+    """
+    clients = credit.shape[1]
+    sums, counts = np.zeros((clients, clients)), np.zeros((clients, clients))
+    for client in np.flatnonzero(by.any(axis=0)):
+        own = credit[by[:, client]]
+        known = ~np.isnan(own)
+        sums[client] = np.where(known, own, 0.0).sum(axis=0)
+        counts[client] = known.sum(axis=0)
+    return np.asarray(np.where(counts > 0, sums / np.maximum(counts, 1), np.nan))
+
+
+@dataclass(frozen=True)
+class Holders:
+    """The clients of one run that hold targets: who of them is who may be exchanged.
+
+    Attributes
+    ----------
+    clients
+        (holders,): their places among all clients.
+    alike
+        How many exchanges of them leave everything as it is, since they hold the same targets.
+    """
+
+    clients: Rows
+    alike: int
+
+    @classmethod
+    def of(cls, by: Marks) -> "Holders":
+        """Find them, given who holds each target (targets, clients)."""
+        clients = np.flatnonzero(by.any(axis=0))
+        alike = 1
+        if len(clients) and (by.sum(axis=1) > 1).any():
+            _, counts = np.unique(by[:, clients], axis=1, return_counts=True)
+            alike = math.prod(map(math.factorial, counts.tolist()))
+        return cls(clients, alike)
+
+    def among(self, named: Floats) -> Floats:
+        """Take their part of what :func:`named_by_holder` gives."""
+        return np.asarray(named[np.ix_(self.clients, self.clients)])
+
+
+def who_is_who(runs: Sequence[tuple[Holders, Floats]], rng: np.random.Generator) -> Significance:
+    """Test whether clients are named for their own targets.
+
+    The statistic is the mean over clients of the credit for naming them, summed over the runs.
+
+    Parameters
+    ----------
+    runs
+        For each run its holders, and what :func:`named_by_holder` gives.
+    """
+    arrangements = 1
+    tables = []
+    for holders, named in runs:
+        table = holders.among(named)
+        seen = int((~np.isnan(table)).any(axis=0).sum())
+        arrangements *= max(math.perm(len(table), seen) // holders.alike, 1)
+        tables.append(table)
+
+    def statistic(exchanged: Sequence[Rows]) -> Floats:
+        total = np.zeros(len(exchanged[0]))
+        for table, who in zip(tables, exchanged, strict=True):
+            total += _named(table, who)
+        return total
+
+    return _by_exchanged_clients(statistic, list(map(len, tables)), rng, arrangements)
+
+
+def best_round(
+    runs: Sequence[tuple[Holders, Sequence[tuple[Floats, Floats]]]], rng: np.random.Generator
+) -> Significance:
+    """Test whether clients are named for their own targets in the best round, which is chosen anew in each exchange.
+
+    Parameters
+    ----------
+    runs
+        For each run its holders, and for each round what :func:`named_by_holder` gives of each half of the targets.
+    """
+    tables = []
+    for holders, rounds in runs:
+        tables.append([(holders.among(first), holders.among(second)) for first, second in rounds])
+    sizes = [len(holders.clients) for holders, _ in runs]
+
+    def statistic(exchanged: Sequence[Rows]) -> Floats:
+        total = np.zeros(len(exchanged[0]))
+        for rounds, who in zip(tables, exchanged, strict=True):
+            measured = np.array([[_named(half, who) for half in halves] for halves in rounds])
+            chosen = crossed(measured)
+            for half in (0, 1):
+                total += np.take_along_axis(measured[:, half], chosen[half][None], axis=0)[0]
+        return total
+
+    return _by_exchanged_clients(statistic, sizes, rng, math.prod(map(math.factorial, sizes)))
+
+
+def crossed(measured: Floats) -> Rows:
+    """Choose a round for each half of the targets: the one that is best on the other half.
+
+    Parameters
+    ----------
+    measured
+        (rounds, 2, …): success on each half.
+
+    Returns
+    -------
+    ndarray
+        (2, …): places of rounds.
+    """
+    return np.asarray(measured.argmax(axis=0)[::-1])
+
+
+def own_rate(named: Floats) -> float:
+    """Return the mean over clients of the credit for naming them, given what :func:`named_by_holder` gives."""
+    return float(_named(named, np.arange(len(named))[None])[0])
+
+
+def _named(table: Floats, who: Rows) -> Floats:
+    """Average over clients how much each is named for the targets of the one whose place it has: (exchanges,)."""
+    credit = table[np.arange(len(table)), who]
+    known = ~np.isnan(credit)
+    return np.asarray(np.where(known, credit, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1))
+
+
+def _by_exchanged_clients(
+    statistic: Callable[[Sequence[Rows]], Floats], sizes: Sequence[int], rng: np.random.Generator, arrangements: int
+) -> Significance:
+    def draw(generator: np.random.Generator, count: int) -> Floats:
+        return statistic([exchange_clients(size, generator, count) for size in sizes])
+
+    observed = float(statistic([np.arange(size)[None] for size in sizes])[0])
+    at_once = min(max(_AT_ONCE // max(sizes), 1), 1_000)
+    return significance_of(observed, draw, rng, _WHO_IS_WHO, arrangements=arrangements, at_once=at_once)
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Targets of one run, of which those of a cell are alike for models that learned none of them.
+
+    Attributes
+    ----------
+    credit
+        (n, clients): credit for naming a client; 0 where it was not seen.
+    owner
+        (n,): index of the client that holds a target; −1 for one that nobody holds.
+    cells
+        (n,): the cell of each target, 0 or more.
+    """
+
+    credit: Floats
+    owner: Rows
+    cells: Rows
+
+    @cached_property
+    def by_client(self) -> Floats:
+        """(clients, n): the credit, a client's together in memory, since the slots are taken client by client."""
+        return np.ascontiguousarray(self.credit.T)
+
+    @cached_property
+    def slots(self) -> Rows:
+        """(held,): the targets that a client holds, client by client."""
+        order = np.argsort(self.owner, kind="stable")
+        return order[self.owner[order] >= 0]
+
+    @cached_property
+    def holders(self) -> Rows:
+        """(holders,): the clients that hold any, in the order of :attr:`slots`."""
+        return np.unique(self.owner[self.slots])
+
+    @cached_property
+    def sizes(self) -> Rows:
+        """(holders,): how many targets each holds."""
+        return np.bincount(self.owner[self.slots])[self.holders]
+
+    def observed(self) -> Floats:
+        """(1, held): credit for naming the holder of each of :attr:`slots`."""
+        return self.credit[self.slots, self.owner[self.slots]][None]
+
+    def drawn(self, rng: np.random.Generator, count: int) -> Floats:
+        """(count, held): the same after so many exchanges of holders within cells."""
+        taken = exchange_within(self.cells, rng, count)[:, self.slots]
+        return self.by_client[self.owner[self.slots], taken]
+
+    def by_holder(self, credit: Floats) -> Floats:
+        """(count, holders): sums of credits (count, held)."""
+        if not len(self.slots):
+            return np.zeros((len(credit), 0))
+        starts = np.cumsum(self.sizes) - self.sizes
+        return np.asarray(np.add.reduceat(credit, starts, axis=1))
+
+    @cached_property
+    def expected(self) -> tuple[Floats, Floats]:
+        """Mean and variance (holders,) of each holder's sum of credits over all exchanges within cells."""
+        mean, variance = np.zeros(len(self.holders)), np.zeros(len(self.holders))
+        for cell in np.unique(self.cells[self.slots]):
+            inside = self.cells == cell
+            held = np.bincount(self.owner[inside] + 1, minlength=self.credit.shape[1] + 1)[1:][self.holders]
+            credit = self.credit[inside][:, self.holders]
+            size = len(credit)
+            mean += held * credit.mean(axis=0)
+            # Drawn without replacement: a holder of all targets of a cell has no variance there.
+            variance += held * (size - held) / max(size - 1, 1) * credit.var(axis=0)
+        return mean, variance
+
+    def excess(self, credit: Floats) -> Floats:
+        """(count, holders): how far sums of credits (count, held) are above the expected, in standard deviations.
+
+        One is added to the variance, so that a single lucky hit of a client that is hardly ever named is no large one.
+        """
+        mean, variance = self.expected
+        return (self.by_holder(credit) - mean) / np.sqrt(variance + 1)
+
+    def arrangements(self) -> float:
+        """Count the ways to deal the cells' targets to their holders; infinite where there are very many."""
+        _, cells = np.unique(self.cells, return_counts=True)
+        _, parts = np.unique(np.stack([self.cells, self.owner]), axis=1, return_counts=True)
+        logarithm = sum(math.lgamma(size + 1) for size in cells) - sum(math.lgamma(size + 1) for size in parts)
+        return math.exp(logarithm) if logarithm < 50 else math.inf
+
+
+def weighted_within(runs: Sequence[tuple[Alike, Floats]], rng: np.random.Generator, how: str) -> Significance:
+    """Test whether holders are named more than others would be for targets of the same cell.
+
+    Parameters
+    ----------
+    runs
+        For each run its targets, and the weight of each of its :attr:`Alike.slots`.
+    how
+        What is exchanged, in words.
+    """
+
+    def statistic(parts: Sequence[Floats]) -> Floats:
+        total = np.zeros(len(parts[0]))
+        for credit, (_, weights) in zip(parts, runs, strict=True):
+            total += credit @ weights
+        return total
+
+    return _by_exchanged_holders(statistic, [alike for alike, _ in runs], rng, how)
+
+
+def largest_excess(runs: Sequence[Alike], rng: np.random.Generator, how: str) -> Significance:
+    """Test the client that is furthest above what its cells give, whoever that is; see :meth:`Alike.excess`."""
+
+    def statistic(parts: Sequence[Floats]) -> Floats:
+        largest = [alike.excess(credit).max(axis=1) for credit, alike in zip(parts, runs, strict=True)]
+        return np.asarray(np.max(largest, axis=0))
+
+    return _by_exchanged_holders(statistic, runs, rng, how)
+
+
+def _by_exchanged_holders(
+    statistic: Callable[[Sequence[Floats]], Floats], runs: Sequence[Alike], rng: np.random.Generator, how: str
+) -> Significance:
+    def draw(generator: np.random.Generator, count: int) -> Floats:
+        return statistic([alike.drawn(generator, count) for alike in runs])
+
+    observed = float(statistic([alike.observed() for alike in runs])[0])
+    arrangements = math.prod(alike.arrangements() for alike in runs)
+    at_once = min(max(_AT_ONCE // max(len(alike.cells) for alike in runs), 1), 1_000)
+    return significance_of(observed, draw, rng, how, arrangements=arrangements, at_once=at_once)
