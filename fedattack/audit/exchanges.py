@@ -1,0 +1,169 @@
+"""Could members be found so well by accident? Members and non-members exchanged within cells.
+
+A cell is a client and a label of one run. The client's model is the same for all targets of the cell. If it did not learn
+the members, then these are no other draws than the non-members, and it is an accident who is which.
+"""
+
+from collections.abc import Callable
+from itertools import count as counted
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+
+from fedattack.audit.significance import Draw, Significance, arrangements_within, significance_of
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+Statistic = Callable[[Flags], Floats]
+"""Takes who is a member, (draws, n) in the order of the scores, to one number a draw, larger for a worse leak."""
+
+# Flags that are in memory at once.
+_AT_ONCE = 10_000_000
+
+# Targets with the largest scores that a rate looks at first; there are more if these do not do.
+_FIRST = 64
+
+
+class Exchanges:
+    """Members and non-members of a method, and their exchanges, which are the same for all statistics.
+
+    Parameters
+    ----------
+    members, others
+        (m,), (k,): scores, larger for likelier members.
+    cells_of_members, cells_of_others
+        (m,), (k,): the cell of each, 0 or more.
+    seed
+        Seeds the exchanges.
+    """
+
+    def __init__(
+        self, members: Floats, others: Floats, cells_of_members: Rows, cells_of_others: Rows, seed: tuple[int, ...]
+    ) -> None:
+        scores = np.concatenate([members, others])
+        self._order = np.argsort(-scores, kind="stable")
+        self._scores = scores[self._order]
+        self._members = np.repeat([True, False], [len(members), len(others)])[self._order]
+        self._cells = np.concatenate([cells_of_members, cells_of_others])[self._order]
+        self._sizes = len(members), len(others)
+        self._arrangements = arrangements_within(self._cells, self._members)
+        self._alike = _of_equal_size(self._cells)
+        # Of the first target with the same score: those before it are strictly above.
+        self._above = np.searchsorted(-self._scores, -self._scores, side="left")
+        self._rng = np.random.default_rng(seed)
+        self._drawn: list[NDArray[np.uint8]] = []
+
+    def test(self, statistic: Statistic, how: str) -> Significance:
+        """Hold a statistic against what exchanges give."""
+        observed = float(statistic(self._members[None])[0])
+        at_once = max(1, min(1_000, _AT_ONCE // len(self._scores)))
+        draw = self._draws_of(statistic)
+        return significance_of(observed, draw, self._rng, how, arrangements=self._arrangements, at_once=at_once)
+
+    def tpr_at(self, fpr: float) -> Statistic:
+        """Return the statistic :func:`fedattack.audit.roc.tpr_value_at`."""
+
+        def statistic(flags: Flags) -> Floats:
+            above = self._above_threshold(flags, fpr)
+            hits = (flags[:, : above.max()] & _before(above)).sum(axis=1)
+            return np.asarray(hits / self._sizes[0])
+
+        return statistic
+
+    def area(self, flags: Flags) -> Floats:
+        """Return :func:`fedattack.audit.roc.area_value` of each draw."""
+        members, others = self._sizes
+        least = members * (members + 1) / 2
+        return np.asarray((flags @ rankdata(self._scores) - least) / (members * others))
+
+    def best_balanced_accuracy(self, flags: Flags) -> Floats:
+        """Return the balanced accuracy at the best of all thresholds, which pays for the choice of it."""
+        members, others = self._sizes
+        last = np.append(self._scores[1:] < self._scores[:-1], True)
+        found = np.cumsum(flags, axis=1, dtype=np.int32)[:, last]
+        accused = np.flatnonzero(last) + 1 - found
+        return np.asarray(0.5 + (found / members - accused / others).max(axis=1) / 2)
+
+    def most_exposed(self, clients: Rows, fpr: float) -> Statistic:
+        """Return the largest excess over all clients: members above the common threshold, held against non-members.
+
+        Parameters
+        ----------
+        clients
+            (m + k,): the client of each member and of each non-member, 0 or more.
+        fpr
+            The rate at which non-members are above the threshold.
+        """
+        one_hot = np.eye(clients.max() + 1, dtype=np.float32)[clients[self._order]]
+        sizes, members = one_hot.sum(axis=0), self._members.astype(np.float32) @ one_hot
+
+        def statistic(flags: Flags) -> Floats:
+            above = self._above_threshold(flags, fpr)
+            top = _before(above)
+            width = top.shape[1]
+            hits = (flags[:, :width] & top).astype(np.float32) @ one_hot[:width]
+            return standardised(hits, top.astype(np.float32) @ one_hot[:width], members, sizes).max(axis=1)
+
+        return statistic
+
+    def _above_threshold(self, flags: Flags, fpr: float) -> Rows:
+        """(draws,): how many targets are above the threshold that the non-members of each draw set."""
+        allowed = int(fpr * self._sizes[1])
+        width = _FIRST
+        while width < flags.shape[1] and (np.count_nonzero(~flags[:, :width], axis=1) <= allowed).any():
+            width *= 2
+        accused = np.cumsum(~flags[:, :width], axis=1, dtype=np.int32)
+        return np.asarray(self._above[(accused > allowed).argmax(axis=1)])
+
+    def _draws_of(self, statistic: Statistic) -> Draw:
+        turn = counted()
+
+        def draw(rng: np.random.Generator, count: int) -> Floats:
+            index = next(turn)
+            if index == len(self._drawn):
+                self._drawn.append(np.packbits(self._exchanged(rng, count), axis=1))
+            flags = np.unpackbits(self._drawn[index], axis=1, count=len(self._scores))
+            return statistic(flags.view(np.bool_))
+
+        return draw
+
+    def _exchanged(self, rng: np.random.Generator, count: int) -> Flags:
+        flags = np.empty((count, len(self._cells)), dtype=np.bool_)
+        for places in self._alike:
+            as_they_are = np.broadcast_to(self._members[places], (count, *places.shape))
+            flags[:, places] = rng.permuted(as_they_are, axis=2)
+        return flags
+
+
+def standardised(hits: Floats, above: Floats, marked: Floats, sizes: Floats) -> Floats:
+    """Return by how many standard deviations more of the marked are above than if it were an accident who is marked.
+
+    Parameters
+    ----------
+    hits, above
+        (…,): how many of the marked are above a threshold, and how many of all.
+    marked, sizes
+        (…,): how many are marked, and how many there are.
+    """
+    expected = above * marked / sizes
+    variance = expected * (1 - marked / sizes) * (sizes - above) / np.maximum(sizes - 1, 1)
+    return np.asarray(np.where(variance > 0, (hits - expected) / np.sqrt(np.maximum(variance, 1e-12)), 0.0))
+
+
+def _of_equal_size(cells: Rows) -> list[Rows]:
+    """Put cells of the same size together: for each size the places of their targets, (cells, size)."""
+    by_cell = np.argsort(cells, kind="stable")
+    _, starts, sizes = np.unique(cells[by_cell], return_index=True, return_counts=True)
+    together = []
+    for size in np.unique(sizes):
+        places = starts[sizes == size][:, None] + np.arange(size)
+        together.append(by_cell[places])
+    return together
+
+
+def _before(ends: Rows) -> Flags:
+    """(draws, largest end): whether a place is before the end of its draw."""
+    return np.asarray(np.arange(ends.max()) < ends[:, None])
