@@ -1,14 +1,19 @@
 """Could members be found so well by accident? Members and non-members exchanged within cells.
 
-A cell is a client and a label of one run. The client's model is the same for all targets of the cell. If it did not learn
-the members, then these are no other draws than the non-members, and it is an accident who is which.
+A cell is a client and a label of one run. The client's model is the same for all targets of the cell. If it did not
+learn the members, then these are no other draws than the non-members, and it is an accident who is which.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import count as counted
+from math import prod
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import gammaln
 from scipy.stats import rankdata
 
 from fedattack.audit.significance import Draw, Significance, arrangements_within, significance_of
@@ -16,6 +21,8 @@ from fedattack.audit.significance import Draw, Significance, arrangements_within
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+
+T = TypeVar("T", bound=np.generic)
 
 Statistic = Callable[[Flags], Floats]
 """Takes who is a member, (draws, n) in the order of the scores, to one number a draw, larger for a worse leak."""
@@ -25,6 +32,29 @@ _AT_ONCE = 10_000_000
 
 # Targets with the largest scores that a rate looks at first; there are more if these do not do.
 _FIRST = 64
+
+
+@dataclass(frozen=True)
+class Held:
+    """One run's targets that clients hold.
+
+    Attributes
+    ----------
+    scores
+        (n, clients): of each target, asked of each client; NaN where that is not known.
+    owners, labels
+        (n,): who holds each target, and its label, 0 or more.
+    """
+
+    scores: Floats
+    owners: Rows
+    labels: Rows
+
+    def asked(self, owners: Rows) -> tuple[Floats, Floats]:
+        """Return the scores with the owners (draws, n), and with the clients after them; the lowest for NaN."""
+        rows = np.arange(len(self.scores))
+        scores = np.where(np.isnan(self.scores), -np.inf, self.scores)
+        return scores[rows, owners], scores[rows, (owners + 1) % scores.shape[1]]
 
 
 class Exchanges:
@@ -56,7 +86,7 @@ class Exchanges:
         self._rng = np.random.default_rng(seed)
         self._drawn: list[NDArray[np.uint8]] = []
 
-    def test(self, statistic: Statistic, how: str) -> Significance:
+    def significance(self, statistic: Statistic, how: str) -> Significance:
         """Hold a statistic against what exchanges give."""
         observed = float(statistic(self._members[None])[0])
         at_once = max(1, min(1_000, _AT_ONCE // len(self._scores)))
@@ -97,15 +127,15 @@ class Exchanges:
         fpr
             The rate at which non-members are above the threshold.
         """
-        one_hot = np.eye(clients.max() + 1, dtype=np.float32)[clients[self._order]]
-        sizes, members = one_hot.sum(axis=0), self._members.astype(np.float32) @ one_hot
+        one_hot = np.eye(clients.max() + 1)[clients[self._order]]
+        sizes, members = one_hot.sum(axis=0), self._members @ one_hot
 
         def statistic(flags: Flags) -> Floats:
             above = self._above_threshold(flags, fpr)
             top = _before(above)
             width = top.shape[1]
-            hits = (flags[:, :width] & top).astype(np.float32) @ one_hot[:width]
-            return standardised(hits, top.astype(np.float32) @ one_hot[:width], members, sizes).max(axis=1)
+            hits = (flags[:, :width] & top) @ one_hot[:width]
+            return np.asarray(standardised(hits, top @ one_hot[:width], members, sizes).max(axis=1))
 
         return statistic
 
@@ -124,18 +154,11 @@ class Exchanges:
         def draw(rng: np.random.Generator, count: int) -> Floats:
             index = next(turn)
             if index == len(self._drawn):
-                self._drawn.append(np.packbits(self._exchanged(rng, count), axis=1))
+                self._drawn.append(np.packbits(_exchanged(self._members, self._alike, rng, count), axis=1))
             flags = np.unpackbits(self._drawn[index], axis=1, count=len(self._scores))
             return statistic(flags.view(np.bool_))
 
         return draw
-
-    def _exchanged(self, rng: np.random.Generator, count: int) -> Flags:
-        flags = np.empty((count, len(self._cells)), dtype=np.bool_)
-        for places in self._alike:
-            as_they_are = np.broadcast_to(self._members[places], (count, *places.shape))
-            flags[:, places] = rng.permuted(as_they_are, axis=2)
-        return flags
 
 
 def standardised(hits: Floats, above: Floats, marked: Floats, sizes: Floats) -> Floats:
@@ -151,6 +174,78 @@ def standardised(hits: Floats, above: Floats, marked: Floats, sizes: Floats) -> 
     expected = above * marked / sizes
     variance = expected * (1 - marked / sizes) * (sizes - above) / np.maximum(sizes - 1, 1)
     return np.asarray(np.where(variance > 0, (hits - expected) / np.sqrt(np.maximum(variance, 1e-12)), 0.0))
+
+
+def significance_above(
+    scores: Floats, marked: Flags, cells: Rows, threshold: float, rng: np.random.Generator, how: str
+) -> Significance:
+    """Hold it against exchanges within cells how many of the marked are above a threshold.
+
+    The threshold must come from other targets. In each cell the number is then hypergeometric.
+
+    Parameters
+    ----------
+    scores, marked, cells
+        (n,): the score of each target, whether it is marked, and its cell.
+    """
+    _, inside = np.unique(cells, return_inverse=True)
+    chosen = np.bincount(inside, marked).astype(np.int64)
+    left = np.bincount(inside) - chosen
+    above = np.bincount(inside, scores > threshold).astype(np.int64)
+
+    def draw(rng: np.random.Generator, count: int) -> Floats:
+        return np.asarray(
+            rng.hypergeometric(chosen, left, above, size=(count, len(chosen))).sum(axis=1, dtype=np.float64)
+        )
+
+    observed = float((scores[marked] > threshold).sum())
+    return significance_of(observed, draw, rng, how, arrangements=arrangements_within(cells, marked))
+
+
+def significance_of_owners(runs: Sequence[Held], fpr: float, rng: np.random.Generator, how: str) -> Significance:
+    """Exchange who holds what among targets of one label, and take the rate at which members are found each time.
+
+    The members of a client are held against those of the next one. Each target is a member for its owner, and a
+    non-member for the client after that. Both its scores go with it, because one may say something about the other.
+    """
+    alike = [_of_equal_size(run.labels) for run in runs]
+    asked = [run.asked(run.owners[None]) for run in runs]
+    allowed = int(fpr * sum(int((others > -np.inf).sum()) for _, others in asked))
+
+    def rate(members: Floats, others: Floats) -> Floats:
+        place = others.shape[1] - 1 - allowed
+        threshold = np.partition(others, place, axis=1)[:, place]
+        return np.asarray((members > threshold[:, None]).mean(axis=1))
+
+    def draw(rng: np.random.Generator, count: int) -> Floats:
+        drawn = [run.asked(_exchanged(run.owners, same, rng, count)) for run, same in zip(runs, alike, strict=True)]
+        members, others = zip(*drawn, strict=True)
+        return rate(np.concatenate(members, axis=1), np.concatenate(others, axis=1))
+
+    members, others = zip(*asked, strict=True)
+    observed = float(rate(np.concatenate(members, axis=1), np.concatenate(others, axis=1))[0])
+    targets = sum(len(run.owners) for run in runs)
+    at_once = max(1, min(1_000, _AT_ONCE // (8 * targets)))
+    arrangements = prod(_arrangements(run.labels, run.owners) for run in runs)
+    return significance_of(observed, draw, rng, how, arrangements=arrangements, at_once=at_once)
+
+
+def _exchanged(values: NDArray[T], alike: Sequence[Rows], rng: np.random.Generator, count: int) -> NDArray[T]:
+    """(count, n): the values, exchanged within the cells of :func:`_of_equal_size`."""
+    exchanged = np.empty((count, len(values)), dtype=values.dtype)
+    for places in alike:
+        as_they_are = np.broadcast_to(values[places], (count, *places.shape))
+        exchanged[:, places] = rng.permuted(as_they_are, axis=2)
+    return exchanged
+
+
+def _arrangements(cells: Rows, kinds: Rows) -> float:
+    """Count the ways to give out what each cell has of each kind; infinite where there are very many."""
+    logarithm = 0.0
+    for cell in np.unique(cells):
+        sizes = np.bincount(kinds[cells == cell])
+        logarithm += math.lgamma(sizes.sum() + 1) - float(gammaln(sizes + 1).sum())
+    return math.exp(logarithm) if logarithm < 50 else math.inf
 
 
 def _of_equal_size(cells: Rows) -> list[Rows]:

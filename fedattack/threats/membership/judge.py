@@ -16,10 +16,22 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
+from fedattack.audit.exchanges import Exchanges, Held, significance_above, significance_of_owners, standardised
 from fedattack.audit.finding import Finding, Null
-from fedattack.audit.intervals import rate_interval, t_interval
+from fedattack.audit.intervals import clopper_pearson, rate_interval, t_interval
 from fedattack.audit.judge import Judge, TargetsCase, over_seeds
-from fedattack.audit.roc import Estimate, area, area_value, balanced_accuracy, epsilon_implied, tpr_at, tpr_value_at
+from fedattack.audit.roc import (
+    Estimate,
+    area,
+    area_value,
+    balanced_accuracy,
+    epsilon_at,
+    epsilon_implied,
+    epsilon_rule,
+    tpr_at,
+    tpr_value_at,
+)
+from fedattack.audit.significance import Significance
 from fedattack.audit.summaries import null_of, null_rate, reliability
 from fedattack.audit.truth import SEVERAL
 from fedattack.threats.membership.membership import ALONE, METHODS, SCORE
@@ -36,6 +48,9 @@ _DEALING = 11
 _HALVES = 12
 _FOLDS = 13
 _FOREST = 14
+_EXCHANGES = 15
+
+_WITHIN_CELLS = "members and non-members exchanged within each client and label"
 
 _ONE_PERCENT = 0.01
 _ONE_PER_MILLE = 0.001
@@ -67,6 +82,10 @@ class Pairs:
     def where(self, kept: NDArray[np.bool_]) -> "Pairs":
         """Return some of the pairs."""
         return Pairs(self.rows[kept], self.columns[kept])
+
+    def known(self, scores: Floats) -> "Pairs":
+        """Return the pairs that have a score."""
+        return self.where(~np.isnan(self.of(scores)))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -100,6 +119,11 @@ class MembershipCase(TargetsCase):
         if np.issubdtype(labels.dtype, np.integer) and labels.ndim == 1:
             return labels
         return np.zeros(len(labels), dtype=np.int64)
+
+    def cells(self, pairs: Pairs) -> Rows:
+        """(n,): number of each pair's client and label."""
+        names, numbers = np.unique(self.labels, return_inverse=True)
+        return np.asarray(pairs.columns * len(names) + numbers[pairs.rows])
 
     @cached_property
     def dealt(self) -> tuple[Pairs, Pairs]:
@@ -216,23 +240,52 @@ class MembershipJudge(Judge[MembershipCase]):
         return [finding for finding in findings if finding is not None]
 
     @cached_property
-    def _scores(self) -> dict[str, Scored]:
-        """The scores by method, FedMIA first.
+    def _pairs(self) -> dict[str, list[tuple[Pairs, Pairs]]]:
+        """Members and non-members that have a score, by method, FedMIA first.
 
         A method is left out if in some seed it says nothing of members, or nothing of non-members.
         """
-        scores: dict[str, Scored] = {}
+        by_method: dict[str, list[tuple[Pairs, Pairs]]] = {}
         for method in METHODS:
             if not all(method in case.methods for case in self.judged_cases):
                 continue
-            pairs: Scored = []
+            pairs = []
             for case in self.judged_cases:
                 values = case.scored(method)
                 members, others = case.dealt
-                pairs.append((_known(members.of(values)), _known(others.of(values))))
+                pairs.append((members.known(values), others.known(values)))
             if all(min(map(len, pair)) for pair in pairs):
-                scores[method] = pairs
+                by_method[method] = pairs
+        return by_method
+
+    @cached_property
+    def _scores(self) -> dict[str, Scored]:
+        """The scores of these."""
+        scores: dict[str, Scored] = {}
+        for method, pairs in self._pairs.items():
+            scores[method] = []
+            for case, (members, others) in zip(self.judged_cases, pairs, strict=True):
+                values = case.scored(method)
+                scores[method].append((members.of(values), others.of(values)))
         return scores
+
+    def _cells(self, method: str) -> tuple[Rows, Rows]:
+        """Return numbers of the client and label of each member, and of each non-member, over all seeds."""
+        numbers: tuple[list[Rows], list[Rows]] = ([], [])
+        first = 0
+        for case, pairs in zip(self.judged_cases, self._pairs[method], strict=True):
+            for side, part in zip(numbers, pairs, strict=True):
+                side.append(first + case.cells(part))
+            first += len(case.clients) * len(case.labels)
+        return np.concatenate(numbers[0]), np.concatenate(numbers[1])
+
+    def _exchanges_of(self, method: str) -> Exchanges:
+        stream = self.judged_cases[0].seed, _EXCHANGES
+        return Exchanges(*_pooled(self._scores[method]), *self._cells(method), stream)
+
+    @cached_property
+    def _exchanges(self) -> Exchanges:
+        return self._exchanges_of(self._main)
 
     @property
     def _main(self) -> str:
@@ -263,15 +316,6 @@ class MembershipJudge(Judge[MembershipCase]):
             values.append(statistic(shuffled[:count], shuffled[count:]))
         return null_of(values, count)
 
-    def _pooled_tpr(self, scores: Scored, fpr: float) -> Estimate:
-        """Put the seeds' scores together; the interval holds the spread over seeds as well."""
-        pooled = tpr_at(*_pooled(scores), fpr)
-        return _widened(pooled, [tpr_value_at(*part, fpr) for part in scores])
-
-    def _pooled_area(self, scores: Scored) -> Estimate:
-        """Do the same for the area under the ROC curve."""
-        return _widened(area(*_pooled(scores)), [area_value(*part) for part in scores])
-
     def _tpr(
         self,
         metric: str,
@@ -279,13 +323,18 @@ class MembershipJudge(Judge[MembershipCase]):
         method: str,
         *,
         fpr: float = _ONE_PERCENT,
+        test: Significance | None = None,
         asked: Scored | None = None,
         reason: str = "",
         **parts: Any,
     ) -> Finding:
-        """Judge a method, or some scores of it that were ``asked`` of other non-members."""
+        """Judge a method, or scores of it that were ``asked`` of other non-members, and have a test of their own."""
         scores = asked or self._scores[method]
-        found = self._pooled_tpr(scores, fpr)
+        if test is None:
+            exchanges = self._exchanges if method == self._main else self._exchanges_of(method)
+            test = exchanges.significance(exchanges.tpr_at(fpr), _WITHIN_CELLS)
+        here = tpr_at(*_pooled(scores), fpr)
+        found = _over_runs(here, [tpr_value_at(*part, fpr) for part in scores])
         null = self._null_of(method, partial(tpr_value_at, fpr=fpr))
         members, others = _pooled(scores)
         size = f"{len(members):,} members and {len(others):,} non-members"
@@ -300,6 +349,8 @@ class MembershipJudge(Judge[MembershipCase]):
             value=found.value,
             n=len(members),
             chance=fpr,
+            test=test,
+            here=_ends(here, scores),
             bars=self._bar_without_model(fpr),
             **over_seeds([tpr_value_at(*part, fpr) for part in scores]),
             **parts,
@@ -313,12 +364,19 @@ class MembershipJudge(Judge[MembershipCase]):
         if not all(len(case.elsewhere) >= _FEWEST for case in self.judged_cases):
             return None
         asked = []
+        held = []
         for case, (members, _) in zip(self.judged_cases, self._main_scores, strict=True):
-            asked.append((members, _known(case.elsewhere.of(case.scored(self._main)))))
+            values = case.scored(self._main)
+            asked.append((members, _known(case.elsewhere.of(values))))
+            pairs, _ = case.dealt
+            held.append(Held(values[pairs.rows], pairs.columns, case.labels[pairs.rows]))
+        draw = np.random.default_rng((self.judged_cases[0].seed, _EXCHANGES, 1))
+        test = significance_of_owners(held, _ONE_PERCENT, draw, "who holds what exchanged within each label")
         return self._tpr(
             "tpr-at-1pct-fpr-elsewhere",
             "Members found at 1% false positives, among other clients' members",
             self._main,
+            test=test,
             asked=asked,
             reason="non-members are examples on which the next client trained, and this one did not: ",
         )
@@ -336,7 +394,8 @@ class MembershipJudge(Judge[MembershipCase]):
 
     def _auc(self) -> Finding:
         scores = self._main_scores
-        found = self._pooled_area(scores)
+        here = area(*_pooled(scores))
+        found = _over_runs(here, [area_value(*part) for part in scores])
         blind = self._blind_area
         return self.judged(
             "auc",
@@ -349,6 +408,8 @@ class MembershipJudge(Judge[MembershipCase]):
             n=len(_pooled(scores)[0]),
             chance=0.5,
             units="AUC",
+            test=self._exchanges.significance(self._exchanges.area, _WITHIN_CELLS),
+            here=_ends(here, scores),
             bars={"what the examples alone tell": blind.low},
             baselines={"examples alone, without any model": blind.value},
             **over_seeds([area_value(*part) for part in scores]),
@@ -389,7 +450,10 @@ class MembershipJudge(Judge[MembershipCase]):
 
     @cached_property
     def _per_client(self) -> list[dict[str, Any]]:
-        """List how many of each client's members are found at the threshold of all clients, worst first."""
+        """List how many of each client's members are found at the threshold of all clients, worst first.
+
+        The excess is that over the client's non-members, in standard deviations.
+        """
         entries = []
         threshold = self._threshold()
         bars = sum(len(case.clients) for case in self.judged_cases)
@@ -404,6 +468,7 @@ class MembershipJudge(Judge[MembershipCase]):
                     continue
                 hits, alarms = int((own > threshold).sum()), int((accused > threshold).sum())
                 low, high = rate_interval([hits], [len(own)], comparisons=bars)
+                of_client = np.array([hits, hits + alarms, len(own), len(own) + len(accused)], dtype=np.float64)
                 entries.append(
                     {
                         "client": self.title_of(case, name),
@@ -413,6 +478,7 @@ class MembershipJudge(Judge[MembershipCase]):
                         "n": len(own),
                         "share": float(case.sizes[column] / total) if total else None,
                         "null": null_rate([alarms], [len(accused)], bars),
+                        "excess": float(standardised(*of_client)),
                     }
                 )
         return sorted(entries, key=lambda entry: -entry["value"])
@@ -420,6 +486,13 @@ class MembershipJudge(Judge[MembershipCase]):
     def _worst_client(self) -> Finding | None:
         if max(len(case.clients) for case in self.judged_cases) < 2:
             return None
+        clients: list[Rows] = []
+        for side in (0, 1):
+            first = 0
+            for case, pairs in zip(self.judged_cases, self._pairs[self._main], strict=True):
+                clients.append(first + pairs[side].columns)
+                first += len(case.clients)
+        statistic = self._exchanges.most_exposed(np.concatenate(clients), _ONE_PERCENT)
         return self.worst_client(
             "worst-client",
             "Members found at 1% false positives",
@@ -427,6 +500,8 @@ class MembershipJudge(Judge[MembershipCase]):
             ", at the threshold of all; the null is how often this client is accused of the examples that nobody holds "
             "and that have its members' labels",
             chance=_ONE_PERCENT,
+            test=self._exchanges.significance(statistic, f"{_WITHIN_CELLS}, the most exposed client each time"),
+            by="excess",
         )
 
     def _epsilon(self) -> Finding:
@@ -434,7 +509,20 @@ class MembershipJudge(Judge[MembershipCase]):
         delta = max((case.truth.privacy.delta for case in self.judged_cases if case.truth.privacy), default=0.0)
         draw = np.random.default_rng((self.judged_cases[0].seed, _HALVES, 1))
         members, others = _pooled(self._main_scores)
-        found = epsilon_implied(members, others, draw, delta=delta)
+        choosing, measured = _halved(len(members), draw)
+        choosing_others, measured_others = _halved(len(others), draw)
+        side, threshold = epsilon_rule(members[choosing], others[choosing_others], delta=delta)
+        found = epsilon_at(side, threshold, members[measured], others[measured_others], delta=delta)
+        is_member = np.repeat([True, False], [len(measured), len(measured_others)])
+        of_members, of_others = self._cells(self._main)
+        test = significance_above(
+            side * np.concatenate([members[measured], others[measured_others]]),
+            is_member if side > 0 else ~is_member,
+            np.concatenate([of_members[measured], of_others[measured_others]]),
+            threshold,
+            draw,
+            f"{_WITHIN_CELLS}, at a threshold that the other half of the targets chose",
+        )
         halves = _pooled(self._halves)
         by_chance = epsilon_implied(*halves, draw, delta=delta)
         null: Null = {"value": by_chance.value, "low": by_chance.low, "high": by_chance.high, "n": len(halves[0])}
@@ -455,6 +543,7 @@ class MembershipJudge(Judge[MembershipCase]):
             n=len(members),
             chance=0.0,
             units="ε",
+            test=test,
             baselines={"declared ε": max(finite)} if finite else {},
         )
 
@@ -475,6 +564,10 @@ class MembershipJudge(Judge[MembershipCase]):
             value=sum(sums) / sum(sizes),
             n=sum(sizes),
             chance=0.5,
+            test=self._exchanges.significance(
+                self._exchanges.best_balanced_accuracy, f"{_WITHIN_CELLS}, at the best threshold each time"
+            ),
+            here=clopper_pearson(sum(sums), sum(sizes)) if len(sums) > 1 else None,
             **over_seeds([hits / size for hits, size in right]),
         )
 
@@ -507,9 +600,9 @@ class MembershipJudge(Judge[MembershipCase]):
         for method, scores in self._scores.items():
             rows[method] = {
                 "method": METHODS[method],
-                "tpr_1pct": vars(self._pooled_tpr(scores, _ONE_PERCENT)),
-                "tpr_01pct": vars(self._pooled_tpr(scores, _ONE_PER_MILLE)),
-                "auc": vars(self._pooled_area(scores)),
+                "tpr_1pct": vars(_rate_over_runs(scores, _ONE_PERCENT)),
+                "tpr_01pct": vars(_rate_over_runs(scores, _ONE_PER_MILLE)),
+                "auc": vars(_area_over_runs(scores)),
             }
         return rows
 
@@ -601,12 +694,30 @@ def _pooled(scores: Scored) -> tuple[Floats, Floats]:
     return np.concatenate(members), np.concatenate(others)
 
 
-def _widened(estimate: Estimate, by_seed: Sequence[float]) -> Estimate:
-    """Widen an interval to that of the mean over seeds, whose models differ."""
+def _halved(count: int, draw: np.random.Generator) -> tuple[Rows, Rows]:
+    order = draw.permutation(count)
+    return order[::2], order[1::2]
+
+
+def _over_runs(here: Estimate, by_seed: Sequence[float]) -> Estimate:
+    """Widen these runs' interval to that of runs like these, whose models differ."""
     if len(by_seed) < 2:
-        return estimate
+        return here
     low, high = t_interval(by_seed, bounds=(0.0, 1.0))
-    return Estimate(estimate.value, min(low, estimate.low), max(high, estimate.high))
+    return Estimate(here.value, min(low, here.low), max(high, here.high))
+
+
+def _rate_over_runs(scores: Scored, fpr: float) -> Estimate:
+    return _over_runs(tpr_at(*_pooled(scores), fpr), [tpr_value_at(*part, fpr) for part in scores])
+
+
+def _area_over_runs(scores: Scored) -> Estimate:
+    return _over_runs(area(*_pooled(scores)), [area_value(*part) for part in scores])
+
+
+def _ends(here: Estimate, scores: Scored) -> tuple[float, float] | None:
+    """Return the interval of these runs, where there are several."""
+    return (here.low, here.high) if len(scores) > 1 else None
 
 
 def _declared(case: MembershipCase) -> float | None:
