@@ -58,14 +58,18 @@ def find_private(
 
 
 def column_values(data: Dataset, name: str) -> NDArray[Any]:
-    """Return the training examples' values of a column, input or not, or of several, separated by commas."""
+    """Return all examples' values of a column, input or not, or of several, separated by commas.
+
+    Test examples follow training examples. Values are floats only where there are too many to enumerate.
+    """
     if "," in name:
         columns = [column_values(data, part.strip()) for part in name.split(",")]
         combinations = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)[1]
         return combinations.reshape(-1)
     if name in data.groups:
-        return data.groups[name]
+        return np.concatenate([data.groups[name], data.test_groups[name]])
     column = data.column(name)
+    x = np.concatenate([data.x_train, data.x_test])
     if column.domain is None:
-        return np.asarray(data.x_train[:, column.inputs[0]])
-    return column.codes(data.x_train)
+        return x[:, column.inputs[0]]
+    return column.codes(x)

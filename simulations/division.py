@@ -1,6 +1,7 @@
 """Who gets which training examples: the clients, the attacker, and nobody."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,12 +31,15 @@ class Division:
         Targets that positive clients hold, and as many that nobody holds.
     auxiliary
         The attacker's.
+    pools
+        Where each client's examples are from: its parts, or by a column all that ``records-per-client`` draws from.
     """
 
     parts: list[Rows]
     held: Rows
     null: Rows
     auxiliary: Rows
+    pools: list[Rows]
 
     @property
     def targets(self) -> Rows:
@@ -77,18 +81,18 @@ def divide(data: Dataset, settings: StudySettings, *, public: Rows, positives: N
     held, null = chosen[: count // 2], chosen[count // 2 : count]
     if settings.records_per_client:
         rest = np.setdiff1d(rows, np.concatenate([chosen[:count], public]))
-        parts = _equal_parts(data, settings, rest)
+        parts, pools = _equal_parts(data, settings, rest)
     else:
         # Without a number of records of their own, clients get all but what is set aside.
         set_aside = chosen[: count + settings.auxiliary]
-        parts = _partitioned(data, settings, np.setdiff1d(rows, np.concatenate([set_aside, public])))
+        parts = pools = _partitioned(data, settings, np.setdiff1d(rows, np.concatenate([set_aside, public])))
     if count:
         parts = _with_targets(parts, held, positives, settings.seed)
     auxiliary = rows[:0]
     if settings.has_auxiliary:
         taken = np.concatenate([*parts, held, null])
         auxiliary = _auxiliary(np.setdiff1d(single, taken), settings, len(rows), sum(map(len, parts)), count)
-    return Division(parts, held, null, auxiliary)
+    return Division(parts, held, null, auxiliary, pools)
 
 
 def draw_positives(settings: StudySettings) -> NDArray[np.bool_]:
@@ -104,38 +108,54 @@ def draw_positives(settings: StudySettings) -> NDArray[np.bool_]:
     return positives
 
 
+def dividing_column(data: Dataset, settings: StudySettings) -> NDArray[Any] | None:
+    """Return all examples' values of the column that the training examples are divided by, if they are.
+
+    They are as :func:`simulations.attributes.column_values` returns them.
+    """
+    if not settings.scheme.startswith(_BY_COLUMN):
+        return None
+    return column_values(data, settings.scheme.removeprefix(_BY_COLUMN))
+
+
 def _partitioned(data: Dataset, settings: StudySettings, rows: Rows) -> list[Rows]:
     """Divide all of ``rows`` as the scheme says."""
-    scheme, column = settings.scheme, None
-    if scheme.startswith(_BY_COLUMN):
-        column = column_values(data, scheme.removeprefix(_BY_COLUMN))[rows]
-        scheme = "column"
+    column = dividing_column(data, settings)
     labels, _ = data.labels
     parts = partition(
-        labels[rows], scheme=scheme, clients=settings.clients, alpha=settings.alpha, seed=settings.seed, column=column
+        labels[rows],
+        scheme=settings.scheme if column is None else "column",
+        clients=settings.clients,
+        alpha=settings.alpha,
+        seed=settings.seed,
+        column=None if column is None else column[rows],
     )
     return [rows[part] for part in parts]
 
 
-def _equal_parts(data: Dataset, settings: StudySettings, rows: Rows) -> list[Rows]:
-    """Give each client ``records_per_client`` of ``rows``, at random, from its own where the scheme is by a column."""
+def _equal_parts(data: Dataset, settings: StudySettings, rows: Rows) -> tuple[list[Rows], list[Rows]]:
+    """Give each client ``records_per_client`` of ``rows``, at random, from its own where the scheme is by a column.
+
+    Returns the clients' examples, and the pools that they are from.
+    """
     size, clients = settings.records_per_client, settings.clients
     shuffled = generator(settings.seed, RECORDS_STREAM).permutation(rows)
     if settings.scheme.startswith(_BY_COLUMN):
-        parts = _partitioned(data, settings, shuffled)
-        fewest = min(map(len, parts))
+        pools = _partitioned(data, settings, shuffled)
+        fewest = min(map(len, pools))
         if fewest < size:
             raise DataError(
                 f"records-per-client = {size}: by {settings.scheme} a client has {fewest} training examples; lower "
                 "records-per-client or clients, or use more data"
             )
-        return [np.sort(part[:size]) for part in parts]
+        return [np.sort(pool[:size]) for pool in pools], pools
     if clients * size > len(rows):
         raise DataError(
             f"{clients} clients of {size} examples do not fit into {len(rows)} training examples; lower "
             "records-per-client or clients, or use more data"
         )
-    return [np.sort(shuffled[client * size : (client + 1) * size]) for client in range(clients)]
+    parts = [np.sort(shuffled[client * size : (client + 1) * size]) for client in range(clients)]
+    return parts, parts
 
 
 def _with_targets(parts: list[Rows], held: Rows, positives: NDArray[np.bool_], seed: int) -> list[Rows]:

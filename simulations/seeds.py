@@ -18,6 +18,7 @@ AUXILIARY_STREAM = 7
 PUBLIC_STREAM = 8
 PERMUTATION_STREAM = 9
 ZOO_STREAM = 10
+ORIGIN_STREAM = 11
 
 
 def derive_seed(seed: int, *stream: int) -> int:

@@ -54,6 +54,9 @@ from yourproject import task
 def load_data(client):
     return tuple(part.numpy() for part in task.load_data(client, 2, 16)[0].dataset.tensors)
 
+def load_validation(client):
+    return tuple(part.numpy() for part in task.load_data(client, 2, 16)[1].dataset.tensors)
+
 def load_test():
     digits = load_digits()
     unheld = np.random.default_rng(2024).permutation(len(digits.target))[120:216]

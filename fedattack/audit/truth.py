@@ -163,6 +163,10 @@ class Truth:
         property; ``None`` where the truth is about something else.
     shared
         The holders of each target that several clients hold, by the target's index.
+    origins
+        (targets,): name of the client from whose data a target of :data:`NOBODY` comes, "" where it comes from no
+        client in particular, or that is not known. Such a target is like the examples of its label that the client
+        trained on. "" for targets that are held, too.
     privacy
         What the clients' training guarantees; ``None`` without DP-SGD.
     notes
@@ -191,6 +195,7 @@ class Truth:
     data: str = ""
     positives: NDArray[np.bool_] | None = None
     shared: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    origins: NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, dtype=np.str_))
     privacy: Privacy | None = None
     notes: tuple[str, ...] = ()
     accuracy: Mapping[int, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
@@ -198,6 +203,10 @@ class Truth:
     records: HeldRecords | None = None
     private: Mapping[str, ClientAttribute] = field(default_factory=dict)
     answers: Mapping[str, Mapping[str, NDArray[Any]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not len(self.origins):
+            object.__setattr__(self, "origins", np.full(len(self.owners), ""))
 
     def check_nodes(self, nodes: Iterable[str], *, seed: int, where: str = "record") -> None:
         """Check that it is known which client hides behind each of some nodes.
@@ -224,6 +233,7 @@ def write_truth(
     evaluation: tuple[NDArray[np.float32], NDArray[Any]],
     targets: str,
     owners: Sequence[str | Collection[str]] | None = None,
+    origins: Sequence[str] | None = None,
     positives: NDArray[np.bool_] | None = None,
     attributes: Attributes | None = None,
     records: HeldRecords | None = None,
@@ -242,16 +252,19 @@ def write_truth(
     Raises
     ------
     DataError
-        If an owner is none of the clients, a client has a name that means something else, there is no example to
-        measure the quality of models with, or the name of an answer is none of letters a-z, digits and hyphens.
+        If an owner or an origin is none of the clients, a target with an origin is held, a client has a name that means
+        something else, there is no example to measure the quality of models with, or the name of an answer is none of
+        letters a-z, digits and hyphens.
     """
     if not len(evaluation[1]):
         raise DataError("the truth's evaluation has no example; give some that no client holds, such as a test split")
     sole, shared = _told_apart(owners or [], clients)
+    come_from = np.full(len(sole), "") if origins is None else np.array(origins, dtype=np.str_)
+    _check_origins(come_from, sole, clients, "the truth's origins")
     make_private(folder)
     (folder / NODES).mkdir(exist_ok=True)
     tables: dict[str, dict[str, NDArray[Any]]] = {
-        OWNERS: {"owners": sole, "shared": shared},
+        OWNERS: {"owners": sole, "shared": shared, "origins": come_from},
         EVALUATION: {"x": evaluation[0], "y": evaluation[1]},
     }
     if positives is not None:
@@ -306,6 +319,23 @@ def _told_apart(
         else:
             sole.append(next(iter(names), NOBODY))
     return np.array(sole, dtype=np.str_), np.array(shared, dtype=np.int64).reshape(-1, 2)
+
+
+def _check_origins(origins: NDArray[Any], owners: NDArray[np.str_], clients: Sequence[str], where: str) -> None:
+    """Refuse origins that are no clients, or of targets that somebody holds."""
+    if origins.shape != owners.shape or origins.dtype.kind != "U":
+        raise DataError(
+            f"{where}: expected a client's name or nothing for each of {len(owners)} targets; got {origins.dtype} "
+            f"{origins.shape}"
+        )
+    stated = np.flatnonzero(origins != "")
+    if unknown := {*origins[stated].tolist()} - {*clients}:
+        raise DataError(f"{where}: {short(min(unknown), 60)!r} is no client; expected one, or nothing")
+    held = stated[owners[stated] != NOBODY]
+    if len(held):
+        raise DataError(
+            f"{where}: target {held[0]} has an origin, but somebody holds it; expected origins of targets of nobody"
+        )
 
 
 def note_accuracy(folder: Path | str, *, client: str, server_round: int, own: float, unheld: float) -> None:
@@ -399,11 +429,15 @@ def read_truth(folder: Path) -> Truth:
     owned = read_npz(folder / OWNERS, DataError, _HINT)
     if "owners" not in owned:
         raise DataError(f"{folder / OWNERS}: expected the array owners; {_HINT}")
+    owners = _read_owners(owned["owners"], folder)
+    origins = owned.get("origins", np.full(len(owners), ""))
+    _check_origins(origins, owners, clients, f"{folder / OWNERS}: origins")
     truth = Truth(
         clients=clients,
         classes=tuple(holdings["classes"]),
         counts=_read_counts(holdings, folder),
-        owners=_read_owners(owned["owners"], folder),
+        owners=owners,
+        origins=origins,
         evaluation=_read_evaluation(folder / EVALUATION),
         nodes=read_nodes(folder, DataError, _HINT),
         targets=holdings["targets"],

@@ -37,6 +37,8 @@ class Dataset:
         What the inputs of tabular examples mean, if that is declared.
     groups : mapping of str to ndarray of int64, shape (n,)
         Columns of the training examples that are no input, by which examples can be divided among clients.
+    test_groups : mapping of str to ndarray of int64, shape (n,)
+        The same columns of the test examples.
     sensitive : str
         Name of the column that the data's source declares as sensitive; empty for none.
     private : mapping of str to PrivateColumn
@@ -52,6 +54,7 @@ class Dataset:
     classes: int
     columns: tuple[Column, ...] = ()
     groups: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    test_groups: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     sensitive: str = ""
     private: Mapping[str, PrivateColumn] = field(default_factory=dict)
 
@@ -65,9 +68,17 @@ class Dataset:
         """Classes of the training examples (n,), and their names; of a regression, fifths of its targets."""
         if self.task == "classification":
             return self.y_train, tuple(str(label) for label in range(self.classes))
-        edges = np.quantile(self.y_train, np.arange(1, TARGET_BINS) / TARGET_BINS)
         names = tuple(f"target, fifth {index + 1}" for index in range(TARGET_BINS))
-        return np.searchsorted(edges, self.y_train, side="right"), names
+        return self._fifths(self.y_train), names
+
+    @property
+    def test_labels(self) -> NDArray[np.int64]:
+        """Classes of the test examples (n,), by the same names as :attr:`labels`."""
+        return self.y_test if self.task == "classification" else self._fifths(self.y_test)
+
+    def _fifths(self, y: NDArray[Any]) -> NDArray[np.int64]:
+        edges = np.quantile(self.y_train, np.arange(1, TARGET_BINS) / TARGET_BINS)
+        return np.searchsorted(edges, y, side="right")
 
     @property
     def column_names(self) -> list[str]:

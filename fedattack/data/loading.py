@@ -81,7 +81,9 @@ def load_dataset(
         _scale_channels(x_train, x_test)
     private = {key: PrivateColumn(values, codes[train], codes[test]) for key, (values, codes) in pool.private.items()}
     groups = {key: group[train] for key, group in pool.groups.items()}
+    test_groups = {key: group[test] for key, group in pool.groups.items()}
     groups |= {key: column.train for key, column in private.items()}
+    test_groups |= {key: column.test for key, column in private.items()}
     return Dataset(
         name=Path(name).stem if name.endswith((".npz", ".toml")) else name,
         x_train=x_train,
@@ -91,6 +93,7 @@ def load_dataset(
         classes=pool.classes,
         columns=pool.columns,
         groups=groups,
+        test_groups=test_groups,
         sensitive=pool.sensitive,
         private=private,
     )

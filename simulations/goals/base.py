@@ -17,6 +17,7 @@ class Answer:
     """What is true of what the attacker asks about; see :func:`fedattack.audit.truth.write_truth`."""
 
     owners: Sequence[str] | None = None
+    origins: Sequence[str] | None = None
     positives: NDArray[np.bool_] | None = None
     attributes: Attributes | None = None
     private: Mapping[str, ClientAttribute] | None = None

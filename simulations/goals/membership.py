@@ -9,6 +9,7 @@ from fedattack.errors import DataError
 from fedattack.threats import Knowledge, Targets
 from simulations.goals.base import Answer, Goal, auxiliary_of
 from simulations.goals.source import held_targets
+from simulations.origins import deal_origins
 from simulations.records import singles
 from simulations.study import Study
 
@@ -43,7 +44,8 @@ def _pose(study: Study, common: Knowledge, rng: np.random.Generator) -> tuple[Kn
         auxiliary=auxiliary_of(study) if len(division.auxiliary) else None,
     )
     all_owners = [*owners, *[NOBODY] * count]
-    return known, Answer(owners=[all_owners[row] for row in order])
+    origins = [""] * len(owners) + deal_origins(study, places)
+    return known, Answer(owners=[all_owners[row] for row in order], origins=[origins[row] for row in order])
 
 
 GOAL = Goal(chosen_by="nulls", pose=_pose, knows_defence=True)

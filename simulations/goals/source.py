@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from fedattack.audit.truth import NOBODY
 from fedattack.threats import Knowledge, Targets
 from simulations.goals.base import Answer, Goal
+from simulations.origins import deal_origins
 from simulations.records import singles
 from simulations.study import Study
 
@@ -38,13 +39,14 @@ def _pose(study: Study, common: Knowledge, rng: np.random.Generator) -> tuple[Kn
     members, owners = held_targets(study, rng)
     _, single_test = singles(data)
     null = rng.choice(single_test, size=min(len(members), len(single_test)), replace=False)
+    origins = [""] * len(owners) + deal_origins(study, len(data.y_train) + null)
     owners += [NOBODY] * len(null)
     order = rng.permutation(len(owners))
     x = np.concatenate([data.x_train[members], data.x_test[null]])[order]
     y = np.concatenate([data.y_train[members], data.y_test[null]])[order]
     public = None if study.framework.shares_model else study.public_x
     known = replace(common, targets=Targets(x, y), public=public)
-    return known, Answer(owners=[owners[row] for row in order])
+    return known, Answer(owners=[owners[row] for row in order], origins=[origins[row] for row in order])
 
 
 GOAL = Goal(chosen_by=None, pose=_pose)

@@ -3,14 +3,14 @@ import json
 import numpy as np
 import pytest
 
-from fedattack.audit.truth import NOBODY, SEVERAL, Attributes, HeldRecords, note_node, read_truth, write_truth
+from fedattack.audit.truth import NOBODY, SEVERAL, Attributes, HeldRecords, Truth, note_node, read_truth, write_truth
 from fedattack.errors import DataError
 from tests.worlds.sealed import edit
 
 CLIENTS = ["a", "b", "c"]
 
 
-def write(folder, owners, clients=CLIENTS):
+def write(folder, owners, clients=CLIENTS, origins=None):
     write_truth(
         folder,
         clients=clients,
@@ -19,6 +19,7 @@ def write(folder, owners, clients=CLIENTS):
         evaluation=(np.zeros((1, 2), dtype=np.float32), np.zeros(1, dtype=np.int64)),
         targets="print",
         owners=owners,
+        origins=origins,
     )
     return folder
 
@@ -37,6 +38,51 @@ def test_a_truth_written_before_targets_could_have_several_owners_is_read(tmp_pa
     truth = read_truth(tmp_path)
     assert truth.owners.tolist() == ["a", NOBODY, "c"]
     assert truth.shared == {}
+    assert truth.origins.tolist() == ["", "", ""]
+
+
+def test_targets_of_nobody_may_come_from_a_client_s_data(tmp_path):
+    owners, origins = ["a", NOBODY, NOBODY, ["a", "b"], NOBODY], ["", "c", "", "", "a"]
+    truth = read_truth(write(tmp_path / "some", owners, origins=origins))
+    assert truth.origins.tolist() == origins
+    assert truth.owners.tolist() == ["a", NOBODY, NOBODY, SEVERAL, NOBODY]
+    unknown = read_truth(write(tmp_path / "none", owners))
+    assert unknown.origins.tolist() == [""] * 5
+    made = {name: value for name, value in vars(unknown).items() if name != "origins"}
+    assert Truth(**made).origins.tolist() == [""] * 5, "it need not be said that nothing is known"
+
+
+@pytest.mark.parametrize(
+    ("origins", "message"),
+    [
+        (["", "b"], r"expected a client's name or nothing for each of 3 targets; got <U1 \(2,\)"),
+        ([["", "b", "c"]], r"for each of 3 targets; got <U1 \(1, 3\)"),
+        (["", "b", "z"], "'z' is no client"),
+        (["", SEVERAL, ""], r"'\*' is no client"),
+        (["a", "b", ""], "target 0 has an origin, but somebody holds it"),
+        (["", "b", "a"], "target 2 has an origin, but somebody holds it"),
+    ],
+)
+def test_origins_that_cannot_be_are_refused_when_written_and_when_read(tmp_path, origins, message):
+    owners = ["a", NOBODY, ["b", "c"]]
+    with pytest.raises(DataError, match=f"the truth's origins: .*{message}"):
+        write(tmp_path / "new", owners, origins=origins)
+    assert not (tmp_path / "new").exists()
+    write(tmp_path, owners)
+    with np.load(tmp_path / "owners.npz") as file:
+        np.savez(tmp_path / "owners.npz", **{**file, "origins": np.array(origins)})
+    edit(tmp_path / "holdings.json", {})
+    with pytest.raises(DataError, match=message) as problem:
+        read_truth(tmp_path)
+    assert "\n" not in str(problem.value)
+
+
+def test_origins_are_names(tmp_path):
+    write(tmp_path, [NOBODY, "b"])
+    np.savez(tmp_path / "owners.npz", owners=np.array([NOBODY, "b"]), origins=np.zeros(2))
+    edit(tmp_path / "holdings.json", {})
+    with pytest.raises(DataError, match=r"owners\.npz: origins: expected a client's name.* got float64 \(2,\)"):
+        read_truth(tmp_path)
 
 
 @pytest.mark.parametrize("owners", [["a", "z"], [["a", "z"]]])

@@ -26,6 +26,9 @@ def test_classes_of_a_regression_are_fifths_of_its_targets():
     assert np.ptp(np.bincount(labels)) <= 5
     order = np.argsort(data.y_train, kind="stable")
     assert (np.diff(labels[order]) >= 0).all()
+    # Test examples are put into the fifths of the training examples.
+    largest = [data.y_train[labels == label].max() for label in range(TARGET_BINS - 1)]
+    np.testing.assert_array_equal(data.test_labels, (data.y_test[:, np.newaxis] > largest).sum(axis=1))
 
 
 def test_images_have_no_columns():

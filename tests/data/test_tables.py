@@ -38,6 +38,10 @@ def test_columns_categories_groups_and_domains_are_as_declared(tmp_path):
     assert data.column("sex").values == ("M", "F", "X")
     assert set(data.groups["work"].tolist()) <= {0, 1, 2}
     assert len(data.groups["work"]) == len(data.y_train)
+    assert len(data.test_groups["work"]) == len(data.y_test)
+    frame = pd.read_csv(io.StringIO(CSV))
+    both = [*data.groups["work"].tolist(), *data.test_groups["work"].tolist()]
+    assert sorted(np.array(["army", "bank", "shop"])[both]) == sorted(frame.work)
     assert data.sensitive == "sex"
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedattack.audit.run import audit_folder
-from fedattack.audit.truth import note_node, write_truth
+from fedattack.audit.truth import note_node, read_truth, write_truth
 from fedattack.errors import DataError
 from fedattack.learning import build_model
 from fedattack.record import Exchange, Record, RecordWriter, Reply
@@ -60,12 +60,14 @@ def test_the_truth_is_written_as_shown(tmp_path):
         )
     )
     writer.close()
-    x = np.random.default_rng(0).normal(size=(192, 6)).astype(np.float32)
-    knowledge = Knowledge(model=known, targets=Targets(x, np.arange(192) % 10))
+    x = np.random.default_rng(0).normal(size=(216, 6)).astype(np.float32)
+    knowledge = Knowledge(model=known, targets=Targets(x, np.arange(216) % 10))
     write_knowledge(tmp_path / "audit" / "knowledge", knowledge)
     ATTACKS["sia"].run(Record(record), knowledge, device="cpu").save(tmp_path / "audit" / "scores" / "sia.npz")
     (code,) = (block for block in blocks("python") if "write_truth" in block)
     exec(compile(code.replace("/srv", str(tmp_path)), GUIDE_NAME, "exec"), {})  # noqa: S102
+    truth = read_truth(tmp_path / "audit" / "truth")
+    assert [(truth.origins == client).sum() for client in ("north", "south", "")] == [8, 16, 192]
     (headline,) = (item for item in audit_folder(tmp_path / "audit", device="cpu") if item.headline)
     assert headline.n == 96
     assert headline.chance == 0.5

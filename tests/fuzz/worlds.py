@@ -80,7 +80,7 @@ def _signed(folder: Path) -> None:
 
 
 WORLDS: Mapping[str, World] = {
-    "source": World(write_run, {"sia": {}}),
+    "source": World(partial(write_run, origins=True), {"sia": {}}),
     "signed": World(_signed, {"sia": {}}),
     "gradients": World(partial(write_run, protocol="fedsgd"), {"sia": {}}),
     "predictions": World(write_predictions_run, {"sia": {}}),

@@ -39,12 +39,14 @@ def write_run(
     shared: int = 0,
     auxiliary: int = 0,
     defence: KnownDefence | None = None,
+    origins: bool = False,
 ) -> Path:
     """Write record, knowledge and truth; ``epochs=0`` gives clients that learn nothing, so that nothing can leak.
 
     ``skip`` lists (round, client) pairs that were not sampled. In the protocol fedsgd clients send their gradient,
     whatever the epochs, or zeros where there are none. Client 1 holds the first ``shared`` examples of client 0, too.
-    With ``auxiliary`` examples the attacker also knows how clients train.
+    With ``auxiliary`` examples the attacker also knows how clients train. With ``origins`` the targets of nobody come
+    from the clients in turn: all clients' examples are drawn alike.
     """
     draw = np.random.default_rng(seed)
     total = CLIENTS * EACH
@@ -80,6 +82,7 @@ def write_run(
     order = draw.permutation(2 * total)
     owners = [str(client) for client in range(CLIENTS) for _ in range(EACH)] + [NOBODY] * total
     owners[:shared] = [("0", "1")] * shared
+    come_from = [""] * total + [str(row % CLIENTS if origins else "") for row in range(total)]
     targets = Targets(x[order], y[order])
     known = Knowledge(model=MODEL, targets=targets, defence=defence)
     if auxiliary:
@@ -91,6 +94,7 @@ def write_run(
         classes=[str(label) for label in range(CLASSES)],
         counts=np.array([np.bincount(y[rows], minlength=CLASSES) for rows in parts]),
         owners=[owners[row] for row in order],
+        origins=[come_from[row] for row in order],
         evaluation=(x[total:], y[total:]),
         targets=targets.fingerprint,
     )

@@ -39,6 +39,7 @@ def test_private_attributes_are_drawn_from_the_seed_apart_from_the_digit_and_eac
         shares = [np.bincount(column.train[first.y_train == digit], minlength=count) for digit in range(10)]
         np.testing.assert_allclose(np.array(shares) / np.sum(shares, axis=1, keepdims=True), 1 / count, atol=0.16)
         np.testing.assert_array_equal(first.groups[name], column.train)
+        np.testing.assert_array_equal(first.test_groups[name], column.test)
         np.testing.assert_array_equal(column.train, again.private[name].train)
     together = np.corrcoef(first.private["colour"].train, first.private["thickness"].train)[0, 1]
     assert abs(together) < 0.1
