@@ -1,0 +1,121 @@
+"""What the runs at hand tell of runs like them: a mean over runs that differ, from a handful of them.
+
+Both functions here integrate over how much runs may differ. That is what two or three runs cannot tell by themselves.
+The prior of the standard deviation between runs is the positive half of Student's t with three degrees of freedom:
+three quarters of its mass are below 1.4 scales, and its tail is heavy, so that runs that differ more are believed
+(Gelman 2006, "Prior distributions for variance parameters in hierarchical models", Bayesian Analysis 1). Family and
+scales were chosen by the study in ``tests/benchmarks/calibration``.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import betaln, gammaln
+from scipy.stats import norm
+
+Floats = NDArray[np.float64]
+
+RATE_SCALE = 0.1
+"""Scale of the prior of the standard deviation between the rates of runs; half of the prior is below 0.076."""
+
+_MEANS = 120
+# Standard deviation between runs, as a share of the largest that the mean rate allows: sqrt(mean (1 - mean)).
+_SHARES = np.geomspace(0.003, 0.98, 26)
+_STEP = math.log(_SHARES[1] / _SHARES[0])
+
+
+def mean_rate(successes: Floats, n: Floats, level: float) -> tuple[float, float]:
+    """Return the central credible interval of the mean rate over runs like these.
+
+    The model: a run's rate is drawn from a beta distribution, and its successes from a binomial at that rate. The mean
+    of the beta has Jeffreys' prior, its standard deviation half of a t with scale :data:`RATE_SCALE`. The posterior is
+    summed on a grid.
+
+    Parameters
+    ----------
+    successes, n
+        (runs,): successes, whole or fractional, and numbers of targets.
+    level
+        Two-sided, in (0, 1).
+    """
+    angles, widths = _angles(successes.sum(), n.sum())
+    means = np.sin(angles) ** 2
+    sd = np.sqrt(means * (1 - means))[:, None] * _SHARES
+    prior = sd * _half_t(sd / RATE_SCALE)  # one factor sd, as the shares are evenly spaced by their logarithm
+    # All of the prior that is below the smallest share, where it is even.
+    prior[:, 0] *= 1 / _STEP + 0.5
+    prior /= prior.sum(axis=1, keepdims=True)
+    logs = _log_likelihood(means, successes, n)
+    posterior = (np.exp(logs - logs.max()) * prior).sum(axis=1) * widths
+    below = np.concatenate([[0.0], np.cumsum(posterior)]) / posterior.sum()
+    edges = np.concatenate([[0.0], np.cumsum(widths)])
+    ends = np.interp([(1 - level) / 2, (1 + level) / 2], below, edges)
+    low, high = np.sin(np.minimum(ends, math.pi / 2)) ** 2
+    return float(low), float(high)
+
+
+def _half_t(ratio: Floats) -> Floats:
+    """Return the density of the prior, but for a constant, at a ratio of standard deviation to scale."""
+    return np.asarray((1 + ratio**2 / 3) ** -2)
+
+
+def _angles(successes: float, n: float) -> tuple[Floats, Floats]:
+    """Return points and widths of cells for arcsin(sqrt(mean)), on which Jeffreys' prior is even.
+
+    Cells are narrow around the pooled rate, and grow with the distance from it.
+    """
+    centre = math.asin(math.sqrt((successes + 0.5) / (n + 1)))
+    unit = 0.5 / math.sqrt(n + 1)
+    edges = np.linspace(math.asinh(-centre / unit), math.asinh((math.pi / 2 - centre) / unit), _MEANS + 1)
+    edges = centre + unit * np.sinh(edges)
+    edges[0], edges[-1] = 0.0, math.pi / 2
+    return (edges[1:] + edges[:-1]) / 2, np.diff(edges)
+
+
+def _log_likelihood(means: Floats, successes: Floats, n: Floats) -> Floats:
+    """Return the log of the beta-binomial likelihood, (means, shares), but for a constant."""
+    total = 1 / _SHARES**2 - 1
+    yes, no = means[:, None] * total, (1 - means)[:, None] * total
+    logs = np.zeros_like(yes)
+    # Runs with the same counts are computed once.
+    pairs, counts = np.unique(np.stack([successes, n], axis=1), axis=0, return_counts=True)
+    for (hits, size), count in zip(pairs, counts, strict=True):
+        logs += count * (gammaln(yes + hits) + gammaln(no + size - hits) - gammaln(total + size))
+    return np.asarray(logs - len(n) * betaln(yes, no))
+
+
+def mean_value(values: Floats, errors: Floats, scale: float, level: float) -> tuple[float, float]:
+    """Return the central credible interval of the mean of a quantity over runs like these.
+
+    The model: a run's own value is normal around the mean, and was measured with a normal error. The mean has a flat
+    prior, the standard deviation between runs half of a t.
+
+    Parameters
+    ----------
+    values, errors
+        (runs,): what was measured in each run, at least two, and its standard error within the run, above 0.
+    scale
+        Of the prior of the standard deviation between runs, in the values' units, above 0.
+    level
+        Two-sided, in (0, 1).
+    """
+    widest = max(scale, float(np.ptp(values)))
+    sds = np.geomspace(1e-3 * float(errors.min()), 1e3 * widest, 200)
+    weights = 1 / (sds[:, None] ** 2 + errors**2)
+    totals = weights.sum(axis=1)
+    centres = (weights * values).sum(axis=1) / totals
+    logs = 0.5 * (np.log(weights).sum(axis=1) - np.log(totals))
+    logs -= 0.5 * (weights * (values - centres[:, None]) ** 2).sum(axis=1)
+    shares = np.exp(logs - logs.max()) * sds * _half_t(sds / scale)
+    shares /= shares.sum()
+    spreads = totals**-0.5
+
+    def excess(end: float, tail: float) -> float:
+        return float((shares * norm.cdf((end - centres) / spreads)).sum()) - tail
+
+    reach = 40 * float(spreads.max())
+    edges = float(centres.min()) - reach, float(centres.max()) + reach
+    low, high = (float(brentq(excess, *edges, args=(tail,))) for tail in ((1 - level) / 2, (1 + level) / 2))
+    return low, high
