@@ -184,7 +184,8 @@ def epsilon_at(
     low = float(_epsilons(hits, alarms, len(yes), len(no), delta, level)[0])
     rate = (float(hits[0]) + 0.5) / (len(yes) + 1)
     false_rate = (float(alarms[0]) + 0.5) / (len(no) + 1)
-    value = max(0.0, low, math.log(max(rate - delta, 1e-300) / false_rate))
+    # Where nobody is accused, nothing is implied.
+    value = max(0.0, low, math.log(max(rate - delta, 1e-300) / false_rate)) if hits[0] else 0.0
     high = _upper(int(hits[0]), int(alarms[0]), len(yes), len(no), level)
     return Estimate(value, low, max(value, high))
 

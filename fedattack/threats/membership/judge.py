@@ -58,6 +58,9 @@ _ONE_PER_MILLE = 0.001
 # Fewer targets of a kind have no ROC.
 _FEWEST = 8
 
+# A client's own held-out examples are its non-members if they leave this part of the targets.
+_MOST = 0.5
+
 _POINTS = 25
 _NULL_DRAWS = 200
 
@@ -125,23 +128,43 @@ class MembershipCase(TargetsCase):
         names, numbers = np.unique(self.labels, return_inverse=True)
         return np.asarray(pairs.columns * len(names) + numbers[pairs.rows])
 
-    @cached_property
+    @property
     def dealt(self) -> tuple[Pairs, Pairs]:
         """Members, and non-members that are dealt to clients so that both have the same labels in each client."""
+        return self._dealing[:2]
+
+    @property
+    def same_client(self) -> bool:
+        """Whether a client's non-members come from its own data, as far as they can be dealt so."""
+        return self._dealing[2]
+
+    @cached_property
+    def _dealing(self) -> tuple[Pairs, Pairs, bool]:
         draw = np.random.default_rng((self.seed, _DEALING))
         scores = self.scored(self.methods[0])
         members = draw.permutation(np.flatnonzero(self.owner >= 0))
         members = members[~np.isnan(scores[members, self.owner[members]])]
         nobody = draw.permutation(np.flatnonzero(self.null))
-        by_label = {label: members[self.labels[members] == label] for label in np.unique(self.labels[members])}
-        free = {label: nobody[self.labels[nobody] == label] for label in by_label}
-        times = _times({label: (len(rows), len(free[label])) for label, rows in by_label.items()})
+        _, labels = np.unique(self.labels, return_inverse=True)
+        anybody = self._deal(members, nobody, labels)
+        homes = np.where(self.null, self.truth.origins, self.truth.owners)
+        names, numbers = np.unique(homes, return_inverse=True)
+        own = self._deal(members, nobody[homes[nobody] != ""], labels * len(names) + numbers)
+        # To be told from a client's own data is worth many targets, but not most of them.
+        same_client = _size(own) >= _MOST * _size(anybody)
+        return (*(own if same_client else anybody), same_client)
+
+    def _deal(self, members: Rows, nobody: Rows, groups: Rows) -> tuple[Pairs, Pairs]:
+        """Deal targets of nobody to the members of the same group."""
+        by_group = {group: members[groups[members] == group] for group in np.unique(groups[members])}
+        free = {group: nobody[groups[nobody] == group] for group in by_group}
+        times = _times({group: (len(rows), len(free[group])) for group, rows in by_group.items()})
         kept: list[Rows] = []
         rows_of_others: list[Rows] = []
         columns_of_others: list[Rows] = []
-        for label, rows in by_label.items():
-            taken = rows[: len(free[label]) // times]
-            others = free[label][: times * len(taken)]
+        for group, rows in by_group.items():
+            taken = rows[: len(free[group]) // times]
+            others = free[group][: times * len(taken)]
             kept.append(taken)
             rows_of_others.append(others)
             columns_of_others.append(np.resize(self.owner[taken], len(others)))
@@ -679,6 +702,12 @@ def _times(sizes: Mapping[Any, tuple[int, int]]) -> int:
 
     most = max((free // held for held, free in sizes.values()), default=1)
     return max(range(1, max(most, 1) + 1), key=left)
+
+
+def _size(dealt: tuple[Pairs, Pairs]) -> float:
+    """Return the harmonic mean of the numbers of members and non-members."""
+    members, others = map(len, dealt)
+    return 2 * members * others / max(members + others, 1)
 
 
 def _joined(parts: Sequence[Rows]) -> Rows:
