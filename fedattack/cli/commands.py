@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from fedattack.folder import Part
     from fedattack.learning.importing import Asked
     from fedattack.record.check import CheckReport
+    from fedattack.runs.presets import Preset
+    from fedattack.runs.settings import Value
     from fedattack.threats import Attack, Knowledge
 
 BAD_INPUT = 2
@@ -71,7 +73,10 @@ def simulate(
 
     Example: `fedattack simulate quickstart --out runs/first --set alpha=0.1`
     """
-    _simulate(preset, out, changes or [], seed, seeds, on)
+    from fedattack.runs.presets import load_preset, resolve_settings
+
+    study = load_preset(preset)
+    _simulate(study, resolve_settings(study, changes or []), out, seed, seeds, on)
     tell({"folder": str(out)}, f"Recorded in [bold]{escape(str(out))}[/bold].", as_json)
 
 
@@ -177,11 +182,11 @@ def audit(
     conditions = _conditions(fail_if)
     study, given = load_preset(preset), pairs("--option", options or [])
     # Words are checked before torch is imported, which takes seconds.
-    resolve_settings(study, changes or [])
+    settings = resolve_settings(study, changes or [])
     from fedattack.runs.pipeline import choose_attacks
 
     chosen = choose_attacks(study.attacks, {**study.options, **given})
-    trusted = _simulate(preset, out, changes or [], seed, seeds, on, given)
+    trusted = _simulate(study, settings, out, seed, seeds, on, given)
     for item in chosen:
         _attack(item, out, 0, device, skip_damaged=False, trusted=trusted)
     _report(out, device, conditions, as_json, trusted)
@@ -483,21 +488,19 @@ def download(
 
 
 def _simulate(
-    name: str,
+    preset: "Preset",
+    settings: Mapping[str, "Value"],
     out: Path,
-    changes: Sequence[str],
     first: int | None,
     count: int | None,
     on: str,
     options: Mapping[str, str] | None = None,
 ) -> set[str]:
     """Simulate; returns what the caller named beyond the folder, which attack and report may then follow."""
-    from fedattack.runs.presets import load_preset, resolve_settings
     from fedattack.runs.settings import leads_out
     from fedattack.runs.simulating import choose_seeds, simulate
 
-    preset = load_preset(name)
-    settings, seeds = resolve_settings(preset, changes), choose_seeds(preset, first, count)
+    seeds = choose_seeds(preset, first, count)
     trusted = set(leads_out(settings))
     with _resumable(out, trust=bool(trusted)), watch_bars() as watch:
         simulate(preset, settings, seeds, out, command=_command(), watch=watch, runtime=on, options=options)

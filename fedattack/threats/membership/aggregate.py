@@ -25,7 +25,7 @@ from fedattack.threats.local_models import readable
 from fedattack.threats.matching import check_model, fits_model
 from fedattack.threats.membership.fedmia import FEWEST_OTHERS, below_others, logits_of, mean_where_seen
 from fedattack.threats.membership.measures import losses_at
-from fedattack.threats.membership.membership import SCORE, SCORES_FORM
+from fedattack.threats.membership.membership import SCORES_FORM, in_form
 from fedattack.threats.membership.references import State, Trainer
 from fedattack.threats.options import whole
 
@@ -98,22 +98,8 @@ class AggregateMembership(Attack):
             scores["fedmia"] = mean_where_seen(per_round)
         scores["loss-series"] = -losses.mean(axis=0)[:, None]
         scores["loss-threshold"] = -losses[-1][:, None]
-        return Scores(
-            attack=self.name,
-            arrays={
-                **{f"{SCORE}{name}": values for name, values in scores.items()},
-                "per_round": per_round.astype(np.float32),
-                "labels": targets.y,
-            },
-            facts={
-                "clients": ["all"],
-                "rounds": rounds,
-                "targets": targets.fingerprint,
-                "methods": list(scores),
-                "trained": trained,
-            },
-            notes=tuple(notes),
-        )
+        facts = {"clients": ["all"], "rounds": rounds, "trained": trained}
+        return in_form(self.name, targets, scores, per_round, notes, **facts)
 
     def _can_train(self, knowledge: Knowledge, notes: list[str]) -> bool:
         if knowledge.training is None or knowledge.auxiliary is None:

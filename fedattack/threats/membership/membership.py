@@ -4,9 +4,9 @@ A federated server sees what no other attacker sees: updates of clients that did
 :mod:`fedattack.threats.membership.fedmia`, and the guide beside it for the attacks that it is compared with.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -79,6 +79,21 @@ SCORES_FORM = Form(
 )
 
 
+def in_form(
+    attack: str,
+    targets: Targets,
+    methods: Mapping[str, Floats],
+    per_round: NDArray[Any],
+    notes: Sequence[str],
+    **facts: Any,
+) -> Scores:
+    """Put each method's scores into :data:`SCORES_FORM`, with the facts that the targets and methods do not tell."""
+    arrays = {f"{SCORE}{name}": values for name, values in methods.items()}
+    arrays |= {"per_round": per_round.astype(np.float32, copy=False), "labels": targets.y}
+    facts |= {"targets": targets.fingerprint, "methods": list(methods)}
+    return Scores(attack, arrays, facts, tuple(notes))
+
+
 @dataclass(frozen=True)
 class Membership(Attack):
     """FedMIA, and beside it what others do with the same record.
@@ -126,22 +141,8 @@ class Membership(Attack):
         scores = tally.scores()
         if "fedmia" not in scores:
             notes.append("in no round were three clients seen, so that none can be held against others; no FedMIA")
-        return Scores(
-            attack=self.name,
-            arrays={
-                **{f"{SCORE}{name}": values for name, values in scores.items()},
-                "per_round": np.stack(tally.per_round),
-                "labels": knowledge.targets.y,
-            },
-            facts={
-                "clients": list(record.nodes),
-                "rounds": rounds,
-                "targets": knowledge.targets.fingerprint,
-                "methods": list(scores),
-                "trained": shadows.trained if shadows else 0,
-            },
-            notes=tuple(notes),
-        )
+        facts = {"clients": list(record.nodes), "rounds": rounds, "trained": shadows.trained if shadows else 0}
+        return in_form(self.name, knowledge.targets, scores, np.stack(tally.per_round), notes, **facts)
 
     def _shadows_of(
         self, record: Record, knowledge: Knowledge, seed: int, device: torch.device, notes: list[str]

@@ -1,0 +1,243 @@
+"""False alarms of whole reports, measured on small federations that are trained in this process.
+
+Each run is trained, attacked and judged as a user's is. Then the truth is replaced by one under which there is nothing
+to find, and the same scores are judged again: what is then called a leak is a false alarm.
+"""
+
+import logging
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedattack.audit.evidence import Evidence, read_evidence
+from fedattack.audit.finding import LEAK, Finding
+from fedattack.audit.intervals import clopper_pearson
+from fedattack.audit.judging import judge_attacks
+from fedattack.audit.truth import NOBODY, SEVERAL, ClientAttribute, Truth
+from fedattack.record import Record
+from fedattack.runs.presets import load_preset, resolve_settings
+from fedattack.runs.settings import load_settings
+from fedattack.threats import ATTACKS, read_knowledge
+from simulations.prepare import prepare_run
+from tests.worlds.reference import run_app
+
+Nothing = Callable[[Evidence, np.random.Generator], Evidence]
+"""Replaces what is true, or what was scored, so that there is nothing to find."""
+
+
+@dataclass(frozen=True)
+class World:
+    """Small runs, and the nulls that are made of them.
+
+    Attributes
+    ----------
+    preset, changes, attacks
+        What is run, and by which attacks with which options it is attacked.
+    nulls
+        By name.
+    """
+
+    preset: str
+    changes: tuple[str, ...]
+    attacks: dict[str, dict[str, str]]
+    nulls: dict[str, Nothing]
+
+
+def _dealt(evidence: Evidence, owners_of: Callable[[np.ndarray, Truth], np.ndarray], count: int = 0) -> Evidence:
+    """Say that some clients hold targets that nobody holds; the real owners' targets are left out."""
+    truth = _truth_of(evidence)
+    nobody = np.flatnonzero(truth.owners == NOBODY)
+    pretended = nobody[: count or len(nobody) // 3]
+    owners = np.where(truth.owners == NOBODY, NOBODY, SEVERAL).astype(truth.owners.dtype)
+    owners[pretended] = owners_of(pretended, truth)
+    return replace(evidence, truth=replace(truth, owners=owners, shared={}))
+
+
+def _truth_of(evidence: Evidence) -> Truth:
+    if evidence.truth is None:
+        raise AssertionError("the truth was written")
+    return evidence.truth
+
+
+def owners_at_random(evidence: Evidence, draw: np.random.Generator) -> Evidence:
+    """Targets that nobody holds, dealt to clients at random."""
+    return _dealt(evidence, lambda rows, truth: draw.choice(truth.clients, size=len(rows)))
+
+
+def owners_of_few(evidence: Evidence, draw: np.random.Generator) -> Evidence:
+    """Twenty of them."""
+    return _dealt(evidence, lambda rows, truth: draw.choice(truth.clients, size=len(rows)), count=20)
+
+
+def owners_by_label(evidence: Evidence, draw: np.random.Generator) -> Evidence:
+    """Targets that nobody holds, dealt as their labels are held: only labels tell."""
+    labels = evidence.knowledge.targets.y if evidence.knowledge.targets else np.zeros(0, dtype=int)
+
+    def owners(rows: np.ndarray, truth: Truth) -> np.ndarray:
+        shares = (truth.counts + 1e-9) / (truth.counts + 1e-9).sum(axis=0)
+        return np.array([draw.choice(truth.clients, p=shares[:, labels[row]]) for row in rows])
+
+    return _dealt(evidence, owners)
+
+
+def models_know_nothing(evidence: Evidence, draw: np.random.Generator) -> Evidence:
+    """Each target gets the scores of another one: clients still differ, but not by what they hold."""
+    truth = _truth_of(evidence)
+    order = draw.permutation(len(truth.owners))
+    scores = {}
+    for name, one in evidence.scores.items():
+        arrays = {}
+        for key, values in one.arrays.items():
+            axis = [place for place, size in enumerate(values.shape) if size == len(order)]
+            moved = values if key == "labels" or not axis else np.take(values, order, axis=axis[0])
+            arrays[key] = moved
+        scores[name] = replace(one, arrays=arrays)
+    return replace(evidence, scores=scores)
+
+
+def property_at_random(evidence: Evidence, draw: np.random.Generator) -> Evidence:
+    """As many clients have the property, any of them."""
+    truth = _truth_of(evidence)
+    if truth.positives is None:
+        raise AssertionError("a run about a property")
+    order = draw.permutation(truth.positives.shape[1])
+    return replace(evidence, truth=replace(truth, positives=truth.positives[:, order]))
+
+
+def values_at_random(evidence: Evidence, draw: np.random.Generator) -> Evidence:
+    """Clients have each other's values of a private attribute."""
+    truth = _truth_of(evidence)
+    private = {}
+    for name, held in truth.private.items():
+        private[name] = ClientAttribute(tuple(draw.permutation(held.values).tolist()), held.names)
+    return replace(evidence, truth=replace(truth, private=private))
+
+
+def other_examples(evidence: Evidence, draw: np.random.Generator) -> Evidence:
+    """Clients trained on examples of the same labels that nobody holds."""
+    truth = _truth_of(evidence)
+    if truth.records is None:
+        raise AssertionError("a run of clients with few examples")
+    unheld, labels = truth.evaluation
+    x = truth.records.x.copy()
+    for place, label in enumerate(truth.records.y):
+        x[place] = unheld[draw.choice(np.flatnonzero(labels == label))]
+    return replace(evidence, truth=replace(truth, records=replace(truth.records, x=x)))
+
+
+def as_it_is(evidence: Evidence, draw: np.random.Generator) -> Evidence:
+    """The run itself is a null."""
+    del draw
+    return evidence
+
+
+_TARGETS: dict[str, Nothing] = {
+    "owners at random": owners_at_random,
+    "labels alone": owners_by_label,
+    "models that know nothing": models_know_nothing,
+}
+_OF_TARGETS: dict[str, dict[str, str]] = {"sia": {}, "membership": {"shadows": "0"}}
+_SMALL = ("nulls=900", "auxiliary=0", "rounds=3", "local-epochs=3", "records=40", "batch-size=16")
+_FEW_LABELS = ("records=0", "nulls=350", "clients=8", "partition=dirichlet", "alpha=0.1")
+
+WORLDS: dict[str, World] = {
+    "8 clients": World("membership", (*_SMALL, "clients=8"), _OF_TARGETS, {**_TARGETS, "20 targets": owners_of_few}),
+    "8 clients of few labels": World("membership", (*_SMALL, *_FEW_LABELS), _OF_TARGETS, _TARGETS),
+    "3 clients": World("membership", (*_SMALL, "clients=3"), _OF_TARGETS, _TARGETS),
+    "12 clients, a third a round": World("membership", (*_SMALL, "clients=12", "fraction=0.34"), _OF_TARGETS, _TARGETS),
+    "20 clients, some invert their update": World(
+        "prolin-inversion",
+        ("secagg=false", "clients=20", "rounds=15", "fraction=0.3"),
+        {"prolin": {}},
+        {"the property of any clients": property_at_random},
+    ),
+    "30 clients of one colour each": World(
+        "private-attribute",
+        ("rounds=4",),
+        {"private-attribute": {"epochs": "4", "clients": "60"}},
+        {"the colours of any clients": values_at_random},
+    ),
+    "6 clients, a column shuffled": World(
+        "aia-model",
+        ("permute-sensitive=true", "clients=6", "rounds=40"),
+        {"aia": {}, "attribute-baselines": {}},
+        {"clients trained on a shuffled column": as_it_is},
+    ),
+    "5 clients of one image": World(
+        "inversion",
+        ("rounds=1",),
+        {"inversion": {"iterations": "60"}},
+        {"other images of the same labels": other_examples},
+    ),
+}
+
+
+def seeds_of(world: World, seeds: Iterator[int]) -> Iterator[Evidence]:
+    """Train, attack, and read one run a seed."""
+    for seed in seeds:
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = Path(scratch)
+            config = _config_of(world, seed, folder)
+            prepare_run(config)
+            run_app(folder, config)
+            knowledge = read_knowledge(folder / "knowledge")
+            for name, options in world.attacks.items():
+                attack = ATTACKS[name].with_options(options)
+                scores = attack.run(Record(folder / "record"), knowledge, seed=seed, device="cpu")
+                scores.save(folder / "scores" / f"{name}.npz")
+            (evidence,) = read_evidence(folder)
+            yield evidence
+
+
+def _config_of(world: World, seed: int, folder: Path) -> dict[str, Any]:
+    defaults = {name: setting.default for name, setting in load_settings().items()}
+    settings = resolve_settings(load_preset(world.preset), world.changes)
+    folders = {"knowledge": str(folder / "knowledge"), "truth": str(folder / "truth")}
+    return {**defaults, **settings, **folders, "seed": seed, "device": "cpu"}
+
+
+def rows(repetitions: int, seed: int, worlds: Sequence[str] = tuple(WORLDS)) -> Iterator[dict[str, Any]]:
+    """Yield the false alarms of each finding, by its own test, and of whole reports.
+
+    Parameters
+    ----------
+    repetitions
+        Runs of each world.
+    seed
+        Of the first run.
+    worlds
+        Names in :data:`WORLDS`.
+    """
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    for name in worlds:
+        world = WORLDS[name]
+        alarms: dict[str, Counter[str]] = {null: Counter() for null in world.nulls}
+        tested: dict[str, Counter[str]] = {null: Counter() for null in world.nulls}
+        for evidence in seeds_of(world, iter(range(seed, seed + repetitions))):
+            for index, (null, nothing) in enumerate(world.nulls.items()):
+                draw = np.random.default_rng((evidence.seed, index))
+                report = judge_attacks([nothing(evidence, draw)], setting={}, provenance={})
+                alarms[null].update(_alarms(report))
+                tested[null].update([finding.name for finding in report if finding.p is not None] + [_REPORT])
+        for null in world.nulls:
+            for finding, count in tested[null].items():
+                found = alarms[null][finding]
+                low, high = clopper_pearson(found, count)
+                row = {"world": name, "null": null, "finding": finding, "alarms": found, "of": count}
+                yield {**row, "rate": found / count, "low": low, "high": high}
+
+
+_REPORT = "any finding of a report"
+
+
+def _alarms(report: Sequence[Finding]) -> list[str]:
+    """Name the findings whose own test is an alarm, and the report if it shows a leak."""
+    names = [finding.name for finding in report if finding.p is not None and finding.p <= 0.05]
+    if any(finding.verdict == LEAK for finding in report):
+        names.append(_REPORT)
+    return names
