@@ -231,6 +231,7 @@ class Judge(ABC, Generic[C]):
         *,
         chance: float,
         test: Significance | None,
+        bars: Mapping[str, float] | None = None,
         by: str = "low",
     ) -> Finding | None:
         """Make a finding of the most exposed client: by default the one whose interval begins highest.
@@ -248,6 +249,8 @@ class Judge(ABC, Generic[C]):
             Success of guessing.
         test
             Of the most exposed client, whoever that is: its statistic is the largest over all clients.
+        bars
+            What must be exceeded beside chance.
         by
             What of the entries is largest for the most exposed client.
 
@@ -269,6 +272,7 @@ class Judge(ABC, Generic[C]):
             n=worst["n"],
             chance=chance,
             test=test,
+            bars=bars,
             selected_after_the_fact=True,
             comparisons=len(entries),
         )

@@ -18,7 +18,7 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
 from fedattack.audit.exchanges import Exchanges, Held, significance_above, significance_of_owners, standardised
 from fedattack.audit.finding import Finding, Null
-from fedattack.audit.intervals import clopper_pearson, rate_interval, t_interval
+from fedattack.audit.intervals import mean_interval, rate_interval, these_runs
 from fedattack.audit.judge import Judge, TargetsCase, over_seeds
 from fedattack.audit.roc import (
     Estimate,
@@ -249,6 +249,7 @@ class MembershipJudge(Judge[MembershipCase]):
                 "Members found at 1% false positives",
                 main,
                 headline=True,
+                reason=f"{self._whose()}: ",
                 baselines=self._alone(),
                 series=self._series(),
             ),
@@ -374,10 +375,20 @@ class MembershipJudge(Judge[MembershipCase]):
             chance=fpr,
             test=test,
             here=_ends(here, scores),
-            bars=self._bar_without_model(fpr),
+            bars=self._bars(tpr_at(*_pooled(self._blind), fpr).high),
             **over_seeds([tpr_value_at(*part, fpr) for part in scores]),
             **parts,
         )
+
+    def _whose(self) -> str:
+        """Say whose data the non-members come from, and what follows."""
+        if all(case.same_client for case in self.judged_cases):
+            return "non-members come from the data of the same clients"
+        if any((case.truth.origins != "").any() for case in self.judged_cases):
+            known = "too few non-members come from the data of the same clients"
+        else:
+            known = "it is not known from whose data the non-members come"
+        return f"{known}, so that what is common to a client's data cannot be told from its single examples"
 
     def _alone(self) -> dict[str, float]:
         """Return what methods reach that look at the asked client alone."""
@@ -394,7 +405,14 @@ class MembershipJudge(Judge[MembershipCase]):
             pairs, _ = case.dealt
             held.append(Held(values[pairs.rows], pairs.columns, case.labels[pairs.rows]))
         draw = np.random.default_rng((self.judged_cases[0].seed, _EXCHANGES, 1))
-        test = significance_of_owners(held, _ONE_PERCENT, draw, "who holds what exchanged within each label")
+        owners = significance_of_owners(held, _ONE_PERCENT, draw, "who holds what exchanged within each label")
+        # Clients whose data differ are told apart so. It is training only if members differ from non-members, too.
+        members_alone = self._exchanges.significance(self._exchanges.tpr_at(_ONE_PERCENT), _WITHIN_CELLS)
+        test = Significance(
+            max(owners.p, members_alone.p),
+            max(owners.least, members_alone.least),
+            f"the larger p of two tests: {owners.how}, and {members_alone.how}",
+        )
         return self._tpr(
             "tpr-at-1pct-fpr-elsewhere",
             "Members found at 1% false positives, among other clients' members",
@@ -433,7 +451,7 @@ class MembershipJudge(Judge[MembershipCase]):
             units="AUC",
             test=self._exchanges.significance(self._exchanges.area, _WITHIN_CELLS),
             here=_ends(here, scores),
-            bars={"what the examples alone tell": blind.low},
+            bars=self._bars(blind.high),
             baselines={"examples alone, without any model": blind.value},
             **over_seeds([area_value(*part) for part in scores]),
         )
@@ -460,11 +478,12 @@ class MembershipJudge(Judge[MembershipCase]):
     def _blind_area(self) -> Estimate:
         return area(*_pooled(self._blind))
 
-    def _bar_without_model(self, fpr: float) -> dict[str, float]:
-        """Return what the examples alone tell, where they do: what is told without a model is no leak of one."""
-        if self._blind_area.low <= 0.5:
-            return {}
-        return {"what the examples alone tell": tpr_value_at(*_pooled(self._blind), fpr)}
+    def _bars(self, without_model: float) -> dict[str, float]:
+        """Return what the examples alone tell, where they do: what is told without a model is no leak of one.
+
+        The bar is an upper end, since the classifier may have missed some of what there is to see.
+        """
+        return {"what the examples alone tell": without_model} if self._blind_area.low > 0.5 else {}
 
     def _threshold(self) -> float:
         """Return the score above which one in a hundred non-members is."""
@@ -524,6 +543,7 @@ class MembershipJudge(Judge[MembershipCase]):
             "and that have its members' labels",
             chance=_ONE_PERCENT,
             test=self._exchanges.significance(statistic, f"{_WITHIN_CELLS}, the most exposed client each time"),
+            bars=self._bars(tpr_at(*_pooled(self._blind), _ONE_PERCENT).high),
             by="excess",
         )
 
@@ -567,6 +587,7 @@ class MembershipJudge(Judge[MembershipCase]):
             chance=0.0,
             units="ε",
             test=test,
+            bars=self._bars(epsilon_implied(*_pooled(self._blind), draw, delta=delta).value),
             baselines={"declared ε": max(finite)} if finite else {},
         )
 
@@ -576,6 +597,9 @@ class MembershipJudge(Judge[MembershipCase]):
             draw = np.random.default_rng((case.seed, _FOLDS))
             right.append(balanced_accuracy(*scores, draw))
             null_right.append(balanced_accuracy(*halves, draw))
+        blind, blind_size = balanced_accuracy(
+            *_pooled(self._blind), np.random.default_rng((self.judged_cases[0].seed, _FOLDS, 2))
+        )
         (sums, sizes), (null_sums, null_sizes) = zip(*right, strict=True), zip(*null_right, strict=True)
         return self.judged(
             "balanced-accuracy",
@@ -590,7 +614,8 @@ class MembershipJudge(Judge[MembershipCase]):
             test=self._exchanges.significance(
                 self._exchanges.best_balanced_accuracy, f"{_WITHIN_CELLS}, at the best threshold each time"
             ),
-            here=clopper_pearson(sum(sums), sum(sizes)) if len(sums) > 1 else None,
+            here=these_runs(sums, sizes) if len(sums) > 1 else None,
+            bars=self._bars(these_runs([blind], [blind_size])[1]),
             **over_seeds([hits / size for hits, size in right]),
         )
 
@@ -730,10 +755,8 @@ def _halved(count: int, draw: np.random.Generator) -> tuple[Rows, Rows]:
 
 def _over_runs(here: Estimate, by_seed: Sequence[float]) -> Estimate:
     """Widen these runs' interval to that of runs like these, whose models differ."""
-    if len(by_seed) < 2:
-        return here
-    low, high = t_interval(by_seed, bounds=(0.0, 1.0))
-    return Estimate(here.value, min(low, here.low), max(high, here.high))
+    low, high = mean_interval(by_seed, (here.low, here.high))
+    return Estimate(here.value, low, high)
 
 
 def _rate_over_runs(scores: Scored, fpr: float) -> Estimate:

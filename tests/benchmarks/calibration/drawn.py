@@ -1,0 +1,61 @@
+"""How often findings on drawn scores are called an accident, or are not."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from fedattack.audit.finding import ERROR, LEAK, TOO_FEW, Finding
+from fedattack.audit.intervals import clopper_pearson
+
+W = TypeVar("W")
+
+Judged = Callable[[W, np.random.Generator], list[Finding]]
+"""Draws scores and truth of a world, and judges them."""
+
+
+def measured(
+    kind: str, worlds: Mapping[str, W], judged: Judged[W], repetitions: int, seed: int
+) -> Iterator[dict[str, Any]]:
+    """Yield how often each finding of each world has p ≤ 0.05.
+
+    Parameters
+    ----------
+    kind
+        ``null`` where there is nothing to find, so that these are false alarms; ``power`` where there is.
+    worlds
+        By name.
+    judged
+        Draws and judges one of them.
+    repetitions, seed
+        How often, and of the random numbers.
+
+    Yields
+    ------
+    dict
+        ``kind``, ``world``, ``finding``; ``alarms`` with p ≤ 0.05 of how many (``of``), their ``rate`` with its
+        Clopper-Pearson interval ``low``, ``high``; and how many had the verdicts ``leaks`` and ``too_few``.
+    """
+    for index, (name, world) in enumerate(worlds.items()):
+        drawn: dict[str, list[Finding]] = defaultdict(list)
+        for repetition in range(repetitions):
+            for finding in judged(world, np.random.default_rng((seed, index, repetition))):
+                if finding.p is not None:
+                    drawn[finding.metric].append(finding)
+        for metric, findings in drawn.items():
+            alarms = sum(finding.p is not None and finding.p <= ERROR for finding in findings)
+            low, high = clopper_pearson(alarms, len(findings))
+            verdicts = [finding.verdict for finding in findings]
+            yield {
+                "kind": kind,
+                "world": name,
+                "finding": metric,
+                "alarms": alarms,
+                "of": len(findings),
+                "rate": alarms / len(findings),
+                "low": low,
+                "high": high,
+                "leaks": verdicts.count(LEAK),
+                "too_few": verdicts.count(TOO_FEW),
+            }
