@@ -2,7 +2,9 @@
 
 Members are targets that one client holds, asked of that client. Non-members are targets that nobody holds. Each is
 dealt to one client, so that all of a client's non-members have the labels that its members have: otherwise the labels
-alone would tell them apart.
+alone would tell them apart. Where it is known from whose data a non-member comes, it is asked of that client.
+
+A finding is a leak if exchanging members with non-members, within each client and label, seldom finds as much.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -224,7 +226,8 @@ class MembershipJudge(Judge[MembershipCase]):
     case = MembershipCase
     headline = "tpr-at-1pct-fpr"
     notes = (
-        "Non-members are targets that nobody holds, with the labels of each client's members. The null run asks of "
+        "Non-members are targets that nobody holds, with the labels of each client's members, and from the same "
+        "client's data where that is known. The null run asks of "
         "examples that nobody holds which of them are members, where none is.",
     )
 
@@ -485,6 +488,17 @@ class MembershipJudge(Judge[MembershipCase]):
         """
         return {"what the examples alone tell": without_model} if self._blind_area.low > 0.5 else {}
 
+    def _most_exposed_without_model(self) -> float:
+        """Return the largest share of a client's members that is found without a model, at one threshold for all."""
+        others = np.sort(_pooled(self._blind)[1])[::-1]
+        threshold = others[int(_ONE_PERCENT * len(others))]
+        most = 0.0
+        for case, (found, _) in zip(self.judged_cases, self._blind, strict=True):
+            columns = case.dealt[0].columns
+            for column in np.unique(columns):
+                most = max(most, float((found[columns == column] > threshold).mean()))
+        return most
+
     def _threshold(self) -> float:
         """Return the score above which one in a hundred non-members is."""
         others = np.sort(_pooled(self._main_scores)[1])[::-1]
@@ -543,7 +557,7 @@ class MembershipJudge(Judge[MembershipCase]):
             "and that have its members' labels",
             chance=_ONE_PERCENT,
             test=self._exchanges.significance(statistic, f"{_WITHIN_CELLS}, the most exposed client each time"),
-            bars=self._bars(tpr_at(*_pooled(self._blind), _ONE_PERCENT).high),
+            bars=self._bars(self._most_exposed_without_model()),
             by="excess",
         )
 
@@ -587,7 +601,7 @@ class MembershipJudge(Judge[MembershipCase]):
             chance=0.0,
             units="ε",
             test=test,
-            bars=self._bars(epsilon_implied(*_pooled(self._blind), draw, delta=delta).value),
+            bars=self._bars(epsilon_implied(*_pooled(self._blind), draw, delta=delta).high),
             baselines={"declared ε": max(finite)} if finite else {},
         )
 
