@@ -489,14 +489,18 @@ class MembershipJudge(Judge[MembershipCase]):
         return {"what the examples alone tell": without_model} if self._blind_area.low > 0.5 else {}
 
     def _most_exposed_without_model(self) -> float:
-        """Return the largest share of a client's members that is found without a model, at one threshold for all."""
+        """Return the largest upper end of the rates at which clients' members are found without a model.
+
+        One threshold serves all clients, as it does for the attack.
+        """
         others = np.sort(_pooled(self._blind)[1])[::-1]
         threshold = others[int(_ONE_PERCENT * len(others))]
         most = 0.0
         for case, (found, _) in zip(self.judged_cases, self._blind, strict=True):
             columns = case.dealt[0].columns
             for column in np.unique(columns):
-                most = max(most, float((found[columns == column] > threshold).mean()))
+                above = found[columns == column] > threshold
+                most = max(most, these_runs([int(above.sum())], [len(above)])[1])
         return most
 
     def _threshold(self) -> float:
