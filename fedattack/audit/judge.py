@@ -231,8 +231,10 @@ class Judge(ABC, Generic[C]):
         *,
         chance: float,
         test: Significance | None,
+        bars: Mapping[str, float] | None = None,
+        by: str = "low",
     ) -> Finding | None:
-        """Make a finding of the most exposed client: the one whose interval begins highest.
+        """Make a finding of the most exposed client: by default the one whose interval begins highest.
 
         Parameters
         ----------
@@ -247,6 +249,10 @@ class Judge(ABC, Generic[C]):
             Success of guessing.
         test
             Of the most exposed client, whoever that is: its statistic is the largest over all clients.
+        bars
+            What must be exceeded beside chance.
+        by
+            What of the entries is largest for the most exposed client.
 
         Returns
         -------
@@ -255,7 +261,7 @@ class Judge(ABC, Generic[C]):
         """
         if not entries:
             return None
-        worst = max(entries, key=lambda entry: entry["low"])
+        worst = max(entries, key=lambda entry: entry[by])
         return self.judged(
             metric,
             f"{label}, most exposed client ({worst['client']})",
@@ -266,6 +272,7 @@ class Judge(ABC, Generic[C]):
             n=worst["n"],
             chance=chance,
             test=test,
+            bars=bars,
             selected_after_the_fact=True,
             comparisons=len(entries),
         )

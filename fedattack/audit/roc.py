@@ -5,14 +5,17 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import beta, norm
+from scipy.stats import beta, binom, norm
 
 from fedattack.audit.intervals import LEVEL, clopper_pearson
 
 Floats = NDArray[np.float64]
 
-# Which part of each side's error the threshold gets: few non-members are the scarcer evidence.
-_FOR_THRESHOLD = 0.8
+# By what an error is divided to be left out.
+_NEGLIGIBLE = 1000
+
+# Each halves the range in which the end of an interval is sought.
+_HALVINGS = 30
 
 
 @dataclass(frozen=True)
@@ -27,10 +30,11 @@ class Estimate:
 def tpr_at(members: Floats, others: Floats, fpr: float, level: float = LEVEL) -> Estimate:
     """Estimate the true-positive rate at a false-positive rate.
 
-    The threshold is known from the non-members alone, so that it is uncertain, too. Of the threshold with j of m
-    non-members above it, the true false-positive rate is Beta(j + 1, m − j). The lower end is the Clopper-Pearson
-    bound at a threshold whose rate is surely at most ``fpr``, the upper end that at one whose rate is surely at least
-    ``fpr``. With few non-members there is no such threshold, and the end is 0 or 1.
+    The threshold is known from the non-members alone, so that it is uncertain, too. Of m non-members J are above the
+    threshold whose false-positive rate is ``fpr``, where J is Binomial(m, ``fpr``). Given J, the threshold is between
+    two of the non-members' scores. The lower end takes the members above the larger one, the upper end those above the
+    smaller one. Each end is a quantile of Clopper-Pearson's beta distributions, mixed by the probabilities of J. With
+    few non-members there may be no larger one, or no smaller one: the end is then 0 or 1.
 
     Parameters
     ----------
@@ -41,21 +45,30 @@ def tpr_at(members: Floats, others: Floats, fpr: float, level: float = LEVEL) ->
     level
         Two-sided confidence level.
     """
-    above = np.sort(others)[::-1]
-    for_threshold = _FOR_THRESHOLD * (1 - level) / 2
-    for_members = 1 - (1 - _FOR_THRESHOLD) * (1 - level)
-    ranks = np.arange(len(above))
-    at_most = np.flatnonzero(beta.sf(fpr, ranks + 1, len(above) - ranks) <= for_threshold)
-    at_least = np.flatnonzero(beta.cdf(fpr, ranks + 1, len(above) - ranks) <= for_threshold)
+    tail = (1 - level) / 2
+    count = len(others)
+    possible = np.arange(binom.ppf(tail / _NEGLIGIBLE, count, fpr), binom.isf(tail / _NEGLIGIBLE, count, fpr) + 1)
+    possible = possible.astype(np.int64)
+    shares = binom.pmf(possible, count, fpr)
+    thresholds = np.concatenate([[np.inf], np.sort(others)[::-1], [-np.inf]])
+    hits = len(members) - np.searchsorted(np.sort(members), thresholds, side="right")
     value = tpr_value_at(members, others, fpr)
-    low, high = 0.0, 1.0
-    if len(at_most):
-        hits = _share_above(members, above[at_most[-1]]) * len(members)
-        low = clopper_pearson(round(hits), len(members), for_members)[0]
-    if len(at_least):
-        hits = _share_above(members, above[at_least[0]]) * len(members)
-        high = clopper_pearson(round(hits), len(members), for_members)[1]
+    low = _quantile_of_mixture(shares, hits[possible], len(members) - hits[possible] + 1, tail)
+    high = 1 - _quantile_of_mixture(shares, len(members) - hits[possible + 1], hits[possible + 1] + 1, tail)
     return Estimate(value, min(low, value), max(high, value))
+
+
+def _quantile_of_mixture(shares: Floats, first: NDArray[np.int64], second: NDArray[np.int64], tail: float) -> float:
+    """Return where the mixture of Beta(first, second) reaches ``tail``; Beta(0, …) is all at 0."""
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        reached = np.where(first > 0, beta.cdf(middle, np.maximum(first, 1), second), 1.0)
+        if shares @ reached < tail:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 def tpr_value_at(members: Floats, others: Floats, fpr: float) -> float:
@@ -146,23 +159,39 @@ def epsilon_implied(
         In ε; 0 where nothing is implied.
     """
     members, others = rng.permutation(members), rng.permutation(others)
-    sides = [(members, others), (-others, -members)]
+    side, threshold = epsilon_rule(members[::2], others[::2], delta=delta, level=level)
+    return epsilon_at(side, threshold, members[1::2], others[1::2], delta=delta, level=level)
+
+
+def epsilon_rule(members: Floats, others: Floats, *, delta: float = 0.0, level: float = LEVEL) -> tuple[int, float]:
+    """Choose where :func:`epsilon_at` is to look: 1 to take members for "yes", −1 non-members; and a threshold."""
     best = (-math.inf, 0, 0.0)
-    for side, (yes, no) in enumerate(sides):
-        thresholds, hits, alarms = _errors(yes[::2], no[::2])
-        lows = _epsilons(hits, alarms, len(yes[::2]), len(no[::2]), delta, level)
+    for side in (1, -1):
+        yes, no = _sides(side, members, others)
+        thresholds, hits, alarms = _errors(yes, no)
+        lows = _epsilons(hits, alarms, len(yes), len(no), delta, level)
         position = int(np.argmax(lows))
         best = max(best, (float(lows[position]), side, float(thresholds[position])))
-    _, side, threshold = best
-    yes, no = sides[side]
-    yes, no = yes[1::2], no[1::2]
+    return best[1], best[2]
+
+
+def epsilon_at(
+    side: int, threshold: float, members: Floats, others: Floats, *, delta: float = 0.0, level: float = LEVEL
+) -> Estimate:
+    """Estimate ε at a side and a threshold that other scores chose (:func:`epsilon_rule`)."""
+    yes, no = _sides(side, members, others)
     hits, alarms = np.array([(yes > threshold).sum()]), np.array([(no > threshold).sum()])
     low = float(_epsilons(hits, alarms, len(yes), len(no), delta, level)[0])
     rate = (float(hits[0]) + 0.5) / (len(yes) + 1)
     false_rate = (float(alarms[0]) + 0.5) / (len(no) + 1)
-    value = max(0.0, low, math.log(max(rate - delta, 1e-300) / false_rate))
+    # Where nobody is accused, nothing is implied.
+    value = max(0.0, low, math.log(max(rate - delta, 1e-300) / false_rate)) if hits[0] else 0.0
     high = _upper(int(hits[0]), int(alarms[0]), len(yes), len(no), level)
     return Estimate(value, low, max(value, high))
+
+
+def _sides(side: int, members: Floats, others: Floats) -> tuple[Floats, Floats]:
+    return (members, others) if side > 0 else (-others, -members)
 
 
 def _errors(members: Floats, others: Floats) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:

@@ -2,8 +2,9 @@
 
 ``python -m tests.benchmarks.membership compare`` runs FedMIA and the methods that look at one client alone on data sets
 whose clients overfit, five seeds each. ``null`` runs it 200 times on targets that nobody holds, dealt to clients, and
-counts how often the interval holds the truth. ``private`` trains clients with DP-SGD at ε = 1, 100 times, and counts
-how often the implied ε exceeds it. ``speed`` times 10 clients, 20 rounds and 2,000 targets of the SIA CNN.
+counts how often the interval holds the truth, and leaks before the correction. ``private`` trains clients with DP-SGD
+at ε = 1, 100 times, and counts how often the implied ε exceeds it. ``speed`` times 10 clients, 20 rounds and 2,000
+targets of the SIA CNN.
 
 Runs are in this process, without Ray. Each prints its figures as JSON.
 """

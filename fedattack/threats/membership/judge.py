@@ -2,7 +2,9 @@
 
 Members are targets that one client holds, asked of that client. Non-members are targets that nobody holds. Each is
 dealt to one client, so that all of a client's non-members have the labels that its members have: otherwise the labels
-alone would tell them apart.
+alone would tell them apart. Where it is known from whose data a non-member comes, it is asked of that client.
+
+A finding is a leak if exchanging members with non-members, within each client and label, seldom finds as much.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,10 +18,22 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
+from fedattack.audit.exchanges import Exchanges, Held, significance_above, significance_of_owners, standardised
 from fedattack.audit.finding import Finding, Null
-from fedattack.audit.intervals import rate_interval, t_interval
+from fedattack.audit.intervals import mean_interval, rate_interval, these_runs
 from fedattack.audit.judge import Judge, TargetsCase, over_seeds
-from fedattack.audit.roc import Estimate, area, area_value, balanced_accuracy, epsilon_implied, tpr_at, tpr_value_at
+from fedattack.audit.roc import (
+    Estimate,
+    area,
+    area_value,
+    balanced_accuracy,
+    epsilon_at,
+    epsilon_implied,
+    epsilon_rule,
+    tpr_at,
+    tpr_value_at,
+)
+from fedattack.audit.significance import Significance
 from fedattack.audit.summaries import null_of, null_rate, reliability
 from fedattack.audit.truth import SEVERAL
 from fedattack.threats.membership.membership import ALONE, METHODS, SCORE
@@ -36,12 +50,18 @@ _DEALING = 11
 _HALVES = 12
 _FOLDS = 13
 _FOREST = 14
+_EXCHANGES = 15
+
+_WITHIN_CELLS = "members and non-members exchanged within each client and label"
 
 _ONE_PERCENT = 0.01
 _ONE_PER_MILLE = 0.001
 
 # Fewer targets of a kind have no ROC.
 _FEWEST = 8
+
+# A client's own held-out examples are its non-members if they leave this part of the targets.
+_MOST = 0.5
 
 _POINTS = 25
 _NULL_DRAWS = 200
@@ -67,6 +87,10 @@ class Pairs:
     def where(self, kept: NDArray[np.bool_]) -> "Pairs":
         """Return some of the pairs."""
         return Pairs(self.rows[kept], self.columns[kept])
+
+    def known(self, scores: Floats) -> "Pairs":
+        """Return the pairs that have a score."""
+        return self.where(~np.isnan(self.of(scores)))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -101,23 +125,48 @@ class MembershipCase(TargetsCase):
             return labels
         return np.zeros(len(labels), dtype=np.int64)
 
-    @cached_property
+    def cells(self, pairs: Pairs) -> Rows:
+        """(n,): number of each pair's client and label."""
+        names, numbers = np.unique(self.labels, return_inverse=True)
+        return np.asarray(pairs.columns * len(names) + numbers[pairs.rows])
+
+    @property
     def dealt(self) -> tuple[Pairs, Pairs]:
         """Members, and non-members that are dealt to clients so that both have the same labels in each client."""
+        return self._dealing[:2]
+
+    @property
+    def same_client(self) -> bool:
+        """Whether a client's non-members come from its own data, as far as they can be dealt so."""
+        return self._dealing[2]
+
+    @cached_property
+    def _dealing(self) -> tuple[Pairs, Pairs, bool]:
         draw = np.random.default_rng((self.seed, _DEALING))
         scores = self.scored(self.methods[0])
         members = draw.permutation(np.flatnonzero(self.owner >= 0))
         members = members[~np.isnan(scores[members, self.owner[members]])]
         nobody = draw.permutation(np.flatnonzero(self.null))
-        by_label = {label: members[self.labels[members] == label] for label in np.unique(self.labels[members])}
-        free = {label: nobody[self.labels[nobody] == label] for label in by_label}
-        times = _times({label: (len(rows), len(free[label])) for label, rows in by_label.items()})
+        _, labels = np.unique(self.labels, return_inverse=True)
+        anybody = self._deal(members, nobody, labels)
+        homes = np.where(self.null, self.truth.origins, self.truth.owners)
+        names, numbers = np.unique(homes, return_inverse=True)
+        own = self._deal(members, nobody[homes[nobody] != ""], labels * len(names) + numbers)
+        # To be told from a client's own data is worth many targets, but not most of them.
+        same_client = _size(own) >= _MOST * _size(anybody)
+        return (*(own if same_client else anybody), same_client)
+
+    def _deal(self, members: Rows, nobody: Rows, groups: Rows) -> tuple[Pairs, Pairs]:
+        """Deal targets of nobody to the members of the same group."""
+        by_group = {group: members[groups[members] == group] for group in np.unique(groups[members])}
+        free = {group: nobody[groups[nobody] == group] for group in by_group}
+        times = _times({group: (len(rows), len(free[group])) for group, rows in by_group.items()})
         kept: list[Rows] = []
         rows_of_others: list[Rows] = []
         columns_of_others: list[Rows] = []
-        for label, rows in by_label.items():
-            taken = rows[: len(free[label]) // times]
-            others = free[label][: times * len(taken)]
+        for group, rows in by_group.items():
+            taken = rows[: len(free[group]) // times]
+            others = free[group][: times * len(taken)]
             kept.append(taken)
             rows_of_others.append(others)
             columns_of_others.append(np.resize(self.owner[taken], len(others)))
@@ -177,7 +226,8 @@ class MembershipJudge(Judge[MembershipCase]):
     case = MembershipCase
     headline = "tpr-at-1pct-fpr"
     notes = (
-        "Non-members are targets that nobody holds, with the labels of each client's members. The null run asks of "
+        "Non-members are targets that nobody holds, with the labels of each client's members, and from the same "
+        "client's data where that is known. The null run asks of "
         "examples that nobody holds which of them are members, where none is.",
     )
 
@@ -202,6 +252,7 @@ class MembershipJudge(Judge[MembershipCase]):
                 "Members found at 1% false positives",
                 main,
                 headline=True,
+                reason=f"{self._whose()}: ",
                 baselines=self._alone(),
                 series=self._series(),
             ),
@@ -216,23 +267,52 @@ class MembershipJudge(Judge[MembershipCase]):
         return [finding for finding in findings if finding is not None]
 
     @cached_property
-    def _scores(self) -> dict[str, Scored]:
-        """The scores by method, FedMIA first.
+    def _pairs(self) -> dict[str, list[tuple[Pairs, Pairs]]]:
+        """Members and non-members that have a score, by method, FedMIA first.
 
         A method is left out if in some seed it says nothing of members, or nothing of non-members.
         """
-        scores: dict[str, Scored] = {}
+        by_method: dict[str, list[tuple[Pairs, Pairs]]] = {}
         for method in METHODS:
             if not all(method in case.methods for case in self.judged_cases):
                 continue
-            pairs: Scored = []
+            pairs = []
             for case in self.judged_cases:
                 values = case.scored(method)
                 members, others = case.dealt
-                pairs.append((_known(members.of(values)), _known(others.of(values))))
+                pairs.append((members.known(values), others.known(values)))
             if all(min(map(len, pair)) for pair in pairs):
-                scores[method] = pairs
+                by_method[method] = pairs
+        return by_method
+
+    @cached_property
+    def _scores(self) -> dict[str, Scored]:
+        """The scores of these."""
+        scores: dict[str, Scored] = {}
+        for method, pairs in self._pairs.items():
+            scores[method] = []
+            for case, (members, others) in zip(self.judged_cases, pairs, strict=True):
+                values = case.scored(method)
+                scores[method].append((members.of(values), others.of(values)))
         return scores
+
+    def _cells(self, method: str) -> tuple[Rows, Rows]:
+        """Return numbers of the client and label of each member, and of each non-member, over all seeds."""
+        numbers: tuple[list[Rows], list[Rows]] = ([], [])
+        first = 0
+        for case, pairs in zip(self.judged_cases, self._pairs[method], strict=True):
+            for side, part in zip(numbers, pairs, strict=True):
+                side.append(first + case.cells(part))
+            first += len(case.clients) * len(case.labels)
+        return np.concatenate(numbers[0]), np.concatenate(numbers[1])
+
+    def _exchanges_of(self, method: str) -> Exchanges:
+        stream = self.judged_cases[0].seed, _EXCHANGES
+        return Exchanges(*_pooled(self._scores[method]), *self._cells(method), stream)
+
+    @cached_property
+    def _exchanges(self) -> Exchanges:
+        return self._exchanges_of(self._main)
 
     @property
     def _main(self) -> str:
@@ -263,15 +343,6 @@ class MembershipJudge(Judge[MembershipCase]):
             values.append(statistic(shuffled[:count], shuffled[count:]))
         return null_of(values, count)
 
-    def _pooled_tpr(self, scores: Scored, fpr: float) -> Estimate:
-        """Put the seeds' scores together; the interval holds the spread over seeds as well."""
-        pooled = tpr_at(*_pooled(scores), fpr)
-        return _widened(pooled, [tpr_value_at(*part, fpr) for part in scores])
-
-    def _pooled_area(self, scores: Scored) -> Estimate:
-        """Do the same for the area under the ROC curve."""
-        return _widened(area(*_pooled(scores)), [area_value(*part) for part in scores])
-
     def _tpr(
         self,
         metric: str,
@@ -279,13 +350,18 @@ class MembershipJudge(Judge[MembershipCase]):
         method: str,
         *,
         fpr: float = _ONE_PERCENT,
+        test: Significance | None = None,
         asked: Scored | None = None,
         reason: str = "",
         **parts: Any,
     ) -> Finding:
-        """Judge a method, or some scores of it that were ``asked`` of other non-members."""
+        """Judge a method, or scores of it that were ``asked`` of other non-members, and have a test of their own."""
         scores = asked or self._scores[method]
-        found = self._pooled_tpr(scores, fpr)
+        if test is None:
+            exchanges = self._exchanges if method == self._main else self._exchanges_of(method)
+            test = exchanges.significance(exchanges.tpr_at(fpr), _WITHIN_CELLS)
+        here = tpr_at(*_pooled(scores), fpr)
+        found = _over_runs(here, [tpr_value_at(*part, fpr) for part in scores])
         null = self._null_of(method, partial(tpr_value_at, fpr=fpr))
         members, others = _pooled(scores)
         size = f"{len(members):,} members and {len(others):,} non-members"
@@ -300,10 +376,22 @@ class MembershipJudge(Judge[MembershipCase]):
             value=found.value,
             n=len(members),
             chance=fpr,
-            bars=self._bar_without_model(fpr),
+            test=test,
+            here=_ends(here, scores),
+            bars=self._bars(tpr_at(*_pooled(self._blind), fpr).high),
             **over_seeds([tpr_value_at(*part, fpr) for part in scores]),
             **parts,
         )
+
+    def _whose(self) -> str:
+        """Say whose data the non-members come from, and what follows."""
+        if all(case.same_client for case in self.judged_cases):
+            return "non-members come from the data of the same clients"
+        if any((case.truth.origins != "").any() for case in self.judged_cases):
+            known = "too few non-members come from the data of the same clients"
+        else:
+            known = "it is not known from whose data the non-members come"
+        return f"{known}, so that what is common to a client's data cannot be told from its single examples"
 
     def _alone(self) -> dict[str, float]:
         """Return what methods reach that look at the asked client alone."""
@@ -313,12 +401,26 @@ class MembershipJudge(Judge[MembershipCase]):
         if not all(len(case.elsewhere) >= _FEWEST for case in self.judged_cases):
             return None
         asked = []
+        held = []
         for case, (members, _) in zip(self.judged_cases, self._main_scores, strict=True):
-            asked.append((members, _known(case.elsewhere.of(case.scored(self._main)))))
+            values = case.scored(self._main)
+            asked.append((members, _known(case.elsewhere.of(values))))
+            pairs, _ = case.dealt
+            held.append(Held(values[pairs.rows], pairs.columns, case.labels[pairs.rows]))
+        draw = np.random.default_rng((self.judged_cases[0].seed, _EXCHANGES, 1))
+        owners = significance_of_owners(held, _ONE_PERCENT, draw, "who holds what exchanged within each label")
+        # Clients whose data differ are told apart so. It is training only if members differ from non-members, too.
+        members_alone = self._exchanges.significance(self._exchanges.tpr_at(_ONE_PERCENT), _WITHIN_CELLS)
+        test = Significance(
+            max(owners.p, members_alone.p),
+            max(owners.least, members_alone.least),
+            f"the larger p of two tests: {owners.how}, and {members_alone.how}",
+        )
         return self._tpr(
             "tpr-at-1pct-fpr-elsewhere",
             "Members found at 1% false positives, among other clients' members",
             self._main,
+            test=test,
             asked=asked,
             reason="non-members are examples on which the next client trained, and this one did not: ",
         )
@@ -336,7 +438,8 @@ class MembershipJudge(Judge[MembershipCase]):
 
     def _auc(self) -> Finding:
         scores = self._main_scores
-        found = self._pooled_area(scores)
+        here = area(*_pooled(scores))
+        found = _over_runs(here, [area_value(*part) for part in scores])
         blind = self._blind_area
         return self.judged(
             "auc",
@@ -349,7 +452,9 @@ class MembershipJudge(Judge[MembershipCase]):
             n=len(_pooled(scores)[0]),
             chance=0.5,
             units="AUC",
-            bars={"what the examples alone tell": blind.low},
+            test=self._exchanges.significance(self._exchanges.area, _WITHIN_CELLS),
+            here=_ends(here, scores),
+            bars=self._bars(blind.high),
             baselines={"examples alone, without any model": blind.value},
             **over_seeds([area_value(*part) for part in scores]),
         )
@@ -376,11 +481,27 @@ class MembershipJudge(Judge[MembershipCase]):
     def _blind_area(self) -> Estimate:
         return area(*_pooled(self._blind))
 
-    def _bar_without_model(self, fpr: float) -> dict[str, float]:
-        """Return what the examples alone tell, where they do: what is told without a model is no leak of one."""
-        if self._blind_area.low <= 0.5:
-            return {}
-        return {"what the examples alone tell": tpr_value_at(*_pooled(self._blind), fpr)}
+    def _bars(self, without_model: float) -> dict[str, float]:
+        """Return what the examples alone tell, where they do: what is told without a model is no leak of one.
+
+        The bar is an upper end, since the classifier may have missed some of what there is to see.
+        """
+        return {"what the examples alone tell": without_model} if self._blind_area.low > 0.5 else {}
+
+    def _most_exposed_without_model(self) -> float:
+        """Return the largest upper end of the rates at which clients' members are found without a model.
+
+        One threshold serves all clients, as it does for the attack.
+        """
+        others = np.sort(_pooled(self._blind)[1])[::-1]
+        threshold = others[int(_ONE_PERCENT * len(others))]
+        most = 0.0
+        for case, (found, _) in zip(self.judged_cases, self._blind, strict=True):
+            columns = case.dealt[0].columns
+            for column in np.unique(columns):
+                above = found[columns == column] > threshold
+                most = max(most, these_runs([int(above.sum())], [len(above)])[1])
+        return most
 
     def _threshold(self) -> float:
         """Return the score above which one in a hundred non-members is."""
@@ -389,7 +510,10 @@ class MembershipJudge(Judge[MembershipCase]):
 
     @cached_property
     def _per_client(self) -> list[dict[str, Any]]:
-        """List how many of each client's members are found at the threshold of all clients, worst first."""
+        """List how many of each client's members are found at the threshold of all clients, worst first.
+
+        The excess is that over the client's non-members, in standard deviations.
+        """
         entries = []
         threshold = self._threshold()
         bars = sum(len(case.clients) for case in self.judged_cases)
@@ -404,6 +528,7 @@ class MembershipJudge(Judge[MembershipCase]):
                     continue
                 hits, alarms = int((own > threshold).sum()), int((accused > threshold).sum())
                 low, high = rate_interval([hits], [len(own)], comparisons=bars)
+                of_client = np.array([hits, hits + alarms, len(own), len(own) + len(accused)], dtype=np.float64)
                 entries.append(
                     {
                         "client": self.title_of(case, name),
@@ -413,6 +538,7 @@ class MembershipJudge(Judge[MembershipCase]):
                         "n": len(own),
                         "share": float(case.sizes[column] / total) if total else None,
                         "null": null_rate([alarms], [len(accused)], bars),
+                        "excess": float(standardised(*of_client)),
                     }
                 )
         return sorted(entries, key=lambda entry: -entry["value"])
@@ -420,6 +546,13 @@ class MembershipJudge(Judge[MembershipCase]):
     def _worst_client(self) -> Finding | None:
         if max(len(case.clients) for case in self.judged_cases) < 2:
             return None
+        clients: list[Rows] = []
+        for side in (0, 1):
+            first = 0
+            for case, pairs in zip(self.judged_cases, self._pairs[self._main], strict=True):
+                clients.append(first + pairs[side].columns)
+                first += len(case.clients)
+        statistic = self._exchanges.most_exposed(np.concatenate(clients), _ONE_PERCENT)
         return self.worst_client(
             "worst-client",
             "Members found at 1% false positives",
@@ -427,6 +560,9 @@ class MembershipJudge(Judge[MembershipCase]):
             ", at the threshold of all; the null is how often this client is accused of the examples that nobody holds "
             "and that have its members' labels",
             chance=_ONE_PERCENT,
+            test=self._exchanges.significance(statistic, f"{_WITHIN_CELLS}, the most exposed client each time"),
+            bars=self._bars(self._most_exposed_without_model()),
+            by="excess",
         )
 
     def _epsilon(self) -> Finding:
@@ -434,7 +570,20 @@ class MembershipJudge(Judge[MembershipCase]):
         delta = max((case.truth.privacy.delta for case in self.judged_cases if case.truth.privacy), default=0.0)
         draw = np.random.default_rng((self.judged_cases[0].seed, _HALVES, 1))
         members, others = _pooled(self._main_scores)
-        found = epsilon_implied(members, others, draw, delta=delta)
+        choosing, measured = _halved(len(members), draw)
+        choosing_others, measured_others = _halved(len(others), draw)
+        side, threshold = epsilon_rule(members[choosing], others[choosing_others], delta=delta)
+        found = epsilon_at(side, threshold, members[measured], others[measured_others], delta=delta)
+        is_member = np.repeat([True, False], [len(measured), len(measured_others)])
+        of_members, of_others = self._cells(self._main)
+        test = significance_above(
+            side * np.concatenate([members[measured], others[measured_others]]),
+            is_member if side > 0 else ~is_member,
+            np.concatenate([of_members[measured], of_others[measured_others]]),
+            threshold,
+            draw,
+            f"{_WITHIN_CELLS}, at a threshold that the other half of the targets chose",
+        )
         halves = _pooled(self._halves)
         by_chance = epsilon_implied(*halves, draw, delta=delta)
         null: Null = {"value": by_chance.value, "low": by_chance.low, "high": by_chance.high, "n": len(halves[0])}
@@ -455,6 +604,8 @@ class MembershipJudge(Judge[MembershipCase]):
             n=len(members),
             chance=0.0,
             units="ε",
+            test=test,
+            bars=self._bars(epsilon_implied(*_pooled(self._blind), draw, delta=delta).high),
             baselines={"declared ε": max(finite)} if finite else {},
         )
 
@@ -464,6 +615,9 @@ class MembershipJudge(Judge[MembershipCase]):
             draw = np.random.default_rng((case.seed, _FOLDS))
             right.append(balanced_accuracy(*scores, draw))
             null_right.append(balanced_accuracy(*halves, draw))
+        blind, blind_size = balanced_accuracy(
+            *_pooled(self._blind), np.random.default_rng((self.judged_cases[0].seed, _FOLDS, 2))
+        )
         (sums, sizes), (null_sums, null_sizes) = zip(*right, strict=True), zip(*null_right, strict=True)
         return self.judged(
             "balanced-accuracy",
@@ -475,6 +629,11 @@ class MembershipJudge(Judge[MembershipCase]):
             value=sum(sums) / sum(sizes),
             n=sum(sizes),
             chance=0.5,
+            test=self._exchanges.significance(
+                self._exchanges.best_balanced_accuracy, f"{_WITHIN_CELLS}, at the best threshold each time"
+            ),
+            here=these_runs(sums, sizes) if len(sums) > 1 else None,
+            bars=self._bars(these_runs([blind], [blind_size])[1]),
             **over_seeds([hits / size for hits, size in right]),
         )
 
@@ -507,9 +666,9 @@ class MembershipJudge(Judge[MembershipCase]):
         for method, scores in self._scores.items():
             rows[method] = {
                 "method": METHODS[method],
-                "tpr_1pct": vars(self._pooled_tpr(scores, _ONE_PERCENT)),
-                "tpr_01pct": vars(self._pooled_tpr(scores, _ONE_PER_MILLE)),
-                "auc": vars(self._pooled_area(scores)),
+                "tpr_1pct": vars(_rate_over_runs(scores, _ONE_PERCENT)),
+                "tpr_01pct": vars(_rate_over_runs(scores, _ONE_PER_MILLE)),
+                "auc": vars(_area_over_runs(scores)),
             }
         return rows
 
@@ -588,6 +747,12 @@ def _times(sizes: Mapping[Any, tuple[int, int]]) -> int:
     return max(range(1, max(most, 1) + 1), key=left)
 
 
+def _size(dealt: tuple[Pairs, Pairs]) -> float:
+    """Return the harmonic mean of the numbers of members and non-members."""
+    members, others = map(len, dealt)
+    return 2 * members * others / max(members + others, 1)
+
+
 def _joined(parts: Sequence[Rows]) -> Rows:
     return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
 
@@ -601,12 +766,28 @@ def _pooled(scores: Scored) -> tuple[Floats, Floats]:
     return np.concatenate(members), np.concatenate(others)
 
 
-def _widened(estimate: Estimate, by_seed: Sequence[float]) -> Estimate:
-    """Widen an interval to that of the mean over seeds, whose models differ."""
-    if len(by_seed) < 2:
-        return estimate
-    low, high = t_interval(by_seed, bounds=(0.0, 1.0))
-    return Estimate(estimate.value, min(low, estimate.low), max(high, estimate.high))
+def _halved(count: int, draw: np.random.Generator) -> tuple[Rows, Rows]:
+    order = draw.permutation(count)
+    return order[::2], order[1::2]
+
+
+def _over_runs(here: Estimate, by_seed: Sequence[float]) -> Estimate:
+    """Widen these runs' interval to that of runs like these, whose models differ."""
+    low, high = mean_interval(by_seed, (here.low, here.high))
+    return Estimate(here.value, low, high)
+
+
+def _rate_over_runs(scores: Scored, fpr: float) -> Estimate:
+    return _over_runs(tpr_at(*_pooled(scores), fpr), [tpr_value_at(*part, fpr) for part in scores])
+
+
+def _area_over_runs(scores: Scored) -> Estimate:
+    return _over_runs(area(*_pooled(scores)), [area_value(*part) for part in scores])
+
+
+def _ends(here: Estimate, scores: Scored) -> tuple[float, float] | None:
+    """Return the interval of these runs, where there are several."""
+    return (here.low, here.high) if len(scores) > 1 else None
 
 
 def _declared(case: MembershipCase) -> float | None:

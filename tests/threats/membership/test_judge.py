@@ -7,11 +7,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 from sklearn.ensemble import RandomForestClassifier as Forest
 
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE
 from fedattack.audit.roc import tpr_at
 from fedattack.audit.run import audit_folder
+from fedattack.audit.significance import DRAWS, decided
 from fedattack.audit.truth import NOBODY, SEVERAL, Privacy, Truth, read_truth
 from fedattack.errors import DataError
 from fedattack.folder import find_parts
@@ -25,6 +27,7 @@ from fedattack.threats.membership.judge import (
     MembershipCase,
     MembershipJudge,
 )
+from tests.benchmarks.calibration import membership as calibration
 from tests.worlds.federation import write_run, write_sums_run
 
 K = 5
@@ -120,11 +123,15 @@ def test_a_known_shift_is_reported():
         assert found[metric].verdict == LEAK, metric
     assert "fewer" not in headline.reason
     assert "too few non-members for this rate" in found["tpr-at-0.1pct-fpr"].reason
-    assert found["tpr-at-0.1pct-fpr"].verdict == NO_EVIDENCE
+    assert found["tpr-at-0.1pct-fpr"].low == 0, "the rate of so few non-members is not known"
+    assert found["tpr-at-0.1pct-fpr"].verdict == LEAK, "and yet it is no accident"
+    assert headline.p == pytest.approx(1 / (1 + DRAWS))
+    assert "members and non-members exchanged within each client and label" in headline.reason
 
 
 def test_scores_without_a_shift_are_no_leak():
     found = judged(case(shift=0.0, seed=1), case(shift=0.0, seed=2))
+    found = {finding.metric: finding for finding in decided([*found.values()])}
     assert found["tpr-at-1pct-fpr"].value == pytest.approx(0.01, abs=0.02)
     for metric, finding in found.items():
         assert finding.verdict == NO_EVIDENCE, metric
@@ -139,7 +146,9 @@ def test_seeds_are_put_together_and_their_spread_is_part_of_the_interval():
     headline = found["tpr-at-1pct-fpr"]
     assert headline.n == 198
     assert headline.seed_sd > 0.3
-    assert headline.high - headline.low > 0.9, "two seeds that differ so much say little of a third"
+    assert headline.high - headline.low > 0.5, "two seeds that differ so much say little of a third"
+    assert headline.low < headline.here_low < headline.value < headline.here_high < headline.high
+    assert judged(one)["tpr-at-1pct-fpr"].here_low is None
     titles = {entry["client"] for entry in headline.series["per_client"]}
     assert titles == {f"{client} (seed {seed})" for client in range(K) for seed in (0, 1)}
 
@@ -191,6 +200,85 @@ def test_labels_alone_tell_nothing():
     found = judged(single)
     assert found["tpr-at-1pct-fpr"].verdict == NO_EVIDENCE
     assert found["auc"].low < 0.5 < found["auc"].high
+
+
+def with_origins(single, share=1.0):
+    """Targets of nobody that come from the clients in turn, but for a part of which this is not known."""
+    nobody = np.flatnonzero(single.truth.owners == NOBODY)
+    origins = np.full(len(single.truth.owners), "", dtype="<U9")
+    known = nobody[: int(share * len(nobody))]
+    origins[known] = [str(index % K) for index in range(len(known))]
+    return replace(single, truth=replace(single.truth, origins=origins))
+
+
+def test_non_members_come_from_the_same_client():
+    single = with_origins(case(shift=0.0))
+    members, others = single.dealt
+    assert single.same_client
+    assert (single.truth.origins[others.rows] == others.columns.astype(str)).all()
+    labels = single.scores.arrays["labels"]
+    of_members = Counter(zip(members.columns.tolist(), labels[members.rows].tolist(), strict=True))
+    of_others = Counter(zip(others.columns.tolist(), labels[others.rows].tolist(), strict=True))
+    times = len(others) // len(members)
+    assert of_others == {pair: times * count for pair, count in of_members.items()}
+    assert len(members) > 80
+    assert "non-members come from the data of the same clients" in judged(single)["tpr-at-1pct-fpr"].reason
+
+
+@pytest.mark.parametrize(("share", "words"), [(0.0, "not known from whose data"), (0.05, "too few non-members come")])
+def test_without_a_client_s_own_data_the_headline_says_what_cannot_be_told(share, words):
+    plain = case(shift=0.0)
+    single = with_origins(plain, share)
+    assert not single.same_client
+    for pairs, as_before in zip(single.dealt, plain.dealt, strict=True):
+        np.testing.assert_array_equal(pairs.rows, as_before.rows)
+        np.testing.assert_array_equal(pairs.columns, as_before.columns)
+    reason = judged(single)["tpr-at-1pct-fpr"].reason
+    assert words in reason
+    assert "cannot be told from its single examples" in reason
+
+
+def test_behind_sums_non_members_come_from_the_members_clients():
+    single = with_origins(case(shift=3.0, attack="membership-aggregate", columns=1))
+    members, others = single.dealt
+    assert single.same_client
+    times = len(others) // len(members)
+    of_members = Counter(single.truth.owners[members.rows].tolist())
+    assert Counter(single.truth.origins[others.rows].tolist()) == {
+        client: times * count for client, count in of_members.items()
+    }
+
+
+def test_sites_alone_are_no_leak_where_origins_are_known():
+    """A client's scores are high for all of its data."""
+    single = with_origins(case(shift=0.0))
+    homes = np.where(single.truth.owners == NOBODY, single.truth.origins, single.truth.owners)
+    single.scores.arrays["score/fedmia"][:] += 4.0 * (homes[:, None] == np.arange(K).astype(str))
+    found = judged(single)
+    for metric in ("tpr-at-1pct-fpr", "tpr-at-1pct-fpr-elsewhere", "auc", "worst-client", "balanced-accuracy"):
+        assert found[metric].verdict == NO_EVIDENCE, metric
+    assert found["tpr-at-1pct-fpr-elsewhere"].value > 0.5, "whose data it is, but not who trained on it"
+    unknown = replace(single, truth=replace(single.truth, origins=np.full(1000, "")))
+    assert judged(unknown)["auc"].verdict == LEAK
+
+
+@pytest.mark.parametrize("world", ["labels alone informative", "sites alone informative, origins known"])
+def test_models_that_know_nothing_are_seldom_called_a_leak(world):
+    count = 20
+    rows = calibration.measured("null", {world: calibration.NULLS[world]}, calibration.judged, count, 0)
+    alarms = {row["finding"]: row["alarms"] for row in rows}
+    assert len(alarms) == 7
+    for metric, found in alarms.items():
+        assert found <= binom.ppf(0.999, count, 0.05), metric
+
+
+def test_a_small_leak_of_many_members_is_seen():
+    with calibration.quick():
+        rows = [*calibration.measured("power", calibration.POWER, calibration.judged, 2, 0)]
+    leaks = {(row["world"], row["finding"]): row["leaks"] for row in rows}
+    for world in calibration.POWER:
+        assert leaks[world, "tpr-at-1pct-fpr"] == 2
+        assert leaks[world, "auc"] == 2
 
 
 def test_targets_that_several_clients_hold_are_left_out_and_counted():

@@ -1,0 +1,264 @@
+"""Could members be found so well by accident? Members and non-members exchanged within cells.
+
+A cell is a client and a label of one run. The client's model is the same for all targets of the cell. If it did not
+learn the members, then these are no other draws than the non-members, and it is an accident who is which.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count as counted
+from math import prod
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln
+from scipy.stats import rankdata
+
+from fedattack.audit.significance import Draw, Significance, arrangements_within, significance_of
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+T = TypeVar("T", bound=np.generic)
+
+Statistic = Callable[[Flags], Floats]
+"""Takes who is a member, (draws, n) in the order of the scores, to one number a draw, larger for a worse leak."""
+
+# Flags that are in memory at once.
+_AT_ONCE = 10_000_000
+
+# Targets with the largest scores that a rate looks at first; there are more if these do not do.
+_FIRST = 64
+
+
+@dataclass(frozen=True)
+class Held:
+    """One run's targets that clients hold.
+
+    Attributes
+    ----------
+    scores
+        (n, clients): of each target, asked of each client; NaN where that is not known.
+    owners, labels
+        (n,): who holds each target, and its label, 0 or more.
+    """
+
+    scores: Floats
+    owners: Rows
+    labels: Rows
+
+    def asked(self, owners: Rows) -> tuple[Floats, Floats]:
+        """Return the scores with the owners (draws, n), and with the clients after them; the lowest for NaN."""
+        rows = np.arange(len(self.scores))
+        scores = np.where(np.isnan(self.scores), -np.inf, self.scores)
+        return scores[rows, owners], scores[rows, (owners + 1) % scores.shape[1]]
+
+
+class Exchanges:
+    """Members and non-members of a method, and their exchanges, which are the same for all statistics.
+
+    Parameters
+    ----------
+    members, others
+        (m,), (k,): scores, larger for likelier members.
+    cells_of_members, cells_of_others
+        (m,), (k,): the cell of each, 0 or more.
+    seed
+        Seeds the exchanges.
+    """
+
+    def __init__(
+        self, members: Floats, others: Floats, cells_of_members: Rows, cells_of_others: Rows, seed: tuple[int, ...]
+    ) -> None:
+        scores = np.concatenate([members, others])
+        self._order = np.argsort(-scores, kind="stable")
+        self._scores = scores[self._order]
+        self._members = np.repeat([True, False], [len(members), len(others)])[self._order]
+        self._cells = np.concatenate([cells_of_members, cells_of_others])[self._order]
+        self._sizes = len(members), len(others)
+        self._arrangements = arrangements_within(self._cells, self._members)
+        self._alike = _of_equal_size(self._cells)
+        # Of the first target with the same score: those before it are strictly above.
+        self._above = np.searchsorted(-self._scores, -self._scores, side="left")
+        self._rng = np.random.default_rng(seed)
+        self._drawn: list[NDArray[np.uint8]] = []
+
+    def significance(self, statistic: Statistic, how: str) -> Significance:
+        """Hold a statistic against what exchanges give."""
+        observed = float(statistic(self._members[None])[0])
+        at_once = max(1, min(1_000, _AT_ONCE // len(self._scores)))
+        draw = self._draws_of(statistic)
+        return significance_of(observed, draw, self._rng, how, arrangements=self._arrangements, at_once=at_once)
+
+    def tpr_at(self, fpr: float) -> Statistic:
+        """Return the statistic :func:`fedattack.audit.roc.tpr_value_at`."""
+
+        def statistic(flags: Flags) -> Floats:
+            above = self._above_threshold(flags, fpr)
+            hits = (flags[:, : above.max()] & _before(above)).sum(axis=1)
+            return np.asarray(hits / self._sizes[0])
+
+        return statistic
+
+    def area(self, flags: Flags) -> Floats:
+        """Return :func:`fedattack.audit.roc.area_value` of each draw."""
+        members, others = self._sizes
+        least = members * (members + 1) / 2
+        return np.asarray((flags @ rankdata(self._scores) - least) / (members * others))
+
+    def best_balanced_accuracy(self, flags: Flags) -> Floats:
+        """Return the balanced accuracy at the best of all thresholds, which pays for the choice of it."""
+        members, others = self._sizes
+        last = np.append(self._scores[1:] < self._scores[:-1], True)
+        found = np.cumsum(flags, axis=1, dtype=np.int32)[:, last]
+        accused = np.flatnonzero(last) + 1 - found
+        return np.asarray(0.5 + (found / members - accused / others).max(axis=1) / 2)
+
+    def most_exposed(self, clients: Rows, fpr: float) -> Statistic:
+        """Return the largest excess over all clients: members above the common threshold, held against non-members.
+
+        Parameters
+        ----------
+        clients
+            (m + k,): the client of each member and of each non-member, 0 or more.
+        fpr
+            The rate at which non-members are above the threshold.
+        """
+        one_hot = np.eye(clients.max() + 1)[clients[self._order]]
+        sizes, members = one_hot.sum(axis=0), self._members @ one_hot
+
+        def statistic(flags: Flags) -> Floats:
+            above = self._above_threshold(flags, fpr)
+            top = _before(above)
+            width = top.shape[1]
+            hits = (flags[:, :width] & top) @ one_hot[:width]
+            return np.asarray(standardised(hits, top @ one_hot[:width], members, sizes).max(axis=1))
+
+        return statistic
+
+    def _above_threshold(self, flags: Flags, fpr: float) -> Rows:
+        """(draws,): how many targets are above the threshold that the non-members of each draw set."""
+        allowed = int(fpr * self._sizes[1])
+        width = _FIRST
+        while width < flags.shape[1] and (np.count_nonzero(~flags[:, :width], axis=1) <= allowed).any():
+            width *= 2
+        accused = np.cumsum(~flags[:, :width], axis=1, dtype=np.int32)
+        return np.asarray(self._above[(accused > allowed).argmax(axis=1)])
+
+    def _draws_of(self, statistic: Statistic) -> Draw:
+        turn = counted()
+
+        def draw(rng: np.random.Generator, count: int) -> Floats:
+            index = next(turn)
+            if index == len(self._drawn):
+                self._drawn.append(np.packbits(_exchanged(self._members, self._alike, rng, count), axis=1))
+            flags = np.unpackbits(self._drawn[index], axis=1, count=len(self._scores))
+            return statistic(flags.view(np.bool_))
+
+        return draw
+
+
+def standardised(hits: Floats, above: Floats, marked: Floats, sizes: Floats) -> Floats:
+    """Return by how many standard deviations more of the marked are above than if it were an accident who is marked.
+
+    Parameters
+    ----------
+    hits, above
+        (…,): how many of the marked are above a threshold, and how many of all.
+    marked, sizes
+        (…,): how many are marked, and how many there are.
+    """
+    expected = above * marked / sizes
+    variance = expected * (1 - marked / sizes) * (sizes - above) / np.maximum(sizes - 1, 1)
+    return np.asarray(np.where(variance > 0, (hits - expected) / np.sqrt(np.maximum(variance, 1e-12)), 0.0))
+
+
+def significance_above(
+    scores: Floats, marked: Flags, cells: Rows, threshold: float, rng: np.random.Generator, how: str
+) -> Significance:
+    """Hold it against exchanges within cells how many of the marked are above a threshold.
+
+    The threshold must come from other targets. In each cell the number is then hypergeometric.
+
+    Parameters
+    ----------
+    scores, marked, cells
+        (n,): the score of each target, whether it is marked, and its cell.
+    """
+    _, inside = np.unique(cells, return_inverse=True)
+    chosen = np.bincount(inside, marked).astype(np.int64)
+    left = np.bincount(inside) - chosen
+    above = np.bincount(inside, scores > threshold).astype(np.int64)
+
+    def draw(rng: np.random.Generator, count: int) -> Floats:
+        return np.asarray(
+            rng.hypergeometric(chosen, left, above, size=(count, len(chosen))).sum(axis=1, dtype=np.float64)
+        )
+
+    observed = float((scores[marked] > threshold).sum())
+    return significance_of(observed, draw, rng, how, arrangements=arrangements_within(cells, marked))
+
+
+def significance_of_owners(runs: Sequence[Held], fpr: float, rng: np.random.Generator, how: str) -> Significance:
+    """Exchange who holds what among targets of one label, and take the rate at which members are found each time.
+
+    The members of a client are held against those of the next one. Each target is a member for its owner, and a
+    non-member for the client after that. Both its scores go with it, because one may say something about the other.
+    """
+    alike = [_of_equal_size(run.labels) for run in runs]
+    asked = [run.asked(run.owners[None]) for run in runs]
+    allowed = int(fpr * sum(int((others > -np.inf).sum()) for _, others in asked))
+
+    def rate(members: Floats, others: Floats) -> Floats:
+        place = others.shape[1] - 1 - allowed
+        threshold = np.partition(others, place, axis=1)[:, place]
+        return np.asarray((members > threshold[:, None]).mean(axis=1))
+
+    def draw(rng: np.random.Generator, count: int) -> Floats:
+        drawn = [run.asked(_exchanged(run.owners, same, rng, count)) for run, same in zip(runs, alike, strict=True)]
+        members, others = zip(*drawn, strict=True)
+        return rate(np.concatenate(members, axis=1), np.concatenate(others, axis=1))
+
+    members, others = zip(*asked, strict=True)
+    observed = float(rate(np.concatenate(members, axis=1), np.concatenate(others, axis=1))[0])
+    targets = sum(len(run.owners) for run in runs)
+    at_once = max(1, min(1_000, _AT_ONCE // (8 * targets)))
+    arrangements = prod(_arrangements(run.labels, run.owners) for run in runs)
+    return significance_of(observed, draw, rng, how, arrangements=arrangements, at_once=at_once)
+
+
+def _exchanged(values: NDArray[T], alike: Sequence[Rows], rng: np.random.Generator, count: int) -> NDArray[T]:
+    """(count, n): the values, exchanged within the cells of :func:`_of_equal_size`."""
+    exchanged = np.empty((count, len(values)), dtype=values.dtype)
+    for places in alike:
+        as_they_are = np.broadcast_to(values[places], (count, *places.shape))
+        exchanged[:, places] = rng.permuted(as_they_are, axis=2)
+    return exchanged
+
+
+def _arrangements(cells: Rows, kinds: Rows) -> float:
+    """Count the ways to give out what each cell has of each kind; infinite where there are very many."""
+    logarithm = 0.0
+    for cell in np.unique(cells):
+        sizes = np.bincount(kinds[cells == cell])
+        logarithm += math.lgamma(sizes.sum() + 1) - float(gammaln(sizes + 1).sum())
+    return math.exp(logarithm) if logarithm < 50 else math.inf
+
+
+def _of_equal_size(cells: Rows) -> list[Rows]:
+    """Put cells of the same size together: for each size the places of their targets, (cells, size)."""
+    by_cell = np.argsort(cells, kind="stable")
+    _, starts, sizes = np.unique(cells[by_cell], return_index=True, return_counts=True)
+    together = []
+    for size in np.unique(sizes):
+        places = starts[sizes == size][:, None] + np.arange(size)
+        together.append(by_cell[places])
+    return together
+
+
+def _before(ends: Rows) -> Flags:
+    """(draws, largest end): whether a place is before the end of its draw."""
+    return np.asarray(np.arange(ends.max()) < ends[:, None])
