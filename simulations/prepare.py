@@ -72,7 +72,8 @@ def prepare(
     model.build()
     rng = generator(settings.seed, TARGET_STREAM)
     goal = goal_of(settings)
-    known, answer = goal.pose(study, Knowledge(model=model, training=settings.training), rng)
+    common = Knowledge(model=model, training=settings.training, limits=data.limits)
+    known, answer = goal.pose(study, common, rng)
     if goal.knows_defence:
         known = replace(known, defence=defence)
     write_knowledge(knowledge, known)

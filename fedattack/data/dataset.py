@@ -108,6 +108,16 @@ class Dataset:
         """Shape of one example."""
         return tuple(self.x_train.shape[1:])
 
+    @property
+    def limits(self) -> tuple[tuple[float, float], ...] | None:
+        """Least and largest input of each channel of images, its black and white as they are scaled; none of tables."""
+        if len(self.input_shape) != 3:
+            return None
+        axes = (0, 2, 3)
+        low = np.minimum(self.x_train.min(axis=axes), self.x_test.min(axis=axes))
+        high = np.maximum(self.x_train.max(axis=axes), self.x_test.max(axis=axes))
+        return tuple(zip(low.tolist(), high.tolist(), strict=True))
+
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 (hex) over the shapes, types and bytes of the four arrays: equal data, equal fingerprint."""

@@ -231,6 +231,8 @@ class Knowledge:
         By name, what the owners of the auxiliary records have of attributes that are no inputs.
     defence
         What clients do to their updates, where this attacker knows of it.
+    limits
+        Least and largest model input of each channel of images, as the app's own scaling gives them.
     nodes
         Which client hides behind each node id, as far as the server knows its customers; a node that is not named
         here is a client of that name.
@@ -248,6 +250,7 @@ class Knowledge:
     nodes: Mapping[str, str] = field(default_factory=dict)
     attributes: Mapping[str, AuxiliaryAttribute] | None = None
     defence: KnownDefence | None = None
+    limits: tuple[tuple[float, float], ...] | None = None
 
     def asked(self) -> str:
         """Return the fingerprint of the examples that are asked about; empty where none are."""
@@ -353,6 +356,7 @@ class _Entry(TypedDict):
     property: NotRequired[Text | None]
     positive_share: NotRequired[Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]]
     defence: NotRequired[_DefenceEntry | None]
+    limits: NotRequired[list[Annotated[list[_Number], Field(min_length=2, max_length=2)]]]
     files: NotRequired[dict[Text, Text]]
 
 
@@ -378,6 +382,8 @@ def write_knowledge(folder: Path, knowledge: Knowledge) -> None:
         entry["positive_share"] = knowledge.positive_share
     if knowledge.defence is not None:
         entry["defence"] = _entry_of_defence(knowledge.defence)
+    if knowledge.limits is not None:
+        entry["limits"] = [list(limits) for limits in knowledge.limits]
     entry["files"] = files
     write_sealed(folder / KNOWLEDGE, entry)
 
@@ -447,7 +453,20 @@ def read_knowledge(folder: Path, *, trusted: Collection[str] = ()) -> Knowledge:
         nodes=read_nodes(folder, DataError, _HINT),
         attributes=attributes,
         defence=None if defence is None else _read_defence(defence, folder, trusted),
+        limits=_read_limits(entry["limits"], where, model) if "limits" in entry else None,
     )
+
+
+def _read_limits(
+    limits: list[list[float]], where: Path, model: ModelKnowledge | None
+) -> tuple[tuple[float, float], ...]:
+    channels = len(limits) if model is None else model.input_shape[0]
+    if not limits or len(limits) != channels or any(low > high for low, high in limits):
+        raise DataError(
+            f"{where}: limits are {short(str(limits))}; expected the least and the largest input of each of {channels} "
+            "channels"
+        )
+    return tuple((low, high) for low, high in limits)
 
 
 def _read_if_there(read: Callable[[Path, Context], Content], path: Path, context: Context) -> Content | None:

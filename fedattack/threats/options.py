@@ -77,6 +77,24 @@ def number(default: float | None, help: str, *, zero: bool = False) -> Any:  # n
     return _field(default, help, read)
 
 
+def interval(default: str, help: str, known: Collection[str]) -> Any:  # noqa: A002 likewise
+    """Declare two numbers, the first below the second, or one of some words."""
+    expected = f"expected {', '.join(known)}, or two numbers, the lower one first, such as 0,1"
+
+    def read(text: str) -> str | tuple[float, float]:
+        if text in known:
+            return text
+        try:
+            low, high = map(float, text.split(","))
+        except ValueError:
+            raise ConfigError(expected) from None
+        if not -math.inf < low < high < math.inf:
+            raise ConfigError(expected)
+        return low, high
+
+    return _field(default, help, read)
+
+
 def words(default: tuple[str, ...], help: str, known: Collection[str] = ()) -> Any:  # noqa: A002 likewise
     """Declare words separated by commas, of those that are ``known`` if any are."""
 

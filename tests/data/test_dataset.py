@@ -4,7 +4,7 @@ from sklearn.datasets import load_diabetes
 from sklearn.model_selection import train_test_split
 
 from fedattack.data import load_dataset
-from fedattack.data.dataset import TARGET_BINS, sensitive_column
+from fedattack.data.dataset import TARGET_BINS, Dataset, sensitive_column
 from fedattack.errors import DataError
 from tests.data.files import table
 
@@ -66,3 +66,12 @@ def test_a_regressions_target_is_no_sensitive_column(tmp_path):
     with pytest.raises(DataError, match="is the target itself"):
         sensitive_column(data, "1")
     assert sensitive_column(data, "2").values == ("0", "1", "2")
+
+
+def test_images_have_the_range_of_each_channel_and_tables_have_none():
+    x = np.zeros((3, 2, 2, 2), dtype=np.float32)
+    x[0, 0, 0, 0], x[1, 1, 1, 1] = -2.0, 3.0
+    y = np.arange(3)
+    assert Dataset("mine", x[:1], y[:1], x[1:], y[1:], 3).limits == ((-2.0, 0.0), (0.0, 3.0))
+    rows = x.reshape(3, -1)
+    assert Dataset("mine", rows[:1], y[:1], rows[1:], y[1:], 3).limits is None

@@ -56,5 +56,8 @@ def test_the_truth_keeps_the_records_of_clients_that_hold_few(tmp_path):
     np.testing.assert_array_equal(held.y[rows], y)
     assert len(held.y) == 3 * PRESET["clients"]
     assert read_truth(tmp_path / "many" / "t").records is None
-    assert read_knowledge(tmp_path / "many" / "k").training == TRAINING
+    known = read_knowledge(tmp_path / "many" / "k")
+    assert known.training == TRAINING
+    data = Study.of(PRESET).data
+    assert known.limits == ((data.x_train.min(), data.x_train.max()),), "digits have black and white in both splits"
     assert not (tmp_path / "few" / "k" / "records.npz").exists()

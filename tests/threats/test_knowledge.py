@@ -113,6 +113,20 @@ def test_dropout_survives_the_disk_and_files_from_before_have_none(tmp_path):
     assert read_knowledge(tmp_path).model == MODEL
 
 
+def test_the_range_of_pixels_survives_the_disk_and_has_to_fit_the_channels(tmp_path):
+    coloured = ModelKnowledge(spec="mlp", input_shape=(2, 4, 4), classes=3)
+    write_knowledge(tmp_path, Knowledge(model=coloured, limits=((-1.0, 2.5), (0.0, 1.0))))
+    assert read_knowledge(tmp_path).limits == ((-1.0, 2.5), (0.0, 1.0))
+    for wrong in ([[0.0, 1.0]], [[1.0, 0.0], [0.0, 1.0]]):
+        edit(tmp_path / "knowledge.json", {"limits": wrong})
+        with pytest.raises(DataError, match="expected the least and the largest input of each of 2 channels"):
+            read_knowledge(tmp_path)
+    for wrong in ([[0.0]], [["black", "white"]]):
+        edit(tmp_path / "knowledge.json", {"limits": wrong})
+        with pytest.raises(DataError, match="limits"):
+            read_knowledge(tmp_path)
+
+
 def test_public_records_survive_the_disk(tmp_path):
     write_knowledge(tmp_path, Knowledge(model=MODEL, public=X))
     again = read_knowledge(tmp_path)

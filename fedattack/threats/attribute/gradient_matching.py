@@ -45,6 +45,7 @@ _COPIES = 8
 _LEAST_SHARE = 1e-6
 # Of L-BFGS: how many steps it remembers, and the slope, as a share of the objective at its start, at which it ends.
 _MEMORY = 20
+_UNLIMITED = 10**9
 _FLAT = 1e-8
 
 
@@ -395,11 +396,20 @@ class _Problem:
         return gradients
 
 
-def descend(objective: Callable[[], Tensor], free: Sequence[Tensor], steps: int, *, end: float = 0.0) -> None:
+def descend(
+    objective: Callable[[], Tensor],
+    free: Sequence[Tensor],
+    steps: int,
+    *,
+    end: float = 0.0,
+    evaluations: int | None = None,
+    bounds: Sequence[tuple[float | None, float | None]] | None = None,
+) -> None:
     """Move the ``free`` variables to where the objective is least, by at most so many steps of L-BFGS.
 
-    With ``end``, a share of the objective at the start, the search ends where no slope is larger. SciPy searches,
-    because PyTorch's L-BFGS skips curvature below a fixed size, and near the prior's start all of it is.
+    With ``end``, a share of the objective at the start, the search ends where no slope is larger. After so many
+    ``evaluations`` of the objective it ends with the line that it searches. ``bounds`` limit each number. SciPy
+    searches, because PyTorch's L-BFGS skips curvature below a fixed size, and near the prior's start all of it is.
     """
 
     def evaluate(point: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
@@ -412,8 +422,8 @@ def descend(objective: Callable[[], Tensor], free: Sequence[Tensor], steps: int,
     if end:
         # Steps follow from the objective's own size, which is tiny where most values are as the prior has them.
         unit = max(evaluate(start)[0], torch.finfo(torch.float32).tiny)
-    limits = {"maxiter": steps, "maxcor": _MEMORY, "ftol": 0.0, "gtol": end}
-    best = minimize(evaluate, start, jac=True, method="L-BFGS-B", options=limits)
+    limits = {"maxiter": steps, "maxfun": evaluations or _UNLIMITED, "maxcor": _MEMORY, "ftol": 0.0, "gtol": end}
+    best = minimize(evaluate, start, jac=True, method="L-BFGS-B", bounds=bounds, options=limits)
     vector_to_parameters(torch.from_numpy(best.x).to(free[0]), free)
 
 

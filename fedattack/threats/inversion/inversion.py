@@ -27,6 +27,7 @@ from fedattack.threats.inversion.gradient_inversion import (
     METHODS,
     ONE_GRADIENT,
     Batch,
+    Box,
     ClientModel,
     Method,
     Search,
@@ -40,8 +41,10 @@ from fedattack.threats.replies import choose_rounds, replied
 Labels = Literal["rule", "free"]
 _LABELS: tuple[Labels, ...] = ("rule", "free")
 
-# Geiping et al. regularise their cosine search; deep leakage has no such term.
-_VARIATION: Mapping[Method, float] = {"cos": 1e-2, "l2": 0.0}
+VARIATION: Mapping[Method, float] = {"cos": 3.0, "l2": 0.0}
+"""Weights of the total variation. Geiping et al. regularise their cosine search; deep leakage has no such term."""
+
+KNOWN, UNBOUNDED = "known", "none"
 
 
 def client_training(record: Record, training: LocalSGD) -> LocalSGD:
@@ -128,6 +131,7 @@ class GradientInversion(Attack):
         "the model's architecture and loss",
         "how clients train: learning rate, epochs, batch size",
         "how many examples a client has",
+        "the range of an image's pixels, where the knowledge states it or has auxiliary images",
     )
     updates: str = options.rounds("pre1", "pre1, pre2, pre5, gap10, last5, or numbers of rounds such as 1,2,10 (pre1)")
     clients: tuple[str, ...] = options.words(
@@ -137,12 +141,20 @@ class GradientInversion(Attack):
         None, "how many examples a reply is about (as many as it says; 1 where it says nothing)", least=1
     )
     method: Method = options.choice(
-        "cos", "cos: cosine distance and signed Adam; l2: squared distance and L-BFGS (cos)", METHODS
+        "cos", "cos: cosine distance and Adam; l2: squared distance and L-BFGS (cos)", METHODS
     )
-    iterations: int = options.whole(1000, "steps of Adam, and at most of L-BFGS (1000)", least=1)
-    restarts: int = options.whole(1, "searches from different starts, of which the best counts (1)", least=1)
+    iterations: int = options.whole(1000, "gradients computed for a batch, over all its starts (1000)", least=1)
+    restarts: int = options.whole(
+        1, "starts that share the iterations, the worse half given up again and again; the best counts (1)", least=1
+    )
     variation: float | None = options.number(
-        None, "weight of the total variation of images (0.01 for cos, 0 for l2)", zero=True
+        None, "weight of the total variation of images beside the log of the distance (3 for cos, 0 for l2)", zero=True
+    )
+    box: str | tuple[float, float] = options.interval(
+        KNOWN,
+        "range that inputs stay in: known (of images, as the knowledge states it or its auxiliary images have it), "
+        "none, or two numbers such as 0,1 (known)",
+        (KNOWN, UNBOUNDED),
     )
     label: Labels | None = options.choice(
         None,
@@ -185,12 +197,13 @@ class GradientInversion(Attack):
                 "Clients train in several mini-batches an epoch, in an order that the server does not know; the attack "
                 "takes one order for all epochs"
             )
-        variation = _VARIATION[self.method] if self.variation is None else self.variation
+        variation = VARIATION[self.method] if self.variation is None else self.variation
+        box = self._box_of(knowledge, model.input_shape)
         found = invert(
             client,
             batches,
             model.input_shape,
-            Search(self.method, self.iterations, self.restarts, variation),
+            Search(self.method, self.iterations, self.restarts, variation, box),
             seed=seed,
             progress=lambda done: progress(done, len(batches)),
         )
@@ -209,11 +222,30 @@ class GradientInversion(Attack):
                 "iterations": self.iterations,
                 "restarts": self.restarts,
                 "variation": variation,
+                "box": None if box is None else [limit.flatten().tolist() for limit in box],
                 "label": label,
                 "targets": knowledge.asked(),
             },
             notes=tuple(notes),
         )
+
+    def _box_of(self, knowledge: Knowledge, shape: tuple[int, ...]) -> Box | None:
+        """Return the range of inputs, in a shape that broadcasts with an example; none where it is not known."""
+        axes = (1,) * (len(shape) - 1)
+        if not isinstance(self.box, str):
+            low, high = (np.full((1, *axes), limit, dtype=np.float32) for limit in self.box)
+            return low, high
+        # Columns of a table have ranges that nobody scaled them to.
+        if self.box == UNBOUNDED or len(shape) != 3:
+            return None
+        if knowledge.limits is not None:
+            low, high = np.array(knowledge.limits, dtype=np.float32).T.reshape(2, -1, *axes)
+            return low, high
+        if knowledge.auxiliary is None:
+            return None
+        x = knowledge.auxiliary.x
+        low, high = x.min(axis=(0, 2, 3)), x.max(axis=(0, 2, 3))
+        return low.reshape(-1, *axes), high.reshape(-1, *axes)
 
     def _label_of(self, model: ModelKnowledge) -> Labels:
         """Say how labels are found under the model's loss."""

@@ -14,6 +14,7 @@ from fedattack.threats.inversion.gradient_inversion import (
     Search,
     invert,
     restore_labels,
+    rungs,
     total_variation,
 )
 from tests.worlds.inversion import digits
@@ -171,8 +172,93 @@ def test_batches_searched_together_are_found_as_alone():
     apart = invert(client, batches, (1, 8, 8), how, seed=4, memory=1)
     for one, other in zip(together, apart, strict=True):
         np.testing.assert_allclose(one.objectives, other.objectives, atol=1e-4)
+        np.testing.assert_allclose(one.x, other.x, atol=1e-3)
         assert len(set(one.objectives)) == 2, "restarts differ"
     assert [item.x.shape for item in together] == [(1, 1, 8, 8), (2, 1, 8, 8), (1, 1, 8, 8)]
+
+
+def smooth():
+    """A network of sigmoids, and the gradient of one image in 0 … 1."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.Sigmoid(), nn.Flatten(), nn.Linear(512, 10))
+    image = (X[3:4] - X.min()) / np.ptp(X)
+    gradient = full_gradient(model, image, Y[3:4], seed=0).arrays
+    return ClientModel(model, "cross-entropy", ONE_GRADIENT), Batch(state(model), gradient, 1, Y[3:4]), image
+
+
+BOX = np.zeros((1, 1, 1), dtype=np.float32), np.ones((1, 1, 1), dtype=np.float32)
+
+
+def test_an_image_behind_a_smooth_network_is_found_in_few_steps():
+    client, batch, image = smooth()
+    (found,) = invert(client, [batch], (1, 8, 8), Search("cos", 150, variation=3.0, box=BOX))
+    ratio = -10 * np.log10(np.square(found.x - image).mean())
+    assert ratio > 40
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_inputs_stay_in_the_box(method):
+    client, batch, image = smooth()
+    half = BOX[0], np.full((1, 1, 1), 0.5, dtype=np.float32)
+    assert image.max() > 0.5, "the box is too small for the image, so that the search runs into its sides"
+    (found,) = invert(client, [batch], (1, 8, 8), Search(method, 30, restarts=2, box=half))
+    assert found.x.min() >= 0
+    assert found.x.max() == 0.5
+    (free,) = invert(client, [batch], (1, 8, 8), Search(method, 30))
+    assert free.x.max() > 0.5
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("restarts", "iterations"), [(1, 60), (5, 60), (5, 8)])
+def test_the_choice_is_that_of_the_least_objective(method, restarts, iterations):
+    """The oracle: the objective of what was found, written out in double precision, for small and large distances."""
+    client, batch, _ = smooth()
+    (found,) = invert(client, [batch], (1, 8, 8), Search(method, iterations, restarts, 0.5, BOX))
+    moved = replay(client.model, ONE_GRADIENT, found.x, batch.labels)
+    one, other = (np.concatenate([part.ravel() for part in arrays.values()]) for arrays in (moved, batch.movement))
+    one, other = one.astype(np.float64), other.astype(np.float64)
+    length = np.linalg.norm(other) if method == "l2" else np.linalg.norm(one)
+    distance = np.square(one / length - other / np.linalg.norm(other)).sum() / 2
+    counted = np.log(distance / 0.006) if distance < 0.006 else distance / 0.006 - 1
+    expected = counted + 0.5 * total_variation(torch.from_numpy(found.x)).item()
+    assert len(found.objectives) == restarts
+    assert found.objectives.min() == pytest.approx(expected, abs=1e-3)
+
+
+def test_starts_share_the_evaluations_and_the_worse_half_is_given_up():
+    assert rungs(300, 1) == [(1, 300)]
+    assert rungs(300, 5) == [(5, 9), (3, 15), (2, 22), (1, 166)]
+    for restarts in (1, 2, 3, 8):
+        assert sum(alive * steps for alive, steps in rungs(1000, restarts)) == 1000
+    assert rungs(2, 3) == [(3, 1), (2, 1), (1, 1)], "every start has a step at least"
+
+
+@pytest.mark.parametrize(("method", "spare"), [("cos", 0), ("l2", 20)])
+def test_movements_are_computed_as_often_as_was_allowed(method, spare, monkeypatch):
+    """One start, and so one evaluation at a time; a line search may end later."""
+    client, batch, _ = smooth()
+    calls, movement = [], client.movement
+    monkeypatch.setattr(client, "movement", lambda *given: (calls.append(1), movement(*given))[1])
+    invert(client, [batch], (1, 8, 8), Search(method, 25, box=BOX))
+    assert 25 <= len(calls) <= 25 + spare
+
+
+def test_a_start_that_diverges_is_not_chosen():
+    """Movements that are no numbers from the second start on, as its examples alone make them."""
+    client, batch, _ = smooth()
+    starts = np.random.default_rng((0, 0)).normal(size=(2, 1, 1, 8, 8))
+    bad = float(np.clip(0.5 + starts[1] / 4, 0, 1).sum())
+    movement = client.movement
+
+    def broken(parameters, buffers, x, targets):
+        moved = movement(parameters, buffers, x, targets)
+        number = torch.where((x.sum() - bad).abs() < 1e-3, torch.nan, 1.0)
+        return {name: value * number for name, value in moved.items()}
+
+    client.movement = broken
+    (found,) = invert(client, [batch], (1, 8, 8), Search("cos", 40, restarts=2, box=BOX))
+    assert np.isnan(found.objectives).tolist() == [False, True]
+    assert np.isfinite(found.x).all()
 
 
 @pytest.mark.parametrize("method", METHODS)

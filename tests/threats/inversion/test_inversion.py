@@ -6,7 +6,7 @@ import pytest
 from fedattack.errors import ConfigError, NeedsError
 from fedattack.learning import LocalSGD
 from fedattack.record import Exchange, Record, RecordWriter, Reply
-from fedattack.threats import ATTACKS, read_knowledge
+from fedattack.threats import ATTACKS, Targets, read_knowledge
 from tests.worlds.inversion import MODEL, digits, write_inversion_run
 
 ATTACK = ATTACKS["inversion"]
@@ -40,6 +40,31 @@ def test_clients_have_the_names_that_the_server_knows(folder):
     known = replace(read_knowledge(folder / "knowledge"), nodes={"node1": "hospital"})
     scores = ATTACK.with_options(QUICK | {"clients": "hospital"}).run(Record(folder / "record"), known, device="cpu")
     assert [(item["client"], item["node"]) for item in scores.facts["batches"]] == [("hospital", "node1")]
+
+
+def test_the_box_comes_from_the_option_the_knowledge_or_auxiliary_images_and_never_for_tables(folder):
+    x, y = digits()
+    known = read_knowledge(folder / "knowledge")
+    assert known.limits is None
+    stated = replace(known, limits=((-1.0, 2.0),), auxiliary=Targets(x[:50], y[:50]))
+    cases = [
+        (known, {}, None),
+        (known, {"box": "-0.5,0.25"}, [[-0.5], [0.25]]),
+        (stated, {}, [[-1.0], [2.0]]),
+        (stated, {"box": "none"}, None),
+        (replace(stated, limits=None), {}, [[x[:50].min()], [x[:50].max()]]),
+    ]
+    for knowledge, options, box in cases:
+        scores = ATTACK.with_options(QUICK | options).run(Record(folder / "record"), knowledge, device="cpu")
+        assert scores.facts["box"] == box
+        if box is not None:
+            images = scores.arrays["images"]
+            assert images.min() >= box[0][0] - 1e-6
+            assert images.max() <= box[1][0] + 1e-6
+    rows = Targets(x[:50].reshape(50, -1), y[:50])
+    assert ATTACK._box_of(replace(stated, auxiliary=rows), (64,)) is None
+    low, high = ATTACK.with_options({"box": "0,1"})._box_of(stated, (64,))
+    assert (low.tolist(), high.tolist()) == ([0.0], [1.0])
 
 
 @pytest.mark.parametrize("each", [1, 2])
@@ -114,6 +139,9 @@ def test_an_unknown_order_of_mini_batches_is_told(tmp_path):
         ({"records": "two"}, "option records=two: expected a whole number"),
         ({"variation": "-1"}, "option variation=-1: expected a number, 0 or more"),
         ({"variation": "much"}, "option variation=much: expected a number"),
+        ({"box": "1,0"}, "option box=1,0: expected known, none, or two numbers, the lower one first"),
+        ({"box": "0,nan"}, "option box=0,nan: expected known"),
+        ({"box": "white"}, "option box=white: expected known"),
         ({"updates": "first"}, "option updates=first: expected one of"),
         ({"speed": "2"}, "attack inversion has no option 'speed'"),
     ],
