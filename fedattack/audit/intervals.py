@@ -149,6 +149,11 @@ def these_runs(
     return _pooled(successes_per_seed, n_per_seed, corrected)
 
 
+def here_of(successes_per_seed: Sequence[float], n_per_seed: Sequence[int]) -> tuple[float, float] | None:
+    """Return :func:`these_runs` where there are several, since one run's interval is that of :func:`rate_interval`."""
+    return these_runs(successes_per_seed, n_per_seed) if len(n_per_seed) > 1 else None
+
+
 def rate_interval(
     successes_per_seed: Sequence[float], n_per_seed: Sequence[int], level: float = LEVEL, comparisons: int = 1
 ) -> tuple[float, float]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fedattack.audit.answers import Questions, better_than, both, informed
 from fedattack.audit.finding import NOT_APPLICABLE, Finding, Null
-from fedattack.audit.intervals import LEVEL, clopper_pearson, paired_interval, rate_interval, t_interval
+from fedattack.audit.intervals import LEVEL, here_of, mean_interval, paired_interval, rate_interval
 from fedattack.audit.judge import Case, Judge, over_seeds
 from fedattack.audit.significance import DRAWS, Significance, arrangements_within, significance_of
 from fedattack.audit.summaries import null_of, reliability
@@ -364,7 +364,7 @@ class AttributeJudge(Judge[AttributeCase]):
             baselines=baselines,
             bars=_highest(baselines),
             test=self.tests[method],
-            here=_here([float(hits.sum()) for hits in self.hits[method]], self.sizes),
+            here=here_of([float(hits.sum()) for hits in self.hits[method]], self.sizes),
             series=self._series() if is_main else {},
             **over_seeds([float(hits.mean()) for hits in self.hits[method]]),
         )
@@ -381,8 +381,7 @@ class AttributeJudge(Judge[AttributeCase]):
         interval, here = self._balanced_here(value), None
         if len(self.cases) > 1:
             here = interval
-            low, high = t_interval(seeds, bounds=(0.0, 1.0))
-            interval = min(here[0], low), max(here[1], high)
+            interval = mean_interval(seeds, here, bounds=(0.0, 1.0))
         return self.judged(
             "balanced-accuracy",
             f"Balanced accuracy of {self.main}",
@@ -429,7 +428,7 @@ class AttributeJudge(Judge[AttributeCase]):
             chance=float((np.concatenate(self.answers[self.main]) == self.rarest).mean()),
             baselines={name: self._rare_recall(name, self.truth) for name in self.baselines},
             test=self._test(self.main, self.by_rarest, len(self.methods) + 1),
-            here=_here(sums, sizes),
+            here=here_of(sums, sizes),
         )
 
     def _rare_recall(self, method: str, truth: Sequence[Rows]) -> float:
@@ -488,7 +487,7 @@ class AttributeJudge(Judge[AttributeCase]):
             n=sum(sizes),
             chance=largest / sum(sizes),
             test=_told_apart(answers, candidates, np.random.default_rng((self.cases[0].seed, _MEMBERSHIP)), self.draws),
-            here=_here(hits, sizes),
+            here=here_of(hits, sizes),
         )
 
     def _table(self) -> dict[str, Any]:
@@ -625,11 +624,6 @@ def _told_apart(
         arrangements=arrangements_within(cells, member),
         draws=draws,
     )
-
-
-def _here(sums: Sequence[float], sizes: Sequence[int]) -> tuple[float, float] | None:
-    """Return the interval of a rate about these very runs, where there are several."""
-    return clopper_pearson(sum(sums), sum(sizes)) if len(sizes) > 1 else None
 
 
 def _questions(cases: Sequence[AttributeCase]) -> Questions:

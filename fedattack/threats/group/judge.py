@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.audit.finding import Finding
-from fedattack.audit.intervals import clopper_pearson, rate_interval
+from fedattack.audit.intervals import here_of, rate_interval
 from fedattack.audit.judge import Case, Judge, over_seeds
 from fedattack.audit.significance import DRAWS, Significance, exchange_within, significance_of
 from fedattack.audit.summaries import null_of, reliability
@@ -173,7 +173,7 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
             baselines=baselines,
             bars=baselines,
             test=exchange.test(np.random.default_rng((self.cases[0].seed, _TESTING)), self.draws),
-            here=_here(sums, n),
+            here=here_of(sums, n),
             headline=metric == self.headline_of(self.cases[0].scores),
             series={
                 "per_round": self._per_round(credit),
@@ -253,11 +253,6 @@ class _Exchange:
             counts = np.bincount(self.held[self.runs == run])
             logarithm += math.lgamma(counts.sum() + 1) - sum(math.lgamma(count + 1) for count in counts)
         return math.exp(logarithm) if logarithm < 50 else math.inf
-
-
-def _here(sums: Sequence[float], sizes: Sequence[int]) -> tuple[float, float] | None:
-    """Return the interval about these very runs, where there are several."""
-    return clopper_pearson(min(sum(sums), sum(sizes)), sum(sizes)) if len(sizes) > 1 else None
 
 
 def _named(shares: NDArray[np.float64], held: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from fedattack.audit.finding import NOT_APPLICABLE, Finding
-from fedattack.audit.intervals import clopper_pearson, median_interval, rate_interval
+from fedattack.audit.intervals import here_of, median_interval, rate_interval
 from fedattack.audit.judge import Case, Judge, over_seeds
 from fedattack.audit.significance import DRAWS, Significance, exchange_within, significance_of
 from fedattack.audit.summaries import null_rate
@@ -356,7 +356,7 @@ class InversionJudge(Judge[InversionCase]):
             null_rate(*self._count_recognised(self.nulls)),
             f"chance is {RANDOM}, the null a reconstruction from another client's reply",
             test=self._test("recognised", np.mean),
-            here=_these_runs(sums, sizes),
+            here=here_of(sums, sizes),
             value=sum(sums) / sum(sizes),
             n=sum(sizes),
             chance=shares[RANDOM],
@@ -434,7 +434,7 @@ class InversionJudge(Judge[InversionCase]):
             "as many as a batch's restored labels have in common with its true ones; chance is the commonest label, "
             "the null another client's labels",
             test=self._test_of_labels(sum(sums)),
-            here=_these_runs(sums, sizes),
+            here=here_of(sums, sizes),
             value=sum(sums) / sum(sizes),
             n=sum(sizes),
             chance=max(chances),
@@ -524,8 +524,3 @@ def _median_of_these_runs(values: Sequence[Floats]) -> tuple[float, float] | Non
     if len(values) < 2 or low is None or high is None:
         return None
     return low, high
-
-
-def _these_runs(sums: Sequence[float], sizes: Sequence[int]) -> tuple[float, float] | None:
-    """Return the interval about these very runs, where there are several."""
-    return clopper_pearson(min(sum(sums), sum(sizes)), sum(sizes)) if len(sizes) > 1 else None

@@ -20,7 +20,7 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
 from fedattack.audit.exchanges import Exchanges, Held, significance_above, significance_of_owners, standardised
 from fedattack.audit.finding import Finding, Null
-from fedattack.audit.intervals import mean_interval, rate_interval, these_runs
+from fedattack.audit.intervals import here_of, mean_interval, rate_interval, these_runs
 from fedattack.audit.judge import Judge, TargetsCase, over_seeds
 from fedattack.audit.roc import (
     Estimate,
@@ -632,7 +632,7 @@ class MembershipJudge(Judge[MembershipCase]):
             test=self._exchanges.significance(
                 self._exchanges.best_balanced_accuracy, f"{_WITHIN_CELLS}, at the best threshold each time"
             ),
-            here=these_runs(sums, sizes) if len(sums) > 1 else None,
+            here=here_of(sums, sizes),
             bars=self._bars(these_runs([blind], [blind_size])[1]),
             **over_seeds([hits / size for hits, size in right]),
         )

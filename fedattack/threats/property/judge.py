@@ -21,7 +21,7 @@ from scipy import stats
 from scipy.special import gammaln
 
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, Finding
-from fedattack.audit.intervals import LEVEL, clopper_pearson, rate_interval, t_interval
+from fedattack.audit.intervals import LEVEL, clopper_pearson, here_of, rate_interval, t_interval
 from fedattack.audit.judge import Case, Judge, over_seeds
 from fedattack.audit.roc import area
 from fedattack.audit.significance import DRAWS, Draw, Significance, exchange_clients, significance_of
@@ -342,7 +342,7 @@ class PropertyJudge(Judge[PropertyCase]):
             null_of((self._exchanged(draw) / sum(trials)).tolist(), sum(trials)),
             f"the threshold lets {100 * _FALSE_ALARMS:.0f}% of the clients without the property pass",
             test=self._test(sum(hits), draw),
-            here=_these_runs(np.array(hits), np.array(trials), np.asarray),
+            here=here_of(hits, trials),
             value=sum(hits) / sum(trials),
             n=sum(trials),
             chance=_FALSE_ALARMS,

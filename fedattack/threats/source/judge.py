@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import fsum
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from scipy import stats
 from scipy.optimize import minimize_scalar
 
 from fedattack.audit.finding import Finding, Null, in_units, listed
-from fedattack.audit.intervals import LEVEL, clopper_pearson, rate_interval
+from fedattack.audit.intervals import LEVEL, here_of, rate_interval
 from fedattack.audit.judge import Judge, TargetsCase, over_seeds
 from fedattack.audit.naming import (
     Alike,
@@ -490,7 +489,7 @@ class SourceJudge(Judge[SourceCase]):
             return self.unmeasured(metric, label, lacking, headline=parts.get("headline", False))
         low, high, null = rate.pop("low"), rate.pop("high"), rate.pop("null")
         counted = [tally for tally in tallies if len(tally.hits)]
-        here = _these_runs([float(tally.hits.sum()) for tally in counted], [len(tally.hits) for tally in counted])
+        here = here_of([float(tally.hits.sum()) for tally in counted], [len(tally.hits) for tally in counted])
         spread = over_seeds(list(map(_rate_of, counted)))
         bars = rate["baselines"]
         return self.judged(
@@ -590,7 +589,7 @@ class SourceJudge(Judge[SourceCase]):
             value=sum(sums) / sum(sizes),
             n=sum(sizes),
             chance=self._chance(),
-            here=_these_runs(sums, sizes),
+            here=here_of(sums, sizes),
             test=weighted_within(runs, self._rng("asr-beyond-labels"), _WITHIN_LABELS),
         )
 
@@ -629,7 +628,7 @@ class SourceJudge(Judge[SourceCase]):
             value=sum(sums) / sum(sizes),
             n=sum(sizes),
             chance=self._chance(),
-            here=_these_runs(sums, sizes),
+            here=here_of(sums, sizes),
             test=weighted_within(runs, self._rng("asr-beyond-site"), _WITHIN_SITES),
         )
 
@@ -790,13 +789,6 @@ def _range_of(rate: float, n: int) -> Null:
     """State an expected rate with the range in which so many targets fall."""
     low, high = stats.binom.interval(LEVEL, n, min(rate, 1.0))
     return {"value": rate, "low": min(max(float(low) / n, 0.0), rate), "high": max(float(high) / n, rate), "n": n}
-
-
-def _these_runs(sums: Sequence[float], sizes: Sequence[int]) -> tuple[float, float] | None:
-    """Interval about these very runs, where there are several."""
-    if len(sizes) == 1:
-        return None
-    return clopper_pearson(min(fsum(sums), sum(sizes)), sum(sizes))
 
 
 def fit_gamma(combined: NDArray[np.float64], log_prior: NDArray[np.float64], owner: NDArray[np.int64]) -> float:
