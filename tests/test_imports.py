@@ -58,9 +58,9 @@ def modules() -> list[tuple[str, Path]]:
 
 
 def layer_of(parts: tuple[str, ...]) -> str:
-    """A threat's judge and section see what its attacks must not: the truth, and the report."""
+    """A threat's judge, its tests by exchange, and its section see what its attacks must not: truth, and report."""
     if parts[0] == "threats" and len(parts) == 3:
-        return {"judge": "judges", "section": "sections"}.get(parts[2], "threats")
+        return {"judge": "judges", "exchange": "judges", "section": "sections"}.get(parts[2], "threats")
     # It runs as a script, without the package.
     return "reaper" if parts == ("runtime", "reaper") else parts[0]
 
@@ -75,7 +75,7 @@ def test_a_layer_imports_only_what_lies_below_it(layer, file):
             below = rest.split(".")[0]
             assert below == layer or below in ALLOWED[layer], f"{file} imports {name}"
             if layer == "threats":
-                assert not name.endswith((".judge", ".section")), f"{file} imports {name}"
+                assert not name.endswith((".judge", ".exchange", ".section")), f"{file} imports {name}"
 
 
 def test_flower_is_imported_where_defences_meet_its_messages_alone():

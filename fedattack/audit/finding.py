@@ -262,7 +262,9 @@ def verdict(
 
 
 def p_in_words(p: float) -> str:
-    """Write a p-value as ``p = 0.003``."""
+    """Write a p-value as ``p = 0.003``; below a millionth it says no more than that."""
+    if p < 1e-6:
+        return "p < 0.000001"
     return f"p = {p:.1g}" if p < 0.001 else f"p = {p:.2g}"
 
 

@@ -133,7 +133,7 @@ def test_knowledge_says_nothing_of_owners(prepared):
     with np.load(folder / "knowledge" / "targets.npz") as file:
         assert sorted(file.files) == ["x", "y"]
     assert set(json.loads((folder / "knowledge" / "knowledge.json").read_text())) == {
-        *("model", "prior", "training"),
+        *("model", "prior", "training", "limits"),
         *("files", "check"),
     }
 

@@ -20,7 +20,7 @@ from rich.table import Table
 import tests.benchmarks.calibration as package
 from tests.benchmarks.calibration import coverage, federations
 
-_NOT_DRAWS = ("__main__", "coverage", "federations")
+_NOT_DRAWS = ("__main__", "coverage", "drawn", "federations")
 
 Rows = Iterator[dict[str, Any]]
 
