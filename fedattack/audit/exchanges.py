@@ -171,8 +171,8 @@ def standardised(hits: Floats, above: Floats, marked: Floats, sizes: Floats) -> 
     marked, sizes
         (…,): how many are marked, and how many there are.
     """
-    expected = above * marked / sizes
-    variance = expected * (1 - marked / sizes) * (sizes - above) / np.maximum(sizes - 1, 1)
+    expected = above * marked / np.maximum(sizes, 1)
+    variance = expected * (1 - marked / np.maximum(sizes, 1)) * (sizes - above) / np.maximum(sizes - 1, 1)
     return np.asarray(np.where(variance > 0, (hits - expected) / np.sqrt(np.maximum(variance, 1e-12)), 0.0))
 
 

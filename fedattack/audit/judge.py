@@ -67,8 +67,11 @@ class Case:
 
     @cached_property
     def clients(self) -> list[str]:
-        """Names of the clients, each once: a client that was restarted may have had several nodes."""
-        return list(dict.fromkeys(self.node_clients))
+        """Names of the clients in their order, each once: a client that was restarted may have had several nodes.
+
+        Flower draws the numbers of nodes anew in each run. What is drawn by client may not depend on them.
+        """
+        return sorted(set(self.node_clients), key=lambda name: (len(name), name))
 
     def columns(self, client: str) -> list[int]:
         """Return the places of a client's nodes in the scores."""
@@ -123,7 +126,7 @@ class TargetsCase(Case):
             (…, clients)
         """
         if len(self.clients) == len(self.node_clients):
-            return values
+            return values[..., [self.node_clients.index(name) for name in self.clients]]
         means = []
         for name in self.clients:
             own = values[..., self.columns(name)]

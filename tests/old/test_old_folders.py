@@ -44,7 +44,7 @@ def test_it_is_whole_and_says_what_it_lacks(old):
 
 
 def test_it_is_attacked_and_judged_as_it_was(old):
-    before = {finding.name: (finding.value, finding.low, finding.high) for finding in read_findings(old)}
+    before = {finding.name: finding.value for finding in read_findings(old)}
     title = read_run(old)["title"]
     attack = ATTACKS[ATTACK[old.name]]
     for part in find_parts(old):
@@ -52,12 +52,20 @@ def test_it_is_attacked_and_judged_as_it_was(old):
         again = attack.run(Record(part.record), read_knowledge(part.knowledge), device="cpu")
         for name, array in there.arrays.items():
             np.testing.assert_allclose(again.arrays[name], array, rtol=1e-3, atol=1e-4)
-    found = {finding.name: (finding.value, finding.low, finding.high) for finding in audit_folder(old, device="cpu")}
+    found = {finding.name: finding for finding in audit_folder(old, device="cpu")}
     assert found.keys() == before.keys()
-    for name, numbers in before.items():
-        assert found[name] == pytest.approx(numbers, abs=1e-6), name
+    for name, value in before.items():
+        # Which client is the most exposed has since been decided by other targets than those that it is measured on.
+        if not name.endswith("worst-client"):
+            assert found[name].value == pytest.approx(value, abs=1e-6), name
+    assert any(finding.p is not None for finding in found.values())
     assert read_run(old)["title"] == title
     assert "the record is of format 1" in write_report(old).read_text(encoding="utf-8")
+
+
+def test_its_report_is_made_of_findings_without_tests(old):
+    assert all(finding.p is None for finding in read_findings(old))
+    assert write_report(old).is_file()
 
 
 def first_record(tmp_path: Path) -> Path:

@@ -92,8 +92,23 @@ def judged(*cases, by=MembershipJudge) -> dict:
     return {finding.metric: finding for finding in findings}
 
 
+def with_nodes_in(single, order):
+    """The same scores, of nodes in another order."""
+    arrays = {}
+    for name, values in single.scores.arrays.items():
+        arrays[name] = values if name == "labels" else values[..., order]
+    named = [single.scores.facts["clients"][column] for column in order]
+    return replace(
+        single, scores=replace(single.scores, arrays=arrays, facts={**single.scores.facts, "clients": named})
+    )
+
+
 def with_owners(single, owners, **changes):
     return replace(single, truth=replace(single.truth, owners=owners, **changes))
+
+
+def test_findings_do_not_depend_on_the_order_of_nodes():
+    assert judged(with_nodes_in(case(shift=1.0), [3, 0, 4, 1, 2])) == judged(case(shift=1.0))
 
 
 def test_a_known_shift_is_reported():
