@@ -8,7 +8,7 @@ DEV := $(VENV)/.dev-installed
 WORKERS ?= 2
 STAMP := $(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: audit deploy-local test test-long test-deploy fuzz lint benchmark vulnerabilities screenshot clean
+.PHONY: audit deploy-local test test-long test-deploy fuzz lint benchmark calibration vulnerabilities screenshot clean
 
 audit: $(RUN) ## Audit the embedded default and say where the report is.
 	$(VENV)/bin/fedattack audit quickstart --out runs/quickstart-$(STAMP)
@@ -41,6 +41,9 @@ benchmark: $(DEV) ## Time and size of recording, speed of attacks; prints ratios
 	$(VENV)/bin/python -m tests.benchmarks.model_based
 	$(VENV)/bin/python -m tests.benchmarks.gradient_matching
 	$(VENV)/bin/python -m tests.benchmarks.deployment
+
+calibration: $(DEV) ## How often reports cry wolf, see what is there, and state intervals that hold (hours); CI runs a short version.
+	$(VENV)/bin/python -m tests.benchmarks.calibration
 
 fuzz: $(DEV) ## Hostile and altered folders, killed writers (hours); CI runs a short version.
 	$(VENV)/bin/python -m tests.fuzz.folders --count 2000 --workers $(WORKERS)

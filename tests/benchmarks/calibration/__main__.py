@@ -10,7 +10,7 @@ import argparse
 import importlib
 import json
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from tests.benchmarks.calibration import coverage, federations
 _NOT_DRAWS = ("__main__", "coverage", "drawn", "federations")
 
 Rows = Iterator[dict[str, Any]]
+Found = list[dict[str, Any]] | dict[str, Any]
 
 
 def threats() -> list[str]:
@@ -49,23 +50,25 @@ def main() -> None:
     parser.add_argument("--world", action="append", help="a world of the federations (all)")
     parser.add_argument("--out", type=Path, default=Path("calibration.json"), help="file to write")
     asked = parser.parse_args()
-    parts = {
-        "draws": lambda: draws(asked.repetitions, asked.seed, asked.threat or threats()),
-        "coverage": lambda: iter(coverage.rows(asked.repetitions, asked.seed)),
-        "federations": lambda: federations.rows(asked.repetitions, asked.seed, asked.world or [*federations.WORLDS]),
+    worlds = asked.world or [*federations.WORLDS]
+    parts: dict[str, Callable[[], Found]] = {
+        "draws": lambda: [*draws(asked.repetitions, asked.seed, asked.threat or threats())],
+        "coverage": lambda: coverage.study(asked.repetitions, asked.seed),
+        "federations": lambda: [*federations.rows(asked.repetitions, asked.seed, worlds)],
     }
     unknown = [part for part in asked.parts if part not in parts]
     if unknown:
         parser.error(f"{unknown[0]!r} is none of {', '.join(parts)}")
-    results: dict[str, list[dict[str, Any]]] = {}
+    results: dict[str, Found] = {}
     for part in asked.parts or parts:
-        results[part] = [*parts[part]()]
+        results[part] = parts[part]()
         # What is there is kept, should the next part end early.
         asked.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
         Console().print(_table(part, results[part]))
 
 
-def _table(title: str, found: list[dict[str, Any]]) -> Table:
+def _table(title: str, measured: Found) -> Table:
+    found = measured["summary"] if isinstance(measured, dict) else measured
     table = Table(title=title, title_justify="left")
     columns = list(dict.fromkeys(key for row in found for key in row))
     for column in columns:

@@ -357,6 +357,21 @@ def summary(measured: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
+def study(repetitions: int, seed: int, short: bool = False) -> dict[str, Any]:
+    """Measure :func:`rows` and :func:`candidates`, and keep of 2,000 rows what sums them up.
+
+    Returns
+    -------
+    dict
+        ``summary``; ``surely_below_93``: the rows whose coverage is; ``methods``: the candidates, of a quarter of the
+        draws.
+    """
+    measured = rows(repetitions, seed, short)
+    low = [row for row in measured if row["coverage_high"] < WANTED[0]]
+    compared = candidates(max(1, repetitions // 4), seed + 1)
+    return {"rows": len(measured), "summary": summary(measured), "surely_below_93": low, "methods": compared}
+
+
 # Other methods, for the same rates.
 
 
