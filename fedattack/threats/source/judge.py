@@ -543,7 +543,7 @@ class SourceJudge(Judge[SourceCase]):
         held = [alike for alike in self.alike if len(alike.slots)]
         return self.judged(
             "asr-worst-client",
-            f"Owner named, most exposed client ({worst['client']})",
+            f"Owner named, client furthest above its labels ({worst['client']})",
             (worst["low"], worst["high"]),
             worst["null"],
             "chosen after the fact among all clients, as the one furthest above what examples of the same labels give; "
@@ -744,12 +744,12 @@ def _explanation(explained: Mapping[str, Any], targets: int) -> str:
     """Say in a sentence what the success on so many targets is made of."""
     if not explained:
         return "all rounds together"
-    parts = []
-    for part in explained["parts"]:
-        parts.append(f"{100 * part['value']:.1f} points of {part['part']}")
-    words = f"{in_units(explained['value'])} are {listed(parts, 'and')}"
+    guessing, *others = explained["parts"]
+    parts = [f"{guessing['part']} gives {100 * guessing['value']:.1f} points"]
+    parts.extend(f"{part['part']} {100 * part['value']:.1f}" for part in others)
+    words = f"of {in_units(explained['value'])}, {listed(parts, 'and')}"
     if explained["n"] < targets:
-        words = f"of the {explained['n']:,} targets that have examples like them beside them, {words}"
+        words += f" (on the {explained['n']:,} targets that have examples like them beside them)"
     if len(parts) < 4:
         words += ", which cannot be told apart without held-out examples of the clients"
     return words
