@@ -313,8 +313,8 @@ class AttributeJudge(Judge[AttributeCase]):
             f"Accuracy of {self.main} above the best baseline ({self.best})",
             interval,
             self._null(self._shuffled_excess, self.n),
-            "the baseline is the best of those on these very examples, the interval is paired (Tango's score "
-            "interval, over several seeds also Student's), the null is the same against a shuffled truth",
+            "the baseline is the best of those on these very examples, both are held against each other example by "
+            "example, and the null is the same against a shuffled truth",
             test=self.tests[self.main],
             here=here,
             value=value,
