@@ -22,7 +22,20 @@ from fedattack.threats.knowledge import read_knowledge as read_knowledge_at
 if TYPE_CHECKING:
     import pandas
 
-_COLUMNS = ("name", "label", "value", "low", "high", "units", "n", "chance", "verdict", "reason", "headline")
+_COLUMNS = (
+    "name",
+    "label",
+    "value",
+    "low",
+    "high",
+    "units",
+    "n",
+    "chance",
+    "p_adjusted",
+    "verdict",
+    "reason",
+    "headline",
+)
 
 
 class Findings(list[Finding]):

@@ -12,14 +12,13 @@ Answers about one client share a model, so that they are right or wrong together
 :func:`both` asks for both.
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from fedattack.audit.significance import DRAWS, Significance, exchange_within, significance_of
+from fedattack.audit.significance import DRAWS, Significance, count_of, exchange_within, significance_of
 
 # Entries of the largest array that a test makes: 16 MB.
 _ENTRIES = 2_000_000
@@ -170,4 +169,4 @@ def _arrangements(questions: Questions, runs: Rows) -> float:
     within = gammaln(values.sum(axis=1) + 1).sum() - gammaln(values + 1).sum()
     between = gammaln(np.bincount(runs) + 1).sum() - gammaln(alike + 1).sum()
     logarithm = float(within + between)
-    return math.exp(logarithm) if logarithm < 50 else math.inf
+    return count_of(logarithm)

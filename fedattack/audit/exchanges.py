@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 from scipy.stats import rankdata
 
-from fedattack.audit.significance import Draw, Significance, arrangements_within, significance_of
+from fedattack.audit.significance import Draw, Significance, arrangements_within, count_of, significance_of
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -245,7 +245,7 @@ def _arrangements(cells: Rows, kinds: Rows) -> float:
     for cell in np.unique(cells):
         sizes = np.bincount(kinds[cells == cell])
         logarithm += math.lgamma(sizes.sum() + 1) - float(gammaln(sizes + 1).sum())
-    return math.exp(logarithm) if logarithm < 50 else math.inf
+    return count_of(logarithm)
 
 
 def _of_equal_size(cells: Rows) -> list[Rows]:

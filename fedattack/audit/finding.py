@@ -32,7 +32,7 @@ _METRIC = re.compile(r"[a-z0-9-]+(?:\.[0-9][a-z0-9-]*)?")
 # Rates and their intervals are computed along different paths; a last-digit difference is no contradiction.
 _ROUNDING = 1e-9
 
-NEWER = frozenset({"here_low", "here_high", "p", "p_adjusted"})
+NEWER = frozenset({"here_low", "here_high", "p", "p_least", "p_adjusted"})
 """Fields that findings of older versions do not have."""
 
 
@@ -59,7 +59,8 @@ class Finding:
         What the server saw: ``individual`` or ``aggregate``.
     value, low, high
         The number and its interval at `level`, in `units`; None where it does not exist. Of several seeds the interval
-        is about runs like these, of one seed about this very run, whose models are given.
+        is about runs like these, of one seed about this very run, whose models are given. That of the most exposed
+        client is about its run alone.
     here_low, here_high
         Of several seeds: the interval about these very runs. None where there is none.
     level
@@ -76,9 +77,10 @@ class Finding:
         The same attack where there is nothing to find.
     baselines
         Further values to hold against the result, such as ``{"size prior": 0.14}``, in `units`.
-    p, p_adjusted
-        How likely so much is by accident in these runs, one-sided; and the same corrected for all findings of the
-        report, see :func:`fedattack.audit.significance.decided`. None where nothing was tested.
+    p, p_least, p_adjusted
+        How likely so much is by accident in these runs, one-sided; the smallest such number that these data could have
+        given; and the first corrected for all findings of the report, see
+        :func:`fedattack.audit.significance.decided`. None where nothing was tested.
     verdict, reason
         One of :data:`VERDICTS`, and why, in words.
     headline
@@ -117,6 +119,7 @@ class Finding:
     level: float = 0.95
     units: str = PROPORTION
     p: float | None = None
+    p_least: float | None = None
     p_adjusted: float | None = None
     chance: float | None = None
     null: Null | None = None
@@ -253,6 +256,8 @@ def verdict(
         bars_in_words.append(f"{name} ({in_units(bar, units)})")
     by_test = f"{p_in_words(p)} ({how})" if how else p_in_words(p)
     if least > ERROR:
+        if least >= 1:
+            return TOO_FEW, "there is nothing to exchange that would make a difference"
         return TOO_FEW, (
             f"there are too few targets or clients for any result to be told from an accident: at best "
             f"{p_in_words(least)}, and {ERROR:g} is needed"

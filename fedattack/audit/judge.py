@@ -220,6 +220,7 @@ class Judge(ABC, Generic[C]):
             here_high=here_high,
             null=null,
             p=p,
+            p_least=test.least if test else None,
             verdict=words,
             reason=f"{reason}: {why}",
             **numbers,

@@ -1,10 +1,12 @@
 """Judge all attacks on a run: each by its judge, on the same evidence."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fedattack.audit.evidence import Evidence
-from fedattack.audit.finding import NOT_APPLICABLE, Finding
+from fedattack.audit.federation import dealt_anew
+from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW, Finding, listed
 from fedattack.audit.judge import Case, Judge, judge_of
 from fedattack.audit.significance import decided
 from fedattack.errors import DataError
@@ -35,6 +37,8 @@ def judge_attacks(
         If scores are about other target records than the truth, or do not fit it.
     """
     findings: list[Finding] = []
+    # Who holds what is exchanged run by run. Of runs of one federation it was dealt once.
+    anew = dealt_anew(evidence)
     for attack in evidence[0].scores:
         judge = judge_of(attack)
         if judge is None:
@@ -43,8 +47,36 @@ def judge_attacks(
         if cases is None:
             findings.append(_without_truth(judge, attack, evidence, setting, provenance))
         else:
-            findings += judge(cases, setting=setting, provenance=provenance).findings()
+            found = judge(cases, setting=setting, provenance=provenance).findings()
+            if len(anew) < len(cases):
+                first = [cases[place] for place in anew]
+                tested = judge(first, setting=setting, provenance=provenance).findings()
+                found = _tested_on(found, tested)
+            findings += found
     return decided(findings)
+
+
+def _tested_on(findings: Sequence[Finding], tested: Sequence[Finding]) -> list[Finding]:
+    """Take back what the test does not hold of the runs alone in which who holds what was dealt anew."""
+    by_metric = {finding.metric: finding for finding in tested}
+    final = []
+    for finding in findings:
+        other = by_metric.get(finding.metric)
+        if finding.p is None:
+            final.append(finding)
+            continue
+        if other is None or other.p is None or other.p_least is None:
+            nothing = "; of the runs in which other clients hold other data alone nothing can be said"
+            final.append(replace(finding, p=None, verdict=NOT_APPLICABLE, reason=finding.reason + nothing))
+            continue
+        seeds = listed([str(seed) for seed in other.seeds], "and")
+        why = f"; in other runs the same clients hold the same, so that only seed {seeds} is tested"
+        verdict, reason = finding.verdict, finding.reason
+        if other.verdict in (NO_EVIDENCE, TOO_FEW) and verdict in (LEAK, NO_EVIDENCE):
+            verdict, reason = other.verdict, other.reason
+        p, least = max(finding.p, other.p), max(finding.p_least or 0.0, other.p_least)
+        final.append(replace(finding, p=p, p_least=least, verdict=verdict, reason=reason + why))
+    return final
 
 
 def _cases(judge: type[Judge[Any]], attack: str, evidence: Sequence[Evidence]) -> list[Case] | None:

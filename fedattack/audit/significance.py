@@ -18,12 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.audit.finding import ERROR, LEAK, NO_EVIDENCE, TOO_FEW, Finding, p_in_words
+from fedattack.errors import DataError
 
 DRAWS = 9_999
 """Exchanges that a test draws."""
 
 HEADLINES = 0.9
 """Part of the error that goes to the headlines, which were fixed in advance. The other findings share the rest."""
+
+# With so few arrangements p is one of few numbers, and so many draws of each tell which.
+_FEW = 120
+_OF_EACH = 400
 
 # Draws after which a test ends whose p is plainly no evidence, and the share of them that says so.
 _FIRST = 199
@@ -69,7 +74,8 @@ def significance_of(
     """Hold a statistic against what exchanges give.
 
     The p-value is (1 + exceedances)/(1 + draws), which is valid for any number of draws (Phipson and Smyth 2010,
-    "Permutation p-values should never be zero"). The drawing ends early where p is plainly above :data:`ERROR`.
+    "Permutation p-values should never be zero"). The drawing ends early where p is plainly above :data:`ERROR`. Of few
+    arrangements p is a whole number; the draws then decide which one.
 
     Parameters
     ----------
@@ -85,19 +91,38 @@ def significance_of(
         How many different exchanges there are.
     draws, at_once
         How many are drawn, and how many together: memory grows with the latter.
+
+    Raises
+    ------
+    DataError
+        If the statistic is no finite number.
     """
+    if not math.isfinite(observed):
+        raise DataError(f"{how}: the statistic of a test is {observed}; expected a finite number")
+    few = arrangements <= _FEW
+    if few:
+        draws = max(draws, _OF_EACH * int(arrangements))
     bar = observed - 1e-9 * max(1.0, abs(observed))
     count = exceeded = 0
     while count < draws:
         size = min(at_once, draws - count)
         if not count:
             size = min(size, _FIRST)
-        exceeded += int((draw(rng, size) >= bar).sum())
+        # What is no number counts as large: it is no evidence.
+        exceeded += int((~(draw(rng, size) < bar)).sum())
         count += size
         if exceeded > _PLAINLY * count:
             break
     least = max(1 / arrangements, 1 / (draws + 1))
-    return Significance((1 + exceeded) / (1 + count), least, how)
+    p = (1 + exceeded) / (1 + count)
+    if few and count == draws:
+        p = round(exceeded / count * arrangements) / arrangements
+    return Significance(max(p, least), least, how)
+
+
+def count_of(logarithm: float) -> float:
+    """Return the whole number that has this logarithm; infinite where it is very large."""
+    return round(math.exp(logarithm)) if logarithm < 50 else math.inf
 
 
 def exchange_within(cells: Rows, rng: np.random.Generator, count: int) -> Rows:
@@ -132,7 +157,7 @@ def arrangements_within(cells: Rows, marked: NDArray[np.bool_]) -> float:
         inside = cells == cell
         size, chosen = int(inside.sum()), int(marked[inside].sum())
         logarithm += math.lgamma(size + 1) - math.lgamma(chosen + 1) - math.lgamma(size - chosen + 1)
-    return math.exp(logarithm) if logarithm < 50 else math.inf
+    return count_of(logarithm)
 
 
 def exchange_clients(clients: int, rng: np.random.Generator, count: int) -> Rows:
@@ -151,8 +176,10 @@ def decided(findings: Sequence[Finding]) -> list[Finding]:
     Section 5.
     """
     # What could not have been a leak whatever came out takes nothing from the others.
-    tests = [(one.p, one.headline) for one in findings if one.p is not None and one.verdict != TOO_FEW]
-    corrected = iter(adjusted([p for p, _ in tests], _weights([headline for _, headline in tests])))
+    tested = [one for one in findings if one.p is not None and one.verdict != TOO_FEW]
+    ps = [one.p for one in tested if one.p is not None]
+    weights = _weights([one.headline for one in tested])
+    corrected = iter(adjusted(ps, weights))
     final = []
     for finding in findings:
         if finding.p is None or finding.verdict == TOO_FEW:
@@ -160,11 +187,20 @@ def decided(findings: Sequence[Finding]) -> list[Finding]:
             continue
         p = next(corrected)
         verdict, reason = finding.verdict, finding.reason
-        if len(tests) > 1 and verdict == LEAK:
-            reason += f"; corrected for all {len(tests)} findings {p_in_words(p)}"
+        if len(tested) > 1 and verdict == LEAK:
+            reason += f"; corrected for all {len(tested)} findings {p_in_words(p)}"
             if p > ERROR:
                 verdict = NO_EVIDENCE
                 reason += ", which is not enough"
+        if p > ERROR:
+            place = next(index for index, one in enumerate(tested) if one is finding)
+            best = adjusted([*ps[:place], finding.p_least or 0.0, *ps[place + 1 :]], weights)[place]
+            if best > ERROR:
+                verdict = TOO_FEW
+                reason += (
+                    f"; there are too few targets or clients for a report of {len(tested)} findings: at best "
+                    f"{p_in_words(best)}"
+                )
         final.append(replace(finding, p_adjusted=p, verdict=verdict, reason=reason))
     return final
 

@@ -145,7 +145,7 @@ def test_clients_that_learn_nothing_leak_nothing(tmp_path, protocol):
     write_run(tmp_path, epochs=0, protocol=protocol)
     attack_all(tmp_path)
     for finding in audit_folder(tmp_path, device="cpu"):
-        assert finding.verdict == "no evidence", finding.metric
+        assert finding.verdict in ("no evidence", "too few to tell"), finding.metric
         assert finding.value == pytest.approx(1 / CLIENTS)
 
 

@@ -16,6 +16,7 @@ from fedattack.audit.significance import (
     exchange_within,
     significance_of,
 )
+from fedattack.errors import DataError
 
 
 def finding(metric="asr", p=0.001, **changes):
@@ -129,6 +130,42 @@ def test_findings_that_could_show_nothing_take_no_part():
     assert alone.p_adjusted == pytest.approx(0.049)
     assert alone.verdict == "leak"
     assert [other.p_adjusted for other in others] == [None, None]
+
+
+def test_what_no_result_could_have_shown_beside_so_many_findings_is_too_few():
+    """Four clients have 24 arrangements: enough for one finding, and not for one of two headlines."""
+    few = finding(p=1 / 24, p_least=1 / 24, headline=True)
+    assert decided([few])[0].verdict == "leak"
+    other = finding("tpr", p=0.9, p_least=0.0001, headline=True)
+    too_few, none = decided([few, other])
+    assert (too_few.verdict, none.verdict) == ("too few to tell", "no evidence")
+    assert too_few.reason.endswith("there are too few targets or clients for a report of 2 findings: at best p = 0.083")
+    assert decided([few, replace(other, p=0.0001, verdict="leak")])[0].verdict == "leak"
+
+
+def test_of_few_arrangements_p_is_the_exact_share():
+    """The best of 24 arrangements, the second best, and so on: whatever the random numbers."""
+    values = np.arange(4.0)
+    everything = np.array([order @ 10.0 ** np.arange(4) for order in permutations(values)])
+
+    def draw(rng, count):
+        return rng.choice(everything, size=count)
+
+    for place in (1, 2, 3):
+        observed = float(np.sort(everything)[-place])
+        for seed in range(20):
+            found = significance_of(observed, draw, np.random.default_rng(seed), "all", arrangements=24)
+            assert found.p == pytest.approx(place / 24)
+            assert found.least == pytest.approx(1 / 24)
+
+
+def test_a_statistic_that_is_no_number_is_no_evidence():
+    def draw(rng, count):
+        return np.full(count, np.nan)
+
+    assert significance_of(1.0, draw, np.random.default_rng(0), "all").p == 1
+    with pytest.raises(DataError, match="the statistic of a test is nan"):
+        significance_of(np.nan, draw, np.random.default_rng(0), "all")
 
 
 def test_a_report_on_nothing_shows_a_leak_in_one_of_twenty():

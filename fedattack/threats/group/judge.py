@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedattack.audit.finding import Finding
 from fedattack.audit.intervals import here_of, rate_interval
 from fedattack.audit.judge import Case, Judge, over_seeds
-from fedattack.audit.significance import DRAWS, Significance, exchange_within, significance_of
+from fedattack.audit.significance import DRAWS, Significance, count_of, exchange_within, significance_of
 from fedattack.audit.summaries import null_of, reliability
 from fedattack.errors import DataError
 from fedattack.threats import Scores
@@ -252,7 +252,7 @@ class _Exchange:
         for run in np.unique(self.runs):
             counts = np.bincount(self.held[self.runs == run])
             logarithm += math.lgamma(counts.sum() + 1) - sum(math.lgamma(count + 1) for count in counts)
-        return math.exp(logarithm) if logarithm < 50 else math.inf
+        return count_of(logarithm)
 
 
 def _named(shares: NDArray[np.float64], held: NDArray[np.int64]) -> NDArray[np.float64]:

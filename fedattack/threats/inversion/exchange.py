@@ -6,7 +6,6 @@ exchanged. What stands in the place of a client's examples is paired with the re
 An example of several rounds is exchanged once for all of them.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.special import gammaln
 
-from fedattack.audit.significance import exchange_within
+from fedattack.audit.significance import count_of, exchange_within
 from fedattack.threats.inversion.images import Images, peak_ratio, similarities
 
 OTHERS = 500
@@ -222,4 +221,4 @@ def _arrangements(attacked: Sequence[Attacked], labels: Places) -> float:
         logarithm += float(gammaln(size + 1) - gammaln(size - places + 1))
         for client in attacked:
             logarithm -= float(gammaln((client.labels == label).sum() + 1))
-    return round(math.exp(logarithm)) if logarithm < 50 else math.inf
+    return count_of(logarithm)

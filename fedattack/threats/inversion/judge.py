@@ -8,7 +8,6 @@ An example may have been attacked in several rounds. It counts once, with the me
 """
 
 import itertools
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from scipy.special import gammaln
 from fedattack.audit.finding import NOT_APPLICABLE, Finding
 from fedattack.audit.intervals import here_of, median_interval, rate_interval
 from fedattack.audit.judge import Case, Judge, over_seeds
-from fedattack.audit.significance import DRAWS, Significance, exchange_within, significance_of
+from fedattack.audit.significance import DRAWS, Significance, count_of, exchange_within, significance_of
 from fedattack.audit.summaries import null_rate
 from fedattack.audit.truth import HeldRecords
 from fedattack.errors import DataError
@@ -451,7 +450,7 @@ class InversionJudge(Judge[InversionCase]):
             return total
 
         logarithm = sum(case.label_arrangements for case in self.cases)
-        arrangements = round(math.exp(logarithm)) if logarithm < 50 else math.inf
+        arrangements = count_of(logarithm)
         rng = np.random.default_rng((self.cases[0].seed, _TESTING))
         how = "the clients of each run that have as many examples exchanged"
         return significance_of(observed, draw, rng, how, arrangements=arrangements, draws=self.draws)

@@ -595,7 +595,7 @@ class MembershipJudge(Judge[MembershipCase]):
                 words += ", which is below that lower end"
         return self.judged(
             "epsilon-implied",
-            "ε that the attack implies, at least",
+            "ε that the attack implies",
             (found.low, found.high),
             null,
             f"what tells members apart so well cannot be (ε, {delta:g})-private for a smaller ε than the interval's "

@@ -24,7 +24,7 @@ from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, Finding
 from fedattack.audit.intervals import LEVEL, clopper_pearson, here_of, rate_interval, t_interval
 from fedattack.audit.judge import Case, Judge, over_seeds
 from fedattack.audit.roc import area
-from fedattack.audit.significance import DRAWS, Draw, Significance, exchange_clients, significance_of
+from fedattack.audit.significance import DRAWS, Draw, Significance, count_of, exchange_clients, significance_of
 from fedattack.audit.summaries import null_of
 from fedattack.errors import DataError
 from fedattack.threats.property.prolin import METHODS
@@ -219,7 +219,7 @@ class PropertyJudge(Judge[PropertyCase]):
         for case in self.cases:
             _, alike = np.unique(case.has, axis=1, return_counts=True)
             logarithm += float(gammaln(len(case.seen) + 1) - gammaln(alike + 1).sum())
-        return round(math.exp(logarithm)) if logarithm < 50 else math.inf
+        return count_of(logarithm)
 
     def _test(self, observed: float, draw: Draw) -> Significance:
         rng = np.random.default_rng((self.cases[0].seed, _EXCHANGING))

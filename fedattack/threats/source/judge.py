@@ -603,6 +603,8 @@ class SourceJudge(Judge[SourceCase]):
                 continue
             weights = _by_size(case, alike.owner[slots])
             successes, size = _weighted(alike.observed()[0], weights)
+            if not size:  # the truth knows of no client how many examples it holds
+                continue
             sums.append(successes)
             sizes.append(size)
             runs.append((alike, weights))
