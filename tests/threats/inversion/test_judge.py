@@ -280,6 +280,17 @@ def test_clients_of_many_examples_are_exchanged_less_often(large, exchanges, mon
     assert len(exchange(attacked, others, 6.0, np.random.default_rng(0), 50).ratio) == 51
 
 
+def test_medians_of_seeds_that_differ_stay_in_the_measure_s_range(folder):
+    """In one seed all examples come back, in the other none does: two seeds leave the median over runs wide open."""
+    truth = case(folder).held.x
+    one, other = case(folder), case(folder, images=np.zeros_like(truth))
+    found = judged(one, other)
+    for metric, least, most in (("ssim", -1, 1), ("mse", 0, 1), ("psnr", 0, IDENTICAL)):
+        assert least <= found[metric].low < found[metric].high <= most + 1e-9, metric
+    assert found["mse"].low == 0
+    assert found["ssim"].high == pytest.approx(1)
+
+
 def world_case(world, guess=None, seed=0):
     """Draw a case of a world, whose reconstructions are made of the truth by ``guess``."""
     case = drawn.draw_case(world, seed, np.random.default_rng(seed))
