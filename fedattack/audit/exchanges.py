@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from scipy.special import gammaln
 from scipy.stats import rankdata
 
@@ -127,7 +128,9 @@ class Exchanges:
         fpr
             The rate at which non-members are above the threshold.
         """
-        one_hot = np.eye(clients.max() + 1)[clients[self._order]]
+        # A dense one would have targets × clients entries.
+        ones, rows = np.ones(len(clients)), np.arange(len(clients))
+        one_hot = sparse.csr_array((ones, (rows, clients[self._order])))
         sizes, members = one_hot.sum(axis=0), self._members @ one_hot
 
         def statistic(flags: Flags) -> Floats:

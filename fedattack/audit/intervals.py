@@ -364,6 +364,7 @@ def median_interval(
     values_per_seed: Sequence[Sequence[float] | NDArray[np.float64]],
     level: float = LEVEL,
     examples_per_seed: Sequence[Sequence[int] | NDArray[np.int64]] | None = None,
+    bounds: tuple[float, float] = (-math.inf, math.inf),
 ) -> tuple[float, float] | tuple[None, None]:
     """Interval of a median over the examples of one or several seeded runs.
 
@@ -383,6 +384,9 @@ def median_interval(
         Two-sided confidence level, in (0, 1).
     examples_per_seed
         Which example each value is of, numbered alike in all seeds. None if each value is of another example.
+    bounds
+        Range that the quantity cannot leave, such as (0, 1) for an error of inputs in 0 … 1; the interval over runs is
+        clipped to it.
 
     Returns
     -------
@@ -414,7 +418,7 @@ def median_interval(
     low, high = float(pooled[rank - 1]), float(pooled[-rank])
     seeds = [values for values in seeds if len(values)]
     if len(seeds) > 1:
-        over_runs = _mean_median(seeds, level)
+        over_runs = np.clip(_mean_median(seeds, level), *bounds).tolist()
         low, high = min(low, over_runs[0]), max(high, over_runs[1])
     return low, high
 

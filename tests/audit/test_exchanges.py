@@ -96,6 +96,25 @@ def test_the_most_exposed_client_is_the_one_with_the_largest_excess():
     assert tested.most_exposed(clients, 0.1)(flags[None])[0] == pytest.approx((3 - expected) / deviation)
 
 
+@pytest.mark.parametrize("fpr", [0.01, 0.3])
+def test_the_most_exposed_client_is_that_of_a_table_of_all_targets_and_clients(fpr):
+    draw = np.random.default_rng(5)
+    members, others = draw.normal(1.0, 1.0, 80).round(1), draw.normal(size=120).round(1)
+    # Of client 6 there is no target at all.
+    clients = draw.choice([0, 1, 2, 3, 4, 5, 7], size=200)
+    order = np.argsort(-np.concatenate([members, others]), kind="stable")
+    flags = np.array([draw.permutation(200) < 80 for _ in range(20)])
+    flags[0] = order < 80
+    found = made(members, others).most_exposed(clients, fpr)(flags)
+
+    one_hot = np.eye(8)[clients[order]]
+    scores = np.concatenate([members, others])[order]
+    for row, excess in zip(flags, found, strict=True):
+        top = scores > scores[~row][int(fpr * 120)]
+        of_clients = (row & top) @ one_hot, top @ one_hot, flags[0] @ one_hot, one_hot.sum(axis=0)
+        assert excess == standardised(*of_clients).max()
+
+
 def test_a_fixed_threshold_is_the_hypergeometric_test():
     draw = np.random.default_rng(0)
     marked = np.repeat([True, False], [20, 30])

@@ -309,6 +309,15 @@ def test_seeds_that_differ_widen_the_median_s_interval():
     assert apart[1] > alike[1] >= pooled[1]
 
 
+def test_a_median_s_interval_stays_in_the_range_of_its_quantity():
+    similar = [np.linspace(0.96, 1.0, 20), np.linspace(0.5, 0.6, 20)]
+    assert median_interval(similar)[1] > 1
+    low, high = median_interval(similar, bounds=(-1.0, 1.0))
+    assert (low, high) == (median_interval(similar)[0], 1.0)
+    same = [[0.0] * 20, [1.0] * 20]
+    assert median_interval(same, bounds=(0.0, 1.0)) == (0, 1), "where no example differs from its run's median"
+
+
 def test_an_example_counts_once_however_often_it_was_seen():
     values, examples = [3.0, 1.0, 2.0, 10.0, 5.0, 7.0], [4, 4, 4, 0, 9, 9]
     assert once_per_example(values, examples).tolist() == [10.0, 2.0, 6.0]

@@ -24,10 +24,17 @@ OTHERS = 500
 OF_A_LABEL = 39
 """With one target p can then reach 1/40, which is enough beside other findings."""
 
-# Pairings, and values in a table, that are worth their time and memory.
+# Pairings, and values in a table, that are worth their time.
 _PAIRINGS, _VALUES = 150_000, 4_000_000
+
+# Exchanges that are made in any case.
 _FEWEST = 999
-_AT_ONCE = 1_000
+
+# A client with more examples than this takes long to pair: then fewer exchanges are made.
+_LARGE, _FEWEST_OF_LARGE = 256, 199
+
+# Exchanges that are drawn together, and errors that are in memory while they are paired.
+_AT_ONCE, _ERRORS = 1_000, 4_000_000
 
 # Up to as many examples all orders are tried, many exchanges together.
 _ALL_ORDERS = 4
@@ -140,15 +147,17 @@ def _chosen(of_truth: Places, of_others: Places, rng: np.random.Generator) -> Pl
 
 
 def _worth(attacked: Sequence[Attacked], draws: int) -> int:
-    """Say how many exchanges are worth their time and memory."""
-    pairings, examples, largest = 0.0, 0, 0
+    """Say how many exchanges are worth their time."""
+    pairings, examples, largest, fewest = 0.0, 0, 0, _FEWEST
     for client in attacked:
         size = len(client.labels)
         examples += size
+        if size > _LARGE:
+            fewest = _FEWEST_OF_LARGE
         pairings += len(client.replies) * (1 + (size / 16) ** 2)
         largest = max(largest, size * max(map(len, client.replies)))
     most = min(_PAIRINGS / pairings, _VALUES / max(examples, largest))
-    return min(draws, max(_FEWEST, int(most)))
+    return min(draws, max(fewest, int(most)))
 
 
 def _places(labels: Places, examples: int, rng: np.random.Generator, draws: int) -> Places:
@@ -184,7 +193,7 @@ def _measured(images: Images, pool: Images, labels: Places, places: Places) -> d
     given = np.concatenate([images, np.full_like(images[:1], 0.5)])
     errors = _errors(given, pool[asked])
     at = where[places]
-    paired = _paired(np.moveaxis(errors[:-1][:, at], 0, 2))
+    paired = _all_paired(np.ascontiguousarray(errors[:-1].T), at)
     measures = {"ratio": peak_ratio(errors[paired, at])}
     if pool.ndim == 4:
         measures["similarity"] = similarities(given, pool[asked])[paired, at]
@@ -196,6 +205,21 @@ def _errors(one: Images, other: Images) -> Floats:
     a, b = one.reshape(len(one), -1).astype(np.float64), other.reshape(len(other), -1).astype(np.float64)
     squares = np.square(a).mean(axis=1)[:, np.newaxis] + np.square(b).mean(axis=1)
     return np.asarray(np.maximum(squares - 2 / a.shape[1] * (a @ b.T), 0))
+
+
+def _all_paired(cost: Floats, at: Places) -> Places:
+    """Pair exchange after exchange as :func:`_paired`, few at once: the costs of all together may not fit into memory.
+
+    Parameters
+    ----------
+    cost
+        (n, m): of each example with each reconstruction.
+    at
+        (exchanges, k): which examples.
+    """
+    at_once = max(1, _ERRORS // (at.shape[1] * cost.shape[1]))
+    paired = [_paired(cost[at[start : start + at_once]]) for start in range(0, len(at), at_once)]
+    return np.concatenate(paired)
 
 
 def _paired(cost: Floats) -> Places:

@@ -28,7 +28,14 @@ from fedattack.errors import DataError
 from fedattack.learning.importing import given
 from fedattack.record import Observation
 from fedattack.threats.inversion.exchange import Attacked, Exchanged, exchange
-from fedattack.threats.inversion.images import Images, paired, peak_ratio, squared_error, structural_similarity
+from fedattack.threats.inversion.images import (
+    IDENTICAL,
+    Images,
+    paired,
+    peak_ratio,
+    squared_error,
+    structural_similarity,
+)
 from fedattack.threats.inversion.inversion import client_training, movement_of
 from fedattack.threats.inversion.preflight import Preflight, preflight
 
@@ -315,9 +322,10 @@ class InversionJudge(Judge[InversionCase]):
 
     def of_scores(self) -> list[Finding]:
         """State all but the replay, which needs the model."""
-        findings = [self._recognised(), self._median("psnr", "Peak signal-to-noise ratio, median", "dB", "ratio")]
+        findings = [self._recognised()]
+        findings.append(self._median("psnr", "Peak signal-to-noise ratio, median", "dB", "ratio", (0.0, IDENTICAL)))
         if self.cases[0].held.x.ndim == 4:
-            findings.append(self._median("ssim", "Structural similarity, median", "", "similarity"))
+            findings.append(self._median("ssim", "Structural similarity, median", "", "similarity", (-1.0, 1.0)))
         findings.append(self._error())
         if self.cases[0].has_classes:
             findings.append(self._labels())
@@ -375,15 +383,15 @@ class InversionJudge(Judge[InversionCase]):
         """Return a measure, such as ``ratio``, of the examples of each seed."""
         return [case.by_example(batches, measure) for case, batches in zip(self.cases, seeds, strict=True)]
 
-    def _median(self, metric: str, label: str, units: str, measure: str) -> Finding:
+    def _median(self, metric: str, label: str, units: str, measure: str, bounds: tuple[float, float]) -> Finding:
         values, nulls = self._by_seed(self.results, measure), self._by_seed(self.nulls, measure)
         n = sum(map(len, values))
-        null_low, null_high = median_interval(nulls)
+        null_low, null_high = median_interval(nulls, bounds=bounds)
         medians = self._medians_of_guesses(measure)
         return self.judged(
             metric,
             label,
-            median_interval(values),
+            median_interval(values, bounds=bounds),
             {"value": _middle(nulls), "low": null_low, "high": null_high, "n": n},
             f"chance is {RANDOM}, the null a reconstruction from another client's reply",
             test=self._test(measure, np.median),
@@ -401,7 +409,7 @@ class InversionJudge(Judge[InversionCase]):
 
     def _error(self) -> Finding:
         values = self._by_seed(self.results, "error")
-        low, high = median_interval(values)
+        low, high = median_interval(values, bounds=(0.0, 1.0))
         return self.finding(
             "mse",
             "Mean squared error of inputs in 0 … 1, median",

@@ -18,6 +18,7 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
+from fedattack.audit.answers import both
 from fedattack.audit.exchanges import Exchanges, Held, significance_above, significance_of_owners, standardised
 from fedattack.audit.finding import Finding, Null
 from fedattack.audit.intervals import here_of, mean_interval, rate_interval, these_runs
@@ -411,16 +412,11 @@ class MembershipJudge(Judge[MembershipCase]):
         owners = significance_of_owners(held, _ONE_PERCENT, draw, "who holds what exchanged within each label")
         # Clients whose data differ are told apart so. It is training only if members differ from non-members, too.
         members_alone = self._exchanges.significance(self._exchanges.tpr_at(_ONE_PERCENT), _WITHIN_CELLS)
-        test = Significance(
-            max(owners.p, members_alone.p),
-            max(owners.least, members_alone.least),
-            f"the larger p of two tests: {owners.how}, and {members_alone.how}",
-        )
         return self._tpr(
             "tpr-at-1pct-fpr-elsewhere",
             "Members found at 1% false positives, among other clients' members",
             self._main,
-            test=test,
+            test=both(owners, members_alone),
             asked=asked,
             reason="non-members are examples on which the next client trained, and this one did not: ",
         )
@@ -698,7 +694,7 @@ class MembershipJudge(Judge[MembershipCase]):
         right: list[NDArray[np.bool_]] = []
         for case, (members, others) in zip(self.judged_cases, self._main_scores, strict=True):
             draw = np.random.default_rng((case.seed, _FOLDS, 1))
-            values = np.concatenate([members, others])[:, None]
+            values = _finite(np.concatenate([members, others]))[:, None]
             is_member = np.repeat([True, False], [len(members), len(others)])
             order = draw.permutation(len(values))
             for test, fit in ((order[::2], order[1::2]), (order[1::2], order[::2])):
@@ -755,6 +751,12 @@ def _size(dealt: tuple[Pairs, Pairs]) -> float:
 
 def _joined(parts: Sequence[Rows]) -> Rows:
     return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+
+
+def _finite(scores: Floats) -> Floats:
+    """Return scores with infinite ones, which no regression can be fitted on, put to the largest or smallest other."""
+    known = scores[np.isfinite(scores)]
+    return np.clip(scores, known.min(initial=0.0), known.max(initial=0.0))
 
 
 def _known(scores: Floats) -> Floats:

@@ -21,7 +21,7 @@ from scipy import stats
 from scipy.special import gammaln
 
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, Finding
-from fedattack.audit.intervals import LEVEL, clopper_pearson, here_of, rate_interval, t_interval
+from fedattack.audit.intervals import LEVEL, here_of, rate_interval, t_interval
 from fedattack.audit.judge import Case, Judge, over_seeds
 from fedattack.audit.roc import area
 from fedattack.audit.significance import DRAWS, Draw, Significance, count_of, exchange_clients, significance_of
@@ -63,6 +63,9 @@ class PropertyCase(Case):
 
     def by_client(self, values: NDArray[Any]) -> NDArray[Any]:
         """Take the largest of the values (…, nodes) of a client's nodes; returns (…, clients)."""
+        # Of no clients nothing can be stacked.
+        if not self.clients:
+            return values
         return np.stack([np.fmax.reduce(values[..., self.columns(name)], axis=-1) for name in self.clients], axis=-1)
 
     @cached_property
@@ -192,7 +195,7 @@ class PropertyJudge(Judge[PropertyCase]):
         super().__init__(cases, setting=setting, provenance=provenance)
         # Seeds of one preset have as many windows; records from elsewhere may differ.
         self.windows = min((case.scores.facts["windows"] for case in cases), key=len)
-        self.at_once = max(1, _ANSWERS // max(case.has.size for case in cases))
+        self.at_once = max(1, _ANSWERS // max(1, *(case.has.size for case in cases)))
 
     @property
     def decisions(self) -> int:
@@ -207,8 +210,11 @@ class PropertyJudge(Judge[PropertyCase]):
             findings += [self._rate("precision", 0), self._rate("recall", 0)]
             findings += [self._at_false_alarms(0), self._at_false_alarms(METHODS.index("posterior"))]
             findings.append(self._plaintext())
+        elif any(len(case.seen) for case in self.cases):
+            reason = "no client that took part has the property: a null run, of which the false alarms speak"
+            findings.append(self._unmeasured(reason, self._series()))
         else:
-            findings.append(self._nobody())
+            findings.append(self._unmeasured("no client took part in any round, so that nobody could be named", {}))
         findings.append(self._false_alarms())
         return [finding for finding in findings if finding is not None]
 
@@ -286,9 +292,8 @@ class PropertyJudge(Judge[PropertyCase]):
             return share
         return float(counts.named.sum() / self.decisions)
 
-    def _nobody(self) -> Finding:
-        reason = "no client that took part has the property: a null run, of which the false alarms speak"
-        return self.unmeasured("f1", _MEASURES["f1"].label, reason, headline=True, series=self._series())
+    def _unmeasured(self, reason: str, series: Mapping[str, Any]) -> Finding:
+        return self.unmeasured("f1", _MEASURES["f1"].label, reason, headline=True, series=series)
 
     def _false_alarms(self) -> Finding | None:
         """How often a client is named for a question to which nobody is the answer, or else a client without it."""
@@ -452,8 +457,10 @@ class PropertyJudge(Judge[PropertyCase]):
             for window in range(len(self.windows)):
                 of_seeds = []
                 for case in self.cases:
+                    if not len(case.seen):
+                        continue
                     final = case.named[method, :, window] == case.named[method, :, -1]
-                    of_seeds.append(final[:, case.observed[-1]].mean())
+                    of_seeds.append(final[:, case.seen].mean())
                 shares[name].append(float(fmean(of_seeds)))
         return {"rounds": self.windows, "methods": dict(shares)}
 
@@ -627,8 +634,7 @@ def _pooled(hits: Floats, trials: Floats, read: Callable[[Any], Any]) -> tuple[f
 
 
 def _these_runs(hits: Floats, trials: Floats, read: Callable[[Any], Any]) -> tuple[float, float] | None:
-    """Return the interval about these very runs, where there are several."""
-    if len(hits) < 2 or not trials.sum():
-        return None
-    low, high = clopper_pearson(float(hits.sum()), int(trials.sum()))
-    return float(read(low)), float(read(high))
+    """Return the interval about these very runs, where several had trials."""
+    use = trials > 0
+    here = here_of(hits[use].tolist(), trials[use].astype(int).tolist())
+    return None if here is None else (float(read(here[0])), float(read(here[1])))

@@ -697,7 +697,7 @@ class SourceJudge(Judge[SourceCase]):
             rows = draw.permutation(self._counted(case, credit))
             combined, prior = case.combined, case.log_prior
             for test, fit in ((rows[::2], rows[1::2]), (rows[1::2], rows[::2])):
-                if len(fit):
+                if len(fit) and len(test):
                     gamma = fit_gamma(combined[fit], prior, case.owner[fit])
                     belief = posterior(combined[test], prior, gamma)
                     # With a prior the posterior may name another client than the scores alone.

@@ -358,6 +358,7 @@ def test_members_are_also_held_against_other_clients_members():
     np.testing.assert_array_equal(pairs.columns, (members.columns + 1) % K)
     scores = single.scored("fedmia")
     assert found.value == pytest.approx(tpr_at(members.of(scores), pairs.of(scores), 0.01).value)
+    assert "the larger of two: who holds what exchanged within each label; " in found.reason
     # Who is asked of everybody scores high with each client: only the common non-members tell it apart.
     for name in ("score/fedmia", "score/loss-series"):
         own = single.scores.arrays[name]
@@ -464,6 +465,21 @@ def test_too_few_targets_give_one_finding_without_a_value(n, nobody):
 def test_the_fewest_targets_are_judged(n):
     found = judged(case(shift=3.0, n=n, nobody=200))
     assert found["tpr-at-1pct-fpr"].n == n
+
+
+def test_infinite_scores_are_judged():
+    """A likelihood of 0 has the logarithm −∞; the order of all others, and so the ROC curve, stays."""
+    single, far = case(shift=3.0), case(shift=3.0)
+    values = single.scores.arrays["score/fedmia"]
+    largest, smallest = np.argmax(values, axis=0), np.argmin(values, axis=0)
+    values[largest, np.arange(K)], values[smallest, np.arange(K)] = np.inf, -np.inf
+    finite = far.scores.arrays["score/fedmia"]
+    finite[largest, np.arange(K)], finite[smallest, np.arange(K)] = 1e6, -1e6
+    found, wanted = judged(single), judged(far)
+    for metric in LEAKY:
+        assert (found[metric].value, found[metric].p) == (wanted[metric].value, wanted[metric].p), metric
+    calibrated = found["tpr-at-1pct-fpr"].series["reliability"]
+    assert calibrated["ece"] == pytest.approx(0, abs=0.1)
 
 
 def test_where_fedmia_says_nothing_there_is_no_value():

@@ -1,3 +1,4 @@
+import json
 from itertools import permutations
 
 import numpy as np
@@ -169,6 +170,28 @@ def test_clients_that_were_not_seen_are_neither_right_nor_wrong(record):
     found = judged(case(record, score[None], [some(0, 1, 2)]))
     assert found["f1"].value == 1
     assert found["f1"].n == CLIENTS - 2
+
+
+@pytest.mark.parametrize("nodes", [0, CLIENTS])
+def test_where_no_client_was_seen_there_is_no_value(record, nodes):
+    """Neither in a record without nodes, nor in one whose nodes never took part."""
+    unseen = case(record, np.full((2, nodes), np.nan), [some(0, 1), some(2)])
+    found = judged(unseen)
+    assert {*found} == {"f1"}
+    assert (found["f1"].value, found["f1"].verdict, found["f1"].headline) == (None, NOT_APPLICABLE, True)
+    assert "no client took part" in found["f1"].reason
+    json.dumps(found["f1"].to_dict(), allow_nan=False)
+
+
+def test_a_seed_in_which_no_client_was_seen_says_nothing(record):
+    truth = [some(0, 1, 2, 3)]
+    whole = case(record, np.where(some(0, 1, 2, 9), 1.0, -1.0)[None], truth)
+    unseen = case(record, np.full((1, CLIENTS), np.nan), truth, seed=1)
+    alone, both = judged(whole), judged(whole, unseen)
+    for metric in ("f1", "precision", "recall"):
+        for number in ("value", "low", "high", "n", "here_low", "p"):
+            assert getattr(both[metric], number) == getattr(alone[metric], number), (metric, number)
+    assert both["f1"].series["stability"] == alone["f1"].series["stability"]
 
 
 def test_recall_at_false_alarms_needs_scores_above_the_negatives(record):

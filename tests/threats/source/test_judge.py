@@ -191,6 +191,13 @@ def test_calibration_is_measured_on_targets_that_gamma_was_not_fitted_on():
     assert values == sorted(values, reverse=True)
 
 
+def test_a_single_target_is_judged_without_calibration():
+    """There is no other one on which γ could be fitted."""
+    found = judged(case(hits=1.0, n=1, null=20))["asr"]
+    assert (found.value, found.n) == (1, 1)
+    assert not found.series.get("reliability")
+
+
 def test_owners_that_were_never_sampled_are_left_out_rather_than_missed():
     whole = case(hits=1.0)
     losses = whole.scores.arrays["losses"].copy()
