@@ -82,7 +82,7 @@ def missing_row(setting: str, method: str, reason: object) -> Row:
 
 
 def shown(row: Row) -> list[str]:
-    """Return a row's cells: setting, method, success, processor time, budget, difference."""
+    """Return a row's cells, as :data:`CELLS` names them; the difference is to the method behind the colon."""
     if "missing" in row:
         return [row["setting"], row["method"], f"not measured: {row['missing']}", "", "", ""]
     unit = row["unit"]
@@ -90,11 +90,11 @@ def shown(row: Row) -> list[str]:
     seconds = "" if row["seconds"] is None else f"{row['seconds']:.2f} s"
     apart = ""
     if "above" in row:
-        apart = f"{row['above']:+.1f} ({row['above_low']:.1f} to {row['above_high']:.1f}) to {row['beside']}"
+        apart = f"{row['above']:+.1f} ({row['above_low']:.1f} to {row['above_high']:.1f}): {row['beside']}"
     return [row["setting"], row["method"], reached, seconds, row["budget"], apart]
 
 
-CELLS = ("setting", "method", "success, 95 %", "processor time", "budget", "above the peer by")
+CELLS = ("setting", "method", "success, 95 %", "processor time", "budget", "above by")
 
 
 def by_value(values: Sequence[float]) -> tuple[float, float, float]:
