@@ -1,4 +1,4 @@
-"""Source inference, attribute inference and Soteria beside their peers, on the same records and with the same budget.
+"""Attacks and Soteria beside their peers, on the same records and with the same budget.
 
 ``python -m tests.benchmarks.peers --peers FOLDER --mnist MNIST.npz --out peers.json`` runs ours and the peers' own code
 in turns, on one thread, and prints what each reached, at which processor time, and by how much ours is above. A peer
@@ -6,9 +6,10 @@ that cannot be had or imported is named with the reason, and the others run. ``-
 
 The peers are fetched into FOLDER by ``git clone`` and ``pip download``, or put there by hand:
 
-- source-inference-FL, the code of the authors of source inference;
-- fedkit-learn, attribute inference (it is not on the package index);
-- Soteria, the script of its authors, and the source distribution of AIJack.
+- ``sia``: source-inference-FL, the code of the authors of source inference;
+- ``mia``: FedMIA, the code of the authors of that membership inference;
+- ``aia``: fedkit-learn, attribute inference (it is not on the package index);
+- ``soteria``: the script of Soteria's authors, and the source distribution of AIJack.
 
 Nothing of theirs is part of this repository, and nothing is installed into the environment that runs this. Gradient
 inversion has a command of its own, ``tests.benchmarks.inversion``.
@@ -24,10 +25,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmarks.peers import attributes, soteria, source
+from tests.benchmarks.peers import attributes, membership, soteria, source
 from tests.benchmarks.peers.rows import CELLS, Row, shown
 
-PARTS = ("soteria", "sia", "aia")
+PARTS = ("soteria", "sia", "mia", "aia")
 
 
 def main() -> None:
@@ -38,13 +39,16 @@ def main() -> None:
     parser.add_argument("--only", choices=PARTS, help="one part (all)")
     parser.add_argument("--seeds", type=int, default=5, help="runs of each setting (5)")
     parser.add_argument("--images", type=int, default=soteria.IMAGES, help="that Soteria defends (20)")
-    parser.add_argument("--out", type=Path, default=Path("peers.json"), help="file to write; other parts in it are kept")
+    parser.add_argument(
+        "--out", type=Path, default=Path("peers.json"), help="file to write; other parts in it are kept"
+    )
     asked = parser.parse_args()
     torch.set_num_threads(1)
     seeds = range(asked.seeds)
     parts: dict[str, Callable[[], Iterator[Row]]] = {
         "soteria": lambda: _soteria(asked.peers, asked.mnist, asked.images),
         "sia": lambda: source.rows(asked.peers, asked.mnist, seeds),
+        "mia": lambda: membership.rows(asked.peers, seeds),
         "aia": lambda: attributes.rows(asked.peers, seeds),
     }
     results = json.loads(asked.out.read_text(encoding="utf-8")) if asked.out.is_file() else {}

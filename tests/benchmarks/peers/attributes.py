@@ -8,8 +8,7 @@ Both see the same rounds, models and examples as ours. Neither takes a prior.
 import logging
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +25,7 @@ from fedattack.threats import ATTACKS, Knowledge
 from fedattack.threats.attribute.aia import METHODS
 from fedattack.threats.attribute.ara import attribute_codes, read_updates
 from fedattack.threats.attribute.gradient_matching import Matching, Victim, match_gradients
-from fedattack.threats.knowledge import PartialRecords
+from fedattack.threats.knowledge import ModelKnowledge, PartialRecords
 from fedattack.threats.replies import replies_of
 from tests.benchmarks.peers.getting import FEDKIT, PeerMissing, load_module, quiet
 from tests.benchmarks.peers.rows import Method, Row, missing_row
@@ -56,8 +55,6 @@ class Client:
         The last model that it sent.
     x
         (n, d): the examples with the attribute, by which fedkit-learn counts what is right.
-    values
-        (n,): the attribute's values, 0 or 1.
     rows
         (n,): where its examples stand among all partial records.
     """
@@ -66,74 +63,67 @@ class Client:
     sent: list[dict[str, NDArray[Any]]]
     last: dict[str, NDArray[Any]]
     x: NDArray[np.float32]
-    values: NDArray[np.int64]
     rows: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Case:
-    """One seed's record."""
+    """One seed's record.
+
+    Attributes
+    ----------
+    partial
+        The examples of all clients without the attribute.
+    values
+        (n,): its true values.
+    clients
+        All clients, read from the disk.
+    """
 
     record: Record
     knowledge: Knowledge
-    truth: Truth
+    model: ModelKnowledge
+    partial: PartialRecords
+    values: NDArray[np.int64]
+    clients: tuple[Client, ...]
 
-    @property
-    def partial(self) -> PartialRecords:
-        """The examples without the attribute."""
-        if self.knowledge.partial is None:
+    @classmethod
+    def of(cls, record: Record, knowledge: Knowledge, truth: Truth) -> "Case":
+        """Take what the presets always have."""
+        if knowledge.model is None or knowledge.partial is None or truth.attributes is None:
             raise AssertionError("the presets have it")
-        return self.knowledge.partial
+        partial, values = knowledge.partial, truth.attributes.values
+        codes = attribute_codes(partial)
+        clients = []
+        for name in dict.fromkeys(partial.clients.tolist()):
+            rows = np.flatnonzero(partial.clients == name)
+            seen = read_updates(record, knowledge, knowledge.model.build(), name, "pre5", len(rows), [])
+            if seen is None:
+                raise AssertionError("every client of the presets takes part")
+            x = partial.x[rows]
+            victim = Victim(x, partial.y[rows], codes, seen.received, seen.gradients, partial.prior)
+            replies = dict(replies_of(record, knowledge, name))
+            sent = [dict(replies[number].arrays or {}) for number in seen.rounds]
+            clients.append(Client(victim, sent, seen.last_sent, x + codes[values[rows]], rows))
+        return cls(record, knowledge, knowledge.model, partial, values, tuple(clients))
 
     @property
     def loss(self) -> str:
         """The clients' loss."""
-        return given(self.knowledge.model.loss) if self.knowledge.model else ""
-
-    def build(self) -> nn.Module:
-        """Build the clients' model."""
-        if self.knowledge.model is None:
-            raise AssertionError("the presets have it")
-        return self.knowledge.model.build()
-
-    @cached_property
-    def values(self) -> NDArray[np.int64]:
-        """(n,): the true values."""
-        if self.truth.attributes is None:
-            raise AssertionError("the presets have it")
-        return self.truth.attributes.values
-
-    @cached_property
-    def clients(self) -> list[Client]:
-        """All clients."""
-        codes = attribute_codes(self.partial)
-        found = []
-        for name in dict.fromkeys(self.partial.clients.tolist()):
-            rows = np.flatnonzero(self.partial.clients == name)
-            seen = read_updates(self.record, self.knowledge, self.build(), name, "pre5", len(rows), [])
-            if seen is None:
-                raise AssertionError("every client of the presets takes part")
-            x = self.partial.x[rows]
-            victim = Victim(x, self.partial.y[rows], codes, seen.received, seen.gradients, self.partial.prior)
-            replies = dict(replies_of(self.record, self.knowledge, name))
-            sent = [dict(replies[number].arrays or {}) for number in seen.rounds]
-            complete = x + codes[self.values[rows]]
-            found.append(Client(victim, sent, seen.last_sent, complete, self.values[rows], rows))
-        return found
+        return given(self.model.loss)
 
     def right(self, decisions: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return 1 (n,) where the values are as decided."""
-        return (decisions == self.values).astype(float)
+        return np.asarray(decisions == self.values, dtype=float)
 
 
 def matched(case: Case, how: Matching, prior: bool = True) -> NDArray[np.float64]:
     """Match gradients by ours, and return what is right (n,)."""
     victims = []
     for client in case.clients:
-        one = client.victim
-        victims.append(Victim(one.x, one.y, one.codes, one.states, one.gradients, one.prior if prior else None))
+        victims.append(client.victim if prior else replace(client.victim, prior=None))
     decisions = np.zeros(len(case.values), dtype=np.int64)
-    for client, match in zip(case.clients, match_gradients(case.build(), case.loss, victims, how), strict=True):
+    for client, match in zip(case.clients, match_gradients(case.model.build(), case.loss, victims, how), strict=True):
         decisions[client.rows] = match.decisions
     return case.right(decisions)
 
@@ -191,7 +181,7 @@ def fedkit_matched(code: Any, case: Case, rate: float) -> NDArray[np.float64]:
                     "global": _written(Path(folder) / "global", client.victim.states),
                     "local": _written(Path(folder) / "local", client.sent),
                 },
-                model_init_fn=case.build,
+                model_init_fn=case.model.build,
                 learning_rate=rate,
                 logger=SimpleNamespace(add_scalar=lambda *_: None),
                 log_freq=STEPS,
@@ -208,7 +198,7 @@ def fedkit_by_model(code: Any, case: Case) -> NDArray[np.float64]:
     """Fill in by fedkit-learn what fits the last model that a client sent, and return what is right (n,)."""
     right = np.zeros(len(case.values))
     for client in case.clients:
-        model = case.build()
+        model = case.model.build()
         model.load_state_dict(_tensors(client.last))
         common = fedkit_common(case, client)
         attack = code.ModelDrivenAttributeInferenceAttack(model=OneOrMany(model), learning_rate=1.0, **common)
@@ -262,17 +252,16 @@ def _setting(code: Any, missing: str, setting: str, preset: str, seeds: Sequence
     filled = Method("fedkit-learn, last returned model", "one model")
     for seed in seeds:
         with recorded(preset, (), seed) as run:
-            case = Case(*run)
-            assert case.clients
-            blind.right.append(blind.run(lambda case=case: matched(case, Matching("cos", STEPS), prior=False)))
+            case = Case.of(*run)
+            blind.right.append(blind.run(matched, case, Matching("cos", STEPS), False))
             if code is not None:
                 for rate, theirs in tried.items():
-                    theirs.right.append(theirs.run(lambda case=case, rate=rate: fedkit_matched(code, case, rate)))
-                filled.right.append(filled.run(lambda case=case: fedkit_by_model(code, case)))
-            cosine.right.append(cosine.run(lambda case=case: matched(case, Matching("cos", STEPS))))
-            lbfgs.right.append(lbfgs.run(lambda case=case: matched(case, Matching("l2", STEPS, restarts=4))))
+                    theirs.right.append(theirs.run(fedkit_matched, code, case, rate))
+                filled.right.append(filled.run(fedkit_by_model, code, case))
+            cosine.right.append(cosine.run(matched, case, Matching("cos", STEPS)))
+            lbfgs.right.append(lbfgs.run(matched, case, Matching("l2", STEPS, restarts=4)))
             # One attack finds all three; its time is that of the whole.
-            whole = models["moments"].run(lambda case=case: by_models(case))
+            whole = models["moments"].run(by_models, case)
             for method, ours in models.items():
                 ours.right.append(whole[method])
     best = max(tried.values(), key=lambda method: np.mean([seed.mean() for seed in method.right or [np.zeros(1)]]))

@@ -85,6 +85,13 @@ SOTERIA_AUTHORS = Clone(
     "1fa5452973ec553ad01f146dfa6d8ae26da37b18",
     ("GS_attack/reconstruct_image.py",),
 )
+FEDMIA_AUTHORS = Clone(
+    "authors' code",
+    "FedMIA",
+    "https://github.com/Liar-Mask/FedMIA",
+    "2644868a4418ee038a72590bc6da8a1e4050bc19",
+    ("mia_attack_auto.py",),
+)
 
 
 def load_aijack(peers: Path | None, *packages: str) -> None:

@@ -29,7 +29,7 @@ from fedattack.threats.inversion.images import peak_ratio, squared_error
 from fedattack.threats.inversion.inversion import VARIATION
 from tests.benchmarks.inversion import BOX, EVALUATIONS, SHAPE
 from tests.benchmarks.peers.getting import SOTERIA_AUTHORS, PeerMissing, load_aijack, quiet
-from tests.benchmarks.peers.rows import Method, Row, by_value, missing_row
+from tests.benchmarks.peers.rows import Method, Row, beside, by_value, missing_row
 
 IMAGES = 20
 SHARES = (0.5, 0.9)
@@ -192,7 +192,7 @@ def rows(peers: Path | None, mnist: tuple[NDArray[np.float32], NDArray[np.int64]
     """Defend the same gradients by all, in turns, and attack what they leave."""
     tasks = tasks_of(*mnist, count)
     defences: dict[str, Callable[[Task, float], Gradient]] = {"ours": ours}
-    missing = {}
+    missing: dict[str, PeerMissing] = {}
     try:
         script = SOTERIA_AUTHORS.find(peers) / SOTERIA_AUTHORS.files[0]
         defences[SOTERIA_AUTHORS.name] = lambda task, share: authors(script, task, share)
@@ -211,17 +211,16 @@ def rows(peers: Path | None, mnist: tuple[NDArray[np.float32], NDArray[np.int64]
         left: dict[str, list[Gradient]] = {name: [] for name in defences}
         for task in tasks:
             for name, defend in defences.items():
-                left[name].append(methods[name].run(lambda d=defend, t=task, s=share: d(t, s)))
+                left[name].append(methods[name].run(defend, task, share))
         found = {name: inverted(tasks, gradients) for name, gradients in left.items()}
         for name, gradients in left.items():
             row = _row(setting, name, by_value(found[name])) | {"seconds": methods[name].typical_seconds()}
             row["budget"] = _mask(tasks, gradients, left["ours"])
             if name != "ours":
-                apart = by_value(np.subtract(found[name], found["ours"]).tolist())
-                row |= dict(zip(("above", "above_low", "above_high"), apart, strict=True)) | {"beside": "ours"}
+                row |= beside("ours", np.subtract(found[name], found["ours"]).tolist())
             yield row
-        for name, reason in missing.items():
-            yield missing_row(setting, name, reason)
+        for name, why in missing.items():
+            yield missing_row(setting, name, why)
 
 
 def _row(setting: str, name: str, reached: tuple[float, float, float]) -> Row:

@@ -7,7 +7,6 @@ model, and returns the share of examples whose owner's model has the smallest lo
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,8 @@ from fedattack.threats.source.judge import credits_of
 from tests.benchmarks.peers.getting import SIA_AUTHORS, PeerMissing, load_file, quiet
 from tests.benchmarks.peers.rows import Method, Row, missing_row
 from tests.benchmarks.peers.runs import recorded
+
+Models = list[dict[int, dict[str, Tensor]]]
 
 TURNS = 2
 """How often ours and theirs take turns on each record."""
@@ -53,18 +54,18 @@ class Case:
         """Keep the targets that one client holds."""
         held = np.flatnonzero(np.isin(truth.owners, truth.clients))
         owner = np.array([truth.clients.index(name) for name in truth.owners[held]], dtype=np.int64)
-        asked = _given(knowledge.targets)
+        asked: Targets = _given(knowledge.targets)
         known = replace(knowledge, targets=Targets(asked.x[held], asked.y[held]))
         return cls(record, known, truth, owner)
 
     @property
     def targets(self) -> Targets:
         """The targets."""
-        return _given(self.knowledge.targets)
+        targets: Targets = _given(self.knowledge.targets)
+        return targets
 
-    @cached_property
-    def models(self) -> list[dict[int, dict[str, Tensor]]]:
-        """The local models of each round, by client."""
+    def models(self) -> Models:
+        """Read the local models of each round, by client."""
         found = []
         for round_ in self.record:
             of_round = {}
@@ -89,7 +90,7 @@ def ours(case: Case) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return np.mean(by_round, axis=0), combined
 
 
-def authors(code: Any, case: Case) -> NDArray[np.float64]:
+def authors(code: Any, case: Case, models: Models) -> NDArray[np.float64]:
     """Return the share (rounds,) of targets whose owner the authors' code names in each round."""
     by_owner = {int(client): np.flatnonzero(case.owner == client).tolist() for client in np.unique(case.owner)}
     y = case.targets.y
@@ -97,7 +98,7 @@ def authors(code: Any, case: Case) -> NDArray[np.float64]:
     arguments = argparse.Namespace(local_bs=BATCH, gpu=-1, device=torch.device("cpu"))
     network = _given(case.knowledge.model).build()
     rates = []
-    for of_round in case.models:
+    for of_round in models:
         attack = code.SIA(args=arguments, w_locals=of_round, dataset=examples, dict_sia_users=by_owner)
         with quiet():
             rates.append(float(attack.attack(network)) / 100)
@@ -127,11 +128,11 @@ def rows(peers: Path | None, mnist: Path | None, seeds: Sequence[int]) -> Iterat
             with recorded("sia-fedavg", changes, seed) as run:
                 case = Case.of(*run)
                 for _ in range(TURNS):
-                    alone, combined = each.run(lambda case=case: ours(case))
+                    alone, combined = each.run(ours, case)
                     if code is not None:
                         # Reading the models from the disk is part of our time, and not of theirs.
-                        assert case.models
-                        rates = theirs.run(lambda case=case: authors(code, case))
+                        models = case.models()
+                        rates = theirs.run(authors, code, case, models)
                 each.right.append(alone)
                 together.right.append(combined)
                 if code is not None:
