@@ -180,12 +180,11 @@ def inverted(tasks: Sequence[Task], gradients: Sequence[Gradient]) -> list[float
     return ratios
 
 
-def masked(task: Task, gradient: Gradient) -> dict[str, Any]:
-    """Return which columns of the last layer, and which rows of the one before, were set to zero."""
+def masked(gradient: Gradient) -> dict[str, NDArray[np.int64]]:
+    """Return which columns of the last layer, and which rows of the one before, are zero."""
     columns = np.flatnonzero((gradient[f"{LAST}.weight"] == 0).all(axis=0))
-    rows = np.flatnonzero((gradient[f"{BEFORE}.weight"] == 0).all(axis=1))
-    same = [name for name, part in gradient.items() if np.allclose(part, task.gradient[name], rtol=1e-3, atol=1e-6)]
-    return {"columns": columns, "rows": rows, "unchanged": same}
+    lines = np.flatnonzero((gradient[f"{BEFORE}.weight"] == 0).all(axis=1))
+    return {"columns": columns, "rows": lines}
 
 
 def rows(peers: Path | None, mnist: tuple[NDArray[np.float32], NDArray[np.int64]], count: int) -> Iterator[Row]:
@@ -215,7 +214,7 @@ def rows(peers: Path | None, mnist: tuple[NDArray[np.float32], NDArray[np.int64]
         found = {name: inverted(tasks, gradients) for name, gradients in left.items()}
         for name, gradients in left.items():
             row = _row(setting, name, by_value(found[name])) | {"seconds": methods[name].typical_seconds()}
-            row["budget"] = _mask(tasks, gradients, left["ours"])
+            row["budget"] = _mask(gradients, left["ours"])
             if name != "ours":
                 row |= beside("ours", np.subtract(found[name], found["ours"]).tolist())
             yield row
@@ -229,15 +228,15 @@ def _row(setting: str, name: str, reached: tuple[float, float, float]) -> Row:
     return row | {"seconds": None, "budget": ""}
 
 
-def _mask(tasks: Sequence[Task], gradients: Sequence[Gradient], ours_left: Sequence[Gradient]) -> str:
-    """Say what was masked, and which share of the entries of the representation ours masks, too."""
+def _mask(gradients: Sequence[Gradient], ours_left: Sequence[Gradient]) -> str:
+    """Say what was masked, and which share of these entries of the representation ours masks, too."""
     columns, lines, common = [], [], []
-    for task, gradient, own in zip(tasks, gradients, ours_left, strict=True):
-        found = masked(task, gradient)
+    for gradient, own in zip(gradients, ours_left, strict=True):
+        found = masked(gradient)
         columns.append(len(found["columns"]))
         lines.append(len(found["rows"]))
         entries = found["columns"] if len(found["columns"]) else found["rows"]
-        common.append(np.isin(entries, masked(task, own)["columns"]).mean())
+        common.append(np.isin(entries, masked(own)["columns"]).mean())
     return (
         f"{np.mean(columns):.0f} columns of {LAST}, {np.mean(lines):.0f} rows of {BEFORE}; "
         f"{np.mean(common):.0%} of these entries are among ours"
