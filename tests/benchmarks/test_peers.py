@@ -25,17 +25,19 @@ def no_network(monkeypatch):
     "peer", [getting.SIA_AUTHORS, getting.FEDKIT, getting.SOTERIA_AUTHORS, getting.FEDMIA_AUTHORS], ids=str
 )
 def test_a_peer_that_is_not_there_is_named_with_the_reason(peer, no_network, tmp_path):
-    with pytest.raises(getting.PeerMissing, match=r"is not there \(git found no network\); clone https") as refusal:
+    with pytest.raises(getting.PeerMissingError, match=r"could not be cloned \(git found no network\); clone https"):
         peer.find(tmp_path)
-    assert peer.files[0] in str(refusal.value)
-    with pytest.raises(getting.PeerMissing, match="--peers"):
+    (tmp_path / peer.folder).mkdir()
+    with pytest.raises(getting.PeerMissingError, match=f"{peer.files[0]} is not there; clone https"):
+        peer.find(tmp_path)
+    with pytest.raises(getting.PeerMissingError, match="--peers"):
         peer.find(None)
 
 
 def test_a_file_whose_imports_are_not_installed_is_named(tmp_path):
     path = tmp_path / "attack.py"
     path.write_text("import no_such_package_anywhere\n", encoding="utf-8")
-    with pytest.raises(getting.PeerMissing, match=r"attack\.py cannot be imported: No module"):
+    with pytest.raises(getting.PeerMissingError, match=r"attack\.py cannot be imported: No module"):
         getting.load_file(path)
 
 

@@ -27,7 +27,7 @@ from fedattack.threats.attribute.ara import attribute_codes, read_updates
 from fedattack.threats.attribute.gradient_matching import Matching, Victim, match_gradients
 from fedattack.threats.knowledge import ModelKnowledge, PartialRecords
 from fedattack.threats.replies import replies_of
-from tests.benchmarks.peers.getting import FEDKIT, PeerMissing, load_module, quiet
+from tests.benchmarks.peers.getting import FEDKIT, PeerMissingError, load_module, quiet
 from tests.benchmarks.peers.rows import Method, Row, missing_row
 from tests.benchmarks.peers.runs import recorded
 
@@ -231,7 +231,7 @@ def rows(peers: Path | None, seeds: Sequence[int]) -> Iterator[Row]:
     code, missing = None, ""
     try:
         code = load_module(FEDKIT.find(peers), "fedklearn.attacks.aia")
-    except PeerMissing as reason:
+    except PeerMissingError as reason:
         missing = str(reason)
     logging.getLogger().setLevel(logging.WARNING)
     for name, preset in SETTINGS.items():

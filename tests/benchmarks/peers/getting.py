@@ -1,7 +1,7 @@
 """Where the peers' code comes from. It is read from a folder that the developer names, and is no part of this project.
 
 A peer that is not in the folder is fetched into it: cloned, or downloaded as a source distribution. Where that fails,
-the folder can be filled by hand, and until then :class:`PeerMissing` says what is missing and why.
+the folder can be filled by hand, and until then :class:`PeerMissingError` says what is missing and why.
 """
 
 import contextlib
@@ -10,14 +10,16 @@ import io
 import subprocess
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.benchmarks.inversion import aijack_source, stand_in
 
+_NO_FOLDER = "no folder of peers was given; name one by --peers"
 
-class PeerMissing(Exception):  # noqa: N818 - it is a state of the folder, not a fault
+
+class PeerMissingError(Exception):
     """A peer cannot be run; the message says why, and what to do."""
 
 
@@ -46,21 +48,22 @@ class Clone:
 
         Raises
         ------
-        PeerMissing
+        PeerMissingError
             If there is none, and none can be made.
         """
         if peers is None:
-            raise PeerMissing("no folder of peers was given; name one by --peers")
+            raise PeerMissingError(_NO_FOLDER)
         place = peers / self.folder
-        reason = ""
+        get = f"clone {self.url} at {self.commit[:7]}"
         if not place.exists():
             peers.mkdir(parents=True, exist_ok=True)
             reason = _ran("git", "clone", "--quiet", self.url, str(place))
             reason = reason or _ran("git", "-C", str(place), "checkout", "--quiet", self.commit)
-        absent = [name for name in self.files if not (place / name).is_file()]
-        if absent:
-            why = f" ({reason})" if reason else ""
-            raise PeerMissing(f"{self.folder}/{absent[0]} is not there{why}; clone {self.url} at {self.commit[:7]}")
+            if reason:
+                raise PeerMissingError(f"{self.folder} could not be cloned ({reason}); {get}")
+        for name in self.files:
+            if not (place / name).is_file():
+                raise PeerMissingError(f"{self.folder}/{name} is not there; {get}")
         return place
 
 
@@ -99,15 +102,15 @@ def load_aijack(peers: Path | None, *packages: str) -> None:
 
     Raises
     ------
-    PeerMissing
+    PeerMissingError
         If the source distribution is neither in the folder nor to be had.
     """
     if peers is None:
-        raise PeerMissing("no folder of peers was given; name one by --peers")
+        raise PeerMissingError(_NO_FOLDER)
     peers.mkdir(parents=True, exist_ok=True)
     source, reason = aijack_source(peers)
     if source is None:
-        raise PeerMissing(f"no source distribution of AIJack is there ({reason}); put one into the folder")
+        raise PeerMissingError(f"no source distribution of AIJack is there ({reason}); put one into the folder")
     stand_in(source, packages)
 
 
@@ -116,17 +119,17 @@ def load_file(path: Path) -> types.ModuleType:
 
     Raises
     ------
-    PeerMissing
+    PeerMissingError
         If it needs what is not installed.
     """
     spec = importlib.util.spec_from_file_location(f"peer_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise PeerMissing(f"{path.name} is no Python file")
+        raise PeerMissingError(f"{path.name} is no Python file")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except ImportError as error:
-        raise PeerMissing(f"{path.name} cannot be imported: {error}") from None
+        raise PeerMissingError(f"{path.name} cannot be imported: {error}") from None
     return module
 
 
@@ -135,14 +138,14 @@ def load_module(folder: Path, name: str) -> types.ModuleType:
 
     Raises
     ------
-    PeerMissing
+    PeerMissingError
         If it needs what is not installed.
     """
     sys.path.append(str(folder))
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise PeerMissing(f"{name} cannot be imported: {error}") from None
+        raise PeerMissingError(f"{name} cannot be imported: {error}") from None
     finally:
         sys.path.remove(str(folder))
 
@@ -159,8 +162,4 @@ def _ran(*words: str) -> str:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if not done.returncode:
         return ""
-    return _last(done.stderr.strip().splitlines())
-
-
-def _last(lines: Sequence[str]) -> str:
-    return lines[-1] if lines else "no reason given"
+    return (done.stderr.strip().splitlines() or ["no reason given"])[-1]

@@ -21,7 +21,7 @@ from fedattack.record import Record
 from fedattack.threats import ATTACKS, Knowledge
 from fedattack.threats.membership.fedmia import against_others
 from fedattack.threats.membership.measures import ExampleGradients, difference, length_of
-from tests.benchmarks.peers.getting import FEDMIA_AUTHORS, PeerMissing, load_file, quiet
+from tests.benchmarks.peers.getting import FEDMIA_AUTHORS, PeerMissingError, load_file, quiet
 from tests.benchmarks.peers.rows import Method, Row, beside, by_value, missing_row
 from tests.benchmarks.peers.runs import recorded
 
@@ -89,7 +89,7 @@ def rows(peers: Path | None, seeds: Sequence[int]) -> Iterator[Row]:
     code, missing = None, ""
     try:
         code = load_file(FEDMIA_AUTHORS.find(peers) / FEDMIA_AUTHORS.files[0])
-    except PeerMissing as reason:
+    except PeerMissingError as reason:
         missing = str(reason)
     budget = "the same cosines of 8 rounds"
     own = Method("ours, cosine against other clients", budget)

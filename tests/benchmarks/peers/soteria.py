@@ -28,7 +28,7 @@ from fedattack.threats.inversion.gradient_inversion import ONE_GRADIENT, Batch, 
 from fedattack.threats.inversion.images import peak_ratio, squared_error
 from fedattack.threats.inversion.inversion import VARIATION
 from tests.benchmarks.inversion import BOX, EVALUATIONS, SHAPE
-from tests.benchmarks.peers.getting import SOTERIA_AUTHORS, PeerMissing, load_aijack, quiet
+from tests.benchmarks.peers.getting import SOTERIA_AUTHORS, PeerMissingError, load_aijack, quiet
 from tests.benchmarks.peers.rows import Method, Row, beside, by_value, missing_row
 
 IMAGES = 20
@@ -137,9 +137,11 @@ def authors(script: Path, task: Task, share: float) -> Gradient:
     except _DefendedError as stopped:
         names = dict(model.named_parameters())
         return {name: part.numpy() for name, part in zip(names, stopped.gradient, strict=True)}
+    except ImportError as error:
+        raise PeerMissingError(f"{script.name} cannot be imported: {error}") from None
     finally:
         del sys.modules["inversefed"]
-    raise PeerMissing(f"{script.name} ended before it attacked")
+    raise PeerMissingError(f"{script.name} ended before it attacked")
 
 
 class _Client:
@@ -191,16 +193,17 @@ def rows(peers: Path | None, mnist: tuple[NDArray[np.float32], NDArray[np.int64]
     """Defend the same gradients by all, in turns, and attack what they leave."""
     tasks = tasks_of(*mnist, count)
     defences: dict[str, Callable[[Task, float], Gradient]] = {"ours": ours}
-    missing: dict[str, PeerMissing] = {}
+    missing: dict[str, PeerMissingError] = {}
     try:
         script = SOTERIA_AUTHORS.find(peers) / SOTERIA_AUTHORS.files[0]
+        authors(script, tasks[0], SHARES[0])
         defences[SOTERIA_AUTHORS.name] = lambda task, share: authors(script, task, share)
-    except PeerMissing as reason:
+    except PeerMissingError as reason:
         missing[SOTERIA_AUTHORS.name] = reason
     try:
         load_aijack(peers, "defense", "defense.soteria")
         defences["AIJack"] = aijack
-    except PeerMissing as reason:
+    except PeerMissingError as reason:
         missing["AIJack"] = reason
     bare = by_value(inverted(tasks, [task.gradient for task in tasks]))
     for share in SHARES:

@@ -19,7 +19,7 @@ from fedattack.audit.truth import Truth
 from fedattack.record import Record
 from fedattack.threats import ATTACKS, Knowledge, Targets
 from fedattack.threats.source.judge import credits_of
-from tests.benchmarks.peers.getting import SIA_AUTHORS, PeerMissing, load_file, quiet
+from tests.benchmarks.peers.getting import SIA_AUTHORS, PeerMissingError, load_file, quiet
 from tests.benchmarks.peers.rows import Method, Row, missing_row
 from tests.benchmarks.peers.runs import recorded
 
@@ -118,7 +118,7 @@ def rows(peers: Path | None, mnist: Path | None, seeds: Sequence[int]) -> Iterat
     code, missing = None, ""
     try:
         code = load_file(SIA_AUTHORS.find(peers) / SIA_AUTHORS.files[0])
-    except PeerMissing as reason:
+    except PeerMissingError as reason:
         missing = str(reason)
     for name, changes in settings(mnist).items():
         budget = "each target under each model once"
