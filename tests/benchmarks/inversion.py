@@ -289,24 +289,35 @@ def install(folder: Path) -> dict[str, str]:
         done = _pip("install", "--target", str(folder), "--no-deps", *BREACHING)
         if done.returncode:
             missing["breaching"] = done.stderr.strip().splitlines()[-1]
+    source, reason = aijack_source(folder)
+    sys.path.append(str(folder))
+    if source is None:
+        missing["AIJack"] = reason
+    else:
+        stand_in(source, ("attack", "attack.inversion"))
+    return missing
+
+
+def aijack_source(folder: Path) -> tuple[Path | None, str]:
+    """Return where AIJack's Python files lie in a folder, downloaded if they are not there, or why they do not."""
     source = next(folder.glob("aijack-*/src/aijack"), None)
     if source is None:
         done = _pip("download", "--dest", str(folder), "--no-deps", "--no-binary", "aijack", AIJACK)
         archive = next(folder.glob("aijack-*.tar.gz"), None)
         if archive is None:
-            missing["AIJack"] = done.stderr.strip().splitlines()[-1]
-        else:
-            with tarfile.open(archive) as packed:
-                packed.extractall(folder, filter="data")
-            source = next(folder.glob("aijack-*/src/aijack"))
-    sys.path.append(str(folder))
-    if source is not None:
-        # Its packages import the native part, which is not built; empty ones with the same paths stand in.
-        for name in ("aijack", "aijack.attack", "aijack.attack.inversion"):
-            package = types.ModuleType(name)
-            package.__path__ = [str(source.joinpath(*name.split(".")[1:]))]
-            sys.modules[name] = package
-    return missing
+            return None, done.stderr.strip().splitlines()[-1]
+        with tarfile.open(archive) as packed:
+            packed.extractall(folder, filter="data")
+        source = next(folder.glob("aijack-*/src/aijack"))
+    return source, ""
+
+
+def stand_in(source: Path, packages: Sequence[str]) -> None:
+    """Put empty packages with AIJack's paths in the place of those that import its native part, which is not built."""
+    for name in ("aijack", *[f"aijack.{package}" for package in packages]):
+        package = types.ModuleType(name)
+        package.__path__ = [str(source.joinpath(*name.split(".")[1:]))]
+        sys.modules[name] = package
 
 
 def _pip(*words: str) -> subprocess.CompletedProcess[str]:

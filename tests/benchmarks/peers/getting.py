@@ -1,0 +1,165 @@
+"""Where the peers' code comes from. It is read from a folder that the developer names, and is no part of this project.
+
+A peer that is not in the folder is fetched into it: cloned, or downloaded as a source distribution. Where that fails,
+the folder can be filled by hand, and until then :class:`PeerMissingError` says what is missing and why.
+"""
+
+import contextlib
+import importlib.util
+import io
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.benchmarks.inversion import aijack_source, stand_in
+
+_NO_FOLDER = "no folder of peers was given; name one by --peers"
+
+
+class PeerMissingError(Exception):
+    """A peer cannot be run; the message says why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Clone:
+    """A repository of somebody else's, at one commit.
+
+    Attributes
+    ----------
+    name
+        What tables call it.
+    folder, url, commit
+        Where it lies among the peers, and what it is a clone of.
+    files
+        What the benchmark runs of it.
+    """
+
+    name: str
+    folder: str
+    url: str
+    commit: str
+    files: tuple[str, ...]
+
+    def find(self, peers: Path | None) -> Path:
+        """Return where the clone is, and make it if it is not there yet.
+
+        Raises
+        ------
+        PeerMissingError
+            If there is none, and none can be made.
+        """
+        if peers is None:
+            raise PeerMissingError(_NO_FOLDER)
+        place = peers / self.folder
+        get = f"clone {self.url} at {self.commit[:7]}"
+        if not place.exists():
+            peers.mkdir(parents=True, exist_ok=True)
+            reason = _ran("git", "clone", "--quiet", self.url, str(place))
+            reason = reason or _ran("git", "-C", str(place), "checkout", "--quiet", self.commit)
+            if reason:
+                raise PeerMissingError(f"{self.folder} could not be cloned ({reason}); {get}")
+        for name in self.files:
+            if not (place / name).is_file():
+                raise PeerMissingError(f"{self.folder}/{name} is not there; {get}")
+        return place
+
+
+SIA_AUTHORS = Clone(
+    "authors' code",
+    "source-inference-FL",
+    "https://github.com/HongshengHu/source-inference-FL",
+    "af6f6875dff53a74d159a8e6a7e95b2ceff26b8a",
+    ("models/Sia.py",),
+)
+FEDKIT = Clone(
+    "fedkit-learn",
+    "fedkit-learn",
+    "https://github.com/francescodiana99/fedkit-learn",
+    "029584b4f3d2c2fd7f4e0b25ada7df0330f76a66",
+    ("fedklearn/attacks/aia.py", "fedklearn/attacks/utils.py", "fedklearn/utils.py"),
+)
+SOTERIA_AUTHORS = Clone(
+    "authors' code",
+    "Soteria",
+    "https://github.com/jeremy313/Soteria",
+    "1fa5452973ec553ad01f146dfa6d8ae26da37b18",
+    ("GS_attack/reconstruct_image.py",),
+)
+FEDMIA_AUTHORS = Clone(
+    "authors' code",
+    "FedMIA",
+    "https://github.com/Liar-Mask/FedMIA",
+    "2644868a4418ee038a72590bc6da8a1e4050bc19",
+    ("mia_attack_auto.py",),
+)
+
+
+def load_aijack(peers: Path | None, *packages: str) -> None:
+    """Make the Python part of AIJack importable; its native part, which needs a C++ build with Boost, is not built.
+
+    Raises
+    ------
+    PeerMissingError
+        If the source distribution is neither in the folder nor to be had.
+    """
+    if peers is None:
+        raise PeerMissingError(_NO_FOLDER)
+    peers.mkdir(parents=True, exist_ok=True)
+    source, reason = aijack_source(peers)
+    if source is None:
+        raise PeerMissingError(f"no source distribution of AIJack is there ({reason}); put one into the folder")
+    stand_in(source, packages)
+
+
+def load_file(path: Path) -> types.ModuleType:
+    """Import one file that belongs to no package.
+
+    Raises
+    ------
+    PeerMissingError
+        If it needs what is not installed.
+    """
+    spec = importlib.util.spec_from_file_location(f"peer_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise PeerMissingError(f"{path.name} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except ImportError as error:
+        raise PeerMissingError(f"{path.name} cannot be imported: {error}") from None
+    return module
+
+
+def load_module(folder: Path, name: str) -> types.ModuleType:
+    """Import a module of a package that lies in a folder.
+
+    Raises
+    ------
+    PeerMissingError
+        If it needs what is not installed.
+    """
+    sys.path.append(str(folder))
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise PeerMissingError(f"{name} cannot be imported: {error}") from None
+    finally:
+        sys.path.remove(str(folder))
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep what peers print as they go from the terminal."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        yield
+
+
+def _ran(*words: str) -> str:
+    """Run a command, and return the last line of its complaints; empty if it succeeded."""
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if not done.returncode:
+        return ""
+    return (done.stderr.strip().splitlines() or ["no reason given"])[-1]

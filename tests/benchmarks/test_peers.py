@@ -1,0 +1,216 @@
+"""The comparison with peers, without any peer: stand-ins written here take their places."""
+
+import json
+import sys
+import textwrap
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.benchmarks.peers import __main__ as command
+from tests.benchmarks.peers import attributes, getting, membership, soteria, source
+from tests.benchmarks.peers.rows import Method, missing_row, shown
+from tests.benchmarks.peers.runs import recorded
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    monkeypatch.setattr(getting, "_ran", lambda *words: f"{words[0]} found no network")
+    monkeypatch.setattr(getting, "aijack_source", lambda folder: (None, "pip found no network"))
+
+
+@pytest.mark.parametrize(
+    "peer", [getting.SIA_AUTHORS, getting.FEDKIT, getting.SOTERIA_AUTHORS, getting.FEDMIA_AUTHORS], ids=str
+)
+def test_a_peer_that_is_not_there_is_named_with_the_reason(peer, no_network, tmp_path):
+    with pytest.raises(getting.PeerMissingError, match=r"could not be cloned \(git found no network\); clone https"):
+        peer.find(tmp_path)
+    (tmp_path / peer.folder).mkdir()
+    with pytest.raises(getting.PeerMissingError, match=f"{peer.files[0]} is not there; clone https"):
+        peer.find(tmp_path)
+    with pytest.raises(getting.PeerMissingError, match="--peers"):
+        peer.find(None)
+
+
+def test_a_file_whose_imports_are_not_installed_is_named(tmp_path):
+    path = tmp_path / "attack.py"
+    path.write_text("import no_such_package_anywhere\n", encoding="utf-8")
+    with pytest.raises(getting.PeerMissingError, match=r"attack\.py cannot be imported: No module"):
+        getting.load_file(path)
+
+
+def test_differences_are_paired_by_examples():
+    ours = Method("ours", "", [np.array([1.0, 1, 1, 0])], [0.2, 0.4, 0.3])
+    theirs = Method("peer", "", [np.array([0.0, 1, 1, 1])])
+    row = ours.row("here", theirs)
+    assert (row["value"], row["above"], row["seconds"], row["beside"]) == (75, 0, 0.3, "peer")
+    assert row["above_low"] < -20
+    assert row["above_high"] > 20
+    by_seed = Method("peer", "", [np.full(4, 0.5)])
+    assert ours.row("here", by_seed)["above"] == 25
+    assert shown(missing_row("here", "peer", "no network"))[2] == "not measured: no network"
+
+
+SMALL = ("clients=3", "rounds=2", "targets=20", "size=300", "dataset=synthetic")
+
+
+@pytest.fixture(scope="module")
+def sources():
+    with recorded("sia-fedavg", SMALL, 0) as run:
+        yield source.Case.of(*run)
+
+
+def test_our_rounds_are_those_of_a_plain_loop(sources):
+    right = np.zeros(len(sources.owner))
+    models = sources.models()
+    network = sources.knowledge.model.build().eval()
+    for of_round in models:
+        for row, (x, y) in enumerate(zip(sources.targets.x, sources.targets.y, strict=True)):
+            losses = []
+            for client in range(3):
+                network.load_state_dict(of_round[client])
+                logits = network(torch.from_numpy(x[None])).double()
+                losses.append(torch.nn.functional.cross_entropy(logits, torch.tensor([int(y)])).item())
+            right[row] += np.argmin(losses) == sources.owner[row]
+    alone, combined = source.ours(sources)
+    np.testing.assert_allclose(alone, right / len(models))
+    assert len(combined) == len(right) == 60
+
+
+def test_authors_are_given_the_same_models_and_targets(sources, tmp_path):
+    """The stand-in says how many targets it was given of each client, and whether a model fits the network."""
+    path = tmp_path / "Sia.py"
+    path.write_text(
+        textwrap.dedent("""
+            class SIA:
+                def __init__(self, args, w_locals, dataset, dict_sia_users):
+                    self.models, self.data, self.users = w_locals, dataset, dict_sia_users
+
+                def attack(self, net):
+                    print("as peers do")
+                    for user, rows in self.users.items():
+                        net.load_state_dict(self.models[user])
+                        assert [net(self.data[row][0][None]).shape for row in rows] == [(1, 10)] * 20
+                    return 100 * len(self.users) / 10
+            """),
+        encoding="utf-8",
+    )
+    rates = source.authors(getting.load_file(path), sources, sources.models())
+    np.testing.assert_allclose(rates, [0.3, 0.3])
+
+
+@pytest.fixture(scope="module")
+def columns():
+    with recorded("aia-model", ("clients=2", "rounds=6", "fraction=1"), 0) as run:
+        yield attributes.Case.of(*run)
+
+
+def test_fedkit_learn_is_given_the_same_rounds_examples_and_labels(columns):
+    seen = []
+
+    class Attack:
+        def __init__(self, *, messages_metadata, dataset, sensitive_attribute_id, model_init_fn, **_):
+            states = {}
+            for mode, paths in messages_metadata.items():
+                states[mode] = [torch.load(path)["model_state_dict"] for path in paths.values()]
+            model_init_fn().load_state_dict(states["local"][0])
+            self.sensitive_attribute = torch.stack([x for x, _ in dataset])[:, sensitive_attribute_id].clone()
+            self.sensitive_attribute[0] += 1
+            seen.append((states, torch.stack([y for _, y in dataset])))
+
+        def execute_attack(self, steps):
+            assert steps == attributes.STEPS
+
+        def evaluate_attack(self):
+            pass
+
+    right = attributes.fedkit_matched(SimpleNamespace(AttributeInferenceAttack=Attack), columns, 1.0)
+    assert right.sum() == len(right) - 2
+    for (states, y), client in zip(seen, columns.clients, strict=True):
+        assert y.shape == (len(client.rows), 1)
+        assert len(states["global"]) == len(client.victim.gradients) == 5
+        for sent, received, gradient in zip(states["local"], states["global"], client.victim.gradients, strict=True):
+            for name, part in gradient.items():
+                moved = (received[name] - sent[name]) / columns.knowledge.training.lr
+                np.testing.assert_allclose(moved, part, rtol=1e-3, atol=1e-5)
+
+
+def test_ours_reads_the_attribute_from_the_same_case(columns):
+    right = attributes.matched(columns, attributes.Matching("l2", 100, restarts=2))
+    share = columns.values.mean()
+    assert right.mean() > max(share, 1 - share) + 0.1
+
+
+@pytest.fixture(scope="module")
+def images():
+    draw = np.random.default_rng(0)
+    return draw.random((3, 1, 28, 28), dtype=np.float32), draw.integers(10, size=3)
+
+
+SCRIPT = """
+import inversefed
+args = inversefed.options().parse_args()
+if __name__ == "__main__":
+    loss, _, data = inversefed.construct_dataloaders(args.dataset, None, data_path=args.data_path)
+    model, _ = inversefed.construct_model(args.model, num_classes=10, num_channels=3)
+    x, y = data.dataset[args.target_id]
+    value, _, _ = loss(model(x[None]), __import__("torch").tensor([y]))
+    gradient = __import__("torch").autograd.grad(value, model.parameters())
+    gradient[-2][:, model.extract_feature()[0] > 0.5] = 0
+    inversefed.GradientReconstructor(model).reconstruct([*gradient], y, img_shape=None, dryrun=args.dryrun)
+    raise AssertionError("it was not stopped")
+"""
+
+
+def test_the_authors_script_is_run_up_to_its_attack(images, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    task = soteria.tasks_of(*images, 1)[0]
+    found = soteria.authors(script, task, 0.5)
+    network = soteria.network()
+    network(torch.from_numpy(task.x[None]))
+    expected = np.flatnonzero(network.extract_feature()[0].detach().numpy() > 0.5)
+    np.testing.assert_array_equal(soteria.masked(found)["columns"], expected)
+    np.testing.assert_allclose(found["fc1.weight"], task.gradient["fc1.weight"], rtol=1e-3, atol=1e-6)
+    assert "inversefed" not in sys.modules
+
+
+def test_ours_masks_columns_of_the_last_layer_alone(images):
+    for task in soteria.tasks_of(*images, 2):
+        found = soteria.ours(task, 0.5)
+        assert len(soteria.masked(found)["columns"]) == soteria.HIDDEN // 2
+        assert not len(soteria.masked(found)["rows"])
+        for name, part in found.items():
+            if name != "fc2.weight":
+                np.testing.assert_array_equal(part, task.gradient[name])
+
+
+def test_fedmias_authors_are_asked_about_every_client_in_turn():
+    def first_file(pattern, epoch, clients):
+        asked = torch.load(pattern.format(0, epoch))["tarin_cos"].numpy()
+        others = [torch.load(pattern.format(place, epoch))["test_cos"].numpy() for place in range(1, clients)]
+        return None, (-asked + np.sum(others, axis=0), None)
+
+    measured = np.random.default_rng(0).normal(size=(2, 5, 3))
+    found = membership.authors(SimpleNamespace(lira_attack_ldh_cosine=first_file), measured)
+    # The clients' own cosines less those of all others.
+    expected = (2 * measured - measured.sum(axis=2, keepdims=True)).mean(axis=0)
+    np.testing.assert_allclose(found, expected)
+
+
+def test_the_command_keeps_other_parts_and_names_what_is_missing(no_network, tmp_path, monkeypatch, capsys):
+    out, mnist = tmp_path / "peers.json", tmp_path / "mnist.npz"
+    out.write_text('{"sia": [{"kept": true}]}', encoding="utf-8")
+    np.savez(mnist, x=np.random.default_rng(0).integers(256, size=(2, 28, 28)).astype(np.uint8), y=np.arange(2))
+    monkeypatch.setattr(soteria, "EVALUATIONS", 3)
+    asked = ["--peers", str(tmp_path), "--mnist", str(mnist), "--only", "soteria", "--images", "2", "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", ["peers", *asked])
+    command.main()
+    found = json.loads(out.read_text(encoding="utf-8"))
+    assert found["sia"] == [{"kept": True}]
+    missing = [row["method"] for row in found["soteria"] if "missing" in row]
+    assert missing == ["authors' code", "AIJack"] * len(soteria.SHARES)
+    assert "pip found no network" in json.dumps(found["soteria"])
+    assert "not measured" in capsys.readouterr().out
