@@ -17,7 +17,8 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -31,6 +32,7 @@ from fedattack.learning import LocalSGD
 from fedattack.learning.soft_losses import soft_loss
 from fedattack.learning.torch_utils import to_tensor
 from fedattack.threats.attribute.gradient_matching import descend, entries, generators, scaled
+from fedattack.threats.inversion.batch_norm import MEAN, VARIANCE, distances, seen, step_weights, tracked
 from fedattack.threats.matching import is_finite, is_zero
 
 Method = Literal["cos", "l2"]
@@ -79,12 +81,16 @@ class Batch:
         How many examples there are.
     labels
         (n,): their labels; ``None`` to search for them as well.
+    statistics
+        Statistics of its batches, as :func:`fedattack.threats.inversion.batch_norm.told` has them; empty where nothing
+        tells them.
     """
 
     received: Arrays
     movement: Arrays
     records: int
     labels: NDArray[np.int64] | None = None
+    statistics: Arrays = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -104,6 +110,8 @@ class Search:
         Weight of the total variation, which counts for images alone, against the logarithm of the distance.
     box
         Least and largest input, in a shape that broadcasts with an example; ``None`` where they are not known.
+    statistics
+        Weight of the logarithm of the distance of batch statistics against that of the movement's.
     """
 
     method: Method = "cos"
@@ -111,6 +119,7 @@ class Search:
     restarts: int = 1
     variation: float = 0.0
     box: Box | None = None
+    statistics: float = 0.0
 
 
 class Found(NamedTuple):
@@ -161,6 +170,11 @@ class ClientModel:
     ) -> None:
         self.device = torch.device(device)
         self.model = copy.deepcopy(model).to(self.device).eval()
+        self._momenta: dict[str, float | None] = {}
+        self._seen: dict[str, Tensor] = {}
+        for prefix, layer in tracked(self.model).items():
+            self._momenta |= {prefix + MEAN: layer.momentum, prefix + VARIANCE: layer.momentum}
+            layer.register_forward_pre_hook(partial(self._see, prefix))
         if not running_statistics:
             replace_all_batch_norm_modules_(self.model)
         self.loss, self.training = loss, training
@@ -188,6 +202,15 @@ class ClientModel:
     def movement(self, parameters: Tensors, buffers: Tensors, x: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """Return (received − sent) / lr by name: for a single step the gradient, with weight decay.
 
+        Takes what :meth:`follow` takes.
+        """
+        return self.follow(parameters, buffers, x, targets)[0]
+
+    def follow(
+        self, parameters: Tensors, buffers: Tensors, x: Tensor, targets: Tensor
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return :meth:`movement`, and the statistics of the batches as a mean over the steps, by buffer.
+
         Parameters
         ----------
         parameters, buffers
@@ -197,11 +220,14 @@ class ClientModel:
         targets
             (n, …): labels as :func:`fedattack.threats.attribute.gradient_matching.soft_targets` makes them.
         """
-        how = self.training
+        how, step = self.training, 0
+        counts = {name: step_weights(momentum, how.steps(len(x))) for name, momentum in self._momenta.items()}
+        statistics: dict[str, Tensor] = {}
 
-        def mean_loss(current: dict[str, Tensor], records: Tensor, wanted: Tensor) -> Tensor:
+        def mean_loss(current: dict[str, Tensor], records: Tensor, wanted: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            self._seen = {}
             outputs = functional_call(self.model, {**current, **buffers}, (records,))
-            return self._loss(outputs, wanted).mean()
+            return self._loss(outputs, wanted).mean(), self._seen
 
         moved = {name: torch.zeros_like(value) for name, value in parameters.items()}
         velocity: dict[str, Tensor] = dict(moved)
@@ -209,11 +235,17 @@ class ClientModel:
         for _ in range(how.epochs):
             for records, wanted in zip(x.split(size), targets.split(size), strict=True):
                 current = {name: value - how.lr * moved[name] for name, value in parameters.items()}
-                gradients = grad(mean_loss)(current, records, wanted)
+                gradients, of_batch = grad(mean_loss, has_aux=True)(current, records, wanted)
+                for name, value in of_batch.items():
+                    statistics[name] = statistics.get(name, 0) + float(counts[name][step]) * value
+                step += 1
                 for name, gradient in gradients.items():
                     velocity[name] = how.momentum * velocity[name] + gradient + how.weight_decay * current[name]
                     moved[name] = moved[name] + velocity[name]
-        return moved
+        return moved, statistics
+
+    def _see(self, prefix: str, layer: nn.Module, given: tuple[Tensor]) -> None:
+        self._seen |= seen(prefix, given[0])
 
 
 def restore_labels(model: nn.Module, movement: Arrays, records: int) -> NDArray[np.int64]:
@@ -361,6 +393,10 @@ class _Problem:
         # Movements of unit length: the squares of a converged model's would underflow.
         self._scale = _products(targets, targets, torch.float64).rsqrt().float()
         self._targets = scaled(targets, self._scale)
+        told = [
+            {name: to_tensor(array, device=device) for name, array in batch.statistics.items()} for batch in batches
+        ]
+        self._statistics = self._repeated_states(told, told[0] if how.statistics else ())
         self._free = batches[0].labels is None
         self._low, self._span = self._range()
         start = self._drawn(draws, (records, *shape))
@@ -468,12 +504,16 @@ class _Problem:
         targets = y.softmax(dim=-1) if self._free and self._classes else y
         parameters, buffers = _rows(self._parameters, rows), _rows(self._buffers, rows)
         x = self._low + self._span * shares
-        moved = scaled(vmap(self._client.movement)(parameters, buffers, x, targets), self._scale[rows])
+        moved, statistics = vmap(self._client.follow)(parameters, buffers, x, targets)
+        moved = scaled(moved, self._scale[rows])
         if self._how.method == "cos":
             moved = scaled(moved, (_products(moved, moved) + torch.finfo(torch.float32).tiny).rsqrt())
         wanted = _rows(self._targets, rows)
         apart = {name: moved[name] - target for name, target in wanted.items()}
         objectives = _lengthened(_products(apart, apart) / 2 + _LEAST_DISTANCE)
+        if self._statistics:
+            apart_by = distances(statistics, _rows(self._statistics, rows))
+            objectives = objectives + self._how.statistics * _lengthened(apart_by + _LEAST_DISTANCE)
         if self._how.variation:
             objectives = objectives + self._how.variation * torch.stack([*map(total_variation, shares)])
         return objectives
@@ -555,11 +595,12 @@ def _products(one: Tensors, other: Tensors, dtype: torch.dtype = torch.float32) 
 
 
 def _groups(batches: Sequence[Batch], how: Search, training: LocalSGD, memory: int) -> Iterator[dict[int, Batch]]:
-    """Yield by index batches that have the same number of examples and fit into memory together."""
-    alike: dict[tuple[int, bool], list[tuple[int, Batch]]] = defaultdict(list)
+    """Yield by index batches of which the same is known, and that fit into memory together."""
+    alike: dict[tuple[int, bool, frozenset[str]], list[tuple[int, Batch]]] = defaultdict(list)
     for index, batch in enumerate(batches):
-        alike[batch.records, batch.labels is None].append((index, batch))
-    for (records, _), numbered in alike.items():
+        statistics = frozenset(batch.statistics if how.statistics else ())
+        alike[batch.records, batch.labels is None, statistics].append((index, batch))
+    for (records, *_), numbered in alike.items():
         size = entries(numbered[0][1].movement)
         room = max(int(memory // (4 * _COPIES * training.steps(records) * size * how.restarts)), 1)
         for start in range(0, len(numbered), room):

@@ -237,8 +237,8 @@ def test_starts_share_the_evaluations_and_the_worse_half_is_given_up():
 def test_movements_are_computed_as_often_as_was_allowed(method, spare, monkeypatch):
     """One start, and so one evaluation at a time; a line search may end later."""
     client, batch, _ = smooth()
-    calls, movement = [], client.movement
-    monkeypatch.setattr(client, "movement", lambda *given: (calls.append(1), movement(*given))[1])
+    calls, follow = [], client.follow
+    monkeypatch.setattr(client, "follow", lambda *given: (calls.append(1), follow(*given))[1])
     invert(client, [batch], (1, 8, 8), Search(method, 25, box=BOX))
     assert 25 <= len(calls) <= 25 + spare
 
@@ -248,14 +248,14 @@ def test_a_start_that_diverges_is_not_chosen():
     client, batch, _ = smooth()
     starts = np.random.default_rng((0, 0)).normal(size=(2, 1, 1, 8, 8))
     bad = float(np.clip(0.5 + starts[1] / 4, 0, 1).sum())
-    movement = client.movement
+    follow = client.follow
 
     def broken(parameters, buffers, x, targets):
-        moved = movement(parameters, buffers, x, targets)
+        moved, statistics = follow(parameters, buffers, x, targets)
         number = torch.where((x.sum() - bad).abs() < 1e-3, torch.nan, 1.0)
-        return {name: value * number for name, value in moved.items()}
+        return {name: value * number for name, value in moved.items()}, statistics
 
-    client.movement = broken
+    client.follow = broken
     (found,) = invert(client, [batch], (1, 8, 8), Search("cos", 40, restarts=2, box=BOX))
     assert np.isnan(found.objectives).tolist() == [False, True]
     assert np.isfinite(found.x).all()

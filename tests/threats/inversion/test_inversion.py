@@ -130,6 +130,35 @@ def test_an_unknown_order_of_mini_batches_is_told(tmp_path):
     assert "in an order that the server does not know" in " ".join(run(tmp_path).notes)
 
 
+NORMED = replace(MODEL, spec="tests.worlds.inversion:normed")
+
+
+def test_buffers_tell_the_statistics_of_batches_and_the_scores_say_of_how_many_layers(tmp_path):
+    write_inversion_run(tmp_path, clients=2, each=4, rounds=1, protocol="fedavg", model=NORMED)
+    known, record = replace(read_knowledge(tmp_path / "knowledge"), model=NORMED), Record(tmp_path / "record")
+
+    def scores(known, **options):
+        return ATTACK.with_options(QUICK | options).run(record, known, device="cpu")
+
+    told, again, off = scores(known), scores(known), scores(known, statistics="0")
+    assert [item["statistics"] for item in told.facts["batches"]] == [2, 2]
+    assert (told.facts["statistics"], off.facts["statistics"], told.notes) == (1, 0, ())
+    for name, array in told.arrays.items():
+        np.testing.assert_array_equal(array, again.arrays[name])
+    assert (told.arrays["objectives"] != off.arrays["objectives"]).all()
+
+    # A server that takes clients to make another number of steps finds that their counters say otherwise.
+    wrong = scores(replace(known, training=LocalSGD(epochs=2, batch_size=0, lr=0.1)))
+    assert [item["statistics"] for item in wrong.facts["batches"]] == [0, 0]
+    assert "round 1, client node0: the buffers of 2 of 2 layers of batch normalisation do not tell" in wrong.notes[0]
+
+
+def test_without_batch_normalisation_the_weight_of_its_statistics_changes_nothing(folder):
+    for name, array in run(folder, statistics="0").arrays.items():
+        np.testing.assert_array_equal(run(folder).arrays[name], array)
+    assert run(folder).notes == ()
+
+
 @pytest.mark.parametrize(
     ("option", "words"),
     [
@@ -138,6 +167,7 @@ def test_an_unknown_order_of_mini_batches_is_told(tmp_path):
         ({"restarts": "0"}, "option restarts=0: expected a whole number, 1 or more"),
         ({"records": "two"}, "option records=two: expected a whole number"),
         ({"variation": "-1"}, "option variation=-1: expected a number, 0 or more"),
+        ({"statistics": "-1"}, "option statistics=-1: expected a number, 0 or more"),
         ({"variation": "much"}, "option variation=much: expected a number"),
         ({"box": "1,0"}, "option box=1,0: expected known, none, or two numbers, the lower one first"),
         ({"box": "0,nan"}, "option box=0,nan: expected known"),
