@@ -3,7 +3,7 @@
 In training, a layer of batch normalisation keeps running statistics. After a step they are (1 − momentum) · before +
 momentum · those of the batch. A client that sends its whole state sends them, too. From before and after, a server has
 the mean and the variance of the batch in every channel (Hatamizadeh et al. 2023, "Do gradient inversion attacks make
-federated learning unsafe?", Section III).
+federated learning unsafe?").
 """
 
 from __future__ import annotations
