@@ -10,6 +10,9 @@ Both differ from the papers in three ways, each of which finds more at the same 
   distances of one size; on a smooth network all distances are a millionth of those on another.
 - Inputs stay within the range that is known of the data. Steps and the variation are counted in this range.
 - The cosine distance is half the squared distance of unit vectors. One minus a cosine ends at the precision of 1.
+
+Where a client's buffers tell the statistics of its batches, these are matched, too; see
+:mod:`fedattack.threats.inversion.batch_norm`.
 """
 
 from __future__ import annotations
