@@ -78,10 +78,10 @@ def state_of(model: nn.Module) -> dict[str, NDArray[np.float32]]:
     return {name: value.numpy().copy() for name, value in model.state_dict().items()}
 
 
-def batch_of(model: nn.Module, x: Images, y: NDArray[np.int64], training: LocalSGD) -> Batch:
-    """Train a client, and return what its server knows; the model stays as it was."""
+def batch_of(model: nn.Module, x: Images, y: NDArray[np.int64], training: LocalSGD, seed: int = 0) -> Batch:
+    """Train a client, in an order that a seed decides, and return what its server knows; the model stays as it was."""
     before = state_of(model)
-    train_local(model, x, y, seed=0, **vars(training))
+    train_local(model, x, y, seed=seed, **vars(training))
     after = state_of(model)
     model.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in before.items()})
     movement = {}

@@ -33,17 +33,19 @@ from torch.func import functional_call, grad, replace_all_batch_norm_modules_, v
 from fedattack.errors import DataError, NeedsError
 from fedattack.learning import LocalSGD
 from fedattack.learning.soft_losses import soft_loss
-from fedattack.learning.torch_utils import to_tensor
+from fedattack.learning.torch_utils import has_batch_norm, to_tensor
 from fedattack.threats.attribute.gradient_matching import descend, entries, generators, scaled
 from fedattack.threats.inversion.batch_norm import MEAN, VARIANCE, distances, seen, step_weights, tracked
 from fedattack.threats.matching import is_finite, is_zero
 
 Method = Literal["cos", "l2"]
+Order = Literal["fixed", "searched"]
 Arrays = Mapping[str, NDArray[Any]]
 Tensors = Mapping[str, Tensor]
 Box = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 METHODS: tuple[Method, ...] = ("cos", "l2")
+ORDERS: tuple[Order, ...] = ("fixed", "searched")
 
 MEMORY = 2**30
 """Bytes that the batches searched together may take; more batches are searched in groups."""
@@ -51,9 +53,12 @@ MEMORY = 2**30
 ONE_GRADIENT = LocalSGD(epochs=1, batch_size=0, lr=1.0)
 """Local training whose movement is the gradient over all examples: what a client of FedSGD sends."""
 
-# Adam's first step, as a share of the range of an input, and of labels that are searched for.
+# Adam's first step, as a share of the range of an input, of labels, and of orders that are searched for.
 _STEP = 0.3
 _LABEL_STEP = 0.1
+_ORDER_STEP = 0.1
+# Deviation at which the logarithms of parts start, and how often rows and columns are made to sum up in turn.
+_ORDER_START, _BALANCED = 0.1, 8
 _BETAS, _TINY = (0.9, 0.99), 1e-8
 # Steps fall along this power of half a cosine. Larger ones serve smooth networks, and smaller ones ReLU.
 _FALL = 1.5
@@ -115,6 +120,10 @@ class Search:
         Least and largest input, in a shape that broadcasts with an example; ``None`` where they are not known.
     statistics
         Weight of the logarithm of the distance of batch statistics against that of the movement's.
+    order
+        Which examples are in which mini-batch. ``fixed``: as they stand, in every epoch. ``searched``: each example is
+        in every mini-batch by a part, and the parts are searched for, too; where there is batch normalisation or one
+        mini-batch alone, it is as ``fixed``.
     """
 
     method: Method = "cos"
@@ -123,6 +132,7 @@ class Search:
     variation: float = 0.0
     box: Box | None = None
     statistics: float = 0.0
+    order: Order = "fixed"
 
 
 class Found(NamedTuple):
@@ -147,7 +157,8 @@ class Found(NamedTuple):
 class ClientModel:
     """What an attacker takes a client to compute in a round, as a differentiable function of its examples.
 
-    All examples in their order make the mini-batches of every epoch: the client's own order is not known. Dropout is
+    All examples in their order make the mini-batches of every epoch, unless parts say otherwise: the client's own order
+    is not known. Dropout is
     off, because its masks are not known either. Batch normalisation takes the batch's own statistics, as in training.
 
     Parameters
@@ -210,7 +221,7 @@ class ClientModel:
         return self.follow(parameters, buffers, x, targets)[0]
 
     def follow(
-        self, parameters: Tensors, buffers: Tensors, x: Tensor, targets: Tensor
+        self, parameters: Tensors, buffers: Tensors, x: Tensor, targets: Tensor, parts: Tensor | None = None
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return :meth:`movement`, and the statistics of the batches as a mean over the steps, by buffer.
 
@@ -222,30 +233,49 @@ class ClientModel:
             (n, *shape): its examples.
         targets
             (n, …): labels as :func:`fedattack.threats.attribute.gradient_matching.soft_targets` makes them.
+        parts
+            (epochs, mini-batches, n): how much each example counts in the loss of each mini-batch; see :func:`dealt`.
         """
-        how, step = self.training, 0
+        how = self.training
         counts = {name: step_weights(momentum, how.steps(len(x))) for name, momentum in self._momenta.items()}
         statistics: dict[str, Tensor] = {}
 
-        def mean_loss(current: dict[str, Tensor], records: Tensor, wanted: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        def mean_loss(
+            current: dict[str, Tensor], records: Tensor, wanted: Tensor, part: Tensor | None
+        ) -> tuple[Tensor, dict[str, Tensor]]:
             self._seen = {}
-            outputs = functional_call(self.model, {**current, **buffers}, (records,))
-            return self._loss(outputs, wanted).mean(), self._seen
+            losses = self._loss(functional_call(self.model, {**current, **buffers}, (records,)), wanted)
+            return losses.mean() if part is None else losses @ part, self._seen
 
         moved = {name: torch.zeros_like(value) for name, value in parameters.items()}
         velocity: dict[str, Tensor] = dict(moved)
-        size = how.batch_size or len(x)
-        for _ in range(how.epochs):
-            for records, wanted in zip(x.split(size), targets.split(size), strict=True):
-                current = {name: value - how.lr * moved[name] for name, value in parameters.items()}
-                gradients, of_batch = grad(mean_loss, has_aux=True)(current, records, wanted)
-                for name, value in of_batch.items():
-                    statistics[name] = statistics.get(name, 0) + float(counts[name][step]) * value
-                step += 1
-                for name, gradient in gradients.items():
-                    velocity[name] = how.momentum * velocity[name] + gradient + how.weight_decay * current[name]
-                    moved[name] = moved[name] + velocity[name]
+        for step, (records, wanted, part) in enumerate(self._mini_batches(x, targets, parts)):
+            current = {name: value - how.lr * moved[name] for name, value in parameters.items()}
+            gradients, of_batch = grad(mean_loss, has_aux=True)(current, records, wanted, part)
+            for name, value in of_batch.items():
+                statistics[name] = statistics.get(name, 0) + float(counts[name][step]) * value
+            for name, gradient in gradients.items():
+                velocity[name] = how.momentum * velocity[name] + gradient + how.weight_decay * current[name]
+                moved[name] = moved[name] + velocity[name]
         return moved, statistics
+
+    def sizes(self, records: int) -> list[int]:
+        """Return how many examples are in each mini-batch of an epoch."""
+        size = self.training.batch_size or records
+        return [min(size, records - start) for start in range(0, records, size)]
+
+    def _mini_batches(
+        self, x: Tensor, targets: Tensor, parts: Tensor | None
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        """Yield the examples of each step, their targets, and how much each counts; None where all count alike."""
+        sizes = self.sizes(len(x))
+        for epoch in range(self.training.epochs):
+            if parts is None:
+                for records, wanted in zip(x.split(sizes), targets.split(sizes), strict=True):
+                    yield records, wanted, None
+            else:
+                for part in parts[epoch]:
+                    yield x, targets, part
 
     def _see(self, prefix: str, layer: nn.Module, given: tuple[Tensor]) -> None:
         self._seen |= seen(prefix, given[0])
@@ -410,6 +440,12 @@ class _Problem:
         else:
             known = torch.from_numpy(np.stack(labels)).to(device)
             self._y = self._repeated(torch.eye(outputs, device=device)[known] if self._classes else known)
+        sizes = client.sizes(records)
+        self._sizes = torch.tensor(sizes, device=device)
+        self._deals = how.order == "searched" and len(sizes) > 1 and not has_batch_norm(client.model)
+        # Logarithms of the parts; none where the order is fixed.
+        dealt = (client.training.epochs, len(sizes), records) if self._deals else (0,)
+        self._parts = _ORDER_START * self._drawn(draws, dealt)
 
     def _range(self) -> tuple[Tensor, Tensor]:
         """Return the least input and the span of inputs, in a shape that broadcasts with an example."""
@@ -462,26 +498,30 @@ class _Problem:
         ladder = rungs(self._how.iterations, restarts)
         total, done, among = sum(steps for _, steps in ladder), 0, restarts
         rows = torch.arange(len(self._shares), device=self._client.device)
-        shares, y = _Variable(self._shares, _STEP), _Variable(self._y, _LABEL_STEP)
+        variables = [
+            _Variable(self._shares, _STEP),
+            _Variable(self._y, _LABEL_STEP),
+            _Variable(self._parts, _ORDER_STEP),
+        ]
+        free = [0, *[1] * self._free, *[2] * self._deals]
         for alive, steps in ladder:
             kept = ends.least(rows.reshape(-1, among), alive)
             rows, among = rows[kept], alive
-            shares.keep(kept)
-            y.keep(kept)
+            for variable in variables:
+                variable.keep(kept)
             signed = rows % restarts % 2 == 1
             for _ in range(steps):
                 left = ((1 + np.cos(np.pi * done / total)) / 2) ** _FALL
-                here, labels = shares.at.detach().requires_grad_(), y.at.detach().requires_grad_(self._free)
-                objectives = self._objectives(here, labels, rows)
-                slopes = torch.autograd.grad(objectives.sum(), [here, labels] if self._free else [here])
-                ends.note(rows, here, labels, objectives)
-                slope = slopes[0]
-                slope[signed] = slope[signed].sign()
+                here = [variable.at.detach() for variable in variables]
+                searched = [here[number].requires_grad_() for number in free]
+                objectives = self._objectives(here, rows)
+                slopes = torch.autograd.grad(objectives.sum(), searched)
+                ends.note(rows, here[0], here[1], objectives)
+                slopes[0][signed] = slopes[0][signed].sign()
                 done += 1
-                shares.step(slope, left, done)
-                shares.at = self._inside(shares.at)
-                if self._free:
-                    y.step(slopes[1], left, done)
+                for number, slope in zip(free, slopes, strict=True):
+                    variables[number].step(slope, left, done)
+                variables[0].at = self._inside(variables[0].at)
         return ends
 
     def _lbfgs(self) -> _Ends:
@@ -490,24 +530,26 @@ class _Problem:
         limits = (None, None) if self._how.box is None else (0.0, 1.0)
         for start in range(len(self._shares)):
             rows = torch.tensor([start], device=self._client.device)
-            shares, y = self._shares[rows].requires_grad_(), self._y[rows].requires_grad_(self._free)
+            here = self._shares[rows].requires_grad_(), self._y[rows], self._parts[rows]
+            free = [here[0], *[here[1].requires_grad_()] * self._free, *[here[2].requires_grad_()] * self._deals]
 
-            def objective(rows: Tensor = rows, shares: Tensor = shares, y: Tensor = y) -> Tensor:
-                objectives = self._objectives(shares, y, rows)
-                ends.note(rows, shares, y, objectives)
+            def objective(rows: Tensor = rows, here: tuple[Tensor, Tensor, Tensor] = here) -> Tensor:
+                objectives = self._objectives(here, rows)
+                ends.note(rows, here[0], here[1], objectives)
                 return objectives.sum()
 
-            bounds = [limits] * shares.numel() + [(None, None)] * (y.numel() if self._free else 0)
-            free = [shares, y] if self._free else [shares]
+            bounds = [limits] * here[0].numel() + [(None, None)] * sum(other.numel() for other in free[1:])
             descend(objective, free, evaluations, evaluations=evaluations, bounds=bounds)
         return ends
 
-    def _objectives(self, shares: Tensor, y: Tensor, rows: Tensor) -> Tensor:
-        """Return the objectives (K,) of examples (K, n, …), as shares of their range, and labels (K, n, …)."""
+    def _objectives(self, at: Sequence[Tensor], rows: Tensor) -> Tensor:
+        """Return the objectives (K,) of examples (K, n, …), as shares of their range, labels (K, n, …), and parts."""
+        shares, y, parts = at
         targets = y.softmax(dim=-1) if self._free and self._classes else y
         parameters, buffers = _rows(self._parameters, rows), _rows(self._buffers, rows)
         x = self._low + self._span * shares
-        moved, statistics = vmap(self._client.follow)(parameters, buffers, x, targets)
+        order = (dealt(parts, self._sizes),) if self._deals else ()
+        moved, statistics = vmap(self._client.follow)(parameters, buffers, x, targets, *order)
         moved = scaled(moved, self._scale[rows])
         if self._how.method == "cos":
             moved = scaled(moved, (_products(moved, moved) + torch.finfo(torch.float32).tiny).rsqrt())
@@ -565,6 +607,25 @@ class _Variable:
         self._square = self._square.lerp(slope.square(), 1 - second)
         mean, square = self._mean / (1 - first**number), self._square / (1 - second**number)
         self.at = self.at - share * self._rate * mean / (square.sqrt() + _TINY)
+
+
+def dealt(logarithms: Tensor, sizes: Tensor) -> Tensor:
+    """Return how much each example counts in the loss of each mini-batch, (…, mini-batches, n).
+
+    What belongs to a mini-batch sums to one. An example's parts, each times the size of the mini-batch, do so nearly
+    (Sinkhorn & Knopp 1967).
+
+    Parameters
+    ----------
+    logarithms
+        (…, mini-batches, n): any numbers.
+    sizes
+        (mini-batches,): how many examples are in each.
+    """
+    parts = logarithms
+    for _ in range(_BALANCED):
+        parts = (parts + sizes[:, None].log()).log_softmax(dim=-2).log_softmax(dim=-1)
+    return parts.exp()
 
 
 def rungs(evaluations: int, restarts: int) -> list[tuple[int, int]]:

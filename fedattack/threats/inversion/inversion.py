@@ -20,6 +20,7 @@ from typing_extensions import TypedDict
 from fedattack.errors import ModelError, NeedsError, RecordError
 from fedattack.learning import LocalSGD, check_gradients, pick_device
 from fedattack.learning.importing import given
+from fedattack.learning.torch_utils import has_batch_norm
 from fedattack.record import Observation, Record
 from fedattack.threats import options
 from fedattack.threats.base import Attack, Needs, Progress, Scores
@@ -28,10 +29,12 @@ from fedattack.threats.inversion.batch_norm import told
 from fedattack.threats.inversion.gradient_inversion import (
     METHODS,
     ONE_GRADIENT,
+    ORDERS,
     Batch,
     Box,
     ClientModel,
     Method,
+    Order,
     Search,
     invert,
     restore_labels,
@@ -160,6 +163,11 @@ class GradientInversion(Attack):
         "the distance (1)",
         zero=True,
     )
+    order: Order = options.choice(
+        "fixed",
+        "examples in mini-batches; fixed: the same in every epoch; searched: found with the examples (fixed)",
+        ORDERS,
+    )
     box: str | tuple[float, float] = options.interval(
         KNOWN,
         "range that inputs stay in: known (of images, as the knowledge states it or its auxiliary images have it), "
@@ -213,9 +221,11 @@ class GradientInversion(Attack):
                 f"updates={self.updates} and clients={','.join(self.clients) or 'all'}; take other rounds or clients"
             )
         if 0 < training.batch_size < max(counts):
+            searched = self.order == "searched" and not has_batch_norm(architecture)
+            taken = "searches for it with the examples" if searched else "takes one order for all epochs"
             notes.append(
                 "Clients train in several mini-batches an epoch, in an order that the server does not know; the attack "
-                "takes one order for all epochs"
+                f"{taken}"
             )
         variation = VARIATION[self.method] if self.variation is None else self.variation
         box = self._box_of(knowledge, model.input_shape)
@@ -223,7 +233,7 @@ class GradientInversion(Attack):
             client,
             batches,
             model.input_shape,
-            Search(self.method, self.iterations, self.restarts, variation, box, self.statistics),
+            Search(self.method, self.iterations, self.restarts, variation, box, self.statistics, self.order),
             seed=seed,
             progress=lambda done: progress(done, len(batches)),
         )
@@ -243,6 +253,7 @@ class GradientInversion(Attack):
                 "restarts": self.restarts,
                 "variation": variation,
                 "statistics": self.statistics,
+                "order": self.order,
                 "box": None if box is None else [limit.flatten().tolist() for limit in box],
                 "label": label,
                 "targets": knowledge.asked(),
