@@ -10,7 +10,6 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from scipy import stats
 from torch import Tensor
 
 from fedattack.learning import LocalSGD
-from fedattack.threats.inversion.gradient_inversion import ORDERS, Batch, ClientModel, Found, Search, invert
+from fedattack.threats.inversion.gradient_inversion import ORDERS, Batch, ClientModel, Found, Search, Tensors, invert
 from fedattack.threats.inversion.inversion import VARIATION
 from tests.benchmarks.inversion import BOX, EVALUATIONS, SHAPE, lenet
 from tests.benchmarks.inversion_batch_norm import Images, batch_of, ratios
@@ -53,8 +52,10 @@ class _Known(ClientModel):
 
     parts: Tensor
 
-    def follow(self, *given: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        return super().follow(*given[:4], self.parts)
+    def follow(
+        self, parameters: Tensors, buffers: Tensors, x: Tensor, targets: Tensor, parts: Tensor | None = None
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        return super().follow(parameters, buffers, x, targets, self.parts)
 
 
 def known(network: str, training: LocalSGD, batches: Sequence[Batch], how: Search) -> list[Found]:

@@ -53,6 +53,9 @@ MEMORY = 2**30
 ONE_GRADIENT = LocalSGD(epochs=1, batch_size=0, lr=1.0)
 """Local training whose movement is the gradient over all examples: what a client of FedSGD sends."""
 
+MOST_ORDERED = 4
+"""Mini-batches of an epoch up to which their order is searched for; each of their steps then computes all examples."""
+
 # Adam's first step, as a share of the range of an input, of labels, and of orders that are searched for.
 _STEP = 0.3
 _LABEL_STEP = 0.1
@@ -122,8 +125,7 @@ class Search:
         Weight of the logarithm of the distance of batch statistics against that of the movement's.
     order
         Which examples are in which mini-batch. ``fixed``: as they stand, in every epoch. ``searched``: each example is
-        in every mini-batch by a part, and the parts are searched for, too; where there is batch normalisation or one
-        mini-batch alone, it is as ``fixed``.
+        in every mini-batch by a part, and the parts are searched for, too, where :meth:`ClientModel.can_order` allows.
     """
 
     method: Method = "cos"
@@ -263,6 +265,14 @@ class ClientModel:
         """Return how many examples are in each mini-batch of an epoch."""
         size = self.training.batch_size or records
         return [min(size, records - start) for start in range(0, records, size)]
+
+    def can_order(self, records: int) -> bool:
+        """Say whether an order of so many examples can be searched for.
+
+        It can be in two to :data:`MOST_ORDERED` mini-batches, and without batch normalisation: an example that is in a
+        mini-batch by a part would change all of its statistics.
+        """
+        return 1 < len(self.sizes(records)) <= MOST_ORDERED and not has_batch_norm(self.model)
 
     def _mini_batches(
         self, x: Tensor, targets: Tensor, parts: Tensor | None
@@ -442,7 +452,7 @@ class _Problem:
             self._y = self._repeated(torch.eye(outputs, device=device)[known] if self._classes else known)
         sizes = client.sizes(records)
         self._sizes = torch.tensor(sizes, device=device)
-        self._deals = how.order == "searched" and len(sizes) > 1 and not has_batch_norm(client.model)
+        self._deals = how.order == "searched" and client.can_order(records)
         # Logarithms of the parts; none where the order is fixed.
         dealt = (client.training.epochs, len(sizes), records) if self._deals else (0,)
         self._parts = _ORDER_START * self._drawn(draws, dealt)

@@ -20,7 +20,6 @@ from typing_extensions import TypedDict
 from fedattack.errors import ModelError, NeedsError, RecordError
 from fedattack.learning import LocalSGD, check_gradients, pick_device
 from fedattack.learning.importing import given
-from fedattack.learning.torch_utils import has_batch_norm
 from fedattack.record import Observation, Record
 from fedattack.threats import options
 from fedattack.threats.base import Attack, Needs, Progress, Scores
@@ -28,6 +27,7 @@ from fedattack.threats.form import ArrayForm, Form, Name, Number
 from fedattack.threats.inversion.batch_norm import told
 from fedattack.threats.inversion.gradient_inversion import (
     METHODS,
+    MOST_ORDERED,
     ONE_GRADIENT,
     ORDERS,
     Batch,
@@ -164,8 +164,9 @@ class GradientInversion(Attack):
         zero=True,
     )
     order: Order = options.choice(
-        "fixed",
-        "examples in mini-batches; fixed: the same in every epoch; searched: found with the examples (fixed)",
+        "searched",
+        "which example is in which mini-batch; searched: found with the examples, of up to "
+        f"{MOST_ORDERED} mini-batches and without batch normalisation; fixed: the same in every epoch (searched)",
         ORDERS,
     )
     box: str | tuple[float, float] = options.interval(
@@ -220,8 +221,9 @@ class GradientInversion(Attack):
                 f"attack {self.name} needs a client's reply, and {record.path} holds none that can be used for "
                 f"updates={self.updates} and clients={','.join(self.clients) or 'all'}; take other rounds or clients"
             )
-        if 0 < training.batch_size < max(counts):
-            searched = self.order == "searched" and not has_batch_norm(architecture)
+        several = [count for count in counts if len(client.sizes(count)) > 1]
+        if several:
+            searched = self.order == "searched" and all(client.can_order(count) for count in several)
             taken = "searches for it with the examples" if searched else "takes one order for all epochs"
             notes.append(
                 "Clients train in several mini-batches an epoch, in an order that the server does not know; the attack "

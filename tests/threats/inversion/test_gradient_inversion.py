@@ -352,6 +352,11 @@ def test_an_order_that_is_searched_for_explains_more_than_a_fixed_one(method):
     assert np.mean(searched) < np.mean(fixed) - 0.5
 
 
+@pytest.mark.parametrize(("size", "records", "can"), [(0, 8, False), (8, 8, False), (2, 8, True), (2, 9, False)])
+def test_the_order_of_few_mini_batches_can_be_searched_for(size, records, can):
+    assert ClientModel(network(), "cross-entropy", LocalSGD(1, size, 0.1)).can_order(records) is can
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_where_there_is_one_mini_batch_no_order_is_searched_for(method):
     client, batch, _ = smooth()
