@@ -20,6 +20,9 @@ from fedattack.threats.matching import is_finite
 
 MEAN, VARIANCE, COUNT = "running_mean", "running_var", "num_batches_tracked"
 
+# Keeps layers finite whose inputs are all 0.
+_LEAST = 1e-12
+
 
 def tracked(model: nn.Module) -> dict[str, _BatchNorm]:
     """Return the layers that keep running statistics, by what the names of their buffers begin with."""
@@ -80,11 +83,15 @@ def told(
         # A mean of clients' counters is cut off when a client loads it.
         before, after = int(old[2]), int(new[2])
         stays = np.array_equal(old[0], new[0]) and np.array_equal(old[1], new[1])
-        if stays or after - before != steps:
+        if stays or before < 0 or after - before != steps:
             continue
         kept = before / after if layer.momentum is None else (1 - layer.momentum) ** steps
-        for name, one, other in zip(names[:2], old, new, strict=False):
-            statistics[name] = ((other - kept * one) / (1 - kept)).astype(np.float32)
+        if kept == 1:
+            continue
+        with np.errstate(over="ignore"):
+            gained = [((new[kind] - kept * old[kind]) / (1 - kept)).astype(np.float32) for kind in (0, 1)]
+        if is_finite(gained):
+            statistics |= zip(names[:2], gained, strict=True)
     return statistics
 
 
@@ -100,7 +107,3 @@ def distances(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Tens
             size = size + wanted[name.removesuffix(MEAN) + VARIANCE].abs()
         shares.append((found[name] - target).square().sum(1) / size.sum(1).clamp(min=_LEAST))
     return sum(shares[1:], shares[0]) / len(shares)
-
-
-# Keeps layers finite whose inputs are all 0.
-_LEAST = 1e-12

@@ -160,8 +160,8 @@ class ClientModel:
     """What an attacker takes a client to compute in a round, as a differentiable function of its examples.
 
     All examples in their order make the mini-batches of every epoch, unless parts say otherwise: the client's own order
-    is not known. Dropout is
-    off, because its masks are not known either. Batch normalisation takes the batch's own statistics, as in training.
+    is not known. Dropout is off, because its masks are not known either. Batch normalisation takes the batch's own
+    statistics, as in training.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ class ClientModel:
         self._seen: dict[str, Tensor] = {}
         for prefix, layer in tracked(self.model).items():
             self._momenta |= {prefix + MEAN: layer.momentum, prefix + VARIANCE: layer.momentum}
-            layer.register_forward_pre_hook(partial(self._see, prefix))
+            layer.register_forward_pre_hook(partial(self._see, prefix), with_kwargs=True)
         if not running_statistics:
             replace_all_batch_norm_modules_(self.model)
         self.loss, self.training = loss, training
@@ -287,8 +287,9 @@ class ClientModel:
                 for part in parts[epoch]:
                     yield x, targets, part
 
-    def _see(self, prefix: str, layer: nn.Module, given: tuple[Tensor]) -> None:
-        self._seen |= seen(prefix, given[0])
+    def _see(self, prefix: str, layer: nn.Module, given: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> None:
+        (x,) = (*given, *named.values())
+        self._seen |= seen(prefix, x)
 
 
 def restore_labels(model: nn.Module, movement: Arrays, records: int) -> NDArray[np.int64]:
@@ -456,6 +457,12 @@ class _Problem:
         # Logarithms of the parts; none where the order is fixed.
         dealt = (client.training.epochs, len(sizes), records) if self._deals else (0,)
         self._parts = _ORDER_START * self._drawn(draws, dealt)
+        # Which of examples, labels and parts move.
+        self._searched = [0]
+        if self._free:
+            self._searched.append(1)
+        if self._deals:
+            self._searched.append(2)
 
     def _range(self) -> tuple[Tensor, Tensor]:
         """Return the least input and the span of inputs, in a shape that broadcasts with an example."""
@@ -513,7 +520,6 @@ class _Problem:
             _Variable(self._y, _LABEL_STEP),
             _Variable(self._parts, _ORDER_STEP),
         ]
-        free = [0, *[1] * self._free, *[2] * self._deals]
         for alive, steps in ladder:
             kept = ends.least(rows.reshape(-1, among), alive)
             rows, among = rows[kept], alive
@@ -523,13 +529,13 @@ class _Problem:
             for _ in range(steps):
                 left = ((1 + np.cos(np.pi * done / total)) / 2) ** _FALL
                 here = [variable.at.detach() for variable in variables]
-                searched = [here[number].requires_grad_() for number in free]
+                searched = [here[number].requires_grad_() for number in self._searched]
                 objectives = self._objectives(here, rows)
                 slopes = torch.autograd.grad(objectives.sum(), searched)
                 ends.note(rows, here[0], here[1], objectives)
                 slopes[0][signed] = slopes[0][signed].sign()
                 done += 1
-                for number, slope in zip(free, slopes, strict=True):
+                for number, slope in zip(self._searched, slopes, strict=True):
                     variables[number].step(slope, left, done)
                 variables[0].at = self._inside(variables[0].at)
         return ends
@@ -540,10 +546,10 @@ class _Problem:
         limits = (None, None) if self._how.box is None else (0.0, 1.0)
         for start in range(len(self._shares)):
             rows = torch.tensor([start], device=self._client.device)
-            here = self._shares[rows].requires_grad_(), self._y[rows], self._parts[rows]
-            free = [here[0], *[here[1].requires_grad_()] * self._free, *[here[2].requires_grad_()] * self._deals]
+            here = [self._shares[rows], self._y[rows], self._parts[rows]]
+            free = [here[number].requires_grad_() for number in self._searched]
 
-            def objective(rows: Tensor = rows, here: tuple[Tensor, Tensor, Tensor] = here) -> Tensor:
+            def objective(rows: Tensor = rows, here: list[Tensor] = here) -> Tensor:
                 objectives = self._objectives(here, rows)
                 ends.note(rows, here[0], here[1], objectives)
                 return objectives.sum()

@@ -103,6 +103,10 @@ def test_layers_that_tell_nothing_are_left_out():
         broken = after | {"5.running_var": np.full_like(after["5.running_var"], value)}
         assert [*told(model, before, broken, steps=1)] == first
     assert [*told(model, before, {name: after[name] for name in after if name != NAMES[3]}, steps=1)] == first
+    below = {"1.num_batches_tracked": np.array(-1)}, {"1.num_batches_tracked": np.array(0)}
+    assert [*told(model, before | below[0], after | below[1], steps=1)] == second
+    large = {"1.running_mean": np.full_like(after["1.running_mean"], 1e38)}
+    assert [*told(model, before, after | large, steps=1)] == second, "ten times as much is infinite"
     averaged = {"1.num_batches_tracked": np.array(7.6, dtype=np.float32)}
     assert [*told(model, before | averaged, after, steps=1)] == NAMES, "the client loads 7 of it"
     assert told(build_model("mlp", input_shape=(1, 8, 8), classes=10, hidden=4, seed=0), {}, {}, steps=1) == {}
