@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
+from torch import nn
 
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
 from fedattack.learning import LocalSGD, build_model, full_gradient, gradient_step, train_local
@@ -20,6 +21,14 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
     bundled = load_digits()
     x = bundled.images[:, np.newaxis]
     return ((x - x.mean()) / x.std()).astype(np.float32), bundled.target.astype(np.int64)
+
+
+def normed(input_shape: tuple[int, ...] = (1, 8, 8), classes: int = 10) -> nn.Module:
+    """Build a small network with batch normalisation, of images and of vectors."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten()),
+        *(nn.Linear(144, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Linear(24, classes)),
+    )
 
 
 def write_inversion_run(

@@ -10,6 +10,9 @@ Both differ from the papers in three ways, each of which finds more at the same 
   distances of one size; on a smooth network all distances are a millionth of those on another.
 - Inputs stay within the range that is known of the data. Steps and the variation are counted in this range.
 - The cosine distance is half the squared distance of unit vectors. One minus a cosine ends at the precision of 1.
+
+Where a client's buffers tell the statistics of its batches, these are matched, too; see
+:mod:`fedattack.threats.inversion.batch_norm`.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -29,16 +33,19 @@ from torch.func import functional_call, grad, replace_all_batch_norm_modules_, v
 from fedattack.errors import DataError, NeedsError
 from fedattack.learning import LocalSGD
 from fedattack.learning.soft_losses import soft_loss
-from fedattack.learning.torch_utils import to_tensor
+from fedattack.learning.torch_utils import has_batch_norm, to_tensor
 from fedattack.threats.attribute.gradient_matching import descend, entries, generators, scaled
+from fedattack.threats.inversion.batch_norm import MEAN, VARIANCE, distances, seen, step_weights, tracked
 from fedattack.threats.matching import is_finite, is_zero
 
 Method = Literal["cos", "l2"]
+Order = Literal["fixed", "searched"]
 Arrays = Mapping[str, NDArray[Any]]
 Tensors = Mapping[str, Tensor]
 Box = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 METHODS: tuple[Method, ...] = ("cos", "l2")
+ORDERS: tuple[Order, ...] = ("fixed", "searched")
 
 MEMORY = 2**30
 """Bytes that the batches searched together may take; more batches are searched in groups."""
@@ -46,9 +53,15 @@ MEMORY = 2**30
 ONE_GRADIENT = LocalSGD(epochs=1, batch_size=0, lr=1.0)
 """Local training whose movement is the gradient over all examples: what a client of FedSGD sends."""
 
-# Adam's first step, as a share of the range of an input, and of labels that are searched for.
+MOST_ORDERED = 4
+"""Mini-batches of an epoch up to which their order is searched for; each of their steps then computes all examples."""
+
+# Adam's first step, as a share of the range of an input, of labels, and of orders that are searched for.
 _STEP = 0.3
 _LABEL_STEP = 0.1
+_ORDER_STEP = 0.1
+# Deviation at which the logarithms of parts start, and how often rows and columns are made to sum up in turn.
+_ORDER_START, _BALANCED = 0.1, 8
 _BETAS, _TINY = (0.9, 0.99), 1e-8
 # Steps fall along this power of half a cosine. Larger ones serve smooth networks, and smaller ones ReLU.
 _FALL = 1.5
@@ -79,12 +92,16 @@ class Batch:
         How many examples there are.
     labels
         (n,): their labels; ``None`` to search for them as well.
+    statistics
+        Statistics of its batches, as :func:`fedattack.threats.inversion.batch_norm.told` has them; empty where nothing
+        tells them.
     """
 
     received: Arrays
     movement: Arrays
     records: int
     labels: NDArray[np.int64] | None = None
+    statistics: Arrays = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -104,6 +121,11 @@ class Search:
         Weight of the total variation, which counts for images alone, against the logarithm of the distance.
     box
         Least and largest input, in a shape that broadcasts with an example; ``None`` where they are not known.
+    statistics
+        Weight of the logarithm of the distance of batch statistics against that of the movement's.
+    order
+        Which examples are in which mini-batch. ``fixed``: as they stand, in every epoch. ``searched``: each example is
+        in every mini-batch by a part, and the parts are searched for, too, where :meth:`ClientModel.can_order` allows.
     """
 
     method: Method = "cos"
@@ -111,6 +133,8 @@ class Search:
     restarts: int = 1
     variation: float = 0.0
     box: Box | None = None
+    statistics: float = 0.0
+    order: Order = "fixed"
 
 
 class Found(NamedTuple):
@@ -135,8 +159,9 @@ class Found(NamedTuple):
 class ClientModel:
     """What an attacker takes a client to compute in a round, as a differentiable function of its examples.
 
-    All examples in their order make the mini-batches of every epoch: the client's own order is not known. Dropout is
-    off, because its masks are not known either. Batch normalisation takes the batch's own statistics, as in training.
+    All examples in their order make the mini-batches of every epoch, unless parts say otherwise: the client's own order
+    is not known. Dropout is off, because its masks are not known either. Batch normalisation takes the batch's own
+    statistics, as in training.
 
     Parameters
     ----------
@@ -161,6 +186,11 @@ class ClientModel:
     ) -> None:
         self.device = torch.device(device)
         self.model = copy.deepcopy(model).to(self.device).eval()
+        self._momenta: dict[str, float | None] = {}
+        self._seen: dict[str, Tensor] = {}
+        for prefix, layer in tracked(self.model).items():
+            self._momenta |= {prefix + MEAN: layer.momentum, prefix + VARIANCE: layer.momentum}
+            layer.register_forward_pre_hook(partial(self._see, prefix), with_kwargs=True)
         if not running_statistics:
             replace_all_batch_norm_modules_(self.model)
         self.loss, self.training = loss, training
@@ -188,6 +218,15 @@ class ClientModel:
     def movement(self, parameters: Tensors, buffers: Tensors, x: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """Return (received − sent) / lr by name: for a single step the gradient, with weight decay.
 
+        Takes what :meth:`follow` takes.
+        """
+        return self.follow(parameters, buffers, x, targets)[0]
+
+    def follow(
+        self, parameters: Tensors, buffers: Tensors, x: Tensor, targets: Tensor, parts: Tensor | None = None
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return :meth:`movement`, and the statistics of the batches as a mean over the steps, by buffer.
+
         Parameters
         ----------
         parameters, buffers
@@ -196,24 +235,61 @@ class ClientModel:
             (n, *shape): its examples.
         targets
             (n, …): labels as :func:`fedattack.threats.attribute.gradient_matching.soft_targets` makes them.
+        parts
+            (epochs, mini-batches, n): how much each example counts in the loss of each mini-batch; see :func:`dealt`.
         """
         how = self.training
+        counts = {name: step_weights(momentum, how.steps(len(x))) for name, momentum in self._momenta.items()}
+        statistics: dict[str, Tensor] = {}
 
-        def mean_loss(current: dict[str, Tensor], records: Tensor, wanted: Tensor) -> Tensor:
-            outputs = functional_call(self.model, {**current, **buffers}, (records,))
-            return self._loss(outputs, wanted).mean()
+        def mean_loss(
+            current: dict[str, Tensor], records: Tensor, wanted: Tensor, part: Tensor | None
+        ) -> tuple[Tensor, dict[str, Tensor]]:
+            self._seen = {}
+            losses = self._loss(functional_call(self.model, {**current, **buffers}, (records,)), wanted)
+            return losses.mean() if part is None else losses @ part, self._seen
 
         moved = {name: torch.zeros_like(value) for name, value in parameters.items()}
         velocity: dict[str, Tensor] = dict(moved)
-        size = how.batch_size or len(x)
-        for _ in range(how.epochs):
-            for records, wanted in zip(x.split(size), targets.split(size), strict=True):
-                current = {name: value - how.lr * moved[name] for name, value in parameters.items()}
-                gradients = grad(mean_loss)(current, records, wanted)
-                for name, gradient in gradients.items():
-                    velocity[name] = how.momentum * velocity[name] + gradient + how.weight_decay * current[name]
-                    moved[name] = moved[name] + velocity[name]
-        return moved
+        for step, (records, wanted, part) in enumerate(self._mini_batches(x, targets, parts)):
+            current = {name: value - how.lr * moved[name] for name, value in parameters.items()}
+            gradients, of_batch = grad(mean_loss, has_aux=True)(current, records, wanted, part)
+            for name, value in of_batch.items():
+                statistics[name] = statistics.get(name, 0) + float(counts[name][step]) * value
+            for name, gradient in gradients.items():
+                velocity[name] = how.momentum * velocity[name] + gradient + how.weight_decay * current[name]
+                moved[name] = moved[name] + velocity[name]
+        return moved, statistics
+
+    def sizes(self, records: int) -> list[int]:
+        """Return how many examples are in each mini-batch of an epoch."""
+        size = self.training.batch_size or records
+        return [min(size, records - start) for start in range(0, records, size)]
+
+    def can_order(self, records: int) -> bool:
+        """Say whether an order of so many examples can be searched for.
+
+        It can be in two to :data:`MOST_ORDERED` mini-batches, and without batch normalisation: an example that is in a
+        mini-batch by a part would change all of its statistics.
+        """
+        return 1 < len(self.sizes(records)) <= MOST_ORDERED and not has_batch_norm(self.model)
+
+    def _mini_batches(
+        self, x: Tensor, targets: Tensor, parts: Tensor | None
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        """Yield the examples of each step, their targets, and how much each counts; None where all count alike."""
+        sizes = self.sizes(len(x))
+        for epoch in range(self.training.epochs):
+            if parts is None:
+                for records, wanted in zip(x.split(sizes), targets.split(sizes), strict=True):
+                    yield records, wanted, None
+            else:
+                for part in parts[epoch]:
+                    yield x, targets, part
+
+    def _see(self, prefix: str, layer: nn.Module, given: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> None:
+        (x,) = (*given, *named.values())
+        self._seen |= seen(prefix, x)
 
 
 def restore_labels(model: nn.Module, movement: Arrays, records: int) -> NDArray[np.int64]:
@@ -361,6 +437,10 @@ class _Problem:
         # Movements of unit length: the squares of a converged model's would underflow.
         self._scale = _products(targets, targets, torch.float64).rsqrt().float()
         self._targets = scaled(targets, self._scale)
+        told = [
+            {name: to_tensor(array, device=device) for name, array in batch.statistics.items()} for batch in batches
+        ]
+        self._statistics = self._repeated_states(told, told[0] if how.statistics else ())
         self._free = batches[0].labels is None
         self._low, self._span = self._range()
         start = self._drawn(draws, (records, *shape))
@@ -371,6 +451,18 @@ class _Problem:
         else:
             known = torch.from_numpy(np.stack(labels)).to(device)
             self._y = self._repeated(torch.eye(outputs, device=device)[known] if self._classes else known)
+        sizes = client.sizes(records)
+        self._sizes = torch.tensor(sizes, device=device)
+        self._deals = how.order == "searched" and client.can_order(records)
+        # Logarithms of the parts; none where the order is fixed.
+        dealt = (client.training.epochs, len(sizes), records) if self._deals else (0,)
+        self._parts = _ORDER_START * self._drawn(draws, dealt)
+        # Which of examples, labels and parts move.
+        self._searched = [0]
+        if self._free:
+            self._searched.append(1)
+        if self._deals:
+            self._searched.append(2)
 
     def _range(self) -> tuple[Tensor, Tensor]:
         """Return the least input and the span of inputs, in a shape that broadcasts with an example."""
@@ -423,26 +515,29 @@ class _Problem:
         ladder = rungs(self._how.iterations, restarts)
         total, done, among = sum(steps for _, steps in ladder), 0, restarts
         rows = torch.arange(len(self._shares), device=self._client.device)
-        shares, y = _Variable(self._shares, _STEP), _Variable(self._y, _LABEL_STEP)
+        variables = [
+            _Variable(self._shares, _STEP),
+            _Variable(self._y, _LABEL_STEP),
+            _Variable(self._parts, _ORDER_STEP),
+        ]
         for alive, steps in ladder:
             kept = ends.least(rows.reshape(-1, among), alive)
             rows, among = rows[kept], alive
-            shares.keep(kept)
-            y.keep(kept)
+            for variable in variables:
+                variable.keep(kept)
             signed = rows % restarts % 2 == 1
             for _ in range(steps):
                 left = ((1 + np.cos(np.pi * done / total)) / 2) ** _FALL
-                here, labels = shares.at.detach().requires_grad_(), y.at.detach().requires_grad_(self._free)
-                objectives = self._objectives(here, labels, rows)
-                slopes = torch.autograd.grad(objectives.sum(), [here, labels] if self._free else [here])
-                ends.note(rows, here, labels, objectives)
-                slope = slopes[0]
-                slope[signed] = slope[signed].sign()
+                here = [variable.at.detach() for variable in variables]
+                searched = [here[number].requires_grad_() for number in self._searched]
+                objectives = self._objectives(here, rows)
+                slopes = torch.autograd.grad(objectives.sum(), searched)
+                ends.note(rows, here[0], here[1], objectives)
+                slopes[0][signed] = slopes[0][signed].sign()
                 done += 1
-                shares.step(slope, left, done)
-                shares.at = self._inside(shares.at)
-                if self._free:
-                    y.step(slopes[1], left, done)
+                for number, slope in zip(self._searched, slopes, strict=True):
+                    variables[number].step(slope, left, done)
+                variables[0].at = self._inside(variables[0].at)
         return ends
 
     def _lbfgs(self) -> _Ends:
@@ -451,29 +546,35 @@ class _Problem:
         limits = (None, None) if self._how.box is None else (0.0, 1.0)
         for start in range(len(self._shares)):
             rows = torch.tensor([start], device=self._client.device)
-            shares, y = self._shares[rows].requires_grad_(), self._y[rows].requires_grad_(self._free)
+            here = [self._shares[rows], self._y[rows], self._parts[rows]]
+            free = [here[number].requires_grad_() for number in self._searched]
 
-            def objective(rows: Tensor = rows, shares: Tensor = shares, y: Tensor = y) -> Tensor:
-                objectives = self._objectives(shares, y, rows)
-                ends.note(rows, shares, y, objectives)
+            def objective(rows: Tensor = rows, here: list[Tensor] = here) -> Tensor:
+                objectives = self._objectives(here, rows)
+                ends.note(rows, here[0], here[1], objectives)
                 return objectives.sum()
 
-            bounds = [limits] * shares.numel() + [(None, None)] * (y.numel() if self._free else 0)
-            free = [shares, y] if self._free else [shares]
+            bounds = [limits] * here[0].numel() + [(None, None)] * sum(other.numel() for other in free[1:])
             descend(objective, free, evaluations, evaluations=evaluations, bounds=bounds)
         return ends
 
-    def _objectives(self, shares: Tensor, y: Tensor, rows: Tensor) -> Tensor:
-        """Return the objectives (K,) of examples (K, n, …), as shares of their range, and labels (K, n, …)."""
+    def _objectives(self, at: Sequence[Tensor], rows: Tensor) -> Tensor:
+        """Return the objectives (K,) of examples (K, n, …), as shares of their range, labels (K, n, …), and parts."""
+        shares, y, parts = at
         targets = y.softmax(dim=-1) if self._free and self._classes else y
         parameters, buffers = _rows(self._parameters, rows), _rows(self._buffers, rows)
         x = self._low + self._span * shares
-        moved = scaled(vmap(self._client.movement)(parameters, buffers, x, targets), self._scale[rows])
+        order = (dealt(parts, self._sizes),) if self._deals else ()
+        moved, statistics = vmap(self._client.follow)(parameters, buffers, x, targets, *order)
+        moved = scaled(moved, self._scale[rows])
         if self._how.method == "cos":
             moved = scaled(moved, (_products(moved, moved) + torch.finfo(torch.float32).tiny).rsqrt())
         wanted = _rows(self._targets, rows)
         apart = {name: moved[name] - target for name, target in wanted.items()}
         objectives = _lengthened(_products(apart, apart) / 2 + _LEAST_DISTANCE)
+        if self._statistics:
+            apart_by = distances(statistics, _rows(self._statistics, rows))
+            objectives = objectives + self._how.statistics * _lengthened(apart_by + _LEAST_DISTANCE)
         if self._how.variation:
             objectives = objectives + self._how.variation * torch.stack([*map(total_variation, shares)])
         return objectives
@@ -524,6 +625,25 @@ class _Variable:
         self.at = self.at - share * self._rate * mean / (square.sqrt() + _TINY)
 
 
+def dealt(logarithms: Tensor, sizes: Tensor) -> Tensor:
+    """Return how much each example counts in the loss of each mini-batch, (…, mini-batches, n).
+
+    What belongs to a mini-batch sums to one. An example's parts, each times the size of the mini-batch, do so nearly
+    (Sinkhorn & Knopp 1967).
+
+    Parameters
+    ----------
+    logarithms
+        (…, mini-batches, n): any numbers.
+    sizes
+        (mini-batches,): how many examples are in each.
+    """
+    parts = logarithms
+    for _ in range(_BALANCED):
+        parts = (parts + sizes[:, None].log()).log_softmax(dim=-2).log_softmax(dim=-1)
+    return parts.exp()
+
+
 def rungs(evaluations: int, restarts: int) -> list[tuple[int, int]]:
     """Divide evaluations among starts of which half are given up again and again: how many go on, for how many steps.
 
@@ -555,11 +675,12 @@ def _products(one: Tensors, other: Tensors, dtype: torch.dtype = torch.float32) 
 
 
 def _groups(batches: Sequence[Batch], how: Search, training: LocalSGD, memory: int) -> Iterator[dict[int, Batch]]:
-    """Yield by index batches that have the same number of examples and fit into memory together."""
-    alike: dict[tuple[int, bool], list[tuple[int, Batch]]] = defaultdict(list)
+    """Yield by index batches of which the same is known, and that fit into memory together."""
+    alike: dict[tuple[int, bool, frozenset[str]], list[tuple[int, Batch]]] = defaultdict(list)
     for index, batch in enumerate(batches):
-        alike[batch.records, batch.labels is None].append((index, batch))
-    for (records, _), numbered in alike.items():
+        statistics = frozenset(batch.statistics if how.statistics else ())
+        alike[batch.records, batch.labels is None, statistics].append((index, batch))
+    for (records, *_), numbered in alike.items():
         size = entries(numbered[0][1].movement)
         room = max(int(memory // (4 * _COPIES * training.steps(records) * size * how.restarts)), 1)
         for start in range(0, len(numbered), room):

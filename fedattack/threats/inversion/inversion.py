@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from typing_extensions import TypedDict
 
 from fedattack.errors import ModelError, NeedsError, RecordError
@@ -23,13 +24,17 @@ from fedattack.record import Observation, Record
 from fedattack.threats import options
 from fedattack.threats.base import Attack, Needs, Progress, Scores
 from fedattack.threats.form import ArrayForm, Form, Name, Number
+from fedattack.threats.inversion.batch_norm import told
 from fedattack.threats.inversion.gradient_inversion import (
     METHODS,
+    MOST_ORDERED,
     ONE_GRADIENT,
+    ORDERS,
     Batch,
     Box,
     ClientModel,
     Method,
+    Order,
     Search,
     invert,
     restore_labels,
@@ -106,7 +111,8 @@ class GradientInversion(Attack):
 
     Scores hold ``images`` (N, *shape), model inputs; ``labels`` (N,), or (N, outputs) in a regression; ``batches``
     (N,), by which reply each example was reconstructed; and ``objectives`` (batches, restarts), NaN where a search
-    diverged. The fact ``batches`` has the node, the client, the round and the number of examples of each reply.
+    diverged. The fact ``batches`` has the node, the client, the round and the number of examples of each reply, and of
+    how many layers it told the batch's statistics.
     """
 
     name: ClassVar[str] = "inversion"
@@ -131,6 +137,7 @@ class GradientInversion(Attack):
         "the model's architecture and loss",
         "how clients train: learning rate, epochs, batch size",
         "how many examples a client has",
+        "means and variances in a batch, where clients send the buffers of batch normalisation",
         "the range of an image's pixels, where the knowledge states it or has auxiliary images",
     )
     updates: str = options.rounds("pre1", "pre1, pre2, pre5, gap10, last5, or numbers of rounds such as 1,2,10 (pre1)")
@@ -149,6 +156,18 @@ class GradientInversion(Attack):
     )
     variation: float | None = options.number(
         None, "weight of the total variation of images beside the log of the distance (3 for cos, 0 for l2)", zero=True
+    )
+    statistics: float = options.number(
+        1.0,
+        "weight of the batch's means and variances, where buffers of batch normalisation tell them, beside the log of "
+        "the distance (1)",
+        zero=True,
+    )
+    order: Order = options.choice(
+        "searched",
+        "which example is in which mini-batch; searched: found with the examples, of up to "
+        f"{MOST_ORDERED} mini-batches and without batch normalisation; fixed: the same in every epoch (searched)",
+        ORDERS,
     )
     box: str | tuple[float, float] = options.interval(
         KNOWN,
@@ -173,6 +192,7 @@ class GradientInversion(Attack):
         training = client_training(record, training)
         client = ClientModel(architecture, given(model.loss), training, device=pick_device(device))
         label = self._label_of(model)
+        layers = sum(isinstance(part, _BatchNorm) for part in architecture.modules())
 
         notes: list[str] = []
         batches: list[Batch] = []
@@ -186,16 +206,28 @@ class GradientInversion(Attack):
                 continue
             batches.append(batch)
             counts.append(batch.records)
-            facts.append({"node": reply.node, "client": name, "round": number, "records": batch.records})
+            used = len(batch.statistics) // 2
+            facts.append(
+                {"node": reply.node, "client": name, "round": number, "records": batch.records, "statistics": used}
+            )
+            if self.statistics and used < layers:
+                notes.append(
+                    f"round {number}, client {name}: the buffers of {layers - used} of {layers} layers of batch "
+                    "normalisation do not tell means and variances of its batches: there are none, they stayed as they "
+                    "were, are not finite, or counted another number of batches; the attack goes on without them"
+                )
         if not batches:
             raise NeedsError(
                 f"attack {self.name} needs a client's reply, and {record.path} holds none that can be used for "
                 f"updates={self.updates} and clients={','.join(self.clients) or 'all'}; take other rounds or clients"
             )
-        if 0 < training.batch_size < max(counts):
+        several = [count for count in counts if len(client.sizes(count)) > 1]
+        if several:
+            searched = self.order == "searched" and all(client.can_order(count) for count in several)
+            taken = "searches for it with the examples" if searched else "takes one order for all epochs"
             notes.append(
                 "Clients train in several mini-batches an epoch, in an order that the server does not know; the attack "
-                "takes one order for all epochs"
+                f"{taken}"
             )
         variation = VARIATION[self.method] if self.variation is None else self.variation
         box = self._box_of(knowledge, model.input_shape)
@@ -203,7 +235,7 @@ class GradientInversion(Attack):
             client,
             batches,
             model.input_shape,
-            Search(self.method, self.iterations, self.restarts, variation, box),
+            Search(self.method, self.iterations, self.restarts, variation, box, self.statistics, self.order),
             seed=seed,
             progress=lambda done: progress(done, len(batches)),
         )
@@ -222,6 +254,8 @@ class GradientInversion(Attack):
                 "iterations": self.iterations,
                 "restarts": self.restarts,
                 "variation": variation,
+                "statistics": self.statistics,
+                "order": self.order,
                 "box": None if box is None else [limit.flatten().tolist() for limit in box],
                 "label": label,
                 "targets": knowledge.asked(),
@@ -266,7 +300,9 @@ class GradientInversion(Attack):
         if count > _MOST_RECORDS:
             raise RecordError(f"it says that it has {count} examples; at most {_MOST_RECORDS} are searched for")
         labels = restore_labels(model, movement, count) if label == "rule" else None
-        return Batch(dict(reply.received or {}), movement, count, labels)
+        received = dict(reply.received or {})
+        statistics = told(model, received, reply.arrays or {}, training.steps(count))
+        return Batch(received, movement, count, labels, statistics)
 
     def _chosen(self, record: Record, knowledge: Knowledge) -> list[tuple[str, int, Observation]]:
         """List client, round and reply of all that is to be attacked, client by client."""

@@ -1,3 +1,5 @@
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -9,9 +11,11 @@ from fedattack.learning.soft_losses import soft_targets
 from fedattack.threats.inversion.gradient_inversion import (
     METHODS,
     ONE_GRADIENT,
+    ORDERS,
     Batch,
     ClientModel,
     Search,
+    dealt,
     invert,
     restore_labels,
     rungs,
@@ -237,8 +241,8 @@ def test_starts_share_the_evaluations_and_the_worse_half_is_given_up():
 def test_movements_are_computed_as_often_as_was_allowed(method, spare, monkeypatch):
     """One start, and so one evaluation at a time; a line search may end later."""
     client, batch, _ = smooth()
-    calls, movement = [], client.movement
-    monkeypatch.setattr(client, "movement", lambda *given: (calls.append(1), movement(*given))[1])
+    calls, follow = [], client.follow
+    monkeypatch.setattr(client, "follow", lambda *given: (calls.append(1), follow(*given))[1])
     invert(client, [batch], (1, 8, 8), Search(method, 25, box=BOX))
     assert 25 <= len(calls) <= 25 + spare
 
@@ -248,14 +252,14 @@ def test_a_start_that_diverges_is_not_chosen():
     client, batch, _ = smooth()
     starts = np.random.default_rng((0, 0)).normal(size=(2, 1, 1, 8, 8))
     bad = float(np.clip(0.5 + starts[1] / 4, 0, 1).sum())
-    movement = client.movement
+    follow = client.follow
 
     def broken(parameters, buffers, x, targets):
-        moved = movement(parameters, buffers, x, targets)
+        moved, statistics = follow(parameters, buffers, x, targets)
         number = torch.where((x.sum() - bad).abs() < 1e-3, torch.nan, 1.0)
-        return {name: value * number for name, value in moved.items()}
+        return {name: value * number for name, value in moved.items()}, statistics
 
-    client.movement = broken
+    client.follow = broken
     (found,) = invert(client, [batch], (1, 8, 8), Search("cos", 40, restarts=2, box=BOX))
     assert np.isnan(found.objectives).tolist() == [False, True]
     assert np.isfinite(found.x).all()
@@ -285,3 +289,78 @@ def test_movements_that_say_nothing_are_refused():
     own = ClientModel(model, "torch.nn.functional:cross_entropy", ONE_GRADIENT)
     with pytest.raises(NeedsError, match="labels can be searched for under cross-entropy and mse"):
         invert(own, [Batch(state(model), gradient, 1)], (1, 8, 8), how)
+
+
+def parts_of(training, examples, seed):
+    """Return the parts of the order in which :func:`train_local` takes examples."""
+    order = torch.Generator().manual_seed(seed)
+    epochs = []
+    for _ in range(training.epochs):
+        batches = torch.randperm(examples, generator=order).split(training.batch_size)
+        epochs.append(torch.stack([torch.eye(examples)[batch].mean(dim=0) for batch in batches]))
+    return torch.stack(epochs)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_parts_of_the_true_order_give_what_the_client_sent(size):
+    """The last mini-batch is shorter where five examples are taken by two or three."""
+    model, training = network(), LocalSGD(epochs=3, batch_size=size, lr=0.1, momentum=0.5)
+    client, before = ClientModel(model, "cross-entropy", training), state(model)
+    targets = soft_targets("cross-entropy", Y[:5], 10)
+    moved, _ = client.follow(
+        *client.split(before), torch.from_numpy(X[:5]), targets, parts_of(training, examples=5, seed=7)
+    )
+    train_local(model, X[:5], Y[:5], seed=7, **vars(training))
+    for name, after in state(model).items():
+        np.testing.assert_allclose(0.1 * moved[name].detach().numpy(), before[name] - after, atol=1e-6)
+
+
+def test_parts_are_shares_of_examples_and_of_mini_batches():
+    sizes = torch.tensor([3, 3, 1])
+    parts = dealt(torch.randn(4, 2, 3, 7, generator=torch.Generator().manual_seed(0)), sizes)
+    torch.testing.assert_close(parts.sum(dim=-1), torch.ones(4, 2, 3))
+    torch.testing.assert_close((parts * sizes[:, None]).sum(dim=-2), torch.ones(4, 2, 7), atol=0.02, rtol=0)
+    true = torch.eye(3).repeat_interleave(sizes, dim=0).T
+    torch.testing.assert_close(dealt(50 * true, sizes), true / sizes[:, None])
+    torch.testing.assert_close(dealt(torch.zeros(3, 7), sizes), torch.full((3, 7), 1 / 7))
+
+
+def shuffled(seed, training):
+    """A network of sigmoids, and what a client of four examples sent that took them in an order of its own."""
+    client, _, _ = smooth()
+    client = ClientModel(client.model, "cross-entropy", training)
+    rows = np.argsort(Y[:4])
+    x, y, before = (X[:4][rows] - X.min()) / np.ptp(X), Y[:4][rows], state(client.model)
+    model = copy.deepcopy(client.model)
+    train_local(model, x, y, seed=seed, **vars(training))
+    after = state(model)
+    return client, x, Batch(before, {name: (before[name] - after[name]) / training.lr for name in before}, 4, y)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_order_that_is_searched_for_explains_more_than_a_fixed_one(method):
+    objectives = []
+    for seed in range(4):
+        client, _, batch = shuffled(seed, LocalSGD(epochs=2, batch_size=2, lr=0.05))
+        for order in ORDERS:
+            how = Search(method, 60, restarts=2, variation=0.0, box=BOX, order=order)
+            (found,) = invert(client, [batch], (1, 8, 8), how)
+            (again,) = invert(client, [batch], (1, 8, 8), how)
+            np.testing.assert_array_equal(found.x, again.x)
+            objectives.append(found.objectives.min())
+    fixed, searched = objectives[::2], objectives[1::2]
+    assert np.mean(searched) < np.mean(fixed) - 0.5
+
+
+@pytest.mark.parametrize(("size", "records", "can"), [(0, 8, False), (8, 8, False), (2, 8, True), (2, 9, False)])
+def test_the_order_of_few_mini_batches_can_be_searched_for(size, records, can):
+    assert ClientModel(network(), "cross-entropy", LocalSGD(1, size, 0.1)).can_order(records) is can
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_where_there_is_one_mini_batch_no_order_is_searched_for(method):
+    client, batch, _ = smooth()
+    fixed, searched = (
+        invert(client, [batch], (1, 8, 8), Search(method, 20, restarts=2, box=BOX, order=order))[0] for order in ORDERS
+    )
+    np.testing.assert_array_equal(fixed.x, searched.x)

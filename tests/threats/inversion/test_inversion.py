@@ -11,6 +11,7 @@ from tests.worlds.inversion import MODEL, digits, write_inversion_run
 
 ATTACK = ATTACKS["inversion"]
 QUICK = {"iterations": "5"}
+NORMED = replace(MODEL, spec="tests.worlds.inversion:normed")
 
 
 def run(folder, **options):
@@ -127,7 +128,52 @@ def test_what_cannot_be_attacked_is_refused(folder, tmp_path):
 def test_an_unknown_order_of_mini_batches_is_told(tmp_path):
     training = LocalSGD(epochs=1, batch_size=1, lr=0.1)
     write_inversion_run(tmp_path, clients=2, each=2, protocol="fedavg", training=training)
-    assert "in an order that the server does not know" in " ".join(run(tmp_path).notes)
+    fixed, searched = (run(tmp_path, order=order) for order in ("fixed", "searched"))
+    assert fixed.notes[0].endswith(
+        "in an order that the server does not know; the attack takes one order for all epochs"
+    )
+    assert searched.notes[0].endswith("the attack searches for it with the examples")
+    assert (fixed.facts["order"], searched.facts["order"]) == ("fixed", "searched")
+    assert (fixed.arrays["objectives"] != searched.arrays["objectives"]).all()
+
+
+def test_behind_batch_normalisation_no_order_is_searched_for(tmp_path):
+    """An example would change the statistics of all mini-batches that it is in by a part."""
+    training = LocalSGD(epochs=2, batch_size=2, lr=0.1)
+    write_inversion_run(tmp_path, clients=2, each=4, rounds=1, protocol="fedavg", training=training, model=NORMED)
+    known = replace(read_knowledge(tmp_path / "knowledge"), model=NORMED)
+    fixed, searched = (
+        ATTACK.with_options(QUICK | {"order": order}).run(Record(tmp_path / "record"), known, device="cpu")
+        for order in ("fixed", "searched")
+    )
+    assert searched.notes == fixed.notes
+    np.testing.assert_array_equal(searched.arrays["images"], fixed.arrays["images"])
+
+
+def test_buffers_tell_the_statistics_of_batches_and_the_scores_say_of_how_many_layers(tmp_path):
+    write_inversion_run(tmp_path, clients=2, each=4, rounds=1, protocol="fedavg", model=NORMED)
+    known, record = replace(read_knowledge(tmp_path / "knowledge"), model=NORMED), Record(tmp_path / "record")
+
+    def scores(known, **options):
+        return ATTACK.with_options(QUICK | options).run(record, known, device="cpu")
+
+    told, again, off = scores(known), scores(known), scores(known, statistics="0")
+    assert [item["statistics"] for item in told.facts["batches"]] == [2, 2]
+    assert (told.facts["statistics"], off.facts["statistics"], told.notes) == (1, 0, ())
+    for name, array in told.arrays.items():
+        np.testing.assert_array_equal(array, again.arrays[name])
+    assert (told.arrays["objectives"] != off.arrays["objectives"]).all()
+
+    # A server that takes clients to make another number of steps finds that their counters say otherwise.
+    wrong = scores(replace(known, training=LocalSGD(epochs=2, batch_size=0, lr=0.1)))
+    assert [item["statistics"] for item in wrong.facts["batches"]] == [0, 0]
+    assert "round 1, client node0: the buffers of 2 of 2 layers of batch normalisation do not tell" in wrong.notes[0]
+
+
+def test_without_batch_normalisation_the_weight_of_its_statistics_changes_nothing(folder):
+    for name, array in run(folder, statistics="0").arrays.items():
+        np.testing.assert_array_equal(run(folder).arrays[name], array)
+    assert run(folder).notes == ()
 
 
 @pytest.mark.parametrize(
@@ -135,9 +181,11 @@ def test_an_unknown_order_of_mini_batches_is_told(tmp_path):
     [
         ({"method": "adam"}, "option method=adam: expected one of cos, l2"),
         ({"label": "known"}, "option label=known: expected one of rule, free"),
+        ({"order": "any"}, "option order=any: expected one of fixed, searched"),
         ({"restarts": "0"}, "option restarts=0: expected a whole number, 1 or more"),
         ({"records": "two"}, "option records=two: expected a whole number"),
         ({"variation": "-1"}, "option variation=-1: expected a number, 0 or more"),
+        ({"statistics": "-1"}, "option statistics=-1: expected a number, 0 or more"),
         ({"variation": "much"}, "option variation=much: expected a number"),
         ({"box": "1,0"}, "option box=1,0: expected known, none, or two numbers, the lower one first"),
         ({"box": "0,nan"}, "option box=0,nan: expected known"),
