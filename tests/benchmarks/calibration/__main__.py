@@ -3,7 +3,7 @@
 ``python -m tests.benchmarks.calibration`` writes ``calibration.json`` and prints its tables. ``draws`` judges drawn
 scores, ``coverage`` is about intervals, ``federations`` trains small federations in this process; without a word all
 three. ``--repetitions 20`` makes a short version, ``--threat source`` keeps to one threat of the draws. A run of all
-takes about an hour on one core.
+takes about three hours on one core.
 """
 
 import argparse
