@@ -16,9 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln
 
-from fedattack.audit.significance import DRAWS, Significance, count_of, exchange_within, significance_of
+from fedattack.audit.significance import DRAWS, Significance, arrangements_within, exchange_within, significance_of
 
 # Entries of the largest array that a test makes: 16 MB.
 _ENTRIES = 2_000_000
@@ -165,8 +164,5 @@ def _arrangements(questions: Questions, runs: Rows) -> float:
     values = np.zeros((len(runs), int(questions.truth.max()) + 1))
     np.add.at(values, (questions.clients, questions.truth), 1.0)
     # Clients of one run with the same values are not told apart, whichever comes first.
-    _, alike = np.unique(np.column_stack([runs, values]), axis=0, return_counts=True)
-    within = gammaln(values.sum(axis=1) + 1).sum() - gammaln(values + 1).sum()
-    between = gammaln(np.bincount(runs) + 1).sum() - gammaln(alike + 1).sum()
-    logarithm = float(within + between)
-    return count_of(logarithm)
+    _, alike = np.unique(values, axis=0, return_inverse=True)
+    return arrangements_within(questions.clients, questions.truth) * arrangements_within(runs, alike)

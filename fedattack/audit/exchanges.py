@@ -4,7 +4,6 @@ A cell is a client and a label of one run. The client's model is the same for al
 learn the members, then these are no other draws than the non-members, and it is an accident who is which.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count as counted
@@ -14,10 +13,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.special import gammaln
 from scipy.stats import rankdata
 
-from fedattack.audit.significance import Draw, Significance, arrangements_within, count_of, significance_of
+from fedattack.audit.significance import Draw, Significance, arrangements_within, significance_of
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -229,7 +227,7 @@ def significance_of_owners(runs: Sequence[Held], fpr: float, rng: np.random.Gene
     observed = float(rate(np.concatenate(members, axis=1), np.concatenate(others, axis=1))[0])
     targets = sum(len(run.owners) for run in runs)
     at_once = max(1, min(1_000, _AT_ONCE // (8 * targets)))
-    arrangements = prod(_arrangements(run.labels, run.owners) for run in runs)
+    arrangements = prod(arrangements_within(run.labels, run.owners) for run in runs)
     return significance_of(observed, draw, rng, how, arrangements=arrangements, at_once=at_once)
 
 
@@ -240,15 +238,6 @@ def _exchanged(values: NDArray[T], alike: Sequence[Rows], rng: np.random.Generat
         as_they_are = np.broadcast_to(values[places], (count, *places.shape))
         exchanged[:, places] = rng.permuted(as_they_are, axis=2)
     return exchanged
-
-
-def _arrangements(cells: Rows, kinds: Rows) -> float:
-    """Count the ways to give out what each cell has of each kind; infinite where there are very many."""
-    logarithm = 0.0
-    for cell in np.unique(cells):
-        sizes = np.bincount(kinds[cells == cell])
-        logarithm += math.lgamma(sizes.sum() + 1) - float(gammaln(sizes + 1).sum())
-    return count_of(logarithm)
 
 
 def _of_equal_size(cells: Rows) -> list[Rows]:

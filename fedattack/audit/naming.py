@@ -17,7 +17,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.audit.significance import Significance, count_of, exchange_clients, exchange_within, significance_of
+from fedattack.audit.significance import (
+    Significance,
+    arrangements_within,
+    exchange_clients,
+    exchange_within,
+    significance_of,
+)
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -256,10 +262,7 @@ class Alike:
 
     def arrangements(self) -> float:
         """Count the ways to deal the cells' targets to their holders; infinite where there are very many."""
-        _, cells = np.unique(self.cells, return_counts=True)
-        _, parts = np.unique(np.stack([self.cells, self.owner]), axis=1, return_counts=True)
-        logarithm = sum(math.lgamma(size + 1) for size in cells) - sum(math.lgamma(size + 1) for size in parts)
-        return count_of(logarithm)
+        return arrangements_within(self.cells, self.owner)
 
 
 def weighted_within(runs: Sequence[tuple[Alike, Floats]], rng: np.random.Generator, how: str) -> Significance:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import gammaln
 
 from fedattack.audit.finding import ERROR, LEAK, NO_EVIDENCE, TOO_FEW, Finding, p_in_words
 from fedattack.errors import DataError
@@ -75,7 +76,7 @@ def significance_of(
 
     The p-value is (1 + exceedances)/(1 + draws), which is valid for any number of draws (Phipson and Smyth 2010,
     "Permutation p-values should never be zero"). The drawing ends early where p is plainly above :data:`ERROR`. Of few
-    arrangements p is a whole number; the draws then decide which one.
+    arrangements p is one of few shares; the draws then decide which one.
 
     Parameters
     ----------
@@ -150,14 +151,11 @@ def exchange_within(cells: Rows, rng: np.random.Generator, count: int) -> Rows:
     return exchanged
 
 
-def arrangements_within(cells: Rows, marked: NDArray[np.bool_]) -> float:
-    """Count the ways to choose as many positions as are marked, cell by cell; infinite where there are very many."""
-    logarithm = 0.0
-    for cell in np.unique(cells):
-        inside = cells == cell
-        size, chosen = int(inside.sum()), int(marked[inside].sum())
-        logarithm += math.lgamma(size + 1) - math.lgamma(chosen + 1) - math.lgamma(size - chosen + 1)
-    return count_of(logarithm)
+def arrangements_within(cells: Rows, kinds: Rows | NDArray[np.bool_]) -> float:
+    """Count the ways to deal to each cell's positions what it has of each kind; infinite where there are very many."""
+    _, sizes = np.unique(cells, return_counts=True)
+    _, parts = np.unique(np.stack([cells, kinds]), axis=1, return_counts=True)
+    return count_of(float(gammaln(sizes + 1).sum() - gammaln(parts + 1).sum()))
 
 
 def exchange_clients(clients: int, rng: np.random.Generator, count: int) -> Rows:
@@ -179,13 +177,13 @@ def decided(findings: Sequence[Finding]) -> list[Finding]:
     tested = [one for one in findings if one.p is not None and one.verdict != TOO_FEW]
     ps = [one.p for one in tested if one.p is not None]
     weights = _weights([one.headline for one in tested])
-    corrected = iter(adjusted(ps, weights))
+    corrected = iter(enumerate(adjusted(ps, weights)))
     final = []
     for finding in findings:
         if finding.p is None or finding.verdict == TOO_FEW:
             final.append(finding)
             continue
-        p = next(corrected)
+        place, p = next(corrected)
         verdict, reason = finding.verdict, finding.reason
         if len(tested) > 1 and verdict == LEAK:
             reason += f"; corrected for all {len(tested)} findings {p_in_words(p)}"
@@ -193,7 +191,6 @@ def decided(findings: Sequence[Finding]) -> list[Finding]:
                 verdict = NO_EVIDENCE
                 reason += ", which is not enough"
         if p > ERROR:
-            place = next(index for index, one in enumerate(tested) if one is finding)
             best = adjusted([*ps[:place], finding.p_least or 0.0, *ps[place + 1 :]], weights)[place]
             if best > ERROR:
                 verdict = TOO_FEW
@@ -227,13 +224,9 @@ def adjusted(ps: Sequence[float], weights: Sequence[float]) -> list[float]:
 
 
 def _weights(headlines: Sequence[bool]) -> list[float]:
-    """Share the error: one number for each finding, all together one."""
+    """Share the error: one number for each finding, of which the ratios count."""
     first = sum(headlines)
     others = len(headlines) - first
-    weights = []
-    for headline in headlines:
-        if not first or not others:
-            weights.append(1 / len(headlines))
-            continue
-        weights.append(HEADLINES / first if headline else (1 - HEADLINES) / others)
-    return weights
+    if not first or not others:
+        return [1.0] * len(headlines)
+    return [HEADLINES / first if headline else (1 - HEADLINES) / others for headline in headlines]

@@ -33,9 +33,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import stats
 from torch import Tensor, nn
 
+from fedattack.audit.intervals import t_interval
 from fedattack.learning import LocalSGD
 from fedattack.learning.soft_losses import soft_targets
 from fedattack.threats.attribute.gradient_matching import generators
@@ -333,11 +333,20 @@ def print_table(rows: Sequence[dict[str, Any]]) -> None:
             line = f"  {method:32} {_mean(row):6.1f} dB, {row['seconds']:5.0f} s"
             if "ours" in by_method and not method.startswith("ours"):
                 apart = _by_batch(by_method["ours"]) - _by_batch(row)
-                half = stats.t.ppf(0.975, len(apart) - 1) * stats.sem(apart)
-                line += (
-                    f"; ours is above by {apart.mean():.1f} dB ({apart.mean() - half:.1f} to {apart.mean() + half:.1f})"
-                )
+                line += f"; ours is above by {in_decibels(apart)}"
             print(line)
+
+
+def in_decibels(apart: NDArray[np.float64]) -> str:
+    """Write the mean of differences (batches,) with its 95 % interval."""
+    low, high = t_interval(apart.tolist())
+    return f"{apart.mean():.1f} dB ({low:.1f} to {high:.1f})"
+
+
+def mnist_of(file: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Read images (n, 1, 28, 28) from 0 to 1, and their labels."""
+    with np.load(file, allow_pickle=False) as held:
+        return held["x"][:, np.newaxis].astype(np.float32) / 255, held["y"].astype(np.int64)
 
 
 def _by_batch(row: dict[str, Any]) -> NDArray[np.float64]:
@@ -360,8 +369,7 @@ def main() -> None:
         print(f"inversion is not measured: {asked.data} is not there; expected MNIST as an .npz with x and y")
         return
     torch.set_num_threads(1)
-    with np.load(asked.data, allow_pickle=False) as held:
-        x, y = held["x"][:, np.newaxis].astype(np.float32) / 255, held["y"].astype(np.int64)
+    x, y = mnist_of(asked.data)
     missing = dict.fromkeys(("breaching", "AIJack"), "no --peers") if asked.peers is None else install(asked.peers)
     for peer, reason in missing.items():
         print(f"{peer} is not measured: {reason}")

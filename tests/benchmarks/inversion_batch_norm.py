@@ -7,14 +7,13 @@ difference, paired by batches. Beside it stands the mean PSNR to other images of
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import stats
 from torch import nn
 
 from fedattack.learning import LocalSGD, train_local
@@ -22,7 +21,7 @@ from fedattack.threats.inversion.batch_norm import told
 from fedattack.threats.inversion.gradient_inversion import Batch, ClientModel, Found, Search, invert
 from fedattack.threats.inversion.images import paired, peak_ratio, squared_error
 from fedattack.threats.inversion.inversion import VARIATION
-from tests.benchmarks.inversion import ACTIVATIONS, BOX, EVALUATIONS, SHAPE
+from tests.benchmarks.inversion import ACTIVATIONS, BOX, EVALUATIONS, SHAPE, in_decibels, mnist_of
 
 # The weight was chosen on the images of seeds 1 and 3.
 _IMAGES = 2
@@ -50,7 +49,7 @@ class Cell:
         return f"{self.activation}-{self.size}-{state}-{self.training.epochs}"
 
 
-CELLS = (
+_CELLS = (
     Cell("relu", 4, 8),
     Cell("relu", 8, 5),
     Cell("sigmoid", 4, 8),
@@ -59,6 +58,7 @@ CELLS = (
     Cell("relu", 4, 8, _FOUR),
     Cell("sigmoid", 4, 8, _FOUR),
 )
+CELLS = {cell.name: cell for cell in _CELLS}
 
 
 def lenet(activation: type[nn.Module]) -> nn.Module:
@@ -100,8 +100,9 @@ def ratios(found: Sequence[Found], truth: Images) -> Floats:
     return np.array(means)
 
 
-def measure(cell: Cell, x: Images, y: NDArray[np.int64]) -> None:
+def measure(name: str, x: Images, y: NDArray[np.int64]) -> None:
     """Reconstruct the batches of a cell by both searches, and print what was found."""
+    cell = CELLS[name]
     model = lenet(ACTIVATIONS[cell.activation])
     order = np.random.default_rng(_IMAGES).permutation(len(x))
     if cell.trained:
@@ -123,18 +124,19 @@ def measure(cell: Cell, x: Images, y: NDArray[np.int64]) -> None:
         measured.append((ratios(found, x[rows]), ratios(found, x[others])))
     (without, null_without), (given, null_given) = measured
     apart = given - without
-    half = stats.t.ppf(0.975, len(apart) - 1) * stats.sem(apart)
     print(
-        f"{cell.name}, {rows.size} images: {without.mean():.1f} dB without, {given.mean():.1f} dB with statistics; "
-        f"above by {apart.mean():.1f} dB ({apart.mean() - half:.1f} to {apart.mean() + half:.1f}); "
+        f"{name}, {rows.size} images: {without.mean():.1f} dB without, {given.mean():.1f} dB with statistics; "
+        f"above by {in_decibels(apart)}; "
         f"null {null_without.mean():.1f} and {null_given.mean():.1f} dB",
         flush=True,
     )
 
 
-def main() -> None:
-    """Measure all cells, or some."""
-    parser = argparse.ArgumentParser(description="Gradient inversion with statistics of batches; see the docstring.")
+def measure_cells(
+    description: str, cells: Iterable[str], measure: Callable[[str, Images, NDArray[np.int64]], None]
+) -> None:
+    """Read the command line, and measure all cells, or some."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("data", type=Path, help="MNIST as an .npz with x uint8 (n, 28, 28) and y")
     parser.add_argument("--only", default="", help="run cells whose name has this text")
     asked = parser.parse_args()
@@ -142,12 +144,11 @@ def main() -> None:
         print(f"inversion is not measured: {asked.data} is not there; expected MNIST as an .npz with x and y")
         return
     torch.set_num_threads(1)
-    with np.load(asked.data, allow_pickle=False) as held:
-        x, y = held["x"][:, np.newaxis].astype(np.float32) / 255, held["y"].astype(np.int64)
-    for cell in CELLS:
-        if asked.only in cell.name:
+    x, y = mnist_of(asked.data)
+    for cell in cells:
+        if asked.only in cell:
             measure(cell, x, y)
 
 
 if __name__ == "__main__":
-    main()
+    measure_cells("Gradient inversion with statistics of batches; see the docstring.", CELLS, measure)

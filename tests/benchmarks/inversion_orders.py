@@ -6,22 +6,19 @@ mean PSNR in dB of each search. A server cannot know the order; that row says wh
 ``--only TEXT`` runs the cells whose name has a text, such as ``relu``.
 """
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import stats
 from torch import Tensor
 
 from fedattack.learning import LocalSGD
 from fedattack.threats.inversion.gradient_inversion import ORDERS, Batch, ClientModel, Found, Search, Tensors, invert
 from fedattack.threats.inversion.inversion import VARIATION
-from tests.benchmarks.inversion import BOX, EVALUATIONS, SHAPE, lenet
-from tests.benchmarks.inversion_batch_norm import Images, batch_of, ratios
+from tests.benchmarks.inversion import BOX, EVALUATIONS, SHAPE, in_decibels, lenet
+from tests.benchmarks.inversion_batch_norm import Images, batch_of, measure_cells, ratios
 
 # The options were chosen on the images of seed 1.
 _IMAGES = 2
@@ -81,31 +78,13 @@ def measure(cell: str, x: Images, y: NDArray[np.int64]) -> None:
     fixed, searched = (ratios(invert(client, batches, SHAPE, replace(how, order=order)), x[rows]) for order in ORDERS)
     told = ratios(known(network, training, batches, how), x[rows])
     apart = searched - fixed
-    half = stats.t.ppf(0.975, len(apart) - 1) * stats.sem(apart)
     print(
         f"{cell}, {rows.size} images: {fixed.mean():.1f} dB fixed, {searched.mean():.1f} dB searched, "
-        f"{told.mean():.1f} dB known; searched above fixed by {apart.mean():.1f} dB "
-        f"({apart.mean() - half:.1f} to {apart.mean() + half:.1f}); by batches {searched.round(1).tolist()}",
+        f"{told.mean():.1f} dB known; searched above fixed by {in_decibels(apart)}; "
+        f"by batches {searched.round(1).tolist()}",
         flush=True,
     )
 
 
-def main() -> None:
-    """Measure all cells, or some."""
-    parser = argparse.ArgumentParser(description="Gradient inversion behind mini-batches; see the module's docstring.")
-    parser.add_argument("data", type=Path, help="MNIST as an .npz with x uint8 (n, 28, 28) and y")
-    parser.add_argument("--only", default="", help="run cells whose name has this text")
-    asked = parser.parse_args()
-    if not asked.data.is_file():
-        print(f"inversion is not measured: {asked.data} is not there; expected MNIST as an .npz with x and y")
-        return
-    torch.set_num_threads(1)
-    with np.load(asked.data, allow_pickle=False) as held:
-        x, y = held["x"][:, np.newaxis].astype(np.float32) / 255, held["y"].astype(np.int64)
-    for cell in CELLS:
-        if asked.only in cell:
-            measure(cell, x, y)
-
-
 if __name__ == "__main__":
-    main()
+    measure_cells("Gradient inversion behind mini-batches; see the module's docstring.", CELLS, measure)

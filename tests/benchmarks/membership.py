@@ -22,18 +22,14 @@ from typing import Any
 
 import numpy as np
 
-from fedattack.audit.evidence import read_evidence
 from fedattack.audit.finding import Finding
 from fedattack.audit.intervals import clopper_pearson
 from fedattack.audit.truth import NOBODY
 from fedattack.record import Exchange, Record, RecordWriter, Reply
-from fedattack.runs.presets import load_preset, resolve_settings
-from fedattack.runs.settings import load_settings
-from fedattack.threats import ATTACKS, Knowledge, ModelKnowledge, Targets, read_knowledge
+from fedattack.threats import ATTACKS, Knowledge, ModelKnowledge, Targets
 from fedattack.threats.membership.judge import MembershipCase, MembershipJudge
 from fedattack.threats.membership.membership import ALONE, METHODS
-from simulations.prepare import prepare_run
-from tests.worlds.reference import run_app
+from tests.benchmarks.calibration.federations import World, seeds_of
 
 SETTINGS = {
     "digits": ("dataset=digits",),
@@ -47,32 +43,15 @@ NULL_RUNS = 200
 PRIVATE_RUNS = 100
 
 
-def config_of(changes: Sequence[str], seed: int, folder: Path) -> dict[str, Any]:
-    """Return the run config of the preset with changes."""
-    defaults = {name: setting.default for name, setting in load_settings().items()}
-    settings = resolve_settings(load_preset("membership"), changes)
-    folders = {"knowledge": str(folder / "knowledge"), "truth": str(folder / "truth")}
-    return {**defaults, **settings, **folders, "seed": seed, "device": "cpu"}
-
-
 def cases(changes: Sequence[str], seeds: Iterator[int], shadows: int = 8) -> Iterator[MembershipCase]:
     """Run, attack, and read each seed's case."""
-    attack = ATTACKS["membership"].with_options({"shadows": str(shadows)})
-    for seed in seeds:
-        with tempfile.TemporaryDirectory() as scratch:
-            folder = Path(scratch)
-            config = config_of(changes, seed, folder)
-            prepare_run(config)
-            run_app(folder, config)
-            knowledge = read_knowledge(folder / "knowledge")
-            scores = attack.run(Record(folder / "record"), knowledge, seed=seed, device="cpu")
-            scores.save(folder / "scores" / "membership.npz")
-            (evidence,) = read_evidence(folder)
-            if evidence.truth is None:
-                raise AssertionError("the truth was written")
-            yield MembershipCase(
-                seed, evidence.scores["membership"], evidence.truth, evidence.record, evidence.knowledge
-            )
+    world = World("membership", tuple(changes), {"membership": {"shadows": str(shadows)}}, nulls={})
+    for evidence in seeds_of(world, seeds):
+        if evidence.truth is None:
+            raise AssertionError("the truth was written")
+        yield MembershipCase(
+            evidence.seed, evidence.scores["membership"], evidence.truth, evidence.record, evidence.knowledge
+        )
 
 
 def findings(judged: Sequence[MembershipCase]) -> dict[str, Finding]:

@@ -1,6 +1,6 @@
 """The reference system's app, server and clients, in this process."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,20 @@ from flwr.app import Context, Message, RecordDict
 import clients.app
 import simulations.server
 from fedattack.record import Record
+from fedattack.runs.presets import load_preset, resolve_settings
+from fedattack.runs.settings import load_settings
+from simulations.prepare import prepare_run
 from tests.worlds.local_grid import FIRST_NODE, LocalGrid
+
+
+def run_preset(preset: str, changes: Sequence[str], seed: int, folder: Path) -> Record:
+    """Prepare and run a preset with changes such as ``rounds=5``; record, knowledge and truth lie in ``folder``."""
+    defaults = {name: setting.default for name, setting in load_settings().items()}
+    settings = resolve_settings(load_preset(preset), changes)
+    folders = {"knowledge": str(folder / "knowledge"), "truth": str(folder / "truth")}
+    config = {**defaults, **settings, **folders, "seed": seed, "device": "cpu"}
+    prepare_run(config)
+    return run_app(folder, config)
 
 
 def run_app(

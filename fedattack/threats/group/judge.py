@@ -4,7 +4,6 @@ A client of several rounds counts once, with the share of its rounds in which th
 the same in all of them.
 """
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from fedattack.audit.finding import Finding
 from fedattack.audit.intervals import here_of, rate_interval
 from fedattack.audit.judge import Case, Judge, over_seeds
-from fedattack.audit.significance import DRAWS, Significance, count_of, exchange_within, significance_of
+from fedattack.audit.significance import DRAWS, Significance, arrangements_within, exchange_within, significance_of
 from fedattack.audit.summaries import null_of, reliability
 from fedattack.errors import DataError
 from fedattack.threats import Scores
@@ -242,17 +241,9 @@ class _Exchange:
             self.draw,
             rng,
             "the clients of each run exchanged",
-            arrangements=self._arrangements(),
+            arrangements=arrangements_within(self.runs, self.held),
             draws=draws,
         )
-
-    def _arrangements(self) -> float:
-        """Count the ways to deal the values to the clients; infinite where there are very many."""
-        logarithm = 0.0
-        for run in np.unique(self.runs):
-            counts = np.bincount(self.held[self.runs == run])
-            logarithm += math.lgamma(counts.sum() + 1) - sum(math.lgamma(count + 1) for count in counts)
-        return count_of(logarithm)
 
 
 def _named(shares: NDArray[np.float64], held: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -3,7 +3,7 @@
 In each null the answers say no more of the values than the guesses do, or no more than what suits them by luck.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ from fedattack.audit.finding import Finding
 from fedattack.audit.truth import Attributes, Truth
 from fedattack.threats import Knowledge, PartialRecords, Scores
 from fedattack.threats.attribute.judge import BASELINES, AttributeCase, AttributeJudge
-from tests.benchmarks.calibration.drawn import measured
+from tests.benchmarks.calibration.drawn import study
 
 Rows = NDArray[np.int64]
 
@@ -177,7 +177,6 @@ def judged(world: World, rng: np.random.Generator) -> list[Finding]:
     return _Judge(cases, setting={}, provenance={}).findings()
 
 
-def rows(repetitions: int, seed: int) -> list[dict[str, Any]]:
-    """Measure false alarms and power; see :func:`tests.benchmarks.calibration.drawn.measured` for a row."""
-    nulls = measured("null", NULLS, judged, repetitions, seed)
-    return [*nulls, *measured("power", POWERS, judged, repetitions, seed)]
+def rows(repetitions: int, seed: int) -> Iterator[dict[str, Any]]:
+    """Measure false alarms and power."""
+    return study(NULLS, POWERS, judged, repetitions, seed)

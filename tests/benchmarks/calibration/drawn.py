@@ -45,17 +45,26 @@ def measured(
                     drawn[finding.metric].append(finding)
         for metric, findings in drawn.items():
             alarms = sum(finding.p is not None and finding.p <= ERROR for finding in findings)
-            low, high = clopper_pearson(alarms, len(findings))
             verdicts = [finding.verdict for finding in findings]
             yield {
                 "kind": kind,
                 "world": name,
                 "finding": metric,
-                "alarms": alarms,
-                "of": len(findings),
-                "rate": alarms / len(findings),
-                "low": low,
-                "high": high,
+                **share(alarms, len(findings)),
                 "leaks": verdicts.count(LEAK),
                 "too_few": verdicts.count(TOO_FEW),
             }
+
+
+def study(
+    nulls: Mapping[str, W], powers: Mapping[str, W], judged: Judged[W], repetitions: int, seed: int
+) -> Iterator[dict[str, Any]]:
+    """Measure false alarms and power; see :func:`measured` for a row."""
+    yield from measured("null", nulls, judged, repetitions, seed)
+    yield from measured("power", powers, judged, repetitions, seed)
+
+
+def share(alarms: int, of: int) -> dict[str, Any]:
+    """Return how many alarms there are of how many, and their rate with its Clopper-Pearson interval."""
+    low, high = clopper_pearson(alarms, of)
+    return {"alarms": alarms, "of": of, "rate": alarms / of, "low": low, "high": high}

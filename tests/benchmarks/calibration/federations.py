@@ -15,17 +15,14 @@ from typing import Any
 import numpy as np
 
 from fedattack.audit.evidence import Evidence, read_evidence
-from fedattack.audit.finding import LEAK, Finding
-from fedattack.audit.intervals import clopper_pearson
+from fedattack.audit.finding import ERROR, LEAK, Finding
 from fedattack.audit.judging import judge_attacks
 from fedattack.audit.truth import NOBODY, SEVERAL, ClientAttribute, Truth
 from fedattack.record import Record
-from fedattack.runs.presets import load_preset, resolve_settings
-from fedattack.runs.settings import load_settings
 from fedattack.threats import ATTACKS, read_knowledge
-from simulations.prepare import prepare_run
+from tests.benchmarks.calibration.drawn import share
 from tests.benchmarks.calibration.source import BY_CLIENTS
-from tests.worlds.reference import run_app
+from tests.worlds.reference import run_preset
 
 Nothing = Callable[[Evidence, np.random.Generator], Evidence]
 """Replaces what is true, or what was scored, so that there is nothing to find."""
@@ -197,9 +194,7 @@ def seeds_of(world: World, seeds: Iterator[int]) -> Iterator[Evidence]:
     for seed in seeds:
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch)
-            config = _config_of(world, seed, folder)
-            prepare_run(config)
-            run_app(folder, config)
+            run_preset(world.preset, world.changes, seed, folder)
             knowledge = read_knowledge(folder / "knowledge")
             for name, options in world.attacks.items():
                 attack = ATTACKS[name].with_options(options)
@@ -207,13 +202,6 @@ def seeds_of(world: World, seeds: Iterator[int]) -> Iterator[Evidence]:
                 scores.save(folder / "scores" / f"{name}.npz")
             (evidence,) = read_evidence(folder)
             yield evidence
-
-
-def _config_of(world: World, seed: int, folder: Path) -> dict[str, Any]:
-    defaults = {name: setting.default for name, setting in load_settings().items()}
-    settings = resolve_settings(load_preset(world.preset), world.changes)
-    folders = {"knowledge": str(folder / "knowledge"), "truth": str(folder / "truth")}
-    return {**defaults, **settings, **folders, "seed": seed, "device": "cpu"}
 
 
 def rows(repetitions: int, seed: int, worlds: Sequence[str] = tuple(WORLDS)) -> Iterator[dict[str, Any]]:
@@ -242,10 +230,7 @@ def rows(repetitions: int, seed: int, worlds: Sequence[str] = tuple(WORLDS)) -> 
                 tested[null].update([finding.name for finding in silent if finding.p is not None] + [REPORT])
         for null in world.nulls:
             for finding, count in tested[null].items():
-                found = alarms[null][finding]
-                low, high = clopper_pearson(found, count)
-                row = {"world": name, "null": null, "finding": finding, "alarms": found, "of": count}
-                yield {**row, "rate": found / count, "low": low, "high": high}
+                yield {"world": name, "null": null, "finding": finding, **share(alarms[null][finding], count)}
 
 
 REPORT = "any finding of a report"
@@ -254,7 +239,7 @@ REPORT = "any finding of a report"
 
 def _alarms(report: Sequence[Finding]) -> list[str]:
     """Name the findings whose own test is an alarm, and the report if it shows a leak."""
-    names = [finding.name for finding in report if finding.p is not None and finding.p <= 0.05]
+    names = [finding.name for finding in report if finding.p is not None and finding.p <= ERROR]
     if any(finding.verdict == LEAK for finding in report):
         names.append(REPORT)
     return names

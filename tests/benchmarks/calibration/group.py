@@ -3,7 +3,7 @@
 In each null the decisions are drawn without a look at the values.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,7 @@ from fedattack.audit.finding import Finding
 from fedattack.audit.truth import ClientAttribute, Truth
 from fedattack.threats import Knowledge, Scores
 from fedattack.threats.group.judge import PrivateAttributeCase, PrivateAttributeJudge
-from tests.benchmarks.calibration.drawn import measured
+from tests.benchmarks.calibration.drawn import study
 
 _NAME = "colour"
 
@@ -130,7 +130,6 @@ def judged(world: World, rng: np.random.Generator) -> list[Finding]:
     return _Judge(cases, setting={}, provenance={}).findings()
 
 
-def rows(repetitions: int, seed: int) -> list[dict[str, Any]]:
-    """Measure false alarms and power; see :func:`tests.benchmarks.calibration.drawn.measured` for a row."""
-    nulls = measured("null", NULLS, judged, repetitions, seed)
-    return [*nulls, *measured("power", POWERS, judged, repetitions, seed)]
+def rows(repetitions: int, seed: int) -> Iterator[dict[str, Any]]:
+    """Measure false alarms and power."""
+    return study(NULLS, POWERS, judged, repetitions, seed)

@@ -3,7 +3,7 @@
 In each null the reconstructions know at most the labels of the true examples, and how many there are.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ from fedattack.audit.finding import Finding
 from fedattack.audit.truth import HeldRecords, Truth
 from fedattack.threats import Knowledge, Scores
 from fedattack.threats.inversion.judge import InversionCase, InversionJudge
-from tests.benchmarks.calibration.drawn import measured
+from tests.benchmarks.calibration.drawn import study
 
 _CLASSES, _SHAPE = 5, (1, 6, 6)
 
@@ -155,7 +155,6 @@ def judged(world: World, rng: np.random.Generator) -> list[Finding]:
     return _Judge(cases, setting={}, provenance={}).of_scores()
 
 
-def rows(repetitions: int, seed: int) -> list[dict[str, Any]]:
-    """Measure false alarms and power; see :func:`tests.benchmarks.calibration.drawn.measured` for a row."""
-    nulls = measured("null", NULLS, judged, repetitions, seed)
-    return [*nulls, *measured("power", POWERS, judged, repetitions, seed)]
+def rows(repetitions: int, seed: int) -> Iterator[dict[str, Any]]:
+    """Measure false alarms and power."""
+    return study(NULLS, POWERS, judged, repetitions, seed)

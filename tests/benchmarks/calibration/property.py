@@ -3,7 +3,7 @@
 In each null who has the property is drawn without a look at what the methods say.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ from fedattack.audit.truth import Truth
 from fedattack.threats import Knowledge, Scores
 from fedattack.threats.property.judge import PropertyCase, PropertyJudge
 from fedattack.threats.property.prolin import METHODS
-from tests.benchmarks.calibration.drawn import measured
+from tests.benchmarks.calibration.drawn import study
 
 _UNSEEN = 50
 
@@ -157,7 +157,6 @@ def judged(world: World, rng: np.random.Generator) -> list[Finding]:
     return _Judge(cases, setting={}, provenance={}).findings()
 
 
-def rows(repetitions: int, seed: int) -> list[dict[str, Any]]:
-    """Measure false alarms and power; see :func:`tests.benchmarks.calibration.drawn.measured` for a row."""
-    nulls = measured("null", NULLS, judged, repetitions, seed)
-    return [*nulls, *measured("power", POWERS, judged, repetitions, seed)]
+def rows(repetitions: int, seed: int) -> Iterator[dict[str, Any]]:
+    """Measure false alarms and power."""
+    return study(NULLS, POWERS, judged, repetitions, seed)

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.audit.finding import ERROR, LEAK, Finding
-from fedattack.audit.intervals import clopper_pearson
 from fedattack.audit.significance import decided, significance_of
 from fedattack.audit.truth import Truth
 from fedattack.threats import Knowledge, Scores
 from fedattack.threats.source.judge import SourceCase, SourceJudge
 from fedattack.threats.source.sia import combine_rounds
+from tests.benchmarks.calibration.drawn import share
 
 BY_CLIENTS = ("asr", "asr-likelihood", "asr-last-round", "asr-best-round")
 BY_LABELS = ("asr-worst-client", "asr-beyond-labels")
@@ -234,6 +234,4 @@ def rows(repetitions: int, seed: int) -> Iterator[dict[str, Any]]:
 
 
 def _row(kind: str, world: str, finding: str, count: int, of: int) -> dict[str, Any]:
-    low, high = clopper_pearson(count, of)
-    row = {"kind": kind, "world": world, "finding": finding, "alarms": count, "of": of}
-    return {**row, "rate": count / of, "low": low, "high": high}
+    return {"kind": kind, "world": world, "finding": finding, **share(count, of)}

@@ -20,11 +20,11 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
 
+from tests.benchmarks.inversion import mnist_of
 from tests.benchmarks.peers import attributes, membership, soteria, source
 from tests.benchmarks.peers.rows import CELLS, Row, shown
 
@@ -62,9 +62,7 @@ def _soteria(peers: Path | None, mnist: Path | None, images: int) -> Iterator[Ro
     if mnist is None:
         print("Soteria is not measured: no --mnist was given; expected MNIST as an .npz with x and y")
         return
-    with np.load(mnist, allow_pickle=False) as held:
-        x, y = held["x"][:, np.newaxis].astype(np.float32) / 255, held["y"].astype(np.int64)
-    yield from soteria.rows(peers, (x, y), images)
+    yield from soteria.rows(peers, mnist_of(mnist), images)
 
 
 def _print_table(rows: list[Row]) -> None:
