@@ -34,18 +34,11 @@ _VIEWS = {
     ),
 }
 _SERVERS = {"passive": "passive", "isolating": ISOLATING}
-_ACTIVE = {"isolating": " (active server)"}
 _AGGREGATIONS = {
     "secagg+": "The sums are what Flower's SecAgg+ protocol unmasked for the server.",
     "projection": "The sums are computed from the clients' replies; no cryptography was run, and single replies were "
     "not kept.",
 }
-
-
-def title_of(folder_name: str, study: Mapping[str, Any], evidence: Sequence[Evidence]) -> str:
-    """Return the run's title, which says whether the server was active."""
-    title: str = study.get("title", f"Audit of {folder_name}")
-    return title + _ACTIVE.get(evidence[0].record.server, "")
 
 
 def setting_of(study: Mapping[str, Any], evidence: Sequence[Evidence]) -> dict[str, Any]:

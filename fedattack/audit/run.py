@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fedattack.audit.audited import audited_of, title_of
 from fedattack.audit.describe import (
     curves_of,
     notes_of,
@@ -14,13 +15,13 @@ from fedattack.audit.describe import (
     provenance_of,
     setting_of,
     threat_model_of,
-    title_of,
 )
 from fedattack.audit.evidence import Evidence, read_evidence
 from fedattack.audit.finding import Finding
 from fedattack.audit.isolation import judge_isolation
 from fedattack.audit.judging import judge_attacks
 from fedattack.audit.quality import measure_quality, training_accuracy
+from fedattack.audit.untried import untried_of
 from fedattack.files import write_json, write_sealed
 from fedattack.folder import read_study
 
@@ -66,7 +67,11 @@ def audit_folder(
             evidence, setting=setting, provenance=provenance, device=device, progress=partial(tell, "isolated models")
         )
     run = {
-        "title": title_of(folder.name, study, evidence),
+        "title": title_of(
+            list(evidence[0].scores), setting, f"audit of {folder.name}", server=evidence[0].record.server
+        ),
+        "audited": audited_of(study, evidence, setting),
+        "untried": untried_of(evidence),
         "threat_model": threat_model_of(evidence),
         "setting": setting,
         "provenance": provenance,

@@ -7,21 +7,27 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW, Finding, p_in_words
+from fedattack.audit.finding import Finding, p_in_words
 from fedattack.files import write_atomically
 from fedattack.report import figures
+from fedattack.report.answer import answers_of, overview_of
 from fedattack.report.drawing import Plot
+from fedattack.report.glossary import GLOSSARY
 from fedattack.report.section import Table, section_of
 from fedattack.report.validate import read_findings, read_run, validate_findings, validate_run
-from fedattack.report.words import NOTHING, interval, interval_title, level, printable_all, shown, spread, with_interval
+from fedattack.report.words import (
+    NOTHING,
+    VERDICTS_IN_WORDS,
+    interval,
+    interval_title,
+    level,
+    printable_all,
+    shown,
+    spread,
+    stopped,
+    with_interval,
+)
 
-_VERDICTS = {
-    LEAK: "Leak",
-    NO_EVIDENCE: "No evidence of a leak",
-    TOO_FEW: "Too few to tell",
-    NOT_APPLICABLE: "Not applicable",
-}
-_SENTENCE = "{label}: {value}{interval}{chance}."
 _OBSERVED = {
     "rounds": "rounds",
     "replies": "replies that arrived whole",
@@ -58,19 +64,15 @@ def render_html(findings: Sequence[Finding], run: Mapping[str, Any]) -> str:
     """
     findings = validate_findings(printable_all(list(map(Finding.to_dict, findings))))
     run = validate_run(printable_all(dict(run)))
-    cards, others = [], []
-    for i, finding in enumerate(findings):
-        if finding.headline:
-            strip = figures.result_strip(finding, f"card-{i}")
-            cards.append({"finding": finding, "sentence": _sentence(finding), "strip": strip})
-        else:
-            others.append(finding)
+    answers = answers_of(findings, run)
     counts = run.get("observed", {})
     observed = {_OBSERVED.get(key, key): count for key, count in counts.items() if key != "in_plaintext"}
     return template("template.html.j2").render(
         run=run,
-        cards=cards,
-        others=others,
+        answers=answers,
+        overview=overview_of(answers, run),
+        several=len(answers) > 1,
+        others=[finding for finding in findings if not finding.headline],
         own_setting=lambda finding: _departures(finding.setting, run["setting"]),
         interval_title=interval_title(findings),
         findings_of_one_run=all(len(finding.seeds) == 1 for finding in findings),
@@ -78,6 +80,7 @@ def render_html(findings: Sequence[Finding], run: Mapping[str, Any]) -> str:
         tables=_tables(findings),
         pictures=_of_run(run),
         observed=observed,
+        glossary=GLOSSARY,
         papers=list(filter(None, dict.fromkeys(map(attrgetter("paper"), findings)))),
     )
 
@@ -99,13 +102,13 @@ def template(name: str) -> Template:
     environment.filters |= {
         "shown": shown,
         "level": level,
-        "stopped": _stopped,
+        "stopped": stopped,
         "words": _words,
         "scalar": scalar,
         "spread": spread,
         "chance_of": p_in_words,
     }
-    environment.globals |= {"interval": interval, "with_interval": with_interval, "verdicts": _VERDICTS}
+    environment.globals |= {"interval": interval, "with_interval": with_interval, "verdicts": VERDICTS_IN_WORDS}
     return environment.get_template(name)
 
 
@@ -136,24 +139,6 @@ def _tables(findings: Sequence[Finding]) -> list[Table]:
             if finding.series.get(name):
                 tables.append(make(finding))
     return tables
-
-
-def _sentence(finding: Finding) -> str:
-    if finding.value is None:
-        return _stopped(finding.reason)
-    ends = interval(finding.low, finding.high, finding.units)
-    sentence = section_of(finding.attack).sentences.get(finding.metric, _SENTENCE)
-    return sentence.format(
-        label=finding.label,
-        value=shown(finding.value, finding.units),
-        interval="" if ends == NOTHING else f" ({level(finding.level)} interval {ends})",
-        chance="" if finding.chance is None else f"; guessing gives {shown(finding.chance, finding.units)}",
-    )
-
-
-def _stopped(text: str) -> str:
-    """Text as a sentence, whether or not it was written as one."""
-    return text[:1].upper() + text[1:].rstrip(".") + "."
 
 
 def _words(key: str) -> str:

@@ -10,6 +10,8 @@ from typing import Any
 from fedattack.audit.finding import Finding
 from fedattack.report import figures
 from fedattack.report.drawing import Plot
+from fedattack.report.remedies import Remedy
+from fedattack.report.words import VERDICTS_IN_WORDS, interval, shown
 from fedattack.threats.registry import threat_of
 
 Draw = Callable[[Finding, str], Plot | None]
@@ -30,14 +32,69 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Explained:
+    """How much of a result what is trivial explains.
+
+    Attributes
+    ----------
+    rows
+        What is drawn beside the result, in its units: the name, and what is reached so.
+    words
+        The same in sentences.
+    short
+        Where it explains all of the result, that in a few words, for the answer.
+    """
+
+    rows: list[tuple[str, float]] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)
+    short: str = ""
+
+
+def by_guesses(findings: Sequence[Finding]) -> Explained:
+    """Name the baselines of the first finding, at most three of them."""
+    return Explained(rows=list(findings[0].baselines.items())[:_MOST_BASELINES])
+
+
+_MOST_BASELINES = 3
+
+
+def worst_client(findings: Sequence[Finding]) -> str:
+    """Name the most exposed client: the one that was judged, or else the first of those that are listed."""
+    for finding in findings:
+        if finding.metric.endswith("worst-client") and finding.value is not None:
+            ends = interval(finding.low, finding.high, finding.units)
+            return f"{finding.label}: {shown(finding.value, finding.units)} ({ends}); {VERDICTS_IN_WORDS[finding.verdict]}."
+    for finding in findings:
+        for worst in finding.series.get("per_client", ())[:1]:
+            ends = interval(worst["low"], worst["high"], finding.units)
+            return (
+                f"Client {worst['client']}: {shown(worst['value'], finding.units)} ({ends}) of {worst['n']:,} targets. "
+                "It was found by looking at the results, so this is high partly by luck."
+            )
+    return ""
+
+
+@dataclass(frozen=True)
 class Section:
     """How the findings of one threat are shown.
 
     Attributes
     ----------
+    question
+        What a reader wants to know, to be answered by yes or no; the threat's own question if empty.
+    strength
+        By metric, how a leak of this size is said after "Yes": the gain over guessing. Filled in are ``{value}``,
+        ``{chance}`` and ``{times}``, the ratio of the two; of a difference ``{more}`` and ``{size}``, as below.
+    explained
+        Given the findings of one attack, the headline first: how much of the result what is trivial explains.
+    exposed
+        Given the same, who is most exposed; empty if that is not known.
+    remedies
+        What to do about it, the best first.
     sentences
         By metric, what a finding says about the world. A metric that is not named here is shown with its label.
-        Filled in are ``{value}``, ``{interval}``, ``{chance}`` and ``{label}``.
+        Filled in are ``{value}`` and ``{label}``; ``{interval}`` and ``{chance}``, which are clauses of their own; and of
+        a difference ``{more}``, which is "more" or "less", and ``{size}``, which has no sign.
     figures
         In the order of the page: the name of a series, and what draws it.
     tables
@@ -51,6 +108,11 @@ class Section:
         of the latter, less. A trade-off draws them.
     """
 
+    question: str = ""
+    strength: Mapping[str, str] = field(default_factory=dict)
+    explained: Callable[[Sequence[Finding]], Explained] = by_guesses
+    exposed: Callable[[Sequence[Finding]], str] = worst_client
+    remedies: Sequence[Remedy] = ()
     sentences: Mapping[str, str] = field(default_factory=dict)
     figures: Sequence[tuple[str, Draw]] = ()
     tables: Sequence[tuple[str, Callable[[Finding], Table]]] = ()

@@ -6,9 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from fedattack.audit.finding import PROPORTION, Finding, Null, in_units
+from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, PROPORTION, TOO_FEW, Finding, Null, in_units
 
 NOTHING = "–"
+VERDICTS_IN_WORDS = {
+    LEAK: "leak shown",
+    NO_EVIDENCE: "not shown",
+    TOO_FEW: "too few to tell",
+    NOT_APPLICABLE: "not applicable",
+}
 NO_GUARANTEE = "no finite guarantee"
 
 
@@ -53,6 +59,11 @@ def with_interval(null: Null | None, units: str = PROPORTION) -> str:
         return NOTHING
     ends = interval(null["low"], null["high"], units)
     return shown(null["value"], units) + (f" ({ends})" if ends != NOTHING else "")
+
+
+def stopped(text: str) -> str:
+    """Write a text as a sentence, whether or not it was written as one."""
+    return text[:1].upper() + text[1:].rstrip(".") + "."
 
 
 def level(value: float) -> str:

@@ -20,7 +20,6 @@ class Preset:
     """
 
     name: str
-    title: str
     help: str
     attacks: tuple[str, ...]
     seeds: tuple[int, ...]
@@ -81,7 +80,6 @@ def _read_preset(name: str, value: Mapping[str, Any]) -> Preset:
     settings = {key: known[key].check(item) for key, item in value["settings"].items()}
     return Preset(
         name=name,
-        title=value["title"],
         help=value["help"],
         attacks=(value["attack"], *value.get("beside", ())),
         seeds=tuple(value["seeds"]),

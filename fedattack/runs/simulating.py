@@ -132,7 +132,6 @@ def simulate(
         watch.step("prepare data", 1, 1)
         study: dict[str, Any] = {
             "preset": preset.name,
-            "title": preset.title,
             "attacks": list(preset.attacks),
             "settings": dict(settings),
             "seeds": list(seeds),

@@ -5,6 +5,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fedattack.audit.audited import title_of
 from fedattack.defences import DEFENCES, DP_SGD, NONE
 from fedattack.errors import ConfigError
 from fedattack.reproduce.spec import Cell, Drawing, Number, Reproduction
@@ -81,14 +82,14 @@ def choose_strengths(preset: Preset, wanted: Sequence[str]) -> dict[str, list[fl
     return {name: sorted(values) for name, values in chosen.items()}
 
 
-def make_grid(preset: Preset, strengths: Mapping[str, Sequence[float]]) -> Reproduction:
-    """Make the cells: without defence, then each defence from weak to strong."""
+def make_grid(preset: Preset, strengths: Mapping[str, Sequence[float]], settings: Mapping[str, Value]) -> Reproduction:
+    """Make the cells: without defence, then each defence from weak to strong; `settings` are what all have in common."""
     cells = [_cell(preset.name, NONE, 0.0)]
     for name, values in strengths.items():
         cells += [_cell(preset.name, name, value) for value in values]
     return Reproduction(
         name=f"tradeoff-{preset.name}",
-        title=f"What defences buy and cost: {preset.title}",
+        title=f"What defences buy and cost: {title_of(preset.attacks, settings)}",
         paper="",
         about="",
         columns=("defence", "strength"),

@@ -94,7 +94,7 @@ def tradeoff(
     command += [*repeated("--seeds", [seeds] if seeds else []), *repeated("--set", changes)]
     writer = _Writer(name, shlex.join(command))
     reproduce(
-        make_grid(preset, strengths),
+        make_grid(preset, strengths, settings),
         out,
         changes=changes,
         seeds=seeds,

@@ -298,7 +298,7 @@ def test_a_run_is_audited_and_rendered(tmp_path, monkeypatch, isolate):
     facts = read_run(tmp_path)
     assert facts["accuracy"]["measure"] == "R²"
     assert facts["threat_model"]["server"].startswith("active" if isolate else "passive")
-    assert facts["title"].endswith("(active server)") == isolate
+    assert facts["title"].endswith("active server") == isolate
     assert ("isolation.noticed" in findings) == isolate
     page = write_report(tmp_path).read_text()
     assert "How often sex was filled in right" in page

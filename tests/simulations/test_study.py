@@ -54,7 +54,6 @@ def test_presets_are_sound(name):
     values = resolve_settings(preset, [])
     assert set(values) == {key for key, setting in load_settings().items() if not setting.internal}
     assert preset.seeds
-    assert preset.title
     assert preset.help
 
 

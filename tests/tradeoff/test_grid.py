@@ -34,7 +34,7 @@ def test_every_preset_has_a_grid(name):
 def test_no_defence_comes_first_and_then_each_from_weak_to_strong():
     strengths = choose_strengths(QUICKSTART, ["sparsify=0.9,0.5", "dp-sgd=1", "sparsify=0.5,0.99"])
     assert strengths == {"sparsify": [0.5, 0.9, 0.99], "dp-sgd": [1.0]}
-    grid = make_grid(QUICKSTART, strengths)
+    grid = make_grid(QUICKSTART, strengths, {"clients": 10, "dataset": "digits"})
     assert [tuple(cell.place.values()) for cell in grid.cells] == [
         ("none", 0.0),
         ("sparsify", 0.5),

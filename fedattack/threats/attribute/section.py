@@ -1,5 +1,6 @@
 """Figure of attribute inference: every way to fill in a column, attack or guess, on the same examples."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
@@ -8,7 +9,8 @@ from numpy.typing import NDArray
 
 from fedattack.audit.finding import Finding
 from fedattack.report.drawing import CHANCE, FIRST, INK, SECOND, STYLE, Plot, floats, one_axes, to_svg
-from fedattack.report.section import PER_CLIENT, RELIABILITY, Section, Table, forms_beside
+from fedattack.report.remedies import remedies_beside
+from fedattack.report.section import PER_CLIENT, RELIABILITY, Explained, Section, Table, forms_beside
 from fedattack.report.words import interval, level, shown
 
 
@@ -87,10 +89,29 @@ def _attributes(finding: Finding) -> Table:
     )
 
 
+def _explains(findings: Sequence[Finding]) -> Explained:
+    """Name what the column can be filled in with: the best guess without any update, beside the attack."""
+    attributes = findings[0].series.get("attributes")
+    if attributes is None:
+        return Explained()
+    by_method = {row["method"]: row for row in attributes["methods"]}
+    best = attributes["best_baseline"]
+    words = [
+        f"The column is {attributes['column']}, with the values {', '.join(attributes['values'])}.",
+        f"The best guess without any update ({best}) is right for {shown(by_method[best]['accuracy'])}, a value at "
+        f"random for {shown(attributes['random'])}.",
+    ]
+    return Explained(words=words)
+
+
 SECTION = Section(
+    question="Can the server fill in a column that it lacks?",
+    strength={"excess": "right {more} often than the best guess without updates, by {size}"},
+    explained=_explains,
+    remedies=remedies_beside(__file__),
     sentences={
-        "excess": "Against the best guess without any update, what the server filled in from clients' updates was "
-        "right more often by {value}{interval}; below zero is less often.",
+        "excess": "What the server filled in from clients' updates was right {more} often than the best guess without any "
+        "update, by {size}{interval}.",
     },
     figures=(("attributes", accuracies), PER_CLIENT, RELIABILITY),
     tables=(("attributes", _attributes),),

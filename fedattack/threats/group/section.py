@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fedattack.audit.finding import Finding
+from fedattack.report.remedies import remedies_beside
 from fedattack.report.section import PER_ROUND, RELIABILITY, Lists, Section, Table, forms_beside
 
 
@@ -28,6 +29,8 @@ def _lists(series: Mapping[str, Any]) -> Iterator[Lists]:
 
 
 SECTION = Section(
+    question="Can the server tell what a client's examples have in common?",
+    remedies=remedies_beside(__file__),
     figures=(PER_ROUND, RELIABILITY),
     tables=(("confusion", _confusion),),
     forms=forms_beside(__file__),

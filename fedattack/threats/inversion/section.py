@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 
 from fedattack.audit.finding import Finding
 from fedattack.report.drawing import STYLE, Plot, panels, short, to_svg
+from fedattack.report.remedies import remedies_beside
 from fedattack.report.section import Lists, Section, forms_beside
 from fedattack.report.words import shown
 
@@ -62,6 +63,8 @@ def _lists(series: Mapping[str, Any]) -> Iterator[Lists]:
 
 
 SECTION = Section(
+    question="Can the server see what the examples look like?",
+    remedies=remedies_beside(__file__),
     sentences={
         "recognised": "For {value}{interval} of the examples that clients trained on, what clients sent gave the "
         "server a reconstruction of 20 dB or better{chance}.",

@@ -1,6 +1,6 @@
 """How membership inference is shown: the ROC on logarithmic axes, and the attacks beside each other."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -8,10 +8,12 @@ from matplotlib.ticker import FuncFormatter
 
 from fedattack.audit.finding import Finding
 from fedattack.report.drawing import CHANCE, FIRST, STYLE, Plot, floats, one_axes, to_svg
-from fedattack.report.section import PER_CLIENT, PER_ROUND, RELIABILITY, Lists, Section, Table, forms_beside
-from fedattack.report.words import interval, level, shown
+from fedattack.report.remedies import remedies_beside
+from fedattack.report.section import PER_CLIENT, PER_ROUND, RELIABILITY, Explained, Lists, Section, Table, forms_beside
+from fedattack.report.words import interval, level, shown, stopped
 
 _LEAST = 0.05
+_WITHOUT_MODEL = "examples alone, without any model"
 
 
 def _percent(value: float, _: Any = None) -> str:
@@ -83,7 +85,25 @@ def _lists(series: Mapping[str, Any]) -> Iterator[Lists]:
     yield "roc", series.get("roc", {})
 
 
+def _explains(findings: Sequence[Finding]) -> Explained:
+    """Name what explains a result: whose data the non-members are, and what examples tell without any model."""
+    words = [stopped(findings[0].reason.partition(":")[0])]
+    for finding in findings:
+        alone = finding.baselines.get(_WITHOUT_MODEL)
+        if finding.metric == "auc" and alone is not None:
+            words.append(
+                f"Without any model, the examples alone tell members apart with an area of {alone:.2f} (0.5 is nothing)."
+            )
+    return Explained(words=words)
+
+
 SECTION = Section(
+    question="Can the server tell on which examples a client trained?",
+    strength={
+        "tpr-at-1pct-fpr": "{times} times as many members found as by guessing, at 1% false accusations",
+    },
+    explained=_explains,
+    remedies=remedies_beside(__file__),
     sentences={
         "tpr-at-1pct-fpr": "Of the examples on which a client trained, the server found {value}{interval}, while it "
         "accused 1% of the examples on which it did not{chance}.",

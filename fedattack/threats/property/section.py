@@ -34,6 +34,7 @@ from fedattack.report.drawing import (
     short,
     to_svg,
 )
+from fedattack.report.remedies import remedies_beside
 from fedattack.report.section import Lists, Section, Table, forms_beside
 from fedattack.report.words import interval, level, shown
 
@@ -373,7 +374,32 @@ def _lists(series: Mapping[str, Any]) -> Iterator[Lists]:
         yield "stability", {"rounds": series["stability"]["rounds"], **series["stability"]["methods"]}
 
 
+_MOST_NAMED = 5
+_SURE = 0.5
+
+
+def _named(findings: Sequence[Finding]) -> str:
+    """Name the clients of which the server is surest."""
+    entries = []
+    for entry in findings[0].series.get("posteriors", ()):
+        if entry["posterior"] is not None and entry["posterior"] > _SURE:
+            entries.append(entry)
+    if not entries:
+        return "The server is sure of no client."
+    entries.sort(key=lambda entry: -entry["posterior"])
+    named = []
+    for entry in entries[:_MOST_NAMED]:
+        right = "right" if entry["positive"] else "wrong"
+        named.append(f"{entry['client']} ({shown(entry['posterior'])} sure, {right})")
+    more = f"; {len(entries) - _MOST_NAMED} more" if len(entries) > _MOST_NAMED else ""
+    return f"Clients that the server names: {', '.join(named)}{more}."
+
+
 SECTION = Section(
+    question="Can the server tell which clients have the property, from sums alone?",
+    strength={"f1": "its answer scores {value} in F1, naming everybody {chance}"},
+    exposed=_named,
+    remedies=remedies_beside(__file__),
     sentences={
         "f1": "Which clients have the property? From sums alone the server's answer had an F1 score of {value}"
         "{interval}{chance}.",

@@ -1,10 +1,11 @@
 """How source inference is shown: whose example, from which rounds, and which examples gave their owner away."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedattack.audit.finding import Finding
-from fedattack.report.section import PER_CLIENT, PER_ROUND, RELIABILITY, Section, Table, forms_beside
+from fedattack.audit.finding import LEAK, Finding
+from fedattack.report.remedies import remedies_beside
+from fedattack.report.section import PER_CLIENT, PER_ROUND, RELIABILITY, Explained, Section, Table, forms_beside
 from fedattack.report.words import NOTHING, interval, level, shown
 
 _MOST_EXPOSED = 10
@@ -71,7 +72,44 @@ def _explained(finding: Finding) -> Table:
     )
 
 
+def _explains(findings: Sequence[Finding]) -> Explained:
+    """Take the success apart: what labels alone give, and labels and site together."""
+    by_metric = {finding.metric: finding for finding in findings}
+    rows, words = [], []
+    if "explained" in findings[0].series:
+        explained = findings[0].series["explained"]
+        parts = [f"{part['part']} {100 * part['value']:.1f}" for part in explained["parts"]]
+        words.append(f"Of {shown(explained['value'])}, in points: {', '.join(parts)}.")
+    hardest = None
+    for metric, name in (("asr-beyond-labels", "labels alone"), ("asr-beyond-site", "labels and site")):
+        finding = by_metric.get(metric)
+        if finding is not None and finding.value is not None and finding.null is not None:
+            rows.append((name, finding.null["value"]))
+            hardest = finding, name
+    if hardest is None:
+        words.append(
+            "Labels and sites may explain all of it: there are no examples that tell them from single examples."
+        )
+        return Explained(rows, words)
+    finding, name = hardest
+    if finding.verdict == LEAK:
+        words.append(f"Single examples are traced, beyond {name}.")
+    elif findings[0].verdict == LEAK:
+        words.append(
+            f"More than {name} is not shown: the server learns who holds which kind of example, not which one."
+        )
+        return Explained(rows, words, short=f"{name} explain it")
+    return Explained(rows, words)
+
+
 SECTION = Section(
+    question="Can the server tell which client holds an example?",
+    strength={
+        "asr": "{times} times as often as guessing",
+        "asr-last-round": "{times} times as often as guessing",
+    },
+    explained=_explains,
+    remedies=remedies_beside(__file__),
     sentences={
         "asr": "Given an example from the training data, the server named the client that holds it in {value} of cases"
         "{interval}{chance}.",

@@ -1,0 +1,124 @@
+"""What was audited, in words made from the settings: a page's title, and the facts that its first screen begins with."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from fedattack.audit.evidence import Evidence
+from fedattack.data import DATASETS
+from fedattack.errors import short
+from fedattack.record import Record
+from fedattack.threats.registry import threat_of
+
+_FRAMEWORKS = {"fedavg": "FedAvg", "fedsgd": "FedSGD", "fedmd": "FedMD"}
+_SUMS = {"secagg+": "sums alone, by SecAgg+", "projection": "sums alone, computed from the replies"}
+UNKNOWN = "not known: the record does not say"
+
+
+def title_of(attacks: Sequence[str], setting: Mapping[str, Any], name: str = "", *, server: str = "passive") -> str:
+    """Return the title of an audit: what the first attack asks, of how many clients, on which data.
+
+    Parameters
+    ----------
+    attacks
+        Names of attacks; the first is what the audit is about.
+    setting
+        What was run: of it ``clients`` and ``dataset`` are named.
+    name
+        What to call it where no dataset is known, such as the run's folder.
+    server
+        What the record says of its server; one that is not passive is named.
+    """
+    threat = threat_of(attacks[0]) if attacks else None
+    question = threat.question if threat else "What does the server learn?"
+    data = _file_or_name(str(setting["dataset"])) if "dataset" in setting else name
+    clients = setting.get("clients")
+    facts = [f"{clients} client{'' if clients == 1 else 's'}"] if clients is not None else []
+    if data:
+        facts.append(data)
+    if server != "passive":
+        facts.append("active server")
+    return f"{question} {', '.join(facts)}".strip()
+
+
+def audited_of(study: Mapping[str, Any], evidence: Sequence[Evidence], setting: Mapping[str, Any]) -> dict[str, str]:
+    """Say what was audited, in words: by what a reader looks for, the fact."""
+    return {
+        "date": _day(str(evidence[-1].record.manifest["ended"] or evidence[-1].record.manifest["started"])),
+        "data": _data(setting),
+        **_asked_about(setting),
+        "clients": _clients(setting),
+        "training": _training(evidence[0].record, setting),
+        "runs": _runs(evidence),
+        "the server sees": _view(evidence[0].record),
+        "defence": _defence(setting) if "settings" in study else UNKNOWN,
+    }
+
+
+def _file_or_name(dataset: str) -> str:
+    """Return a dataset's name; of a file its own name, without the folder."""
+    return dataset.replace("\\", "/").rsplit("/", 1)[-1]
+
+
+def _day(time: str) -> str:
+    try:
+        day = datetime.fromisoformat(time)
+    except ValueError:
+        return UNKNOWN
+    return f"{day.day} {day:%B %Y}"
+
+
+def _data(setting: Mapping[str, Any]) -> str:
+    if "dataset" not in setting:
+        return UNKNOWN
+    name = str(setting["dataset"])
+    text = _file_or_name(name)
+    if name in DATASETS:
+        text += f": {DATASETS[name].description}"
+    size = setting.get("size", 0)
+    return f"{text}; {size:,} examples of it" if size else text
+
+
+def _asked_about(setting: Mapping[str, Any]) -> dict[str, str]:
+    for key, what in (("property", "property"), ("private", "attribute"), ("sensitive", "column")):
+        if setting.get(key):
+            return {"asked about": f"{what} {short(str(setting[key]), 60)}"}
+    return {}
+
+
+def _clients(setting: Mapping[str, Any]) -> str:
+    share = setting.get("fraction", 1.0)
+    every = f"{setting['clients']:,}"
+    return every if share == 1 else f"{every}, {100 * share:.3g}% of them a round"
+
+
+def _training(record: Record, setting: Mapping[str, Any]) -> str:
+    text = f"{_FRAMEWORKS.get(record.protocol, record.protocol)}, {setting['rounds']} rounds"
+    epochs = setting.get("local-epochs")
+    if epochs and record.protocol == "fedavg":
+        text += f" of {epochs} local epoch{'' if epochs == 1 else 's'}"
+    return f"{text}, model {short(str(setting['model']), 60)}" if "model" in setting else text
+
+
+def _runs(evidence: Sequence[Evidence]) -> str:
+    seeds = ", ".join(str(each.seed) for each in evidence)
+    return f"{len(evidence)} (seeds {seeds})" if len(evidence) > 1 else f"1 (seed {seeds})"
+
+
+def _view(record: Record) -> str:
+    if record.view == "aggregate":
+        by = (record.manifest["aggregation"] or {}).get("by")
+        return _SUMS.get(by, "sums alone")
+    return "each client's reply"
+
+
+def _defence(setting: Mapping[str, Any]) -> str:
+    found = []
+    name = setting.get("defence", "none")
+    if name != "none":
+        found.append(f"{name}, strength {setting.get('defence-strength', 0):g}")
+    if setting.get("dp-epsilon"):
+        found.append(f"DP-SGD up to ε = {setting['dp-epsilon']:g}")
+    elif setting.get("dp-noise"):
+        found.append(f"DP-SGD, noise multiplier {setting['dp-noise']:g}")
+    return "; ".join(found) or "none"

@@ -1,0 +1,88 @@
+"""One result beside what it is held against: the null run, what is trivial, and guessing, each with its name."""
+
+from collections.abc import Sequence
+
+import matplotlib
+from matplotlib.axes import Axes
+
+from fedattack.audit.finding import PROPORTION, Finding
+from fedattack.errors import short
+from fedattack.report.drawing import CHANCE, FIRST, INK, SECOND, STYLE, Plot, one_axes, scale_of, to_svg
+from fedattack.report.words import interval, level, shown
+
+_WIDEST_NAME = 26
+
+
+@matplotlib.rc_context(STYLE)
+def strip(finding: Finding, explained: Sequence[tuple[str, float]], slug: str) -> Plot | None:
+    """Draw one finding; None if there is no value.
+
+    Parameters
+    ----------
+    explained
+        What else is drawn, in the finding's units: its name, and its value.
+    slug
+        What ids in the drawing start with; unique in the page.
+    """
+    if finding.value is None:
+        return None
+    null = finding.null
+    names = ["this attack", *(short(name, _WIDEST_NAME) for name, _ in explained)]
+    if null is not None:
+        names.insert(1, "nothing to find")
+    figure, axes = one_axes(46 + 21 * len(names))
+    scale = scale_of(finding.units)
+    _row(axes, 0, finding.value, finding.low, finding.high, scale, colour=FIRST, marker="o")
+    if null is not None:
+        _row(axes, 1, null["value"], null["low"], null["high"], scale, colour=SECOND, marker="s")
+    for place, (_, value) in enumerate(explained, len(names) - len(explained)):
+        axes.plot(scale * value, place, "D", color=INK, markerfacecolor="none", markersize=6, markeredgewidth=1.4)
+    if finding.chance is not None:
+        axes.axvline(scale * finding.chance, **CHANCE)
+        axes.annotate(
+            f"guessing {shown(finding.chance, finding.units)}",
+            (scale * finding.chance, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(3, 2),
+            textcoords="offset points",
+        )
+    axes.set_yticks(range(len(names)), names)
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.grid(visible=False, axis="y")
+    _scale(axes, finding, scale)
+    title = f"{finding.label}: result, null and guessing"
+    words = f"{shown(finding.value, finding.units)}, {level(finding.level)} interval "
+    words += f"{interval(finding.low, finding.high, finding.units)}; chance {shown(finding.chance, finding.units)}; "
+    null_ends = interval(null["low"], null["high"], finding.units) if null else "absent"
+    words += f"null run {shown(null['value'], finding.units) if null else ''} {null_ends}"
+    for name, value in explained:
+        words += f"; {name} {shown(value, finding.units)}"
+    return Plot(title, to_svg(figure, slug, title, f"{words}."), "", [], [])
+
+
+def _row(
+    axes: Axes,
+    place: int,
+    value: float,
+    low: float | None,
+    high: float | None,
+    scale: float,
+    *,
+    colour: str,
+    marker: str,
+) -> None:
+    if low is not None and high is not None:
+        axes.plot([scale * low, scale * high], [place, place], color=colour, linewidth=5, alpha=0.4)
+    axes.plot(scale * value, place, marker, color=colour, markersize=7.5)
+
+
+def _scale(axes: Axes, finding: Finding, scale: float) -> None:
+    """Begin a rate's axis at nothing, and end it where there is nothing more to see."""
+    if finding.units != PROPORTION:
+        axes.set_xlabel(finding.units)
+        axes.margins(x=0.12)
+        return
+    left, right = axes.get_xlim()
+    axes.set_xlim(0, min(max(right * 1.12, 5), 102))
+    axes.xaxis.set_major_formatter("{x:g}%")
