@@ -1,4 +1,4 @@
-"""What was audited, in words made from the settings: a page's title, and the facts that its first screen begins with."""
+"""What was audited, in words made from the settings: a page's title, and the facts that stand below it."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -108,7 +108,7 @@ def _runs(evidence: Sequence[Evidence]) -> str:
 def _view(record: Record) -> str:
     if record.view == "aggregate":
         by = (record.manifest["aggregation"] or {}).get("by")
-        return _SUMS.get(by, "sums alone")
+        return _SUMS.get(str(by), "sums alone")
     return "each client's reply"
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedattack.audit.finding import LEAK, NO_EVIDENCE, PROPORTION, TOO_FEW, Finding, listed, p_in_words
+from fedattack.audit.finding import LEAK, NO_EVIDENCE, TOO_FEW, Finding, listed, p_in_words
 from fedattack.report.drawing import Plot
 from fedattack.report.remedies import command_for
 from fedattack.report.section import section_of
@@ -58,7 +58,7 @@ class Answer:
 
 def answers_of(findings: Sequence[Finding], run: Mapping[str, Any]) -> list[Answer]:
     """Answer the question of each headline."""
-    answers = []
+    answers: list[Answer] = []
     for finding in findings:
         if finding.headline:
             beside = [other for other in findings if other.attack == finding.attack and other is not finding]
@@ -174,8 +174,8 @@ def _next(finding: Finding, run: Mapping[str, Any]) -> list[Next]:
 def overview_of(answers: Sequence[Answer], run: Mapping[str, Any]) -> list[dict[str, Any]]:
     """List a line for each question: those that were asked, those that were not, and what needs no attack.
 
-    Of several attacks that ask one question the first that shows a leak counts. A line has its ``question``; ``verdict`` and ``answer``, the place of its card in ``card``, or the reason why it was
-    not asked in ``why``.
+    Of several attacks that ask one question the first that shows a leak counts. A line has its ``question``, its
+    ``answer``, and the place of its card in ``card``. What was not asked has no ``verdict`` and says why.
     """
     lines: list[dict[str, Any]] = []
     for number, answer in enumerate(answers, 1):

@@ -8,10 +8,10 @@ GLOSSARY = {
     "Target": "An example, a client or a column that the attack is asked about.",
     "Run, seed": "One repetition of the whole training, with its own random draws.",
     "Guessing (chance)": "What somebody reaches who knows nothing of this run.",
-    "Null run": "The same attack where there is nothing to find, such as examples that nobody holds. An attack that finds "
-    "something there finds too much.",
-    "Interval": "Where the number lies in runs like these, in 95 of 100 audits. With one run: of that run, had it been asked "
-    "of other targets.",
+    "Null run": "The same attack where there is nothing to find, such as examples that nobody holds. What it finds "
+    "there is no leak.",
+    "Interval": "Where the number lies in runs like these, in 95 of 100 audits. With one run: in that run, with other "
+    "targets of the same kind.",
     "p": "How likely so high a number is by accident, if there is nothing to find.",
     "Leak shown": "The number is above guessing and above all that is trivial, and hardly by accident.",
     "Not shown": "That could not be shown here. Another attack may find more.",
@@ -19,6 +19,6 @@ GLOSSARY = {
     "Headline": "The number that was chosen before the run as the one that counts.",
     "Selected after the fact": "A number that was chosen by looking at the results. Its interval pays for that.",
     "Secure aggregation": "The server sees the sum of all updates and no single one.",
-    "ε (differential privacy)": "How much one example, or one client, can change what is sent, at most. Small is private.",
+    "ε (differential privacy)": "How much one example, or one client, can change what is sent. Small is private.",
 }
 """By word, what it means."""

@@ -5,6 +5,7 @@ import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def _kept(words: Sequence[str], replaced: Mapping[str, str]) -> list[str]:
     for word in words:
         name, separator, value = word.partition("=")
         flat += [name, value] if separator and name in _KEPT else [word]
-    for option, value in zip(flat, flat[1:], strict=False):
+    for option, value in pairwise(flat):
         if option in _KEPT and not (option == "--set" and value.partition("=")[0] in replaced):
             kept += [option, value]
     return kept

@@ -63,7 +63,8 @@ def worst_client(findings: Sequence[Finding]) -> str:
     for finding in findings:
         if finding.metric.endswith("worst-client") and finding.value is not None:
             ends = interval(finding.low, finding.high, finding.units)
-            return f"{finding.label}: {shown(finding.value, finding.units)} ({ends}); {VERDICTS_IN_WORDS[finding.verdict]}."
+            result = f"{shown(finding.value, finding.units)} ({ends})"
+            return f"{finding.label}: {result}; {VERDICTS_IN_WORDS[finding.verdict]}."
     for finding in findings:
         for worst in finding.series.get("per_client", ())[:1]:
             ends = interval(worst["low"], worst["high"], finding.units)
@@ -93,8 +94,8 @@ class Section:
         What to do about it, the best first.
     sentences
         By metric, what a finding says about the world. A metric that is not named here is shown with its label.
-        Filled in are ``{value}`` and ``{label}``; ``{interval}`` and ``{chance}``, which are clauses of their own; and of
-        a difference ``{more}``, which is "more" or "less", and ``{size}``, which has no sign.
+        Filled in are ``{value}`` and ``{label}``; ``{interval}`` and ``{chance}``, which are clauses of their own; and
+        of a difference ``{more}``, which is "more" or "less", and ``{size}``, which has no sign.
     figures
         In the order of the page: the name of a series, and what draws it.
     tables

@@ -83,6 +83,6 @@ def _scale(axes: Axes, finding: Finding, scale: float) -> None:
         axes.set_xlabel(finding.units)
         axes.margins(x=0.12)
         return
-    left, right = axes.get_xlim()
+    right = axes.get_xlim()[1]
     axes.set_xlim(0, min(max(right * 1.12, 5), 102))
     axes.xaxis.set_major_formatter("{x:g}%")

@@ -83,7 +83,7 @@ def choose_strengths(preset: Preset, wanted: Sequence[str]) -> dict[str, list[fl
 
 
 def make_grid(preset: Preset, strengths: Mapping[str, Sequence[float]], settings: Mapping[str, Value]) -> Reproduction:
-    """Make the cells: without defence, then each defence from weak to strong; `settings` are what all have in common."""
+    """Make the cells: without defence, then each defence from weak to strong; `settings` are those of all cells."""
     cells = [_cell(preset.name, NONE, 0.0)]
     for name, values in strengths.items():
         cells += [_cell(preset.name, name, value) for value in values]

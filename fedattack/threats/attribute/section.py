@@ -110,8 +110,8 @@ SECTION = Section(
     explained=_explains,
     remedies=remedies_beside(__file__),
     sentences={
-        "excess": "What the server filled in from clients' updates was right {more} often than the best guess without any "
-        "update, by {size}{interval}.",
+        "excess": "What the server filled in from clients' updates was right {more} often than the best guess without "
+        "any update, by {size}{interval}.",
     },
     figures=(("attributes", accuracies), PER_CLIENT, RELIABILITY),
     tables=(("attributes", _attributes),),

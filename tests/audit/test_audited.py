@@ -1,0 +1,83 @@
+import pytest
+
+from fedattack.audit.audited import UNKNOWN, audited_of, title_of
+from fedattack.audit.describe import setting_of
+from fedattack.audit.evidence import read_evidence
+from fedattack.audit.untried import untried_of
+from fedattack.runs.presets import load_preset, preset_names, resolve_settings
+from tests.audit.test_run import attack_all
+from tests.worlds.federation import CLIENTS, write_run
+
+
+@pytest.fixture(scope="module")
+def evidence(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    write_run(folder)
+    attack_all(folder)
+    return read_evidence(folder)
+
+
+@pytest.mark.parametrize(
+    ("attacks", "setting", "more", "title"),
+    [
+        (["sia"], {"clients": 15, "dataset": "digits"}, {}, "Which client holds this example? 15 clients, digits"),
+        (
+            ["sia"],
+            {"clients": 1, "dataset": "/a/b/mine.npz"},
+            {},
+            "Which client holds this example? 1 client, mine.npz",
+        ),
+        (["sia"], {"clients": 3}, {"name": "audit of x"}, "Which client holds this example? 3 clients, audit of x"),
+        (["sia"], {}, {"server": "isolating"}, "Which client holds this example? active server"),
+        (["unheard-of"], {}, {}, "What does the server learn?"),
+        ([], {}, {}, "What does the server learn?"),
+    ],
+)
+def test_a_title_is_made_from_the_settings(attacks, setting, more, title):
+    assert title_of(attacks, setting, **more) == title
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_preset_s_title_follows_what_is_changed(name):
+    preset = load_preset(name)
+    settings = resolve_settings(preset, ["clients=7", "dataset=mine.npz"])
+    assert title_of(preset.attacks, settings).endswith("? 7 clients, mine.npz")
+
+
+def test_a_record_from_elsewhere_says_what_it_does_not_know(evidence):
+    facts = audited_of({}, evidence, setting_of({}, evidence))
+    assert facts["data"] == facts["defence"] == UNKNOWN
+    assert facts["clients"] == str(CLIENTS)
+    assert facts["training"] == "FedAvg, 2 rounds"
+    assert facts["runs"] == "1 (seed 0)"
+    assert facts["the server sees"] == "each client's reply"
+    assert facts["date"].rsplit(" ", 1)[1].isdigit()
+
+
+@pytest.mark.parametrize(
+    ("changes", "fact", "said"),
+    [
+        (["defence=recup", "defence-strength=0.01"], "defence", "recup, strength 0.01"),
+        (["dp-noise=2"], "defence", "DP-SGD, noise multiplier 2"),
+        (["dp-epsilon=8"], "defence", "DP-SGD up to ε = 8"),
+        ([], "defence", "none"),
+        (["fraction=0.2"], "clients", "10, 20% of them a round"),
+        (["dataset=synthetic", "size=20000"], "data", "20,000 examples of it"),
+        (["property=inversion"], "asked about", "property inversion"),
+        ([], "training", "8 rounds of 20 local epochs"),
+    ],
+)
+def test_settings_are_told_in_words(evidence, changes, fact, said):
+    settings = resolve_settings(load_preset("quickstart"), changes)
+    study = {"preset": "quickstart", "settings": settings}
+    facts = audited_of(study, evidence, setting_of(study, evidence))
+    assert said in facts[fact]
+
+
+def test_what_was_not_asked_is_listed_with_what_keeps_it_from_being_asked(evidence):
+    lines = {line["question"]: line["why"] for line in untried_of(evidence)}
+    assert "Which client holds this example?" not in lines
+    assert "sums" in lines["Which clients have a property, if the server sees sums alone?"]
+    assert "one column" in lines["What stands in the one column of clients' examples that the server lacks?"]
+    members = [why for question, why in lines.items() if "train" in question]
+    assert members == ["`fedattack attack membership DIR` asks it of this record"]

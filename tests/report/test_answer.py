@@ -1,0 +1,124 @@
+"""The first screen: it answers the question, says what explains the number, how sure it is, and what to do."""
+
+from dataclasses import replace
+
+import pytest
+
+from fedattack.report.answer import answers_of, overview_of, short_of
+from fedattack.report.section import Explained, Section
+from fedattack.threats.registry import threats
+from tests.report import example
+
+RUN = example.run()
+
+
+def asr(**changes):
+    return replace(example.findings()[0], **changes)
+
+
+def beside(metric, verdict, null):
+    return replace(
+        asr(headline=False, metric=metric, verdict=verdict, value=0.6),
+        null={"value": null, "low": 0, "high": 1, "n": 9},
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "Yes: 5.8 times as often as guessing."),
+        (
+            {"verdict": "no evidence", "value": 0.11, "low": 0.1, "high": 0.12},
+            "Not shown: 11.0%; guessing gives 10.0%.",
+        ),
+        ({"verdict": "too few to tell"}, "Too few targets or clients to tell."),
+        ({"chance": 0.0, "value": 1.0, "high": 1.0}, "Yes: 100%; guessing gives 0%."),
+        ({"attack": "unheard-of"}, "Yes: 5.8 times what guessing gives."),
+        ({"verdict": "not applicable", "value": None, "low": None, "high": None}, "Not judged."),
+    ],
+)
+def test_the_answer_says_what_an_attacker_gains_over_guessing(changes, said):
+    assert short_of(asr(**changes), "") == said
+
+
+@pytest.mark.parametrize(
+    ("value", "verdict", "said"),
+    [
+        (19.8, "leak", "Yes: right more often than the best guess without updates, by 19.8 points."),
+        (-0.32, "no evidence", "Not shown: right less often than the best guess without updates, by 0.32 points."),
+    ],
+)
+def test_a_difference_is_said_without_a_sign(value, verdict, said):
+    finding = asr(attack="ara", metric="excess", units="points", value=value, low=-30.0, high=30.0, verdict=verdict)
+    finding = replace(finding, chance=0.0)
+    assert short_of(finding, "") == said
+    sentence = answers_of([finding], RUN)[0].sentence
+    assert "-0.32" not in sentence.partition("(")[0]
+
+
+def test_labels_that_explain_a_leak_are_in_the_answer_and_not_in_the_sixth_row():
+    (answer,) = answers_of([asr(), beside("asr-beyond-labels", "no evidence", 0.59)], RUN)
+    assert answer.short == "Yes: 5.8 times as often as guessing; labels alone explain it."
+    assert "not which one" in " ".join(answer.why)
+    (answer,) = answers_of([asr(), beside("asr-beyond-labels", "leak", 0.2)], RUN)
+    assert answer.short == "Yes: 5.8 times as often as guessing."
+    assert "Single examples are traced, beyond labels alone." in answer.why
+    assert "labels alone 20.0%" in answer.strip.svg
+    (answer,) = answers_of([asr()], RUN)
+    assert "may explain all of it" in " ".join(answer.why)
+
+
+def test_one_run_is_said_to_speak_of_itself_alone():
+    (answer,) = answers_of([asr(seeds=[4], here_low=None, here_high=None)], RUN)
+    assert answer.sure[0] == "1 run, 3,000 targets."
+    assert "this run alone" in answer.sure[-1]
+    (answer,) = answers_of([asr()], RUN)
+    assert "3 runs tell little of how much runs differ" in answer.sure[-1]
+
+
+def test_what_to_do_next_fits_the_verdict():
+    (leak,) = answers_of([asr()], RUN)
+    assert leak.next
+    (few,) = answers_of([asr(verdict="too few to tell")], RUN)
+    assert "more targets" in few.next[0].what
+    (nothing,) = answers_of([asr(verdict="no evidence")], RUN)
+    assert nothing.next == []
+
+
+def test_the_most_exposed_client_is_the_one_that_was_judged():
+    findings = example.findings()
+    (answer,) = answers_of([each for each in findings if each.headline or "worst" in each.metric], RUN)
+    assert answer.exposed.startswith("Source inference, most exposed client")
+    assert answer.exposed.endswith("leak shown.")
+    (answer,) = answers_of([findings[0]], RUN)
+    assert answer.exposed.startswith(f"Client {findings[0].series['per_client'][0]['client']}:")
+
+
+def test_the_overview_has_a_line_for_each_question_asked_or_not():
+    findings = [
+        asr(),
+        asr(attack="aia", metric="excess", units="points", chance=0.0, verdict="no evidence", value=0.0, low=0.0),
+        asr(attack="ara", metric="excess", units="points", chance=0.0),
+    ]
+    run = {**RUN, "untried": [{"question": "What do they look like?", "why": "`fedattack attack x DIR` asks it"}]}
+    run["privacy"] = example.privacy()
+    lines = overview_of(answers_of(findings, run), run)
+    # Two attacks ask for a column: the one that shows a leak counts.
+    assert [(line["verdict"], line["card"]) for line in lines] == [("leak", 1), ("leak", 3), ("", 0), ("", 0), ("", 0)]
+    assert "computed and not measured" in lines[2]["answer"]
+    assert "num-examples" in lines[3]["answer"]
+    assert lines[4]["answer"] == "Not asked: fedattack attack x DIR asks it."
+
+
+def test_a_section_of_another_package_may_say_nothing_of_all_this():
+    assert Section().explained([asr(baselines={"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.4})]) == Explained(
+        rows=[("a", 0.1), ("b", 0.2), ("c", 0.3)]
+    )
+
+
+@pytest.mark.parametrize("name", sorted(threats()))
+def test_every_threat_of_ours_asks_a_question_and_has_remedies(name):
+    threat = threats()[name]
+    section = threat.load(threat.section)
+    assert section.question.endswith("?")
+    assert section.remedies

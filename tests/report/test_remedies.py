@@ -1,0 +1,78 @@
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from fedattack.report.remedies import Remedy, command_for
+from fedattack.runs.presets import load_preset, preset_names, resolve_settings
+from fedattack.threats.registry import threats
+
+RESULTS = Path(__file__).parents[2] / "simulations" / "results" / "README.md"
+NOISE = Remedy(what="Noise", buys="", settings={"defence": "dp-gaussian", "defence-strength": "0.01"})
+
+
+def run(*commands):
+    return {"provenance": {"commands": list(commands)}}
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (
+            "fedattack audit quickstart --out runs/a --seeds 1 --set rounds=5 --fail-if 'sia.asr > 0.3' --json",
+            "fedattack audit quickstart --out quickstart-dp-gaussian-0.01 --seeds 1 --set rounds=5 --set "
+            "defence=dp-gaussian --set defence-strength=0.01",
+        ),
+        (
+            "fedattack simulate sia-many --set=defence=recup --out=x",
+            "fedattack audit sia-many --out sia-many-dp-gaussian-0.01 --set defence=dp-gaussian --set "
+            "defence-strength=0.01",
+        ),
+        ("fedattack attack sia runs/a", ""),
+        ("fedattack audit '$(rm -rf /)' --out x", ""),
+        ("rm -rf /", ""),
+        ("fedattack audit 'unclosed", ""),
+    ],
+)
+def test_the_run_s_own_command_is_repeated_with_the_defence(command, expected):
+    assert command_for(NOISE, run(command)) == expected
+
+
+def test_what_a_folder_says_is_quoted():
+    command = command_for(NOISE, run("fedattack audit quickstart --set 'dataset=$(reboot); x'"))
+    assert shlex.split(command)[5:7] == ["--set", "dataset=$(reboot); x"]
+    assert "'dataset=$(reboot); x'" in command
+
+
+def test_a_remedy_without_settings_has_no_command_and_one_of_another_preset_has_that():
+    assert command_for(Remedy(what="w", buys="b"), run("fedattack audit quickstart --out x")) == ""
+    assert command_for(Remedy(what="w", buys="b", audit="sia-many"), run()).startswith("fedattack audit sia-many ")
+    assert command_for(NOISE, run()) == ""
+
+
+def _remedies():
+    for threat in threats().values():
+        for remedy in threat.load(threat.section).remedies:
+            yield pytest.param(threat, remedy, id=f"{threat.name}: {remedy.what}")
+
+
+REMEDIES = list(_remedies())
+
+
+@pytest.mark.parametrize(("threat", "remedy"), REMEDIES)
+def test_a_remedy_can_be_tried_on_the_presets_of_its_threat(threat, remedy):
+    if remedy.audit:
+        assert remedy.audit in preset_names()
+    changes = [f"{key}={value}" for key, value in remedy.settings.items()]
+    tried = [name for name in preset_names() if load_preset(name).attacks[0] in threat.attacks]
+    assert tried
+    for name in tried:
+        resolve_settings(load_preset(name), changes)
+
+
+@pytest.mark.parametrize(("threat", "remedy"), REMEDIES)
+def test_the_numbers_of_a_remedy_stand_in_the_results(threat, remedy):
+    results = RESULTS.read_text()
+    for number in re.findall(r"\d+(?:\.\d+)?", remedy.buys):
+        assert re.search(rf"(?<![\d.]){re.escape(number)}(?![\d.]*\d)", results), f"{number} is not in {RESULTS.name}"
