@@ -10,7 +10,7 @@ from fedattack.errors import short
 from fedattack.report.drawing import CHANCE, FIRST, INK, SECOND, STYLE, Plot, one_axes, scale_of, to_svg
 from fedattack.report.words import interval, level, shown
 
-_WIDEST_NAME = 26
+_WIDEST_NAME = 30
 
 
 @matplotlib.rc_context(STYLE)

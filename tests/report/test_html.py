@@ -45,7 +45,7 @@ def test_the_headline_is_told_in_words_and_numbers(html):
     )
     for words in ("9.9% (8.9–11.0%)", "size prior 14.3%", "targets (n) 3,000", "3 (0, 1, 2)", "58.1% ± 1.0%"):
         assert words in text
-    assert "Why “leak”? 58.1% is above chance (10.0%)" in text
+    assert "Why “leak shown”? 58.1% is above chance (10.0%)" in text
 
 
 def test_everything_in_the_two_files_is_on_the_page(html):

@@ -1,7 +1,7 @@
 """Figure of gradient inversion: true images beside reconstructed ones."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -62,8 +62,19 @@ def _lists(series: Mapping[str, Any]) -> Iterator[Lists]:
             yield f"pictures[{number}].{key}", {f"row {row}": values for row, values in enumerate(picture[key])}
 
 
+def _best_seen(findings: Sequence[Finding]) -> str:
+    """Name the example of which the server made the best image, of those that are shown."""
+    pictures = findings[0].series.get("pictures", ())
+    if not pictures:
+        return ""
+    best = max(pictures, key=lambda picture: picture["psnr"])
+    whose = f"client {best['client']} in round {best['round']}"
+    return f"Of the {len(pictures)} examples that are shown, that of {whose}: {shown(best['psnr'], 'dB')}."
+
+
 SECTION = Section(
     question="Can the server see what the examples look like?",
+    exposed=_best_seen,
     remedies=remedies_beside(__file__),
     sentences={
         "recognised": "For {value}{interval} of the examples that clients trained on, what clients sent gave the "
