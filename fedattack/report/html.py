@@ -31,10 +31,10 @@ _OBSERVED = {
 }
 
 
-def write_report(folder: Path) -> Path:
+def write_report(folder: Path, files: Mapping[str, str] | None = None) -> Path:
     """Render ``findings.json`` and ``run.json`` of a run folder to its ``report.html``, whose path is returned.
 
-    The page replaces an older one only when it is complete.
+    The page replaces an older one only when it is complete. It links ``files``; see :func:`render_html`.
 
     Raises
     ------
@@ -42,14 +42,15 @@ def write_report(folder: Path) -> Path:
         If one of the two files is missing, is not JSON, or does not fit its schema.
     """
     page = Path(folder) / "report.html"
-    write_atomically(page, render_html(read_findings(folder), read_run(folder)).encode())
+    write_atomically(page, render_html(read_findings(folder), read_run(folder), files).encode())
     return page
 
 
-def render_html(findings: Sequence[Finding], run: Mapping[str, Any]) -> str:
+def render_html(findings: Sequence[Finding], run: Mapping[str, Any], files: Mapping[str, str] | None = None) -> str:
     """Render findings and facts of the run to one HTML page that loads nothing from anywhere.
 
     The same input gives the same text. Findings are shown in their order; `run` is what ``run.schema.json`` describes.
+    `files` are tables beside the page, by where they lie, with what each holds; see :mod:`fedattack.report.tables`.
 
     Raises
     ------
@@ -76,6 +77,7 @@ def render_html(findings: Sequence[Finding], run: Mapping[str, Any]) -> str:
         findings_of_one_run=all(len(finding.seeds) == 1 for finding in findings),
         details=_of_findings(findings),
         tables=_tables(findings),
+        files=files or {},
         pictures=_of_run(run),
         observed=observed,
         papers=list(filter(None, dict.fromkeys(map(attrgetter("paper"), findings)))),
