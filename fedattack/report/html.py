@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW, Finding, p_in_words
 from fedattack.files import write_atomically
 from fedattack.report import figures
-from fedattack.report.drawing import Plot
+from fedattack.report.drawing import Plot, in_columns
 from fedattack.report.section import Table, section_of
 from fedattack.report.validate import read_findings, read_run, validate_findings, validate_run
 from fedattack.report.words import NOTHING, interval, interval_title, level, printable_all, shown, spread, with_interval
@@ -106,20 +106,23 @@ def template(name: str) -> Template:
         "scalar": scalar,
         "spread": spread,
         "chance_of": p_in_words,
+        "in_columns": in_columns,
     }
     environment.globals |= {"interval": interval, "with_interval": with_interval, "verdicts": _VERDICTS}
     return environment.get_template(name)
 
 
-def _of_findings(findings: Sequence[Finding]) -> list[Plot]:
-    plots = []
+def _of_findings(findings: Sequence[Finding]) -> list[list[Plot]]:
+    """Draw the findings of each attack."""
+    by_attack: dict[str, list[Plot]] = {}
     for i, finding in enumerate(findings):
+        plots = by_attack.setdefault(finding.attack, [])
         for name, draw in section_of(finding.attack).figures:
             if finding.series.get(name):
                 plot = draw(finding, f"finding-{i}-{draw.__name__.replace('_', '-')}")
                 if plot is not None:
                     plots.append(plot)
-    return plots
+    return list(filter(None, by_attack.values()))
 
 
 def _of_run(run: Mapping[str, Any]) -> list[Plot]:
