@@ -177,7 +177,7 @@ def attack_folder(
 
 
 def judge(folder: Path | str, *, device: str = "auto", trusted: Collection[str] = ()) -> Findings:
-    """Judge all scores of a run folder against the truth; writes ``findings.json``, ``run.json`` and ``report.html``.
+    """Judge all scores of a run folder against the truth; writes findings, facts of the run, tables and report there.
 
     Parameters
     ----------

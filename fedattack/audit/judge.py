@@ -1,8 +1,8 @@
 """What all judges of attacks share: one seed's case, the facts that every finding carries, and where it is missing."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress
 from statistics import fmean, stdev
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.audit.finding import NOT_APPLICABLE, PROPORTION, Finding, Null, verdict
+from fedattack.audit.listing import Listing
 from fedattack.audit.significance import Significance
 from fedattack.audit.truth import NOBODY, Truth
 from fedattack.errors import DataError
@@ -72,6 +73,11 @@ class Case:
         Flower draws the numbers of nodes anew in each run. What is drawn by client may not depend on them.
         """
         return sorted(set(self.node_clients), key=lambda name: (len(name), name))
+
+    @property
+    def holders(self) -> Sequence[str]:
+        """Names of the clients that :meth:`Judge.clients_listing` may be about."""
+        return self.truth.clients
 
     def columns(self, client: str) -> list[int]:
         """Return the places of a client's nodes in the scores."""
@@ -179,6 +185,17 @@ class Judge(ABC, Generic[C]):
     def findings(self) -> list[Finding]:
         """State what was found, in the order in which it is shown."""
 
+    def listings(self) -> Iterable[Listing]:
+        """List what was found client by client and target by target; asked for once, after :meth:`findings`.
+
+        A judge that lists nothing has no files for reviewers.
+        """
+        return ()
+
+    def listed(self) -> list[Listing]:
+        """Return :meth:`listings` with the attack's name."""
+        return [replace(listing, attack=self.shared["attack"]) for listing in self.listings()]
+
     @classmethod
     def headline_of(cls, scores: Scores) -> str:
         """Name the headline's metric for scores that cannot be judged because the truth is missing."""
@@ -279,6 +296,35 @@ class Judge(ABC, Generic[C]):
             bars=bars,
             selected_after_the_fact=True,
             comparisons=len(entries),
+        )
+
+    def clients_listing(self, entries: Iterable[Mapping[str, Any]], result: str) -> Listing:
+        """List what ``series["per_client"]`` says of each client.
+
+        Parameters
+        ----------
+        entries
+            What the series holds: ``client`` as :meth:`title_of` names it, ``value``, ``low``, ``high``, ``n``, and
+            where they are known ``share`` and ``null``.
+        result
+            Name of the column of values.
+        """
+        whose = {}
+        for case in self.cases:
+            for name in case.holders:
+                whose[self.title_of(case, name)] = (case.seed, name)
+        rows = []
+        for entry in entries:
+            ends, null = (entry["low"], entry["high"]), entry.get("null")
+            rest = (entry.get("share"), null["value"] if null else None)
+            # A damaged truth may name owners that are none of its clients.
+            whom = whose.get(entry["client"], (None, entry["client"]))
+            rows.append((*whom, entry["n"], entry["value"], *ends, *rest))
+        return Listing(
+            "clients",
+            "one row for each client",
+            ("seed", "client", "targets", result, "low", "high", "share of all examples", "null"),
+            rows,
         )
 
     def unmeasured(self, metric: str, label: str, reason: str, **parts: Any) -> Finding:

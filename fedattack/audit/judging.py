@@ -8,13 +8,18 @@ from fedattack.audit.evidence import Evidence
 from fedattack.audit.federation import dealt_anew
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW, Finding, listed
 from fedattack.audit.judge import Case, Judge, judge_of
+from fedattack.audit.listing import Listing
 from fedattack.audit.significance import decided
 from fedattack.errors import DataError
 from fedattack.threats import ATTACKS, Scores
 
 
 def judge_attacks(
-    evidence: Sequence[Evidence], *, setting: Mapping[str, Any], provenance: Mapping[str, Any]
+    evidence: Sequence[Evidence],
+    *,
+    setting: Mapping[str, Any],
+    provenance: Mapping[str, Any],
+    listings: list[Listing] | None = None,
 ) -> list[Finding]:
     """State what every attack found.
 
@@ -24,6 +29,8 @@ def judge_attacks(
         One per seed.
     setting, provenance
         Put into every finding.
+    listings
+        What the judges list one by one is put here.
 
     Returns
     -------
@@ -47,7 +54,10 @@ def judge_attacks(
         if cases is None:
             findings.append(_without_truth(judge, attack, evidence, setting, provenance))
         else:
-            found = judge(cases, setting=setting, provenance=provenance).findings()
+            judging = judge(cases, setting=setting, provenance=provenance)
+            found = judging.findings()
+            if listings is not None:
+                listings += judging.listed()
             if len(anew) < len(cases):
                 first = [cases[place] for place in anew]
                 tested = judge(first, setting=setting, provenance=provenance).findings()

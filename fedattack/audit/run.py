@@ -20,6 +20,7 @@ from fedattack.audit.evidence import Evidence, read_evidence
 from fedattack.audit.finding import Finding
 from fedattack.audit.isolation import judge_isolation
 from fedattack.audit.judging import judge_attacks
+from fedattack.audit.listing import Listing
 from fedattack.audit.quality import measure_quality, training_accuracy
 from fedattack.audit.untried import untried_of
 from fedattack.files import write_json, write_sealed
@@ -33,7 +34,12 @@ Progress = Callable[[str, int, int], None]
 
 
 def audit_folder(
-    folder: Path, *, device: str = "auto", progress: Progress | None = None, trusted: Collection[str] = ()
+    folder: Path,
+    *,
+    device: str = "auto",
+    progress: Progress | None = None,
+    trusted: Collection[str] = (),
+    listed: Callable[[Sequence[Listing]], object] | None = None,
 ) -> list[Finding]:
     """Judge every attack that has scores in ``folder``, and write what was found.
 
@@ -46,6 +52,8 @@ def audit_folder(
         Where models are evaluated.
     trusted
         What of the folder's import paths and paths may be followed; see :func:`fedattack.threats.read_knowledge`.
+    listed
+        Is given what the judges list one by one, before the findings are written.
 
     Raises
     ------
@@ -61,7 +69,8 @@ def audit_folder(
     study = read_study(folder)
     setting = setting_of(study, evidence)
     provenance = provenance_of(study, evidence, setting)
-    findings = judge_attacks(evidence, setting=setting, provenance=provenance)
+    listings: list[Listing] = []
+    findings = judge_attacks(evidence, setting=setting, provenance=provenance, listings=listings)
     if evidence[0].record.server == "isolating":
         findings += judge_isolation(
             evidence, setting=setting, provenance=provenance, device=device, progress=partial(tell, "isolated models")
@@ -79,6 +88,8 @@ def audit_folder(
         "notes": notes_of(evidence),
     }
     run |= _truths(evidence, device, tell)
+    if listed is not None:
+        listed(listings)
     write_json(folder / FINDINGS, list(map(Finding.to_dict, findings)))
     run["findings_sha256"] = hashlib.sha256((folder / FINDINGS).read_bytes()).hexdigest()
     write_sealed(folder / RUN, run)

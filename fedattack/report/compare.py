@@ -1,6 +1,6 @@
 """Compares runs that differ in a setting, such as the number of clients."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, cycle
@@ -28,6 +28,8 @@ _BASELINE_LOOKS: list[dict[str, Any]] = [
     {"color": drawing.SECOND, "linestyle": (0, (5, 2)), "marker": "s"},
     {"color": drawing.THIRD, "linestyle": (0, (1.2, 1.2)), "marker": "^"},
 ]
+# Of more settings, a run's values are no name.
+_MOST_SETTINGS = 2
 # Numbers that are drawn on a logarithmic axis differ by this factor at least.
 _FAR_APART = 8
 
@@ -61,7 +63,8 @@ def compare_runs(folders: Sequence[Path], out: Path, by: str | None = None) -> P
     """Write ``compare.json``, ``compare.md`` and ``compare.html`` about runs that differ in their settings.
 
     The runs are told apart by `by`, or by every setting in which they differ. Where these are numbers, they order the
-    runs. One figure shows the first headline that all runs have. Another one shows the F1 score of each method against
+    runs. One figure shows the first headline that all runs have; lines join runs only where nothing but one number
+    differs. Another one shows the F1 score of each method against
     the rounds, as Figure 8 of the PROLIN paper.
 
     Parameters
@@ -91,7 +94,7 @@ def compare_runs(folders: Sequence[Path], out: Path, by: str | None = None) -> P
     keys = _keys(runs, by)
     runs = _in_order(runs, keys)
     headline = _headline(runs, common)
-    title = f"{runs[0].named(headline).label}, by {' and '.join(keys)}"
+    title = _title(runs[0].named(headline), keys)
     methods = _distinct(runs, lambda run: run.f1(headline))
     plots = [_by_setting(runs, keys, headline, methods)]
     tables = [_table(runs, keys, name) for name in common]
@@ -149,8 +152,7 @@ def _headline(runs: Sequence[_Run], common: Sequence[str]) -> str:
 
 def _keys(runs: Sequence[_Run], by: str | None) -> list[str]:
     """Name the settings that tell the runs apart."""
-    known = _distinct(runs, lambda run: run.facts["setting"])
-    differing = [key for key in known if _differ(runs, key)]
+    known, differing = _distinct(runs, lambda run: run.facts["setting"]), _differing(runs)
     if not differing:
         raise ReportError(f"the settings of {_names(runs)} differ in nothing; expected runs that differ in one")
     choose = f"they differ in: {', '.join(differing)}"
@@ -213,13 +215,13 @@ def _to_markdown(title: str, tables: Sequence[Table]) -> str:
 def _table(runs: Sequence[_Run], keys: Sequence[str], name: str) -> Table:
     """Write the finding `name` of all runs, with its name as the caption."""
     baselines = _baselines(runs, name)
-    header = [" · ".join(keys), "value", "interval", "chance", *baselines, "null run (interval)", "n", "verdict"]
+    header = [_heading(keys), "value", "interval", "chance", *baselines, "null run (interval)", "n", "verdict"]
     rows = []
-    for run in runs:
+    for label, run in zip(_labels(runs, keys), runs, strict=True):
         for finding in run.findings:
             if finding.name == name:
                 null = words.with_interval(finding.null, finding.units)
-                row = [run.label(keys), *_result(finding, baselines, finding.units)]
+                row = [label, *_result(finding, baselines, finding.units)]
                 rows.append([*row, null, f"{finding.n:,}", finding.verdict])
     return Table(runs[0].named(name).label, name, header, rows)
 
@@ -236,35 +238,28 @@ def _result(finding: Finding, baselines: Sequence[str], units: str) -> list[str]
 
 @matplotlib.rc_context(drawing.STYLE)
 def _by_setting(runs: Sequence[_Run], keys: Sequence[str], name: str, methods: Sequence[str]) -> Plot:
-    """Draw the finding `name` of all runs, and what the methods behind it reach after the last round."""
+    """Draw the finding `name` of all runs, and what the methods behind it reach after the last round.
+
+    Runs are joined by lines only along one setting of numbers in which alone they differ. Other runs stand in rows.
+    """
     findings = [run.named(name) for run in runs]
-    labels = [run.label(keys) for run in runs]
+    labels = _labels(runs, keys)
     baselines = _baselines(runs, name)
     first = findings[0]
-    positions, to_scale = _positions(runs, keys)
     last_scores = _last_scores(runs, name, methods)
-    figure, axes = drawing.one_axes(300)
-    # With methods, lines and colours are theirs.
-    chance = _draw_findings(axes, positions, findings, baselines, lines=not methods)
-    if methods:
-        drawing.draw_lines(axes, positions.tolist(), last_scores, drawing.looks_of(methods))
-    axes.set_xlabel(" · ".join(keys))
-    axes.set_ylabel(drawing.quantity("Result", first.units))
-    if to_scale:
-        axes.set_xscale("log")
-        axes.set_xticks(positions, labels)
-        axes.minorticks_off()
-        axes.margins(x=0.1)
+    others = [key for key in _differing(runs) if key not in keys]
+    if _is_ordered(runs, keys, name):
+        figure, axes = drawing.one_axes(300)
+        _draw_along(axes, _values(runs, keys), findings, baselines, last_scores)
+        axes.set_xlabel(keys[0])
+        caption = "Lines join runs that differ in nothing else."
     else:
-        drawing.name_ticks(axes.xaxis, labels)
-        axes.set_xlim(-0.4, len(runs) - 0.6)
-    # With the number of clients, chance may fall so far that a straight axis would hide it and the results.
-    if first.units == PROPORTION and to_scale and not methods and _far_apart(chance):
-        axes.set_yscale("log")
-        axes.set_ylim(np.nanmin(chance) / 2, 140)
-        axes.yaxis.set_major_formatter("{x:g}")
-    elif first.units == PROPORTION:
-        axes.set_ylim(-4, 104)
+        figure, axes = drawing.one_axes(110 + 38 * len(runs))
+        _draw_rows(axes, findings, baselines, last_scores)
+        drawing.name_rows(axes, labels)
+        caption = f"The runs differ in {listed(others, 'and')}, too." if others else ""
+    if methods:
+        caption += " The methods' F1 scores are those after the last round."
     drawing.one_legend(figure, [axes], handlelength=drawing.DASHES)
 
     rows, sentences = [], []
@@ -273,13 +268,43 @@ def _by_setting(runs: Sequence[_Run], keys: Sequence[str], name: str, methods: S
         sentences.append(f"{label} {shown(finding.value, finding.units)} ({ends})")
         null = shown(finding.null["value"] if finding.null else None, first.units)
         rows.append([label, *_result(finding, baselines, first.units), null, *map(shown, scores)])
-    title = f"{first.label}, by {' and '.join(keys)}"
+    title = _title(first, keys)
     svg = drawing.to_svg(figure, "by-setting", title, f"Result with its interval: {'; '.join(sentences)}.")
-    caption = "" if to_scale else "Runs are evenly spaced, whatever the setting's values."
-    if methods:
-        caption += " Lines: F1 after the last round."
-    header = [" · ".join(keys), "result", "interval", "chance", *baselines, "null run", *methods]
-    return Plot(title, svg, caption, header, rows)
+    header = [_heading(keys), "result", "interval", "chance", *baselines, "null run", *methods]
+    return Plot(title, svg, caption.strip(), header, rows)
+
+
+def _differing(runs: Sequence[_Run]) -> list[str]:
+    """Name all settings in which runs differ."""
+    return [key for key in _distinct(runs, lambda run: run.facts["setting"]) if _differ(runs, key)]
+
+
+def _is_ordered(runs: Sequence[_Run], keys: Sequence[str], name: str) -> bool:
+    """Whether runs differ in nothing but one setting of numbers, and ask the same: these may be joined by lines."""
+    asked = [run.named(name).series.get("asked") for run in runs]
+    one_setting = len(keys) == 1 and _differing(runs) == list(keys)
+    return one_setting and all(map(_is_number, _values(runs, keys))) and asked.count(asked[0]) == len(asked)
+
+
+def _labels(runs: Sequence[_Run], keys: Sequence[str]) -> list[str]:
+    """Tell runs apart by a few settings, or else by the names of their folders."""
+    if len(keys) <= _MOST_SETTINGS:
+        return [run.label(keys) for run in runs]
+    names = list(map(attrgetter("name"), runs))
+    if len(set(names)) == len(names):
+        return names
+    return [f"{number}: {name}" for number, name in enumerate(names, start=1)]
+
+
+def _heading(keys: Sequence[str]) -> str:
+    """Name the column of what :func:`_labels` gives."""
+    return " · ".join(keys) if len(keys) <= _MOST_SETTINGS else "run"
+
+
+def _title(finding: Finding, keys: Sequence[str]) -> str:
+    if len(keys) <= _MOST_SETTINGS:
+        return f"{finding.label}, by {' and '.join(keys)}"
+    return f"{finding.label}, run by run"
 
 
 def _last_scores(runs: Sequence[_Run], name: str, methods: Sequence[str]) -> dict[str, list[float | None]]:
@@ -295,39 +320,82 @@ def _drawn(finding: Finding, baselines: Sequence[str]) -> list[float | None]:
     return [finding.value, finding.low, finding.high, null, *_guesses(finding, baselines)]
 
 
-def _draw_findings(
-    axes: Axes, positions: NDArray[np.float64], findings: Sequence[Finding], baselines: Sequence[str], *, lines: bool
-) -> NDArray[np.float64]:
-    """Draw results with their intervals, chance, null runs and baselines, as lines or as points; returns chance."""
+def _numbers(findings: Sequence[Finding], baselines: Sequence[str]) -> NDArray[np.float64]:
+    """Return (5 + baselines, runs): value, low, high, null, chance and baselines, as they are drawn."""
     numbers = np.array([_drawn(finding, baselines) for finding in findings], dtype=float).T
-    value, low, high, null, chance, *guesses = drawing.scale_of(findings[0].units) * numbers
+    return np.asarray(drawing.scale_of(findings[0].units) * numbers)
+
+
+def _draw_along(
+    axes: Axes,
+    setting: Sequence[float],
+    findings: Sequence[Finding],
+    baselines: Sequence[str],
+    scores: Mapping[str, Sequence[float | None]],
+) -> None:
+    """Draw results with their intervals, chance, null runs and baselines over a setting; lines join methods or results.
+
+    The axis is logarithmic where the setting's values are far apart.
+    """
+    value, low, high, null, chance, *guesses = _numbers(findings, baselines)
+    units = findings[0].units
+    positions = np.array(setting, dtype=float)
     label = f"result with {words.level(findings[0].level)} interval"
-    colour = drawing.FIRST if lines else INK
+    colour = INK if scores else drawing.FIRST
     axes.vlines(positions, low, high, color=colour, linewidth=5, alpha=0.35)
-    if lines:
-        axes.plot(positions, value, "-o", color=colour, markersize=6, label=label)
-    else:
+    if scores:
         axes.plot(positions, value, "o", color=colour, markerfacecolor="none", markersize=9, label=label)
+        drawing.draw_lines(axes, positions.tolist(), scores, drawing.looks_of(scores))
+    else:
+        axes.plot(positions, value, "-o", color=colour, markersize=6, label=label)
     if not np.isnan(chance).all():
         axes.plot(positions, chance, **CHANCE)
     if not np.isnan(null).all():
         axes.plot(positions, null, color=INK, linestyle="none", marker="x", label="null run")
     for baseline, values, look in zip(baselines, guesses, cycle(_BASELINE_LOOKS), strict=False):
         axes.plot(positions, values, **look, markersize=4, linewidth=1.2, label=baseline)
-    return np.asarray(chance)
+    far_apart = _far_apart(positions)
+    if far_apart:
+        axes.set_xscale("log")
+    axes.set_xticks(positions, list(map("{:g}".format, positions)))
+    axes.minorticks_off()
+    axes.margins(x=0.1)
+    axes.set_ylabel(drawing.quantity("Result", units))
+    # With the number of clients, chance may fall so far that a straight axis would hide it and the results.
+    if units == PROPORTION and far_apart and not scores and _far_apart(chance):
+        axes.set_yscale("log")
+        axes.set_ylim(np.nanmin(chance) / 2, 140)
+        axes.yaxis.set_major_formatter("{x:g}")
+    elif units == PROPORTION:
+        axes.set_ylim(-4, 104)
 
 
-def _positions(runs: Sequence[_Run], keys: Sequence[str]) -> tuple[NDArray[np.float64], bool]:
-    """Return where runs are drawn, and whether that is to scale, on a logarithmic axis.
-
-    It is to scale where the runs differ in one setting, whose values are numbers far apart. Else they stand in a row.
-    """
-    values = _values(runs, keys)
-    if len(keys) == 1 and all(map(_is_number, values)):
-        positions = np.array(values, dtype=float)
-        if _far_apart(positions):
-            return positions, True
-    return np.arange(len(runs), dtype=float), False
+def _draw_rows(
+    axes: Axes,
+    findings: Sequence[Finding],
+    baselines: Sequence[str],
+    scores: Mapping[str, Sequence[float | None]],
+) -> None:
+    """Draw the same, a row for each run, and join nothing."""
+    value, low, high, null, chance, *guesses = _numbers(findings, baselines)
+    units = findings[0].units
+    rows = np.arange(len(findings), dtype=float)
+    label = f"result with {words.level(findings[0].level)} interval"
+    axes.hlines(rows, low, high, color=drawing.FIRST, linewidth=5, alpha=0.35)
+    axes.plot(value, rows, "o", color=drawing.FIRST, markersize=7, label=label)
+    if not np.isnan(chance).all():
+        axes.vlines(chance, rows - 0.35, rows + 0.35, **CHANCE)
+    if not np.isnan(null).all():
+        axes.plot(null, rows, color=INK, linestyle="none", marker="x", markersize=6, label="null run")
+    marks = dict(zip(baselines, zip(guesses, cycle(_BASELINE_LOOKS), strict=False), strict=True))
+    for name, look in drawing.looks_of(scores).items():
+        marks[name] = (100 * drawing.floats(scores[name]), look)
+    for name, (values, look) in marks.items():
+        hollow = {"markerfacecolor": "none", "markersize": 7, "linestyle": "none", "label": name}
+        axes.plot(values, rows, **(look | hollow))
+    axes.set_xlabel(drawing.quantity("Result", units))
+    if units == PROPORTION:
+        axes.set_xlim(-4, 104)
 
 
 def _far_apart(values: NDArray[np.float64]) -> bool:
@@ -344,8 +412,9 @@ def _by_rounds(runs: Sequence[_Run], keys: Sequence[str], name: str, methods: Se
     lines = -(-len(having) // columns)
     figure, grid = drawing.panels(95 + 165 * lines, len(having), columns, shared=True)
     text, rows = "Line charts, one per run.", []
+    names = dict(zip(map(id, runs), _labels(runs, keys), strict=True))
     for axes, run in zip(grid, having, strict=True):
-        series, scores, label = run.named(name).series["methods"], run.f1(name), run.label(keys)
+        series, scores, label = run.named(name).series["methods"], run.f1(name), names[id(run)]
         rounds = series["rounds"]
         drawing.draw_lines(axes, rounds, scores, looks)
         if series.get("chance") is not None:
@@ -358,10 +427,10 @@ def _by_rounds(runs: Sequence[_Run], keys: Sequence[str], name: str, methods: Se
         curves = [scores.get(method, [None] * len(rounds)) for method in methods]
         for number, *values in zip(rounds, *curves, strict=True):
             rows.append([label, str(number), *map(shown, values)])
-    figure.supxlabel("Rounds that the server has seen", fontsize=11.5)
-    figure.supylabel("F1 score (%)", fontsize=11.5)
+    figure.supxlabel("Rounds that the server has seen", fontsize=drawing.SIZE)
+    figure.supylabel("F1 score (%)", fontsize=drawing.SIZE)
     drawing.one_legend(figure, grid, handlelength=drawing.DASHES)
-    title = f"F1 score of each method, by {' and '.join(keys)}"
+    title = "F1 score of each method, round by round"
     svg = drawing.to_svg(figure, "by-rounds", title, text)
     caption = "What each method answers from the rounds so far, against the truth; one panel per run."
-    return Plot(title, svg, caption, [" · ".join(keys), "rounds seen", *methods], rows, tall=lines > 2)
+    return Plot(title, svg, caption, [_heading(keys), "rounds seen", *methods], rows)

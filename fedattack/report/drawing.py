@@ -7,11 +7,13 @@ its numbers in words (``title`` and ``desc``) and as a table.
 
 import io
 import re
+import textwrap
 import warnings
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from typing import Any
+from operator import attrgetter
+from typing import Any, TypeVar
 from xml.etree import ElementTree
 
 import numpy as np
@@ -23,6 +25,8 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from fedattack.audit.finding import PROPORTION
+
+T = TypeVar("T")
 
 INK = "#010203"
 FIRST = "#010204"
@@ -39,8 +43,11 @@ _COLOURS = {
     FOURTH: "var(--series-4, #cc79a7)",
     FIFTH: "var(--series-5, #e69f00)",
 }
-# The page sets smaller text than is laid out for here, so that a wider system font, or the larger text of a narrow
-# page, still fits.
+SIZE = 12
+"""Size of all text as it is laid out.
+
+The page sets smaller text, so that a wider system font, or the larger text of a narrow page, still fits.
+"""
 STYLE: Any = {
     "axes.axisbelow": True,
     "axes.edgecolor": INK,
@@ -50,14 +57,14 @@ STYLE: Any = {
     "axes.linewidth": 0.6,
     "axes.spines.right": False,
     "axes.spines.top": False,
-    "axes.titlesize": 11.5,
+    "axes.titlesize": SIZE,
     "figure.facecolor": "none",
-    "font.size": 11.5,
+    "font.size": SIZE,
     "grid.alpha": 0.16,
     "grid.color": INK,
     "grid.linewidth": 0.6,
     "legend.columnspacing": 1.2,
-    "legend.fontsize": 11.5,
+    "legend.fontsize": SIZE,
     "legend.frameon": False,
     "legend.handlelength": 1.8,
     "legend.labelcolor": INK,
@@ -72,10 +79,13 @@ STYLE: Any = {
     "ytick.color": INK,
     "ytick.major.size": 3,
 }
-WIDTH = 420
+WIDTH = 380
+"""Width of a figure, in points. A phone shows it a little smaller, a desktop larger."""
+
 CHANCE: dict[str, Any] = {"color": INK, "linestyle": ":", "linewidth": 1.4, "label": "chance"}
 DASHES = 3.2
 """Length of a legend's lines, in font sizes, at which the dashes of the looks below can be told apart."""
+_LEGEND: dict[str, Any] = {"handletextpad": 0.5, "borderaxespad": 0.2}
 _LOOKS: list[dict[str, Any]] = [
     {"color": FIRST, "linestyle": "-", "marker": "o"},
     {"color": SECOND, "linestyle": (0, (5, 2)), "marker": "s"},
@@ -83,6 +93,13 @@ _LOOKS: list[dict[str, Any]] = [
     {"color": FOURTH, "linestyle": (0, (1.2, 1.2)), "marker": "X", "markersize": 5},
     {"color": FIFTH, "linestyle": (0, (9, 2)), "marker": "D"},
 ]
+
+
+# Of a panel on a wide page: pixels of its width and of a line of text, and letters on such a line.
+_PANEL, _LINE, _LETTERS = 520, 22, 72
+# Letters of a legend's entry, or of a name beside an axis, on one line.
+_MOST_LETTERS = 44
+_MOST_BESIDE = 22
 
 
 @dataclass(frozen=True)
@@ -99,8 +116,6 @@ class Plot:
         What to know when reading it.
     header, rows
         The numbers behind it, as texts.
-    tall
-        Whether it is about as high as two others.
     """
 
     title: str
@@ -108,7 +123,12 @@ class Plot:
     caption: str
     header: list[str]
     rows: list[list[str]]
-    tall: bool = False
+
+    @property
+    def height(self) -> float:
+        """About how many pixels its panel takes on a wide page."""
+        drawn = float(self.svg.partition('viewBox="0 0 ')[2].partition('"')[0].split()[1])
+        return drawn * _PANEL / WIDTH + _LINE * (5 + len(self.caption) // _LETTERS)
 
 
 def panels(height: float, count: int = 1, columns: int = 1, *, shared: bool = False) -> tuple[Figure, list[Axes]]:
@@ -153,12 +173,44 @@ def draw_lines(
 
 
 def one_legend(figure: Figure, grid: Iterable[Axes], **look: Any) -> None:
-    """Put one legend above axes that show the same series."""
+    """Put one legend above axes that show the same series, with as many entries in a row as there is room for."""
     entries: dict[str, Any] = {}
     for axes in grid:
         handles, labels = axes.get_legend_handles_labels()
-        entries |= zip(labels, handles, strict=True)
-    figure.legend(list(entries.values()), list(entries), loc="outside upper left", ncols=3, **look)
+        entries |= zip(map(wrapped, labels), handles, strict=True)
+    for columns in range(min(len(entries), 4), 0, -1):
+        legend = figure.legend(
+            list(entries.values()), list(entries), loc="outside upper left", ncols=columns, **(_LEGEND | look)
+        )
+        if columns == 1 or 72 * legend.get_window_extent().width / figure.dpi < WIDTH - 6:
+            break
+        legend.remove()
+
+
+def wrapped(name: str, letters: int = _MOST_LETTERS) -> str:
+    """Break a long name into lines."""
+    return "\n".join(textwrap.wrap(name, letters)) or name
+
+
+def name_rows(axes: Axes, names: Sequence[str]) -> None:
+    """Name rows on the vertical axis, the first one at the top."""
+    axes.set_yticks(np.arange(len(names)), [wrapped(name, _MOST_BESIDE) for name in names])
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+
+
+def in_columns(items: Sequence[T], height: Callable[[T], float] = attrgetter("height")) -> list[Sequence[T]]:
+    """Break panels into two columns that are about as high, in their order: a grid's rows would be half empty."""
+    if len(items) < 2:
+        return [items]
+    heights = list(map(height, items))
+
+    def longer(first: int) -> float:
+        return max(sum(heights[:first]), sum(heights[first:]))
+
+    first = min(range(1, len(items)), key=longer)
+    return [items[:first], items[first:]]
 
 
 def scale_of(units: str) -> float:

@@ -15,7 +15,7 @@ from fedattack.report import drawing
 from fedattack.report.drawing import CHANCE, FIRST, INK, SECOND, STYLE, THIRD, Plot, floats, one_axes, scale_of, to_svg
 from fedattack.report.words import interval, level, shown
 
-_MOST_CLIENTS = 25
+_MOST_CLIENTS = 15
 # Points; in the legend a wider one would cover its label.
 _WIDEST_BUBBLE = 26
 _MOST_HOLDERS = 50
@@ -51,7 +51,7 @@ def result_strip(finding: Finding, slug: str) -> Plot | None:
     axes.set_ylim(-1, 1)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
-    figure.legend(loc="outside upper left", ncols=3, handletextpad=0.5)
+    drawing.one_legend(figure, [axes])
     title = f"{finding.label}: result against chance and null"
     ends = interval(finding.low, finding.high, finding.units)
     null_ends = interval(null["low"], null["high"], finding.units) if null else "absent"
@@ -87,14 +87,14 @@ def per_round(finding: Finding, slug: str) -> Plot:
     if units == PROPORTION:
         highest = max(np.nanmax(values, initial=10) for values in drawn.values())
         axes.set_ylim(0, min(100, 1.1 * highest))
-    figure.legend(loc="outside upper left", ncols=4)
+    drawing.one_legend(figure, [axes])
 
     columns = [series.get(key, [None] * len(rounds)) for key in ("value", "low", "high", "null")]
     columns.append(series.get("chance", [finding.chance] * len(rounds)))
     rows = []
     for r, value, low, high, null, chance in zip(rounds, *columns, strict=True):
         rows.append([str(r), shown(value, units), interval(low, high, units), shown(null, units), shown(chance, units)])
-    title = f"{finding.label}: each round by itself"
+    title = f"{_subject(finding)}, round by round"
     return Plot(
         title,
         to_svg(figure, slug, title, _rounds_in_words(finding)),
@@ -137,21 +137,18 @@ def per_client(finding: Finding, slug: str) -> Plot:
         axes.axvline(scale * finding.chance, **CHANCE)
     if not np.isnan(share).all():
         axes.plot(share, positions, "D", color=SECOND, markersize=5, linestyle="none", label="share of examples")
-    axes.set_yticks(positions, list(map(drawing.short, map(itemgetter("client"), top))))
-    axes.set_ylim(len(top) - 0.4, -0.6)
-    axes.grid(visible=False, axis="y")
-    axes.tick_params(axis="y", length=0)
+    drawing.name_rows(axes, list(map(drawing.short, map(itemgetter("client"), top))))
     axes.set_xlabel(drawing.quantity("Success rate", units))
     axes.set_ylabel("Client, most exposed first")
     if units == PROPORTION:
         axes.set_xlim(0, 100)
-    figure.legend(loc="outside upper left", ncols=4, handletextpad=0.5, columnspacing=1)
+    drawing.one_legend(figure, [axes])
 
     rows = []
     for client in clients[:_MOST_ROWS]:
         result = [shown(client["value"], units), interval(client["low"], client["high"], units)]
         rows.append([client["client"], *result, f"{client['n']:,}", shown(client.get("share"))])
-    title = f"{finding.label}: each client"
+    title = f"{_subject(finding)}, client by client"
     words = f"Bar chart of {len(top)} of {len(clients)} clients, most exposed first. "
     words += "; ".join(f"client {row[0]} {row[1]} ({row[2]})" for row in rows[:5])
     if len(top) > 5:
@@ -183,14 +180,14 @@ def reliability(finding: Finding, slug: str) -> Plot:
     axes.set_xlabel("Stated confidence (%)")
     axes.set_ylabel("Correct (%)")
     # The entry's marker would otherwise be as large as the largest bin.
-    figure.legend(loc="outside upper left", ncols=2, markerscale=0.6)
+    drawing.one_legend(figure, [axes], markerscale=0.6)
 
     rows, sentences = [], []
     for stated, right, n in zip(series["confidence"], series["accuracy"], series["count"], strict=True):
         rows.append([shown(stated), shown(right), f"{n:,}"])
         if n and right is not None:
             sentences.append(f"{shown(stated)} it is right in {shown(right)} of {n:,} targets")
-    title = f"{finding.label}: stated confidence against success"
+    title = f"{_subject(finding)}: is the attack right as often as it says?"
     svg = to_svg(figure, slug, title, f"Where the attack says {'; '.join(sentences)}.")
     caption = "On the dashed line the attacker knows how sure to be."
     if series.get("ece") is not None:
@@ -217,7 +214,7 @@ def who_holds_what(holdings: Mapping[str, Any], slug: str) -> Plot:
     axes.set_ylim(len(classes) - 0.4, -0.6)
     axes.set_xlabel("Client")
     axes.set_ylabel("Class")
-    figure.legend(loc="outside upper left", ncols=2, handletextpad=0.6)
+    drawing.one_legend(figure, [axes])
 
     totals = counts.sum(axis=1)
     some = f" The figure shows {len(clients)} of them, of all sizes." if len(clients) < len(every) else ""
@@ -279,7 +276,7 @@ def training(accuracy: Mapping[str, Any], overfitting: Mapping[str, Any] | None,
     axes.set_ylabel(axis)
     axes.set_ylim(min(0, 1.2 * lowest), 102)
     several_seeds = max(len(curve["seeds"]) for _, curve, _, _ in curves) > 1
-    figure.legend(loc="outside upper left", ncols=1 if several_seeds else 2)
+    drawing.one_legend(figure, [axes])
     if several_seeds:
         captions.append("Thin lines are single seeds.")
 
@@ -309,6 +306,11 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def _known(values: Sequence[float | None]) -> list[float]:
     return [value for value in values if value is not None]
+
+
+def _subject(finding: Finding) -> str:
+    """Say what a finding is about, without how rounds were put together: "Owner named, all rounds combined"."""
+    return finding.label.partition(",")[0]
 
 
 def _capital(text: str) -> str:

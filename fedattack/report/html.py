@@ -11,7 +11,7 @@ from fedattack.audit.finding import Finding, p_in_words
 from fedattack.files import write_atomically
 from fedattack.report import figures
 from fedattack.report.answer import answers_of, overview_of
-from fedattack.report.drawing import Plot
+from fedattack.report.drawing import Plot, in_columns
 from fedattack.report.glossary import GLOSSARY
 from fedattack.report.section import Table, section_of
 from fedattack.report.validate import read_findings, read_run, validate_findings, validate_run
@@ -37,10 +37,10 @@ _OBSERVED = {
 }
 
 
-def write_report(folder: Path) -> Path:
+def write_report(folder: Path, files: Mapping[str, str] | None = None) -> Path:
     """Render ``findings.json`` and ``run.json`` of a run folder to its ``report.html``, whose path is returned.
 
-    The page replaces an older one only when it is complete.
+    The page replaces an older one only when it is complete. It links ``files``; see :func:`render_html`.
 
     Raises
     ------
@@ -48,14 +48,15 @@ def write_report(folder: Path) -> Path:
         If one of the two files is missing, is not JSON, or does not fit its schema.
     """
     page = Path(folder) / "report.html"
-    write_atomically(page, render_html(read_findings(folder), read_run(folder)).encode())
+    write_atomically(page, render_html(read_findings(folder), read_run(folder), files).encode())
     return page
 
 
-def render_html(findings: Sequence[Finding], run: Mapping[str, Any]) -> str:
+def render_html(findings: Sequence[Finding], run: Mapping[str, Any], files: Mapping[str, str] | None = None) -> str:
     """Render findings and facts of the run to one HTML page that loads nothing from anywhere.
 
     The same input gives the same text. Findings are shown in their order; `run` is what ``run.schema.json`` describes.
+    `files` are tables beside the page, by where they lie, with what each holds; see :mod:`fedattack.report.tables`.
 
     Raises
     ------
@@ -78,6 +79,7 @@ def render_html(findings: Sequence[Finding], run: Mapping[str, Any]) -> str:
         findings_of_one_run=all(len(finding.seeds) == 1 for finding in findings),
         details=_of_findings(findings),
         tables=_tables(findings),
+        files=files or {},
         pictures=_of_run(run),
         observed=observed,
         glossary=GLOSSARY,
@@ -107,20 +109,23 @@ def template(name: str) -> Template:
         "scalar": scalar,
         "spread": spread,
         "chance_of": p_in_words,
+        "in_columns": in_columns,
     }
     environment.globals |= {"interval": interval, "with_interval": with_interval, "verdicts": VERDICTS_IN_WORDS}
     return environment.get_template(name)
 
 
-def _of_findings(findings: Sequence[Finding]) -> list[Plot]:
-    plots = []
+def _of_findings(findings: Sequence[Finding]) -> list[list[Plot]]:
+    """Draw the findings of each attack."""
+    by_attack: dict[str, list[Plot]] = {}
     for i, finding in enumerate(findings):
+        plots = by_attack.setdefault(finding.attack, [])
         for name, draw in section_of(finding.attack).figures:
             if finding.series.get(name):
                 plot = draw(finding, f"finding-{i}-{draw.__name__.replace('_', '-')}")
                 if plot is not None:
                     plots.append(plot)
-    return plots
+    return list(filter(None, by_attack.values()))
 
 
 def _of_run(run: Mapping[str, Any]) -> list[Plot]:

@@ -14,6 +14,9 @@ from fedattack.report.remedies import Remedy
 from fedattack.report.words import VERDICTS_IN_WORDS, interval, shown
 from fedattack.threats.registry import threat_of
 
+# Columns of a table that has room in half a page.
+_MOST_COLUMNS = 5
+
 Draw = Callable[[Finding, str], Plot | None]
 """Draws a finding's series; the second argument begins all ids in the drawing. ``None`` if there is nothing to draw."""
 
@@ -29,6 +32,16 @@ class Table:
     caption: str
     header: list[str]
     rows: list[list[str]]
+
+    @property
+    def wide(self) -> bool:
+        """Whether it has no room beside another."""
+        return len(self.header) > _MOST_COLUMNS
+
+    @property
+    def height(self) -> float:
+        """About how many lines its panel takes on a wide page."""
+        return 6 + 1.7 * len(self.rows)
 
 
 @dataclass(frozen=True)

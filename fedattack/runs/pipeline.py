@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from fedattack.audit.finding import Finding
+from fedattack.audit.listing import Listing
 from fedattack.audit.run import audit_folder
 from fedattack.errors import ConfigError, meant
 from fedattack.folder import STUDY, Part, find_parts
@@ -87,6 +88,8 @@ def judge_folder(
 ) -> tuple[list[Finding], Path]:
     """Judge all scores in a run folder; returns the findings and the path of the report.
 
+    The folder then has ``findings.json``, ``run.json``, ``report.html``, and ``tables`` for reviewers.
+
     Raises
     ------
     TrustError
@@ -96,6 +99,12 @@ def judge_folder(
     """
     # Drawing takes a second to import, and most commands draw nothing.
     from fedattack.report import write_report
+    from fedattack.report.tables import write_tables
 
-    findings = audit_folder(folder, device=device, progress=watch.step, trusted=trusted)
-    return findings, write_report(folder)
+    written: dict[str, str] = {}
+
+    def listed(listings: Sequence[Listing]) -> None:
+        written.update(write_tables(folder, listings))
+
+    findings = audit_folder(folder, device=device, progress=watch.step, trusted=trusted, listed=listed)
+    return findings, write_report(folder, written)

@@ -45,7 +45,7 @@ def to_picture(results: Results, columns: int = 2) -> str:
         _draw(axes, results, number, looks)
         # Three or more panels in a row are narrow for a name.
         axes.set_title(_short(number["name"]), fontsize="small" if columns > 2 else "medium")
-    canvas.supxlabel(_X, fontsize=11.5)
+    canvas.supxlabel(_X, fontsize=drawing.SIZE)
     drawing.one_legend(canvas, grid, handlelength=drawing.DASHES)
     words = " ".join(f"{number['name']}: {_words(results, number)}" for number in drawn)
     return standing_alone(drawing.to_svg(canvas, f"tradeoff-{results['tradeoff']}", results["title"], words))

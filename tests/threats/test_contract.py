@@ -1,17 +1,23 @@
-"""What every attack promises, checked over the registry."""
+"""What every attack promises, checked over the registry, and what every judge of one lists."""
 
+import csv
 import hashlib
 import importlib
+import shutil
 import tracemalloc
 
 import numpy as np
 import pytest
 
+from fedattack.audit.evidence import read_evidence
+from fedattack.audit.judge import judge_of
+from fedattack.audit.judging import judge_attacks
 from fedattack.errors import DataError, NeedsError
 from fedattack.record import Exchange, Record, RecordWriter, Reply, project_record
 from fedattack.record.format import PROTOCOLS
+from fedattack.report.tables import write_tables
 from fedattack.threats import ATTACKS, Knowledge, Scores, read_knowledge
-from fedattack.threats.registry import threats
+from fedattack.threats.registry import threat_of, threats
 from tests.worlds.federation import write_run
 
 
@@ -21,6 +27,9 @@ def contracts():
 
 # A folder in which each attack has all that it needs, for each protocol that it takes.
 RUNS = {case: write for contract in contracts() for case, write in contract.RUNS.items()}
+
+# What counts a headline again from the tables of an attack of each threat.
+RECOUNTS = {name: importlib.import_module(f"tests.threats.{name}.contract").headline for name in threats()}
 
 # What keeps a long search short where its result does not matter.
 QUICK = {name: options for contract in contracts() for name, options in getattr(contract, "QUICK", {}).items()}
@@ -138,6 +147,31 @@ def test_arrays_of_half_precision_are_taken(case, tmp_path):
     writer.close(final=halved(record.final))
     (tmp_path / "knowledge").symlink_to(folder / "knowledge")
     assert run(attack, tmp_path).arrays.keys() == run(attack, folder).arrays.keys()
+
+
+def test_what_the_judge_lists_gives_the_headline_again(case, tmp_path):
+    attack, folder = case
+    if judge_of(attack.name) is None:
+        pytest.skip("a baseline of other attacks")
+    for name in ("record", "knowledge", "truth"):
+        shutil.copytree(folder / name, tmp_path / name)
+    run(attack, tmp_path).save(tmp_path / "scores" / f"{attack.name}.npz")
+    listings = []
+    findings = judge_attacks(read_evidence(tmp_path), setting={}, provenance={}, listings=listings)
+    assert "clients" in {listing.name for listing in listings} or attack.name == "inversion"
+
+    tables = {}
+    for path in write_tables(tmp_path, listings):
+        with (tmp_path / path).open(encoding="utf-8", newline="") as file:
+            rows = list(csv.reader(file))
+        assert len({len(row) for row in rows}) == 1, f"{path}: rows are as long as the header"
+        name = path.removeprefix(f"tables/{attack.name}-").removesuffix(".csv")
+        tables[name] = [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
+    (headline,) = (finding for finding in findings if finding.headline)
+    assert RECOUNTS[threat_of(attack.name).name](tables) == (pytest.approx(headline.value), headline.n)
+    clients = set(read_evidence(tmp_path)[0].truth.clients) | {"all clients"}
+    for key in ("client", "client asked"):
+        assert {row[key] for rows in tables.values() for row in rows if key in row} <= clients
 
 
 def test_attack_names_what_it_needs_and_where_it_comes_from(case):

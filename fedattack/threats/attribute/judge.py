@@ -10,7 +10,7 @@ clients better than every baseline does cannot be told from an attack.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -22,6 +22,7 @@ from fedattack.audit.answers import Questions, better_than, both, informed
 from fedattack.audit.finding import NOT_APPLICABLE, Finding, Null
 from fedattack.audit.intervals import LEVEL, here_of, mean_interval, paired_interval, rate_interval
 from fedattack.audit.judge import Case, Judge, over_seeds
+from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.significance import DRAWS, Significance, arrangements_within, significance_of
 from fedattack.audit.summaries import null_of, reliability
 from fedattack.audit.truth import Attributes
@@ -161,10 +162,10 @@ class AttributeCase(Case):
         """The classifier that imputes; empty without public records."""
         return self._imputed[1] if self.knowledge.auxiliary is not None else ""
 
-    def unanswered(self, method: str) -> int:
-        """Of how many examples a method says nothing."""
+    def answered(self, method: str) -> Flags:
+        """(n,): of which examples a method says something."""
         row = self.scores.facts["methods"].index(method)
-        return int((self.scores.arrays["decisions"][row] < 0).sum())
+        return np.asarray(self.scores.arrays["decisions"][row] >= 0)
 
     def belief(self, method: str) -> NDArray[np.float64] | None:
         """(n,): how sure a method is of its answers; ``None`` if it does not say."""
@@ -283,6 +284,45 @@ class AttributeJudge(Judge[AttributeCase]):
         ]
         return [finding for finding in findings if finding is not None]
 
+    def listings(self) -> Iterator[Listing]:
+        """List the clients, and every example with the value that the headline's method names."""
+        yield self.clients_listing(self._per_client, "values recovered")
+        yield Listing(
+            "records",
+            f"one row for each example, with the value of {self.cases[0].attributes.column} that {self.main} names; "
+            f"an example without an answer counts as the commonest value; the best baseline is {self.best}",
+            (
+                "seed",
+                "record",
+                "client",
+                "true value",
+                "said value",
+                "answered",
+                "score",
+                "right",
+                "best baseline says",
+            ),
+            self._said(),
+        )
+
+    def _said(self) -> Iterator[tuple[Cell, ...]]:
+        names = self.names
+        columns = (self.truth, self.answers[self.main], self.answers[self.best])
+        for case, truth, said, baseline in zip(self.cases, *columns, strict=True):
+            belief, answered = case.belief(self.main), case.answered(self.main)
+            for row, client in enumerate(case.attributes.owners):
+                yield (
+                    case.seed,
+                    row,
+                    client,
+                    names[truth[row]],
+                    names[said[row]],
+                    bool(answered[row]),
+                    None if belief is None else float(belief[row]),
+                    bool(said[row] == truth[row]),
+                    names[baseline[row]],
+                )
+
     def _test(self, method: str, measure: _Measure, stream: int) -> Significance:
         """Test whether a method knows something of the values, and more than the best baseline.
 
@@ -349,7 +389,7 @@ class AttributeJudge(Judge[AttributeCase]):
 
     def _accuracy(self, method: str) -> Finding:
         baselines = {name: self.accuracy[name] for name in self.baselines}
-        unanswered = sum(case.unanswered(method) for case in self.cases)
+        unanswered = self.n - sum(int(case.answered(method).sum()) for case in self.cases)
         note = f"; {unanswered:,} examples without an answer count as the majority's value" if unanswered else ""
         is_main = method == self.main
         return self.judged(
@@ -520,7 +560,7 @@ class AttributeJudge(Judge[AttributeCase]):
         }
 
     def _series(self) -> dict[str, Any]:
-        series: dict[str, Any] = {"per_client": self._per_client()}
+        series: dict[str, Any] = {"per_client": self._per_client}
         beliefs = []
         for case in self.cases:
             belief = case.belief(self.main)
@@ -530,6 +570,7 @@ class AttributeJudge(Judge[AttributeCase]):
         series["reliability"] = reliability(np.concatenate(beliefs), np.concatenate(self.hits[self.main]))
         return series
 
+    @cached_property
     def _per_client(self) -> list[dict[str, Any]]:
         owners = [np.array(case.attributes.owners) for case in self.cases]
         comparisons = sum(len(np.unique(names)) for names in owners)

@@ -8,7 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.audit.finding import Finding
-from fedattack.report.drawing import CHANCE, FIRST, INK, SECOND, STYLE, Plot, floats, one_axes, to_svg
+from fedattack.report.drawing import (
+    CHANCE,
+    FIRST,
+    INK,
+    SECOND,
+    STYLE,
+    Plot,
+    floats,
+    name_rows,
+    one_axes,
+    one_legend,
+    to_svg,
+)
 from fedattack.report.remedies import remedies_beside
 from fedattack.report.section import PER_CLIENT, RELIABILITY, Explained, Section, Table, forms_beside
 from fedattack.report.words import interval, level, shown
@@ -33,13 +45,10 @@ def accuracies(finding: Finding, slug: str) -> Plot:
     )
     axes.plot(balanced, heights, "|", color=INK, markersize=11, markeredgewidth=1.6, label="balanced accuracy")
     axes.axvline(100 * series["random"], **(CHANCE | {"label": "at random"}))
-    axes.set_yticks(heights, [row["method"] for row in rows])
-    axes.set_ylim(len(rows) - 0.4, -0.6)
+    name_rows(axes, [row["method"] for row in rows])
     axes.set_xlim(-3, 103)
-    axes.grid(visible=False, axis="y")
-    axes.tick_params(axis="y", length=0)
     axes.set_xlabel("Values recovered (%)")
-    figure.legend(loc="outside upper left", ncols=3, handletextpad=0.5, columnspacing=1)
+    one_legend(figure, [axes])
 
     table, sentences = [], []
     for row in rows:
@@ -55,7 +64,6 @@ def accuracies(finding: Finding, slug: str) -> Plot:
         "accuracy, the mean over the values of how many of their examples are recovered, is that of a value at random.",
         ["method", "accuracy", "interval", "balanced accuracy"],
         table,
-        tall=len(rows) > 8,
     )
 
 

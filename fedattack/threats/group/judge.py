@@ -5,7 +5,7 @@ the same in all of them.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product, starmap
 from statistics import fmean
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fedattack.audit.finding import Finding
 from fedattack.audit.intervals import here_of, rate_interval
 from fedattack.audit.judge import Case, Judge, over_seeds
+from fedattack.audit.listing import Cell, Listing, several
 from fedattack.audit.significance import DRAWS, Significance, arrangements_within, exchange_within, significance_of
 from fedattack.audit.summaries import null_of, reliability
 from fedattack.errors import DataError
@@ -138,6 +139,56 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
             raise DataError("seeds were attacked by different adversaries; attack the whole run folder again")
         findings = starmap(self._pair, product(facts["attributes"], facts["adversaries"]))
         return sorted(findings, key=lambda finding: not finding.headline)
+
+    def listings(self) -> Iterator[Listing]:
+        """List the clients, and every answer that was made of a reply."""
+        yield Listing(
+            "clients",
+            "one row for each client, attribute and adversary; named rightly is the share of its replies",
+            ("seed", "client", "attribute", "adversary", "has", "replies", "named rightly"),
+            self._by_client(),
+        )
+        yield Listing(
+            "replies",
+            "one row for each reply, attribute and adversary; right is 1/m where m values are named alike",
+            ("seed", "client", "round", "attribute", "adversary", "has", "named", "confidence", "right"),
+            self._answers(),
+        )
+
+    def _asked(self) -> Iterator[tuple[PrivateAttributeCase, str, str]]:
+        for case in self.cases:
+            facts = case.scores.facts
+            for name, adversary in product(facts["attributes"], facts["adversaries"]):
+                yield case, name, adversary
+
+    def _by_client(self) -> Iterator[tuple[Cell, ...]]:
+        for case, name, adversary in self._asked():
+            values = case.scores.facts["attributes"][name]
+            replied = ~np.isnan(case.beliefs(name, adversary)).any(axis=-1)
+            held, shares = case.held(name), case.shares(name, adversary)
+            for client, has, right in zip(case.clients, held, _named(shares, held), strict=True):
+                replies = int(replied[:, case.columns(client)].sum())
+                yield case.seed, client, name, adversary, values[has], replies, float(right)
+
+    def _answers(self) -> Iterator[tuple[Cell, ...]]:
+        for case, name, adversary in self._asked():
+            facts, values = case.scores.facts, case.scores.facts["attributes"][name]
+            beliefs, held = case.beliefs(name, adversary), case.held_by_node(name)
+            credit = credits_of(beliefs, held)
+            for line, column in np.argwhere(~np.isnan(credit)).tolist():
+                belief = beliefs[line, column]
+                named = [values[place] for place in np.flatnonzero(belief == belief.max())]
+                yield (
+                    case.seed,
+                    case.node_clients[column],
+                    facts["rounds"][line],
+                    name,
+                    adversary,
+                    values[held[column]],
+                    several(named),
+                    float(belief.max()),
+                    float(credit[line, column]),
+                )
 
     def _pair(self, name: str, adversary: str) -> Finding:
         values = self.cases[0].scores.facts["attributes"][name]

@@ -21,6 +21,7 @@ from scipy.special import gammaln
 from fedattack.audit.finding import NOT_APPLICABLE, Finding
 from fedattack.audit.intervals import here_of, median_interval, rate_interval
 from fedattack.audit.judge import Case, Judge, over_seeds
+from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.significance import DRAWS, Significance, count_of, exchange_within, significance_of
 from fedattack.audit.summaries import null_rate
 from fedattack.audit.truth import HeldRecords
@@ -319,6 +320,25 @@ class InversionJudge(Judge[InversionCase]):
     def findings(self) -> list[Finding]:
         """State all of the above."""
         return [*self.of_scores(), self._preflight()]
+
+    def listings(self) -> Iterator[Listing]:
+        """List every example with how well it was reconstructed from each reply."""
+        yield Listing(
+            "records",
+            "one row for each example and each reply that was attacked; psnr is the peak signal-to-noise ratio in dB, "
+            "ssim the structural similarity of images, mse the mean squared error of inputs in 0 … 1",
+            ("seed", "client", "round", "record", "psnr", "ssim", "mse", "recognised"),
+            self._measured(),
+        )
+
+    def _measured(self) -> Iterator[tuple[Cell, ...]]:
+        for case, results in zip(self.cases, self.results, strict=True):
+            for (number, client, rows), result in zip(case.batches, results, strict=True):
+                of_reply = (case.seed, client, int(case.scores.facts["batches"][number]["round"]))
+                for index, row in enumerate(rows.tolist()):
+                    ratio, error = float(result.ratio[index]), float(result.error[index])
+                    similarity = None if result.similarity is None else float(result.similarity[index])
+                    yield *of_reply, row, ratio, similarity, error, ratio >= RECOGNISED
 
     def of_scores(self) -> list[Finding]:
         """State all but the replay, which needs the model."""

@@ -47,7 +47,6 @@ def pictures(finding: Finding, slug: str) -> Plot:
         "images; the audit knows them.",
         ["client", "round", "peak signal-to-noise ratio", "structural similarity"],
         rows,
-        tall=lines > 1,
     )
 
 

@@ -7,7 +7,7 @@ alone would tell them apart. Where it is known from whose data a non-member come
 A finding is a leak if exchanging members with non-members, within each client and label, seldom finds as much.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -23,6 +23,7 @@ from fedattack.audit.exchanges import Exchanges, Held, significance_above, signi
 from fedattack.audit.finding import Finding, Null
 from fedattack.audit.intervals import here_of, mean_interval, rate_interval, these_runs
 from fedattack.audit.judge import Judge, TargetsCase, over_seeds
+from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.roc import (
     Estimate,
     area,
@@ -192,6 +193,11 @@ class AggregateCase(MembershipCase):
         """All clients together."""
         return ["all clients"]
 
+    @property
+    def holders(self) -> Sequence[str]:
+        """All clients together."""
+        return self.node_clients
+
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
         """(1,): how many training examples all clients hold."""
@@ -266,6 +272,27 @@ class MembershipJudge(Judge[MembershipCase]):
             self._balanced_accuracy(),
         ]
         return [finding for finding in findings if finding is not None]
+
+    def listings(self) -> Iterator[Listing]:
+        """List the clients, and every target with the score that the headline's method gives it."""
+        if not self.judged_cases:
+            return
+        yield self.clients_listing(self._per_client, "members found")
+        yield Listing(
+            "records",
+            f"one row for each example that was asked about, with the score of {METHODS[self._main]}; accused is who "
+            "has a higher score than 99% of the non-members",
+            ("seed", "record", "client asked", "member", "score", "accused"),
+            self._answers(),
+        )
+
+    def _answers(self) -> Iterator[tuple[Cell, ...]]:
+        threshold = self._threshold()
+        for case, sides in zip(self.judged_cases, self._pairs[self._main], strict=True):
+            scores = case.scored(self._main)
+            for member, pairs in zip((True, False), sides, strict=True):
+                for row, column, score in zip(pairs.rows, pairs.columns, pairs.of(scores), strict=True):
+                    yield case.seed, int(row), case.clients[column], member, float(score), bool(score > threshold)
 
     @cached_property
     def _pairs(self) -> dict[str, list[tuple[Pairs, Pairs]]]:

@@ -7,7 +7,7 @@ import matplotlib
 from matplotlib.ticker import FuncFormatter
 
 from fedattack.audit.finding import Finding
-from fedattack.report.drawing import CHANCE, FIRST, STYLE, Plot, floats, one_axes, to_svg
+from fedattack.report.drawing import CHANCE, FIRST, STYLE, Plot, floats, one_axes, one_legend, to_svg
 from fedattack.report.remedies import remedies_beside
 from fedattack.report.section import PER_CLIENT, PER_ROUND, RELIABILITY, Explained, Lists, Section, Table, forms_beside
 from fedattack.report.words import interval, level, shown, stopped
@@ -38,7 +38,7 @@ def roc(finding: Finding, slug: str) -> Plot:
         axis.set_major_formatter(FuncFormatter(_percent))
     axes.set_xlabel("False-positive rate: non-members accused")
     axes.set_ylabel("True-positive rate: members found")
-    figure.legend(loc="outside upper left", ncols=3)
+    one_legend(figure, [axes])
 
     points = list(zip(curve["fpr"], curve["value"], curve["low"], curve["high"], strict=True))
     rows = [[shown(rate), shown(found), interval(below, above)] for rate, found, below, above in points]

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import product
 from statistics import fmean
 from typing import Any, ClassVar
 
@@ -23,6 +24,7 @@ from scipy.special import gammaln
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, Finding
 from fedattack.audit.intervals import LEVEL, here_of, rate_interval, t_interval
 from fedattack.audit.judge import Case, Judge, over_seeds
+from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.roc import area
 from fedattack.audit.significance import DRAWS, Draw, Significance, count_of, exchange_clients, significance_of
 from fedattack.audit.summaries import null_of
@@ -217,6 +219,24 @@ class PropertyJudge(Judge[PropertyCase]):
             findings.append(self._unmeasured("no client took part in any round, so that nobody could be named", {}))
         findings.append(self._false_alarms())
         return [finding for finding in findings if finding is not None]
+
+    def listings(self) -> Iterator[Listing]:
+        """List every answer about a client."""
+        yield Listing(
+            "clients",
+            "one row for each client that took part and each question; named and score are PROLIN's, after all rounds",
+            ("seed", "question", "client", "has", "named", "score", "posterior", "low", "high", "rounds"),
+            self._answers(),
+        )
+
+    def _answers(self) -> Iterator[tuple[Cell, ...]]:
+        for case in self.cases:
+            places = product(range(len(case.positives)), case.seen.tolist())
+            for (question, column), entry in zip(places, _posteriors_of(case), strict=True):
+                posterior = (entry["posterior"], entry["low"], entry["high"], entry["rounds"])
+                named = bool(case.named[0, question, -1, column])
+                score = float(case.score[0, question, -1, column])
+                yield case.seed, entry["target"], entry["client"], entry["positive"], named, score, *posterior
 
     @cached_property
     def arrangements(self) -> float:

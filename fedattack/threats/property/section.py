@@ -21,6 +21,7 @@ from fedattack.report.drawing import (
     FIRST,
     INK,
     SECOND,
+    SIZE,
     STYLE,
     THIRD,
     Plot,
@@ -28,6 +29,7 @@ from fedattack.report.drawing import (
     floats,
     label_rounds,
     looks_of,
+    name_rows,
     one_axes,
     one_legend,
     panels,
@@ -39,7 +41,7 @@ from fedattack.report.section import Lists, Section, Table, forms_beside
 from fedattack.report.words import interval, level, shown
 
 _ROUNDS_SEEN = "Rounds that the server has seen"
-_MOST_POSTERIORS = 40
+_MOST_POSTERIORS = 25
 
 
 @matplotlib.rc_context(STYLE)
@@ -76,7 +78,7 @@ def precision_and_recall(finding: Finding, slug: str) -> Plot | None:
         label_rounds(axes, "", ticks=4)
         for name, values in lines.items():
             columns[f"{name} {measure}"] = values
-    figure.supxlabel(_ROUNDS_SEEN, fontsize=11.5)
+    figure.supxlabel(_ROUNDS_SEEN, fontsize=SIZE)
     one_legend(figure, both, handlelength=DASHES)
     title = "Precision and recall of each method"
     return Plot(
@@ -137,7 +139,7 @@ def overlap(finding: Finding, slug: str) -> Plot:
     label_rounds(axes)
     axes.set_ylabel("Overlap, accuracy (%)")
     axes.set_ylim(-4, 104)
-    figure.legend(loc="outside upper left", ncols=2, handlelength=2.4)
+    one_legend(figure, [axes], handlelength=2.4)
     rows = []
     for number, middle, least, most, accurate in _merged(rounds, columns.values(), checked):
         row = [str(number), shown(middle), interval(least, most), shown(accurate), shown(checked.get(number))]
@@ -156,7 +158,7 @@ def distributions(finding: Finding, slug: str) -> Plot:
     for axes, shot in zip(grid, shots, strict=True):
         _draw_densities(axes, shot)
     one_legend(figure, grid)
-    figure.supxlabel("Feature of an update", fontsize=11.5)
+    figure.supxlabel("Feature of an update", fontsize=SIZE)
 
     title = "Feature with and without the property"
     words, rows = [], []
@@ -213,9 +215,9 @@ def posteriors(finding: Finding, slug: str) -> Plot:
             parts.append(part)
     figure, axes = one_axes(105 + 17 * max(len(top), 1))
     _draw_posteriors(axes, top, f"{level(finding.level)} interval")
-    axes.set_yticks(np.arange(len(top)), [_name_of(answer, parts) for answer in top])
+    name_rows(axes, [_name_of(answer, parts) for answer in top])
     axes.set_ylabel(f"{' · '.join(parts).capitalize()}, most suspicious first")
-    figure.legend(loc="outside upper left", ncols=3, handletextpad=0.5, columnspacing=1)
+    one_legend(figure, [axes])
 
     title = "Posterior of each client"
     words = f"Dot chart of the {len(top)} most suspicious of {len(answers)} listed. "
@@ -232,7 +234,6 @@ def posteriors(finding: Finding, slug: str) -> Plot:
         "alone.",
         ["client", "target", "seed", "posterior", "interval", "has the property", "rounds with it"],
         list(map(_posterior_row, answers)),
-        tall=len(top) > _MOST_POSTERIORS // 2,
     )
 
 
@@ -248,10 +249,7 @@ def _draw_posteriors(axes: Axes, answers: Sequence[Mapping[str, Any]], label: st
     ):
         looks: dict[str, Any] = {"markerfacecolor": filled, "markeredgewidth": 1.5, "markersize": 5.5}
         axes.plot(value[chosen], rows[chosen], marker, color=colour, label=name, **looks)
-    axes.set_ylim(len(answers) - 0.4, -0.6)
     axes.set_xlim(-3, 103)
-    axes.grid(visible=False, axis="y")
-    axes.tick_params(axis="y", length=0)
     axes.set_xlabel("Posterior probability of the property (%)")
 
 

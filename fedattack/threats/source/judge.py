@@ -5,7 +5,7 @@ tie for the best score. Ties then count neither for nor against the attack, what
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,6 +18,7 @@ from scipy.optimize import minimize_scalar
 from fedattack.audit.finding import Finding, Null, in_units, listed
 from fedattack.audit.intervals import LEVEL, here_of, rate_interval
 from fedattack.audit.judge import Judge, TargetsCase, over_seeds
+from fedattack.audit.listing import Cell, Listing, several
 from fedattack.audit.naming import (
     Alike,
     Holders,
@@ -31,6 +32,7 @@ from fedattack.audit.naming import (
 )
 from fedattack.audit.significance import Significance
 from fedattack.audit.summaries import null_rate, reliability
+from fedattack.audit.truth import SEVERAL
 from fedattack.threats.source.sia import combine_likelihoods, combine_rounds, posterior
 
 _MOST_EXPOSED = 10
@@ -364,13 +366,12 @@ class SourceJudge(Judge[SourceCase]):
             "all rounds: mean probability": _pooled(self.all_rounds),
             "all rounds: likelihood": _pooled(likely),
         }
-        clients = self._per_client()
-        sure = self._confidence()
+        clients, sure = self._clients, self._sure
         explained = self._explained()
         series = {
             "per_round": self._per_round(),
             "combining": [{"way": way, **rate} for way, rate in ways.items() if rate is not None],
-            "per_client": sorted((entry for _, entry in clients), key=lambda entry: -entry["value"]),
+            "per_client": self._by_success(),
             "reliability": _reliability(sure),
             "most_exposed": self._most_exposed(sure),
             "targets": dict(self.counts),
@@ -406,6 +407,37 @@ class SourceJudge(Judge[SourceCase]):
             findings.append(self._best_round(best, choices))
         findings += [self._worst_client(clients), self._beyond_labels(), self._beyond_site(), self._shared()]
         return [finding for finding in findings if finding is not None]
+
+    def listings(self) -> Iterator[Listing]:
+        """List the clients, and every target with the client that was named for it."""
+        yield self.clients_listing(self._by_success(), "owner named")
+        yield Listing(
+            "records",
+            "one row for each example that was asked about; right is 1/m where m clients are named alike, and empty "
+            "where no client that was seen holds the example",
+            ("seed", "record", "held by", "client named", "confidence", "right"),
+            self._answers(),
+        )
+
+    def _answers(self) -> Iterator[tuple[Cell, ...]]:
+        for case, credit in zip(self.cases, self.combined, strict=True):
+            sure = _surely(case, self._sure)
+            by = np.zeros(credit.shape, dtype=np.bool_)
+            for held in (case.sole, case.shared):
+                by[held.rows] = held.by
+            for row, (of_row, holds) in enumerate(zip(credit, by, strict=True)):
+                places = np.flatnonzero(of_row > 0)
+                named = [case.clients[place] for place in places]
+                right = of_row[holds & ~np.isnan(of_row)]
+                owner = str(case.truth.owners[row])
+                yield (
+                    case.seed,
+                    row,
+                    several(case.truth.shared[row]) if owner == SEVERAL else owner,
+                    several(named),
+                    float(sure[row][places[0]]) if row in sure and len(places) == 1 else None,
+                    float(right.sum()) if len(right) else None,
+                )
 
     def _tallies(
         self, scored: Sequence[NDArray[np.float64]], held: Sequence[tuple["_Held", "_Held"]]
@@ -510,7 +542,8 @@ class SourceJudge(Judge[SourceCase]):
                 curve[key].append(rate[key])
         return curve
 
-    def _per_client(self) -> list[tuple[float, dict[str, Any]]]:
+    @cached_property
+    def _clients(self) -> list[tuple[float, dict[str, Any]]]:
         """Measure each client; first how far it is above what examples of the same labels give."""
         entries = []
         bars = sum(len(case.clients) for case in self.cases)
@@ -535,6 +568,10 @@ class SourceJudge(Judge[SourceCase]):
                 }
                 entries.append((float(above), entry))
         return entries
+
+    def _by_success(self) -> list[dict[str, Any]]:
+        """Return what is measured of each client, most often named first."""
+        return sorted((entry for _, entry in self._clients), key=lambda entry: -entry["value"])
 
     def _worst_client(self, clients: Sequence[tuple[float, dict[str, Any]]]) -> Finding | None:
         if not clients:
@@ -689,7 +726,8 @@ class SourceJudge(Judge[SourceCase]):
         rows = np.flatnonzero(case.owner >= 0)
         return rows[~np.isnan(credit[rows, case.owner[rows]])]
 
-    def _confidence(self) -> list["_Sure"]:
+    @cached_property
+    def _sure(self) -> list["_Sure"]:
         """Calibrate γ on one half of the targets and state confidence on the other, both ways."""
         parts = []
         for case, credit in zip(self.cases, self.combined, strict=True):
@@ -732,6 +770,16 @@ class _Sure:
     confidence: NDArray[np.float64]
     right: NDArray[np.float64]
     gamma: float
+
+
+def _surely(case: SourceCase, parts: Sequence[_Sure]) -> dict[int, NDArray[np.float64]]:
+    """Return how sure the attack is of each client, (clients,), by the target; those that have no γ are left out."""
+    beliefs: dict[int, NDArray[np.float64]] = {}
+    for part in parts:
+        if part.case is case:
+            believed = posterior(case.combined[part.rows], case.log_prior, part.gamma)
+            beliefs |= zip(part.rows.tolist(), believed, strict=True)
+    return beliefs
 
 
 def _reliability(parts: Sequence[_Sure]) -> dict[str, Any]:

@@ -16,3 +16,15 @@ RUNS = {
     ("ara", "fedavg"): classified,
     ("attribute-baselines", "fedavg"): classified,
 }
+
+
+def headline(tables):
+    """Count the headline's value and n again from the tables."""
+    rows = tables["records"]
+    excess = 0
+    for row in rows:
+        assert (row["said value"] == row["true value"]) == (row["right"] == "yes")
+        excess += (row["right"] == "yes") - (row["best baseline says"] == row["true value"])
+    of_clients = sum(int(row["targets"]) * float(row["values recovered"]) for row in tables["clients"])
+    assert abs(of_clients - sum(row["right"] == "yes" for row in rows)) < 1e-6
+    return 100 * excess / len(rows), len(rows)

@@ -11,3 +11,17 @@ RUNS = {
     ("membership-aggregate", "fedavg"): partial(write_sums_run, epochs=10, auxiliary=60),
 }
 QUICK = {"membership": {"shadows": "2"}, "membership-aggregate": {"references": "2"}}
+
+
+def headline(tables):
+    """Count the headline's value and n again from the tables."""
+    members = [row for row in tables["records"] if row["member"] == "yes"]
+    others = [row for row in tables["records"] if row["member"] == "no"]
+    found = [row for row in members if row["accused"] == "yes"]
+    assert sum(row["accused"] == "yes" for row in others) <= 0.01 * len(others)
+    # One threshold serves all.
+    if found:
+        least = min(float(row["score"]) for row in found)
+        assert all(float(row["score"]) < least for row in others if row["accused"] == "no")
+    assert sum(int(row["targets"]) for row in tables["clients"]) <= len(members)
+    return len(found) / len(members), len(members)

@@ -9,3 +9,11 @@ RUNS = {
     ("sia", "fedsgd"): partial(write_run, protocol="fedsgd"),
     ("sia", "fedmd"): write_predictions_run,
 }
+
+
+def headline(tables):
+    """Count the headline's value and n again from the tables."""
+    rights = [float(row["right"]) for row in tables["records"] if row["right"] and " | " not in row["held by"]]
+    of_clients = sum(int(row["targets"]) * float(row["owner named"]) for row in tables["clients"])
+    assert abs(of_clients - sum(rights)) < 1e-6
+    return sum(rights) / len(rights), len(rights)
