@@ -8,7 +8,8 @@ DEV := $(VENV)/.dev-installed
 WORKERS ?= 2
 STAMP := $(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: audit deploy-local test test-long test-deploy fuzz lint benchmark calibration vulnerabilities screenshot clean
+.PHONY: audit deploy-local test test-long test-deploy fuzz lint benchmark calibration vulnerabilities screenshot screenshots \
+	clean
 
 audit: $(RUN) ## Audit the embedded default and say where the report is.
 	$(VENV)/bin/fedattack audit quickstart --out runs/quickstart-$(STAMP)
@@ -56,6 +57,9 @@ vulnerabilities: $(DEV) ## Look up all pinned packages in a database of known ho
 
 screenshot: $(DEV) ## Make the README's picture from a quickstart's report (needs Chromium).
 	$(VENV)/bin/python -m tests.report.screenshot
+
+screenshots: $(DEV) ## Take pictures of every kind of page (minutes, needs Chromium); BEFORE=FOLDER puts an older gallery beside them.
+	$(VENV)/bin/python -m tests.report.gallery build/gallery-$(STAMP) $(if $(BEFORE),--before $(BEFORE))
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache

@@ -27,6 +27,7 @@ from fedattack.cli.options import (
     On,
     Options,
     Out,
+    Pdf,
     PresetName,
     SeedCount,
     SkipDamaged,
@@ -144,19 +145,24 @@ def attack(
 
 @app.command()
 def report(
-    folder: Folder, device: Device = "auto", fail_if: FailIf = None, trust: Trust = False, as_json: AsJson = False
+    folder: Folder,
+    device: Device = "auto",
+    fail_if: FailIf = None,
+    trust: Trust = False,
+    pdf: Pdf = False,
+    as_json: AsJson = False,
 ) -> None:
     """Judge the scores against the truth; write findings.json and report.html.
 
     A model of one's own is imported only with --trust, also one that `attack --model` was given.
 
-    Example: `fedattack report runs/first --fail-if "sia.asr > 0.3"`
+    Examples: `fedattack report runs/first --fail-if "sia.asr > 0.3"`; `fedattack report runs/first --pdf`
     """
     from fedattack.runs.asked import asked_of_knowledge
 
     conditions = _conditions(fail_if)
     trusted = _trusted(asked_of_knowledge(folder)) if trust else set()
-    _report(folder, device, conditions, as_json, trusted)
+    _report(folder, device, conditions, as_json, trusted, pdf=pdf)
 
 
 @app.command()
@@ -562,7 +568,15 @@ def _attack(
         )
 
 
-def _report(folder: Path, device: str, conditions: Sequence[Any], as_json: bool, trusted: Collection[str] = ()) -> None:
+def _report(
+    folder: Path,
+    device: str,
+    conditions: Sequence[Any],
+    as_json: bool,
+    trusted: Collection[str] = (),
+    *,
+    pdf: bool = False,
+) -> None:
     from fedattack.report import read_run, render_table
     from fedattack.runs.pipeline import judge_folder
 
@@ -576,8 +590,18 @@ def _report(folder: Path, device: str, conditions: Sequence[Any], as_json: bool,
     crossed = [text for text, condition in conditions if condition.crossed(findings)]
     for text in crossed:
         err_console.print(f"[red]threshold crossed:[/red] {escape(text)}")
+    if pdf:
+        _print_page(page, as_json)
     if crossed:
         raise typer.Exit(THRESHOLD_CROSSED)
+
+
+def _print_page(page: Path, as_json: bool) -> None:
+    from fedattack.report.pdf import write_pdf
+
+    printed = write_pdf(page)
+    if not as_json:
+        out_console.print(f"On paper: [bold]{escape(str(printed))}[/bold]", soft_wrap=True)
 
 
 def _conditions(texts: list[str] | None) -> list[tuple[str, Any]]:

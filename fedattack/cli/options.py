@@ -60,3 +60,10 @@ Trust = Annotated[
 ]
 
 SkipDamaged = Annotated[bool, typer.Option("--skip-damaged", help="Leave out damaged rounds instead of refusing.")]
+
+Pdf = Annotated[
+    bool,
+    typer.Option(
+        "--pdf", help="Print the report to report.pdf, too: by Chromium, Chrome, Edge or Brave, if installed."
+    ),
+]

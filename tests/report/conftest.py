@@ -1,21 +1,10 @@
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
 from tests.report import example
-
-FLAGS = [
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+from tests.report.chromium import start_chromium
 
 
 @pytest.fixture
@@ -35,15 +24,3 @@ def browser(tmp_path_factory):
     session = start_chromium(tmp_path_factory.mktemp("chromium"))
     yield session
     session.quit()
-
-
-def start_chromium(profile: Path):
-    """Start headless Chromium with an empty profile."""
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium")
-    for flag in [*FLAGS, f"--user-data-dir={profile}"]:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
-    return webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))

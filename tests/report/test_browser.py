@@ -4,6 +4,7 @@ import pytest
 
 from fedattack.report import compare_runs, write_report
 from tests.report import example
+from tests.report.chromium import open_page
 
 pytestmark = pytest.mark.browser
 
@@ -59,14 +60,9 @@ def page(made):
 
 
 def show(browser, page, width, theme):
-    browser.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    )
-    media = [{"name": "prefers-color-scheme", "value": theme}]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": media})
     browser.get_log("browser")
     browser.get_log("performance")
-    browser.get(page.as_uri())
+    open_page(browser, page, width=width, scheme=theme)
 
 
 def requests(browser):

@@ -1,0 +1,68 @@
+"""Chromium for tests and pictures: start it, show a page, take a picture, print."""
+
+import base64
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from selenium.webdriver import Chrome
+
+FLAGS = [
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+def start_chromium(profile: Path) -> "Chrome":
+    """Start headless Chromium with an empty profile."""
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium")
+    for flag in [*FLAGS, f"--user-data-dir={profile}"]:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
+    return webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
+
+
+def open_page(browser: "Chrome", page: Path, *, width: int, height: int = 900, scheme: str = "light") -> None:
+    """Open a page in a window of this size, in one of the two colour schemes."""
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get(page.absolute().as_uri())
+
+
+def shoot(
+    browser: "Chrome", page: Path, picture: Path, *, width: int, height: int | None = None, scheme: str = "light"
+) -> None:
+    """Save a picture of ``page``, of its whole length unless ``height`` says otherwise."""
+    browser.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
+    open_page(browser, page, width=width, height=height or 1000, scheme=scheme)
+    options = {"format": "png", "captureBeyondViewport": height is None}
+    if height is None:
+        # The driver's own measure may come before the layout, and then it is 0.
+        whole = browser.execute_script("return Math.max(document.documentElement.scrollHeight, innerHeight)")
+        options["clip"] = {"x": 0, "y": 0, "width": width, "height": whole, "scale": 1}
+    picture.write_bytes(base64.b64decode(browser.execute_cdp_cmd("Page.captureScreenshot", options)["data"]))
+
+
+def print_page(browser: "Chrome", page: Path) -> bytes:
+    """Print a page as the browser's own dialogue would: on the paper that its style asks for, with its colours."""
+    open_page(browser, page, width=1000)
+    options = {"preferCSSPageSize": True, "printBackground": True}
+    return base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", options)["data"])
+
+
+def count_pages(pdf: bytes) -> int:
+    """Count the sheets of a PDF of Chromium's, which writes the objects of pages as plain text."""
+    return len(re.findall(rb"/Type\s*/Page\b", pdf))
