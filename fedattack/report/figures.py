@@ -23,44 +23,6 @@ _MOST_ROWS = 100
 
 
 @matplotlib.rc_context(STYLE)
-def result_strip(finding: Finding, slug: str) -> Plot | None:
-    """Value and interval of one finding on a line with chance and the null run; None if there is no value.
-
-    Here and below, ids start with `slug`, a name that is unique in the page.
-    """
-    if finding.value is None:
-        return None
-    figure, axes = one_axes(96)
-    scale = scale_of(finding.units)
-    null = finding.null
-    if null is not None and null["low"] is not None and null["high"] is not None:
-        left, width = scale * null["low"], scale * (null["high"] - null["low"])
-        axes.barh(0, width, left=left, height=0.9, color=SECOND, alpha=0.6, label="null run's interval")
-    if finding.chance is not None:
-        axes.axvline(scale * finding.chance, **CHANCE)
-    label = "result"
-    if finding.low is not None and finding.high is not None:
-        axes.plot([scale * finding.low, scale * finding.high], [0, 0], color=FIRST, linewidth=5, alpha=0.45)
-        label = f"result with {level(finding.level)} interval"
-    axes.plot(scale * finding.value, 0, "o", color=FIRST, markersize=8, label=label)
-    if finding.units == PROPORTION:
-        axes.set_xlim(0, 100)
-        axes.xaxis.set_major_formatter("{x:.0f}%")
-    else:
-        axes.set_xlabel(finding.units)
-    axes.set_ylim(-1, 1)
-    axes.set_yticks([])
-    axes.spines["left"].set_visible(False)
-    drawing.one_legend(figure, [axes])
-    title = f"{finding.label}: result against chance and null"
-    ends = interval(finding.low, finding.high, finding.units)
-    null_ends = interval(null["low"], null["high"], finding.units) if null else "absent"
-    words = f"{shown(finding.value, finding.units)}, {level(finding.level)} interval {ends}; "
-    words += f"chance {shown(finding.chance, finding.units)}; null run {null_ends}."
-    return Plot(title, to_svg(figure, slug, title, words), "", [], [])
-
-
-@matplotlib.rc_context(STYLE)
 def per_round(finding: Finding, slug: str) -> Plot:
     """Value in each round with its interval, chance and the null run (``series["per_round"]``)."""
     series = finding.series["per_round"]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedattack.report import figures
+from fedattack.report.strip import strip
 from fedattack.threats.property import section as property_figures
 from tests.report import example
 
@@ -16,7 +17,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 def plots():
     finding, run = example.findings()[0], example.run()
     return [
-        figures.result_strip(finding, "strip"),
+        strip(finding, [], "strip"),
         figures.per_round(finding, "rounds"),
         figures.per_client(finding, "clients"),
         figures.reliability(finding, "reliability"),
@@ -226,14 +227,6 @@ def test_names_from_outside_stay_text(name):
         shown = name if len(name) <= 12 else f"{name[:5]}…{name[-6:]}"
         assert not name or shown in texts(svg)
         assert "<script" not in svg
-
-
-def test_a_finding_without_a_value_has_no_strip_and_other_units_are_not_per_cent():
-    absent, nats = example.findings()[5:7]
-    assert figures.result_strip(absent, "x") is None
-    strip = figures.result_strip(nats, "x")
-    assert "nats" in texts(strip.svg)
-    assert not any("%" in text and "interval" not in text for text in texts(strip.svg))
 
 
 def test_rounds_on_the_axis_are_whole():

@@ -25,3 +25,9 @@ def test_without_a_value_there_is_nothing_to_draw():
         strip(replace(example.findings()[0], value=None, low=None, high=None, verdict="not applicable"), [], "s")
         is None
     )
+
+
+def test_other_units_are_not_per_cent():
+    svg = strip(example.findings()[6], [], "s").svg
+    assert "nats" in texts(svg)
+    assert not any("%" in text for text in texts(svg))
