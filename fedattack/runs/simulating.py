@@ -17,6 +17,7 @@ from fedattack.record import Record
 from fedattack.record.format import INDEX, MANIFEST, PROTOCOLS
 from fedattack.runs.app import Value, app_folder, prepare
 from fedattack.runs.asked import asked_of_study
+from fedattack.runs.checks import check_runtime
 from fedattack.runs.presets import Preset
 from fedattack.runs.settings import check_settings
 from fedattack.runs.watch import Watch
@@ -97,8 +98,7 @@ def simulate(
     RunError
         If a run does not finish.
     """
-    if runtime not in RUNTIMES:
-        raise ConfigError(f"unknown runtime {runtime!r}: expected one of {', '.join(RUNTIMES)}")
+    check_runtime(runtime)
     out = out.expanduser().absolute()
     taken = f"{out} exists already; give this run a folder of its own, or delete that one first"
     if (out / STUDY).exists():
