@@ -7,6 +7,7 @@ from itertools import chain
 
 from fedattack.audit.finding import Condition
 from fedattack.errors import ConfigError, instead
+from fedattack.folder import Part
 from fedattack.threats.registry import left_out, options_of_attack, threat_of, threats
 
 RUNTIMES = ("simulation", "processes", "processes-insecure", "superlink")
@@ -19,6 +20,11 @@ _ISOLATION = "isolation"
 def attack_names() -> list[str]:
     """List the attacks of all threats."""
     return sorted(chain.from_iterable(threat.attacks for threat in threats().values()))
+
+
+def scored_attacks(parts: Sequence[Part]) -> list[str]:
+    """List the attacks that have scores for every record of a run folder."""
+    return [name for name in attack_names() if all(part.scores(name).exists() for part in parts)]
 
 
 def check_attacks(names: Sequence[str], options: Mapping[str, str]) -> None:
