@@ -48,7 +48,7 @@ MESSAGE = 300
 """Characters of the longest message."""
 
 
-_FEW = 12
+_FEW = 8
 
 
 def instead(word: str, known: Collection[str], *, listed: bool = True) -> str:
@@ -57,10 +57,12 @@ def instead(word: str, known: Collection[str], *, listed: bool = True) -> str:
     ``listed``: whether ``fedattack list`` shows them, which then takes the place of a long list.
     """
     near = get_close_matches(word.lower(), known, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
+    hint = f"did you mean {near[0]}?" if near else ""
     if listed and (near or len(known) > _FEW):
-        return f"{hint}`fedattack list` shows all"
-    return f"{hint}expected one of {', '.join(known)}"
+        return f"{hint} `fedattack list` shows all".lstrip()
+    if near and len(known) > _FEW:
+        return hint
+    return f"{hint} expected one of {', '.join(known)}".lstrip()
 
 
 def short(text: str, limit: int = MESSAGE) -> str:

@@ -205,7 +205,6 @@ def audit(
     """
     from fedattack.runs.checks import check_attacks, check_conditions, check_device, check_runtime
     from fedattack.runs.presets import load_preset, resolve_settings
-    from fedattack.runs.simulating import check_free
 
     # Words are checked before torch is imported, which takes seconds, and before a run, which takes minutes.
     conditions = _conditions(fail_if)
@@ -215,6 +214,8 @@ def audit(
     check_attacks(study.attacks, {**study.options, **given})
     settings = resolve_settings(study, changes or [])
     check_conditions(conditions, study.attacks, isolating=bool(settings["isolate"]))
+    from fedattack.runs.simulating import check_free
+
     check_free(out)
     chosen = _choose(study.attacks, {**study.options, **given}, device)
     trusted = _simulate(study, settings, out, seed, seeds, on, given)
@@ -243,7 +244,7 @@ def resume(
     Example: `fedattack resume runs/first`
     """
     from fedattack.runs.asked import asked_of_study
-    from fedattack.runs.checks import check_attacks, check_conditions, check_device
+    from fedattack.runs.checks import check_attacks, check_conditions, check_device, options_among
     from fedattack.runs.presets import load_preset
     from fedattack.runs.simulating import is_recorded, stopped_study
     from fedattack.runs.simulating import resume as go_on
@@ -255,13 +256,13 @@ def resume(
     wanted = {**preset.options, **study.get("options", {}), **given}
     check_attacks(preset.attacks, wanted)
     check_conditions(conditions, preset.attacks, isolating=bool(study["settings"]["isolate"]))
-    names = preset.attacks
+    names: Sequence[str] = preset.attacks
     if is_recorded(folder, study) and not given:
         names = _not_scored(folder, names)
         if not names and _is_reported(folder):
             _finished(folder, conditions, as_json)
             return
-    chosen = _choose(names, {key: text for key, text in wanted.items() if names}, device)
+    chosen = _choose(names, options_among(wanted, names), device)
     asked = asked_of_study(folder)
     trusted = _trusted(asked) if trust else set()
     with _resumable(folder, trust=bool(asked)), watch_bars() as watch:

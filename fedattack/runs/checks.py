@@ -4,11 +4,14 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from fedattack.audit.finding import Condition
 from fedattack.errors import ConfigError, instead
-from fedattack.folder import Part
 from fedattack.threats.registry import left_out, options_of_attack, threat_of, threats
+
+if TYPE_CHECKING:
+    from fedattack.folder import Part
 
 RUNTIMES = ("simulation", "processes", "processes-insecure", "superlink")
 """What a preset can run on; :mod:`fedattack.runs.simulating` says how."""
@@ -22,7 +25,7 @@ def attack_names() -> list[str]:
     return sorted(chain.from_iterable(threat.attacks for threat in threats().values()))
 
 
-def scored_attacks(parts: Sequence[Part]) -> list[str]:
+def scored_attacks(parts: Sequence["Part"]) -> list[str]:
     """List the attacks that have scores for every record of a run folder."""
     return [name for name in attack_names() if all(part.scores(name).exists() for part in parts)]
 
@@ -53,6 +56,12 @@ def check_attacks(names: Sequence[str], options: Mapping[str, str]) -> None:
                     allowed[name][key].read(text)
                 except ConfigError as cause:
                     raise ConfigError(f"--option {key}={text}: {cause}") from None
+
+
+def options_among(options: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """Return the options that some of these attacks have."""
+    known = set(chain.from_iterable(map(options_of_attack, names)))
+    return {key: text for key, text in options.items() if key in known}
 
 
 def check_runtime(name: str) -> None:
@@ -94,23 +103,28 @@ def check_conditions(conditions: Sequence[Condition], attacks: Collection[str], 
     ConfigError
         If the finding that a condition names cannot be there.
     """
-    found = {name: _findings_of(name) for name in attacks}
     for condition in conditions:
         attack, metric = condition.attack, condition.metric
         if not condition.name or (attack == _ISOLATION and isolating):
             continue
-        if attack not in found:
-            there = ", ".join(found) or "none"
+        if attack not in attacks:
+            there = ", ".join(attacks) or "none"
             raise ConfigError(f"--fail-if {condition.text}: there are no findings of {attack!r}; attacks here: {there}")
-        metrics = found[attack]
-        if metrics is not None and not any(fnmatchcase(metric, pattern) for pattern in metrics):
+        if not can_find(attack, metric):
+            metrics = findings_of(attack)
             words = instead(metric, metrics, listed=False) if metrics else "others are compared with it"
             raise ConfigError(f"--fail-if {condition.text}: {attack} finds no {metric!r}: {words}")
 
 
-def _findings_of(attack: str) -> Sequence[str] | None:
-    """Return the metrics that an attack's judge may find; ``None`` where nobody says."""
+def can_find(attack: str, metric: str) -> bool:
+    """Whether an attack's judge may find something of this name; true where nobody says what it may find."""
     threat = threat_of(attack)
     if threat is None or (attack in threat.judges and attack not in threat.findings):
-        return None
-    return threat.findings.get(attack, ())
+        return True
+    return any(fnmatchcase(metric, pattern) for pattern in findings_of(attack))
+
+
+def findings_of(attack: str) -> Sequence[str]:
+    """Return the metrics that an attack's judge declares, perhaps with ``*`` in them; none for a baseline."""
+    threat = threat_of(attack)
+    return threat.findings.get(attack, ()) if threat else ()
