@@ -4,7 +4,7 @@ Every message is one line that says what is wrong, where, what was expected, wha
 command line prints it without a traceback and exits with code 2.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from difflib import get_close_matches
 
 
@@ -48,10 +48,21 @@ MESSAGE = 300
 """Characters of the longest message."""
 
 
-def meant(word: str, known: Iterable[str]) -> str:
-    """Ask whether a known word was meant that is spelt much like ``word``; nothing if none is."""
-    near = get_close_matches(word, known, n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
+_FEW = 8
+
+
+def instead(word: str, known: Collection[str], *, listed: bool = True) -> str:
+    """Say what may stand in the place of ``word``: the known one that is spelt much like it, or those that there are.
+
+    ``listed``: whether ``fedattack list`` shows them, which then takes the place of a long list.
+    """
+    near = get_close_matches(word.lower(), known, n=1)
+    hint = f"did you mean {near[0]}?" if near else ""
+    if listed and (near or len(known) > _FEW):
+        return f"{hint} `fedattack list` shows all".lstrip()
+    if near and len(known) > _FEW:
+        return hint
+    return f"{hint} expected one of {', '.join(known)}".lstrip()
 
 
 def short(text: str, limit: int = MESSAGE) -> str:

@@ -19,6 +19,24 @@ def one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def declared_findings():
+    """Whatever a judge finds in any test must be declared: `--fail-if` is held against that before a run."""
+    from fedattack.audit.judge import Judge
+    from fedattack.runs.checks import can_find
+
+    make = Judge.finding
+
+    def finding(self, metric, label, **numbers):
+        attack = self.shared["attack"]
+        assert can_find(attack, metric), f"{attack}.{metric} is not among the findings that its threat declares"
+        return make(self, metric, label, **numbers)
+
+    Judge.finding = finding
+    yield
+    Judge.finding = make
+
+
 @pytest.fixture
 def call(monkeypatch, capsys):
     """Run the command line in this process; returns exit code, stdout, stderr."""

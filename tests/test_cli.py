@@ -7,8 +7,30 @@ import sys
 import numpy as np
 import pytest
 
-from fedattack.folder import write_study
-from fedattack.threats import ATTACKS, Attack, Needs, Scores, read_knowledge
+from fedattack.audit.judge import judge_of
+from fedattack.cli.console import PlainSteps, out_console, show_table
+from fedattack.cli.options import (
+    complete_attack,
+    complete_preset,
+    complete_reproduction,
+    complete_runtime,
+    complete_setting,
+)
+from fedattack.data import SCHEMES
+from fedattack.defences import DEFENCES, DP_SGD, NONE
+from fedattack.defences.recup import VARIANTS
+from fedattack.errors import ConfigError
+from fedattack.folder import find_parts, write_study
+from fedattack.learning import MODELS
+from fedattack.record import Exchange, Record, RecordWriter, Reply
+from fedattack.runs import simulating
+from fedattack.runs.checks import RUNTIMES, attack_names, findings_of
+from fedattack.runs.settings import load_settings
+from fedattack.threats import ATTACKS, Attack, Needs, Scores, read_knowledge, registry
+from fedattack.threats.knowledge import PROPERTY_NAMES
+from fedattack.threats.registry import options_of_attack, threats
+from fedattack.threats.threat import Threat
+from simulations.frameworks import FRAMEWORKS
 from tests.worlds.federation import MODEL, write_property_run, write_run
 from tests.worlds.private import write_private_run
 
@@ -173,27 +195,94 @@ def test_other_targets_never_replace_what_a_run_came_with(call, tmp_path):
     assert "other target records than the truth" in err
 
 
+QUICK = ("audit", "quickstart", "-o", "out")
+
 BAD = [
-    (("audit", "nonsense", "--out", "out"), "unknown preset 'nonsense': expected one of"),
-    (("audit", "quikstart", "--out", "out"), "unknown preset 'quikstart' (did you mean quickstart?): expected one of"),
-    (("audit", "quickstart", "--out", "out", "--set", "round=3"), "unknown key 'round' (did you mean rounds?)"),
-    (("attack", "membreship", "out"), "unknown attack 'membreship' (did you mean membership?): expected one of"),
-    (("audit", "quickstart", "--out", "out", "--set", "speed=3"), "unknown key 'speed'"),
-    (("audit", "quickstart", "--out", "out", "--set", "alpha"), "expected key=value"),
-    (("audit", "quickstart", "--out", "out", "--set", "alpha=many"), "expected a number"),
-    (("audit", "quickstart", "--out", "out", "--set", "rounds=2.5"), "expected a whole number"),
-    (("audit", "quickstart", "--out", "out", "--set", "alpha=0"), "expected more than 0"),
-    (("audit", "quickstart", "--out", "out", "--set", "fraction=1.5"), "expected at most 1"),
-    (("audit", "quickstart", "--out", "out", "--set", "dropout=1"), "expected less than 1"),
-    (("audit", "quickstart", "--out", "out", "--set", "dp-epsilon=0.0001"), "no noise keeps"),
-    (("audit", "quickstart", "--out", "out", "--set", "record=x"), "unknown key 'record'"),
-    (("audit", "quickstart", "--out", "out", "--set", "dataset=nope"), "nope"),
-    (("audit", "quickstart", "--out", "out", "--set", "dataset=nope.npz"), "nope.npz"),
-    (("audit", "quickstart", "--out", "out", "--set", "model=sia-cnn"), "at least 16 x 16"),
-    (("audit", "quickstart", "--out", "out", "--set", "clients=5000"), "5000"),
+    (("audit", "nonsense", "--out", "out"), "unknown preset 'nonsense': `fedattack list` shows all"),
+    (
+        ("audit", "quikstart", "-o", "out"),
+        "unknown preset 'quikstart': did you mean quickstart? `fedattack list` shows",
+    ),
+    (("audit", "Quickstart", "-o", "out"), "unknown preset 'Quickstart': did you mean quickstart?"),
+    ((*QUICK, "--set", "round=3"), "unknown key 'round': did you mean rounds?"),
+    (("attack", "membreship", "out"), "unknown attack 'membreship': did you mean membership?"),
+    (
+        (*QUICK, "--set", "dataset=diggits"),
+        "unknown dataset 'diggits': did you mean digits?",
+    ),
+    ((*QUICK, "--set", "dataset=DIGITS"), "unknown dataset 'DIGITS': did you mean digits?"),
+    ((*QUICK, "--set", "framework=fedavgg"), "framework = 'fedavgg': did you mean fedavg?"),
+    ((*QUICK, "--set", "model=sia-ml"), "model = 'sia-ml': did you mean sia-mlp?"),
+    ((*QUICK, "--set", "device=gpu"), "device = 'gpu': expected one of auto, cpu, cuda"),
+    ((*QUICK, "--set", "defence=sparsfy"), "defence = 'sparsfy': did you mean sparsify?"),
+    ((*QUICK, "--device", "gpu"), "unknown device 'gpu'; expected auto, cpu, cuda"),
+    ((*QUICK, "--option", "shadow=3"), "no option 'shadow': did you mean shadows?"),
+    (
+        (*QUICK, "--option", "shadows=many"),
+        "--option shadows=many: expected a whole number",
+    ),
+    (
+        (*QUICK, "--on", "simulatoin"),
+        "unknown runtime 'simulatoin': did you mean simulation?",
+    ),
+    ((*QUICK, "--fail-if", "sia.arr > 0.3"), "sia finds no 'arr': did you mean asr?"),
+    (
+        (*QUICK, "--fail-if", "prolin.f1 > 0.3"),
+        "no findings of 'prolin'; attacks here: sia, m",
+    ),
+    (
+        (*QUICK, "--fail-if", "isolation.noticed > 0"),
+        "there are no findings of 'isolation'",
+    ),
+    (
+        (*QUICK, "--fail-if", "sia.asr.lo > 0.3"),
+        "unknown part 'lo' of a finding: did you mean",
+    ),
+    ((*QUICK, "--fail-if", "verdict == leek"), "did you mean leak?"),
+    (
+        ("audit", "private-attribute", "-o", "out", "--fail-if", "private-attribute.colour-smv > 0.3"),
+        "finds no 'colour-s",
+    ),
+    (("attack", "sia", ".", "--prior", "unifrom"), "--prior unifrom: did you mean uniform?"),
+    (("attack", "sia", ".", "--targets", "mine.npz"), "--targets mine.npz: there is no such file"),
+    (("attack", "prolin", ".", "--property", "membreship"), "property = 'membreship': did you mean membership?"),
+    (("reproduce", "sia-tabel3", "-o", "out"), "unknown reproduction 'sia-tabel3': did you mean sia-table3?"),
+    (("reproduce", "sia-table3", "-o", "out", "--set", "clinets=7"), "unknown key 'clinets': did you mean clients?"),
+    (
+        ("reproduce", "sia-table3", "-o", "out", "--only", "datset=digits"),
+        "unknown column 'datset' of COLUMN=VALUE: did you",
+    ),
+    (
+        ("reproduce", "sia-table3", "-o", "out", "--only", "dataset=diggits"),
+        "--only dataset=diggits: did you mean digits?",
+    ),
+    (("tradeoff", "quikstart", "-o", "out"), "unknown preset 'quikstart': did you mean quickstart?"),
+    (
+        ("tradeoff", "quickstart", "-o", "out", "--defence", "sparsfy"),
+        "unknown defence 'sparsfy': did you mean sparsify?",
+    ),
+    (
+        ("compare", "nowhere", "elsewhere", "-o", "out"),
+        "nowhere holds no findings.json; run `fedattack report nowhere`",
+    ),
+    (("download", "minst"), "unknown dataset 'minst': did you mean mnist?"),
+    (("repotr", "."), "Did you mean 'report'?"),
+    ((*QUICK, "--set", "speed=3"), "unknown key 'speed'"),
+    ((*QUICK, "--set", "alpha"), "expected key=value"),
+    ((*QUICK, "--set", "alpha=many"), "expected a number"),
+    ((*QUICK, "--set", "rounds=2.5"), "expected a whole number"),
+    ((*QUICK, "--set", "alpha=0"), "expected more than 0"),
+    ((*QUICK, "--set", "fraction=1.5"), "expected at most 1"),
+    ((*QUICK, "--set", "dropout=1"), "expected less than 1"),
+    ((*QUICK, "--set", "dp-epsilon=0.0001"), "no noise keeps"),
+    ((*QUICK, "--set", "record=x"), "unknown key 'record'"),
+    ((*QUICK, "--set", "dataset=nope"), "nope"),
+    ((*QUICK, "--set", "dataset=nope.npz"), "nope.npz"),
+    ((*QUICK, "--set", "model=sia-cnn"), "at least 16 x 16"),
+    ((*QUICK, "--set", "clients=5000"), "5000"),
     (("audit", "quickstart", "--out", "full"), "exists already"),
     (
-        ("audit", "quickstart", "--out", "out", "--on", "the-moon"),
+        (*QUICK, "--on", "the-moon"),
         "expected one of simulation, processes, processes-in",
     ),
     (("observe", "--out", "out", "--", "python", "server.py"), "python server.py: expected the command that runs the"),
@@ -208,12 +297,12 @@ BAD = [
     (("audit", "prolin-membership", "--out", "out", "--option", "shadows=soft"), "option shadows=soft"),
     (
         ("audit", "prolin-membership", "--out", "out", "--option", "magic=1"),
-        "--option magic: prolin has the options features, ray",
+        "--option magic: prolin has no option 'magic': expected one of features, ray",
     ),
     (("attack", "sia", ".", "--option", "shadows=exact"), "--option shadows: sia has no options"),
     (("compare", ".", "--out", "out"), "expected two or more"),
     (("project", ".", "out"), "holds no record"),
-    (("reproduce", "sia-table9", "--out", "out"), "unknown reproduction 'sia-table9': expected one of"),
+    (("reproduce", "sia-table9", "--out", "out"), "unknown reproduction 'sia-table9': did you mean sia-table"),
     (("reproduce", "sia-table3", "--out", "out", "--only", "alpha=7"), "expected one of 100, 1, 0.1"),
     (("reproduce", "sia-table3", "--out", "out", "--set", "alpha=7"), "choose cells with --only"),
     (("reproduce", "sia-table3", "--out", "out", "--data", "mnist=nope.npz"), "there is no such file"),
@@ -287,6 +376,8 @@ class Guess(Attack):
 
 def test_a_record_from_elsewhere_is_attacked_with_declared_partial_records(call, tmp_path, monkeypatch):
     monkeypatch.setitem(ATTACKS, "guess", Guess())
+    guess = Threat(package=__name__, name="guess", question="?", attacks={"guess": "Guess"})
+    monkeypatch.setattr(registry, "_found", lambda: ({**threats(), "guess": guess}, {}))
     folder = write_run(tmp_path)
     (folder / "knowledge" / "knowledge.json").unlink()
     x, domain = np.zeros((5, 30)), np.array([[0.0], [1.0]])
@@ -364,3 +455,157 @@ def test_the_command_works_as_a_process_anywhere(tmp_path):
         env={**os.environ, "HOME": str(tmp_path / "nowhere")},
     )
     assert done.returncode == 0, done.stderr
+
+
+HEAVY = ("torch", "scipy", "sklearn", "matplotlib", "flwr", "ray", "pandas", "jsonschema")
+
+# What has to be said at once: in one process, so that whatever any of them imports is seen.
+AT_ONCE = """
+import sys
+from fedattack.cli import main
+for words in {words!r}:
+    sys.argv = ["fedattack", *words]
+    try:
+        main()
+    except SystemExit as end:
+        assert bool(end.code) == (words[-1] not in ("--help", "-h")), words
+    heavy = sorted(set({heavy!r}) & set(sys.modules))
+    assert not heavy, (words, heavy)
+"""
+
+# These are found out only by reading the data, in a process of their own.
+BY_DATA = ("dp-epsilon=0.0001", "model=sia-cnn", "clients=5000", "fraction=0.02", "records-per-client=500")
+
+
+def test_help_and_what_is_wrong_are_said_before_anything_heavy_is_imported(tmp_path):
+    wrong = [words for words, _ in BAD if words[0] != "check" and not {*words} & {*BY_DATA}]
+    commands = sorted({words[0] for words in wrong} - {"repotr"})
+    asked = [*wrong, ("--help",), *((command, "-h") for command in commands)]
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("precious")
+    done = subprocess.run(
+        [sys.executable, "-c", AT_ONCE.format(words=asked, heavy=HEAVY)], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(commands) > 8
+
+
+def test_options_without_torch_are_those_of_the_attacks():
+    assert attack_names() == list(ATTACKS)
+    for name, attack in ATTACKS.items():
+        assert dict(options_of_attack(name)) == dict(attack.options), name
+        assert attack.with_options({}) == attack
+
+
+def test_every_headline_is_declared():
+    for name in ATTACKS:
+        judge = judge_of(name)
+        if judge is None:
+            assert findings_of(name) == ()
+        elif hasattr(judge, "headline"):
+            assert findings_of(name)[0] == judge.headline
+
+
+def test_words_of_settings_are_those_that_there_are():
+    settings = load_settings()
+    for name in ("model", "models", "student"):
+        assert {*settings[name].values} == {*MODELS}
+    assert {*settings["partition"].values} == {*SCHEMES}
+    assert {*settings["defence"].values} == {*DEFENCES, DP_SGD, NONE}
+    assert {*settings["recup-variant"].values} == {*VARIANTS}
+    assert {*settings["framework"].values} == {*FRAMEWORKS}
+    assert {*settings["property"].values} == {*PROPERTY_NAMES}
+    assert {*RUNTIMES} == {*simulating.RUNTIMES}
+
+
+def test_a_setting_of_words_takes_several_and_import_paths():
+    model, models = load_settings()["model"], load_settings()["models"]
+    for text in ("", "mlp", "mine.models:make"):
+        assert model.parse(text) == text
+    assert models.parse("mlp, linear") == "mlp, linear"
+    with pytest.raises(ConfigError, match="did you mean linear"):
+        models.parse("mlp,liner")
+
+
+def test_progress_without_a_terminal_is_a_few_lines(capsys):
+    now = 0.0
+    steps = PlainSteps(clock=lambda: now)
+    for second in range(601):
+        now = float(second)
+        steps.step("train seed-0", second, 600)
+    steps.step("attack", 0, None)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "train seed-0"
+    assert lines[-1] == "attack"
+    assert lines[1:-1] == [f"train seed-0: {done} of 600" for done in range(60, 601, 60)]
+
+
+def test_quiet_leaves_out_progress_and_notes(call, tmp_path):
+    folder = write_run(tmp_path)
+    _, _, err = call("attack", "sia", folder, "--device", "cpu")
+    assert "sia on the record" in err
+    _, _, err = call("attack", "sia", folder, "--device", "cpu", "--quiet")
+    assert err == ""
+    _, _, err = call("attack", "sia", folder, "--device", "cpu")
+    assert "sia on the record" in err, "the next command speaks again"
+
+
+def test_the_page_is_a_link(call, attacked):
+    out = call("report", attacked, "-q")[1]
+    assert f"Report: {(attacked / 'report.html').as_uri()}" in out
+
+
+@pytest.mark.parametrize(
+    ("condition", "code"),
+    [("verdict == leak", 3), ("verdict == no evidence", 0), ("sia.asr.verdict != leak", 0), ("sia.asr.low > 0.3", 3)],
+)
+def test_gates_on_verdicts_and_ends(call, attacked, condition, code):
+    assert call("report", attacked, "--fail-if", condition)[0] == code
+
+
+def test_shells_complete_names(monkeypatch):
+    assert complete_preset("quick") == ["quickstart"]
+    assert complete_attack("memb") == ["membership", "membership-aggregate"]
+    assert complete_reproduction("sia-table") == ["sia-table3", "sia-table4"]
+    assert complete_setting("local-e") == ["local-epochs="]
+    assert complete_setting("framework=fed") == ["framework=fedavg", "framework=fedsgd", "framework=fedmd"]
+    assert complete_runtime("proc") == ["processes", "processes-insecure"]
+    done = subprocess.run(
+        [sys.executable, "-m", "fedattack", "--show-completion", "bash"], capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    assert "complete" in done.stdout
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+def test_no_name_of_the_list_is_broken(width, monkeypatch, capsys):
+    monkeypatch.setattr(out_console, "width", width)
+    name = "a-name-that-is-rather-long"
+    show_table("Settings", ("name", "default", "what"), [(name, "0", "words " * 30)])
+    lines = capsys.readouterr().out.splitlines()
+    assert any(name in line for line in lines)
+    assert max(map(len, lines)) <= width
+
+
+def test_records_of_several_seeds_are_projected(call, tmp_path):
+    run = tmp_path / "run"
+    for seed in (0, 1):
+        write_run(run, seed=seed, part=f"seed-{seed}")
+    for source, out, where in ((run, "sums", "record"), (run / "record", "records", ".")):
+        code, text, _ = call("project", source, tmp_path / out, "--json")
+        assert code == 0
+        assert json.loads(text)["rounds"] == sum(len(Record(part.record)) for part in find_parts(run))
+        for part in find_parts(run):
+            assert Record(tmp_path / out / where / part.name).view == "aggregate"
+
+
+def test_attacks_on_a_record_of_silence_tell_the_clients_reason(call, tmp_path):
+    folder = write_run(tmp_path)
+    shutil.rmtree(folder / "record")
+    writer = RecordWriter(folder / "record")
+    state = {"w": np.zeros(2, dtype=np.float32)}
+    writer.write(Exchange(1, state, [Reply("7", "failed", reason="MemoryError: the node ran low")]))
+    writer.close(final=state)
+    code, _, err = call("attack", "sia", folder, "-q")
+    assert code == 2
+    assert "no client answered in any of 1 rounds: MemoryError: the node ran low" in err

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import Any, TypedDict
 
-from fedattack.errors import ConfigError, ReportError
+from fedattack.errors import ConfigError, ReportError, instead
 
 LEAK = "leak"
 NO_EVIDENCE = "no evidence"
@@ -282,70 +282,127 @@ def listed(items: Sequence[str], conjunction: str) -> str:
     return f"{', '.join(first)} {conjunction} {last}" if first else last
 
 
-_OPERATORS: dict[str, Callable[[float, float], bool]] = {
+_VALUE, _VERDICT = "value", "verdict"
+# What a condition may ask of a finding, beside its value, and how its complaint calls that.
+_PARTS = {_VALUE: "value", "low": "lower end", "high": "upper end"}
+_ORDER: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
     "<": operator.lt,
     "<=": operator.le,
 }
-_CONDITION = re.compile(rf"\s*({_NAME.pattern})\.({_METRIC.pattern})\s*(>=|<=|>|<)\s*(\S+)\s*")
+_SAME: dict[str, Callable[[str, str], bool]] = {"==": operator.eq, "!=": operator.ne}
+_CONDITION = re.compile(
+    rf"\s*(?:(?P<name>{_NAME.pattern}\.{_METRIC.pattern})(?:\.(?P<part>[a-z]+))?|{_VERDICT})"
+    r"\s*(?P<comparison>>=|<=|==|!=|>|<)\s*(?P<than>\S.*?)\s*"
+)
+_FORMS = (
+    'ATTACK.METRIC with a number, such as "sia.asr > 0.3" or "sia.asr.low > 0.3", or a verdict, such as '
+    '"sia.asr.verdict == leak" or, of any headline, "verdict == leak"'
+)
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A threshold on the value of a finding, such as ``sia.asr > 0.3``."""
+    """What a gate asks of a finding, such as ``sia.asr > 0.3``, or of all headlines, such as ``verdict == leak``.
 
-    attack: str
-    metric: str
+    Attributes
+    ----------
+    text
+        The condition as it was given.
+    name
+        The finding; empty for all headlines.
+    part
+        ``value``, ``low``, ``high`` or ``verdict``.
+    comparison, than
+        How that is compared, and with what.
+    """
+
+    text: str
+    name: str
+    part: str
     comparison: str
-    threshold: float
+    than: float | str
+
+    @property
+    def attack(self) -> str:
+        """The attack whose finding it is about; empty for all headlines."""
+        return self.name.partition(".")[0]
+
+    @property
+    def metric(self) -> str:
+        """What of the attack it is about; empty for all headlines."""
+        return self.name.partition(".")[2]
 
     def crossed(self, findings: Sequence[Finding]) -> bool:
-        """Whether a finding of this name has a value for which the condition holds.
+        """Whether the condition holds for a finding that it is about.
 
         Raises
         ------
         ConfigError
-            If there is no such finding, or one has no value: a gate must not pass because nothing was measured.
+            If there is no such finding, or it holds for none and one was not measured: a gate must not pass because
+            there is nothing to see.
         """
-        name = f"{self.attack}.{self.metric}"
-        compare, crossed = _OPERATORS[self.comparison], []
-        for finding in findings:
-            if finding.name != name:
-                continue
-            if finding.value is None:
-                raise ConfigError(
-                    f"--fail-if: {name} has no value ({finding.reason}), so the condition can be neither crossed nor "
-                    "passed; name a finding that was measured"
-                )
-            crossed.append(compare(finding.value, self.threshold))
-        if not crossed:
+        meant = [finding for finding in findings if finding.name == self.name or (not self.name and finding.headline)]
+        if not meant:
             there = ", ".join(sorted({finding.name for finding in findings})) or "none"
-            raise ConfigError(f"--fail-if: there is no finding {name}; expected one of: {there}")
-        return any(crossed)
+            what = f"finding {self.name}" if self.name else "headline"
+            raise ConfigError(f"--fail-if: there is no {what}; expected one of: {there}")
+        if any(map(self._holds, meant)):
+            return True
+        for finding in meant:
+            if self._is_open(finding):
+                raise ConfigError(
+                    f"--fail-if {self.text}: {finding.name} has no {_PARTS.get(self.part, self.part)} "
+                    f"({finding.reason}), so the condition can be neither crossed nor passed; name a finding that was "
+                    "measured"
+                )
+        return False
+
+    def _holds(self, finding: Finding) -> bool:
+        actual = getattr(finding, self.part)
+        if isinstance(self.than, str):
+            return _SAME[self.comparison](actual, self.than)
+        return actual is not None and _ORDER[self.comparison](actual, self.than)
+
+    def _is_open(self, finding: Finding) -> bool:
+        """Whether the finding says nothing either way."""
+        if self.part == _VERDICT:
+            return finding.verdict == NOT_APPLICABLE != self.than
+        return getattr(finding, self.part) is None
 
 
 def parse_fail_if(text: str) -> Condition:
-    """Read a condition such as ``sia.asr > 0.3``; the operators are >, >=, < and <=.
+    """Read a condition such as ``sia.asr > 0.3``, ``sia.asr.low > 0.3`` or ``verdict == leak``.
+
+    Numbers are compared by >, >=, < and <=, verdicts by == and !=.
 
     Raises
     ------
     ConfigError
         If the text is no such condition.
     """
+    nonsense = ConfigError(f"--fail-if {text!r}: expected {_FORMS}")
     match = _CONDITION.fullmatch(text)
-    if match:
-        attack, metric, comparison, number = match.groups()
-        try:
-            threshold = float(number)
-        except ValueError:
-            threshold = math.nan
-        if math.isfinite(threshold):
-            return Condition(attack, metric, comparison, threshold)
-    raise ConfigError(
-        f"--fail-if {text!r}: expected ATTACK.METRIC, one of {' '.join(_OPERATORS)}, and a number, such as "
-        '"sia.asr > 0.3"'
-    )
+    if not match:
+        raise nonsense
+    name, comparison, than = match["name"] or "", match["comparison"], match["than"].strip("'\"")
+    part = match["part"] or (_VALUE if name else _VERDICT)
+    if part == _VERDICT:
+        if comparison not in _SAME or than not in VERDICTS:
+            words = instead(than, VERDICTS, listed=False)
+            raise ConfigError(f"--fail-if {text!r}: a verdict is compared by == or != with a verdict; {words}")
+        return Condition(text, name, part, comparison, than)
+    if part not in _PARTS:
+        words = instead(part, ("low", "high", _VERDICT), listed=False)
+        raise ConfigError(f"--fail-if {text!r}: unknown part {part!r} of a finding: {words}")
+    try:
+        threshold = float(than)
+    except ValueError:
+        threshold = math.nan
+    if comparison not in _ORDER or not math.isfinite(threshold):
+        raise nonsense
+    return Condition(text, name, part, comparison, threshold)
 
 
 def _plain(value: Any) -> Any:

@@ -6,17 +6,18 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import click
 import typer
 from rich.markup import escape
 
 from fedattack import __version__
-from fedattack.cli.console import err_console, out_console, say, tell, watch_bars
+from fedattack.cli.console import err_console, out_console, say, show_page, tell, watch_bars
 from fedattack.cli.declared import Declared, pairs
 from fedattack.cli.options import (
     AsJson,
+    AttackName,
     CellChanges,
     Changes,
     Device,
@@ -29,6 +30,8 @@ from fedattack.cli.options import (
     Out,
     Pdf,
     PresetName,
+    Quiet,
+    ReproductionName,
     SeedCount,
     SkipDamaged,
     Trust,
@@ -36,6 +39,7 @@ from fedattack.cli.options import (
 from fedattack.errors import ConfigError, FedAttackError, RunError, short
 
 if TYPE_CHECKING:
+    from fedattack.audit.finding import Condition, Finding
     from fedattack.folder import Part
     from fedattack.learning.importing import Asked
     from fedattack.record.check import CheckReport
@@ -47,14 +51,16 @@ BAD_INPUT = 2
 
 THRESHOLD_CROSSED = 3
 
+_REPORT = ("findings.json", "run.json", "report.html")
+
 app = typer.Typer(
     name="fedattack",
     help="Measure what a Flower federated-learning deployment leaks to its server.",
     epilog="Examples: `fedattack audit quickstart --out runs/first`, then open runs/first/report.html; "
     "`fedattack list` shows presets, attacks and settings.",
     no_args_is_help=True,
+    suggest_commands=False,  # click does so itself
     context_settings={"help_option_names": ["-h", "--help"]},
-    add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
@@ -69,13 +75,16 @@ def simulate(
     seeds: SeedCount = None,
     on: On = "simulation",
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run a preset's federated training on Flower, under observation.
 
     Example: `fedattack simulate quickstart --out runs/first --set alpha=0.1`
     """
+    from fedattack.runs.checks import check_runtime
     from fedattack.runs.presets import load_preset, resolve_settings
 
+    check_runtime(on)
     study = load_preset(preset)
     _simulate(study, resolve_settings(study, changes or []), out, seed, seeds, on)
     tell({"folder": str(out)}, f"Recorded in [bold]{escape(str(out))}[/bold].", as_json)
@@ -83,7 +92,7 @@ def simulate(
 
 @app.command()
 def attack(
-    name: Annotated[str, typer.Argument(help="Name of an attack; `fedattack list` shows them.", metavar="NAME")],
+    name: AttackName,
     folder: Folder,
     targets: Annotated[
         Path | None, typer.Option(help="Target records, an .npz with x and y, for a record from elsewhere.")
@@ -122,6 +131,7 @@ def attack(
     skip_damaged: SkipDamaged = False,
     trust: Trust = False,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Attack a record, using nothing but the record and the declared knowledge.
 
@@ -131,13 +141,19 @@ def attack(
     `fedattack attack sia audit --targets mine.npz --model mypackage.models:make_net`;
     `fedattack attack prolin runs/sums --option shadows=exact`
     """
+    from fedattack.folder import find_parts
     from fedattack.runs.asked import asked_of_knowledge
-    from fedattack.runs.pipeline import choose_attacks
+    from fedattack.runs.checks import check_attacks, check_device
 
+    given = pairs("--option", options or [])
+    check_attacks([name], given)
+    check_device(device)
     declared = Declared(
         targets, model, classes, hidden, loss, prior, auxiliary, attributes, public, partial, wanted, training
     )
-    (chosen,) = choose_attacks([name], pairs("--option", options or []))
+    declared.check_words()
+    find_parts(folder)
+    (chosen,) = _choose([name], given, device)
     trusted = _trusted(asked_of_knowledge(folder)) if trust else set()
     files = _attack(chosen, folder, seed, device, skip_damaged, declared, trusted)
     tell({"scores": files}, f"Scores in [bold]{escape(', '.join(files))}[/bold].", as_json)
@@ -151,6 +167,7 @@ def report(
     trust: Trust = False,
     pdf: Pdf = False,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Judge the scores against the truth; write findings.json and report.html.
 
@@ -158,9 +175,13 @@ def report(
 
     Examples: `fedattack report runs/first --fail-if "sia.asr > 0.3"`; `fedattack report runs/first --pdf`
     """
+    from fedattack.folder import find_parts
     from fedattack.runs.asked import asked_of_knowledge
+    from fedattack.runs.checks import check_conditions, check_device, scored_attacks
 
     conditions = _conditions(fail_if)
+    check_device(device)
+    check_conditions(conditions, scored_attacks(find_parts(folder)), isolating=True)
     trusted = _trusted(asked_of_knowledge(folder)) if trust else set()
     _report(folder, device, conditions, as_json, trusted, pdf=pdf)
 
@@ -177,21 +198,28 @@ def audit(
     device: Device = "auto",
     fail_if: FailIf = None,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Simulate, attack and report in one.
 
     Examples: `fedattack audit quickstart --out runs/first`;
     `fedattack audit sia-fedavg --out runs/mnist --set dataset=mnist --set alpha=0.1 --fail-if "sia.asr > 0.3"`
     """
+    from fedattack.runs.checks import check_attacks, check_conditions, check_device, check_runtime
     from fedattack.runs.presets import load_preset, resolve_settings
 
+    # Words are checked before torch is imported, which takes seconds, and before a run, which takes minutes.
     conditions = _conditions(fail_if)
+    check_runtime(on)
+    check_device(device)
     study, given = load_preset(preset), pairs("--option", options or [])
-    # Words are checked before torch is imported, which takes seconds.
+    check_attacks(study.attacks, {**study.options, **given})
     settings = resolve_settings(study, changes or [])
-    from fedattack.runs.pipeline import choose_attacks
+    check_conditions(conditions, study.attacks, isolating=bool(settings["isolate"]))
+    from fedattack.runs.simulating import check_free
 
-    chosen = choose_attacks(study.attacks, {**study.options, **given})
+    check_free(out)
+    chosen = _choose(study.attacks, {**study.options, **given}, device)
     trusted = _simulate(study, settings, out, seed, seeds, on, given)
     for item in chosen:
         _attack(item, out, 0, device, skip_damaged=False, trusted=trusted)
@@ -208,23 +236,35 @@ def resume(
     fail_if: FailIf = None,
     trust: Trust = False,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Go on with a run that was stopped, then attack and report as audit does.
 
-    Each seed goes on after its last whole round, with the settings it was started with and on what it ran on.
+    Each seed goes on after its last whole round, with the settings it was started with and on what it ran on. Attacks
+    that have their scores are not made again, unless there is an --option; a finished run is left as it is.
 
     Example: `fedattack resume runs/first`
     """
     from fedattack.runs.asked import asked_of_study
-    from fedattack.runs.pipeline import choose_attacks
+    from fedattack.runs.checks import check_attacks, check_conditions, check_device, options_among
     from fedattack.runs.presets import load_preset
+    from fedattack.runs.simulating import is_recorded, stopped_study
     from fedattack.runs.simulating import resume as go_on
-    from fedattack.runs.simulating import stopped_study
 
     conditions = _conditions(fail_if)
-    study = stopped_study(folder)
-    preset, first = load_preset(study["preset"]), study.get("options", {})
-    chosen = choose_attacks(preset.attacks, {**preset.options, **first, **pairs("--option", options or [])})
+    check_device(device)
+    study, given = stopped_study(folder), pairs("--option", options or [])
+    preset = load_preset(study["preset"])
+    wanted = {**preset.options, **study.get("options", {}), **given}
+    check_attacks(preset.attacks, wanted)
+    check_conditions(conditions, preset.attacks, isolating=bool(study["settings"]["isolate"]))
+    names: Sequence[str] = preset.attacks
+    if is_recorded(folder, study) and not given:
+        names = _not_scored(folder, names)
+        if not names and _is_reported(folder):
+            _finished(folder, conditions, as_json)
+            return
+    chosen = _choose(names, options_among(wanted, names), device)
     asked = asked_of_study(folder)
     trusted = _trusted(asked) if trust else set()
     with _resumable(folder, trust=bool(asked)), watch_bars() as watch:
@@ -237,7 +277,9 @@ def resume(
 @app.command()
 def observe(
     command: Annotated[list[str], typer.Argument(help="The command, after --.", metavar="-- flwr run …")],
-    out: Annotated[Path, typer.Option("--out", help="Folder of the record, such as audit/record.", metavar="DIR")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder of the record, such as audit/record.", metavar="DIR")
+    ],
     view: Annotated[str, typer.Option(help="individual; or aggregate: of each round, the sum alone is kept.")] = (
         "individual"
     ),
@@ -336,24 +378,30 @@ def keygen(
 
 @app.command()
 def project(
-    record: Annotated[Path, typer.Argument(help="A record in the individual view.", metavar="RECORD")],
-    out: Annotated[Path, typer.Argument(help="Folder of the new record.", metavar="OUT")],
+    record: Annotated[
+        Path, typer.Argument(help="A record in the individual view, or a run folder with several.", metavar="RECORD")
+    ],
+    out: Annotated[Path, typer.Argument(help="Folder of the new record, or the new run folder.", metavar="OUT")],
     as_json: AsJson = False,
 ) -> None:
-    """Turn a record of single updates into what a secure-aggregation server would have seen.
+    """Turn records of single updates into what a secure-aggregation server would have seen.
 
-    Example: `fedattack project runs/first/record runs/sums/record`
+    Of a run folder the record of each seed is projected; what the attacker knows and the truth are not copied.
+
+    Examples: `fedattack project runs/first/record runs/sums/record`; `fedattack project runs/first runs/sums`
     """
-    from fedattack.record import Record, project_record
+    from fedattack.record import Record, project_record, records_in
 
-    sums = project_record(Record(record), out)
-    tell({"record": str(out), "rounds": len(sums)}, f"{len(sums)} rounds in [bold]{escape(str(out))}[/bold].", as_json)
+    rounds = 0
+    for name, path in records_in(record).items():
+        rounds += len(project_record(Record(path), out / name))
+    tell({"record": str(out), "rounds": rounds}, f"{rounds} rounds in [bold]{escape(str(out))}[/bold].", as_json)
 
 
 @app.command()
 def compare(
     folders: Annotated[list[Path], typer.Argument(help="Run folders with findings.", metavar="DIR…")],
-    out: Annotated[Path, typer.Option("--out", help="Folder for the comparison.", metavar="DIR")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the comparison.", metavar="DIR")],
     by: Annotated[str | None, typer.Option(help="The setting to compare by; by default those that differ.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -361,16 +409,26 @@ def compare(
 
     Example: `fedattack compare runs/n50 runs/n100 runs/n200 --by clients --out runs/by-clients`
     """
+    if len(folders) < 2:
+        raise ConfigError(f"there is nothing to compare in {len(folders)} run folder; expected two or more")
+    for folder in folders:
+        if not (folder / "findings.json").exists():
+            raise ConfigError(f"{folder} holds no findings.json; run `fedattack report {folder}` first")
     from fedattack.report.compare import compare_runs
 
     page = compare_runs(folders, out, by)
-    tell({"page": str(page)}, f"Comparison: [bold]{escape(str(page))}[/bold]", as_json)
+    if as_json:
+        tell({"page": str(page)}, "", as_json)
+    else:
+        show_page("Comparison", page)
 
 
 @app.command()
 def reproduce(
-    name: Annotated[str, typer.Argument(help="Name of a reproduction; `fedattack list` shows them.", metavar="NAME")],
-    out: Annotated[Path, typer.Option("--out", help="Folder of the results; several may share one.", metavar="DIR")],
+    name: ReproductionName,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder of the results; several may share one.", metavar="DIR")
+    ],
     only: Annotated[
         list[str] | None,
         typer.Option(
@@ -390,6 +448,7 @@ def reproduce(
     device: Device = "auto",
     keep_records: KeepRecords = False,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run a paper's table or figure, ours beside the paper's: DIR/NAME.md, .json and .svg.
 
@@ -400,10 +459,16 @@ def reproduce(
     `fedattack reproduce sia-fig4 --out runs/paper --data mnist=mnist10k.npz`
     """
     from fedattack.reproduce import load_reproduction
-    from fedattack.reproduce import reproduce as run
+    from fedattack.reproduce.words import check_words
+    from fedattack.runs.checks import check_device
+
+    what = load_reproduction(name)
+    check_words(what, only or [], changes or [], data or [])
+    check_device(device)
+    from fedattack.reproduce.engine import reproduce as run
 
     results = run(
-        load_reproduction(name),
+        what,
         out,
         only=only or [],
         changes=changes or [],
@@ -423,7 +488,7 @@ def reproduce(
 @app.command()
 def tradeoff(
     preset: PresetName,
-    out: Annotated[Path, typer.Option("--out", help="Folder of the results.", metavar="DIR")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the results.", metavar="DIR")],
     defences: Annotated[
         list[str] | None,
         typer.Option(
@@ -437,6 +502,7 @@ def tradeoff(
     device: Device = "auto",
     keep_records: KeepRecords = False,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Sweep the strengths of defences: what each costs a model, and what it takes from the attacks.
 
@@ -446,7 +512,13 @@ def tradeoff(
 
     Example: `fedattack tradeoff quickstart --out runs/tradeoff --defence sparsify=0.9,0.99 --defence dp-gaussian`
     """
-    from fedattack.tradeoff import tradeoff as run
+    from fedattack.runs.checks import check_device
+    from fedattack.runs.presets import load_preset
+    from fedattack.tradeoff.grid import check_words
+
+    check_words(load_preset(preset), defences or [], changes or [])
+    check_device(device)
+    from fedattack.tradeoff.study import tradeoff as run
 
     results = run(
         preset,
@@ -460,7 +532,9 @@ def tradeoff(
         tell=lambda line: err_console.print(escape(line), soft_wrap=True),
     )
     name = out / f"tradeoff-{preset}"
-    tell(results, f"Results: [bold]{escape(str(name))}.html[/bold], .md, .svg and .json", as_json)
+    tell(results, f"Results: [bold]{escape(str(name))}.md[/bold], .svg, .json and .html", as_json)
+    if not as_json:
+        show_page("Page", Path(f"{name}.html"))
     for line in [] if as_json else results["summary"]:
         out_console.print(f"- {escape(line)}", soft_wrap=True)
     failed = {cell["defence"] for cell in results["cells"] if cell["state"] != "done"}
@@ -568,10 +642,50 @@ def _attack(
         )
 
 
+def _choose(names: Sequence[str], options: Mapping[str, str], device: str) -> list["Attack"]:
+    """Find attacks, and the device that they compute on; from here on torch is imported."""
+    from fedattack.learning import pick_device
+    from fedattack.runs.pipeline import choose_attacks
+
+    pick_device(device)
+    return choose_attacks(names, options)
+
+
+def _not_scored(folder: Path, names: Sequence[str]) -> list[str]:
+    """List the attacks that lack the scores of a record."""
+    from fedattack.folder import find_parts
+    from fedattack.runs.checks import scored_attacks
+
+    scored = scored_attacks(find_parts(folder))
+    return [name for name in names if name not in scored]
+
+
+def _is_reported(folder: Path) -> bool:
+    """Whether the findings and the page are there, and no scores are newer than these."""
+    files = [folder / name for name in _REPORT]
+    if not all(map(Path.exists, files)):
+        return False
+    written = min(file.stat().st_mtime for file in files)
+    return all(scores.stat().st_mtime <= written for scores in folder.glob("scores/**/*.npz"))
+
+
+def _finished(folder: Path, conditions: Sequence["Condition"], as_json: bool) -> None:
+    """Say that nothing is left to do; gates are held against the findings that are there."""
+    from fedattack.report.validate import read_findings
+
+    findings = read_findings(folder)
+    if as_json:
+        print(json.dumps([finding.to_dict() for finding in findings], indent=2, allow_nan=False))
+    else:
+        out_console.print(f"[bold]{escape(str(folder))}[/bold] is finished: nothing is left to do.", soft_wrap=True)
+        show_page("Report", folder / "report.html")
+    _gate(conditions, findings)
+
+
 def _report(
     folder: Path,
     device: str,
-    conditions: Sequence[Any],
+    conditions: Sequence["Condition"],
     as_json: bool,
     trusted: Collection[str] = (),
     *,
@@ -586,12 +700,17 @@ def _report(
         print(json.dumps([finding.to_dict() for finding in findings], indent=2, allow_nan=False))
     else:
         out_console.print(render_table(findings, read_run(folder)))
-        out_console.print(f"Report: [bold]{escape(str(page))}[/bold]", soft_wrap=True)
-    crossed = [text for text, condition in conditions if condition.crossed(findings)]
-    for text in crossed:
-        err_console.print(f"[red]threshold crossed:[/red] {escape(text)}")
+        show_page("Report", page)
     if pdf:
         _print_page(page, as_json)
+    _gate(conditions, findings)
+
+
+def _gate(conditions: Sequence["Condition"], findings: Sequence["Finding"]) -> None:
+    """End with another exit code if a condition holds."""
+    crossed = [condition for condition in conditions if condition.crossed(findings)]
+    for condition in crossed:
+        err_console.print(f"[red]threshold crossed:[/red] {escape(condition.text)}", soft_wrap=True)
     if crossed:
         raise typer.Exit(THRESHOLD_CROSSED)
 
@@ -601,14 +720,14 @@ def _print_page(page: Path, as_json: bool) -> None:
 
     printed = write_pdf(page)
     if not as_json:
-        out_console.print(f"On paper: [bold]{escape(str(printed))}[/bold]", soft_wrap=True)
+        show_page("On paper", printed)
 
 
-def _conditions(texts: list[str] | None) -> list[tuple[str, Any]]:
+def _conditions(texts: list[str] | None) -> list["Condition"]:
     """Parse conditions before any long work, so that a typing error does not cost a run."""
     from fedattack.audit.finding import parse_fail_if
 
-    return [(text, parse_fail_if(text)) for text in texts or []]
+    return list(map(parse_fail_if, texts or []))
 
 
 def _version(value: bool) -> None:

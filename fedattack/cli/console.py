@@ -1,14 +1,19 @@
-"""What the command shows: tables, bars, warnings, and one line for whoever reads JSON."""
+"""What the command shows: tables, progress, warnings, and one line for whoever reads JSON."""
 
 import json
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from fedattack.errors import short
 
@@ -19,12 +24,41 @@ out_console = Console()
 
 err_console = Console(stderr=True)
 
+# A step tells of itself again after so many seconds if it is so much further, and after so many in any case.
+_SECONDS, _SHARE, _LONG = 10.0, 0.1, 60.0
+
+# Words of a column that is narrower than this are hard to read.
+_NARROW = 24
+
+
+class _Quiet:
+    """Whether progress and notes are left out; each command that takes --quiet sets it anew."""
+
+    on = False
+
+
+def set_quiet(value: bool) -> bool:
+    """Take what --quiet says."""
+    _Quiet.on = value
+    return value
+
 
 @contextmanager
 def watch_bars() -> Iterator["Watch"]:
-    """Show bars while there is a terminal; warnings and notes always."""
+    """Show bars where there is a terminal, and plain lines where there is none; warnings always."""
     from fedattack.runs.watch import Watch
 
+    if _Quiet.on:
+        yield Watch(say=say)
+    elif err_console.is_terminal:
+        with _bars() as step:
+            yield Watch(step, say)
+    else:
+        yield Watch(PlainSteps().step, say)
+
+
+@contextmanager
+def _bars() -> Iterator[Callable[[str, int, int | None], None]]:
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -32,7 +66,6 @@ def watch_bars() -> Iterator["Watch"]:
         TimeElapsedColumn(),
         console=err_console,
         transient=True,
-        disable=not err_console.is_terminal,
     ) as bar:
         tasks: dict[str, TaskID] = {}
 
@@ -41,11 +74,38 @@ def watch_bars() -> Iterator["Watch"]:
                 tasks[what] = bar.add_task(what, total=total)
             bar.update(tasks[what], completed=done, total=total)
 
-        yield Watch(step, say)
+        yield step
+
+
+@dataclass
+class PlainSteps:
+    """Progress as lines, for a log: one where a step starts, then few.
+
+    Attributes
+    ----------
+    clock
+        Gives the time in seconds.
+    """
+
+    clock: Callable[[], float] = time.monotonic
+    _told: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def step(self, what: str, done: int, total: int | None) -> None:
+        """Print a line if the step is new, or much further than when it was last told of, or much time has passed."""
+        now, share = self.clock(), done / total if total else 0.0
+        if what in self._told:
+            then, before = self._told[what]
+            waited = now - then
+            if waited < _SECONDS or (share < before + _SHARE and waited < _LONG):
+                return
+        self._told[what] = now, share
+        err_console.print(escape(f"{what}: {done} of {total}" if total and done else what), soft_wrap=True)
 
 
 def say(kind: str, text: str) -> None:
     """Show a warning, or another kind of line, of at most 300 characters."""
+    if kind == "note" and _Quiet.on:
+        return
     err_console.print(f"[yellow]{kind}:[/yellow] {escape(short(text))}", soft_wrap=True)
 
 
@@ -57,12 +117,31 @@ def tell(value: dict[str, Any], text: str, as_json: bool) -> None:
         out_console.print(text, soft_wrap=True)
 
 
-def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Show a table of texts."""
-    table = Table(title=title, title_justify="left", show_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*map(escape, row))
-    out_console.print(table)
+def show_page(what: str, page: Path) -> None:
+    """Show where a page is, as a link that terminals and people can follow."""
+    link = page.absolute().as_uri()
+    out_console.print(Text.assemble(f"{what}: ", (link, f"bold link {link}")), soft_wrap=True)
+
+
+def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], names: int = 1) -> None:
+    """Show a table of texts, the first ``names`` columns of which are names and never broken.
+
+    Where the terminal is too narrow for that, what belongs to a name stands below it.
+    """
+    out_console.print(Text(title, style="italic"))
+    widths = [max(len(row[column]) for row in [columns, *rows]) for column in range(names)]
+    if out_console.width - sum(widths) - 3 * names < _NARROW * (len(columns) - names):
+        for row in rows:
+            out_console.print(Text(" ".join(row[:names]), style="bold"), soft_wrap=True)
+            for column, text in zip(columns[names:], row[names:], strict=True):
+                if text:
+                    line = text if column == "what" else f"{column}: {text}"
+                    out_console.print(Padding(Text(line), (0, 0, 0, 4)))
+    else:
+        table = Table(show_edge=False)
+        for number, column in enumerate(columns):
+            table.add_column(column, no_wrap=number < names, overflow="fold")
+        for row in rows:
+            table.add_row(*map(escape, row))
+        out_console.print(table)
     out_console.print()

@@ -1,15 +1,27 @@
 """What the command line says of the attacker's knowledge."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedattack.errors import ConfigError
+from fedattack.errors import ConfigError, instead
+from fedattack.runs.settings import open_settings
 
 if TYPE_CHECKING:
     from fedattack.learning import LocalSGD
     from fedattack.threats import Knowledge, ModelKnowledge
+
+PRIORS = ("uniform", "examples")
+"""What the attacker may assume of who holds an example."""
+
+_TRAINING: dict[str, Callable[[str], Any]] = {
+    "epochs": int,
+    "batch-size": int,
+    "lr": float,
+    "momentum": float,
+    "weight-decay": float,
+}
 
 
 @dataclass(frozen=True)
@@ -29,6 +41,26 @@ class Declared:
     property: str | None
     training: str | None
 
+    def check_words(self) -> None:
+        """Check words and files without torch, which takes seconds to import.
+
+        Raises
+        ------
+        ConfigError
+            If a word is unknown, or a file is not there.
+        """
+        if self.prior is not None and self.prior not in PRIORS:
+            raise ConfigError(f"--prior {self.prior}: {instead(self.prior, PRIORS, listed=False)}")
+        if self.training is not None:
+            _read_training(self.training)
+        settings = open_settings()
+        for name in ("model", "property"):
+            settings[name].check(getattr(self, name) or "")
+        for name in ("targets", "auxiliary", "attributes", "public", "partial"):
+            path = getattr(self, name)
+            if path is not None and not path.is_file():
+                raise ConfigError(f"--{name} {path}: there is no such file; expected an .npz")
+
     def on_top_of(self, known: "Knowledge") -> "Knowledge":
         """Return what a run folder says of the attacker's knowledge, with what the command line says in its place.
 
@@ -39,7 +71,7 @@ class Declared:
         DataError
             If a file cannot be read, or does not fit the model.
         """
-        from fedattack.threats.knowledge import PRIORS, read_attributes, read_partial, read_public, read_targets
+        from fedattack.threats.knowledge import read_attributes, read_partial, read_public, read_targets
 
         changes: dict[str, Any] = {}
         model = known.model if self.model is None else self._model(known)
@@ -55,8 +87,6 @@ class Declared:
         if self.property is not None:
             changes["property"] = self.property
         if self.prior is not None:
-            if self.prior not in PRIORS:
-                raise ConfigError(f"--prior {self.prior}: expected one of {', '.join(PRIORS)}")
             changes["prior"] = self.prior
         return replace(known, model=model, **changes)
 
@@ -110,13 +140,26 @@ def pairs(where: str, texts: Sequence[str]) -> dict[str, str]:
 def _training(text: str) -> "LocalSGD":
     from fedattack.learning import LocalSGD
 
-    keys = {"epochs": int, "batch-size": int, "lr": float, "momentum": float, "weight-decay": float}
-    given = pairs("--training", text.split(","))
     try:
-        values = {key.replace("-", "_"): keys[key](value) for key, value in given.items()}
-        return LocalSGD(**values)
-    except (KeyError, ValueError, TypeError):
-        raise ConfigError(
-            f"--training {text}: expected epochs, batch-size and lr, and perhaps momentum and weight-decay, such as "
-            "epochs=1,batch-size=10,lr=0.01"
-        ) from None
+        return LocalSGD(**_read_training(text))
+    except ValueError:
+        raise _no_training(text) from None
+
+
+def _read_training(text: str) -> dict[str, Any]:
+    values = {}
+    for key, value in pairs("--training", text.split(",")).items():
+        try:
+            values[key.replace("-", "_")] = _TRAINING[key](value)
+        except (KeyError, ValueError):
+            raise _no_training(text) from None
+    if not {"epochs", "batch_size", "lr"} <= {*values}:
+        raise _no_training(text)
+    return values
+
+
+def _no_training(text: str) -> ConfigError:
+    return ConfigError(
+        f"--training {text}: expected epochs, batch-size and lr, and perhaps momentum and weight-decay, such as "
+        "epochs=1,batch-size=10,lr=0.01"
+    )

@@ -62,7 +62,7 @@ def show_listing() -> None:
     options = []
     for name, attack in there["attacks"].items():
         options += [(name, option, help_) for option, help_ in attack["options"].items()]
-    show_table("Options of attacks", ("attack", "--option", "what"), options)
+    show_table("Options of attacks", ("attack", "--option", "what"), options, names=2)
     _show("Reproductions", there["reproductions"], {"title": "what", "paper": "paper", "cells": "cells"})
     datasets = [(name, source.description) for name, source in DATASETS.items()]
     datasets += [("PATH.npz", "your own arrays x and y"), ("PATH.toml", "your own table, or one of OpenML's, declared")]

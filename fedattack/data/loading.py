@@ -19,7 +19,7 @@ from fedattack.data.columns import Column, PrivateColumn
 from fedattack.data.dataset import Dataset
 from fedattack.data.source import Pool, Source, one_line
 from fedattack.data.sources import DATASETS
-from fedattack.errors import DataError
+from fedattack.errors import DataError, instead
 
 MIN_RECORDS = 10
 """Fewer examples than this are refused: neither split would say anything."""
@@ -99,6 +99,20 @@ def load_dataset(
     )
 
 
+def check_name(name: str) -> None:
+    """Check that there may be such a dataset: a name that is known, or a file that is there.
+
+    Raises
+    ------
+    DataError
+        If there is not.
+    """
+    if not name.endswith((".npz", ".toml")):
+        _source(name)
+    elif not Path(name).expanduser().is_file():
+        raise DataError(f"{name}: there is no such file; expected an .npz with x and y, or a .toml of a table")
+
+
 def download_dataset(name: str, *, root: Path | None = None) -> Path:
     """Download a dataset into the data folder; files that are there already are not fetched again.
 
@@ -142,7 +156,7 @@ def _download_of(name: str, folder: Path) -> Callable[[Path], None]:
     else:
         source = _source(name)
         if source.by_hand:
-            raise DataError(f"dataset {name!r} is not downloaded by fedattack: {source.by_hand} in {folder}")
+            raise DataError(f"dataset {name!r} is not downloaded by fedattack: {source.by_hand}, in {folder}")
         download = source.download
     if download is None:
         raise DataError(f"dataset {name!r} needs no download: it is at hand; use it by its name")
@@ -161,7 +175,7 @@ def _read(name: str, seed: int, root: Path | None) -> Pool:
 def _source(name: str) -> Source:
     if name not in DATASETS:
         raise DataError(
-            f"unknown dataset {name!r}; expected one of {', '.join(DATASETS)}, or the path of an .npz or .toml file"
+            f"unknown dataset {name!r}: {instead(name, DATASETS)}; the path of an .npz or .toml file is one, too"
         )
     return DATASETS[name]
 

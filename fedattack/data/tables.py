@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -193,9 +194,12 @@ def download_openml(declared: Declaration, root: Path) -> None:
         return
     from sklearn.datasets import fetch_openml
 
-    bunch = fetch_openml(
-        declared.openml, version=declared.version, data_home=None, cache=False, as_frame=True, target_column=None
-    )
+    with warnings.catch_warnings():
+        # It warns of each attempt that fails, and then ends with the error.
+        warnings.simplefilter("ignore", UserWarning)
+        bunch = fetch_openml(
+            declared.openml, version=declared.version, data_home=None, cache=False, as_frame=True, target_column=None
+        )
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_suffix(".part")
     bunch.data.to_csv(partial, index=False)

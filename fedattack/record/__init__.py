@@ -2,7 +2,7 @@
 
 from fedattack.record.check import CheckReport, check_record
 from fedattack.record.format import Parameter
-from fedattack.record.project import project_record
+from fedattack.record.project import project_record, records_in
 from fedattack.record.reader import Observation, Record, Round
 from fedattack.record.writer import Exchange, RecordWriter, Reply
 
@@ -17,4 +17,5 @@ __all__ = [
     "Round",
     "check_record",
     "project_record",
+    "records_in",
 ]

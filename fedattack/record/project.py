@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.errors import RecordError, short
+from fedattack.record.format import MANIFEST
 from fedattack.record.reader import Observation, Record
 from fedattack.record.writer import Exchange, RecordWriter, Reply, cannot_be_kept
 
@@ -47,6 +48,30 @@ def project_record(record: Record, out: Path) -> Record:
         writer.write(project_exchange(exchange, round_.where))
     writer.close(final=record.final)
     return Record(out)
+
+
+def records_in(folder: Path) -> dict[str, Path]:
+    """Find the records of a run folder, of its folder of records, or of a record itself, by where a copy would lie.
+
+    Returns
+    -------
+    dict
+        By the path inside another folder of the same kind, ``""`` for a record itself, the record.
+
+    Raises
+    ------
+    RecordError
+        If there is none.
+    """
+    if (folder / MANIFEST).exists():
+        return {"": folder}
+    found = sorted([*folder.glob(f"*/{MANIFEST}"), *folder.glob(f"record/*/{MANIFEST}")])
+    if not found:
+        raise RecordError(
+            f"{folder} holds no record: expected {MANIFEST} in it, or a run folder; point at what the observer or "
+            "`fedattack simulate` wrote"
+        )
+    return {str(path.parent.relative_to(folder)): path.parent for path in found}
 
 
 def _reply(observation: Observation) -> Reply:

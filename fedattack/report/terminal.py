@@ -1,18 +1,71 @@
 """The findings as a table for the terminal."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
 from rich import box
-from rich.console import Group
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, PROPORTION, TOO_FEW, Finding
 from fedattack.report.words import interval, interval_title, printable, shown, spread
 
+# Wider than any table of findings.
+_WIDE = 1000
+
 _STYLES = {LEAK: "bold red", NO_EVIDENCE: "cyan", TOO_FEW: "yellow", NOT_APPLICABLE: "dim"}
+
+
+@dataclass(frozen=True)
+class _Fitting:
+    """A table that breaks no name: a narrow terminal leaves out columns, and a very narrow one stacks the rest.
+
+    ``rows`` has a text for the name and for each of value, interval, chance, null, n and verdict.
+    """
+
+    interval: str
+    rows: Sequence[Sequence[Text]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        columns = ["finding", "value", self.interval, "chance", "null", "n", "verdict"]
+        for left_out in ((), ("n",), ("n", "null"), ("n", "null", "chance")):
+            kept = [place for place, column in enumerate(columns) if column not in left_out]
+            table = self._table(columns, kept)
+            if console.measure(table, options=options.update(max_width=_WIDE)).maximum <= options.max_width:
+                yield table
+                return
+        for name, value, ends, chance, _, _, verdict in self.rows:
+            yield Text.assemble(name, "\n    ", value, " (", ends, "), chance ", chance, ", ", verdict)
+
+    def _table(self, columns: Sequence[str], kept: Sequence[int]) -> Table:
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        for place in kept:
+            is_number = 0 < place < len(columns) - 1
+            table.add_column(columns[place], justify="right" if is_number else "left", no_wrap=True)
+        for row in self.rows:
+            table.add_row(*map(row.__getitem__, kept))
+        return table
+
+
+def _cells(finding: Finding) -> list[Text]:
+    name = Text(finding.name, style="bold" if finding.headline else "")
+    if finding.selected_after_the_fact:
+        name.append(" †", style="yellow")
+    # An ordinary terminal has 80 columns, so that other units than per cent stand at the value alone.
+    units = finding.units if finding.units == PROPORTION else ""
+    null = finding.null["value"] if finding.null else None
+    return [
+        name,
+        Text(shown(finding.value, finding.units)),
+        Text(interval(finding.low, finding.high, units)),
+        Text(shown(finding.chance, units)),
+        Text(shown(null, units)),
+        Text(f"{finding.n:,}"),
+        Text(finding.verdict, style=_STYLES[finding.verdict]),
+    ]
 
 
 def render_table(findings: Sequence[Finding], run: Mapping[str, Any]) -> Group:
@@ -24,33 +77,8 @@ def render_table(findings: Sequence[Finding], run: Mapping[str, Any]) -> Group:
     if not findings:
         return Group(Text("There are no findings."))
     # Text, never markup: names that came from clients may hold brackets.
-    table = Table(
-        title=Text(printable(run["title"])),
-        title_style="bold",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-    )
-    table.add_column("finding", overflow="fold", min_width=12)
-    for column in ("value", interval_title(findings), "chance", "null", "n"):
-        table.add_column(column, justify="right", overflow="fold")
-    table.add_column("verdict", overflow="fold", min_width=10)
-    for finding in findings:
-        name = Text(finding.name, style="bold" if finding.headline else "")
-        if finding.selected_after_the_fact:
-            name.append(" †", style="yellow")
-        # An ordinary terminal has 80 columns, so that other units than per cent stand at the value alone.
-        units = finding.units if finding.units == PROPORTION else ""
-        null = finding.null["value"] if finding.null else None
-        table.add_row(
-            name,
-            shown(finding.value, finding.units),
-            interval(finding.low, finding.high, units),
-            shown(finding.chance, units),
-            shown(null, units),
-            f"{finding.n:,}",
-            Text(finding.verdict, style=_STYLES[finding.verdict]),
-        )
+    title = Text(printable(run["title"]), style="bold")
+    table = _Fitting(interval_title(findings), list(map(_cells, findings)))
     below = [Text.assemble((finding.name, "bold"), f": {printable(finding.label)}") for finding in findings]
     for finding in findings:
         if finding.headline or finding.value is None:
@@ -60,7 +88,7 @@ def render_table(findings: Sequence[Finding], run: Mapping[str, Any]) -> Group:
         below.append(Text("† selected after the fact: chosen by looking at the results", style="yellow"))
     if "privacy" in run:
         below.append(_privacy(run["privacy"]))
-    return Group(table, *below)
+    return Group(title, table, *below)
 
 
 def _privacy(privacy: Mapping[str, Any]) -> Text:

@@ -1,6 +1,8 @@
-"""Reproduces tables and figures of papers: grids of runs, each beside the number that the paper states."""
+"""Reproduces tables and figures of papers: grids of runs, each beside the number that the paper states.
 
-from fedattack.reproduce.engine import reproduce
+What runs them is in :mod:`fedattack.reproduce.engine`, which is imported only after a caller's words are checked.
+"""
+
 from fedattack.reproduce.spec import Reproduction, load_reproduction, reproduction_names
 
-__all__ = ["Reproduction", "load_reproduction", "reproduce", "reproduction_names"]
+__all__ = ["Reproduction", "load_reproduction", "reproduction_names"]

@@ -7,8 +7,6 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from itertools import chain
-from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,19 +23,18 @@ from fedattack.reproduce.measure import measure, per_round, training_records
 from fedattack.reproduce.page import to_markdown
 from fedattack.reproduce.picture import to_picture
 from fedattack.reproduce.spec import Cell, Reproduction, shown
+from fedattack.reproduce.words import DATA_KEYS, check_words, data_of
 from fedattack.runs.app import Value
 from fedattack.runs.asked import known_to
 from fedattack.runs.pipeline import attack_folder, choose_attacks, judge_folder
 from fedattack.runs.presets import load_preset, resolve_settings
-from fedattack.runs.settings import default_settings, leads_out, open_settings
+from fedattack.runs.settings import default_settings, leads_out
 from fedattack.runs.simulating import choose_seeds, simulate
 from fedattack.runs.watch import Watch
 from fedattack.untrusted import check_folder, read_sealed, remove_inside
 
 CELLS = "cells"
 _DONE = "cell.json"
-# Settings that name data, which --data may replace by a file.
-_DATA_KEYS = ("dataset", "public")
 _LEFT_OUT = "left out by --only"
 
 
@@ -120,7 +117,7 @@ def reproduce(
         If an argument fits nothing, `out` holds something else, or cells in it were run with other settings.
     """
     folder = Path(out).expanduser().absolute()
-    selected, changes, files = _selected(what, only), _checked(what, changes), _files(what, data)
+    selected, files = check_words(what, only, changes, data)
     runner = _Runner(what, folder, selected, changes, files, seeds, keep_records, write or write_pages)
     with runner.alone():
         waiting = runner.look()
@@ -212,7 +209,7 @@ class _Runner:
 
     def _lacks(self, cell: Cell, root: str) -> str:
         """Say which data a cell lacks, or nothing."""
-        for name in _data_of(cell):
+        for name in data_of(cell):
             if name not in self.files and name not in self.lacking:
                 self.lacking[name] = _lacking(name, Path(root) if root else data_root())
             if self.lacking.get(name):
@@ -328,7 +325,7 @@ class _Runner:
         return Job(cell, self._cells / cell.name, settings, seeds, command)
 
     def _value(self, key: str, value: Value) -> str:
-        return str(self.files.get(str(value), value)) if key in _DATA_KEYS else shown(value)
+        return str(self.files.get(str(value), value)) if key in DATA_KEYS else shown(value)
 
     def _finished(self, job: Job) -> bool:
         """Whether a cell is there and whole.
@@ -371,61 +368,6 @@ def repeated(option: str, values: Iterable[object]) -> list[str]:
     for value in values:
         arguments += [option, str(value)]
     return arguments
-
-
-def _selected(what: Reproduction, only: Sequence[str]) -> list[Cell]:
-    wanted: dict[str, list[Value]] = {}
-    for text in only:
-        column, separator, value = text.partition("=")
-        if not separator or column not in what.columns:
-            raise ConfigError(f"--only {text}: expected COLUMN=VALUE, with one of {', '.join(what.columns)}")
-        choices = {shown(choice): choice for choice in what.choices(column)}
-        if _canonical(value) not in choices:
-            raise ConfigError(f"--only {text}: expected one of {', '.join(choices)}")
-        wanted.setdefault(column, []).append(choices[_canonical(value)])
-    cells = [cell for cell in what.cells if cell.lies_in(wanted)]
-    if not cells:
-        raise ConfigError(f"--only {' '.join(only)}: {what.name} has no such cell")
-    return cells
-
-
-def _canonical(text: str) -> str:
-    """Write a number as the grid's are shown: 1.0 as 1."""
-    try:
-        return shown(float(text))
-    except ValueError:
-        return text
-
-
-def _checked(what: Reproduction, changes: Sequence[str]) -> Sequence[str]:
-    known = open_settings()
-    fixed = set(chain.from_iterable(map(attrgetter("settings"), what.cells)))
-    for text in changes:
-        key, separator, value = text.partition("=")
-        if not separator or key not in known:
-            raise ConfigError(f"--set {text}: expected key=value, with a key that `fedattack list` shows")
-        if key in fixed:
-            raise ConfigError(f"--set {text}: {key} belongs to the grid of {what.name}; choose cells with --only")
-        known[key].parse(value)
-    return changes
-
-
-def _files(what: Reproduction, data: Sequence[str]) -> dict[str, Path]:
-    names = set(chain.from_iterable(map(_data_of, what.cells)))
-    files = {}
-    for text in data:
-        name, _, path = text.partition("=")
-        if name not in names or not path.endswith((".npz", ".toml")):
-            raise ConfigError(f"--data {text}: expected NAME=PATH.npz or .toml, with one of {', '.join(sorted(names))}")
-        files[name] = Path(path).expanduser().absolute()
-        if not files[name].is_file():
-            raise ConfigError(f"--data {text}: there is no such file; expected an .npz with x and y, or a .toml")
-    return files
-
-
-def _data_of(cell: Cell) -> list[str]:
-    """Name the datasets that a cell needs."""
-    return list(map(str, filter(None, map(cell.settings.get, _DATA_KEYS))))
 
 
 def _lacking(name: str, root: Path) -> str:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from fedattack.audit.finding import PROPORTION
-from fedattack.errors import ConfigError
+from fedattack.errors import ConfigError, instead
 from fedattack.runs.app import Value, app_folder
 
 _UNFIT = re.compile(r"[^A-Za-z0-9.-]+")
@@ -241,7 +241,7 @@ def load_reproduction(name: str) -> Reproduction:
         If there is none of that name, or its file is damaged.
     """
     if name not in reproduction_names():
-        raise ConfigError(f"unknown reproduction {name!r}: expected one of {', '.join(reproduction_names())}")
+        raise ConfigError(f"unknown reproduction {name!r}: {instead(name, reproduction_names())}")
     return Reproduction.read(_folder() / f"{name}.toml")
 
 

@@ -2,28 +2,39 @@
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedattack.folder import STUDY, Part, find_parts, read_study
-from fedattack.learning.importing import Asked
+from fedattack.runs.checks import attack_names
 from fedattack.runs.settings import leads_out
-from fedattack.threats import ATTACKS, Knowledge, read_knowledge
-from fedattack.threats.knowledge import KNOWLEDGE
+from fedattack.threats.registry import options_of_attack
+
+if TYPE_CHECKING:
+    from fedattack.learning.importing import Asked
+    from fedattack.threats import Knowledge
 
 
-def asked_of_study(folder: Path) -> list[Asked]:
+def asked_of_study(folder: Path) -> list["Asked"]:
     """List what the run folder's settings and options name outside of it: code, files, other machines.
 
     The runtime is not among it: a SuperLink of another machine is named by the caller's environment alone.
     """
+    from fedattack.learning.importing import Asked
+
     study, where = read_study(folder), str(folder / STUDY)
     asked = [Asked(what, value, where) for value, what in leads_out(study.get("settings", {})).items()]
     for key, value in study.get("options", {}).items():
-        if any(key in attack.options and attack.options[key].reaches_out for attack in ATTACKS.values()):
+        if any(_reaches_out(attack, key) for attack in attack_names()):
             asked.append(Asked(key, f"{key}={value}", where))
     return asked
 
 
-def asked_of_knowledge(folder: Path) -> list[Asked]:
+def _reaches_out(attack: str, key: str) -> bool:
+    options = options_of_attack(attack)
+    return key in options and options[key].reaches_out
+
+
+def asked_of_knowledge(folder: Path) -> list["Asked"]:
     """List what the run folder's knowledge asks to import, and the paths in it that leave the folder."""
     asked: list[Asked] = []
     for part in find_parts(folder):
@@ -31,7 +42,10 @@ def asked_of_knowledge(folder: Path) -> list[Asked]:
     return list(dict.fromkeys(asked))
 
 
-def known_to(part: Part, trusted: Collection[str] = ()) -> Knowledge:
+def known_to(part: Part, trusted: Collection[str] = ()) -> "Knowledge":
     """Read what a run folder says of the attacker's knowledge; nothing for a record from elsewhere."""
+    # Knowledge describes models, and imports torch, which takes seconds.
+    from fedattack.threats.knowledge import KNOWLEDGE, Knowledge, read_knowledge
+
     there = (part.knowledge / KNOWLEDGE).exists()
     return read_knowledge(part.knowledge, trusted=trusted) if there else Knowledge()

@@ -6,10 +6,11 @@ from pathlib import Path
 from fedattack.audit.finding import Finding
 from fedattack.audit.listing import Listing
 from fedattack.audit.run import audit_folder
-from fedattack.errors import ConfigError, meant
+from fedattack.errors import ConfigError
 from fedattack.folder import STUDY, Part, find_parts
 from fedattack.record import Record
 from fedattack.runs.asked import known_to
+from fedattack.runs.checks import check_attacks
 from fedattack.runs.watch import Watch
 from fedattack.threats import ATTACKS, Attack, Knowledge, write_knowledge
 from fedattack.threats.registry import left_out
@@ -23,18 +24,10 @@ def choose_attacks(names: Sequence[str], options: Mapping[str, str]) -> list[Att
     ConfigError
         If an attack is unknown, an option is none of any of them, or its value is refused.
     """
-    known: set[str] = set()
+    check_attacks(names, options)
     for name in names:
         if name not in ATTACKS:
-            why = f" ({left_out()[name]})" if name in left_out() else ""
-            raise ConfigError(
-                f"unknown attack {name!r}{why}{meant(name, ATTACKS)}: expected one of {', '.join(ATTACKS)}"
-            )
-        known |= ATTACKS[name].options.keys()
-    for key in options:
-        if key not in known:
-            told = f"the options {', '.join(sorted(known))}" if known else "no options"
-            raise ConfigError(f"--option {key}: {' and '.join(names)} {'have' if len(names) > 1 else 'has'} {told}")
+            raise ConfigError(f"the attack {name!r} cannot be used: {left_out()[name]}")
     chosen = []
     for attack in map(ATTACKS.__getitem__, names):
         chosen.append(attack.with_options({key: text for key, text in options.items() if key in attack.options}))

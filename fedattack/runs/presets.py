@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedattack.errors import ConfigError, meant, short
+from fedattack.errors import ConfigError, instead, short
 from fedattack.runs.app import Value, app_folder
 from fedattack.runs.settings import FOLDERS, PATHS, default_settings, load_settings, open_settings
 from fedattack.threats.registry import threats
@@ -68,7 +68,7 @@ def load_preset(name: str) -> Preset:
     """
     files = _preset_files()
     if name not in files:
-        raise ConfigError(f"unknown preset {name!r}{meant(name, files)}: expected one of {', '.join(sorted(files))}")
+        raise ConfigError(f"unknown preset {name!r}: {instead(name, sorted(files))}")
     try:
         return _read_preset(name, tomllib.loads(files[name].read_text(encoding="utf-8")))
     except (tomllib.TOMLDecodeError, KeyError, TypeError) as cause:
@@ -108,6 +108,7 @@ def resolve_settings(preset: Preset, changes: Sequence[str]) -> dict[str, Value]
     """
     known = open_settings()
     values = default_settings() | dict(preset.settings)
+    changed = set()
     aliases = {setting.alias: name for name, setting in known.items() if setting.alias}
     for change in changes:
         key, separator, text = change.partition("=")
@@ -115,13 +116,16 @@ def resolve_settings(preset: Preset, changes: Sequence[str]) -> dict[str, Value]
             raise ConfigError(f"--set {change}: expected key=value")
         key = aliases.get(key, key)
         if key not in known:
-            raise ConfigError(
-                f"--set {change}: unknown key {key!r}{meant(key, known)}; expected one of {', '.join(known)}"
-            )
+            raise ConfigError(f"--set {change}: unknown key {key!r}: {instead(key, known)}")
         values[key] = known[key].parse(text)
+        changed.add(key)
     for key in PATHS:
         # The app runs in a folder of its own, where a relative path would mean something else.
         text = str(values[key])
         if text.endswith((".npz", ".toml")) or (key in FOLDERS and text):
             values[key] = str(Path(text).expanduser().absolute())
+        if key in changed and key not in FOLDERS and text:
+            from fedattack.data.loading import check_name
+
+            check_name(str(values[key]))
     return values

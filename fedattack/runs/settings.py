@@ -1,16 +1,19 @@
 """The settings of the app: their types and ranges, and which of them name something outside of a run."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedattack.errors import ConfigError, short
+from fedattack.errors import ConfigError, instead, short
 from fedattack.runs.app import Value, app_folder
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One key that a preset or ``--set`` may change; ``alias`` is a second name for it."""
+    """One key that a preset or ``--set`` may change; ``alias`` is a second name for it.
+
+    Where there are ``values``, a text is one of these words, several with commas between, or has a colon in it.
+    """
 
     name: str
     default: Value
@@ -21,6 +24,7 @@ class Setting:
     below: float | None = None
     internal: bool = False
     alias: str = ""
+    values: Sequence[str] = ()
 
     def parse(self, text: str) -> Value:
         """Read a value from the command line.
@@ -53,6 +57,10 @@ class Setting:
             value = float(value)
         if type(value) is not type(self.default):
             raise ConfigError(f"{self.name} = {value!r}: expected {type(self.default).__name__} ({self.help})")
+        if self.values and ":" not in str(value):
+            for word in filter(None, map(str.strip, str(value).split(","))):
+                if word not in self.values:
+                    raise ConfigError(f"{self.name} = {word!r}: {instead(word, self.values, listed=False)}")
         if isinstance(value, int | float) and not isinstance(value, bool):
             for bad, bound in (
                 (self.minimum is not None and not value >= self.minimum, f"at least {self.minimum}"),

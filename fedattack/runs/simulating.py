@@ -1,6 +1,7 @@
 """Run a preset's federated training into a run folder, and go on with one that was stopped."""
 
 import os
+import re
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from fedattack.record import Record
 from fedattack.record.format import INDEX, MANIFEST, PROTOCOLS
 from fedattack.runs.app import Value, app_folder, prepare
 from fedattack.runs.asked import asked_of_study
+from fedattack.runs.checks import check_runtime
 from fedattack.runs.presets import Preset
 from fedattack.runs.settings import check_settings
 from fedattack.runs.watch import Watch
@@ -28,6 +30,10 @@ from fedattack.untrusted import check_folder, remove_inside
 
 # Frameworks have the names of their protocols. Clients of these keep their models for themselves.
 _WITHOUT_COMMON_MODEL = [name for name, messages in PROTOCOLS.items() if not messages.sends_model]
+
+
+# What Ray says of a client whose process is gone.
+_KILLED = re.compile("ActorDied|WorkerCrashed|OutOfMemory")
 
 
 def _simulator(clients: int, device: str, log: Path) -> Runtime:
@@ -97,14 +103,9 @@ def simulate(
     RunError
         If a run does not finish.
     """
-    if runtime not in RUNTIMES:
-        raise ConfigError(f"unknown runtime {runtime!r}: expected one of {', '.join(RUNTIMES)}")
+    check_runtime(runtime)
     out = out.expanduser().absolute()
-    taken = f"{out} exists already; give this run a folder of its own, or delete that one first"
-    if (out / STUDY).exists():
-        taken += f"; `fedattack resume {shlex.quote(str(out))}` goes on with the run that is there"
-    if out.exists() and not out.is_dir():
-        raise ConfigError(taken)
+    check_free(out)
     is_new = not out.exists()
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -112,7 +113,7 @@ def simulate(
         raise ConfigError(f"{out} cannot be created ({cause}); choose a folder that can be written") from None
     with _alone(out):
         if any(out.iterdir()):
-            raise ConfigError(taken)
+            raise _taken(out)
         out.chmod(0o700)
         parts = new_parts(out, seeds)
         configs = _configs(settings, seeds, parts)
@@ -145,6 +146,29 @@ def simulate(
         remove_inside(out, out / DEALT, ConfigError)
 
 
+def check_free(out: Path) -> None:
+    """Check that a folder may become a run folder: it is absent or empty.
+
+    Raises
+    ------
+    ConfigError
+        If it is not, or another run is at work in it.
+    """
+    out = out.expanduser().absolute()
+    if out.exists() and not out.is_dir():
+        raise _taken(out)
+    if out.is_dir() and any(out.iterdir()):
+        with _alone(out):
+            raise _taken(out)
+
+
+def _taken(out: Path) -> ConfigError:
+    taken = f"{out} exists already; give this run a folder of its own, or delete that one first"
+    if (out / STUDY).exists():
+        taken += f"; `fedattack resume {shlex.quote(str(out))}` goes on with the run that is there"
+    return ConfigError(taken)
+
+
 def stopped_study(out: Path) -> dict[str, Any]:
     """Read what a stopped run was.
 
@@ -164,6 +188,31 @@ def stopped_study(out: Path) -> dict[str, Any]:
             f"{out / STUDY}: unknown runtime {short(study['runtime'], 60)!r}: expected one of {', '.join(RUNTIMES)}"
         )
     return study | {"settings": check_settings(study["settings"], str(out / STUDY))}
+
+
+def is_recorded(out: Path, study: Mapping[str, Any]) -> bool:
+    """Whether all rounds of all seeds are in the record, so that nothing is left to train.
+
+    Raises
+    ------
+    RecordError
+        If what is recorded is damaged.
+    """
+    rounds = int(study["settings"]["rounds"])
+    return all(_is_recorded(part, rounds) for part in new_parts(out, study["seeds"]))
+
+
+def _is_recorded(part: Part, rounds: int) -> bool:
+    """Whether a record is whole; a server that was asked to end may have closed it in good order before that."""
+    if not (part.record / MANIFEST).exists():
+        return False
+    record = Record(part.record)
+    return record.status == "complete" and max(_whole_rounds(record), default=0) >= rounds
+
+
+def _whole_rounds(record: Record) -> list[int]:
+    """List the rounds after which a run can go on; none if no client ever answered."""
+    return [] if record.silence else [item.number for item in record if not item.unfinished]
 
 
 def resume(out: Path, *, command: str, watch: Watch, trusted: Collection[str] = ()) -> None:
@@ -207,12 +256,11 @@ def resume(out: Path, *, command: str, watch: Watch, trusted: Collection[str] = 
                 # Its server may have outlived whoever started it.
                 with _alone(part.record):
                     pass
+            if _is_recorded(part, int(config["rounds"])):
+                continue
             if (part.record / MANIFEST).exists():
                 record = Record(part.record)
-                finished = [item.number for item in record if not item.unfinished]
-                # A server that was asked to end may have closed its record in good order.
-                if record.status == "complete" and max(finished, default=0) >= int(config["rounds"]):
-                    continue
+                finished = _whole_rounds(record)
             if finished:
                 jobs.append((part, config | _going_on(part, config, record)))
             else:
@@ -291,7 +339,8 @@ def _tell_of_clients(part: Part, client_error: str | None, watch: Watch) -> None
     """
     if (part.record / MANIFEST).exists() and (silence := Record(part.record).silence):
         if client_error is not None:
-            silence = f"{silence.partition(':')[0]}: {short(client_error, 200)}"
+            killed = "; it was killed, often for lack of memory" if _KILLED.search(client_error) else ""
+            silence = f"{silence.partition(':')[0]}: {short(client_error, 200)}{killed}"
         raise RunError(f"{part.label}: {silence}")
     if client_error:
         watch.say("warning", f"a client failed: {short(client_error, 200)}")

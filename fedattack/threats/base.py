@@ -183,7 +183,7 @@ class Attack(ABC):
         ------
         NeedsError
             If the record is of another view or protocol than the attack needs, knowledge is missing, or there are no
-            rounds.
+            rounds in which a client answered.
         """
         way = "; `fedattack project` makes one of it" if record.view == "individual" else ""
         self._check_kind("view", record.view, self.needs.views, record, way)
@@ -195,6 +195,8 @@ class Attack(ABC):
                 )
         if not len(record):
             raise NeedsError(f"attack {self.name} needs at least one whole round, and {record.path} holds none")
+        if record.silence:
+            raise NeedsError(f"attack {self.name} needs replies of clients, and in {record.path} {record.silence}")
         named = named_for(record, knowledge.model)
         scores = self._run(named, knowledge, seed, device, progress or (lambda done, total: None))
         return scores if named is record else replace(scores, notes=(NAMELESS, *scores.notes))

@@ -275,8 +275,6 @@ class Knowledge:
         return getattr(self, need) is not None
 
 
-PRIORS = ("uniform", "examples")
-
 PROPERTY_NAMES = ("membership", "inversion", "ascent")
 """What PROLIN can ask of clients; :data:`fedattack.threats.property.properties.PROPERTIES` has the questions."""
 

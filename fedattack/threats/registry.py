@@ -14,6 +14,7 @@ from importlib.metadata import EntryPoint, distributions
 from pathlib import Path
 
 import fedattack.threats
+from fedattack.threats.options import Option, options_of
 from fedattack.threats.threat import Threat
 
 GROUP = "fedattack.threats"
@@ -45,6 +46,21 @@ def threat_of(attack: str) -> Threat | None:
         if attack in threat.attacks:
             return threat
     return None
+
+
+def options_of_attack(attack: str) -> Mapping[str, Option]:
+    """Return what can be chosen about an attack, by name; torch is not imported for those of this package.
+
+    Raises
+    ------
+    ConfigError
+        If it is an attack of another package that cannot be imported.
+    """
+    threat = threat_of(attack)
+    if threat is None:
+        return {}
+    where = threat.options.get(attack, "" if threat.built_in else threat.attacks[attack])
+    return options_of(threat.load(where)) if where else {}
 
 
 @cache

@@ -1,10 +1,14 @@
 """Which replies of a record an attack uses: the rounds that an option names, and one client's replies in them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from fedattack.errors import ConfigError
-from fedattack.record import Observation, Record
-from fedattack.threats.knowledge import Knowledge
+
+if TYPE_CHECKING:
+    # Options are checked before torch is imported, and their names of rounds stand here.
+    from fedattack.record import Observation, Record
+    from fedattack.threats.knowledge import Knowledge
 
 UPDATES: Mapping[str, Callable[[Sequence[int]], Sequence[int]]] = {
     "pre1": lambda rounds: rounds[:1],
@@ -45,7 +49,7 @@ def choose_rounds(spec: str, rounds: Sequence[int]) -> list[int]:
     return [number for number in rounds if number in asked]
 
 
-def replies_of(record: Record, knowledge: Knowledge, client: str) -> Iterator[tuple[int, Observation]]:
+def replies_of(record: "Record", knowledge: "Knowledge", client: str) -> Iterator[tuple[int, "Observation"]]:
     """Yield the rounds in which a client's reply arrived in time, with that reply; no array is read."""
     for round_ in record:
         for observation in round_.observations:
@@ -54,6 +58,6 @@ def replies_of(record: Record, knowledge: Knowledge, client: str) -> Iterator[tu
                 break
 
 
-def replied(observation: Observation) -> bool:
+def replied(observation: "Observation") -> bool:
     """Whether a client's reply arrived in time and holds arrays."""
     return observation.status == "ok" and observation.arrays is not None

@@ -1,7 +1,7 @@
 """What a threat is: one question that a server may ask, and where its parts are."""
 
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -34,6 +34,13 @@ class Threat:
     judges
         By the attack's name, a subclass of :class:`fedattack.audit.judge.Judge`. An attack without a judge is a
         baseline of others.
+    options
+        By the attack's name, the class of its options, which the attack is a subclass of. It is imported without torch,
+        so that a wrong option is refused at once. An attack that is not named has none; that of another package is
+        looked at itself.
+    findings
+        By the attack's name, the metrics that its judge may find, the headline first. ``*`` stands for what depends on
+        the data. ``--fail-if`` is held against them before a run; where there are none, after it.
     section
         A :class:`fedattack.report.section.Section`; empty if titles and common figures are enough.
     """
@@ -43,6 +50,8 @@ class Threat:
     question: str
     attacks: Mapping[str, str]
     judges: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+    findings: Mapping[str, Sequence[str]] = field(default_factory=dict)
     section: str = ""
 
     def load(self, part: str) -> Any:

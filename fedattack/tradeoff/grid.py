@@ -2,21 +2,19 @@
 
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from fedattack.audit.audited import title_of
-from fedattack.defences import DEFENCES, DP_SGD, NONE
-from fedattack.errors import ConfigError
+from fedattack.errors import ConfigError, instead
 from fedattack.reproduce.spec import Cell, Drawing, Number, Reproduction
 from fedattack.runs.app import Value, app_folder
-from fedattack.runs.presets import Preset
-
-KINDS = (*DEFENCES, DP_SGD)
-"""Every defence by name."""
+from fedattack.runs.presets import Preset, resolve_settings
 
 LOSS = Number(name="loss", title="learning loss", curve="loss", units="")
 ACCURACY = Number(name="accuracy", title="accuracy", curve="accuracy")
+
+NONE = "none"
+"""The defence that is none."""
 
 SETTING, STRENGTH = "defence", "defence-strength"
 """The settings that make the grid."""
@@ -69,11 +67,11 @@ def choose_strengths(preset: Preset, wanted: Sequence[str]) -> dict[str, list[fl
     """
     ladders = load_ladders()
     for name in preset.tradeoff:
-        _check_name(f"preset {preset.name}, [tradeoff]", name)
+        _check_name(f"preset {preset.name}, [tradeoff]", name, ladders)
     chosen: dict[str, set[float]] = {}
-    for text in wanted or KINDS:
+    for text in wanted or ladders:
         name, separator, strengths = text.partition("=")
-        _check_name(f"--defence {text}", name)
+        _check_name(f"--defence {text}", name, ladders)
         usual = preset.tradeoff.get(name, ladders[name].strengths)
         chosen.setdefault(name, set()).update(_numbers(text, strengths) if separator else usual)
     for name, values in chosen.items():
@@ -82,8 +80,34 @@ def choose_strengths(preset: Preset, wanted: Sequence[str]) -> dict[str, list[fl
     return {name: sorted(values) for name, values in chosen.items()}
 
 
+def check_words(
+    preset: Preset, wanted: Sequence[str], changes: Sequence[str]
+) -> tuple[dict[str, list[float]], dict[str, Value]]:
+    """Check what a caller asks of a study.
+
+    Returns
+    -------
+    dict
+        Strengths by defence, see :func:`choose_strengths`.
+    dict
+        All settings of the cell without a defence.
+
+    Raises
+    ------
+    ConfigError
+        If a defence, a strength or a change of a setting cannot be taken.
+    """
+    for change in changes:
+        if change.partition("=")[0] in (SETTING, STRENGTH):
+            raise ConfigError(f"--set {change}: the study runs all strengths; choose them with --defence NAME=S1,S2,…")
+    undefended = [*changes, f"{SETTING}={NONE}", f"{STRENGTH}=0"]
+    return choose_strengths(preset, wanted), resolve_settings(preset, undefended)
+
+
 def make_grid(preset: Preset, strengths: Mapping[str, Sequence[float]], settings: Mapping[str, Value]) -> Reproduction:
     """Make the cells: without defence, then each defence from weak to strong; `settings` are those of all cells."""
+    from fedattack.audit.audited import title_of
+
     cells = [_cell(preset.name, NONE, 0.0)]
     for name, values in strengths.items():
         cells += [_cell(preset.name, name, value) for value in values]
@@ -104,9 +128,9 @@ def _cell(preset: str, name: str, strength: float) -> Cell:
     return Cell(preset=preset, settings=settings, place={"defence": name, "strength": strength})
 
 
-def _check_name(where: str, name: str) -> None:
-    if name not in KINDS:
-        raise ConfigError(f"{where}: unknown defence {name!r}; expected one of {', '.join(KINDS)}")
+def _check_name(where: str, name: str, known: Collection[str]) -> None:
+    if name not in known:
+        raise ConfigError(f"{where}: unknown defence {name!r}: {instead(name, known, listed=False)}")
 
 
 def _check_strength(name: str, ladder: Ladder, value: float) -> None:

@@ -13,24 +13,24 @@ from typing import Any
 
 from fedattack.audit.finding import NOT_APPLICABLE, PROPORTION, Finding
 from fedattack.defences import NONE
-from fedattack.errors import ConfigError, FedAttackError, ReportError
+from fedattack.errors import FedAttackError, ReportError
 from fedattack.files import write_atomically, write_json, write_sealed
 from fedattack.learning import pick_device
 from fedattack.report import read_findings, read_run
 from fedattack.report.section import section_of
-from fedattack.reproduce import Reproduction, reproduce
-from fedattack.reproduce.engine import CELLS, Job, audit_cell, repeated
+from fedattack.reproduce import Reproduction
+from fedattack.reproduce.engine import CELLS, Job, audit_cell, repeated, reproduce
 from fedattack.reproduce.measure import measure
 from fedattack.reproduce.page import done_cells, grouped
 from fedattack.reproduce.spec import Number, taken
 from fedattack.runs.app import Value
-from fedattack.runs.presets import load_preset, resolve_settings
+from fedattack.runs.presets import load_preset
 from fedattack.runs.simulating import choose_seeds
 from fedattack.runs.watch import Watch
 from fedattack.threats.threat import ADAPTIVE
 from fedattack.tradeoff.analysis import Curve, attacks_of, compare, losses_of, measured_cells, pareto_front
 from fedattack.tradeoff.cost import KEPT_COST, measure_cost
-from fedattack.tradeoff.grid import SETTING, STRENGTH, choose_strengths, load_ladders, make_grid
+from fedattack.tradeoff.grid import check_words, load_ladders, make_grid
 from fedattack.tradeoff.page import sections_of, summarise, to_html, to_markdown
 from fedattack.tradeoff.picture import to_picture
 from fedattack.untrusted import read_sealed
@@ -68,7 +68,7 @@ def tradeoff(
     wanted
         ``DEFENCE`` or ``DEFENCE=s1,s2,…``; all defences with their usual strengths if there are none.
     out, changes, seeds, device, keep_records, watching, tell, audit
-        As for :func:`fedattack.reproduce.reproduce`.
+        As for :func:`fedattack.reproduce.engine.reproduce`.
     cost
         Measures what defences cost; see :func:`fedattack.tradeoff.cost.measure_cost`.
 
@@ -84,12 +84,8 @@ def tradeoff(
     """
     preset = load_preset(name)
     pick_device(device)
-    strengths = choose_strengths(preset, wanted)
-    for change in changes:
-        if change.partition("=")[0] in (SETTING, STRENGTH):
-            raise ConfigError(f"--set {change}: the study runs all strengths; choose them with --defence NAME=S1,S2,…")
-    undefended = [*changes, f"{SETTING}={NONE}", f"{STRENGTH}=0"]
-    settings = {**resolve_settings(preset, undefended), "seed": choose_seeds(preset, None, seeds)[0]}
+    strengths, undefended = check_words(preset, wanted, changes)
+    settings = {**undefended, "seed": choose_seeds(preset, None, seeds)[0]}
     command = ["fedattack", "tradeoff", name, "--out", "DIR", *repeated("--defence", wanted)]
     command += [*repeated("--seeds", [seeds] if seeds else []), *repeated("--set", changes)]
     writer = _Writer(name, shlex.join(command))

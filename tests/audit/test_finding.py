@@ -213,6 +213,69 @@ def test_a_condition_on_an_unmeasured_finding_never_passes():
             parse_fail_if("sia.asr < 0.3").crossed(findings)
 
 
+@pytest.mark.parametrize(
+    ("text", "crossed"),
+    [
+        ("sia.asr.low > 0.5", True),
+        ("sia.asr.low > 0.57", False),
+        ("sia.asr.high >= 0.61", True),
+        ("sia.asr.verdict == leak", True),
+        ("sia.asr.verdict == 'leak'", True),
+        ("sia.asr.verdict != leak", False),
+        ("sia.asr-last-round.verdict == too few to tell", True),
+        ("membership.tpr-at-0.1pct-fpr.low < 0.1", False),
+        ("verdict == leak", True),
+        ("verdict == no evidence", False),
+        ("verdict != no evidence", True),
+    ],
+)
+def test_conditions_on_verdicts_and_ends(text, crossed):
+    """Of a bare verdict the headlines alone count."""
+    there = [
+        finding(headline=True),
+        finding(metric="asr-last-round", verdict="too few to tell"),
+        finding(attack="membership", metric="tpr-at-0.1pct-fpr"),
+        finding(metric="asr-best-round", verdict="no evidence"),
+    ]
+    assert parse_fail_if(text).crossed(there) is crossed
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sia.asr.verdict > leak", "compared by == or !="),
+        ("sia.asr.verdict == 1", "compared by == or !="),
+        ("verdict == leek", "did you mean leak"),
+        ("sia.asr.lwo > 1", "did you mean low"),
+        ("sia.asr.low > leak", "expected ATTACK.METRIC"),
+        ("verdict", "expected ATTACK.METRIC"),
+        ("low > 0.3", "expected ATTACK.METRIC"),
+    ],
+)
+def test_nonsense_about_verdicts_and_ends_is_refused(text, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_fail_if(text)
+
+
+def test_what_was_not_measured_passes_no_gate():
+    absent = finding(value=None, low=None, high=None, verdict="not applicable", reason="no targets", headline=True)
+    open_ended = finding(low=None, high=None, reason="one target", headline=True)
+    for text, there in (
+        ("verdict == leak", [absent]),
+        ("verdict == leak", [finding(attack="aia", verdict="no evidence", headline=True), absent]),
+        ("sia.asr.verdict == leak", [absent]),
+        ("sia.asr.low > 0.3", [absent]),
+        ("sia.asr.low > 0.3", [open_ended]),
+        ("verdict == leak", [finding()]),
+        ("verdict == leak", []),
+    ):
+        with pytest.raises(ConfigError, match="--fail-if"):
+            parse_fail_if(text).crossed(there)
+    assert parse_fail_if("verdict == leak").crossed([absent, finding(attack="aia", headline=True)])
+    assert parse_fail_if("verdict != no evidence").crossed([absent])
+    assert not parse_fail_if("verdict != not applicable").crossed([absent])
+
+
 def test_a_condition_is_crossed_by_any_finding_of_that_name():
     low = replace(finding(), view="aggregate", value=0.1, low=0.09, high=0.11)
     assert parse_fail_if("sia.asr > 0.3").crossed([low, finding()])

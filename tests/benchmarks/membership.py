@@ -9,6 +9,7 @@ targets of the SIA CNN.
 Runs are in this process, without Ray. Each prints its figures as JSON.
 """
 
+import argparse
 import json
 import logging
 import resource
@@ -135,15 +136,21 @@ def speed() -> None:
 
 
 def main() -> None:
-    """Run what the first word names; ``compare`` takes names of settings, and where mnist10k.npz is."""
+    """Run what the first word names."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", default="speed", choices=("compare", "null", "private", "speed"))
+    parser.add_argument("settings", nargs="*", metavar="SETTING", help=f"of compare: {', '.join(SETTINGS)} (all)")
+    parser.add_argument("--mnist", default="", metavar="FILE", help="where mnist10k.npz is; left out without it")
+    asked = parser.parse_args()
+    unknown = {*asked.settings} - {*SETTINGS}
+    if unknown or (asked.settings and asked.what != "compare"):
+        parser.error(f"unknown {', '.join(unknown) or 'setting'}: compare takes {', '.join(SETTINGS)}")
     logging.getLogger("flwr").setLevel(logging.WARNING)
-    what, *words = sys.argv[1:] or ["speed"]
-    if what == "compare":
-        mnist = [word for word in words if word.endswith(".npz")]
-        named = [word for word in words if word in SETTINGS]
-        compare(named or [name for name in SETTINGS if mnist or name != "mnist10k"], *(mnist or [""]))
+    if asked.what == "compare":
+        usual = [name for name in SETTINGS if asked.mnist or name != "mnist10k"]
+        compare(asked.settings or usual, asked.mnist)
     else:
-        {"null": null, "private": private, "speed": speed}[what]()
+        {"null": null, "private": private, "speed": speed}[asked.what]()
 
 
 if __name__ == "__main__":

@@ -96,9 +96,10 @@ def _cells(original: Path, folder: Path) -> Path:
     from contextlib import nullcontext
 
     from fedattack.folder import write_study
-    from fedattack.reproduce import load_reproduction, reproduce
+    from fedattack.reproduce import load_reproduction
+    from fedattack.reproduce.engine import reproduce
     from fedattack.runs.watch import Watch
-    from fedattack.tradeoff import tradeoff
+    from fedattack.tradeoff.study import tradeoff
 
     def audit(job: Any, device: str, watch: Watch) -> None:
         job.folder.mkdir()

@@ -9,8 +9,8 @@ import pytest
 
 from fedattack.errors import ConfigError, RunError
 from fedattack.folder import write_study
-from fedattack.reproduce import engine, reproduce
-from fedattack.reproduce.engine import Job
+from fedattack.reproduce import engine
+from fedattack.reproduce.engine import Job, reproduce
 from fedattack.reproduce.spec import Reproduction
 from fedattack.runs.watch import Watch
 from tests.report import example

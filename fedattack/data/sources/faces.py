@@ -20,7 +20,7 @@ CELEBA_PAGE = "http://mmlab.ie.cuhk.edu.hk/projects/CelebA.html"
 CELEBA_RECORDS = 20_000
 """The first of 202,599 pictures, whose persons are in no order: each process that loads them has to decode them."""
 
-CELEBA_BY_HAND = f"fetch the aligned pictures and the annotations from {CELEBA_PAGE} and put them into a folder celeba, as torchvision's CelebA has them"  # noqa: E501 - one line for a person
+CELEBA_BY_HAND = f"put pictures and annotations of {CELEBA_PAGE} into a folder celeba, as torchvision's CelebA has them"
 
 # Value → name of its score in LFW's attributes, of which the largest decides.
 _LFW_CHOICES: Mapping[str, Mapping[str, str]] = {
@@ -130,6 +130,8 @@ def celeba(seed: int, root: Path) -> Pool:
     DataError
         If something is missing or damaged.
     """
+    if not (root / "celeba").is_dir():
+        raise DataError(f"dataset 'celeba' is not in {root}: expected a folder celeba; {CELEBA_BY_HAND}")
     from torchvision.datasets import CelebA
 
     try:
@@ -141,7 +143,7 @@ def celeba(seed: int, root: Path) -> Pool:
         private = {key: (values, attributes[name]) for key, (name, values) in _CELEBA_SWITCHES.items()}
     except (RuntimeError, OSError, ValueError, LookupError) as error:
         raise DataError(
-            f"dataset 'celeba' is not in {root}, or its annotations are damaged ({one_line(error)}); {CELEBA_BY_HAND}"
+            f"dataset 'celeba' in {root} lacks annotations, or they are damaged ({one_line(error)}); {CELEBA_BY_HAND}"
         ) from None
     files = [root / "celeba" / "img_align_celeba" / name for name in source.filename[:CELEBA_RECORDS]]
     return Pool(

@@ -2,6 +2,8 @@
 
 from fedattack.threats.threat import Threat
 
+_FINDINGS = ("excess", "accuracy", "accuracy-*", "balanced-accuracy", "rare-recall", "bound")
+
 THREAT = Threat(
     package=__name__,
     name="attribute",
@@ -12,5 +14,7 @@ THREAT = Threat(
         "attribute-baselines": "baselines:AttributeBaselines",
     },
     judges={"aia": "judge:ModelBasedJudge", "ara": "judge:AttributeJudge"},
+    options={"ara": "options:GradientMatchingOptions"},
+    findings={"aia": _FINDINGS, "ara": (*_FINDINGS, "membership")},
     section="section:SECTION",
 )

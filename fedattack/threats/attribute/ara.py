@@ -7,7 +7,7 @@ without one attribute, and finds the values under which the gradient of those ex
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,28 +20,23 @@ from fedattack.errors import DataError, NeedsError
 from fedattack.learning import LocalSGD, pick_device
 from fedattack.learning.importing import given
 from fedattack.record import Observation, Record
-from fedattack.threats import options
 from fedattack.threats.attribute.gradient_matching import (
     METHODS,
-    RELAXATIONS,
     Arrays,
     Match,
     Matching,
     Method,
-    Relaxation,
     Victim,
     Weights,
     match_gradients,
 )
 from fedattack.threats.attribute.gradient_membership import gradient_variances, infer_membership
+from fedattack.threats.attribute.options import GradientMatchingOptions
 from fedattack.threats.base import Attack, Needs, Progress, Scores
 from fedattack.threats.form import ArrayForm, Form, Name
 from fedattack.threats.knowledge import Knowledge, PartialRecords, Targets
 from fedattack.threats.matching import check_model, fits_model, is_finite, is_zero
-from fedattack.threats.replies import UPDATES, choose_rounds, replies_of
-
-Knows = Literal["known", "unknown"]
-_KNOWS = ("known", "unknown")
+from fedattack.threats.replies import choose_rounds, replies_of
 
 
 def averaged_gradient(
@@ -91,7 +86,7 @@ class _Facts(TypedDict):
 
 
 @dataclass(frozen=True)
-class GradientMatching(Attack):
+class GradientMatching(GradientMatchingOptions, Attack):
     """Cos-matching and L2-L-BFGS, side by side on the same updates.
 
     Scores hold, for examples and clients that were attacked,
@@ -131,23 +126,6 @@ class GradientMatching(Attack):
         "how clients train: learning rate, epochs, batch size",
         "clients' examples and labels but for one attribute, its possible values, and whose they are",
     )
-    updates: str = options.rounds("pre5", f"{', '.join(UPDATES)}, or numbers of rounds such as 1,2,10 (pre5)")
-    restarts: int | None = options.whole(
-        None, "starts of the optimisation, of which the best counts (1 of Adam, 4 of L-BFGS)", least=1
-    )
-    steps: int = options.whole(200, "steps of Adam, and at most of L-BFGS (200)", least=1)
-    relaxation: Relaxation = options.choice(
-        "softmax", "softmax as in the paper's algorithm, or gumbel with noise (softmax)", RELAXATIONS
-    )
-    temperature: float = options.number(1.0, "of the relaxation (1)")
-    weights: Literal["uniform", "free"] | None = options.choice(
-        None,
-        "uniform as in the paper, or free: find examples' weights too (free if a round has several steps)",
-        ("uniform", "free"),
-    )
-    prior: Knows = options.choice("known", "known or unknown (known where knowledge has one)", _KNOWS)
-    label: Knows = options.choice("known", "known or unknown (known)", _KNOWS)
-    membership: Knows = options.choice("known", "known, or unknown: examples lie among auxiliary ones (known)", _KNOWS)
 
     def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
         model, training, partial = knowledge.model, knowledge.training, knowledge.partial

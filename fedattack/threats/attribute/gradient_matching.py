@@ -24,15 +24,14 @@ from fedattack.errors import ConfigError, DataError, ModelError
 from fedattack.learning.importing import one_line
 from fedattack.learning.soft_losses import SOFT_LOSSES, soft_loss, soft_targets
 from fedattack.learning.torch_utils import in_mode, to_tensor
+from fedattack.threats.attribute.options import RELAXATIONS, Relaxation
 from fedattack.threats.matching import is_finite, is_zero
 
 Arrays = Mapping[str, NDArray[Any]]
 Method = Literal["cos", "l2"]
-Relaxation = Literal["softmax", "gumbel"]
 Weights = Literal["uniform", "shared", "round"]
 
 METHODS: tuple[Method, ...] = ("cos", "l2")
-RELAXATIONS: tuple[Relaxation, ...] = ("softmax", "gumbel")
 
 MEMORY = 2**30
 """Bytes that the victims attacked together may take; more victims are attacked in groups."""

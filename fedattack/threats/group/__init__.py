@@ -1,6 +1,7 @@
 """Private attributes are what all examples of a client have in common."""
 
-from fedattack.threats.threat import Threat
+from fedattack.threats.group.options import ADVERSARIES
+from fedattack.threats.threat import ADAPTIVE, Threat
 
 THREAT = Threat(
     package=__name__,
@@ -8,5 +9,7 @@ THREAT = Threat(
     question="What do all examples of a client have in common?",
     attacks={"private-attribute": "private_attribute:PrivateAttribute"},
     judges={"private-attribute": "judge:PrivateAttributeJudge"},
+    options={"private-attribute": "options:PrivateAttributeOptions"},
+    findings={"private-attribute": (*(f"*-{name}" for name in ADVERSARIES), f"*{ADAPTIVE}")},
     section="section:SECTION",
 )

@@ -30,9 +30,9 @@ from fedattack.learning.pooled_updates import (
     train_network,
 )
 from fedattack.record import Observation, Record, Round
-from fedattack.threats import options
 from fedattack.threats.base import Attack, Needs, Progress, Scores
 from fedattack.threats.form import ArrayForm, Form, Name, Number
+from fedattack.threats.group.options import PrivateAttributeOptions
 from fedattack.threats.knowledge import AuxiliaryAttribute, Defend, Knowledge, ModelKnowledge, Targets
 from fedattack.threats.matching import check_model
 from fedattack.threats.replies import choose_rounds, replied
@@ -267,7 +267,7 @@ class _Facts(TypedDict):
 
 
 @dataclass(frozen=True)
-class PrivateAttribute(Attack):
+class PrivateAttribute(PrivateAttributeOptions, Attack):
     """What each client's examples have in common, from its updates, by every adversary in several rounds.
 
     Scores hold for each attribute the array ``beliefs-NAME`` (adversaries, rounds, nodes, values), rows summing to one,
@@ -295,16 +295,6 @@ class PrivateAttribute(Attack):
         "examples of about the clients' distribution whose owners' private attributes it knows",
         "for adaptive adversaries the clients' defence and its settings, but not what it draws",
     )
-    updates: str = options.rounds(
-        "stages",
-        "stages (the first, the middle and the last round), pre1, pre2, pre5, gap10, last5, or numbers of rounds such "
-        "as 1,2,10 (stages)",
-    )
-    adversaries: tuple[str, ...] = options.words(
-        tuple(ADVERSARIES), f"some of {', '.join(ADVERSARIES)}, separated by commas (all)", ADVERSARIES
-    )
-    clients: int = options.whole(SHADOWS, f"how many clients are made up from auxiliary records ({SHADOWS})", least=1)
-    epochs: int = options.whole(Fit.epochs, "of the networks' training (80)", least=1)
 
     def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
         model, training, auxiliary = knowledge.model, knowledge.training, knowledge.auxiliary

@@ -8,5 +8,7 @@ THREAT = Threat(
     question="What do a client's examples look like?",
     attacks={"inversion": "inversion:GradientInversion"},
     judges={"inversion": "judge:InversionJudge"},
+    options={"inversion": "options:GradientInversionOptions"},
+    findings={"inversion": ("recognised", "psnr", "ssim", "mse", "labels", "preflight")},
     section="section:SECTION",
 )

@@ -22,7 +22,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -36,25 +36,18 @@ from fedattack.learning.soft_losses import soft_loss
 from fedattack.learning.torch_utils import has_batch_norm, to_tensor
 from fedattack.threats.attribute.gradient_matching import descend, entries, generators, scaled
 from fedattack.threats.inversion.batch_norm import MEAN, VARIANCE, distances, seen, step_weights, tracked
+from fedattack.threats.inversion.options import MOST_ORDERED, Method, Order
 from fedattack.threats.matching import is_finite, is_zero
 
-Method = Literal["cos", "l2"]
-Order = Literal["fixed", "searched"]
 Arrays = Mapping[str, NDArray[Any]]
 Tensors = Mapping[str, Tensor]
 Box = tuple[NDArray[np.float32], NDArray[np.float32]]
-
-METHODS: tuple[Method, ...] = ("cos", "l2")
-ORDERS: tuple[Order, ...] = ("fixed", "searched")
 
 MEMORY = 2**30
 """Bytes that the batches searched together may take; more batches are searched in groups."""
 
 ONE_GRADIENT = LocalSGD(epochs=1, batch_size=0, lr=1.0)
 """Local training whose movement is the gradient over all examples: what a client of FedSGD sends."""
-
-MOST_ORDERED = 4
-"""Mini-batches of an epoch up to which their order is searched for; each of their steps then computes all examples."""
 
 # Adam's first step, as a share of the range of an input, of labels, and of orders that are searched for.
 _STEP = 0.3

@@ -8,7 +8,7 @@ looks for some whose training would have moved the model as the client's did.
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,35 +21,25 @@ from fedattack.errors import ModelError, NeedsError, RecordError
 from fedattack.learning import LocalSGD, check_gradients, pick_device
 from fedattack.learning.importing import given
 from fedattack.record import Observation, Record
-from fedattack.threats import options
 from fedattack.threats.base import Attack, Needs, Progress, Scores
 from fedattack.threats.form import ArrayForm, Form, Name, Number
 from fedattack.threats.inversion.batch_norm import told
 from fedattack.threats.inversion.gradient_inversion import (
-    METHODS,
-    MOST_ORDERED,
     ONE_GRADIENT,
-    ORDERS,
     Batch,
     Box,
     ClientModel,
-    Method,
-    Order,
     Search,
     invert,
     restore_labels,
 )
+from fedattack.threats.inversion.options import UNBOUNDED, GradientInversionOptions, Labels, Method
 from fedattack.threats.knowledge import Knowledge, ModelKnowledge
 from fedattack.threats.matching import check_model, check_state, is_finite, is_zero
 from fedattack.threats.replies import choose_rounds, replied
 
-Labels = Literal["rule", "free"]
-_LABELS: tuple[Labels, ...] = ("rule", "free")
-
 VARIATION: Mapping[Method, float] = {"cos": 3.0, "l2": 0.0}
 """Weights of the total variation. Geiping et al. regularise their cosine search; deep leakage has no such term."""
-
-KNOWN, UNBOUNDED = "known", "none"
 
 
 def client_training(record: Record, training: LocalSGD) -> LocalSGD:
@@ -106,7 +96,7 @@ class _Facts(TypedDict):
 
 
 @dataclass(frozen=True)
-class GradientInversion(Attack):
+class GradientInversion(GradientInversionOptions, Attack):
     """Reconstructs the examples of clients, each reply by itself.
 
     Scores hold ``images`` (N, *shape), model inputs; ``labels`` (N,), or (N, outputs) in a regression; ``batches``
@@ -139,46 +129,6 @@ class GradientInversion(Attack):
         "how many examples a client has",
         "means and variances in a batch, where clients send the buffers of batch normalisation",
         "the range of an image's pixels, where the knowledge states it or has auxiliary images",
-    )
-    updates: str = options.rounds("pre1", "pre1, pre2, pre5, gap10, last5, or numbers of rounds such as 1,2,10 (pre1)")
-    clients: tuple[str, ...] = options.words(
-        (), "names or node ids of the clients to attack, separated by commas (all)"
-    )
-    records: int | None = options.whole(
-        None, "how many examples a reply is about (as many as it says; 1 where it says nothing)", least=1
-    )
-    method: Method = options.choice(
-        "cos", "cos: cosine distance and Adam; l2: squared distance and L-BFGS (cos)", METHODS
-    )
-    iterations: int = options.whole(1000, "gradients computed for a batch, over all its starts (1000)", least=1)
-    restarts: int = options.whole(
-        1, "starts that share the iterations, the worse half given up again and again; the best counts (1)", least=1
-    )
-    variation: float | None = options.number(
-        None, "weight of the total variation of images beside the log of the distance (3 for cos, 0 for l2)", zero=True
-    )
-    statistics: float = options.number(
-        1.0,
-        "weight of the batch's means and variances, where buffers of batch normalisation tell them, beside the log of "
-        "the distance (1)",
-        zero=True,
-    )
-    order: Order = options.choice(
-        "searched",
-        "which example is in which mini-batch; searched: found with the examples, of up to "
-        f"{MOST_ORDERED} mini-batches and without batch normalisation; fixed: the same in every epoch (searched)",
-        ORDERS,
-    )
-    box: str | tuple[float, float] = options.interval(
-        KNOWN,
-        "range that inputs stay in: known (of images, as the knowledge states it or its auxiliary images have it), "
-        "none, or two numbers such as 0,1 (known)",
-        (KNOWN, UNBOUNDED),
-    )
-    label: Labels | None = options.choice(
-        None,
-        "rule: read off the last layer; free: searched for (rule for classes, free for a regression)",
-        _LABELS,
     )
 
     def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:

@@ -2,6 +2,8 @@
 
 from fedattack.threats.threat import Threat
 
+_FINDINGS = ("tpr-at-1pct-fpr", "tpr-at-0.1pct-fpr", "auc", "epsilon-implied", "balanced-accuracy")
+
 THREAT = Threat(
     package=__name__,
     name="membership",
@@ -13,6 +15,19 @@ THREAT = Threat(
     judges={
         "membership": "judge:MembershipJudge",
         "membership-aggregate": "judge:AggregateMembershipJudge",
+    },
+    options={
+        "membership": "options:MembershipOptions",
+        "membership-aggregate": "options:AggregateMembershipOptions",
+    },
+    findings={
+        "membership": (
+            *_FINDINGS,
+            "tpr-at-1pct-fpr-elsewhere",
+            "tpr-at-1pct-fpr-adaptive",
+            "worst-client",
+        ),
+        "membership-aggregate": _FINDINGS,
     },
     section="section:SECTION",
 )

@@ -26,8 +26,8 @@ from fedattack.threats.matching import check_model, fits_model
 from fedattack.threats.membership.fedmia import FEWEST_OTHERS, below_others, logits_of, mean_where_seen
 from fedattack.threats.membership.measures import losses_at
 from fedattack.threats.membership.membership import SCORES_FORM, in_form
+from fedattack.threats.membership.options import AggregateMembershipOptions
 from fedattack.threats.membership.references import State, Trainer
-from fedattack.threats.options import whole
 
 Floats = NDArray[np.float64]
 
@@ -36,7 +36,7 @@ _MOST_CLIENTS = 5
 
 
 @dataclass(frozen=True)
-class AggregateMembership(Attack):
+class AggregateMembership(AggregateMembershipOptions, Attack):
     """How well the common models know an example, against models of federations without it.
 
     Scores hold ``score/METHOD`` (targets, 1), larger for likelier members; ``per_round`` (rounds, targets, 1);
@@ -45,10 +45,6 @@ class AggregateMembership(Attack):
     - ``fedmia``, the test of FedMIA against reference federations, where there are auxiliary examples;
     - ``loss-series`` and ``loss-threshold``, the loss of the common models and of the last one alone.
     """
-
-    references: int = whole(
-        4, "reference federations that the attacker trains on auxiliary examples; fewer than 2 for none", least=0
-    )
 
     name: ClassVar[str] = "membership-aggregate"
     title: ClassVar[str] = "Membership inference behind secure aggregation"

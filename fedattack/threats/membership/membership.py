@@ -26,8 +26,8 @@ from fedattack.threats.local_models import REBUILD, local_models, readable
 from fedattack.threats.matching import fits_model
 from fedattack.threats.membership.fedmia import FEWEST_OTHERS, against_others, below_others, logits_of, mean_where_seen
 from fedattack.threats.membership.measures import ExampleGradients, difference, length_of, losses_at, rows_at_once
+from fedattack.threats.membership.options import MembershipOptions
 from fedattack.threats.membership.references import Shadows
-from fedattack.threats.options import whole
 from fedattack.threats.threat import ADAPTIVE
 
 Floats = NDArray[np.float64]
@@ -95,20 +95,13 @@ def in_form(
 
 
 @dataclass(frozen=True)
-class Membership(Attack):
+class Membership(MembershipOptions, Attack):
     """FedMIA, and beside it what others do with the same record.
 
     Scores hold ``score/METHOD`` (targets, clients), larger for likelier members, NaN for clients of whom nothing is
     known; ``per_round`` (rounds, targets, clients), FedMIA in each round alone; ``labels`` (targets,). The fact
     ``methods`` names the methods that could be computed, ``trained`` says how many shadow models that took.
     """
-
-    shadows: int = whole(
-        8,
-        "shadow models that the attacker trains in each round, where it has auxiliary examples and knows how clients "
-        "train; fewer than 2 for none",
-        least=0,
-    )
 
     name: ClassVar[str] = "membership"
     title: ClassVar[str] = "Membership inference"

@@ -8,5 +8,21 @@ THREAT = Threat(
     question="Which clients have a property, if the server sees sums alone?",
     attacks={"prolin": "prolin:Prolin"},
     judges={"prolin": "judge:PropertyJudge"},
+    options={"prolin": "options:ProlinOptions"},
+    findings={
+        "prolin": (
+            "f1",
+            "f1-reg",
+            "f1-ols",
+            "f1-baseline",
+            "f1-posterior",
+            "precision",
+            "recall",
+            "recall-at-far",
+            "recall-at-far-posterior",
+            "plaintext",
+            "false-alarms",
+        )
+    },
     section="section:SECTION",
 )

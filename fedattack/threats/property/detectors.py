@@ -34,11 +34,10 @@ from fedattack.learning.torch_utils import to_tensor
 from fedattack.threats.knowledge import ModelKnowledge, Targets
 from fedattack.threats.property.disaggregation import Array
 from fedattack.threats.property.many_features import FeatureDetector
+from fedattack.threats.property.options import Mode
 from fedattack.threats.property.properties import Behaviour, Property
 
-Mode = Literal["linear", "exact"]
 Part = Literal["train", "choose", "test"]
-MODES: tuple[Mode, ...] = ("linear", "exact")
 
 # How the auxiliary records are divided. The paper trains on 80 % and takes the densities from the other 20 %; the part
 # to choose with comes out of the 80.

@@ -28,13 +28,12 @@ from fedattack.learning import pick_device
 from fedattack.learning.importing import given
 from fedattack.record import Record, Round
 from fedattack.record.format import Arrays
-from fedattack.threats import options
 from fedattack.threats._fan_out import fan_out
 from fedattack.threats.base import Attack, Needs, Progress, Scores
 from fedattack.threats.form import ArrayForm, Form, Name, Number
 from fedattack.threats.knowledge import Knowledge
 from fedattack.threats.matching import check_model, flattened
-from fedattack.threats.property.detectors import MODES, Detector, Mode, Setting, can_be_linear, divide, fit_detectors
+from fedattack.threats.property.detectors import Detector, Setting, can_be_linear, divide, fit_detectors
 from fedattack.threats.property.disaggregation import (
     Array,
     Densities,
@@ -46,6 +45,7 @@ from fedattack.threats.property.disaggregation import (
     weighted_ridge,
 )
 from fedattack.threats.property.many_features import FeatureDetector, decide_by_features
+from fedattack.threats.property.options import Mode, ProlinOptions
 from fedattack.threats.property.properties import questions
 
 METHODS = ("PROLIN", "REG", "OLS", "BASELINE", "posterior")
@@ -108,7 +108,7 @@ class _Facts(TypedDict):
 
 
 @dataclass(frozen=True)
-class Prolin(Attack):
+class Prolin(ProlinOptions, Attack):
     """PROLIN with its comparisons REG, OLS and BASELINE, and the posterior of its model.
 
     A question is a property; for membership there is one for each target record. A window is "after r rounds". With q
@@ -159,12 +159,6 @@ class Prolin(Attack):
         "auxiliary records of about the clients' distribution, none of them a client's",
         "the property that is asked for (for membership: the target record), and about how many clients have it",
     )
-    shadows: Mode | None = options.choice(
-        None, "linear (from per-example gradients, the default where the model allows it) or exact", MODES
-    )
-    workers: int = options.whole(0, "processes; 0 for as many as there are cores and memory for", least=0)
-    features: int = options.whole(1, "how many linear features a round has; 1 as in the paper's experiments", least=1)
-    ray: str = options.text("", "address of a Ray cluster that does the work, or auto", reaches_out=True)
 
     def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
         model, auxiliary, training = knowledge.model, knowledge.auxiliary, knowledge.training

@@ -8,5 +8,17 @@ THREAT = Threat(
     question="Which client holds this example?",
     attacks={"sia": "sia:SourceInference"},
     judges={"sia": "judge:SourceJudge"},
+    findings={
+        "sia": (
+            "asr",
+            "asr-likelihood",
+            "asr-last-round",
+            "asr-best-round",
+            "asr-worst-client",
+            "asr-shared",
+            "asr-beyond-labels",
+            "asr-beyond-site",
+        )
+    },
     section="section:SECTION",
 )

@@ -1,0 +1,130 @@
+"""Words that a caller chose are checked here before anything else is done, and without torch, which takes seconds."""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from fedattack.audit.finding import Condition
+from fedattack.errors import ConfigError, instead
+from fedattack.threats.registry import left_out, options_of_attack, threat_of, threats
+
+if TYPE_CHECKING:
+    from fedattack.folder import Part
+
+RUNTIMES = ("simulation", "processes", "processes-insecure", "superlink")
+"""What a preset can run on; :mod:`fedattack.runs.simulating` says how."""
+
+# An active server's own findings, which belong to no attack.
+_ISOLATION = "isolation"
+
+
+def attack_names() -> list[str]:
+    """List the attacks of all threats."""
+    return sorted(chain.from_iterable(threat.attacks for threat in threats().values()))
+
+
+def scored_attacks(parts: Sequence["Part"]) -> list[str]:
+    """List the attacks that have scores for every record of a run folder."""
+    return [name for name in attack_names() if all(part.scores(name).exists() for part in parts)]
+
+
+def check_attacks(names: Sequence[str], options: Mapping[str, str]) -> None:
+    """Check names of attacks, and options that are to be set in those that have them.
+
+    Raises
+    ------
+    ConfigError
+        If an attack is unknown, an option is none of any of them, or its value is refused.
+    """
+    known = attack_names()
+    for name in names:
+        if name not in known:
+            why = f" ({left_out()[name]})" if name in left_out() else ""
+            raise ConfigError(f"unknown attack {name!r}{why}: {instead(name, known)}")
+    allowed = {name: options_of_attack(name) for name in names}
+    there = sorted(set(chain.from_iterable(allowed.values())))
+    for key, text in options.items():
+        if key not in there:
+            have = "have" if len(names) > 1 else "has"
+            words = f"no option {key!r}: {instead(key, there, listed=False)}" if there else "no options"
+            raise ConfigError(f"--option {key}: {' and '.join(names)} {have} {words}")
+        for name in names:
+            if key in allowed[name]:
+                try:
+                    allowed[name][key].read(text)
+                except ConfigError as cause:
+                    raise ConfigError(f"--option {key}={text}: {cause}") from None
+
+
+def options_among(options: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """Return the options that some of these attacks have."""
+    known = set(chain.from_iterable(map(options_of_attack, names)))
+    return {key: text for key, text in options.items() if key in known}
+
+
+def check_runtime(name: str) -> None:
+    """Check what a preset is to run on.
+
+    Raises
+    ------
+    ConfigError
+        If it is unknown.
+    """
+    if name not in RUNTIMES:
+        raise ConfigError(f"unknown runtime {name!r}: {instead(name, RUNTIMES, listed=False)}")
+
+
+def check_device(name: str) -> None:
+    """Check the name of a device; whether this machine has it is seen later.
+
+    Raises
+    ------
+    ConfigError
+        If there is no device of that name anywhere.
+    """
+    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", name):
+        raise ConfigError(f"unknown device {name!r}; expected auto, cpu, cuda or cuda:N")
+
+
+def check_conditions(conditions: Sequence[Condition], attacks: Collection[str], *, isolating: bool) -> None:
+    """Check that conditions are about what the attacks can find.
+
+    Parameters
+    ----------
+    attacks
+        Those that are run, or that have scores.
+    isolating
+        Whether the server isolates clients, about which there are findings then.
+
+    Raises
+    ------
+    ConfigError
+        If the finding that a condition names cannot be there.
+    """
+    for condition in conditions:
+        attack, metric = condition.attack, condition.metric
+        if not condition.name or (attack == _ISOLATION and isolating):
+            continue
+        if attack not in attacks:
+            there = ", ".join(attacks) or "none"
+            raise ConfigError(f"--fail-if {condition.text}: there are no findings of {attack!r}; attacks here: {there}")
+        if not can_find(attack, metric):
+            metrics = findings_of(attack)
+            words = instead(metric, metrics, listed=False) if metrics else "others are compared with it"
+            raise ConfigError(f"--fail-if {condition.text}: {attack} finds no {metric!r}: {words}")
+
+
+def can_find(attack: str, metric: str) -> bool:
+    """Whether an attack's judge may find something of this name; true where nobody says what it may find."""
+    threat = threat_of(attack)
+    if threat is None or (attack in threat.judges and attack not in threat.findings):
+        return True
+    return any(fnmatchcase(metric, pattern) for pattern in findings_of(attack))
+
+
+def findings_of(attack: str) -> Sequence[str]:
+    """Return the metrics that an attack's judge declares, perhaps with ``*`` in them; none for a baseline."""
+    threat = threat_of(attack)
+    return threat.findings.get(attack, ()) if threat else ()

@@ -1,0 +1,36 @@
+"""Options of the gradient matching, apart from it: they are checked before torch is imported."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fedattack.threats import options
+from fedattack.threats.replies import UPDATES
+
+Relaxation = Literal["softmax", "gumbel"]
+RELAXATIONS: tuple[Relaxation, ...] = ("softmax", "gumbel")
+
+Knows = Literal["known", "unknown"]
+_KNOWS = ("known", "unknown")
+
+
+@dataclass(frozen=True)
+class GradientMatchingOptions:
+    """How gradients are matched."""
+
+    updates: str = options.rounds("pre5", f"{', '.join(UPDATES)}, or numbers of rounds such as 1,2,10 (pre5)")
+    restarts: int | None = options.whole(
+        None, "starts of the optimisation, of which the best counts (1 of Adam, 4 of L-BFGS)", least=1
+    )
+    steps: int = options.whole(200, "steps of Adam, and at most of L-BFGS (200)", least=1)
+    relaxation: Relaxation = options.choice(
+        "softmax", "softmax as in the paper's algorithm, or gumbel with noise (softmax)", RELAXATIONS
+    )
+    temperature: float = options.number(1.0, "of the relaxation (1)")
+    weights: Literal["uniform", "free"] | None = options.choice(
+        None,
+        "uniform as in the paper, or free: find examples' weights too (free if a round has several steps)",
+        ("uniform", "free"),
+    )
+    prior: Knows = options.choice("known", "known or unknown (known where knowledge has one)", _KNOWS)
+    label: Knows = options.choice("known", "known or unknown (known)", _KNOWS)
+    membership: Knows = options.choice("known", "known, or unknown: examples lie among auxiliary ones (known)", _KNOWS)

@@ -1,0 +1,29 @@
+"""Options of the inference of private attributes, apart from it: they are checked before torch is imported."""
+
+from dataclasses import dataclass
+
+from fedattack.threats import options
+
+ADVERSARIES = ("stru-nn", "unkwn-nn", "svm", "random-forest")
+"""The adversaries by name."""
+
+SHADOWS = 500
+"""Clients made up from auxiliary records, by default."""
+
+EPOCHS = 80
+
+
+@dataclass(frozen=True)
+class PrivateAttributeOptions:
+    """How private attributes are inferred."""
+
+    updates: str = options.rounds(
+        "stages",
+        "stages (the first, the middle and the last round), pre1, pre2, pre5, gap10, last5, or numbers of rounds such "
+        "as 1,2,10 (stages)",
+    )
+    adversaries: tuple[str, ...] = options.words(
+        ADVERSARIES, f"some of {', '.join(ADVERSARIES)}, separated by commas (all)", ADVERSARIES
+    )
+    clients: int = options.whole(SHADOWS, f"how many clients are made up from auxiliary records ({SHADOWS})", least=1)
+    epochs: int = options.whole(EPOCHS, f"of the networks' training ({EPOCHS})", least=1)

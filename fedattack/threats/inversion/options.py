@@ -1,0 +1,66 @@
+"""Options of gradient inversion, apart from it: they are checked before torch is imported."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fedattack.threats import options
+
+Method = Literal["cos", "l2"]
+METHODS: tuple[Method, ...] = ("cos", "l2")
+
+Order = Literal["fixed", "searched"]
+ORDERS: tuple[Order, ...] = ("fixed", "searched")
+
+MOST_ORDERED = 4
+"""Mini-batches of an epoch up to which their order is searched for; each of their steps then computes all examples."""
+
+KNOWN, UNBOUNDED = "known", "none"
+
+Labels = Literal["rule", "free"]
+_LABELS: tuple[Labels, ...] = ("rule", "free")
+
+
+@dataclass(frozen=True)
+class GradientInversionOptions:
+    """How examples are searched for."""
+
+    updates: str = options.rounds("pre1", "pre1, pre2, pre5, gap10, last5, or numbers of rounds such as 1,2,10 (pre1)")
+    clients: tuple[str, ...] = options.words(
+        (), "names or node ids of the clients to attack, separated by commas (all)"
+    )
+    records: int | None = options.whole(
+        None, "how many examples a reply is about (as many as it says; 1 where it says nothing)", least=1
+    )
+    method: Method = options.choice(
+        "cos", "cos: cosine distance and Adam; l2: squared distance and L-BFGS (cos)", METHODS
+    )
+    iterations: int = options.whole(1000, "gradients computed for a batch, over all its starts (1000)", least=1)
+    restarts: int = options.whole(
+        1, "starts that share the iterations, the worse half given up again and again; the best counts (1)", least=1
+    )
+    variation: float | None = options.number(
+        None, "weight of the total variation of images beside the log of the distance (3 for cos, 0 for l2)", zero=True
+    )
+    statistics: float = options.number(
+        1.0,
+        "weight of the batch's means and variances, where buffers of batch normalisation tell them, beside the log of "
+        "the distance (1)",
+        zero=True,
+    )
+    order: Order = options.choice(
+        "searched",
+        "which example is in which mini-batch; searched: found with the examples, of up to "
+        f"{MOST_ORDERED} mini-batches and without batch normalisation; fixed: the same in every epoch (searched)",
+        ORDERS,
+    )
+    box: str | tuple[float, float] = options.interval(
+        KNOWN,
+        "range that inputs stay in: known (of images, as the knowledge states it or its auxiliary images have it), "
+        "none, or two numbers such as 0,1 (known)",
+        (KNOWN, UNBOUNDED),
+    )
+    label: Labels | None = options.choice(
+        None,
+        "rule: read off the last layer; free: searched for (rule for classes, free for a regression)",
+        _LABELS,
+    )

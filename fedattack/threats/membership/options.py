@@ -1,0 +1,26 @@
+"""Options of both attacks, apart from them: they are checked before torch is imported."""
+
+from dataclasses import dataclass
+
+from fedattack.threats import options
+
+
+@dataclass(frozen=True)
+class MembershipOptions:
+    """How each client's members are told."""
+
+    shadows: int = options.whole(
+        8,
+        "shadow models that the attacker trains in each round, where it has auxiliary examples and knows how clients "
+        "train; fewer than 2 for none",
+        least=0,
+    )
+
+
+@dataclass(frozen=True)
+class AggregateMembershipOptions:
+    """How members of any client are told."""
+
+    references: int = options.whole(
+        4, "reference federations that the attacker trains on auxiliary examples; fewer than 2 for none", least=0
+    )

@@ -1,0 +1,21 @@
+"""Options of PROLIN, apart from it: they are checked before torch is imported."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fedattack.threats import options
+
+Mode = Literal["linear", "exact"]
+MODES: tuple[Mode, ...] = ("linear", "exact")
+
+
+@dataclass(frozen=True)
+class ProlinOptions:
+    """How the detectors are trained."""
+
+    shadows: Mode | None = options.choice(
+        None, "linear (from per-example gradients, the default where the model allows it) or exact", MODES
+    )
+    workers: int = options.whole(0, "processes; 0 for as many as there are cores and memory for", least=0)
+    features: int = options.whole(1, "how many linear features a round has; 1 as in the paper's experiments", least=1)
+    ray: str = options.text("", "address of a Ray cluster that does the work, or auto", reaches_out=True)
