@@ -200,19 +200,12 @@ def foretell(
 def _record_size(settings: Mapping[str, Value], knowledge: Knowledge, rounds: int, sampled: int) -> int:
     """Return about how many bytes the record of one seed takes."""
     message = _message_size(str(settings["framework"]), knowledge)
-    replies, common = sampled * message, message
-    if settings["property"]:
-        replies = message
-        if settings["secagg"]:
-            # Sums come in double precision.
-            replies *= 2
-    elif settings["secagg"]:
-        replies = 2 * message
-    if settings["isolate"]:
-        # Each client gets a model of its own.
-        replies *= 2
-    index = rounds * (_INDEX_OF_ROUND + sampled * _INDEX_OF_REPLY)
-    return common + rounds * replies + index
+    if settings["property"] or settings["secagg"]:
+        # The model that is sent and the sum, which SecAgg+ gives in double precision.
+        return rounds * ((3 if settings["secagg"] else 2) * message + _INDEX_OF_ROUND)
+    # With ``isolate`` each client gets a model of its own.
+    models = 2 * sampled if settings["isolate"] else sampled
+    return message + rounds * (models * message + _INDEX_OF_ROUND + sampled * _INDEX_OF_REPLY)
 
 
 def _message_size(framework: str, knowledge: Knowledge) -> int:
