@@ -199,13 +199,18 @@ def foretell(
 
 def _record_size(settings: Mapping[str, Value], knowledge: Knowledge, rounds: int, sampled: int) -> int:
     """Return about how many bytes the record of one seed takes."""
-    message = _message_size(str(settings["framework"]), knowledge)
+    framework = str(settings["framework"])
     if settings["property"] or settings["secagg"]:
-        # The model that is sent and the sum, which SecAgg+ gives in double precision.
-        return rounds * ((3 if settings["secagg"] else 2) * message + _INDEX_OF_ROUND)
-    # With ``isolate`` each client gets a model of its own.
-    models = 2 * sampled if settings["isolate"] else sampled
-    return message + rounds * (models * message + _INDEX_OF_ROUND + sampled * _INDEX_OF_REPLY)
+        # A sum in double precision, and no reply of a single client.
+        messages, lines = 2, 0
+    else:
+        messages = lines = sampled
+    common = 1
+    if framework == "fedavg" and lines:
+        # The next model is the mean of the replies, which a record says in words; with ``isolate`` each has its own.
+        common = sampled if settings["isolate"] else 0
+    message = _message_size(framework, knowledge)
+    return message + rounds * ((messages + common) * message + _INDEX_OF_ROUND + lines * _INDEX_OF_REPLY)
 
 
 def _message_size(framework: str, knowledge: Knowledge) -> int:
