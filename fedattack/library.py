@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedattack.audit.card import line_of, table_of
 from fedattack.audit.finding import Finding
 from fedattack.record import Record
 from fedattack.report import read_findings as read_file
@@ -24,32 +25,61 @@ if TYPE_CHECKING:
 
 _COLUMNS = (
     "name",
+    "attack",
+    "metric",
     "label",
+    "view",
     "value",
     "low",
     "high",
+    "here_low",
+    "here_high",
+    "level",
     "units",
-    "n",
     "chance",
+    "null",
+    "null_low",
+    "null_high",
+    "p",
     "p_adjusted",
     "verdict",
     "reason",
+    "n",
+    "seeds",
+    "seed_mean",
+    "seed_sd",
     "headline",
+    "selected_after_the_fact",
+    "comparisons",
 )
 
 
 class Findings(list[Finding]):
-    """Findings, in the order in which a report shows them."""
+    """Findings, in the order in which a report shows them. A notebook shows them as a table, and one of them as a card.
+
+    ``print(findings)`` writes a line for each.
+    """
+
+    def __repr__(self) -> str:
+        return "\n".join(map(line_of, self)) or "There are no findings."
+
+    def _repr_html_(self) -> str:
+        return table_of(self)
 
     def frame(self) -> "pandas.DataFrame":
-        """Return a table with one row for each finding; ``null`` is the null run's value."""
+        """Return a table with one row for each finding.
+
+        Its columns are the fields of :class:`~fedattack.audit.finding.Finding` that are a number or a text, and
+        ``seeds``. ``null``, ``null_low`` and ``null_high`` are the null run's value and its interval.
+        """
         import pandas
 
         rows = []
         for finding in self:
-            row = {column: getattr(finding, column) for column in _COLUMNS}
-            rows.append(row | {"null": None if finding.null is None else finding.null["value"]})
-        return pandas.DataFrame(rows, columns=[*_COLUMNS, "null"])
+            null = finding.null or {"value": None, "low": None, "high": None}
+            nulls = {"null": null["value"], "null_low": null["low"], "null_high": null["high"]}
+            rows.append({name: nulls[name] if name in nulls else getattr(finding, name) for name in _COLUMNS})
+        return pandas.DataFrame(rows, columns=[*_COLUMNS])
 
 
 class Report:

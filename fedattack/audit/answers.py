@@ -155,6 +155,12 @@ def both(first: Significance, second: Significance) -> Significance:
     )
 
 
+def arrangements_of(questions: Questions) -> float:
+    """Count the exchanges of :func:`informed`, had nothing been known."""
+    _, first = np.unique(questions.clients, return_index=True)
+    return _arrangements(questions, questions.runs[first])
+
+
 def _at_once(n: int) -> int:
     return max(1, _ENTRIES // max(1, n))
 

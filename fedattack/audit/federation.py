@@ -9,13 +9,14 @@ from collections.abc import Hashable, Iterator, Sequence
 import numpy as np
 
 from fedattack.audit.evidence import Evidence
+from fedattack.audit.reach import Prepared
 from fedattack.audit.truth import NOBODY, Truth
 
 _MOST = 0.75
 """Runs are of one federation if they have more than this part of what the smaller one holds in common."""
 
 
-def dealt_anew(evidence: Sequence[Evidence]) -> list[int]:
+def dealt_anew(evidence: Sequence[Evidence | Prepared]) -> list[int]:
     """Return the places of the runs whose clients hold something else than in all runs before them.
 
     Runs that have something in common, but no more than three quarters, count as dealt anew.
@@ -45,7 +46,7 @@ def _alike(holdings: Sequence[set[Hashable]], before: Sequence[set[Hashable]]) -
     return False
 
 
-def _holdings(one: Evidence, truth: Truth) -> Iterator[Iterator[Hashable]]:
+def _holdings(one: Evidence | Prepared, truth: Truth) -> Iterator[Iterator[Hashable]]:
     """Yield what clients hold, kind by kind: of a kind as many facts as there are."""
     targets = one.knowledge.targets
     examples = range(len(truth.owners)) if targets is None else (hash(row.tobytes()) for row in targets.x)

@@ -45,7 +45,7 @@ class Null(TypedDict):
     n: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Finding:
     """One measured number, its interval, what it is held against, and where it came from.
 
@@ -167,6 +167,17 @@ class Finding:
     def name(self) -> str:
         """Attack and metric, as conditions name them: ``sia.asr``."""
         return f"{self.attack}.{self.metric}"
+
+    def __repr__(self) -> str:
+        # How findings look is made of their parts, and this module has none of it.
+        from fedattack.audit.card import line_of
+
+        return f"<{line_of(self)}>"
+
+    def _repr_html_(self) -> str:
+        from fedattack.audit.card import card_of
+
+        return card_of(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Copy into plain dicts, lists, numbers and strings that JSON can hold; NumPy values are converted."""

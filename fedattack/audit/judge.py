@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedattack.audit.finding import NOT_APPLICABLE, PROPORTION, Finding, Null, verdict
 from fedattack.audit.listing import Listing
+from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.significance import Significance
 from fedattack.audit.truth import NOBODY, Truth
 from fedattack.errors import DataError
@@ -195,6 +196,25 @@ class Judge(ABC, Generic[C]):
     def listed(self) -> list[Listing]:
         """Return :meth:`listings` with the attack's name."""
         return [replace(listing, attack=self.shared["attack"]) for listing in self.listings()]
+
+    @classmethod
+    def reach(cls, runs: Sequence[Prepared], needed: float) -> Reach | None:
+        """State the best that the headline can come to in these runs, whose clients hold different things.
+
+        Parameters
+        ----------
+        runs
+            One per seed, at least one.
+        needed
+            The p that is needed, for :attr:`Reach.enough`.
+
+        Returns
+        -------
+        Reach or None
+            ``None`` if nothing can be said before the run.
+        """
+        del runs, needed
+        return None
 
     @classmethod
     def headline_of(cls, scores: Scores) -> str:

@@ -114,11 +114,16 @@ def significance_of(
         count += size
         if exceeded > _PLAINLY * count:
             break
-    least = max(1 / arrangements, 1 / (draws + 1))
+    least = least_p(arrangements, draws)
     p = (1 + exceeded) / (1 + count)
     if few and count == draws:
         p = round(exceeded / count * arrangements) / arrangements
     return Significance(max(p, least), least, how)
+
+
+def least_p(arrangements: float, draws: int = DRAWS) -> float:
+    """Return the smallest p that a test with so many different exchanges, of which so many are drawn, can give."""
+    return max(1 / arrangements, 1 / (draws + 1))
 
 
 def count_of(logarithm: float) -> float:

@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -577,13 +578,17 @@ def _simulate(
     options: Mapping[str, str] | None = None,
 ) -> set[str]:
     """Simulate; returns what the caller named beyond the folder, which attack and report may then follow."""
+    from fedattack.runs.forecast import foretell
     from fedattack.runs.settings import leads_out
     from fedattack.runs.simulating import choose_seeds, simulate
 
     seeds = choose_seeds(preset, first, count)
     trusted = set(leads_out(settings))
     with _resumable(out, trust=bool(trusted)), watch_bars() as watch:
-        simulate(preset, settings, seeds, out, command=_command(), watch=watch, runtime=on, options=options)
+        before = partial(foretell, preset.attacks, settings, say=watch.say, trusted=trusted)
+        simulate(
+            preset, settings, seeds, out, command=_command(), watch=watch, runtime=on, options=options, before=before
+        )
     return trusted
 
 

@@ -11,6 +11,7 @@ from fedattack.folder import STUDY, Part, find_parts
 from fedattack.record import Record
 from fedattack.runs.asked import known_to
 from fedattack.runs.checks import check_attacks
+from fedattack.runs.pace import AttackPace
 from fedattack.runs.watch import Watch
 from fedattack.threats import ATTACKS, Attack, Knowledge, write_knowledge
 from fedattack.threats.registry import left_out
@@ -54,18 +55,19 @@ def attack_folder(
         If a record, or what `knowledge` gives for its part, lacks what the attack needs.
     """
     files = []
-    for part in find_parts(folder):
+    parts = find_parts(folder)
+    pace = AttackPace(attack.name, len(parts), watch.say)
+    for place, part in enumerate(parts):
         record = Record(part.record, skip_damaged=skip_damaged)
         known = knowledge(part)
         what = f"{attack.name} on {part.name or 'the record'}"
         watch.step(what, 0, len(record))
-        scores = attack.run(
-            record,
-            known,
-            seed=seed,
-            device=device,
-            progress=lambda done, total, what=what: watch.step(what, done, total),  # type: ignore[misc]
-        )
+
+        def advance(done: int, total: int | None, what: str = what, place: int = place) -> None:
+            watch.step(what, done, total)
+            pace.seen(place, done, total)
+
+        scores = attack.run(record, known, seed=seed, device=device, progress=advance)
         scores.save(part.scores(attack.name))
         files.append(str(part.scores(attack.name)))
         if not (folder / STUDY).exists():

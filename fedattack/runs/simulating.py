@@ -19,6 +19,7 @@ from fedattack.record.format import INDEX, MANIFEST, PROTOCOLS
 from fedattack.runs.app import Value, app_folder, prepare
 from fedattack.runs.asked import asked_of_study
 from fedattack.runs.checks import check_runtime
+from fedattack.runs.pace import TrainingPace
 from fedattack.runs.presets import Preset
 from fedattack.runs.settings import check_settings
 from fedattack.runs.watch import Watch
@@ -76,6 +77,7 @@ def simulate(
     watch: Watch,
     runtime: str = "simulation",
     options: Mapping[str, str] | None = None,
+    before: Callable[[Sequence[Part]], None] = lambda parts: None,
 ) -> None:
     """Run a preset's federated training into the new run folder `out`, under observation.
 
@@ -93,6 +95,8 @@ def simulate(
         One of :data:`RUNTIMES`.
     options
         Options of the attacks that are to follow, kept for a run that is stopped and goes on.
+    before
+        Called before the first round, once knowledge and truth of all seeds are written. It may refuse the run.
 
     Raises
     ------
@@ -120,6 +124,7 @@ def simulate(
         watch.step("prepare data", 0, None)
         try:
             prepare(configs)
+            before(parts)
         except BaseException as cause:
             # Nothing is recorded yet, and the same command, or the corrected one, may use the folder again.
             for path in list(out.iterdir()):
@@ -316,12 +321,15 @@ def _configs(settings: Mapping[str, Value], seeds: Sequence[int], parts: Sequenc
 def _train(out: Path, study: dict[str, Any], jobs: Sequence[tuple[Part, Mapping[str, Value]]], watch: Watch) -> None:
     settings = study["settings"]
     clients, rounds = int(settings["clients"]), int(settings["rounds"])
+    pace = TrainingPace(len(jobs), rounds, watch.say)
     with RUNTIMES[study.get("runtime", "simulation")](clients, str(settings["device"]), out / "flower.log") as runner:
-        for part, config in jobs:
+        for place, (part, config) in enumerate(jobs):
             what, index = f"train {part.name or 'rounds'}", part.record / INDEX
 
-            def advance(what: str = what, index: Path = index) -> None:
-                watch.step(what, index.read_bytes().count(b"\n") if index.exists() else 0, rounds)
+            def advance(what: str = what, index: Path = index, place: int = place) -> None:
+                done = index.read_bytes().count(b"\n") if index.exists() else 0
+                watch.step(what, done, rounds)
+                pace.seen(place, done)
 
             result = runner.run(config, on_poll=advance)
             advance()

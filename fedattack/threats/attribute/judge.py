@@ -18,12 +18,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.audit.answers import Questions, better_than, both, informed
+from fedattack.audit.answers import Questions, arrangements_of, better_than, both, informed
 from fedattack.audit.finding import NOT_APPLICABLE, Finding, Null
 from fedattack.audit.intervals import LEVEL, here_of, mean_interval, paired_interval, rate_interval
 from fedattack.audit.judge import Case, Judge, over_seeds
 from fedattack.audit.listing import Cell, Listing
-from fedattack.audit.significance import DRAWS, Significance, arrangements_within, significance_of
+from fedattack.audit.reach import Prepared, Reach, smallest
+from fedattack.audit.significance import DRAWS, Significance, arrangements_within, least_p, significance_of
 from fedattack.audit.summaries import null_of, reliability
 from fedattack.audit.truth import Attributes
 from fedattack.errors import DataError
@@ -259,7 +260,7 @@ class AttributeJudge(Judge[AttributeCase]):
         self.by_recall = _Measure(1 / np.maximum(counts, 1), free)
         # Naming the rarest value more often finds more of it: only what is beyond that is to the attack's credit.
         self.by_rarest = _Measure(rare / counts[self.rarest], rare / self.n)
-        self.questions = _questions(cases)
+        self.questions = _questions([case.attributes for case in cases])
         self.tests = {method: self._test(method, self.by_accuracy, place) for place, method in enumerate(self.methods)}
 
     def _main_method(self) -> str:
@@ -269,6 +270,18 @@ class AttributeJudge(Judge[AttributeCase]):
             f"the scores of {self.shared['attack']} have the methods {', '.join(self.methods) or 'none'}; expected "
             f"{self.method or 'at least one'}; attack again"
         )
+
+    @classmethod
+    def reach(cls, runs: Sequence[Prepared], needed: float) -> Reach | None:
+        """Count the examples on which the guess of the commonest value is wrong: at most there, an attack is better."""
+        asked = [run.truth.attributes for run in runs if run.truth.attributes is not None]
+        if not sum(len(attributes.values) for attributes in asked):
+            return None
+        wins = sum(len(one.values) - int(np.bincount(one.values).max(initial=0)) for one in asked)
+        least = max(least_p(2.0 ** min(wins, DRAWS.bit_length())), least_p(arrangements_of(_questions(asked))))
+        enough = smallest(lambda examples: 2.0**examples * needed >= 1)
+        words = "examples that have another value than the commonest one"
+        return Reach(least, f"{wins} {words}", f"{enough} of them", "records-per-client=20")
 
     def findings(self) -> list[Finding]:
         """State all of the above."""
@@ -667,15 +680,15 @@ def _told_apart(
     )
 
 
-def _questions(cases: Sequence[AttributeCase]) -> Questions:
+def _questions(runs: Sequence[Attributes]) -> Questions:
     """Put the examples of all runs together; a client of two runs is two clients."""
     names: list[tuple[int, str]] = []
-    for number, case in enumerate(cases):
-        names += [(number, owner) for owner in case.attributes.owners]
+    for number, attributes in enumerate(runs):
+        names += [(number, owner) for owner in attributes.owners]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     clients = np.array([numbers[name] for name in names])
-    runs = np.array([run for run, _ in names])
-    return Questions(np.concatenate([case.values for case in cases]), clients, runs)
+    of_run = np.array([run for run, _ in names])
+    return Questions(np.concatenate([attributes.values for attributes in runs]), clients, of_run)
 
 
 def _highest(bars: Mapping[str, float]) -> dict[str, float]:

@@ -18,7 +18,15 @@ from fedattack.audit.finding import Finding
 from fedattack.audit.intervals import here_of, rate_interval
 from fedattack.audit.judge import Case, Judge, over_seeds
 from fedattack.audit.listing import Cell, Listing, several
-from fedattack.audit.significance import DRAWS, Significance, arrangements_within, exchange_within, significance_of
+from fedattack.audit.reach import Prepared, Reach, smallest
+from fedattack.audit.significance import (
+    DRAWS,
+    Significance,
+    arrangements_within,
+    exchange_within,
+    least_p,
+    significance_of,
+)
 from fedattack.audit.summaries import null_of, reliability
 from fedattack.errors import DataError
 from fedattack.threats import Scores
@@ -131,6 +139,26 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
         adaptive = [name for name in adversaries if name.endswith(ADAPTIVE)]
         attribute = next(iter(scores.facts["attributes"]))
         return _metric(attribute, (adaptive or adversaries)[0])
+
+    @classmethod
+    def reach(cls, runs: Sequence[Prepared], needed: float) -> Reach | None:
+        """Count the ways to deal the clients' values to the clients of a run."""
+        held = [next(iter(run.truth.private.values()), None) for run in runs]
+        known = [attribute for attribute in held if attribute is not None]
+        if not known:
+            return None
+        values = np.concatenate([attribute.values for attribute in known])
+        of_run = np.repeat(np.arange(len(known)), [len(attribute.values) for attribute in known])
+
+        def fits(clients: int) -> bool:
+            evenly = np.arange(clients) % len(known[0].names)
+            return arrangements_within(np.zeros(clients, dtype=np.int64), evenly) * needed >= 1
+
+        clients, kinds = len(known[0].values), len({*known[0].values})
+        size = f"{clients} clients with {kinds} values among them"
+        enough = smallest(fits)
+        words = f"{enough} clients with {len(known[0].names)} values among them"
+        return Reach(least_p(arrangements_within(of_run, values)), size, words, f"clients={enough}")
 
     def findings(self) -> list[Finding]:
         """State all pairs, the headline first."""

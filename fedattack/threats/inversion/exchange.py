@@ -127,8 +127,23 @@ def exchange(
         _joined(ratios),
         _joined(similar) if similar else None,
         _joined(found),
-        _arrangements(attacked, labels),
+        _arrangements([client.labels for client in attacked], labels),
     )
+
+
+def arrangements_of(of_clients: Sequence[Places], of_others: Places) -> float:
+    """Count the exchanges of :func:`exchange` that differ.
+
+    Parameters
+    ----------
+    of_clients
+        For each client the labels (k,) of its examples.
+    of_others
+        (n,): labels of the others.
+    """
+    of_truth = np.concatenate(of_clients)
+    chosen = _chosen(of_truth, of_others, np.random.default_rng(0))
+    return _arrangements(of_clients, np.concatenate([of_truth, of_others[chosen]]))
 
 
 def _joined(of_clients: Sequence[Floats]) -> NDArray[np.float32]:
@@ -236,13 +251,13 @@ def _paired(cost: Floats) -> Places:
     return paired
 
 
-def _arrangements(attacked: Sequence[Attacked], labels: Places) -> float:
+def _arrangements(of_clients: Sequence[Places], labels: Places) -> float:
     """Count the exchanges that differ; within a client the order does not count."""
     logarithm = 0.0
-    asked = np.concatenate([client.labels for client in attacked])
+    asked = np.concatenate(of_clients)
     for label in np.unique(asked):
         size, places = int((labels == label).sum()), int((asked == label).sum())
         logarithm += float(gammaln(size + 1) - gammaln(size - places + 1))
-        for client in attacked:
-            logarithm -= float(gammaln((client.labels == label).sum() + 1))
+        for of_client in of_clients:
+            logarithm -= float(gammaln((of_client == label).sum() + 1))
     return count_of(logarithm)

@@ -8,6 +8,7 @@ An example may have been attacked in several rounds. It counts once, with the me
 """
 
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,13 +23,14 @@ from fedattack.audit.finding import NOT_APPLICABLE, Finding
 from fedattack.audit.intervals import here_of, median_interval, rate_interval
 from fedattack.audit.judge import Case, Judge, over_seeds
 from fedattack.audit.listing import Cell, Listing
-from fedattack.audit.significance import DRAWS, Significance, count_of, exchange_within, significance_of
+from fedattack.audit.reach import Prepared, Reach
+from fedattack.audit.significance import DRAWS, Significance, count_of, exchange_within, least_p, significance_of
 from fedattack.audit.summaries import null_rate
 from fedattack.audit.truth import HeldRecords
 from fedattack.errors import DataError
 from fedattack.learning.importing import given
 from fedattack.record import Observation
-from fedattack.threats.inversion.exchange import Attacked, Exchanged, exchange
+from fedattack.threats.inversion.exchange import Attacked, Exchanged, arrangements_of, exchange
 from fedattack.threats.inversion.images import (
     IDENTICAL,
     Images,
@@ -316,6 +318,26 @@ class InversionJudge(Judge[InversionCase]):
         for case in cases:
             for name, guesses in case.guesses.items():
                 self.guesses[name].append(guesses)
+
+    @classmethod
+    def reach(cls, runs: Sequence[Prepared], needed: float) -> Reach | None:
+        """Count the ways to take others of their labels for the true examples, if all small clients are attacked."""
+        arrangements, examples = 1.0, 0
+        for run in runs:
+            held, others = run.truth.records, run.truth.evaluation[1]
+            if held is None:
+                continue
+            examples += len(held.y)
+            by_class = np.issubdtype(held.y.dtype, np.integer)
+            labels, of_others = (
+                y.astype(np.int64) if by_class else np.zeros(len(y), np.int64) for y in (held.y, others)
+            )
+            owners = np.array(held.owners)
+            arrangements *= arrangements_of([labels[owners == name] for name in np.unique(owners)], of_others)
+        if not examples:
+            return None
+        enough = f"1 example, beside {math.ceil(1 / needed) - 1} others of its label that nobody trained on"
+        return Reach(least_p(arrangements), f"{examples} examples to reconstruct", enough)
 
     def findings(self) -> list[Finding]:
         """State all of the above."""

@@ -24,6 +24,7 @@ from fedattack.audit.finding import Finding, Null
 from fedattack.audit.intervals import here_of, mean_interval, rate_interval, these_runs
 from fedattack.audit.judge import Judge, TargetsCase, over_seeds
 from fedattack.audit.listing import Cell, Listing
+from fedattack.audit.reach import Prepared, Reach
 from fedattack.audit.roc import (
     Estimate,
     area,
@@ -35,9 +36,9 @@ from fedattack.audit.roc import (
     tpr_at,
     tpr_value_at,
 )
-from fedattack.audit.significance import Significance
+from fedattack.audit.significance import DRAWS, Significance, least_p
 from fedattack.audit.summaries import null_of, null_rate, reliability
-from fedattack.audit.truth import SEVERAL
+from fedattack.audit.truth import NOBODY, SEVERAL
 from fedattack.threats.membership.membership import ALONE, METHODS, SCORE
 from fedattack.threats.threat import ADAPTIVE
 
@@ -243,6 +244,19 @@ class MembershipJudge(Judge[MembershipCase]):
     ) -> None:
         super().__init__(cases, setting=setting, provenance=provenance)
         self.judged_cases = [case for case in cases if min(map(len, case.dealt)) >= _FEWEST]
+
+    @classmethod
+    def reach(cls, runs: Sequence[Prepared], needed: float) -> Reach:
+        """Count members and non-members of their labels, as they would be dealt; of enough of them p can be small."""
+        del needed
+        counts = [_fewest(run) for run in runs]
+        there = max(counts) >= _FEWEST
+        return Reach(
+            least_p(2.0 ** min(sum(counts), DRAWS.bit_length())) if there else 1.0,
+            f"{max(counts)} targets that somebody holds beside as many of their labels that nobody holds",
+            f"{_FEWEST} of each",
+            "targets=20",
+        )
 
     def findings(self) -> list[Finding]:
         """State all of the above."""
@@ -753,6 +767,18 @@ class AggregateMembershipJudge(MembershipJudge):
         "The server sees sums alone: a member is what any client trained on. Non-members are targets that nobody "
         "holds, with the members' labels.",
     )
+
+
+def _fewest(run: Prepared) -> int:
+    """Return how many members are left at most, each with a non-member of its label."""
+    owners, targets = run.truth.owners, run.knowledge.targets
+    if targets is None or len(targets.y) != len(owners):
+        return 0
+    labels = targets.y if np.issubdtype(targets.y.dtype, np.integer) and targets.y.ndim == 1 else np.zeros(len(owners))
+    _, numbers = np.unique(labels, return_inverse=True)
+    held, free = (np.bincount(numbers[which]) for which in (owners != NOBODY, owners == NOBODY))
+    size = min(len(held), len(free))
+    return int(np.minimum(held[:size], free[:size]).sum())
 
 
 def _times(sizes: Mapping[Any, tuple[int, int]]) -> int:

@@ -25,8 +25,17 @@ from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, Finding
 from fedattack.audit.intervals import LEVEL, here_of, rate_interval, t_interval
 from fedattack.audit.judge import Case, Judge, over_seeds
 from fedattack.audit.listing import Cell, Listing
+from fedattack.audit.reach import Prepared, Reach, smallest
 from fedattack.audit.roc import area
-from fedattack.audit.significance import DRAWS, Draw, Significance, count_of, exchange_clients, significance_of
+from fedattack.audit.significance import (
+    DRAWS,
+    Draw,
+    Significance,
+    count_of,
+    exchange_clients,
+    least_p,
+    significance_of,
+)
 from fedattack.audit.summaries import null_of
 from fedattack.errors import DataError
 from fedattack.threats.property.prolin import METHODS
@@ -204,6 +213,21 @@ class PropertyJudge(Judge[PropertyCase]):
         """How many clients were judged, over all questions that some client answers."""
         return sum(len(case.asked_of) * int(case.observed[-1].sum()) for case in self.cases)
 
+    @classmethod
+    def reach(cls, runs: Sequence[Prepared], needed: float) -> Reach | None:
+        """Count the ways to say who has the property, if all clients are seen; a null run has none."""
+        has = [run.truth.positives for run in runs if run.truth.positives is not None and run.truth.positives.any()]
+        if not has:
+            return None
+        clients, positive = has[0].shape[1], int(has[0][0].sum())
+        enough = positive + smallest(lambda others: math.comb(positive + others, positive) * needed >= 1)
+        return Reach(
+            least_p(_arrangements(has)),
+            f"{clients} clients, {positive} of them with the property",
+            f"{enough} clients, {positive} of them with the property",
+            f"clients={enough}",
+        )
+
     def findings(self) -> list[Finding]:
         """State F1 of each method, then what else is known of PROLIN's answers."""
         findings: list[Finding | None] = []
@@ -241,11 +265,7 @@ class PropertyJudge(Judge[PropertyCase]):
     @cached_property
     def arrangements(self) -> float:
         """How many different truths the exchanges give; clients with the same properties are alike."""
-        logarithm = 0.0
-        for case in self.cases:
-            _, alike = np.unique(case.has, axis=1, return_counts=True)
-            logarithm += float(gammaln(len(case.seen) + 1) - gammaln(alike + 1).sum())
-        return count_of(logarithm)
+        return _arrangements([case.has for case in self.cases])
 
     def _test(self, observed: float, draw: Draw) -> Significance:
         rng = np.random.default_rng((self.cases[0].seed, _EXCHANGING))
@@ -569,6 +589,15 @@ def _plaintext_of(case: PropertyCase) -> _Sent:
     for metric, by_client in sent.items():
         means[metric] = np.array([fmean(by_client.get(client, [np.nan])) for client in case.clients])
     return means
+
+
+def _arrangements(runs: Sequence[Flags]) -> float:
+    """Count the truths that exchanges of clients give, of runs (questions, clients) of who has the property."""
+    logarithm = 0.0
+    for has in runs:
+        _, alike = np.unique(has, axis=1, return_counts=True)
+        logarithm += float(gammaln(has.shape[1] + 1) - gammaln(alike + 1).sum())
+    return count_of(logarithm)
 
 
 def _matches(case: PropertyCase, method: int) -> Floats:

@@ -4,6 +4,7 @@ Everything is computed per target as a credit in [0, 1]: 1 for naming the owner,
 tie for the best score. Ties then count neither for nor against the attack, whatever the order of the clients.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,9 +31,10 @@ from fedattack.audit.naming import (
     weighted_within,
     who_is_who,
 )
-from fedattack.audit.significance import Significance
+from fedattack.audit.reach import Prepared, Reach, smallest
+from fedattack.audit.significance import Significance, least_p
 from fedattack.audit.summaries import null_rate, reliability
-from fedattack.audit.truth import SEVERAL
+from fedattack.audit.truth import NOBODY, SEVERAL
 from fedattack.threats.source.sia import combine_likelihoods, combine_rounds, posterior
 
 _MOST_EXPOSED = 10
@@ -352,6 +354,16 @@ class SourceJudge(Judge[SourceCase]):
             self.alike.append(Alike(credit, case.owner[rows], case.cells[rows]))
             self.counts.update(case.counts)
         self.all_rounds = self._tallies(self.combined, self.sole)
+
+    @classmethod
+    def reach(cls, runs: Sequence[Prepared], needed: float) -> Reach:
+        """Count the ways to say who is who among clients that hold targets, if all of them are seen."""
+        holders = [len({*run.truth.owners.tolist()} - {NOBODY, SEVERAL}) for run in runs]
+        arrangements = math.prod(map(math.factorial, holders))
+        enough = smallest(lambda clients: math.factorial(clients) * needed >= 1)
+        size = f"{min(holders)} clients with targets of their own"
+        # Nobody is named where there is no such client.
+        return Reach(least_p(arrangements) if any(holders) else 1.0, size, f"{enough} clients", f"clients={enough}")
 
     def findings(self) -> list[Finding]:
         """State all of the above."""

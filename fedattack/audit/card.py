@@ -1,0 +1,94 @@
+"""Findings as a notebook shows them: a card, or a table. All words are escaped: names come from clients."""
+
+from collections.abc import Sequence
+from html import escape
+
+from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, PROPORTION, TOO_FEW, Finding, in_units
+from fedattack.errors import short
+
+# White letters on these have a contrast of 4.5 at least, whether the notebook is light or dark.
+_COLOURS = {LEAK: "#b42318", NO_EVIDENCE: "#175cd3", TOO_FEW: "#93580b", NOT_APPLICABLE: "#5d6470"}
+_LONGEST = 2_000
+_NOTHING = "–"
+
+
+def card_of(finding: Finding) -> str:
+    """Return one finding as a card: title, verdict, numbers and reason."""
+    facts = {
+        f"{100 * finding.level:.4g}% interval": interval_of(finding.low, finding.high, finding.units),
+        "of these very runs": interval_of(finding.here_low, finding.here_high, finding.units),
+        "chance": _number(finding.chance, finding.units),
+        "null": _number(finding.null["value"] if finding.null else None, finding.units),
+        "p, corrected": _NOTHING if finding.p_adjusted is None else f"{finding.p_adjusted:.2g}",
+        "targets": f"{finding.n:,}",
+        "seeds": ", ".join(map(str, finding.seeds)),
+    }
+    shown = [f"{name} <b>{_text(fact)}</b>" for name, fact in facts.items() if fact not in (_NOTHING, "")]
+    if finding.selected_after_the_fact:
+        shown.append(f"chosen after the fact among {finding.comparisons:,}")
+    return (
+        '<div style="border: 1px solid #8888; border-radius: 6px; padding: .6em 1em; max-width: 46em">'
+        f"<div><b>{_text(finding.label)}</b> <code>{_text(finding.name)}</code> {_badge(finding.verdict)}</div>"
+        f'<div style="font-size: 1.8em">{_text(_number(finding.value, finding.units))}</div>'
+        f"<div>{' · '.join(shown)}</div>"
+        f"<div>{_text(finding.reason)}</div>"
+        "</div>"
+    )
+
+
+def table_of(findings: Sequence[Finding]) -> str:
+    """Return findings as a table, headlines in bold."""
+    if not findings:
+        return "<p>There are no findings.</p>"
+    header = ("finding", "what", "value", "interval", "chance", "null", "n", "verdict")
+    rows = []
+    for finding in findings:
+        name = f"<code>{_text(finding.name)}</code>{' †' if finding.selected_after_the_fact else ''}"
+        numbers = (
+            _number(finding.value, finding.units),
+            interval_of(finding.low, finding.high, finding.units),
+            _number(finding.chance, finding.units),
+            _number(finding.null["value"] if finding.null else None, finding.units),
+            f"{finding.n:,}",
+        )
+        cells = [f"<b>{name}</b>" if finding.headline else name, _text(finding.label), *map(_text, numbers)]
+        rows.append(_row("td", [*cells, _badge(finding.verdict)]))
+    after = ""
+    if any(finding.selected_after_the_fact for finding in findings):
+        after = "<p>† chosen by looking at the results; interval and verdict pay for that</p>"
+    return f"<table><thead>{_row('th', header)}</thead><tbody>{''.join(rows)}</tbody></table>{after}"
+
+
+def line_of(finding: Finding) -> str:
+    """Return one finding as a line of text."""
+    ends = interval_of(finding.low, finding.high, finding.units)
+    value = _number(finding.value, finding.units) + (f" ({ends})" if ends != _NOTHING else "")
+    chance = "" if finding.chance is None else f", chance {in_units(finding.chance, finding.units)}"
+    return short(f"{finding.name}: {value}{chance}, n = {finding.n:,}: {finding.verdict}")
+
+
+def interval_of(low: float | None, high: float | None, units: str = PROPORTION) -> str:
+    """Write an interval, of which an end may not exist."""
+    if low is None or high is None:
+        if low is not None:
+            return f"≥ {in_units(low, units)}"
+        return _NOTHING if high is None else f"≤ {in_units(high, units)}"
+    return f"{in_units(low, units if units == PROPORTION else '')} to {in_units(high, units)}"
+
+
+def _number(value: float | None, units: str) -> str:
+    return _NOTHING if value is None else in_units(value, units)
+
+
+def _badge(verdict: str) -> str:
+    style = f"background: {_COLOURS[verdict]}; color: #fff; border-radius: 4px; padding: .1em .5em; white-space: nowrap"
+    return f'<span style="{style}">{_text(verdict)}</span>'
+
+
+def _row(tag: str, cells: Sequence[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{cell}</{tag}>' for cell in cells)}</tr>"
+
+
+def _text(text: str) -> str:
+    """Escape a text, without what could drive a terminal or hide in a page."""
+    return escape(short(text, _LONGEST))

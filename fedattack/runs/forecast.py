@@ -1,0 +1,236 @@
+"""What is said of a run before its first round: what it writes, and whether its size can show anything.
+
+Sizes and counts come from the settings and from what the preparation wrote, so they are sure. How long a run takes is
+not known before it has begun: :mod:`fedattack.runs.pace` says it once the first rounds were timed.
+"""
+
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedattack.audit.federation import dealt_anew
+from fedattack.audit.finding import ERROR
+from fedattack.audit.judge import judge_of
+from fedattack.audit.reach import Prepared, Reach, smallest
+from fedattack.audit.significance import HEADLINES, adjusted
+from fedattack.audit.truth import read_truth
+from fedattack.errors import ConfigError
+from fedattack.folder import Part
+from fedattack.record.format import PROTOCOLS
+from fedattack.runs.app import Value
+from fedattack.runs.asked import known_to
+from fedattack.threats import Knowledge
+
+Say = Callable[[str, str], None]
+"""Takes ``warning`` or ``note``, and a line; see :class:`fedattack.runs.watch.Watch`."""
+
+# Frameworks have the names of their protocols.
+_WITHOUT_COMMON_MODEL = [name for name, messages in PROTOCOLS.items() if not messages.sends_model]
+
+# Of a line of the record's index for each reply, and of the record's other files.
+_INDEX_OF_REPLY, _INDEX_OF_ROUND = 230, 900
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What is known of a run before its first round.
+
+    Attributes
+    ----------
+    seeds, rounds, sampled
+        Runs, rounds of each, and clients in each round.
+    record
+        Bytes that the records of all seeds will take.
+    prepared
+        Bytes that knowledge and truth take already.
+    free
+        Bytes that are free where the run folder lies.
+    reaches
+        By attack, the best that its headline can come to. Attacks of which nothing can be said are left out.
+    anew
+        Of how many seeds the clients hold something else than in all seeds before; the others are no news to a test.
+    """
+
+    seeds: int
+    rounds: int
+    sampled: int
+    record: int
+    prepared: int
+    free: int
+    reaches: Mapping[str, Reach]
+    anew: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is room for the records."""
+        return self.record <= self.free
+
+    def out_of_reach(self, *, alone: bool = False) -> list[str]:
+        """Name the attacks of whose headlines no outcome can be a leak.
+
+        Parameters
+        ----------
+        alone
+            Whether the headlines must do without help: a report's other findings take nothing from them if they are
+            shown first, but that cannot be relied on.
+        """
+        tested = {name: reach.least for name, reach in self.reaches.items() if reach.least <= ERROR}
+        ps, weights = [*tested.values()], [1.0] * len(tested)
+        if alone:
+            ps, weights = [*ps, 1.0], [*(HEADLINES / len(tested) for _ in tested), 1 - HEADLINES]
+        corrected = dict(zip(tested, adjusted(ps, weights), strict=False))
+        return [name for name in self.reaches if corrected.get(name, 1.0) > ERROR]
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Say it: kinds of lines, ``note`` or ``warning``, and their texts."""
+        runs = f"{self.seeds} runs" if self.seeds > 1 else "1 run"
+        clients = f"{self.sampled} clients" if self.sampled > 1 else "1 client"
+        size = f"{runs} of {self.rounds} rounds with {clients} in each: about {in_bytes(self.record + self.prepared)}"
+        parts = f"{in_bytes(self.record)} of records, {in_bytes(self.prepared)} of knowledge and truth"
+        told = [("note", f"{size} on disk ({parts}), and scores; {in_bytes(self.free)} are free")]
+        hopeless, hard = self.out_of_reach(), self.out_of_reach(alone=True)
+        for name in hard:
+            told.append(("warning", self._warning(name, hardly=name not in hopeless)))
+        able = [f"{name} ({reach.size})" for name, reach in self.reaches.items() if name not in hard]
+        if able:
+            told.append(("note", f"enough for a leak to be stated, if there is one: {', '.join(able)}"))
+        return told
+
+    def _warning(self, name: str, *, hardly: bool) -> str:
+        reach = self.reaches[name]
+        change = f"one run would need {reach.enough}"
+        if reach.setting:
+            change += f" (--set {reach.setting})"
+        enough = self._seeds_that_do(reach.least)
+        if enough is not None:
+            change += f", or take --seeds {enough}"
+        best = "there is nothing to test"
+        if reach.least < 1:
+            best = f"p is {reach.least:.2g} at best, and {self._needed:.2g} is needed"
+        outcome = "hardly any" if hardly else "no"
+        return f"{outcome} outcome of {name} can be a leak: with {reach.size} {best}; {change}"
+
+    @property
+    def _needed(self) -> float:
+        return needed_of(len(self.reaches))
+
+    def _seeds_that_do(self, least: float) -> int | None:
+        """Say how many seeds would be enough, if each deals anew to as many clients as these did."""
+        if self.anew < self.seeds or least >= 1:
+            return None
+        of_one = least ** (1 / self.seeds)
+        return smallest(lambda seeds: of_one**seeds <= self._needed, self.seeds + 1)
+
+
+def needed_of(headlines: int) -> float:
+    """Return the p that one of so many headlines needs, were no other finding of its report a leak."""
+    return ERROR * HEADLINES / max(headlines, 1)
+
+
+def forecast(
+    attacks: Sequence[str], settings: Mapping[str, Value], parts: Sequence[Part], trusted: Collection[str] = ()
+) -> Forecast:
+    """Say what is known of a run whose knowledge and truth are prepared.
+
+    Parameters
+    ----------
+    attacks
+        Those that are to follow.
+    settings
+        All settings of the run.
+    parts
+        One per seed.
+    trusted
+        What of the knowledge's import paths may be followed.
+
+    Raises
+    ------
+    DataError
+        If knowledge or truth is damaged.
+    """
+    runs = [Prepared(read_truth(part.truth), known_to(part, trusted)) for part in parts]
+    clients, rounds = int(settings["clients"]), int(settings["rounds"])
+    sampled = max(1, round(float(settings["fraction"]) * clients))
+    anew = [runs[place] for place in dealt_anew(runs)]
+    judges = {name: judge for name in attacks if (judge := judge_of(name)) is not None}
+    reaches: dict[str, Reach] = {}
+    for name, judge in judges.items():
+        reach = judge.reach(anew, needed_of(len(judges)))
+        if reach is not None:
+            reaches[name] = reach
+    return Forecast(
+        seeds=len(parts),
+        rounds=rounds,
+        sampled=sampled,
+        record=len(parts) * _record_size(settings, runs[0].knowledge, rounds, sampled),
+        prepared=sum(_size_of(folder) for part in parts for folder in (part.knowledge, part.truth)),
+        free=shutil.disk_usage(parts[0].folder).free,
+        reaches=reaches,
+        anew=len(anew),
+    )
+
+
+def foretell(
+    attacks: Sequence[str],
+    settings: Mapping[str, Value],
+    parts: Sequence[Part],
+    say: Say,
+    trusted: Collection[str] = (),
+) -> None:
+    """Say all of :func:`forecast`.
+
+    Raises
+    ------
+    ConfigError
+        If the records will not fit on the disk.
+    """
+    told = forecast(attacks, settings, parts, trusted)
+    if not told.fits:
+        raise ConfigError(
+            f"{parts[0].folder}: the records of this run take {in_bytes(told.record)}, and {in_bytes(told.free)} are "
+            "free; make room, choose another --out, or set fewer rounds, clients or seeds"
+        )
+    for kind, line in told.lines():
+        say(kind, line)
+
+
+def _record_size(settings: Mapping[str, Value], knowledge: Knowledge, rounds: int, sampled: int) -> int:
+    """Return about how many bytes the record of one seed takes."""
+    framework = str(settings["framework"])
+    if settings["property"] or settings["secagg"]:
+        # A sum in double precision, and no reply of a single client.
+        messages, lines = 2, 0
+    else:
+        messages = lines = sampled
+    common = 1
+    if framework == "fedavg" and lines:
+        # The next model is the mean of the replies, which a record says in words; with ``isolate`` each has its own.
+        common = sampled if settings["isolate"] else 0
+    message = _message_size(framework, knowledge)
+    return message + rounds * ((messages + common) * message + _INDEX_OF_ROUND + lines * _INDEX_OF_REPLY)
+
+
+def _message_size(framework: str, knowledge: Knowledge) -> int:
+    """Return how many bytes a client sends in a round."""
+    if knowledge.model is None:
+        return 0
+    if framework in _WITHOUT_COMMON_MODEL and knowledge.public is not None:
+        return len(knowledge.public) * knowledge.model.classes * np.dtype(np.float32).itemsize
+    state = knowledge.model.build().state_dict()
+    return sum(array.numel() * array.element_size() for array in state.values())
+
+
+def _size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def in_bytes(size: float) -> str:
+    """Write a number of bytes as people do: ``24 MB``."""
+    units = ["bytes", "kB", "MB", "GB", "TB"]
+    while size >= 1000 and len(units) > 1:
+        size /= 1000
+        del units[0]
+    return f"{size:.2g} {units[0]}" if size < 10 else f"{size:.0f} {units[0]}"

@@ -1,0 +1,317 @@
+"""What is said before a run, held against what the judges then say of an attack that is always right."""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from sklearn.ensemble import RandomForestClassifier as Forest
+
+from fedattack.audit.finding import LEAK
+from fedattack.audit.reach import Prepared, Reach
+from fedattack.audit.significance import decided
+from fedattack.audit.truth import NOBODY, Attributes, ClientAttribute, HeldRecords, Truth
+from fedattack.errors import ConfigError
+from fedattack.folder import Part
+from fedattack.runs import forecast as module
+from fedattack.runs.forecast import Forecast, foretell, in_bytes, needed_of
+from fedattack.runs.presets import load_preset, resolve_settings
+from fedattack.threats import Knowledge, PartialRecords, Scores, Targets
+from fedattack.threats.attribute.judge import AttributeCase, AttributeJudge
+from fedattack.threats.group.judge import PrivateAttributeCase, PrivateAttributeJudge
+from fedattack.threats.inversion.judge import InversionCase, InversionJudge
+from fedattack.threats.membership import judge as membership
+from fedattack.threats.membership.judge import (
+    AggregateCase,
+    AggregateMembershipJudge,
+    MembershipCase,
+    MembershipJudge,
+)
+from fedattack.threats.property.judge import PropertyCase, PropertyJudge
+from fedattack.threats.property.prolin import METHODS
+from fedattack.threats.source.judge import SourceCase, SourceJudge
+from fedattack.threats.source.sia import combine_rounds
+from tests.worlds.federation import CLIENTS, write_predictions_run, write_run, write_sums_run
+
+INDIVIDUAL, AGGREGATE = SimpleNamespace(view="individual"), SimpleNamespace(view="aggregate")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """The forest that sees no model is most of a membership judge's time."""
+    monkeypatch.setattr(membership, "RandomForestClassifier", lambda count, **options: Forest(count // 10, **options))
+    monkeypatch.setattr(membership, "_NULL_DRAWS", 40)
+
+
+def truth_of(clients, **parts):
+    names = tuple(map(str, range(clients)))
+    usual = {
+        "classes": ("0",),
+        "counts": np.full((clients, 1), 10),
+        "owners": np.zeros(0, dtype=np.str_),
+        "evaluation": (np.zeros((1, 2), dtype=np.float32), np.zeros(1, dtype=np.int64)),
+        "nodes": {f"node{name}": name for name in names},
+        "targets": "",
+    }
+    return Truth(clients=names, **(usual | parts))
+
+
+def source(clients, seed):
+    owner = np.repeat(np.arange(clients), 4)
+    losses = np.where(np.arange(clients) == owner[:, None], 0.1, 1.0)[None]
+    arrays = {
+        "losses": losses,
+        "combined": combine_rounds(losses),
+        "log_prior": np.zeros(clients),
+        "labels": np.zeros(len(owner), dtype=np.int64),
+    }
+    scores = Scores("sia", arrays, {"clients": [f"node{place}" for place in range(clients)], "rounds": [1]})
+    return SourceCase(seed, scores, truth_of(clients, owners=owner.astype(str)), INDIVIDUAL, Knowledge())
+
+
+def members(targets, seed, kind=MembershipCase, attack="membership", columns=2):
+    """Draw so many targets of two clients, and ten times as many that nobody holds, of one label."""
+    owner = np.concatenate([np.arange(targets) % 2, np.full(10 * targets, -1)])
+    x = np.random.default_rng(seed).normal(size=(len(owner), 4)).astype(np.float32)
+    labels = np.zeros(len(owner), dtype=np.int64)
+    asked = np.minimum(owner, columns - 1)
+    right = (asked[:, None] == np.arange(columns)) & (owner >= 0)[:, None]
+    score = right + 0.001 * x[:, :1]
+    arrays = {"labels": labels, "score/fedmia": score, "score/loss-series": score, "per_round": score[None]}
+    facts = {
+        "clients": [f"node{place}" for place in range(columns)],
+        "rounds": [1],
+        "methods": ["fedmia", "loss-series"],
+        "targets": "",
+        "trained": 0,
+    }
+    owners = np.array([str(one) if one >= 0 else NOBODY for one in owner])
+    view = INDIVIDUAL if columns > 1 else AGGREGATE
+    return kind(
+        seed, Scores(attack, arrays, facts), truth_of(2, owners=owners), view, Knowledge(targets=Targets(x, labels))
+    )
+
+
+def members_of_sums(targets, seed):
+    return members(targets, seed, AggregateCase, "membership-aggregate", 1)
+
+
+def property_of_one(clients, seed):
+    has = (np.arange(clients) == seed % clients)[None]
+    score = np.broadcast_to(np.where(has, 1.0, -1.0)[None, :, None], (len(METHODS), 1, 1, clients))
+    per_round = np.full((1, 1), 0.9)
+    arrays = {
+        "scores": score,
+        "decisions": score > 0,
+        **dict.fromkeys(("posterior", "posterior_low", "posterior_high"), has.astype(float)),
+        **dict.fromkeys(("overlap", "accuracy", "checked"), per_round),
+        **dict.fromkeys(("plus_mean", "plus_sd", "minus_mean", "minus_sd"), per_round[..., None]),
+        **dict.fromkeys(("plus_sample", "minus_sample"), np.zeros((1, 1, 3))),
+        "participation": np.ones((1, clients)),
+    }
+    facts = {
+        "clients": [f"node{place}" for place in range(clients)],
+        "rounds": [1],
+        "windows": [1],
+        "shown": [1],
+        "questions": ["who"],
+        "mode": "linear",
+        "unseen": 50,
+        "targets": "",
+    }
+    record = type("Empty", (tuple,), {"view": "aggregate", "rounds": ()})()
+    return PropertyCase(seed, Scores("prolin", arrays, facts), truth_of(clients, positives=has), record, Knowledge())
+
+
+def group(clients, seed):
+    held = np.arange(clients) % 3
+    private = {"level": ClientAttribute(tuple(map(int, held)), ("a", "b", "c"))}
+    facts = {
+        "adversaries": ["svm"],
+        "rounds": [1],
+        "nodes": [f"node{place}" for place in range(clients)],
+        "attributes": {"level": ["a", "b", "c"]},
+        "targets": "",
+    }
+    scores = Scores("private-attribute", {"beliefs-level": np.eye(3)[held][None, None]}, facts)
+    return PrivateAttributeCase(seed, scores, truth_of(clients, private=private), INDIVIDUAL, Knowledge())
+
+
+def attribute(rare, seed):
+    """So many examples have the rarer of two values, and twice as many the other; two clients hold them."""
+    values = (np.arange(3 * rare) < rare).astype(np.int64)
+    x = np.random.default_rng(seed).normal(size=(len(values), 3)).astype(np.float32)
+    owners = np.array([str(place % 2) for place in range(len(values))])
+    partial = PartialRecords(x, x[:, 0], owners, (2,), np.array([[0.0], [1.0]], dtype=np.float32), ("no", "yes"))
+    asked = Attributes(values, ("no", "yes"), tuple(owners.tolist()), "sex")
+    truth = truth_of(2, attributes=asked, targets=partial.fingerprint)
+    scores = Scores("aia", {"decisions": values[None]}, {"methods": ["all"], "targets": partial.fingerprint})
+    return AttributeCase(seed, scores, truth, INDIVIDUAL, Knowledge(partial=partial))
+
+
+def inversion(others, seed):
+    """One example beside so many of its label that nobody trained on."""
+    images = np.random.default_rng(seed).random((others + 1, 1, 8, 8)).astype(np.float32)
+    labels = np.zeros(others + 1, dtype=np.int64)
+    held = HeldRecords(images[:1], labels[:1], ("0",))
+    facts = {"batches": [{"node": "node0", "client": "node0", "round": 1, "records": 1}], "targets": ""}
+    scores = Scores("inversion", {"images": images[:1], "labels": labels[:1], "batches": labels[:1]}, facts)
+    truth = truth_of(1, records=held, evaluation=(images[1:], labels[1:]))
+    return InversionCase(seed, scores, truth, INDIVIDUAL, Knowledge())
+
+
+class QuickInversion(InversionJudge):
+    def findings(self):
+        """Leave out the replay, which needs a model."""
+        return self.of_scores()
+
+
+@dataclass
+class World:
+    """A threat's judge, its perfect scores by size, and sizes below and above what is enough."""
+
+    judge: type
+    case: object
+    sizes: range
+    enough: int
+
+
+WORLDS = {
+    "sia": World(SourceJudge, source, range(2, 8), 4),
+    "membership": World(MembershipJudge, members, range(4, 13), 8),
+    "membership-aggregate": World(AggregateMembershipJudge, members_of_sums, range(4, 13), 8),
+    "prolin": World(PropertyJudge, property_of_one, range(16, 28), 23),
+    "private-attribute": World(PrivateAttributeJudge, group, range(3, 9), 5),
+    "aia": World(AttributeJudge, attribute, range(2, 9), 5),
+    "inversion": World(QuickInversion, inversion, range(14, 30), 22),
+}
+
+
+def told_of(attack, judge, cases):
+    reach = judge.reach([Prepared(case.truth, case.knowledge) for case in cases], needed_of(1))
+    return Forecast(len(cases), 8, 10, 10**6, 10**5, 10**9, {attack: reach}, len(cases))
+
+
+def verdict_of(judge, cases):
+    found = decided(judge(cases, setting={}, provenance={}).findings())
+    (headline,) = [finding for finding in found if finding.headline]
+    return headline.verdict
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+@pytest.mark.parametrize("attack", WORLDS)
+def test_what_is_said_of_a_size_is_what_the_judge_says_of_an_attack_that_is_always_right(attack, seeds):
+    world = WORLDS[attack]
+    leaks = []
+    for size in world.sizes:
+        cases = [world.case(size, seed) for seed in range(seeds)]
+        told, verdict = told_of(attack, world.judge, cases), verdict_of(world.judge, cases)
+        if told.out_of_reach():
+            assert verdict != LEAK, f"size {size} was said to be too small"
+        if not told.out_of_reach(alone=True):
+            assert verdict == LEAK, f"size {size} was said to be enough"
+        leaks.append(verdict == LEAK)
+    if seeds == 1:
+        assert leaks == [size >= world.enough for size in world.sizes]
+
+
+def test_the_forecast_names_the_size_that_is_enough():
+    words = {
+        "sia": "4 clients",
+        "prolin": "23 clients, 1 of them",
+        "private-attribute": "5 clients with 3 values",
+        "aia": "5 of them",
+        "inversion": "beside 22 others",
+    }
+    for attack, expected in words.items():
+        world = WORLDS[attack]
+        (reach,) = told_of(attack, world.judge, [world.case(world.sizes[0], 0)]).reaches.values()
+        assert expected in reach.enough
+
+
+def told(reaches, **changes):
+    parts = {"seeds": 1, "rounds": 8, "sampled": 10, "record": 24_000_000, "prepared": 900_000, "free": 10**10}
+    return Forecast(**{**parts, "anew": 1, **changes}, reaches=reaches)
+
+
+def test_a_size_that_cannot_show_anything_is_a_warning_with_what_to_change():
+    (note, warning) = told({"sia": Reach(1 / 6, "3 clients", "4 clients", "clients=4")}).lines()
+    assert note == (
+        "note",
+        "1 run of 8 rounds with 10 clients in each: about 25 MB on disk (24 MB of records, 900 kB of knowledge and "
+        "truth), and scores; 10 GB are free",
+    )
+    assert warning == (
+        "warning",
+        "no outcome of sia can be a leak: with 3 clients p is 0.17 at best, and 0.045 is needed; one run would need 4 "
+        "clients (--set clients=4), or take --seeds 2",
+    )
+
+
+def test_seeds_are_no_way_out_where_they_are_no_news():
+    of_one_federation = told({"sia": Reach(1 / 6, "3 clients", "4 clients")}, seeds=2, anew=1)
+    assert "--seeds" not in of_one_federation.lines()[-1][1]
+    of_nothing = told({"sia": Reach(1.0, "no clients", "4 clients")})
+    assert of_nothing.lines()[-1][1].endswith("with no clients there is nothing to test; one run would need 4 clients")
+
+
+def test_headlines_share_what_is_needed():
+    """1/24 is enough for one of two headlines only if the other was shown first."""
+    both = told({"sia": Reach(1 / 24, "4 clients", "5 clients"), "membership": Reach(1e-4, "90 targets", "8 of each")})
+    assert both.out_of_reach() == []
+    assert both.out_of_reach(alone=True) == ["sia"]
+    kinds = [f"{kind}: {line[:31]}" for kind, line in both.lines()[1:]]
+    assert kinds == ["warning: hardly any outcome of sia can b", "note: enough for a leak to be stated,"]
+
+
+@pytest.mark.parametrize(("size", "words"), [(0, "0 bytes"), (999, "999 bytes"), (1_250, "1.2 kB"), (8.8e9, "8.8 GB")])
+def test_bytes_are_written_as_people_do(size, words):
+    assert in_bytes(size) == words
+
+
+def settings_like(**changes):
+    return resolve_settings(load_preset("quickstart"), [f"{key}={value}" for key, value in changes.items()])
+
+
+def size_of(folder):
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize(
+    ("write", "changes"),
+    [
+        (write_run, {}),
+        (
+            lambda folder, **options: write_run(folder, protocol="fedsgd", **options),
+            {"framework": "fedsgd", "batch-size": 0},
+        ),
+        (write_sums_run, {"secagg": "true"}),
+        (write_predictions_run, {"framework": "fedmd"}),
+    ],
+    ids=["models", "gradients", "sums", "predictions"],
+)
+def test_the_size_of_a_record_is_told_before_it_is_written(tmp_path, write, changes):
+    folder = write(tmp_path / "run", rounds=6)
+    part = Part(folder, "")
+    told = module.forecast(["sia"], settings_like(clients=CLIENTS, rounds=6, **changes), [part])
+    assert told.record == pytest.approx(size_of(folder / "record"), rel=0.1)
+    assert told.prepared == size_of(folder / "knowledge") + size_of(folder / "truth")
+    assert told.sampled == CLIENTS
+
+
+def test_seeds_of_one_federation_count_once(tmp_path):
+    """The second part holds what the first does; the third is another seed's."""
+    parts = [Part(write_run(tmp_path / name, seed=seed), "") for name, seed in (("a", 0), ("b", 0), ("c", 1))]
+    told = module.forecast(["sia"], settings_like(clients=CLIENTS), parts)
+    assert (told.seeds, told.anew) == (3, 2)
+    assert told.reaches["sia"].least == pytest.approx(1 / 24**2)
+
+
+def test_a_run_that_does_not_fit_is_refused_before_its_first_round(tmp_path, monkeypatch):
+    part, said = Part(write_run(tmp_path / "run"), ""), []
+    settings = settings_like(clients=CLIENTS)
+    foretell(["sia"], settings, [part], lambda *line: said.append(line))
+    assert [kind for kind, _ in said] == ["note", "note"]
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda folder: SimpleNamespace(free=3000))
+    with pytest.raises(ConfigError, match=r"the records of this run take .* kB, and 3 kB are free; make room"):
+        foretell(["sia"], settings, [part], lambda *line: said.append(line))
