@@ -59,16 +59,34 @@ class Answer:
 def answers_of(findings: Sequence[Finding], run: Mapping[str, Any]) -> list[Answer]:
     """Answer the question of each headline."""
     answers: list[Answer] = []
-    for finding in findings:
-        if finding.headline:
-            beside = [other for other in findings if other.attack == finding.attack and other is not finding]
-            answers.append(_answer_of(finding, beside, run, f"answer-{len(answers)}"))
+    for found in _by_headline(findings):
+        answers.append(_answer_of(found, run, f"answer-{len(answers)}"))
     return answers
 
 
-def _answer_of(finding: Finding, beside: Sequence[Finding], run: Mapping[str, Any], slug: str) -> Answer:
+def in_short(findings: Sequence[Finding]) -> list[tuple[Finding, str, str]]:
+    """Return each headline with its question and the answer in a few words."""
+    answers = []
+    for found in _by_headline(findings):
+        headline = found[0]
+        explained = section_of(headline.attack).explained(found)
+        answers.append((headline, question_of(headline.attack), short_of(headline, explained.short)))
+    return answers
+
+
+def _by_headline(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """Return each headline, followed by the other findings of its attack."""
+    groups = []
+    for headline in findings:
+        if headline.headline:
+            beside = [other for other in findings if other.attack == headline.attack and other is not headline]
+            groups.append([headline, *beside])
+    return groups
+
+
+def _answer_of(found: Sequence[Finding], run: Mapping[str, Any], slug: str) -> Answer:
+    finding = found[0]
     section = section_of(finding.attack)
-    found = [finding, *beside]
     explained = section.explained(found)
     return Answer(
         finding=finding,

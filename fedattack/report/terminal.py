@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, PROPORTION, TOO_FEW, Finding
+from fedattack.report.answer import in_short
 from fedattack.report.words import interval, interval_title, printable, shown, spread
 
 # Wider than any table of findings.
@@ -71,8 +72,8 @@ def _cells(finding: Finding) -> list[Text]:
 def render_table(findings: Sequence[Finding], run: Mapping[str, Any]) -> Group:
     """Make a table of findings for :meth:`rich.console.Console.print`.
 
-    Findings go by the names that ``--fail-if`` takes. Their labels, and the grounds of the headline's verdict, follow
-    below the table. `run` is what ``run.json`` holds.
+    Above it each headline's question is answered in a few words. Findings go by the names that ``--fail-if`` takes.
+    Their labels, and the grounds of the headline's verdict, follow below the table. `run` is what ``run.json`` holds.
     """
     if not findings:
         return Group(Text("There are no findings."))
@@ -88,7 +89,12 @@ def render_table(findings: Sequence[Finding], run: Mapping[str, Any]) -> Group:
         below.append(Text("† selected after the fact: chosen by looking at the results", style="yellow"))
     if "privacy" in run:
         below.append(_privacy(run["privacy"]))
-    return Group(title, table, *below)
+    return Group(title, *map(_said, in_short(findings)), table, *below)
+
+
+def _said(answer: tuple[Finding, str, str]) -> Text:
+    finding, question, short = answer
+    return Text.assemble(f"{question} ", (printable(short), _STYLES[finding.verdict]))
 
 
 def _privacy(privacy: Mapping[str, Any]) -> Text:
