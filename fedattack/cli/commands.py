@@ -457,12 +457,13 @@ def reproduce(
     `fedattack reproduce sia-fig4 --out runs/paper --data mnist=mnist10k.npz`
     """
     from fedattack.reproduce import load_reproduction
-    from fedattack.reproduce.words import check_words
+    from fedattack.reproduce.words import check_out, check_words
     from fedattack.runs.checks import check_device
 
     what = load_reproduction(name)
     check_words(what, only or [], changes or [], data or [])
     check_device(device)
+    check_out(out)
     from fedattack.reproduce.engine import reproduce as run
 
     results = run(
@@ -510,12 +511,14 @@ def tradeoff(
 
     Example: `fedattack tradeoff quickstart --out runs/tradeoff --defence sparsify=0.9,0.99 --defence dp-gaussian`
     """
+    from fedattack.reproduce.words import check_out
     from fedattack.runs.checks import check_device
     from fedattack.runs.presets import load_preset
     from fedattack.tradeoff.grid import check_words
 
     check_words(load_preset(preset), defences or [], changes or [])
     check_device(device)
+    check_out(out)
     from fedattack.tradeoff.study import tradeoff as run
 
     results = run(
