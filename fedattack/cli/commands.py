@@ -13,7 +13,7 @@ import typer
 from rich.markup import escape
 
 from fedattack import __version__
-from fedattack.cli.console import err_console, out_console, say, show_page, tell, watch_bars
+from fedattack.cli.console import err_console, out_console, say, say_progress, show_page, tell, watch_bars
 from fedattack.cli.declared import Declared, pairs
 from fedattack.cli.options import (
     AsJson,
@@ -476,7 +476,7 @@ def reproduce(
         device=device,
         keep_records=keep_records,
         watching=watch_bars,
-        tell=lambda line: err_console.print(escape(line), soft_wrap=True),
+        tell=say_progress,
     )
     tell(results, f"Results: [bold]{escape(str(out / name))}.md[/bold]", as_json)
     states = [cell["state"] for cell in results["cells"]]
@@ -530,7 +530,7 @@ def tradeoff(
         device=device,
         keep_records=keep_records,
         watching=watch_bars,
-        tell=lambda line: err_console.print(escape(line), soft_wrap=True),
+        tell=say_progress,
     )
     name = out / f"tradeoff-{preset}"
     tell(results, f"Results: [bold]{escape(str(name))}.md[/bold], .svg, .json and .html", as_json)
