@@ -244,6 +244,8 @@ BAD = [
         ("audit", "private-attribute", "-o", "out", "--fail-if", "private-attribute.colour-smv > 0.3"),
         "finds no 'colour-s",
     ),
+    ((*QUICK, "--set", "partition=columm:sex"), "partition = 'columm:sex': did you mean column:?"),
+    (("attack", "sia", ".", "--loss", "mse"), "say more of what --model names; add --model"),
     (("attack", "sia", ".", "--prior", "unifrom"), "--prior unifrom: did you mean uniform?"),
     (("attack", "sia", ".", "--targets", "mine.npz"), "--targets mine.npz: there is no such file"),
     (("attack", "prolin", ".", "--property", "membreship"), "property = 'membreship': did you mean membership?"),
@@ -511,8 +513,8 @@ def test_every_headline_is_declared():
 def test_words_of_settings_are_those_that_there_are():
     settings = load_settings()
     for name in ("model", "models", "student"):
-        assert {*settings[name].values} == {*MODELS}
-    assert {*settings["partition"].values} == {*SCHEMES}
+        assert {*settings[name].values} == {*MODELS, ":"}
+    assert {value.rstrip(":") for value in settings["partition"].values} == {*SCHEMES}
     assert {*settings["defence"].values} == {*DEFENCES, DP_SGD, NONE}
     assert {*settings["recup-variant"].values} == {*VARIANTS}
     assert {*settings["framework"].values} == {*FRAMEWORKS}
@@ -525,6 +527,7 @@ def test_a_setting_of_words_takes_several_and_import_paths():
     for text in ("", "mlp", "mine.models:make"):
         assert model.parse(text) == text
     assert models.parse("mlp, linear") == "mlp, linear"
+    assert load_settings()["partition"].parse("column:sex,age") == "column:sex,age"
     with pytest.raises(ConfigError, match="did you mean linear"):
         models.parse("mlp,liner")
 

@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from fedattack import __version__
 from fedattack.cli.console import err_console, out_console, say, say_progress, show_page, tell, watch_bars
-from fedattack.cli.declared import Declared, pairs
+from fedattack.cli.declared import HIDDEN, LOSS, Declared, pairs
 from fedattack.cli.options import (
     AsJson,
     AttackName,
@@ -98,8 +98,8 @@ def attack(
     ] = None,
     model: Annotated[str | None, typer.Option(help="The clients' model: a built-in name or module:function.")] = None,
     classes: Annotated[int | None, typer.Option(help="Number of classes; by default from the targets.", min=1)] = None,
-    hidden: Annotated[int, typer.Option(help="Width of the mlp model.", min=1)] = 128,
-    loss: Annotated[str, typer.Option(help="The clients' loss: a built-in name or module:function.")] = "cross-entropy",
+    hidden: Annotated[int, typer.Option(help="Width of the mlp model.", min=1)] = HIDDEN,
+    loss: Annotated[str, typer.Option(help="The clients' loss: a built-in name or module:function.")] = LOSS,
     prior: Annotated[str | None, typer.Option(help="uniform, or examples: clients with more are likelier.")] = None,
     auxiliary: Annotated[
         Path | None, typer.Option(help="The attacker's own examples, an .npz with x and y, for prolin and others.")
