@@ -25,6 +25,7 @@ from fedattack.learning import MODELS
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.runs import simulating
 from fedattack.runs.checks import RUNTIMES, attack_names, findings_of
+from fedattack.runs.presets import load_preset, resolve_settings
 from fedattack.runs.settings import load_settings
 from fedattack.threats import ATTACKS, Attack, Needs, Scores, read_knowledge, registry
 from fedattack.threats.knowledge import PROPERTY_NAMES
@@ -120,7 +121,7 @@ def test_a_bad_condition_is_refused_before_any_work(call, tmp_path, condition):
 def test_a_condition_on_nothing_is_no_pass(call, attacked):
     code, _, err = call("report", attacked, "--fail-if", "prolin.f1 > 0.5")
     assert code == 2
-    assert "there is no finding prolin.f1" in err
+    assert "there are no findings of 'prolin'; attacks here: sia" in err
 
 
 def test_check_says_whole_or_not(call, tmp_path):
@@ -137,7 +138,7 @@ def test_check_says_whole_or_not(call, tmp_path):
     code, out, _ = call("check", folder, "--json")
     assert code == 2
     assert json.loads(out)[str(folder / "record")]["whole"] is False
-    code, _, err = call("attack", "sia", folder)
+    code, _, err = call("attack", "sia", folder, "-q")
     assert code == 2
     assert err.count("\n") == 1
     assert call("attack", "sia", folder, "--skip-damaged", "--device", "cpu")[0] == 0
@@ -165,7 +166,7 @@ def test_a_record_from_elsewhere_is_attacked_with_declared_knowledge(call, tmp_p
         (("--targets", tmp_path / "mine.npz", "--model", "mlp", "--loss", "no.module:f"), "no.module"),
         (("--prior", "wishful"), "wishful"),
     ):
-        code, _, err = call("attack", "sia", folder, *bad)
+        code, _, err = call("attack", "sia", folder, "-q", *bad)
         assert code == 2
         assert message in err
         assert err.count("\n") == 1
@@ -213,7 +214,7 @@ BAD = [
     ((*QUICK, "--set", "dataset=DIGITS"), "unknown dataset 'DIGITS': did you mean digits?"),
     ((*QUICK, "--set", "framework=fedavgg"), "framework = 'fedavgg': did you mean fedavg?"),
     ((*QUICK, "--set", "model=sia-ml"), "model = 'sia-ml': did you mean sia-mlp?"),
-    ((*QUICK, "--set", "device=gpu"), "device = 'gpu': expected one of auto, cpu, cuda"),
+    ((*QUICK, "--set", "device=gpu"), "device = 'gpu': did you mean cpu? expected one of"),
     ((*QUICK, "--set", "defence=sparsfy"), "defence = 'sparsfy': did you mean sparsify?"),
     ((*QUICK, "--device", "gpu"), "unknown device 'gpu'; expected auto, cpu, cuda"),
     ((*QUICK, "--option", "shadow=3"), "no option 'shadow': did you mean shadows?"),
@@ -243,6 +244,8 @@ BAD = [
         ("audit", "private-attribute", "-o", "out", "--fail-if", "private-attribute.colour-smv > 0.3"),
         "finds no 'colour-s",
     ),
+    ((*QUICK, "--set", "partition=columm:sex"), "partition = 'columm:sex': did you mean column:?"),
+    (("attack", "sia", ".", "--loss", "mse"), "say more of what --model names; add --model"),
     (("attack", "sia", ".", "--prior", "unifrom"), "--prior unifrom: did you mean uniform?"),
     (("attack", "sia", ".", "--targets", "mine.npz"), "--targets mine.npz: there is no such file"),
     (("attack", "prolin", ".", "--property", "membreship"), "property = 'membreship': did you mean membership?"),
@@ -377,7 +380,8 @@ class Guess(Attack):
 def test_a_record_from_elsewhere_is_attacked_with_declared_partial_records(call, tmp_path, monkeypatch):
     monkeypatch.setitem(ATTACKS, "guess", Guess())
     guess = Threat(package=__name__, name="guess", question="?", attacks={"guess": "Guess"})
-    monkeypatch.setattr(registry, "_found", lambda: ({**threats(), "guess": guess}, {}))
+    found = {**threats(), "guess": guess}
+    monkeypatch.setattr(registry, "_found", lambda: (found, {}))
     folder = write_run(tmp_path)
     (folder / "knowledge" / "knowledge.json").unlink()
     x, domain = np.zeros((5, 30)), np.array([[0.0], [1.0]])
@@ -432,8 +436,8 @@ def test_bad_input_gives_one_line_and_code_2(call, tmp_path, monkeypatch, words,
     code, _, err = call(*words)
     assert code == 2
     assert message in err
-    if err.startswith("error:"):
-        assert err.count("\n") == 1
+    if "error:" in err:
+        assert [line.startswith("error:") for line in err.splitlines()].index(True) == err.count("\n") - 1
     assert not (tmp_path / "out").exists()
     assert (tmp_path / "full" / "mine.txt").read_text() == "precious"
 
@@ -509,8 +513,8 @@ def test_every_headline_is_declared():
 def test_words_of_settings_are_those_that_there_are():
     settings = load_settings()
     for name in ("model", "models", "student"):
-        assert {*settings[name].values} == {*MODELS}
-    assert {*settings["partition"].values} == {*SCHEMES}
+        assert {*settings[name].values} == {*MODELS, ":"}
+    assert {value.rstrip(":") for value in settings["partition"].values} == {*SCHEMES}
     assert {*settings["defence"].values} == {*DEFENCES, DP_SGD, NONE}
     assert {*settings["recup-variant"].values} == {*VARIANTS}
     assert {*settings["framework"].values} == {*FRAMEWORKS}
@@ -523,6 +527,7 @@ def test_a_setting_of_words_takes_several_and_import_paths():
     for text in ("", "mlp", "mine.models:make"):
         assert model.parse(text) == text
     assert models.parse("mlp, linear") == "mlp, linear"
+    assert load_settings()["partition"].parse("column:sex,age") == "column:sex,age"
     with pytest.raises(ConfigError, match="did you mean linear"):
         models.parse("mlp,liner")
 
@@ -563,18 +568,17 @@ def test_gates_on_verdicts_and_ends(call, attacked, condition, code):
     assert call("report", attacked, "--fail-if", condition)[0] == code
 
 
-def test_shells_complete_names(monkeypatch):
+def test_shells_complete_names():
     assert complete_preset("quick") == ["quickstart"]
     assert complete_attack("memb") == ["membership", "membership-aggregate"]
     assert complete_reproduction("sia-table") == ["sia-table3", "sia-table4"]
     assert complete_setting("local-e") == ["local-epochs="]
     assert complete_setting("framework=fed") == ["framework=fedavg", "framework=fedsgd", "framework=fedmd"]
     assert complete_runtime("proc") == ["processes", "processes-insecure"]
-    done = subprocess.run(
-        [sys.executable, "-m", "fedattack", "--show-completion", "bash"], capture_output=True, text=True
-    )
-    assert done.returncode == 0
-    assert "complete" in done.stdout
+    asked = {"_FEDATTACK_COMPLETE": "complete_bash", "COMP_WORDS": "fedattack audit --set loc", "COMP_CWORD": "3"}
+    code = "import sys; sys.argv = ['fedattack']; from fedattack.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **asked})
+    assert done.stdout.split() == ["local-epochs="]
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100])
@@ -597,6 +601,55 @@ def test_records_of_several_seeds_are_projected(call, tmp_path):
         assert json.loads(text)["rounds"] == sum(len(Record(part.record)) for part in find_parts(run))
         for part in find_parts(run):
             assert Record(tmp_path / out / where / part.name).view == "aggregate"
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """A run whose rounds are all there, and nothing else yet."""
+    folder = write_run(tmp_path / "run")
+    preset = load_preset("sia-fedavg")
+    settings = resolve_settings(preset, ["rounds=2", "clients=4"])
+    study = {"preset": preset.name, "settings": settings, "seeds": [0], "commands": ["fedattack audit"]}
+    write_study(folder, study)
+    return folder
+
+
+def test_resuming_does_what_is_missing_and_says_when_nothing_is(call, recorded):
+    scores, page = recorded / "scores" / "sia.npz", recorded / "report.html"
+    assert call("resume", recorded, "--device", "cpu")[0] == 0
+    first, written = scores.stat().st_mtime_ns, page.stat().st_mtime_ns
+    code, out, err = call("resume", recorded)
+    assert code == 0
+    assert "is finished: nothing is left to do" in out
+    assert page.as_uri() in out
+    assert err == ""
+    page.unlink()
+    code, out, _ = call("resume", recorded)
+    assert code == 0
+    assert "is finished" not in out
+    assert page.stat().st_mtime_ns > written
+    assert scores.stat().st_mtime_ns == first, "the attack is not made again"
+    scores.unlink()
+    assert call("resume", recorded, "--device", "cpu")[0] == 0
+    assert scores.exists()
+
+
+def test_a_finished_run_is_still_held_against_gates(call, recorded):
+    assert call("resume", recorded, "--device", "cpu")[0] == 0
+    assert call("resume", recorded, "--fail-if", "verdict == leak")[0] == 3
+    code, out, _ = call("resume", recorded, "--fail-if", "sia.asr > 1", "--json")
+    assert code == 0
+    assert json.loads(out) == json.loads((recorded / "findings.json").read_text())
+
+
+def test_other_options_make_a_finished_run_attack_again(call, recorded):
+    assert call("resume", recorded, "--device", "cpu")[0] == 0
+    first = (recorded / "scores" / "sia.npz").stat().st_mtime_ns
+    code, _, err = call("resume", recorded, "--option", "shadow=0")
+    assert code == 2
+    assert "did you mean shadows?" in err
+    assert call("resume", recorded, "--option", "shadows=0", "--device", "cpu")[0] == 0
+    assert (recorded / "scores" / "sia.npz").stat().st_mtime_ns > first
 
 
 def test_attacks_on_a_record_of_silence_tell_the_clients_reason(call, tmp_path):

@@ -30,7 +30,7 @@ ALLOWED = {
     "report": BASE | {"audit", "threats"},
     "runtime": BASE | {"nodes", "reaper", "record"},
     "reaper": set(),
-    "runs": BASE | {"audit", "folder", "learning", "nodes", "record", "report", "runtime", "threats"},
+    "runs": BASE | {"audit", "data", "folder", "learning", "nodes", "record", "report", "runtime", "threats"},
     "library": BASE | {"audit", "record", "report", "runs", "threats"},
     "reproduce": BASE | {"audit", "data", "folder", "report", "runs", "threats"},
     "tradeoff": BASE | {"audit", "defences", "learning", "report", "reproduce", "runs", "threats"},

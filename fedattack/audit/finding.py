@@ -379,7 +379,7 @@ class Condition:
     def _is_open(self, finding: Finding) -> bool:
         """Whether the finding says nothing either way."""
         if self.part == _VERDICT:
-            return finding.verdict == NOT_APPLICABLE != self.than
+            return finding.verdict == NOT_APPLICABLE and self.than != NOT_APPLICABLE
         return getattr(finding, self.part) is None
 
 

@@ -14,8 +14,8 @@ import typer
 from rich.markup import escape
 
 from fedattack import __version__
-from fedattack.cli.console import err_console, out_console, say, show_page, tell, watch_bars
-from fedattack.cli.declared import Declared, pairs
+from fedattack.cli.console import err_console, out_console, say, say_progress, show_page, tell, watch_bars
+from fedattack.cli.declared import HIDDEN, LOSS, Declared, pairs
 from fedattack.cli.options import (
     AsJson,
     AttackName,
@@ -100,8 +100,8 @@ def attack(
     ] = None,
     model: Annotated[str | None, typer.Option(help="The clients' model: a built-in name or module:function.")] = None,
     classes: Annotated[int | None, typer.Option(help="Number of classes; by default from the targets.", min=1)] = None,
-    hidden: Annotated[int, typer.Option(help="Width of the mlp model.", min=1)] = 128,
-    loss: Annotated[str, typer.Option(help="The clients' loss: a built-in name or module:function.")] = "cross-entropy",
+    hidden: Annotated[int, typer.Option(help="Width of the mlp model.", min=1)] = HIDDEN,
+    loss: Annotated[str, typer.Option(help="The clients' loss: a built-in name or module:function.")] = LOSS,
     prior: Annotated[str | None, typer.Option(help="uniform, or examples: clients with more are likelier.")] = None,
     auxiliary: Annotated[
         Path | None, typer.Option(help="The attacker's own examples, an .npz with x and y, for prolin and others.")
@@ -460,12 +460,13 @@ def reproduce(
     `fedattack reproduce sia-fig4 --out runs/paper --data mnist=mnist10k.npz`
     """
     from fedattack.reproduce import load_reproduction
-    from fedattack.reproduce.words import check_words
+    from fedattack.reproduce.words import check_out, check_words
     from fedattack.runs.checks import check_device
 
     what = load_reproduction(name)
     check_words(what, only or [], changes or [], data or [])
     check_device(device)
+    check_out(out)
     from fedattack.reproduce.engine import reproduce as run
 
     results = run(
@@ -478,7 +479,7 @@ def reproduce(
         device=device,
         keep_records=keep_records,
         watching=watch_bars,
-        tell=lambda line: err_console.print(escape(line), soft_wrap=True),
+        tell=say_progress,
     )
     tell(results, f"Results: [bold]{escape(str(out / name))}.md[/bold]", as_json)
     states = [cell["state"] for cell in results["cells"]]
@@ -513,12 +514,14 @@ def tradeoff(
 
     Example: `fedattack tradeoff quickstart --out runs/tradeoff --defence sparsify=0.9,0.99 --defence dp-gaussian`
     """
+    from fedattack.reproduce.words import check_out
     from fedattack.runs.checks import check_device
     from fedattack.runs.presets import load_preset
     from fedattack.tradeoff.grid import check_words
 
     check_words(load_preset(preset), defences or [], changes or [])
     check_device(device)
+    check_out(out)
     from fedattack.tradeoff.study import tradeoff as run
 
     results = run(
@@ -530,7 +533,7 @@ def tradeoff(
         device=device,
         keep_records=keep_records,
         watching=watch_bars,
-        tell=lambda line: err_console.print(escape(line), soft_wrap=True),
+        tell=say_progress,
     )
     name = out / f"tradeoff-{preset}"
     tell(results, f"Results: [bold]{escape(str(name))}.md[/bold], .svg, .json and .html", as_json)

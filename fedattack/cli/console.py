@@ -102,6 +102,12 @@ class PlainSteps:
         err_console.print(escape(f"{what}: {done} of {total}" if total and done else what), soft_wrap=True)
 
 
+def say_progress(line: str) -> None:
+    """Show a line about work that is under way."""
+    if not _Quiet.on:
+        err_console.print(escape(line), soft_wrap=True)
+
+
 def say(kind: str, text: str) -> None:
     """Show a warning, or another kind of line, of at most 300 characters."""
     if kind == "note" and _Quiet.on:

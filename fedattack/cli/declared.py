@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 PRIORS = ("uniform", "examples")
 """What the attacker may assume of who holds an example."""
 
+HIDDEN, LOSS = 128, "cross-entropy"
+"""What is taken for the model that ``--model`` names, if nothing else is said."""
+
 _TRAINING: dict[str, Callable[[str], Any]] = {
     "epochs": int,
     "batch-size": int,
@@ -54,8 +57,11 @@ class Declared:
         if self.training is not None:
             _read_training(self.training)
         settings = open_settings()
-        for name in ("model", "property"):
-            settings[name].check(getattr(self, name) or "")
+        settings["model"].check(self.model or "")
+        if self.property is not None and ":" not in self.property:
+            settings["property"].check(self.property)
+        if self.model is None and (self.classes, self.hidden, self.loss) != (None, HIDDEN, LOSS):
+            raise ConfigError("--classes, --hidden and --loss say more of what --model names; add --model")
         for name in ("targets", "auxiliary", "attributes", "public", "partial"):
             path = getattr(self, name)
             if path is not None and not path.is_file():

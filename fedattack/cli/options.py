@@ -43,7 +43,7 @@ def complete_setting(incomplete: str) -> list[str]:
     if not separator:
         return _beginning([f"{name}=" for name in known], incomplete)
     values = known[key].values if key in known else ()
-    return _beginning([f"{key}={value}" for value in values], incomplete)
+    return _beginning([f"{key}={value}" for value in values if value != ":"], incomplete)
 
 
 def complete_runtime(incomplete: str) -> list[str]:

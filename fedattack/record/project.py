@@ -14,6 +14,7 @@ from fedattack.errors import RecordError, short
 from fedattack.record.format import MANIFEST
 from fedattack.record.reader import Observation, Record
 from fedattack.record.writer import Exchange, RecordWriter, Reply, cannot_be_kept
+from fedattack.untrusted import check_folder
 
 PROJECTED: Mapping[str, Any] = {"kind": "mean", "weight": "num-examples", "by": "projection"}
 """What the manifest of a projected record says of its aggregates."""
@@ -61,8 +62,9 @@ def records_in(folder: Path) -> dict[str, Path]:
     Raises
     ------
     RecordError
-        If there is none.
+        If there is none, or a link leaves the folder.
     """
+    check_folder(folder, RecordError)
     if (folder / MANIFEST).exists():
         return {"": folder}
     found = sorted([*folder.glob(f"*/{MANIFEST}"), *folder.glob(f"record/*/{MANIFEST}")])

@@ -23,7 +23,7 @@ from fedattack.reproduce.measure import measure, per_round, training_records
 from fedattack.reproduce.page import to_markdown
 from fedattack.reproduce.picture import to_picture
 from fedattack.reproduce.spec import Cell, Reproduction, shown
-from fedattack.reproduce.words import DATA_KEYS, check_words, data_of
+from fedattack.reproduce.words import CELLS, DATA_KEYS, check_out, check_words, data_of
 from fedattack.runs.app import Value
 from fedattack.runs.asked import known_to
 from fedattack.runs.pipeline import attack_folder, choose_attacks, judge_folder
@@ -33,7 +33,6 @@ from fedattack.runs.simulating import choose_seeds, simulate
 from fedattack.runs.watch import Watch
 from fedattack.untrusted import check_folder, read_sealed, remove_inside
 
-CELLS = "cells"
 _DONE = "cell.json"
 _LEFT_OUT = "left out by --only"
 
@@ -170,9 +169,7 @@ class _Runner:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Hold the folder, so that nobody else takes a cell at work for one that was interrupted."""
-        used = self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir()))
-        if used and not self._cells.is_dir():
-            raise ConfigError(f"{self.out} holds something else; give this reproduction a folder of its own")
+        check_out(self.out)
         check_folder(self.out, ConfigError, to_write=True)
         try:
             self._cells.mkdir(parents=True, exist_ok=True)

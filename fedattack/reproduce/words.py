@@ -14,6 +14,24 @@ DATA_KEYS = ("dataset", "public")
 """Settings that name data, which ``--data`` may replace by a file."""
 
 
+CELLS = "cells"
+"""Folder of the cells, in that of the results."""
+
+
+def check_out(out: Path) -> None:
+    """Check that results may be written to a folder: it is absent, is empty, or holds cells.
+
+    Raises
+    ------
+    ConfigError
+        If it holds something else.
+    """
+    out = out.expanduser().absolute()
+    used = out.exists() and (not out.is_dir() or any(out.iterdir()))
+    if used and not (out / CELLS).is_dir():
+        raise ConfigError(f"{out} holds something else; give this reproduction a folder of its own")
+
+
 def check_words(
     what: Reproduction, only: Sequence[str], changes: Sequence[str], data: Sequence[str]
 ) -> tuple[list[Cell], dict[str, Path]]:

@@ -12,7 +12,8 @@ from fedattack.runs.app import Value, app_folder
 class Setting:
     """One key that a preset or ``--set`` may change; ``alias`` is a second name for it.
 
-    Where there are ``values``, a text is one of these words, several with commas between, or has a colon in it.
+    Where there are ``values``, a text is one of these words, or several with commas between. A word that ends with a
+    colon is the beginning of a text; a colon alone stands for any import path.
     """
 
     name: str
@@ -57,9 +58,9 @@ class Setting:
             value = float(value)
         if type(value) is not type(self.default):
             raise ConfigError(f"{self.name} = {value!r}: expected {type(self.default).__name__} ({self.help})")
-        if self.values and ":" not in str(value):
+        if self.values and not self._takes(str(value)):
             for word in filter(None, map(str.strip, str(value).split(","))):
-                if word not in self.values:
+                if not self._takes(word):
                     raise ConfigError(f"{self.name} = {word!r}: {instead(word, self.values, listed=False)}")
         if isinstance(value, int | float) and not isinstance(value, bool):
             for bad, bound in (
@@ -71,6 +72,10 @@ class Setting:
                 if bad:
                     raise ConfigError(f"{self.name} = {value}: expected {bound} ({self.help})")
         return value
+
+    def _takes(self, word: str) -> bool:
+        begins = tuple(value for value in self.values if len(value) > 1 and value.endswith(":"))
+        return word in self.values or word.startswith(begins) or (":" in self.values and ":" in word)
 
 
 def load_settings() -> dict[str, Setting]:

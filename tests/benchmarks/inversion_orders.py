@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedattack.learning import LocalSGD
-from fedattack.threats.inversion.gradient_inversion import ORDERS, Batch, ClientModel, Found, Search, Tensors, invert
+from fedattack.threats.inversion.gradient_inversion import Batch, ClientModel, Found, Search, Tensors, invert
 from fedattack.threats.inversion.inversion import VARIATION
+from fedattack.threats.inversion.options import ORDERS
 from tests.benchmarks.inversion import BOX, EVALUATIONS, SHAPE, in_decibels, lenet
 from tests.benchmarks.inversion_batch_norm import Images, batch_of, measure_cells, ratios
 

@@ -39,6 +39,26 @@ def test_no_number_or_verdict_is_cut(width):
         assert words in text
 
 
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_no_name_is_broken_and_no_line_is_wider_than_the_terminal(width):
+    findings = [replace(f, metric=f"{f.metric}-of-a-rather-long-name") for f in example.findings()]
+    lines = printed(findings, example.run(), width).splitlines()
+    for finding in findings:
+        assert sum(line.strip().startswith(finding.name) for line in lines) >= 1
+    assert max(map(len, lines)) <= width
+
+
+def test_a_narrow_terminal_leaves_out_n_then_null_then_chance():
+    findings = [f for f in example.findings() if f.units == "proportion"]
+    shown = []
+    for width in range(100, 40, -1):
+        header, line, _ = printed(findings, example.run(), width).partition("─")
+        columns = [column for column in ("chance", "null", " n ") if line and column in header]
+        if columns not in shown:
+            shown.append(columns)
+    assert shown == [["chance", "null", " n "], ["chance", "null"], ["chance"], []]
+
+
 def test_names_are_neither_markup_nor_terminal_codes():
     finding = replace(example.findings()[0], label="[red]x[/red]\x1b[31m\x07", reason="[bold]y \x9b2J")
     text = printed([finding], {**example.run(), "title": "[blink]t"}, 200)

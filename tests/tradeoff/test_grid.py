@@ -59,7 +59,7 @@ def test_a_preset_s_own_strengths_go_before_the_defaults_and_the_command_line_s_
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("magic", "--defence magic: unknown defence 'magic'; expected one of dp-gaussian"),
+        ("magic", "--defence magic: unknown defence 'magic': expected one of dp-gaussian"),
         ("none", "unknown defence 'none'"),
         ("sparsify=", "--defence sparsify=: expected NAME or NAME=S1,S2,… with numbers"),
         ("sparsify=much", "expected NAME or NAME=S1,S2,…"),

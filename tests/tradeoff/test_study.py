@@ -12,8 +12,9 @@ from fedattack.audit.finding import Finding
 from fedattack.errors import ConfigError, DataError, ModelError, RunError
 from fedattack.folder import write_study
 from fedattack.runs.watch import Watch
-from fedattack.tradeoff import page, study, tradeoff
+from fedattack.tradeoff import page, study
 from fedattack.tradeoff.picture import to_picture
+from fedattack.tradeoff.study import tradeoff
 from tests.report import example
 
 COST = {

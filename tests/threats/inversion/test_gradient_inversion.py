@@ -9,9 +9,7 @@ from fedattack.errors import DataError, NeedsError
 from fedattack.learning import LocalSGD, build_model, full_gradient, train_local
 from fedattack.learning.soft_losses import soft_targets
 from fedattack.threats.inversion.gradient_inversion import (
-    METHODS,
     ONE_GRADIENT,
-    ORDERS,
     Batch,
     ClientModel,
     Search,
@@ -21,6 +19,7 @@ from fedattack.threats.inversion.gradient_inversion import (
     rungs,
     total_variation,
 )
+from fedattack.threats.inversion.options import METHODS, ORDERS
 from tests.worlds.inversion import digits
 
 X, Y = digits()
