@@ -6,7 +6,7 @@ not known before it has begun: :mod:`fedattack.runs.pace` says it once the first
 
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +30,12 @@ Say = Callable[[str, str], None]
 # Frameworks have the names of their protocols.
 _WITHOUT_COMMON_MODEL = [name for name, messages in PROTOCOLS.items() if not messages.sends_model]
 
+# Draws of who takes part, and clients with whom they are worth their time: of many, enough take part.
+_DRAWS, _MOST_CLIENTS = 200, 200
+
+# A share of these draws that is worth a warning.
+_LUCK = 0.05
+
 # Of a line of the record's index for each reply, and of the record's other files.
 _INDEX_OF_REPLY, _INDEX_OF_ROUND = 230, 900
 
@@ -52,6 +58,8 @@ class Forecast:
         By attack, the best that its headline can come to. Attacks of which nothing can be said are left out.
     anew
         Of how many seeds the clients hold something else than in all seeds before; the others are no news to a test.
+    unlucky
+        By attack, in which share of draws of who takes part in the rounds no outcome can be a leak.
     """
 
     seeds: int
@@ -62,6 +70,7 @@ class Forecast:
     free: int
     reaches: Mapping[str, Reach]
     anew: int
+    unlucky: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def fits(self) -> bool:
@@ -77,12 +86,7 @@ class Forecast:
             Whether the headlines must do without help: a report's other findings take nothing from them if they are
             shown first, but that cannot be relied on.
         """
-        tested = {name: reach.least for name, reach in self.reaches.items() if reach.least <= ERROR}
-        ps, weights = [*tested.values()], [1.0] * len(tested)
-        if alone:
-            ps, weights = [*ps, 1.0], [*(HEADLINES / len(tested) for _ in tested), 1 - HEADLINES]
-        corrected = dict(zip(tested, adjusted(ps, weights), strict=False))
-        return [name for name in self.reaches if corrected.get(name, 1.0) > ERROR]
+        return _out_of_reach(self.reaches, alone=alone)
 
     def lines(self) -> list[tuple[str, str]]:
         """Say it: kinds of lines, ``note`` or ``warning``, and their texts."""
@@ -94,6 +98,9 @@ class Forecast:
         hopeless, hard = self.out_of_reach(), self.out_of_reach(alone=True)
         for name in hard:
             told.append(("warning", self._warning(name, hardly=name not in hopeless)))
+        for name, share in self.unlucky.items():
+            if name not in hard and share > _LUCK:
+                told.append(("warning", self._by_luck(name, share)))
         able = [f"{name} ({reach.size})" for name, reach in self.reaches.items() if name not in hard]
         if able:
             told.append(("note", f"enough for a leak to be stated, if there is one: {', '.join(able)}"))
@@ -113,6 +120,12 @@ class Forecast:
         outcome = "hardly any" if hardly else "no"
         return f"{outcome} outcome of {name} can be a leak: with {reach.size} {best}; {change}"
 
+    def _by_luck(self, name: str, share: float) -> str:
+        often = f"in {round(100 * share)} of 100 draws of who takes part"
+        return (
+            f"{often}, too few do for {name} to show a leak; set more rounds or a larger fraction, or take more seeds"
+        )
+
     @property
     def _needed(self) -> float:
         return needed_of(len(self.reaches))
@@ -128,6 +141,46 @@ class Forecast:
 def needed_of(headlines: int) -> float:
     """Return the p that one of so many headlines needs, were no other finding of its report a leak."""
     return ERROR * HEADLINES / max(headlines, 1)
+
+
+def _out_of_reach(reaches: Mapping[str, Reach], *, alone: bool) -> list[str]:
+    tested = {name: reach.least for name, reach in reaches.items() if reach.least <= ERROR}
+    ps, weights = [*tested.values()], [1.0] * len(tested)
+    if alone:
+        ps, weights = [*ps, 1.0], [*(HEADLINES / len(tested) for _ in tested), 1 - HEADLINES]
+    corrected = dict(zip(tested, adjusted(ps, weights), strict=False))
+    return [name for name in reaches if corrected.get(name, 1.0) > ERROR]
+
+
+def _reaches(attacks: Sequence[str], runs: Sequence[Prepared]) -> dict[str, Reach]:
+    judges = {name: judge for name in attacks if (judge := judge_of(name)) is not None}
+    reaches: dict[str, Reach] = {}
+    for name, judge in judges.items():
+        reach = judge.reach(runs, needed_of(len(judges)))
+        if reach is not None:
+            reaches[name] = reach
+    return reaches
+
+
+def _unlucky(
+    attacks: Sequence[str], runs: Sequence[Prepared], rounds: int, sampled: int, draws: int = _DRAWS
+) -> dict[str, float]:
+    """Return by attack how often so few clients take part in any round that no outcome can be a leak."""
+    clients = len(runs[0].truth.clients)
+    counts = dict.fromkeys(attacks, 0)
+    if sampled == clients or clients > _MOST_CLIENTS:
+        return {}
+    rng = np.random.default_rng(0)
+    for _ in range(draws):
+        seen = []
+        for run in runs:
+            sample = rng.random((rounds, clients)).argsort(axis=1)[:, :sampled]
+            seen.append(run.seen(np.isin(np.arange(clients), sample)))
+        reaches = _reaches(attacks, seen)
+        hopeless = {*_out_of_reach(reaches, alone=True), *(set(attacks) - reaches.keys())}
+        for name in hopeless:
+            counts[name] += 1
+    return {name: count / draws for name, count in counts.items()}
 
 
 def forecast(
@@ -155,12 +208,7 @@ def forecast(
     clients, rounds = int(settings["clients"]), int(settings["rounds"])
     sampled = max(1, round(float(settings["fraction"]) * clients))
     anew = [runs[place] for place in dealt_anew(runs)]
-    judges = {name: judge for name in attacks if (judge := judge_of(name)) is not None}
-    reaches: dict[str, Reach] = {}
-    for name, judge in judges.items():
-        reach = judge.reach(anew, needed_of(len(judges)))
-        if reach is not None:
-            reaches[name] = reach
+    reaches = _reaches(attacks, anew)
     return Forecast(
         seeds=len(parts),
         rounds=rounds,
@@ -170,6 +218,7 @@ def forecast(
         free=shutil.disk_usage(parts[0].folder).free,
         reaches=reaches,
         anew=len(anew),
+        unlucky=_unlucky([*reaches], anew, rounds, sampled),
     )
 
 

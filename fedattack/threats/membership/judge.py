@@ -249,7 +249,7 @@ class MembershipJudge(Judge[MembershipCase]):
     def reach(cls, runs: Sequence[Prepared], needed: float) -> Reach:
         """Count members and non-members of their labels, as they would be dealt; of enough of them p can be small."""
         del needed
-        counts = [_fewest(run) for run in runs]
+        counts = [_fewest(run, alone=cls.case is not AggregateCase) for run in runs]
         there = max(counts) >= _FEWEST
         return Reach(
             least_p(2.0 ** min(sum(counts), DRAWS.bit_length())) if there else 1.0,
@@ -769,14 +769,15 @@ class AggregateMembershipJudge(MembershipJudge):
     )
 
 
-def _fewest(run: Prepared) -> int:
-    """Return how many members are left at most, each with a non-member of its label."""
+def _fewest(run: Prepared, *, alone: bool) -> int:
+    """Return how many members are left at most, each with a non-member of its label; ``alone``: held by one client."""
     owners, targets = run.truth.owners, run.knowledge.targets
     if targets is None or len(targets.y) != len(owners):
         return 0
     labels = targets.y if np.issubdtype(targets.y.dtype, np.integer) and targets.y.ndim == 1 else np.zeros(len(owners))
     _, numbers = np.unique(labels, return_inverse=True)
-    held, free = (np.bincount(numbers[which]) for which in (owners != NOBODY, owners == NOBODY))
+    held = ~np.isin(owners, [NOBODY, SEVERAL]) if alone else owners != NOBODY
+    held, free = (np.bincount(numbers[which]) for which in (held, owners == NOBODY))
     size = min(len(held), len(free))
     return int(np.minimum(held[:size], free[:size]).sum())
 
