@@ -238,10 +238,11 @@ def column(rows: Iterable[Mapping[str, Any]], *keys: str) -> NDArray[np.float64]
     return floats(values)
 
 
-def short(name: str) -> str:
-    """Shorten a name to what fits beside an axis."""
+def short(name: str, letters: int = 12) -> str:
+    """Shorten a name to what fits beside an axis, or to so many letters."""
     # Node ids differ in their last digits at least as often as in their first.
-    return name if len(name) <= 12 else f"{name[:5]}…{name[-6:]}"
+    half = letters // 2
+    return name if len(name) <= letters else f"{name[: half - 1]}…{name[-half:]}"
 
 
 def label_rounds(axes: Axes, label: str = "Round", ticks: int = 8) -> None:
