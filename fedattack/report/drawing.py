@@ -192,9 +192,9 @@ def wrapped(name: str, letters: int = _MOST_LETTERS) -> str:
     return "\n".join(textwrap.wrap(name, letters)) or name
 
 
-def name_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Name rows on the vertical axis, the first one at the top."""
-    axes.set_yticks(np.arange(len(names)), [wrapped(name, _MOST_BESIDE) for name in names])
+def name_rows(axes: Axes, names: Sequence[str], letters: int = _MOST_BESIDE) -> None:
+    """Name rows on the vertical axis, the first one at the top; names of more letters are broken into lines."""
+    axes.set_yticks(np.arange(len(names)), [wrapped(name, letters) for name in names])
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
     axes.tick_params(axis="y", length=0)

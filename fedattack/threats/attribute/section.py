@@ -37,7 +37,7 @@ def accuracies(finding: Finding, slug: str) -> Plot:
     rows = series["methods"]
     heights = np.arange(len(rows))
     value, balanced = _percents(rows, "accuracy"), _percents(rows, "balanced")
-    figure, axes = one_axes(105 + 24 * len(rows))
+    figure, axes = one_axes(105 + 27 * len(rows))
     low, high = _percents(rows, "low"), _percents(rows, "high")
     axes.hlines(heights, low, high, color=INK, linewidth=1.3, alpha=0.6, label=f"{level(finding.level)} interval")
     guess = np.array([row["baseline"] for row in rows], dtype=bool)

@@ -85,7 +85,7 @@ def by_confidence(findings: Sequence[Finding], slug: str) -> Plot:
     return Plot(
         title,
         to_svg(figure, slug, title, f"{len(findings)} small charts. Expected calibration errors: {'; '.join(errors)}."),
-        f"On the dashed line an adversary knows how sure to be. Expected calibration errors: {'; '.join(errors)}.",
+        "On the dashed line an adversary knows how sure to be.",
         ["adversary", "stated confidence", "named rightly", "answers"],
         rows,
     )

@@ -42,6 +42,8 @@ from fedattack.report.words import interval, level, shown
 
 _ROUNDS_SEEN = "Rounds that the server has seen"
 _MOST_POSTERIORS = 25
+# Letters of a client, a target and a seed, each shortened.
+_MOST_LETTERS = 44
 
 
 @matplotlib.rc_context(STYLE)
@@ -249,7 +251,7 @@ def posteriors(finding: Finding, slug: str) -> Plot:
             parts.append(part)
     figure, axes = one_axes(105 + 17 * max(len(top), 1))
     _draw_posteriors(axes, top, f"{level(finding.level)} interval")
-    name_rows(axes, [_name_of(answer, parts) for answer in top])
+    name_rows(axes, [_name_of(answer, parts) for answer in top], _MOST_LETTERS)
     axes.set_ylabel(f"{' · '.join(parts).capitalize()}, most suspicious first")
     one_legend(figure, [axes])
 
