@@ -146,7 +146,7 @@ def attack(
 def report(
     folder: Folder, device: Device = "auto", fail_if: FailIf = None, trust: Trust = False, as_json: AsJson = False
 ) -> None:
-    """Judge the scores against the truth; write findings.json and report.html.
+    """Judge the scores against the truth; write findings.json, report.html, and tables as CSV files in DIR/tables.
 
     A model of one's own is imported only with --trust, also one that `attack --model` was given.
 

@@ -192,6 +192,11 @@ def wrapped(name: str, letters: int = _MOST_LETTERS) -> str:
     return "\n".join(textwrap.wrap(name, letters)) or name
 
 
+def lines_of(name: str, letters: int = _MOST_BESIDE) -> int:
+    """Count the lines into which :func:`name_rows` breaks a name."""
+    return wrapped(name, letters).count("\n") + 1
+
+
 def name_rows(axes: Axes, names: Sequence[str], letters: int = _MOST_BESIDE) -> None:
     """Name rows on the vertical axis, the first one at the top; names of more letters are broken into lines."""
     axes.set_yticks(np.arange(len(names)), [wrapped(name, letters) for name in names])
