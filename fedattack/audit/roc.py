@@ -14,6 +14,11 @@ Floats = NDArray[np.float64]
 # By what an error is divided to be left out.
 _NEGLIGIBLE = 1000
 
+POINTS = 25
+"""Points of a ROC curve."""
+
+_LEAST_RATE = 1e-4
+
 # Each halves the range in which the end of an interval is sought.
 _HALVINGS = 30
 
@@ -78,6 +83,35 @@ def tpr_value_at(members: Floats, others: Floats, fpr: float) -> float:
 
 def _share_above(scores: Floats, threshold: float) -> float:
     return float((scores > threshold).mean())
+
+
+def curve(members: Floats, others: Floats, *, band: bool) -> dict[str, list[float]]:
+    """Return the ROC curve at :data:`POINTS` false-positive rates that are evenly spaced on a logarithmic axis.
+
+    Parameters
+    ----------
+    members, others
+        (n,), (m,): as for :func:`tpr_at`; neither is empty.
+    band
+        Whether each point gets its interval. That holds only where scores are independent of each other.
+
+    Returns
+    -------
+    dict
+        ``fpr`` and ``value``, with a band ``low`` and ``high``, too.
+    """
+    rates = np.geomspace(min(max(1 / len(others), _LEAST_RATE), 0.5), 0.99, POINTS)
+    points: dict[str, list[float]] = {"fpr": rates.tolist(), "value": []}
+    if not band:
+        thresholds = np.sort(others)[::-1][(rates * len(others)).astype(np.int64)]
+        below = np.searchsorted(np.sort(members), thresholds, side="right")
+        points["value"] = (1 - below / len(members)).tolist()
+        return points
+    points |= {"low": [], "high": []}
+    for rate in rates:
+        for key, number in vars(tpr_at(members, others, float(rate))).items():
+            points[key].append(number)
+    return points
 
 
 def area(members: Floats, others: Floats, level: float = LEVEL) -> Estimate:

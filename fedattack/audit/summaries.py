@@ -13,6 +13,12 @@ from fedattack.audit.intervals import LEVEL, rate_interval
 BINS = 10
 """Classes of equal width into which confidence is sorted."""
 
+SCORE_BINS = 24
+"""Classes of equal width into which scores are sorted."""
+
+# Share of all scores that may lie beyond the edges of a histogram, so that a few far away do not hide the others.
+_BEYOND = 0.01
+
 
 def null_of(draws: Sequence[float], n: int, level: float = LEVEL) -> Null:
     """Sum up a null's draws: their mean, the interval that holds the share ``level`` of them, and how many targets."""
@@ -34,6 +40,34 @@ def null_rate(successes_per_seed: Sequence[float], n_per_seed: Sequence[int], co
     low, high = rate_interval(successes_per_seed, n_per_seed, comparisons=comparisons)
     n = sum(n_per_seed)
     return {"value": sum(successes_per_seed) / n, "low": low, "high": high, "n": n}
+
+
+def histogram(with_it: NDArray[np.float64], without: NDArray[np.float64]) -> dict[str, Any]:
+    """Sort two groups' scores into bins that both share.
+
+    Parameters
+    ----------
+    with_it, without
+        (n,), (m,): scores of what is sought, and of what is not. Infinite ones count in the outermost bins.
+
+    Returns
+    -------
+    dict
+        ``edges`` of :data:`SCORE_BINS` bins of equal width, and how many scores of each group are in each, as
+        ``positive`` and ``negative``. A hundredth of all scores may lie beyond the edges, and count in the outermost
+        bins. Empty where a group is, or where no score is finite.
+    """
+    both = np.concatenate([with_it, without])
+    finite = both[np.isfinite(both)]
+    if not len(finite) or not len(with_it) or not len(without):
+        return {}
+    low, high = np.quantile(finite, (_BEYOND / 2, 1 - _BEYOND / 2)).tolist()
+    edges = np.linspace(low, high if high > low else low + 1, SCORE_BINS + 1)
+    counts = {"edges": edges.tolist()}
+    for name, scores in (("positive", with_it), ("negative", without)):
+        places = np.searchsorted(edges, scores, side="right") - 1
+        counts[name] = np.bincount(places.clip(0, SCORE_BINS - 1), minlength=SCORE_BINS).tolist()
+    return counts
 
 
 def reliability(sure: NDArray[np.float64], right: NDArray[Any]) -> dict[str, Any]:

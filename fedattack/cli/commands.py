@@ -170,7 +170,7 @@ def report(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Judge the scores against the truth; write findings.json and report.html.
+    """Judge the scores against the truth; write findings.json, report.html, and tables as CSV files in DIR/tables.
 
     A model of one's own is imported only with --trust, also one that `attack --model` was given.
 

@@ -144,6 +144,8 @@ def sentence_of(finding: Finding) -> str:
         return stopped(finding.reason)
     ends = interval(finding.low, finding.high, finding.units)
     sentence = section_of(finding.attack).sentences.get(finding.metric, _SENTENCE)
+    if callable(sentence):
+        return sentence(finding)
     within = "" if ends == NOTHING else f" ({level(finding.level)} interval {ends})"
     guessing = "" if finding.chance is None else "; guessing gives {chance}"
     return _filled(sentence.replace("{interval}", within).replace("{chance}", guessing), finding)

@@ -30,6 +30,8 @@ _BASELINE_LOOKS: list[dict[str, Any]] = [
 ]
 # Of more settings, a run's values are no name.
 _MOST_SETTINGS = 2
+# Letters of a run's name beside an axis.
+_MOST_LETTERS = 60
 # Numbers that are drawn on a logarithmic axis differ by this factor at least.
 _FAR_APART = 8
 
@@ -254,9 +256,10 @@ def _by_setting(runs: Sequence[_Run], keys: Sequence[str], name: str, methods: S
         axes.set_xlabel(keys[0])
         caption = "Lines join runs that differ in nothing else."
     else:
-        figure, axes = drawing.one_axes(110 + 38 * len(runs))
+        beside = [drawing.short(label, _MOST_LETTERS) for label in labels]
+        figure, axes = drawing.one_axes(110 + 18 * len(runs) * (1 + max(map(drawing.lines_of, beside))))
         _draw_rows(axes, findings, baselines, last_scores)
-        drawing.name_rows(axes, labels)
+        drawing.name_rows(axes, beside)
         caption = f"The runs differ in {listed(others, 'and')}, too." if others else ""
     if methods:
         caption += " The methods' F1 scores are those after the last round."

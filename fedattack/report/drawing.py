@@ -192,9 +192,14 @@ def wrapped(name: str, letters: int = _MOST_LETTERS) -> str:
     return "\n".join(textwrap.wrap(name, letters)) or name
 
 
-def name_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Name rows on the vertical axis, the first one at the top."""
-    axes.set_yticks(np.arange(len(names)), [wrapped(name, _MOST_BESIDE) for name in names])
+def lines_of(name: str, letters: int = _MOST_BESIDE) -> int:
+    """Count the lines into which :func:`name_rows` breaks a name."""
+    return wrapped(name, letters).count("\n") + 1
+
+
+def name_rows(axes: Axes, names: Sequence[str], letters: int = _MOST_BESIDE) -> None:
+    """Name rows on the vertical axis, the first one at the top; names of more letters are broken into lines."""
+    axes.set_yticks(np.arange(len(names)), [wrapped(name, letters) for name in names])
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
     axes.tick_params(axis="y", length=0)
@@ -238,10 +243,11 @@ def column(rows: Iterable[Mapping[str, Any]], *keys: str) -> NDArray[np.float64]
     return floats(values)
 
 
-def short(name: str) -> str:
-    """Shorten a name to what fits beside an axis."""
+def short(name: str, letters: int = 12) -> str:
+    """Shorten a name to what fits beside an axis, or to so many letters."""
     # Node ids differ in their last digits at least as often as in their first.
-    return name if len(name) <= 12 else f"{name[:5]}…{name[-6:]}"
+    half = letters // 2
+    return name if len(name) <= letters else f"{name[: half - 1]}…{name[-half:]}"
 
 
 def label_rounds(axes: Axes, label: str = "Round", ticks: int = 8) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, NullFormatter
 from numpy.typing import NDArray
 
 from fedattack.audit.finding import PROPORTION, Finding
@@ -19,6 +20,8 @@ _MOST_CLIENTS = 15
 # Points; in the legend a wider one would cover its label.
 _WIDEST_BUBBLE = 26
 _MOST_HOLDERS = 50
+# The least rate, in per cent, that logarithmic axes show.
+_LEAST = 0.05
 _MOST_ROWS = 100
 
 
@@ -155,6 +158,84 @@ def reliability(finding: Finding, slug: str) -> Plot:
     if series.get("ece") is not None:
         caption += f" Expected calibration error: {shown(series['ece'])}."
     return Plot(title, svg, caption, ["stated confidence", "correct", "targets"], rows)
+
+
+def _percent(value: float, _: Any = None) -> str:
+    return f"{value:g}%"
+
+
+@matplotlib.rc_context(STYLE)
+def roc(finding: Finding, slug: str, *, title: str, found: str, accused: str, caption: str = "") -> Plot:
+    """True-positive against false-positive rate on logarithmic axes (``series["roc"]``), with a band if there is one.
+
+    `found` and `accused` name what the two rates count, such as members and non-members.
+    """
+    curve = finding.series["roc"]
+    rates, value = 100 * floats(curve["fpr"]), 100 * floats(curve["value"])
+    figure, axes = one_axes(320)
+    if "low" in curve:
+        low, high = (100 * floats(curve[key]).clip(_LEAST / 100) for key in ("low", "high"))
+        axes.fill_between(rates, low, high, color=FIRST, alpha=0.22, linewidth=0, label=f"{level(finding.level)} band")
+    axes.plot(rates, value.clip(_LEAST), color=FIRST, linewidth=2, label="result")
+    axes.plot(rates, rates, **CHANCE)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(min(rates[0], 99), 100)
+    axes.set_ylim(_LEAST, 100)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(_percent))
+        axis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel(drawing.wrapped(f"False positives: {accused}"))
+    axes.set_ylabel(drawing.wrapped(f"True positives: {found}", 36))
+    drawing.one_legend(figure, [axes])
+
+    ends = [curve.get(key, [None] * len(rates)) for key in ("low", "high")]
+    rows = []
+    for rate, share, below, above in zip(curve["fpr"], curve["value"], *ends, strict=True):
+        rows.append([shown(rate), shown(share), interval(below, above)])
+    words = "; ".join(f"at {row[0]} false positives {row[1]} of the {found} are found" for row in rows[::8])
+    words = f"Curve on logarithmic axes: {words}."
+    about = (
+        f"How many {found} are found, for each share of {accused} that is wrongly accused. The left end is what a "
+        "careful attacker looks at: few accusations, nearly all of them right."
+    )
+    if "low" in curve:
+        about += " Each point of the band holds by itself."
+    header = ["false positives", f"{found} found", "interval"]
+    return Plot(title, to_svg(figure, slug, title, words), f"{about} {caption}".strip(), header, rows)
+
+
+@matplotlib.rc_context(STYLE)
+def histogram(finding: Finding, slug: str, *, title: str, axis: str, positive: str, negative: str) -> Plot:
+    """Scores of two groups in the same bins, as shares of each group (``series["scores"]``)."""
+    scores = finding.series["scores"]
+    edges = floats(scores["edges"])
+    groups = {positive: floats(scores["positive"]), negative: floats(scores["negative"])}
+    # Filled and hollow, so that the two differ without colour too.
+    looks: Sequence[dict[str, Any]] = (
+        {"color": FIRST, "fill": True, "alpha": 0.45, "linewidth": 0},
+        {"color": SECOND, "fill": False, "linewidth": 2},
+    )
+    figure, axes = one_axes(260)
+    shares = []
+    for (name, counts), look in zip(groups.items(), looks, strict=True):
+        total = max(counts.sum(), 1)
+        shares.append(counts / total)
+        axes.stairs(100 * counts / total, edges, label=f"{name} ({counts.sum():,.0f})", **look)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel(axis)
+    axes.set_ylabel("Share of the group (%)")
+    drawing.one_legend(figure, [axes])
+
+    common = shown(float(np.minimum(*shares).sum()))
+    rows = []
+    for low, high, first, second in zip(edges[:-1], edges[1:], *groups.values(), strict=True):
+        rows.append([f"{low:.4g} to {high:.4g}", f"{first:,.0f}", f"{second:,.0f}"])
+    words = f"Histograms of {groups[positive].sum():,.0f} {positive} and {groups[negative].sum():,.0f} {negative}, "
+    words += f"from {edges[0]:.3g} to {edges[-1]:.3g}. They have {common} of their areas in common."
+    caption = f"The two have {common} of their areas in common: at 100% no threshold tells them apart, at 0% one does "
+    caption += "without an error. Scores beyond the ends are in the outermost bins."
+    return Plot(title, to_svg(figure, slug, title, words), caption, ["score", positive, negative], rows)
 
 
 @matplotlib.rc_context(STYLE)

@@ -1,6 +1,7 @@
 """The report as one self-contained HTML page."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,7 @@ def render_html(findings: Sequence[Finding], run: Mapping[str, Any], files: Mapp
     findings = validate_findings(printable_all(list(map(Finding.to_dict, findings))))
     run = validate_run(printable_all(dict(run)))
     answers = answers_of(findings, run)
+    tables = _tables(findings)
     counts = run.get("observed", {})
     observed = {_OBSERVED.get(key, key): count for key, count in counts.items() if key != "in_plaintext"}
     return template("template.html.j2").render(
@@ -78,7 +80,8 @@ def render_html(findings: Sequence[Finding], run: Mapping[str, Any], files: Mapp
         interval_title=interval_title(findings),
         findings_of_one_run=all(len(finding.seeds) == 1 for finding in findings),
         details=_of_findings(findings),
-        tables=_tables(findings),
+        narrow=[table for table in tables if not table.wide],
+        wide=[table for table in tables if table.wide],
         files=files or {},
         pictures=_of_run(run),
         observed=observed,
@@ -115,17 +118,29 @@ def template(name: str) -> Template:
     return environment.get_template(name)
 
 
-def _of_findings(findings: Sequence[Finding]) -> list[list[Plot]]:
-    """Draw the findings of each attack."""
+def _of_findings(findings: Sequence[Finding]) -> list[Plot]:
+    """Draw the findings, attack by attack."""
     by_attack: dict[str, list[Plot]] = {}
     for i, finding in enumerate(findings):
-        plots = by_attack.setdefault(finding.attack, [])
+        if finding.attack not in by_attack:
+            by_attack[finding.attack] = _together(findings, finding.attack)
+        plots = by_attack[finding.attack]
         for name, draw in section_of(finding.attack).figures:
             if finding.series.get(name):
                 plot = draw(finding, f"finding-{i}-{draw.__name__.replace('_', '-')}")
                 if plot is not None:
                     plots.append(plot)
-    return list(filter(None, by_attack.values()))
+    return list(chain.from_iterable(by_attack.values()))
+
+
+def _together(findings: Sequence[Finding], attack: str) -> list[Plot]:
+    """Draw what all findings of an attack show together."""
+    plots = []
+    for name, draw in section_of(attack).together:
+        having = [finding for finding in findings if finding.attack == attack and finding.series.get(name)]
+        if having:
+            plots.append(draw(having, f"{attack}-{draw.__name__.replace('_', '-')}"))
+    return plots
 
 
 def _of_run(run: Mapping[str, Any]) -> list[Plot]:
@@ -143,7 +158,7 @@ def _tables(findings: Sequence[Finding]) -> list[Table]:
         for name, make in section_of(finding.attack).tables:
             if finding.series.get(name):
                 tables.append(make(finding))
-    return tables
+    return list(filter(None, tables))
 
 
 def _words(key: str) -> str:

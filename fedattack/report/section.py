@@ -20,6 +20,9 @@ _MOST_COLUMNS = 5
 Draw = Callable[[Finding, str], Plot | None]
 """Draws a finding's series; the second argument begins all ids in the drawing. ``None`` if there is nothing to draw."""
 
+DrawTogether = Callable[[Sequence[Finding], str], Plot]
+"""Draws the series of several findings in one figure."""
+
 Lists = tuple[str, Mapping[str, Sequence[Any] | None]]
 """Where in a finding's series some lists stand, and these lists by name. They must be of one length."""
 
@@ -40,8 +43,8 @@ class Table:
 
     @property
     def height(self) -> float:
-        """About how many lines its panel takes on a wide page."""
-        return 6 + 1.7 * len(self.rows)
+        """About how many pixels its panel takes on a wide page."""
+        return 160 + 40 * len(self.rows) + len(self.caption) / 3
 
 
 @dataclass(frozen=True)
@@ -109,10 +112,13 @@ class Section:
         By metric, what a finding says about the world. A metric that is not named here is shown with its label.
         Filled in are ``{value}`` and ``{label}``; ``{interval}`` and ``{chance}``, which are clauses of their own; and
         of a difference ``{more}``, which is "more" or "less", and ``{size}``, which has no sign.
+        A function writes the sentence itself.
     figures
         In the order of the page: the name of a series, and what draws it.
+    together
+        Likewise, what draws one figure of all findings of an attack that have the series, such as small multiples.
     tables
-        Likewise, what makes a table of a series.
+        Likewise, what makes a table of a series; None if there is nothing to show.
     forms
         By the name of a series, its JSON schema. It may refer to the ``$defs`` of ``schema.json``.
     lists
@@ -127,9 +133,10 @@ class Section:
     explained: Callable[[Sequence[Finding]], Explained] = by_guesses
     exposed: Callable[[Sequence[Finding]], str] = worst_client
     remedies: Sequence[Remedy] = ()
-    sentences: Mapping[str, str] = field(default_factory=dict)
+    sentences: Mapping[str, str | Callable[[Finding], str]] = field(default_factory=dict)
     figures: Sequence[tuple[str, Draw]] = ()
-    tables: Sequence[tuple[str, Callable[[Finding], Table]]] = ()
+    together: Sequence[tuple[str, DrawTogether]] = ()
+    tables: Sequence[tuple[str, Callable[[Finding], Table | None]]] = ()
     forms: Mapping[str, Any] = field(default_factory=dict)
     lists: Callable[[Mapping[str, Any]], Iterable[Lists]] = lambda series: ()
     more_is_worse: Sequence[str] = ()

@@ -1,4 +1,7 @@
-"""Tables for reviewers: what was found client by client and target by target, as CSV files in ``tables``."""
+"""Tables for reviewers: what was found client by client and target by target, as CSV files in ``tables``.
+
+They tell the truth about clients, so that they are for their owner alone.
+"""
 
 import csv
 import io
@@ -7,7 +10,7 @@ from pathlib import Path
 
 from fedattack.audit.listing import Cell, Listing
 from fedattack.errors import ReportError
-from fedattack.files import atomic_file
+from fedattack.files import atomic_file, make_private
 from fedattack.report.words import printable
 from fedattack.untrusted import check_folder
 
@@ -39,7 +42,7 @@ def write_tables(folder: Path, listings: Sequence[Listing]) -> dict[str, str]:
     try:
         _delete_earlier(tables)
         for listing in listings:
-            tables.mkdir(exist_ok=True)
+            make_private(tables)
             _write(tables / listing.file, listing)
             written[f"{TABLES}/{listing.file}"] = listing.about
     except OSError as cause:

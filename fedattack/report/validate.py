@@ -24,6 +24,7 @@ LARGEST = 1e100
 _COMMON_LISTS = {
     "per_round": ("rounds", "value", "low", "high", "null", "chance"),
     "reliability": ("confidence", "accuracy", "count"),
+    "roc": ("fpr", "value", "low", "high"),
 }
 _NEXT = "make it with `fedattack attack` or `fedattack audit`"
 
@@ -113,6 +114,10 @@ def validate_run(obj: Any, where: str = "run") -> dict[str, Any]:
 def _common_lists(series: Mapping[str, Any]) -> Iterator[Lists]:
     for name, keys in _COMMON_LISTS.items():
         yield name, {key: series.get(name, {}).get(key) for key in keys}
+    if "scores" in series:
+        scores = series["scores"]
+        bins = {"spaces between edges": scores["edges"][1:]}
+        yield "scores", bins | {key: scores[key] for key in ("positive", "negative")}
 
 
 @cache

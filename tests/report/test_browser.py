@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -34,6 +35,46 @@ def property_report(folder):
     return write_report(written(folder, findings, run))
 
 
+def attribute_report(folder):
+    values = [MARKUP, "a value of a column whose name is long"]
+    asked = {"column": "a column whose name is long", "values": values, "rarest": values[1]}
+    row = {"low": 0.2, "high": 0.6, "balanced": 0.5, "rare_recall": 0.1, "excess": -3.0}
+    row |= {"excess_low": None, "excess_high": None, "accuracy": 0.4}
+    names = ["cos", "stats-true-label-gradient", "imputation without the model", "aia: reconstructed and put together"]
+    methods = [{"method": name, "baseline": number > 1, **row} for number, name in enumerate(names)]
+    series = {
+        "attributes": asked | {"best_baseline": "majority", "imputed_by": [], "random": 0.5, "methods": methods},
+        "asked": asked,
+        "roc": {"fpr": [0.0001, 0.01, 0.5], "value": [0.1, 0.2, 1.0]},
+        "scores": {"edges": [-1e-7, 0.5, 1e5], "positive": [1, 200_000], "negative": [300_000, 5]},
+    }
+    series["attributes"].pop("rarest")
+    series["attributes"]["rarest"] = MARKUP
+    finding = replace(example.findings()[0], attack="ara", metric="excess", units="points", series=series)
+    return write_report(written(folder, [finding.to_dict()], example.run()))
+
+
+def private_report(folder):
+    from tests.threats.group.test_section import findings
+
+    found = findings(16)
+    found[1] = replace(found[1], label=f"Colour named by {MARKUP}")
+    return write_report(written(folder, [finding.to_dict() for finding in found], example.run()))
+
+
+def unlike_runs(folder):
+    runs = []
+    for name in ("a run of many settings, whose folder has a long name", "b"):
+        run = example.run()
+        run["setting"] |= {"lr": len(name), "rounds": len(name), "preset": MARKUP + name}
+        baselines = {"always naming the largest client": 0.2, "imputation without the model, by a random forest": 0.3}
+        finding = replace(example.findings()[0], label=MARKUP, baselines=baselines)
+        runs.append(folder / name)
+        runs[-1].mkdir()
+        written(runs[-1], [finding.to_dict()], run)
+    return compare_runs(runs, folder)
+
+
 def comparison(folder):
     runs = []
     for clients in (50, 100, 200):
@@ -46,7 +87,16 @@ def comparison(folder):
 
 
 @pytest.fixture(
-    scope="module", params=[(source_report, 6), (property_report, 8), (comparison, 2)], ids=lambda p: p[0].__name__
+    scope="module",
+    params=[
+        (source_report, 6),
+        (property_report, 8),
+        (attribute_report, 6),
+        (private_report, 5),
+        (comparison, 2),
+        (unlike_runs, 1),
+    ],
+    ids=lambda p: p[0].__name__,
 )
 def made(request, tmp_path_factory):
     """A page with markup in names that came from clients, and how many figures it has."""

@@ -129,16 +129,64 @@ def test_success_against_the_number_of_clients_stands_beside_chance_and_the_size
     assert "evenly spaced" not in page
 
 
-def test_numbers_far_apart_are_drawn_to_scale(many):
-    """On a logarithmic axis 10, 100 and 1,000 are evenly spaced, and 10, 20 and 1,000 are not."""
+def joined(page):
+    """Lines of more than one point that are drawn through results or baselines, by their colours."""
+    (by_setting, *_) = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    paths = re.findall(r'<path d="([^"]*)" clip-path[^>]*style="fill: none;[^"]*stroke: var\(--series-(\d)', by_setting)
+    # A bar of an interval is as wide as it is coloured; lines have a point for each run.
+    return {colour for path, colour in paths if path.count("L") >= 2}
+
+
+def test_runs_that_differ_in_one_number_alone_are_joined_by_lines_to_scale(many, tmp_path):
+    assert joined(compare_runs(many, tmp_path / "out").read_text()) == {"1", "2"}
+    runs = compare._in_order([compare._read(folder) for folder in many], ["clients"])
+    assert compare._is_ordered(runs, ["clients"], "sia.asr")
+    runs[0].facts["setting"]["lr"] = 7
+    assert not compare._is_ordered(runs, ["clients"], "sia.asr"), "another setting differs, too"
+    assert not compare._is_ordered(runs, ["clients", "lr"], "sia.asr")
+
+
+@pytest.mark.parametrize("by", ["clients", None])
+def test_runs_that_are_unlike_are_never_joined(many, tmp_path, by):
+    path = many[0] / "run.json"
+    run = json.loads(path.read_text())
+    path.write_text(json.dumps(run | {"setting": run["setting"] | {"lr": 7}}))
+    page = compare_runs(many, tmp_path / "out", by).read_text()
+    assert joined(page) == set()
+    assert ("The runs differ in lr, too." in page) == (by is not None)
+
+
+def test_categories_are_never_joined(source, tmp_path):
+    for name, preset in (("a", "x"), ("b", "y")):
+        path = tmp_path / name / "run.json"
+        run = json.loads(path.read_text())
+        path.write_text(json.dumps(run | {"setting": {**run["setting"], "alpha": 1, "preset": preset}}))
+    page = compare_runs(source, tmp_path / "out").read_text()
+    assert joined(page) == set()
+    (drawing,) = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    assert {"x", "y"} <= set(texts(drawing))
+
+
+def test_findings_about_another_column_are_never_joined(many):
     runs = [compare._read(folder) for folder in many]
-    positions, to_scale = compare._positions(runs, ["clients"])
-    assert to_scale
-    assert positions.tolist() == [10, 1000, 100]
-    assert not compare._positions(runs, ["clients", "alpha"])[1]
-    runs[1].facts["setting"]["clients"] = 20
-    runs[2].facts["setting"]["clients"] = 40
-    assert not compare._positions(runs, ["clients"])[1]
+    for run, column in zip(runs, ("sex", "sex", "age"), strict=True):
+        run.findings[0].series["asked"] = {"column": column, "values": ["a", "b"]}
+    assert not compare._is_ordered(runs, ["clients"], "sia.asr")
+    runs[2].findings[0].series["asked"]["column"] = "sex"
+    assert compare._is_ordered(runs, ["clients"], "sia.asr")
+
+
+def test_runs_that_differ_in_much_go_by_their_folders_names(source, tmp_path):
+    path = source[0] / "run.json"
+    run = json.loads(path.read_text())
+    path.write_text(json.dumps(run | {"setting": {**run["setting"], "rounds": 77, "lr": 7}}))
+    page = compare_runs(source, tmp_path / "out").read_text()
+    assert f"{example.findings()[0].label}, run by run" in Page(page).text
+    (drawing,) = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    assert {"a", "b"} <= set(texts(drawing))
+    rows = table((tmp_path / "out" / "compare.md").read_text(), f"{example.findings()[0].label} (sia.asr)")
+    assert [row[0] for row in rows] == ["run", "a", "b"]
+    assert compare._labels([compare._read(source[0])] * 2, ["a", "b", "c"]) == ["1: b", "2: b"]
 
 
 def test_a_setting_that_one_run_lacks_is_compared_too(source, tmp_path):

@@ -6,7 +6,7 @@ import matplotlib
 import numpy as np
 import pytest
 
-from fedattack.report import figures
+from fedattack.report import drawing, figures
 from fedattack.report.strip import strip
 from fedattack.threats.property import section as property_figures
 from tests.report import example
@@ -182,9 +182,9 @@ def test_many_clients_are_cut_to_the_most_exposed_and_stay_in_the_table():
     clients = [{"client": str(i), "value": 1 - i / 100, "low": None, "high": None, "n": 5} for i in range(60)]
     plot = figures.per_client(with_series(per_client=clients), "x")
     assert len(plot.rows) == 60
-    assert "The 25 most exposed of 60 clients" in plot.caption
-    assert "24" in texts(plot.svg)
-    assert "25" not in texts(plot.svg)
+    assert "The 15 most exposed of 60 clients" in plot.caption
+    assert "14" in texts(plot.svg)
+    assert "15" not in texts(plot.svg)
 
 
 @pytest.mark.parametrize(("clients", "classes"), [(1, 1), (200, 10), (10, 100)])
@@ -232,3 +232,75 @@ def test_names_from_outside_stay_text(name):
 def test_rounds_on_the_axis_are_whole():
     svg = figures.per_round(with_series(per_round={"rounds": [1, 2, 3], "value": [0.1, 0.2, 0.3]}), "x").svg
     assert texts(svg)[:4] == ["1", "2", "3", "Round"]
+
+
+SCORES = {"edges": [0.0, 0.5, 1.0], "positive": [10, 30], "negative": [90, 10]}
+HISTOGRAM = {"title": "Scores", "axis": "Score", "positive": "members", "negative": "non-members"}
+
+
+def heights(svg):
+    """Heights of the steps of each group, in the order of drawing."""
+    found = []
+    for element in parsed(svg).iter(f"{SVG}path"):
+        if "clip-path" in element.attrib and "series" in element.get("style", ""):
+            points = np.array(re.findall(r"(-?[\d.]+) (-?[\d.]+)", element.get("d")), dtype=float)
+            found.append(points[:, 1].max() - points[1:-1:2, 1])
+    return found
+
+
+@pytest.mark.filterwarnings("error")
+def test_both_groups_are_drawn_in_the_same_bins_as_shares_and_differ_without_colour():
+    plot = figures.histogram(with_series(scores=SCORES), "x", **HISTOGRAM)
+    assert plot.rows == [["0 to 0.5", "10", "90"], ["0.5 to 1", "30", "10"]]
+    assert "They have 35.0% of their areas in common" in plot.svg, "the smaller of 25 and 90, and of 75 and 10 per cent"
+    assert {"members (40)", "non-members (100)", "Score", "Share of the group (%)"} <= set(texts(plot.svg))
+    members, others = heights(plot.svg)
+    assert members[1] / members[0] == pytest.approx(3, rel=0.01)
+    assert others[0] / others[1] == pytest.approx(9, rel=0.01)
+    assert others[0] / members[1] == pytest.approx(90 / 75, rel=0.01)
+    fills = re.findall(r"fill: (none|var\(--series)", "".join(re.findall(r"<path[^>]*series[^>]*>", plot.svg)))
+    assert {"none", "var(--series"} <= set(fills), "one group is filled, the other is an outline"
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_curve_without_a_band_claims_none():
+    curve = {"fpr": [0.001, 0.1], "value": [0.0, 1.0]}
+    words = {"title": "ROC", "found": "holders", "accused": "other clients"}
+    plot = figures.roc(with_series(roc=curve), "x", **words)
+    assert plot.rows == [["0.1%", "0%", "–"], ["10.0%", "100%", "–"]]
+    assert "band" not in plot.svg + plot.caption
+    banded = figures.roc(with_series(roc={**curve, "low": [0, 0.9], "high": [0.1, 1]}), "x", **words)
+    assert "95% band" in texts(banded.svg)
+    assert "Each point of the band holds by itself." in banded.caption
+
+
+def test_panels_fall_into_two_columns_that_are_about_as_high():
+    assert drawing.in_columns([5], float) == [[5]]
+    assert drawing.in_columns([1, 1], float) == [[1], [1]]
+    assert drawing.in_columns([3, 1, 1, 1], float) == [[3], [1, 1, 1]]
+    assert drawing.in_columns([1, 1, 1, 9], float) == [[1, 1, 1], [9]]
+
+
+def test_a_panel_is_as_high_as_its_drawing_and_its_words():
+    low, high = (figures.per_client(with_series(per_client=clients(n)), "x") for n in (2, 15))
+    assert 250 < low.height < high.height < 700
+    assert replace(low, caption=low.caption * 9).height > low.height
+
+
+def clients(count):
+    return [{"client": str(i), "value": 1 - i / 100, "low": None, "high": None, "n": 5} for i in range(count)]
+
+
+@matplotlib.rc_context(drawing.STYLE)
+@pytest.mark.parametrize(("letters", "lines"), [(6, 2), (30, 5), (200, 25)])
+def test_a_legend_has_as_many_columns_as_there_is_room_for(letters, lines):
+    figure, axes = drawing.one_axes(600)
+    for number in range(5):
+        axes.plot([0, 1], label=f"{number} " + " ".join(["abcdefg"] * (letters // 8 or 1)))
+    drawing.one_legend(figure, [axes])
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.width
+    rows = {round(text.get_window_extent().y0) for text in legend.get_texts()}
+    assert len(rows) <= lines

@@ -258,3 +258,11 @@ def test_colours_have_the_contrast_that_wcag_aa_asks_for(theme):
         assert contrast(f"{badge}-ink", f"{badge}-fill") >= 4.5
     for series in range(1, 6):
         assert contrast(f"series-{series}", "surface") >= 3
+
+
+def test_the_page_links_the_tables_that_it_is_given_and_no_others():
+    files = {"tables/sia-records.csv": "one row for each example that was asked about"}
+    page = render_html(example.findings(), example.run(), files)
+    assert '<a href="tables/sia-records.csv" download>' in page
+    assert "one row for each example that was asked about." in Page(page).text
+    assert "CSV files" not in render_html(example.findings(), example.run())

@@ -24,8 +24,9 @@ from fedattack.audit.intervals import LEVEL, here_of, mean_interval, paired_inte
 from fedattack.audit.judge import Case, Judge, over_seeds
 from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.reach import Prepared, Reach, smallest
+from fedattack.audit.roc import curve
 from fedattack.audit.significance import DRAWS, Significance, arrangements_within, least_p, significance_of
-from fedattack.audit.summaries import null_of, reliability
+from fedattack.audit.summaries import histogram, null_of, reliability
 from fedattack.audit.truth import Attributes
 from fedattack.errors import DataError
 from fedattack.threats import Scores
@@ -168,13 +169,18 @@ class AttributeCase(Case):
         row = self.scores.facts["methods"].index(method)
         return np.asarray(self.scores.arrays["decisions"][row] >= 0)
 
-    def belief(self, method: str) -> NDArray[np.float64] | None:
-        """(n,): how sure a method is of its answers; ``None`` if it does not say."""
+    def beliefs(self, method: str) -> Floats | None:
+        """(n, v): how sure a method is of each value; ``None`` if it does not say."""
         beliefs = self.scores.arrays.get("beliefs")
+        if beliefs is not None and beliefs.ndim == 3:
+            beliefs = beliefs[self.scores.facts["methods"].index(method)]
+        return beliefs
+
+    def belief(self, method: str) -> Floats | None:
+        """(n,): how sure a method is of its answers; ``None`` if it does not say."""
+        beliefs = self.beliefs(method)
         if beliefs is None:
             return None
-        if beliefs.ndim == 3:
-            beliefs = beliefs[self.scores.facts["methods"].index(method)]
         return np.asarray(np.take_along_axis(beliefs, self.answers[method][:, None], axis=1)[:, 0])
 
     @property
@@ -237,7 +243,7 @@ class AttributeJudge(Judge[AttributeCase]):
         self.truth = [case.values for case in cases]
         self.sizes = [*map(len, self.truth)]
         self.n = sum(self.sizes)
-        self.names = cases[0].attributes.names
+        self.names, self.column = cases[0].attributes.names, cases[0].attributes.column
         baselines = _of_every_case([case.baselines for case in cases])
         answers = _of_every_case([case.answers for case in cases])
         others = _of_every_case([case.others for case in cases])
@@ -302,7 +308,7 @@ class AttributeJudge(Judge[AttributeCase]):
         yield self.clients_listing(self._per_client, "values recovered")
         yield Listing(
             "records",
-            f"one row for each example, with the value of {self.cases[0].attributes.column} that {self.main} names; "
+            f"one row for each example, with the value of {self.column} that {self.main} names; "
             f"an example without an answer counts as the commonest value; the best baseline is {self.best}",
             (
                 "seed",
@@ -363,7 +369,7 @@ class AttributeJudge(Judge[AttributeCase]):
             seeds.append(100 * (float(hits.mean()) - float(bar.mean())))
         return self.judged(
             "excess",
-            f"Accuracy of {self.main} above the best baseline ({self.best})",
+            f"Values of {self.column}: accuracy of {self.main} above the best baseline ({self.best})",
             interval,
             self._null(self._shuffled_excess, self.n),
             "the baseline is the best of those on these very examples, both are held against each other example by "
@@ -375,9 +381,14 @@ class AttributeJudge(Judge[AttributeCase]):
             n=self.n,
             chance=0.0,
             headline=True,
-            series={"attributes": self._table()} if self.cases[0].first else {},
+            series={"asked": self._asked} | ({"attributes": self._table()} if self.cases[0].first else {}),
             **over_seeds(seeds),
         )
+
+    @property
+    def _asked(self) -> dict[str, Any]:
+        """What is asked for."""
+        return {"column": self.column, "values": list(self.names)}
 
     def _over_best(self, method: str) -> tuple[float, tuple[float, float], tuple[float, float] | None]:
         """Return the excess of a method over the best baseline in points, with its intervals: over runs, and here."""
@@ -407,7 +418,7 @@ class AttributeJudge(Judge[AttributeCase]):
         is_main = method == self.main
         return self.judged(
             "accuracy" if is_main else f"accuracy-{slug(method)}",
-            f"Values recovered by {method}",
+            f"Values of {self.column} recovered by {method}",
             self._accuracy_interval(method),
             self._null(lambda truth: self._accuracy_against(method, truth), self.n),
             f"chance is a value at random, the null a shuffled truth{note}",
@@ -437,7 +448,7 @@ class AttributeJudge(Judge[AttributeCase]):
             interval = mean_interval(seeds, here, bounds=(0.0, 1.0))
         return self.judged(
             "balanced-accuracy",
-            f"Balanced accuracy of {self.main}",
+            f"Balanced accuracy of {self.main} on {self.column}",
             interval,
             self._null(lambda truth: _balanced_accuracy(self.answers[self.main], truth), self.n),
             "the mean of each value's recall, with Jeffreys' interval for each; naming one value for everybody is at "
@@ -471,7 +482,7 @@ class AttributeJudge(Judge[AttributeCase]):
                 sizes.append(int(rare.sum()))
         return self.judged(
             "rare-recall",
-            f"Examples of the rarest value ({self.names[self.rarest]}) that {self.main} recovers",
+            f"Examples of the rarest {self.column} ({self.names[self.rarest]}) that {self.main} recovers",
             rate_interval(sums, sizes),
             self._null(lambda truth: self._rare_recall(self.main, truth), sum(sizes)),
             "chance is naming that value as often, at random; the test is of what is beyond that, and beyond what the "
@@ -546,8 +557,7 @@ class AttributeJudge(Judge[AttributeCase]):
     def _table(self) -> dict[str, Any]:
         imputed_by = {case.imputed_by for case in self.cases}
         return {
-            "column": self.cases[0].attributes.column,
-            "values": list(self.names),
+            **self._asked,
             "rarest": self.names[self.rarest],
             "best_baseline": self.best,
             "imputed_by": sorted(imputed_by - {""}),
@@ -574,13 +584,22 @@ class AttributeJudge(Judge[AttributeCase]):
 
     def _series(self) -> dict[str, Any]:
         series: dict[str, Any] = {"per_client": self._per_client}
-        beliefs = []
+        sure, rare = [], []
         for case in self.cases:
-            belief = case.belief(self.main)
-            if belief is None:
+            belief, beliefs = case.belief(self.main), case.beliefs(self.main)
+            if belief is None or beliefs is None:
                 return series
-            beliefs.append(belief)
-        series["reliability"] = reliability(np.concatenate(beliefs), np.concatenate(self.hits[self.main]))
+            sure.append(belief)
+            rare.append(beliefs[:, self.rarest])
+        series["reliability"] = reliability(np.concatenate(sure), np.concatenate(self.hits[self.main]))
+        # Of values as a whole there is no threshold; of one there is.
+        has, scores = np.concatenate(self.truth) == self.rarest, np.concatenate(rare)
+        if has.any() and not has.all() and not np.isnan(scores).any():
+            series |= {
+                "roc": curve(scores[has], scores[~has], band=False),
+                "scores": histogram(scores[has], scores[~has]),
+            }
+            series["asked"] = {**self._asked, "rarest": self.names[self.rarest]}
         return series
 
     @cached_property

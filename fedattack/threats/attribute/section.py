@@ -1,4 +1,4 @@
-"""Figure of attribute inference: every way to fill in a column, attack or guess, on the same examples."""
+"""How attribute inference is shown: which column, and every way to fill it in on the same examples."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,8 @@ import matplotlib
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.audit.finding import Finding
+from fedattack.audit.finding import Finding, in_units, listed
+from fedattack.report import figures
 from fedattack.report.drawing import (
     CHANCE,
     FIRST,
@@ -19,11 +20,15 @@ from fedattack.report.drawing import (
     name_rows,
     one_axes,
     one_legend,
+    short,
     to_svg,
 )
 from fedattack.report.remedies import remedies_beside
 from fedattack.report.section import PER_CLIENT, RELIABILITY, Explained, Section, Table, forms_beside
 from fedattack.report.words import interval, level, shown
+
+# Letters of a column or a value that stand in a title.
+_MOST_LETTERS = 24
 
 
 @matplotlib.rc_context(STYLE)
@@ -33,7 +38,7 @@ def accuracies(finding: Finding, slug: str) -> Plot:
     rows = series["methods"]
     heights = np.arange(len(rows))
     value, balanced = _percents(rows, "accuracy"), _percents(rows, "balanced")
-    figure, axes = one_axes(105 + 24 * len(rows))
+    figure, axes = one_axes(105 + 27 * len(rows))
     low, high = _percents(rows, "low"), _percents(rows, "high")
     axes.hlines(heights, low, high, color=INK, linewidth=1.3, alpha=0.6, label=f"{level(finding.level)} interval")
     guess = np.array([row["baseline"] for row in rows], dtype=bool)
@@ -60,8 +65,9 @@ def accuracies(finding: Finding, slug: str) -> Plot:
     return Plot(
         title,
         to_svg(figure, slug, title, f"Dot chart. {'; '.join(sentences)}."),
-        "All on the same examples. Where one value is common, naming it for everybody is often right, but its balanced "
-        "accuracy, the mean over the values of how many of their examples are recovered, is that of a value at random.",
+        f"The values are {listed(_some(series['values']), 'and')}. All methods fill in the same examples. Where one "
+        "value is common, naming it for everybody is often right, but its balanced accuracy, the mean over the values "
+        "of how many of their examples are recovered, is that of a value at random.",
         ["method", "accuracy", "interval", "balanced accuracy"],
         table,
     )
@@ -97,6 +103,66 @@ def _attributes(finding: Finding) -> Table:
     )
 
 
+def roc(finding: Finding, slug: str) -> Plot:
+    """How many examples of the rarest value are found (``series["roc"]``)."""
+    column, value = _rarest(finding)
+    return figures.roc(
+        finding,
+        slug,
+        title=f"How many examples with {column} {value} are found at each rate of false alarms",
+        found=f"examples with {value}",
+        accused="examples of another value",
+        caption=f"The score is how sure the attack is of {column} {value}, the rarest value.",
+    )
+
+
+def scores(finding: Finding, slug: str) -> Plot:
+    """How sure the attack is of the rarest value where it is true, and where it is not (``series["scores"]``)."""
+    column, value = _rarest(finding)
+    return figures.histogram(
+        finding,
+        slug,
+        title=f"How sure the attack is of {column} {value}, by what is true",
+        axis=f"Stated probability of {value}",
+        positive=f"{column} is {value}",
+        negative="another value",
+    )
+
+
+def _rarest(finding: Finding) -> tuple[str, str]:
+    asked = finding.series["asked"]
+    return short(asked["column"], _MOST_LETTERS), short(asked.get("rarest", "the rarest value"), _MOST_LETTERS)
+
+
+def excess(finding: Finding) -> str:
+    """Say what was asked for, and how much more often than by the best guess it was right; or how much less often."""
+    asked = finding.series.get("asked")
+    text = "What the server filled in from clients' updates"
+    if asked:
+        text = f"The server filled in the column {asked['column']} ({listed(_some(asked['values']), 'or')}) of "
+        text += "clients' examples. What it filled in from their updates"
+    if finding.value is None:
+        return f"{text} was not judged."
+    way = "less" if finding.value < 0 else "more"
+    text += f" was right {way} often by {in_units(abs(finding.value), finding.units)}"
+    if finding.low is not None and finding.high is not None:
+        text += f" ({level(finding.level)} interval {_ends(finding.low, finding.high)})"
+    return f"{text} than the best guess without any update."
+
+
+def _some(values: Sequence[str]) -> list[str]:
+    most = 6
+    return list(values) if len(values) <= most else [*values[: most - 1], f"{len(values) - most + 1} others"]
+
+
+def _ends(low: float, high: float) -> str:
+    """Write the ends of an excess as people do: both less, both more, or from less to more."""
+    if low < 0 < high:
+        return f"{in_units(-low, '')} less to {in_units(high, '')} more"
+    ends = sorted((abs(low), abs(high)))
+    return f"{in_units(ends[0], '')} to {in_units(ends[1], '')}"
+
+
 def _explains(findings: Sequence[Finding]) -> Explained:
     """Name what the column can be filled in with: the best guess without any update, beside the attack."""
     attributes = findings[0].series.get("attributes")
@@ -117,11 +183,8 @@ SECTION = Section(
     strength={"excess": "right {more} often than the best guess without updates, by {size}"},
     explained=_explains,
     remedies=remedies_beside(__file__),
-    sentences={
-        "excess": "What the server filled in from clients' updates was right {more} often than the best guess without "
-        "any update, by {size}{interval}.",
-    },
-    figures=(("attributes", accuracies), PER_CLIENT, RELIABILITY),
+    sentences={"excess": excess},
+    figures=(("attributes", accuracies), PER_CLIENT, RELIABILITY, ("scores", scores), ("roc", roc)),
     tables=(("attributes", _attributes),),
     forms=forms_beside(__file__),
 )

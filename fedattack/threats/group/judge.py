@@ -192,7 +192,7 @@ class PrivateAttributeJudge(Judge[PrivateAttributeCase]):
     def _by_client(self) -> Iterator[tuple[Cell, ...]]:
         for case, name, adversary in self._asked():
             values = case.scores.facts["attributes"][name]
-            replied = ~np.isnan(case.beliefs(name, adversary)).any(axis=-1)
+            replied = np.asarray(~np.isnan(case.beliefs(name, adversary)).any(axis=-1))
             held, shares = case.held(name), case.shares(name, adversary)
             for client, has, right in zip(case.clients, held, _named(shares, held), strict=True):
                 replies = int(replied[:, case.columns(client)].sum())

@@ -30,6 +30,7 @@ from fedattack.audit.roc import (
     area,
     area_value,
     balanced_accuracy,
+    curve,
     epsilon_at,
     epsilon_implied,
     epsilon_rule,
@@ -37,7 +38,7 @@ from fedattack.audit.roc import (
     tpr_value_at,
 )
 from fedattack.audit.significance import DRAWS, Significance, least_p
-from fedattack.audit.summaries import null_of, null_rate, reliability
+from fedattack.audit.summaries import histogram, null_of, null_rate, reliability
 from fedattack.audit.truth import NOBODY, SEVERAL
 from fedattack.threats.membership.membership import ALONE, METHODS, SCORE
 from fedattack.threats.threat import ADAPTIVE
@@ -66,7 +67,6 @@ _FEWEST = 8
 # A client's own held-out examples are its non-members if they leave this part of the targets.
 _MOST = 0.5
 
-_POINTS = 25
 _NULL_DRAWS = 200
 
 
@@ -676,7 +676,8 @@ class MembershipJudge(Judge[MembershipCase]):
 
     def _series(self) -> dict[str, Any]:
         series: dict[str, Any] = {
-            "roc": self._roc(),
+            "roc": curve(*_pooled(self._main_scores), band=True),
+            "scores": histogram(*_pooled(self._main_scores)),
             "membership_methods": list(self._compared.values()),
             "per_round": self._per_round(),
             "per_client": self._per_client,
@@ -686,15 +687,6 @@ class MembershipJudge(Judge[MembershipCase]):
         if not series["per_round"]["rounds"]:
             series.pop("per_round")
         return {name: value for name, value in series.items() if value}
-
-    def _roc(self) -> dict[str, list[float]]:
-        members, others = _pooled(self._main_scores)
-        rates = np.geomspace(max(1 / len(others), 1e-4), 0.99, _POINTS)
-        curve: dict[str, list[float]] = {"fpr": rates.tolist(), "value": [], "low": [], "high": []}
-        for rate in rates:
-            for key, number in vars(tpr_at(members, others, float(rate))).items():
-                curve[key].append(number)
-        return curve
 
     @cached_property
     def _compared(self) -> dict[str, dict[str, Any]]:
@@ -711,7 +703,7 @@ class MembershipJudge(Judge[MembershipCase]):
 
     def _per_round(self) -> dict[str, list[Any]]:
         """Return the headline's number in each round alone."""
-        curve: dict[str, list[Any]] = {key: [] for key in ("rounds", "value", "low", "high")}
+        by_round: dict[str, list[Any]] = {key: [] for key in ("rounds", "value", "low", "high")}
         numbers = self.judged_cases[0].scores.facts["rounds"]
         for number in numbers:
             scores = []
@@ -724,10 +716,10 @@ class MembershipJudge(Judge[MembershipCase]):
             members_seen, others_seen = _pooled(scores)
             if min(len(members_seen), len(others_seen)) < _FEWEST:
                 continue
-            curve["rounds"].append(number)
+            by_round["rounds"].append(number)
             for key, end in vars(tpr_at(members_seen, others_seen, _ONE_PERCENT)).items():
-                curve[key].append(end)
-        return curve
+                by_round[key].append(end)
+        return by_round
 
     def _reliability(self) -> dict[str, Any]:
         """Turn scores into probabilities on one half of the targets, and hold them against the other, both ways."""

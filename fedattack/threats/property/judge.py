@@ -26,17 +26,9 @@ from fedattack.audit.intervals import LEVEL, here_of, rate_interval, t_interval
 from fedattack.audit.judge import Case, Judge, over_seeds
 from fedattack.audit.listing import Cell, Listing
 from fedattack.audit.reach import Prepared, Reach, smallest
-from fedattack.audit.roc import area
-from fedattack.audit.significance import (
-    DRAWS,
-    Draw,
-    Significance,
-    count_of,
-    exchange_clients,
-    least_p,
-    significance_of,
-)
-from fedattack.audit.summaries import null_of
+from fedattack.audit.roc import area, curve
+from fedattack.audit.significance import DRAWS, Draw, Significance, count_of, exchange_clients, least_p, significance_of
+from fedattack.audit.summaries import histogram, null_of
 from fedattack.errors import DataError
 from fedattack.threats.property.prolin import METHODS
 
@@ -473,6 +465,9 @@ class PropertyJudge(Judge[PropertyCase]):
             "distributions": _distributions(case, question),
             "posteriors": self._posteriors(),
         }
+        scores = self._last_scores()
+        if all(map(len, scores)):
+            series |= {"roc": curve(*scores, band=False), "scores": histogram(*scores)}
         if self.decisions:
             positives = sum(int(case.has.sum()) for case in self.cases)
             series["methods"] = {
@@ -481,6 +476,16 @@ class PropertyJudge(Judge[PropertyCase]):
                 "chance": _f1_of(positives / self.decisions),
             }
         return series
+
+    def _last_scores(self) -> tuple[Floats, Floats]:
+        """Return PROLIN's scores after all rounds of clients with the property, and of clients without."""
+        with_it, without = [np.zeros(0)], [np.zeros(0)]
+        for case in self.cases:
+            for question in case.asked_of:
+                score, has = case.score[0, question, -1][case.seen], case.has[question]
+                with_it.append(score[has])
+                without.append(score[~has])
+        return np.concatenate(with_it), np.concatenate(without)
 
     def _over_rounds(self, method: int) -> dict[str, list[float | None]]:
         curves: dict[str, list[float | None]] = defaultdict(list)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from fedattack.audit.finding import Finding
+from fedattack.report import figures
 from fedattack.report.drawing import (
     CHANCE,
     DASHES,
@@ -42,12 +43,16 @@ from fedattack.report.words import interval, level, shown
 
 _ROUNDS_SEEN = "Rounds that the server has seen"
 _MOST_POSTERIORS = 25
+# Letters of a client, a target and a seed, each shortened.
+_MOST_LETTERS = 44
 
 
 @matplotlib.rc_context(STYLE)
 def f1(finding: Finding, slug: str) -> Plot:
     """F1 score of each method after each number of rounds, as Figures 3–5 of the paper (``series["methods"]``)."""
     series = finding.series["methods"]
+    if len(series["rounds"]) < 2:
+        return _after_all_rounds(finding, slug)
     return _by_method(
         finding,
         slug,
@@ -62,13 +67,43 @@ def f1(finding: Finding, slug: str) -> Plot:
     )
 
 
+def _after_all_rounds(finding: Finding, slug: str) -> Plot:
+    """Draw a row for each method where there is one number of rounds, after which all are the same in all rounds."""
+    series = finding.series["methods"]
+    methods, measures = list(series["methods"]), ("f1", "precision", "recall")
+    looks: Sequence[dict[str, Any]] = (
+        {"marker": "D", "color": FIRST, "label": "F1 score"},
+        {"marker": "|", "color": INK, "label": "precision", "markersize": 13},
+        {"marker": "o", "color": SECOND, "label": "recall", "markersize": 10, "markerfacecolor": "none"},
+    )
+    figure, axes = one_axes(115 + 26 * len(methods))
+    columns = {}
+    for measure, look in zip(measures, looks, strict=True):
+        columns[measure] = [series["methods"][method].get(measure, [None])[-1] for method in methods]
+        style: dict[str, Any] = {"linestyle": "none", "markersize": 6, "markeredgewidth": 1.6, **look}
+        axes.plot(_percent(columns[measure]), np.arange(len(methods)), **style)
+    if series.get("chance") is not None:
+        axes.axvline(100 * series["chance"], **(CHANCE | {"label": "chance (F1)"}))
+    name_rows(axes, methods)
+    axes.set_xlim(-3, 103)
+    axes.set_xlabel("F1 score, precision, recall (%)")
+    one_legend(figure, [axes])
+    title = f"F1 score, precision and recall after {series['rounds'][-1]} rounds"
+    rows = [[method, *map(shown, values)] for method, *values in zip(methods, *columns.values(), strict=True)]
+    words = "; ".join(f"{row[0]}: F1 {row[1]}, precision {row[2]}, recall {row[3]}" for row in rows)
+    caption = "Precision: how many of the named clients have the property. Recall: how many of those that have it are "
+    caption += "named. F1 is the harmonic mean of both."
+    svg = to_svg(figure, slug, title, f"Dot chart. {words}. Chance is {shown(series.get('chance'))}.")
+    return Plot(title, svg, caption, ["method", *measures], rows)
+
+
 @matplotlib.rc_context(STYLE)
 def precision_and_recall(finding: Finding, slug: str) -> Plot | None:
-    """Precision and recall of each method, side by side (``series["methods"]``); None if there are none."""
+    """Precision and recall of each method, side by side (``series["methods"]``); None if there are none to draw."""
     series = finding.series["methods"]
     rounds = series["rounds"]
     measures = {"precision": _curves(series, "precision"), "recall": _curves(series, "recall")}
-    if not all(measures.values()):
+    if len(rounds) < 2 or not all(measures.values()):
         return None
     figure, both = panels(250, 2, 2, shared=True)
     columns: dict[str, Sequence[float | None]] = {}
@@ -91,9 +126,11 @@ def precision_and_recall(finding: Finding, slug: str) -> Plot | None:
 
 
 @matplotlib.rc_context(STYLE)
-def stability(finding: Finding, slug: str) -> Plot:
-    """Share of the decisions that are already the final ones (``series["stability"]``)."""
+def stability(finding: Finding, slug: str) -> Plot | None:
+    """Share of the decisions that are already the final ones (``series["stability"]``); None of one window."""
     series = finding.series["stability"]
+    if len(series["rounds"]) < 2:
+        return None
     return _by_method(
         finding,
         slug,
@@ -215,7 +252,7 @@ def posteriors(finding: Finding, slug: str) -> Plot:
             parts.append(part)
     figure, axes = one_axes(105 + 17 * max(len(top), 1))
     _draw_posteriors(axes, top, f"{level(finding.level)} interval")
-    name_rows(axes, [_name_of(answer, parts) for answer in top])
+    name_rows(axes, [_name_of(answer, parts) for answer in top], _MOST_LETTERS)
     axes.set_ylabel(f"{' · '.join(parts).capitalize()}, most suspicious first")
     one_legend(figure, [axes])
 
@@ -282,6 +319,30 @@ def _posterior_row(answer: Mapping[str, Any]) -> list[str]:
         "yes" if answer["positive"] else "no",
         f"{answer['rounds']:,}",
     ]
+
+
+def roc(finding: Finding, slug: str) -> Plot:
+    """How many clients with the property are found (``series["roc"]``)."""
+    return figures.roc(
+        finding,
+        slug,
+        title="How many clients with the property are found at each rate of false alarms",
+        found="clients with it",
+        accused="clients without it",
+        caption="By PROLIN's scores after all rounds.",
+    )
+
+
+def scores(finding: Finding, slug: str) -> Plot:
+    """PROLIN's scores with and without the property (``series["scores"]``)."""
+    return figures.histogram(
+        finding,
+        slug,
+        title="Scores of clients with and without the property",
+        axis="PROLIN's score after all rounds",
+        positive="with the property",
+        negative="without the property",
+    )
 
 
 def _by_method(
@@ -408,6 +469,8 @@ SECTION = Section(
         ("methods", f1),
         ("methods", precision_and_recall),
         ("posteriors", posteriors),
+        ("scores", scores),
+        ("roc", roc),
         ("overlap", overlap),
         ("distributions", distributions),
         ("stability", stability),

@@ -32,8 +32,9 @@ from fedattack.audit.naming import (
     who_is_who,
 )
 from fedattack.audit.reach import Prepared, Reach, smallest
+from fedattack.audit.roc import curve
 from fedattack.audit.significance import Significance, least_p
-from fedattack.audit.summaries import null_rate, reliability
+from fedattack.audit.summaries import histogram, null_rate, reliability
 from fedattack.audit.truth import NOBODY, SEVERAL
 from fedattack.threats.source.sia import combine_likelihoods, combine_rounds, posterior
 
@@ -390,6 +391,9 @@ class SourceJudge(Judge[SourceCase]):
         }
         if explained:
             series["explained"] = explained
+        beliefs = self._beliefs()
+        if all(map(len, beliefs)):
+            series |= {"roc": curve(*beliefs, band=False), "scores": histogram(*beliefs)}
         findings: list[Finding | None] = [
             self._rate(
                 "asr",
@@ -433,7 +437,10 @@ class SourceJudge(Judge[SourceCase]):
 
     def _answers(self) -> Iterator[tuple[Cell, ...]]:
         for case, credit in zip(self.cases, self.combined, strict=True):
-            sure = _surely(case, self._sure)
+            sure: dict[int, NDArray[np.float64]] = {}
+            for part in self._sure:
+                if part.case is case:
+                    sure |= zip(part.rows.tolist(), part.beliefs, strict=True)
             by = np.zeros(credit.shape, dtype=np.bool_)
             for held in (case.sole, case.shared):
                 by[held.rows] = held.by
@@ -542,17 +549,17 @@ class SourceJudge(Judge[SourceCase]):
 
     def _per_round(self) -> dict[str, list[Any]]:
         numbers = self.cases[0].scores.facts["rounds"]
-        curve: dict[str, list[Any]] = {key: [] for key in ("rounds", "value", "low", "high", "null", "chance")}
+        by_round: dict[str, list[Any]] = {key: [] for key in ("rounds", "value", "low", "high", "null", "chance")}
         for position, tallies in enumerate(zip(*[rounds.whole for rounds in self.rounds], strict=False)):
             rate = _pooled(tallies)
             if rate is None or not all(len(tally.hits) for tally in tallies):
                 continue
             null = rate["null"]
-            curve["rounds"].append(numbers[position])
-            curve["null"].append(null["value"] if null else None)
+            by_round["rounds"].append(numbers[position])
+            by_round["null"].append(null["value"] if null else None)
             for key in ("value", "low", "high", "chance"):
-                curve[key].append(rate[key])
-        return curve
+                by_round[key].append(rate[key])
+        return by_round
 
     @cached_property
     def _clients(self) -> list[tuple[float, dict[str, Any]]]:
@@ -756,6 +763,17 @@ class SourceJudge(Judge[SourceCase]):
                     parts.append(_Sure(case, test, belief.argmax(axis=1), belief.max(axis=1), right, gamma))
         return parts
 
+    def _beliefs(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return how sure the attack is of each target's holder, and of all other clients that were seen."""
+        holders, others = [np.zeros(0)], [np.zeros(0)]
+        for part in self._sure:
+            believed, known = part.beliefs, ~np.isnan(part.case.combined[part.rows])
+            places = np.arange(len(part.rows)), part.case.owner[part.rows]
+            holders.append(believed[places])
+            known[places] = False
+            others.append(believed[known])
+        return np.concatenate(holders), np.concatenate(others)
+
     def _most_exposed(self, parts: Sequence["_Sure"]) -> list[dict[str, Any]]:
         """List the targets of whose owner the attack was most sure, right or wrong."""
         answers: list[dict[str, Any]] = []
@@ -783,15 +801,10 @@ class _Sure:
     right: NDArray[np.float64]
     gamma: float
 
-
-def _surely(case: SourceCase, parts: Sequence[_Sure]) -> dict[int, NDArray[np.float64]]:
-    """Return how sure the attack is of each client, (clients,), by the target; those that have no γ are left out."""
-    beliefs: dict[int, NDArray[np.float64]] = {}
-    for part in parts:
-        if part.case is case:
-            believed = posterior(case.combined[part.rows], case.log_prior, part.gamma)
-            beliefs |= zip(part.rows.tolist(), believed, strict=True)
-    return beliefs
+    @property
+    def beliefs(self) -> NDArray[np.float64]:
+        """(rows, clients): how sure it was of each client."""
+        return posterior(self.case.combined[self.rows], self.case.log_prior, self.gamma)
 
 
 def _reliability(parts: Sequence[_Sure]) -> dict[str, Any]:

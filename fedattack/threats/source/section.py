@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedattack.audit.finding import LEAK, Finding
+from fedattack.report import figures
+from fedattack.report.drawing import Plot
 from fedattack.report.remedies import remedies_beside
 from fedattack.report.section import PER_CLIENT, PER_ROUND, RELIABILITY, Explained, Section, Table, forms_beside
 from fedattack.report.words import NOTHING, interval, level, shown
@@ -72,6 +74,30 @@ def _explained(finding: Finding) -> Table:
     )
 
 
+def roc(finding: Finding, slug: str) -> Plot:
+    """How many holders are found among all pairs of a target and a client (``series["roc"]``)."""
+    return figures.roc(
+        finding,
+        slug,
+        title="How many holders are found at each rate of false alarms",
+        found="holders",
+        accused="other clients",
+        caption="Each pair of an example and a client is asked by itself whether that client holds it.",
+    )
+
+
+def scores(finding: Finding, slug: str) -> Plot:
+    """How sure the server is of holders and of other clients (``series["scores"]``)."""
+    return figures.histogram(
+        finding,
+        slug,
+        title="How sure the server is of the holder, and of other clients",
+        axis="Stated probability that the client holds the example",
+        positive="holders",
+        negative="other clients",
+    )
+
+
 def _explains(findings: Sequence[Finding]) -> Explained:
     """Take the success apart: what labels alone give, and labels and site together."""
     by_metric = {finding.metric: finding for finding in findings}
@@ -118,7 +144,7 @@ SECTION = Section(
         "asr-last-round": "Given an example from the training data, the server named the client that holds it in "
         "{value} of cases from what it saw in the last round{interval}{chance}.",
     },
-    figures=(PER_ROUND, PER_CLIENT, RELIABILITY),
+    figures=(PER_ROUND, PER_CLIENT, RELIABILITY, ("roc", roc), ("scores", scores)),
     tables=(("explained", _explained), ("combining", _combining), ("targets", _targets), ("most_exposed", _exposed)),
     forms=forms_beside(__file__),
 )

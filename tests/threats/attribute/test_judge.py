@@ -13,6 +13,8 @@ from fedattack.threats.attribute.judge import IMPUTATION, MAJORITY, AttributeCas
 from tests.benchmarks.calibration.attribute import NULLS, POWERS
 from tests.benchmarks.calibration.attribute import judged as judged_in
 from tests.benchmarks.calibration.drawn import measured
+from tests.threats.attribute import contract
+from tests.threats.listed import tables_of
 
 N = 200
 LINEAR = ModelKnowledge(spec="linear", input_shape=(3,), classes=1, loss="mse")
@@ -89,6 +91,38 @@ def test_a_known_answer():
     clients = {entry["client"]: entry["value"] for entry in found["accuracy"].series["per_client"]}
     expected = {str(c): float((answers == truth)[np.arange(N) % 4 == c].mean()) for c in range(4)}
     assert clients == pytest.approx(expected)
+
+
+def test_the_tables_give_the_headline_again(tmp_path):
+    truth = values()
+    answers = flipped(flipped(truth, 10), 6, start=100)
+    said = np.where(np.arange(N) % 50 == 0, -1, answers)
+    cases = [case({"local": answers}, truth), case({"local": said}, values(60), seed=1)]
+    judge = AttributeJudge(cases, setting={}, provenance={})
+    excess = judge.findings()[0]
+    tables = tables_of(judge.listed(), tmp_path)
+    assert contract.headline(tables) == (pytest.approx(excess.value), excess.n)
+    assert {row["true value"] for row in tables["records"]} == {"no", "yes"}
+    assert sum(row["answered"] == "no" for row in tables["records"]) == 4
+    assert {row["seed"] for row in tables["clients"]} == {"0", "1"}
+    assert {row["client"] for row in tables["clients"]} == {"0", "1", "2", "3"}
+
+
+def test_the_column_is_named_in_labels_and_in_the_series():
+    found = judged(case({"local": values(35)}, values()))
+    assert all("sex" in found[name].label for name in ("excess", "accuracy", "balanced-accuracy", "rare-recall"))
+    assert found["excess"].series["asked"] == {"column": "sex", "values": ["no", "yes"]}
+
+
+def test_beliefs_in_the_rarest_value_have_a_roc_and_bins():
+    truth = values()
+    sure = np.where(truth == 1, 0.9, 0.2)
+    beliefs = np.stack([1 - sure, sure], axis=1)
+    found = judged(case({"local": truth}, truth, arrays={"beliefs": beliefs}))
+    series = found["accuracy"].series
+    assert series["asked"]["rarest"] == "yes"
+    assert set(series["roc"]["value"]) == {1.0}, "all that have the value are above all that have not"
+    assert (sum(series["scores"]["positive"]), sum(series["scores"]["negative"])) == (40, 160)
 
 
 def test_naming_the_majority_is_no_leak_however_accurate():

@@ -44,7 +44,7 @@ def test_the_curve_is_drawn_on_logarithmic_axes_and_all_of_it_is_in_the_table():
     # From 0.05, the least that is drawn, to 10 and to 100 per cent; the SVG's y grows downwards.
     steps = -np.diff(drawn[:, 1])
     assert steps[0] / steps[1] == pytest.approx(np.log10(10 / 0.05), rel=0.01)
-    assert any("False-positive rate" in text for text in texts(plot.svg))
+    assert any("False positives: non-members" in text for text in texts(plot.svg))
 
 
 @pytest.mark.filterwarnings("error")
@@ -69,7 +69,9 @@ def test_tables_hold_each_method_and_what_targets_there_were():
     ("series", "message"),
     [
         ({"roc": {**CURVE, "low": [0.1]}}, "its lists differ in length"),
-        ({"roc": {key: CURVE[key] for key in ("fpr", "value")}}, "'low' is a required property"),
+        ({"roc": {key: CURVE[key] for key in ("fpr", "value", "high")}}, "'low' is a dependency of 'high'"),
+        ({"scores": {"edges": [0, 1], "positive": [1, 2], "negative": [1]}}, "its lists differ in length"),
+        ({"scores": {"edges": [0, 1], "positive": [-1], "negative": [1]}}, "-1 is less than the minimum"),
         ({"roc": {**CURVE, "value": [0, 0, 2]}}, "2 is greater than the maximum"),
         ({"membership_methods": [{"method": "x"}]}, "is a required property"),
         ({"membership_targets": {"nobody holds": -1}}, "-1 is less than the minimum"),
@@ -94,7 +96,8 @@ def test_the_page_tells_the_headline_and_shows_curve_and_tables(tmp_path):
     text = Page(write_report(folder).read_text()).text
     assert re.search(r"Of the examples on which a client trained, the server found \d+(\.\d+)?%", text)
     assert "while it accused 1% of the examples on which it did not" in text
-    assert "the whole ROC curve" in text
+    assert "How many members are found at each rate of false alarms" in text
+    assert "Scores of members and non-members" in text
     for words in ("How else could the server ask?", "loss of the last model", "several clients hold"):
         assert words in text
     for item in found.values():

@@ -149,14 +149,13 @@ def test_the_most_suspicious_clients_come_first_and_the_unknown_last():
     assert "client c 90.0% (45.0–95.0%), has the property; client d" in plot.svg
 
 
-def test_at_most_forty_posteriors_are_drawn_and_all_are_in_the_table():
+def test_at_most_twenty_five_posteriors_are_drawn_and_all_are_in_the_table():
     entries = [answer(f"n{i}", 1 - i / 100, target=str(i % 2)) for i in range(60)]
     plot = property_figures.posteriors(with_series(posteriors=entries), "x")
-    assert len([text for text in texts(plot.svg) if text.startswith("n")]) == 40
-    assert "n39 · 1" in texts(plot.svg)
+    assert len([text for text in texts(plot.svg) if text.startswith("n")]) == 25
+    assert "n23 · 1" in texts(plot.svg)
     assert len(plot.rows) == 60
-    assert plot.caption.startswith("The 40 most suspicious of 60 listed.")
-    assert plot.tall
+    assert plot.caption.startswith("The 25 most suspicious of 60 listed.")
 
 
 @pytest.mark.filterwarnings("error")
@@ -164,7 +163,7 @@ def test_at_most_forty_posteriors_are_drawn_and_all_are_in_the_table():
     ("name", "series"),
     [
         ("f1", {"methods": {"rounds": [1], "methods": {"PROLIN": {"f1": [None]}}}}),
-        ("stability", {"stability": {"rounds": [1], "methods": {"PROLIN": [1.0]}}}),
+        ("stability", {"stability": {"rounds": [1, 2], "methods": {"PROLIN": [1.0, 1.0]}}}),
         ("overlap", {"overlap": {"rounds": [1], "overlap": [None], "checked_rounds": [], "checked_accuracy": []}}),
         ("posteriors", {"posteriors": [answer("a", None)]}),
         ("posteriors", {"posteriors": [answer("a", 0.5)]}),
@@ -176,6 +175,20 @@ def test_the_smallest_series_are_drawn(name, series):
     assert words.endswith(".")
     assert "nan" not in plot.svg.lower()
     assert {len(row) for row in plot.rows} == {len(plot.header)}
+
+
+def test_one_number_of_rounds_is_a_row_for_each_method_and_no_line():
+    methods = {"PROLIN": {"f1": [0.8], "precision": [1.0], "recall": [2 / 3]}, "OLS": {"f1": [None]}}
+    finding = with_series(
+        methods={"rounds": [10], "methods": methods, "chance": 0.2},
+        stability={"rounds": [10], "methods": {"OLS": [1.0]}},
+    )
+    plot = property_figures.f1(finding, "x")
+    assert plot.title == "F1 score, precision and recall after 10 rounds"
+    assert plot.rows == [["PROLIN", "80.0%", "100%", "66.7%"], ["OLS", "–", "–", "–"]]
+    assert {"PROLIN", "OLS", "precision", "recall", "chance (F1)"} <= set(texts(plot.svg))
+    assert property_figures.stability(finding, "x") is None
+    assert property_figures.precision_and_recall(finding, "x") is None
 
 
 @pytest.mark.filterwarnings("error")
