@@ -33,7 +33,7 @@ def result_strip(finding: Finding, slug: str) -> Plot | None:
     """
     if finding.value is None:
         return None
-    figure, axes = one_axes(96)
+    figure, axes = one_axes(112)
     scale = scale_of(finding.units)
     null = finding.null
     if null is not None and null["low"] is not None and null["high"] is not None:
