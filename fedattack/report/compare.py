@@ -96,7 +96,7 @@ def compare_runs(folders: Sequence[Path], out: Path, by: str | None = None) -> P
     keys = _keys(runs, by)
     runs = _in_order(runs, keys)
     headline = _headline(runs, common)
-    title = _title(runs[0].named(headline), keys)
+    title = _title(runs, headline, keys)
     methods = _distinct(runs, lambda run: run.f1(headline))
     plots = [_by_setting(runs, keys, headline, methods)]
     tables = [_table(runs, keys, name) for name in common]
@@ -225,7 +225,7 @@ def _table(runs: Sequence[_Run], keys: Sequence[str], name: str) -> Table:
                 null = words.with_interval(finding.null, finding.units)
                 row = [label, *_result(finding, baselines, finding.units)]
                 rows.append([*row, null, f"{finding.n:,}", finding.verdict])
-    return Table(runs[0].named(name).label, name, header, rows)
+    return Table(_label(runs, name), name, header, rows)
 
 
 def _guesses(finding: Finding, baselines: Sequence[str]) -> list[float | None]:
@@ -271,7 +271,7 @@ def _by_setting(runs: Sequence[_Run], keys: Sequence[str], name: str, methods: S
         sentences.append(f"{label} {shown(finding.value, finding.units)} ({ends})")
         null = shown(finding.null["value"] if finding.null else None, first.units)
         rows.append([label, *_result(finding, baselines, first.units), null, *map(shown, scores)])
-    title = _title(first, keys)
+    title = _title(runs, name, keys)
     svg = drawing.to_svg(figure, "by-setting", title, f"Result with its interval: {'; '.join(sentences)}.")
     header = [_heading(keys), "result", "interval", "chance", *baselines, "null run", *methods]
     return Plot(title, svg, caption.strip(), header, rows)
@@ -284,9 +284,14 @@ def _differing(runs: Sequence[_Run]) -> list[str]:
 
 def _is_ordered(runs: Sequence[_Run], keys: Sequence[str], name: str) -> bool:
     """Whether runs differ in nothing but one setting of numbers, and ask the same: these may be joined by lines."""
-    asked = [run.named(name).series.get("asked") for run in runs]
     one_setting = len(keys) == 1 and _differing(runs) == list(keys)
-    return one_setting and all(map(_is_number, _values(runs, keys))) and asked.count(asked[0]) == len(asked)
+    return one_setting and all(map(_is_number, _values(runs, keys))) and _ask_the_same(runs, name)
+
+
+def _ask_the_same(runs: Sequence[_Run], name: str) -> bool:
+    """Whether the finding `name` is about the same column in all runs, if it is about one."""
+    asked = [run.named(name).series.get("asked") for run in runs]
+    return asked.count(asked[0]) == len(asked)
 
 
 def _labels(runs: Sequence[_Run], keys: Sequence[str]) -> list[str]:
@@ -304,10 +309,19 @@ def _heading(keys: Sequence[str]) -> str:
     return " · ".join(keys) if len(keys) <= _MOST_SETTINGS else "run"
 
 
-def _title(finding: Finding, keys: Sequence[str]) -> str:
+def _title(runs: Sequence[_Run], name: str, keys: Sequence[str]) -> str:
+    label = _label(runs, name)
     if len(keys) <= _MOST_SETTINGS:
-        return f"{finding.label}, by {' and '.join(keys)}"
-    return f"{finding.label}, run by run"
+        return f"{label}, by {' and '.join(keys)}"
+    return f"{label}, run by run"
+
+
+def _label(runs: Sequence[_Run], name: str) -> str:
+    """Return a finding's label, which names no column where runs ask for different ones."""
+    first = runs[0].named(name)
+    if _ask_the_same(runs, name) or not first.series.get("asked"):
+        return first.label
+    return first.label.replace(first.series["asked"]["column"], "different columns")
 
 
 def _last_scores(runs: Sequence[_Run], name: str, methods: Sequence[str]) -> dict[str, list[float | None]]:

@@ -82,7 +82,7 @@ def render_html(findings: Sequence[Finding], run: Mapping[str, Any], files: Mapp
         details=_of_findings(findings),
         narrow=[table for table in tables if not table.wide],
         wide=[table for table in tables if table.wide],
-        files=files or {},
+        files=printable_all(dict(files or {})),
         pictures=_of_run(run),
         observed=observed,
         glossary=GLOSSARY,

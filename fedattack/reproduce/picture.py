@@ -36,7 +36,7 @@ def to_picture(what: Reproduction, results: Mapping[str, Any]) -> str:
     for axes, (title, entries) in zip(grid, by_panel.items(), strict=True):
         _KINDS[figure.kind](axes, what, entries, looks)
         axes.set_title(title)
-        axes.set_ylabel(drawing.quantity("each round" if figure.kind == "rounds" else y.title, y.units))
+        axes.set_ylabel(drawing.quantity("Success in each round" if figure.kind == "rounds" else y.title, y.units))
         chance = entries[0]["numbers"][y.name]["chance"]
         if chance is not None:
             axes.axhline(y.scale * chance, **drawing.CHANCE)
@@ -50,7 +50,7 @@ def to_picture(what: Reproduction, results: Mapping[str, Any]) -> str:
 
 def standing_alone(svg: str) -> str:
     """Give an SVG a ground of its own: in a page the colours are the page's."""
-    return svg.replace("<svg ", '<svg width="840" style="background: white; color: black" ', 1)
+    return svg.replace("<svg ", '<svg width="760" style="background: white; color: black" ', 1)
 
 
 def _having(entries: Iterable[Entry], number: Number) -> list[Entry]:

@@ -172,7 +172,11 @@ def test_findings_about_another_column_are_never_joined(many):
     for run, column in zip(runs, ("sex", "sex", "age"), strict=True):
         run.findings[0].series["asked"] = {"column": column, "values": ["a", "b"]}
     assert not compare._is_ordered(runs, ["clients"], "sia.asr")
+    label = replace(runs[0].findings[0], label="Values of sex: accuracy")
+    runs[0].findings[0] = label
+    assert compare._title(runs, "sia.asr", ["clients"]) == "Values of different columns: accuracy, by clients"
     runs[2].findings[0].series["asked"]["column"] = "sex"
+    assert compare._title(runs, "sia.asr", ["clients"]) == "Values of sex: accuracy, by clients"
     assert compare._is_ordered(runs, ["clients"], "sia.asr")
 
 

@@ -69,3 +69,17 @@ def test_markup_that_a_client_sends_stays_text_from_the_record_to_the_page(tmp_p
     html = page.read_text(encoding="utf-8")
     assert "&lt;script&gt;" in html
     assert not re.search(r"<(script|img)\b", html)
+
+
+def test_a_report_has_tables_beside_it_and_links_them(tmp_path):
+    run = write_run(tmp_path / "run")
+    attack_folder(choose_attacks(["sia"], {})[0], run, device="cpu", watch=Watch())
+    (run / "tables").mkdir()
+    (run / "tables" / "prolin-clients.csv").write_text("of an earlier report")
+    before = {path.name for path in tmp_path.iterdir()}
+    _, page = judge_folder(run, device="cpu", watch=Watch())
+    names = sorted(path.name for path in (run / "tables").iterdir())
+    assert names == ["sia-clients.csv", "sia-records.csv"]
+    assert re.findall(r'href="(tables/[^"]*)"', page.read_text()) == [f"tables/{name}" for name in names]
+    assert {path.name for path in tmp_path.iterdir()} == before
+    assert "sia-records" not in (run / "run.json").read_text()

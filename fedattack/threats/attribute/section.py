@@ -109,7 +109,7 @@ def roc(finding: Finding, slug: str) -> Plot:
     return figures.roc(
         finding,
         slug,
-        title=f"How many examples with {column} {value} are found at each rate of false alarms",
+        title=f"How many examples with {column} {value} {_method(finding)} finds at each rate of false alarms",
         found=f"examples with {value}",
         accused="examples of another value",
         caption=f"The score is how sure the attack is of {column} {value}, the rarest value.",
@@ -122,11 +122,16 @@ def scores(finding: Finding, slug: str) -> Plot:
     return figures.histogram(
         finding,
         slug,
-        title=f"How sure the attack is of {column} {value}, by what is true",
+        title=f"How sure {_method(finding)} is of {column} {value}, by what is true",
         axis=f"Stated probability of {value}",
         positive=f"{column} is {value}",
         negative="another value",
     )
+
+
+def _method(finding: Finding) -> str:
+    """Return the method that a finding is about, as its label names it."""
+    return finding.label.rpartition(" recovered by ")[2]
 
 
 def _rarest(finding: Finding) -> tuple[str, str]:

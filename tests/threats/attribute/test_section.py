@@ -47,5 +47,7 @@ def test_scores_and_curve_are_about_the_rarest_value():
         roc={"fpr": [0.01, 0.1], "value": [0.5, 1.0]},
         scores={"edges": [0.0, 1.0], "positive": [3], "negative": [4]},
     )
-    assert roc(found, "x").title == "How many examples with sex male are found at each rate of false alarms"
+    found = replace(found, label="Values of sex recovered by cos")
+    assert roc(found, "x").title == "How many examples with sex male cos finds at each rate of false alarms"
+    assert scores(found, "x").title == "How sure cos is of sex male, by what is true"
     assert scores(found, "x").header == ["score", "sex is male", "another value"]
