@@ -146,7 +146,7 @@ KINDS: dict[str, Callable[[Path], Path]] = {
     "attribute-network": Small("ara-cos", ["rounds=2", "records-per-client=20"], (0,), QUICK),
     "attribute-linear": Small("aia-model", ["rounds=30", "clients=5"], (0, 1), QUICK),
     "group": Small("private-attribute", ["rounds=3"], (0, 1), {"epochs": "3", "clients": "60"}),
-    "too-few-to-tell": Small("inversion", ["rounds=1"], (0,), {"iterations": "100"}),
+    "too-few-to-tell": Small("private-attribute", ["clients=3", "rounds=2"], (0,), {"epochs": "3", "clients": "60"}),
     "inversion": Small("inversion", ["rounds=2"], (0, 1, 2, 3), {"iterations": "60"}),
     "private": private,
     "nothing": nothing,
