@@ -243,7 +243,7 @@ def test_a_size_that_cannot_show_anything_is_a_warning_with_what_to_change():
     )
     assert warning == (
         "warning",
-        "no outcome of sia can be a leak: with 3 clients p is 0.17 at best, and 0.045 is needed; one run would need 4 "
+        "no outcome of sia can be a leak: with 3 clients, p is 0.17 at best, and 0.045 is needed; one run would need 4 "
         "clients (--set clients=4), or take --seeds 2",
     )
 
@@ -252,7 +252,7 @@ def test_seeds_are_no_way_out_where_they_are_no_news():
     of_one_federation = told({"sia": Reach(1 / 6, "3 clients", "4 clients")}, seeds=2, anew=1)
     assert "--seeds" not in of_one_federation.lines()[-1][1]
     of_nothing = told({"sia": Reach(1.0, "no clients", "4 clients")})
-    assert of_nothing.lines()[-1][1].endswith("with no clients there is nothing to test; one run would need 4 clients")
+    assert of_nothing.lines()[-1][1].endswith("with no clients, there is nothing to test; one run would need 4 clients")
 
 
 def test_headlines_share_what_is_needed():
