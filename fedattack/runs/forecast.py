@@ -118,7 +118,7 @@ class Forecast:
         if reach.least < 1:
             best = f"p is {reach.least:.2g} at best, and {self._needed:.2g} is needed"
         outcome = "hardly any" if hardly else "no"
-        return f"{outcome} outcome of {name} can be a leak: with {reach.size} {best}; {change}"
+        return f"{outcome} outcome of {name} can be a leak: with {reach.size}, {best}; {change}"
 
     def _by_luck(self, name: str, share: float) -> str:
         often = f"in {round(100 * share)} of 100 draws of who takes part"

@@ -62,12 +62,14 @@ def attack_folder(
         known = knowledge(part)
         what = f"{attack.name} on {part.name or 'the record'}"
         watch.step(what, 0, len(record))
-
-        def advance(done: int, total: int | None, what: str = what, place: int = place) -> None:
-            watch.step(what, done, total)
-            pace.seen(place, done, total)
-
-        scores = attack.run(record, known, seed=seed, device=device, progress=advance)
+        pace.begins(place)
+        scores = attack.run(
+            record,
+            known,
+            seed=seed,
+            device=device,
+            progress=lambda done, total, what=what: watch.step(what, done, total),  # type: ignore[misc]
+        )
         scores.save(part.scores(attack.name))
         files.append(str(part.scores(attack.name)))
         if not (folder / STUDY).exists():

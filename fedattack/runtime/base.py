@@ -84,6 +84,8 @@ def _ended_within(seconds: float, process: subprocess.Popen[bytes]) -> bool:
 def _environment(home: Path) -> dict[str, str]:
     environment = dict(os.environ)
     environment.pop("RAY_ADDRESS", None)
+    # A notebook's kernel sets it. Flower's answers in JSON are then coloured, and cannot be read.
+    environment.pop("FORCE_COLOR", None)
     key = environment.get(SIGNING_KEY)
     if key:
         # The app runs in a folder of its own, where a relative path would mean another file.

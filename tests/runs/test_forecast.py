@@ -243,7 +243,7 @@ def test_a_size_that_cannot_show_anything_is_a_warning_with_what_to_change():
     )
     assert warning == (
         "warning",
-        "no outcome of sia can be a leak: with 3 clients p is 0.17 at best, and 0.045 is needed; one run would need 4 "
+        "no outcome of sia can be a leak: with 3 clients, p is 0.17 at best, and 0.045 is needed; one run would need 4 "
         "clients (--set clients=4), or take --seeds 2",
     )
 
@@ -252,7 +252,7 @@ def test_seeds_are_no_way_out_where_they_are_no_news():
     of_one_federation = told({"sia": Reach(1 / 6, "3 clients", "4 clients")}, seeds=2, anew=1)
     assert "--seeds" not in of_one_federation.lines()[-1][1]
     of_nothing = told({"sia": Reach(1.0, "no clients", "4 clients")})
-    assert of_nothing.lines()[-1][1].endswith("with no clients there is nothing to test; one run would need 4 clients")
+    assert of_nothing.lines()[-1][1].endswith("with no clients, there is nothing to test; one run would need 4 clients")
 
 
 def test_headlines_share_what_is_needed():
@@ -315,3 +315,34 @@ def test_a_run_that_does_not_fit_is_refused_before_its_first_round(tmp_path, mon
     monkeypatch.setattr(module.shutil, "disk_usage", lambda folder: SimpleNamespace(free=3000))
     with pytest.raises(ConfigError, match=r"the records of this run take .* kB, and 3 kB are free; make room"):
         foretell(["sia"], settings, [part], lambda *line: said.append(line))
+
+
+@pytest.mark.parametrize("attack", WORLDS)
+def test_clients_that_never_take_part_are_left_out(attack):
+    world = WORLDS[attack]
+    case = world.case(world.sizes[-1], 0)
+    whole = Prepared(case.truth, case.knowledge)
+    everybody = np.ones(len(case.truth.clients), dtype=bool)
+    assert world.judge.reach([whole.seen(everybody)], 0.045) == world.judge.reach([whole], 0.045)
+    nobody = world.judge.reach([whole.seen(~everybody)], 0.045)
+    if attack == "membership-aggregate":
+        assert nobody == world.judge.reach([whole], 0.045), "its server asks of all clients together"
+    else:
+        assert nobody is None or nobody.least == 1
+
+
+def test_who_takes_part_may_be_too_few():
+    """Of 24 clients one has the property; 23 must be seen, and it among them."""
+    case = property_of_one(24, 0)
+    run = Prepared(case.truth, case.knowledge)
+    assert module._unlucky(["prolin"], [run], rounds=3, sampled=24) == {}
+    assert module._unlucky(["prolin"], [run], rounds=1, sampled=12) == {"prolin": 1.0}
+    assert module._unlucky(["prolin"], [run], rounds=40, sampled=12) == {"prolin": 0.0}
+    share = module._unlucky(["prolin"], [run], rounds=1, sampled=23, draws=2000)["prolin"]
+    assert share == pytest.approx(1 / 24, abs=0.015)
+    by_luck = told({"prolin": Reach(1 / 24, "24 clients", "23 clients")}, unlucky={"prolin": 0.19})
+    assert by_luck.lines()[1] == (
+        "warning",
+        "in 19 of 100 draws of who takes part, too few do for prolin to show a leak; set more rounds or a larger "
+        "fraction, or take more seeds",
+    )

@@ -61,24 +61,16 @@ def test_nothing_is_said_of_what_ends_soon():
     assert training(1, 8, 16, 0.5, 5) == []
 
 
-def test_an_attack_is_told_from_its_share():
+@pytest.mark.parametrize(
+    ("each", "lines"), [(60, ["attack sia takes about 3 minutes more, after 1 of 4 seeds"]), (5, [])]
+)
+def test_an_attack_is_told_from_its_first_seed(each, lines):
     clock, said = Clock(), []
     pace = AttackPace("sia", 4, lambda kind, line: said.append(line), clock)
-    for step in range(5):
-        clock.now += 3
-        pace.seen(0, step, 20)
-    assert said == ["attack sia takes about 6 minutes more"], "2 of 80 parts took 9 seconds"
-
-
-@pytest.mark.parametrize(("total", "steps"), [(None, 0), (0, 0), (20, 1)])
-def test_an_attack_that_tells_little_waits_for_its_next_seed(total, steps):
-    clock, said = Clock(), []
-    pace = AttackPace("sia", 4, lambda kind, line: said.append(line), clock)
-    clock.now += 60
-    pace.seen(0, steps, total)
-    assert said == []
-    pace.seen(1, 0, total)
-    assert said == ["attack sia takes about 3 minutes more"]
+    for seed in range(4):
+        pace.begins(seed)
+        clock.now += each
+    assert said == lines
 
 
 @pytest.mark.parametrize(

@@ -265,9 +265,11 @@ def test_private_folder_leaves_room_for_rays_sockets(tmp_path: Path, monkeypatch
 
 def test_a_proxy_and_a_foreign_ray_cluster_are_kept_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "192.0.2.1:6379")
+    monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("NO_PROXY", "example.org")
     environment = base._environment(Path("/home/of/flower"))
     assert "RAY_ADDRESS" not in environment
+    assert "FORCE_COLOR" not in environment, "Flower would colour its JSON"
     assert environment["NO_PROXY"] == "example.org,127.0.0.1,localhost"
     assert environment["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
 

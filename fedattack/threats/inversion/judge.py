@@ -325,7 +325,7 @@ class InversionJudge(Judge[InversionCase]):
         arrangements, examples = 1.0, 0
         for run in runs:
             held, others = run.truth.records, run.truth.evaluation[1]
-            if held is None:
+            if held is None or not len(held.y):
                 continue
             examples += len(held.y)
             by_class = np.issubdtype(held.y.dtype, np.integer)

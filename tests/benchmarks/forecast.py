@@ -1,0 +1,60 @@
+"""How far what is said of a training's time is from the time that it took, replayed from run folders that are there.
+
+``python -m tests.benchmarks.forecast DIR…`` reads finished runs, and prints for each what would have been said and what
+was true. Sizes of records are told beside what they take.
+"""
+
+import json
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from fedattack.folder import find_parts, read_study
+from fedattack.record.format import INDEX
+from fedattack.runs.forecast import forecast
+from fedattack.runs.pace import TrainingPace
+
+# Seconds from a seed's last round to the next seed.
+_ENDING = 5.0
+
+
+class _Told:
+    """Keeps what is said, at the time that it is told."""
+
+    def __init__(self, now: float) -> None:
+        self.now, self.lines = now, list[str]()
+
+    def clock(self) -> float:
+        return self.now
+
+    def say(self, kind: str, line: str) -> None:
+        self.lines.append(line)
+
+
+def main() -> None:
+    """Print a line for each run folder."""
+    for name in sys.argv[1:]:
+        folder = Path(name)
+        study, parts = read_study(folder), find_parts(folder)
+        started, finished = _times(study, "started", "finished")
+        rounds = map(json.loads, (parts[0].record / INDEX).read_text().splitlines())
+        ends = [_times(one, "ended")[0] for one in rounds]
+        told = _Told(started)
+        pace = TrainingPace(len(parts), int(study["settings"]["rounds"]), told.say, told.clock)
+        while not told.lines and told.now < finished:
+            told.now += 1
+            seed = int(len(parts) > 1 and told.now > ends[-1] + _ENDING)
+            pace.seen(seed, sum(end <= told.now for end in ends))
+        left = f"{finished - told.now:.0f} s were left" if told.lines else "nothing was said"
+        record = forecast(study["attacks"], study["settings"], parts).record
+        size = sum(path.stat().st_size for part in parts for path in part.record.rglob("*") if path.is_file())
+        print(f"{folder.name}: {left}: {''.join(told.lines)}; size told {record / size - 1:+.1%}")
+
+
+def _times(facts: dict[str, Any], *keys: str) -> list[float]:
+    return [datetime.fromisoformat(facts[key]).timestamp() for key in keys]
+
+
+if __name__ == "__main__":
+    main()
