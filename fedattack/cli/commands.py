@@ -82,12 +82,14 @@ def simulate(
 
     Example: `fedattack simulate quickstart --out runs/first --set alpha=0.1`
     """
-    from fedattack.runs.checks import check_runtime
+    from fedattack.runs.checks import check_data, check_runtime
     from fedattack.runs.presets import load_preset, resolve_settings
 
     check_runtime(on)
     study = load_preset(preset)
-    _simulate(study, resolve_settings(study, changes or []), out, seed, seeds, on)
+    settings = resolve_settings(study, changes or [])
+    check_data(changes or [])
+    _simulate(study, settings, out, seed, seeds, on)
     tell({"folder": str(out)}, f"Recorded in [bold]{escape(str(out))}[/bold].", as_json)
 
 
@@ -206,7 +208,7 @@ def audit(
     Examples: `fedattack audit quickstart --out runs/first`;
     `fedattack audit sia-fedavg --out runs/mnist --set dataset=mnist --set alpha=0.1 --fail-if "sia.asr > 0.3"`
     """
-    from fedattack.runs.checks import check_attacks, check_conditions, check_device, check_runtime
+    from fedattack.runs.checks import check_attacks, check_conditions, check_data, check_device, check_runtime
     from fedattack.runs.presets import load_preset, resolve_settings
 
     # Words are checked before torch is imported, which takes seconds, and before a run, which takes minutes.
@@ -217,6 +219,7 @@ def audit(
     check_attacks(study.attacks, {**study.options, **given})
     settings = resolve_settings(study, changes or [])
     check_conditions(conditions, study.attacks, isolating=bool(settings["isolate"]))
+    check_data(changes or [])
     from fedattack.runs.simulating import check_free
 
     check_free(out)

@@ -8,6 +8,7 @@ from pathlib import Path
 from fedattack.errors import ConfigError, instead
 from fedattack.reproduce.spec import Cell, Reproduction, shown
 from fedattack.runs.app import Value
+from fedattack.runs.checks import check_data
 from fedattack.runs.settings import open_settings
 
 DATA_KEYS = ("dataset", "public")
@@ -56,8 +57,8 @@ def check_words(
 def _selected(what: Reproduction, only: Sequence[str]) -> list[Cell]:
     wanted: dict[str, list[Value]] = {}
     for text in only:
-        column, separator, value = text.partition("=")
-        if not separator or column not in what.columns:
+        column, _, value = text.partition("=")
+        if column not in what.columns:
             words = instead(column, what.columns, listed=False)
             raise ConfigError(f"--only {text}: unknown column {column!r} of COLUMN=VALUE: {words}")
         choices = {shown(choice): choice for choice in what.choices(column)}
@@ -90,6 +91,7 @@ def _check_changes(what: Reproduction, changes: Sequence[str]) -> None:
         if key in fixed:
             raise ConfigError(f"--set {text}: {key} belongs to the grid of {what.name}; choose cells with --only")
         known[key].parse(value)
+    check_data(changes)
 
 
 def _files(what: Reproduction, data: Sequence[str]) -> dict[str, Path]:

@@ -64,6 +64,22 @@ def options_among(options: Mapping[str, str], names: Sequence[str]) -> dict[str,
     return {key: text for key, text in options.items() if key in known}
 
 
+def check_data(changes: Sequence[str]) -> None:
+    """Check the names and files of data among ``key=value`` changes.
+
+    Raises
+    ------
+    DataError
+        If there is no such dataset, or no such file.
+    """
+    for change in changes:
+        key, _, name = change.partition("=")
+        if key in ("dataset", "public") and name:
+            from fedattack.data.loading import check_name
+
+            check_name(name)
+
+
 def check_runtime(name: str) -> None:
     """Check what a preset is to run on.
 

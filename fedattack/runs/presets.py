@@ -108,7 +108,6 @@ def resolve_settings(preset: Preset, changes: Sequence[str]) -> dict[str, Value]
     """
     known = open_settings()
     values = default_settings() | dict(preset.settings)
-    changed = set()
     aliases = {setting.alias: name for name, setting in known.items() if setting.alias}
     for change in changes:
         key, separator, text = change.partition("=")
@@ -118,14 +117,9 @@ def resolve_settings(preset: Preset, changes: Sequence[str]) -> dict[str, Value]
         if key not in known:
             raise ConfigError(f"--set {change}: unknown key {key!r}: {instead(key, known)}")
         values[key] = known[key].parse(text)
-        changed.add(key)
     for key in PATHS:
         # The app runs in a folder of its own, where a relative path would mean something else.
         text = str(values[key])
         if text.endswith((".npz", ".toml")) or (key in FOLDERS and text):
             values[key] = str(Path(text).expanduser().absolute())
-        if key in changed and key not in FOLDERS and text:
-            from fedattack.data.loading import check_name
-
-            check_name(str(values[key]))
     return values

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fedattack.errors import ConfigError, instead
 from fedattack.reproduce.spec import Cell, Drawing, Number, Reproduction
 from fedattack.runs.app import Value, app_folder
+from fedattack.runs.checks import check_data
 from fedattack.runs.presets import Preset, resolve_settings
 
 LOSS = Number(name="loss", title="learning loss", curve="loss", units="")
@@ -100,6 +101,7 @@ def check_words(
     for change in changes:
         if change.partition("=")[0] in (SETTING, STRENGTH):
             raise ConfigError(f"--set {change}: the study runs all strengths; choose them with --defence NAME=S1,S2,…")
+    check_data(changes)
     undefended = [*changes, f"{SETTING}={NONE}", f"{STRENGTH}=0"]
     return choose_strengths(preset, wanted), resolve_settings(preset, undefended)
 

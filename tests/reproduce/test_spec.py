@@ -119,7 +119,7 @@ def test_a_damaged_file_is_named(read, old, new, message):
 
 
 def test_an_unknown_name_is_refused():
-    with pytest.raises(ConfigError, match="unknown reproduction 'sia-table9': expected one of aia-fig1"):
+    with pytest.raises(ConfigError, match="unknown reproduction 'sia-table9': did you mean sia-table"):
         load_reproduction("sia-table9")
 
 
