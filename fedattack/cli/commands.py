@@ -690,7 +690,8 @@ def _finished(folder: Path, conditions: Sequence["Condition"], as_json: bool) ->
     else:
         out_console.print(f"[bold]{escape(str(folder))}[/bold] is finished: nothing is left to do.", soft_wrap=True)
         show_page("Report", folder / "report.html")
-    _gate(conditions, findings)
+    if _crossed(conditions, findings):
+        raise typer.Exit(THRESHOLD_CROSSED)
 
 
 def _report(
@@ -712,18 +713,19 @@ def _report(
     else:
         out_console.print(render_table(findings, read_run(folder)))
         show_page("Report", page)
+    crossed = _crossed(conditions, findings)
     if pdf:
         _print_page(page, as_json)
-    _gate(conditions, findings)
+    if crossed:
+        raise typer.Exit(THRESHOLD_CROSSED)
 
 
-def _gate(conditions: Sequence["Condition"], findings: Sequence["Finding"]) -> None:
-    """End with another exit code if a condition holds."""
+def _crossed(conditions: Sequence["Condition"], findings: Sequence["Finding"]) -> bool:
+    """Say which conditions hold, and whether any does."""
     crossed = [condition for condition in conditions if condition.crossed(findings)]
     for condition in crossed:
         err_console.print(f"[red]threshold crossed:[/red] {escape(condition.text)}", soft_wrap=True)
-    if crossed:
-        raise typer.Exit(THRESHOLD_CROSSED)
+    return bool(crossed)
 
 
 def _print_page(page: Path, as_json: bool) -> None:

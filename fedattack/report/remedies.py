@@ -5,7 +5,7 @@ import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ def command_for(remedy: Remedy, run: Mapping[str, Any]) -> str:
             changes = []
             for key, value in remedy.settings.items():
                 changes += ["--set", f"{key}={value}"]
-            out = "-".join([words[2], *map(str, remedy.settings.values())])
+            out = "-".join([words[2], *chain.from_iterable(remedy.settings.items())])
             kept = _kept(words[3:], remedy.settings)
             return shlex.join(["fedattack", "audit", words[2], "--out", out, *kept, *changes])
     return ""

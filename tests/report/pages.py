@@ -49,7 +49,6 @@ class Small:
                     shutil.copytree(Path(scratch) / name, place)
         study = {
             "preset": preset.name,
-            "title": preset.title,
             "attacks": list(preset.attacks),
             "settings": resolve_settings(preset, self.changes),
             "seeds": list(self.seeds),

@@ -21,13 +21,13 @@ def run(*commands):
     [
         (
             "fedattack audit quickstart --out runs/a --seeds 1 --set rounds=5 --fail-if 'sia.asr > 0.3' --json",
-            "fedattack audit quickstart --out quickstart-dp-gaussian-0.01 --seeds 1 --set rounds=5 --set "
-            "defence=dp-gaussian --set defence-strength=0.01",
+            "fedattack audit quickstart --out quickstart-defence-dp-gaussian-defence-strength-0.01 --seeds 1 "
+            "--set rounds=5 --set defence=dp-gaussian --set defence-strength=0.01",
         ),
         (
             "fedattack simulate sia-many --set=defence=recup --out=x",
-            "fedattack audit sia-many --out sia-many-dp-gaussian-0.01 --set defence=dp-gaussian --set "
-            "defence-strength=0.01",
+            "fedattack audit sia-many --out sia-many-defence-dp-gaussian-defence-strength-0.01 "
+            "--set defence=dp-gaussian --set defence-strength=0.01",
         ),
         ("fedattack attack sia runs/a", ""),
         ("fedattack audit '$(rm -rf /)' --out x", ""),

@@ -35,8 +35,12 @@ def test_each_attack_gets_the_options_that_it_has():
 @pytest.mark.parametrize(
     ("names", "options", "message"),
     [
-        (["sia", "magic"], {}, "unknown attack 'magic': expected one of aia, ara"),
-        (["ara", "aia"], {"magic": "1"}, "--option magic: ara and aia have the options label, membership"),
+        (["sia", "magic"], {}, "unknown attack 'magic': `fedattack list` shows all"),
+        (
+            ["ara", "aia"],
+            {"magic": "1"},
+            "--option magic: ara and aia have no option 'magic': expected one of label, membership",
+        ),
         (["sia"], {"magic": "1"}, "--option magic: sia has no options"),
         (["ara"], {"updates": "soon"}, "option updates=soon: expected one of pre1"),
     ],

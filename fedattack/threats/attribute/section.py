@@ -175,12 +175,11 @@ def _explains(findings: Sequence[Finding]) -> Explained:
         return Explained()
     by_method = {row["method"]: row for row in attributes["methods"]}
     best = attributes["best_baseline"]
-    words = [
-        f"The column is {attributes['column']}, with the values {', '.join(attributes['values'])}.",
-        f"The best guess without any update ({best}) is right for {shown(by_method[best]['accuracy'])}, a value at "
-        f"random for {shown(attributes['random'])}.",
-    ]
-    return Explained(words=words)
+    if best not in by_method:
+        return Explained()
+    right, at_random = shown(by_method[best]["accuracy"]), shown(attributes["random"])
+    guess = f"The best guess without any update ({best}) is right for {right}, a value at random for {at_random}."
+    return Explained(words=[guess])
 
 
 SECTION = Section(
