@@ -14,7 +14,6 @@ from fedattack.runs.settings import open_settings
 DATA_KEYS = ("dataset", "public")
 """Settings that name data, which ``--data`` may replace by a file."""
 
-
 CELLS = "cells"
 """Folder of the cells, in that of the results."""
 

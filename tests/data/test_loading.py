@@ -41,7 +41,7 @@ def test_test_fraction_outside_its_range_is_refused(fraction):
 
 
 def test_unknown_name_lists_the_known_ones_and_the_npz_form():
-    with pytest.raises(DataError, match=r"'mnits'.*digits, synthetic, mnist.*\.npz"):
+    with pytest.raises(DataError, match=r"'mnits': did you mean mnist\?.*\.npz"):
         load_dataset("mnits")
 
 

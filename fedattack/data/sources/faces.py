@@ -20,7 +20,7 @@ CELEBA_PAGE = "http://mmlab.ie.cuhk.edu.hk/projects/CelebA.html"
 CELEBA_RECORDS = 20_000
 """The first of 202,599 pictures, whose persons are in no order: each process that loads them has to decode them."""
 
-CELEBA_BY_HAND = f"put pictures and annotations of {CELEBA_PAGE} into a folder celeba, as torchvision's CelebA has them"
+CELEBA_BY_HAND = f"fetch pictures and annotations of {CELEBA_PAGE} into a folder celeba, laid out as torchvision does"
 
 # Value → name of its score in LFW's attributes, of which the largest decides.
 _LFW_CHOICES: Mapping[str, Mapping[str, str]] = {
