@@ -39,7 +39,7 @@ def test_each_attack_gets_the_options_that_it_has():
         (
             ["ara", "aia"],
             {"magic": "1"},
-            "--option magic: ara and aia have no option 'magic': expected one of label, membership",
+            "--option magic: ara and aia have no option 'magic': expected one of label",
         ),
         (["sia"], {"magic": "1"}, "--option magic: sia has no options"),
         (["ara"], {"updates": "soon"}, "option updates=soon: expected one of pre1"),
