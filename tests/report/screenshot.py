@@ -21,7 +21,7 @@ def main() -> None:
             run = Path(name) / "quickstart"
             subprocess.run([sys.executable, "-m", "fedattack", "audit", "quickstart", "--out", str(run)], check=True)
             README_PICTURE.parent.mkdir(exist_ok=True)
-            shoot(browser, run / "report.html", README_PICTURE, width=1200, height=720)
+            shoot(browser, run / "report.html", README_PICTURE, width=1200, height=1150)
             print(README_PICTURE)
         finally:
             browser.quit()
