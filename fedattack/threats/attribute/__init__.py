@@ -2,7 +2,7 @@
 
 from fedattack.threats.threat import Threat
 
-_FINDINGS = ("excess", "accuracy", "accuracy-*", "balanced-accuracy", "rare-recall", "bound")
+_FINDINGS = ("excess", "accuracy", "accuracy-*", "balanced-accuracy", "rare-recall", "bound", "membership")
 
 THREAT = Threat(
     package=__name__,
@@ -15,6 +15,6 @@ THREAT = Threat(
     },
     judges={"aia": "judge:ModelBasedJudge", "ara": "judge:AttributeJudge"},
     options={"ara": "options:GradientMatchingOptions"},
-    findings={"aia": _FINDINGS, "ara": (*_FINDINGS, "membership")},
+    findings={"aia": _FINDINGS, "ara": _FINDINGS},
     section="section:SECTION",
 )
