@@ -13,6 +13,9 @@ from fedattack.audit.significance import decided
 from fedattack.errors import DataError
 from fedattack.threats import ATTACKS, Scores
 
+FIRST_ALONE = "in other runs the same clients hold the same"
+"""What the reason of a finding says that is tested on some of its runs alone."""
+
 
 def judge_attacks(
     evidence: Sequence[Evidence],
@@ -80,7 +83,7 @@ def _tested_on(findings: Sequence[Finding], tested: Sequence[Finding]) -> list[F
             final.append(replace(finding, p=None, verdict=NOT_APPLICABLE, reason=finding.reason + nothing))
             continue
         seeds = listed([str(seed) for seed in other.seeds], "and")
-        why = f"; in other runs the same clients hold the same, so that only seed {seeds} is tested"
+        why = f"; {FIRST_ALONE}, so that only seed {seeds} is tested"
         verdict, reason = finding.verdict, finding.reason
         if other.verdict in (NO_EVIDENCE, TOO_FEW) and verdict in (LEAK, NO_EVIDENCE):
             verdict, reason = other.verdict, other.reason

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, TOO_FEW, Finding, listed, p_in_words
+from fedattack.audit.judging import FIRST_ALONE
 from fedattack.report.drawing import Plot
 from fedattack.report.remedies import command_for
 from fedattack.report.section import section_of
@@ -39,8 +40,9 @@ class Answer:
         What is asked, the answer in a few words, and the measured number in a sentence.
     strip
         The number with its interval beside what guessing and the null run give; None without a number.
-    why, exposed, sure
-        What explains the number, who is most exposed, and how sure all this is: sentences.
+    why, check, exposed, sure
+        What explains the number, what the same attack finds where there is nothing, who is most exposed, and how sure
+        all this is: sentences.
     next
         What to do about it.
     """
@@ -51,6 +53,7 @@ class Answer:
     sentence: str
     strip: Plot | None
     why: list[str]
+    check: str
     exposed: str
     sure: list[str]
     next: list[Next]
@@ -94,8 +97,9 @@ def _answer_of(found: Sequence[Finding], run: Mapping[str, Any], slug: str) -> A
         short=short_of(finding, explained.short),
         sentence=sentence_of(finding),
         strip=strip(finding, explained.rows, slug),
-        why=explained.words or _by_the_null(finding),
-        exposed=section.exposed(found) if finding.value is not None else "",
+        why=explained.words,
+        check=_by_the_null(finding),
+        exposed=section.exposed(found) if finding.verdict == LEAK else "",
         sure=_sure(finding),
         next=_next(finding, run),
     )
@@ -151,10 +155,10 @@ def sentence_of(finding: Finding) -> str:
     return _filled(sentence.replace("{interval}", within).replace("{chance}", guessing), finding)
 
 
-def _by_the_null(finding: Finding) -> list[str]:
+def _by_the_null(finding: Finding) -> str:
     if finding.null is None or finding.value is None:
-        return []
-    return [f"Where there is nothing to find, the same attack gives {shown(finding.null['value'], finding.units)}."]
+        return ""
+    return f"Where there is nothing to find, the same attack gives {shown(finding.null['value'], finding.units)}."
 
 
 def _sure(finding: Finding) -> list[str]:
@@ -165,8 +169,10 @@ def _sure(finding: Finding) -> list[str]:
     if finding.verdict == TOO_FEW:
         return [*sentences, stopped(finding.reason)]
     if finding.p_adjusted is not None:
-        often = "So much is hardly an accident" if finding.verdict == LEAK else "So much may be an accident"
+        often = "Hardly an accident" if finding.verdict == LEAK else "It may be an accident"
         sentences.append(f"{often}: {p_in_words(finding.p_adjusted)}, corrected for all findings of this page.")
+    if FIRST_ALONE in finding.reason:
+        sentences.append("The same clients hold the same in several runs, of which the test counts one.")
     if runs == 1:
         sentences.append("The interval speaks of this run alone. More seeds tell how much runs differ.")
     elif finding.here_low is not None:
@@ -175,7 +181,9 @@ def _sure(finding: Finding) -> list[str]:
             f"In these very runs {here}, in runs like these {interval(finding.low, finding.high, finding.units)}."
         )
         if runs <= _FEW_RUNS:
-            sentences.append(f"{runs} runs tell little of how much runs differ, so that the latter is wide.")
+            sentences.append(f"{runs} runs tell little of how much runs differ, so that the last interval is wide.")
+        if finding.verdict == LEAK and finding.chance is not None and (finding.low or 0.0) <= finding.chance:
+            sentences.append("It is shown for these runs. Other runs may show none.")
     return sentences
 
 
@@ -191,47 +199,92 @@ def _next(finding: Finding, run: Mapping[str, Any]) -> list[Next]:
     return [Next(each.what, each.buys, command_for(each, run)) for each in section_of(finding.attack).remedies]
 
 
-def overview_of(answers: Sequence[Answer], run: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """List a line for each question: those that were asked, those that were not, and what needs no attack.
+@dataclass(frozen=True)
+class Line:
+    """A question at a glance.
 
-    Of several attacks that ask one question the first that shows a leak counts. A line has its ``question``, its
-    ``answer``, and the place of its card in ``card``. What was not asked has no ``verdict`` and says why.
+    Attributes
+    ----------
+    question, answer
+        What is asked, and the answer in a few words.
+    finding
+        The headline that answers it; None for what needs no attack.
+    said
+        What stands in place of a verdict where there is no headline.
+    sure, step
+        How sure the answer is, and the first thing to do about it; empty if there is nothing to say.
+    card
+        The number of its answer on the page; 0 if it has none.
     """
-    lines: list[dict[str, Any]] = []
+
+    question: str
+    answer: str
+    finding: Finding | None = None
+    said: str = ""
+    sure: str = ""
+    step: str = ""
+    card: int = 0
+
+
+def overview_of(answers: Sequence[Answer], run: Mapping[str, Any]) -> list[Line]:
+    """List a line for each question that was asked, and for what needs no attack.
+
+    Of several attacks that ask one question the first that shows a leak counts.
+    """
+    lines: dict[str, Line] = {}
     for number, answer in enumerate(answers, 1):
-        line = {"question": answer.question, "verdict": answer.finding.verdict, "answer": answer.short, "card": number}
-        place = next((i for i, other in enumerate(lines) if other["question"] == answer.question), None)
-        if place is None:
-            lines.append(line)
-        elif answer.finding.verdict == LEAK != lines[place]["verdict"]:
-            lines[place] = line
-    if answers:
-        lines += [_privacy_claim(run), *_in_plaintext(run)]
-    for line in run.get("untried", ()):
-        lines.append(
-            {
-                "question": line["question"],
-                "verdict": "",
-                "answer": stopped(f"not asked: {line['why']}").replace("`", ""),
-                "card": 0,
-            }
-        )
-    return lines
+        finding, before = answer.finding, lines.get(answer.question)
+        if before is None or (finding.verdict == LEAK and before.finding and before.finding.verdict != LEAK):
+            lines[answer.question] = Line(
+                answer.question,
+                answer.short,
+                finding,
+                sure=_in_brief(finding),
+                step=f"{answer.next[0].what}." if answer.next else "",
+                card=number,
+            )
+    return [*lines.values(), *([_privacy_claim(run), *_in_plaintext(run)] if answers else [])]
 
 
-def _privacy_claim(run: Mapping[str, Any]) -> dict[str, Any]:
-    line = {"question": "Is a privacy guarantee claimed, and is it true?", "verdict": "", "card": 0}
-    privacy = run.get("privacy")
+def summary_of(lines: Sequence[Line], run: Mapping[str, Any]) -> str:
+    """Count what was shown and what was not asked, in a sentence."""
+    verdicts = [line.finding.verdict for line in lines if line.finding is not None]
+    counted = []
+    for verdict, one, several in (
+        (LEAK, "leak shown", "leaks shown"),
+        (NO_EVIDENCE, "question without a leak shown", "questions without a leak shown"),
+        (TOO_FEW, "question with too few targets to tell", "questions with too few targets to tell"),
+    ):
+        count = verdicts.count(verdict)
+        if count:
+            counted.append(f"{count} {one if count == 1 else several}")
+    untried = len(run.get("untried", ()))
+    if untried:
+        counted.append(f"{untried} question{'' if untried == 1 else 's'} not asked")
+    return f"{', '.join(counted)}." if counted else ""
+
+
+def _in_brief(finding: Finding) -> str:
+    if finding.value is None:
+        return ""
+    runs = f"{len(finding.seeds)} run{'' if len(finding.seeds) == 1 else 's'}"
+    return runs if finding.p_adjusted is None else f"{runs}, {p_in_words(finding.p_adjusted)}"
+
+
+def _privacy_claim(run: Mapping[str, Any]) -> Line:
+    question, privacy = "Is a privacy guarantee claimed, and is it true?", run.get("privacy")
     if privacy is None:
-        return {**line, "answer": "None is declared."}
+        return Line(question, "None is declared.", said="none declared")
     most = privacy["epsilon_run"]["high"]
     epsilon = "no finite ε" if most is None else f"ε = {most:,.3g} at most"
-    return {**line, "answer": f"{privacy['name']}: {epsilon} for the whole run, computed and not measured."}
+    answer = f"{privacy['name']}: {epsilon} for the whole run, computed and not measured."
+    return Line(question, answer, said="declared")
 
 
-def _in_plaintext(run: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _in_plaintext(run: Mapping[str, Any]) -> list[Line]:
     names = run.get("observed", {}).get("in_plaintext")
     if names is None:
         return []
     answer = f"Yes: {listed(names, 'and')}." if names else "No."
-    return [{"question": "Do numbers reach the server in plaintext?", "verdict": "", "answer": answer, "card": 0}]
+    said = "visible" if names else "nothing visible"
+    return [Line("Do numbers reach the server in plaintext?", answer, said=said)]

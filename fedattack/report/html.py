@@ -11,14 +11,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from fedattack.audit.finding import Finding, p_in_words
 from fedattack.files import write_atomically
 from fedattack.report import figures
-from fedattack.report.answer import answers_of, overview_of
+from fedattack.report.answer import answers_of, overview_of, summary_of
 from fedattack.report.drawing import Plot, in_columns
 from fedattack.report.glossary import GLOSSARY
 from fedattack.report.section import Table, section_of
 from fedattack.report.validate import read_findings, read_run, validate_findings, validate_run
 from fedattack.report.words import (
     NOTHING,
-    VERDICTS_IN_WORDS,
     interval,
     interval_title,
     level,
@@ -26,6 +25,7 @@ from fedattack.report.words import (
     shown,
     spread,
     stopped,
+    verdict_in_words,
     with_interval,
 )
 
@@ -67,13 +67,15 @@ def render_html(findings: Sequence[Finding], run: Mapping[str, Any], files: Mapp
     findings = validate_findings(printable_all(list(map(Finding.to_dict, findings))))
     run = validate_run(printable_all(dict(run)))
     answers = answers_of(findings, run)
+    overview = overview_of(answers, run)
     tables = _tables(findings)
     counts = run.get("observed", {})
     observed = {_OBSERVED.get(key, key): count for key, count in counts.items() if key != "in_plaintext"}
     return template("template.html.j2").render(
         run=run,
         answers=answers,
-        overview=overview_of(answers, run),
+        overview=overview,
+        summary=summary_of(overview, run),
         several=len(answers) > 1,
         others=[finding for finding in findings if not finding.headline],
         own_setting=lambda finding: _departures(finding.setting, run["setting"]),
@@ -112,9 +114,11 @@ def template(name: str) -> Template:
         "scalar": scalar,
         "spread": spread,
         "chance_of": p_in_words,
+        "verdict": verdict_in_words,
+        "options": options_of,
         "in_columns": in_columns,
     }
-    environment.globals |= {"interval": interval, "with_interval": with_interval, "verdicts": VERDICTS_IN_WORDS}
+    environment.globals |= {"interval": interval, "with_interval": with_interval}
     return environment.get_template(name)
 
 
@@ -163,6 +167,12 @@ def _tables(findings: Sequence[Finding]) -> list[Table]:
 
 def _words(key: str) -> str:
     return key.replace("-", " ").replace("_", " ")
+
+
+def options_of(command: str) -> list[str]:
+    """Split a command before each option, so that no line breaks within one."""
+    first, *rest = command.split(" --")
+    return [first, *(f"--{option}" for option in rest)]
 
 
 def scalar(value: Any) -> str:

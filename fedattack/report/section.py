@@ -7,11 +7,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fedattack.audit.finding import Finding
+from fedattack.audit.finding import LEAK, Finding
 from fedattack.report import figures
 from fedattack.report.drawing import Plot
 from fedattack.report.remedies import Remedy
-from fedattack.report.words import VERDICTS_IN_WORDS, interval, shown
+from fedattack.report.words import interval, shown
 from fedattack.threats.registry import threat_of
 
 # Columns of a table that has room in half a page.
@@ -78,17 +78,27 @@ def worst_client(findings: Sequence[Finding]) -> str:
     """Name the most exposed client: the one that was judged, or else the first of those that are listed."""
     for finding in findings:
         if finding.metric.endswith("worst-client") and finding.value is not None:
+            if finding.verdict != LEAK:
+                return "No client stands out for sure."
             ends = interval(finding.low, finding.high, finding.units)
-            result = f"{shown(finding.value, finding.units)} ({ends})"
-            return f"{finding.label}: {result}; {VERDICTS_IN_WORDS[finding.verdict]}."
+            beside = "" if finding.null is None else f", {shown(finding.null['value'], finding.units)} without a leak"
+            return f"{finding.label}: {shown(finding.value, finding.units)} ({ends}{beside})."
     for finding in findings:
-        for worst in finding.series.get("per_client", ())[:1]:
-            ends = interval(worst["low"], worst["high"], finding.units)
-            return (
-                f"Client {worst['client']}: {shown(worst['value'], finding.units)} ({ends}) of {worst['n']:,} targets. "
-                "It was found by looking at the results, so this is high partly by luck."
-            )
+        clients = finding.series.get("per_client", ())
+        if clients:
+            return _first_of(clients, finding.units)
     return ""
+
+
+def _first_of(clients: Sequence[Mapping[str, Any]], units: str) -> str:
+    worst, alike = clients[0], [client for client in clients if client["value"] == clients[0]["value"]]
+    if len(alike) > 1:
+        return f"{len(alike)} of {len(clients)} clients alike: {shown(worst['value'], units)}."
+    ends = interval(worst["low"], worst["high"], units)
+    return (
+        f"Client {worst['client']}: {shown(worst['value'], units)} ({ends}) of {worst['n']:,} targets. "
+        "It was found by looking at the results, so this is high partly by luck."
+    )
 
 
 @dataclass(frozen=True)

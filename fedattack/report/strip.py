@@ -40,7 +40,7 @@ def strip(finding: Finding, explained: Sequence[tuple[str, float]], slug: str) -
     if finding.chance is not None:
         axes.axvline(scale * finding.chance, **CHANCE)
         axes.annotate(
-            f"guessing {shown(finding.chance, finding.units)}",
+            f"guessing {shown(finding.chance, finding.units)}" if finding.units == PROPORTION else "no gain",
             (scale * finding.chance, 1),
             xycoords=("data", "axes fraction"),
             xytext=(3, 2),

@@ -9,13 +9,22 @@ from typing import Any
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, PROPORTION, TOO_FEW, Finding, Null, in_units
 
 NOTHING = "–"
-VERDICTS_IN_WORDS = {
+_VERDICTS = {
     LEAK: "leak shown",
     NO_EVIDENCE: "not shown",
     TOO_FEW: "too few to tell",
     NOT_APPLICABLE: "not applicable",
 }
 NO_GUARANTEE = "no finite guarantee"
+
+
+def verdict_in_words(finding: Finding) -> str:
+    """Write a finding's verdict; of a leak whose interval over runs reaches guessing, that it is one of these runs."""
+    chance, low = finding.chance, finding.low
+    reaches_guessing = chance is not None and low is not None and low <= chance
+    if finding.verdict == LEAK and len(finding.seeds) > 1 and reaches_guessing:
+        return "leak in these runs"
+    return _VERDICTS[finding.verdict]
 
 
 def shown(value: float | None, units: str = PROPORTION) -> str:

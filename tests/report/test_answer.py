@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from fedattack.report.answer import answers_of, overview_of, short_of
+from fedattack.report.answer import answers_of, overview_of, short_of, summary_of
 from fedattack.report.section import Explained, Section
+from fedattack.report.words import verdict_in_words
 from fedattack.threats.registry import threats
 from tests.report import example
 
@@ -89,7 +90,10 @@ def test_the_most_exposed_client_is_the_one_that_was_judged():
     findings = example.findings()
     (answer,) = answers_of([each for each in findings if each.headline or "worst" in each.metric], RUN)
     assert answer.exposed.startswith("Source inference, most exposed client")
-    assert answer.exposed.endswith("leak shown.")
+    assert answer.exposed.endswith("without a leak).")
+    quiet = [replace(each, verdict="no evidence") if "worst" in each.metric else each for each in findings]
+    (answer,) = answers_of([each for each in quiet if each.headline or "worst" in each.metric], RUN)
+    assert answer.exposed == "No client stands out for sure."
     (answer,) = answers_of([findings[0]], RUN)
     assert answer.exposed.startswith(f"Client {findings[0].series['per_client'][0]['client']}:")
 
@@ -104,10 +108,24 @@ def test_the_overview_has_a_line_for_each_question_asked_or_not():
     run["privacy"] = example.privacy()
     lines = overview_of(answers_of(findings, run), run)
     # Two attacks ask for a column: the one that shows a leak counts.
-    assert [(line["verdict"], line["card"]) for line in lines] == [("leak", 1), ("leak", 3), ("", 0), ("", 0), ("", 0)]
-    assert "computed and not measured" in lines[2]["answer"]
-    assert "num-examples" in lines[3]["answer"]
-    assert lines[4]["answer"] == "Not asked: fedattack attack x DIR asks it."
+    assert [(line.finding.verdict if line.finding else line.said, line.card) for line in lines] == [
+        ("leak", 1),
+        ("leak", 3),
+        ("declared", 0),
+        ("visible", 0),
+    ]
+    assert lines[0].sure.startswith("3 runs, p ")
+    assert lines[0].step == "Use secure aggregation."
+    assert "computed and not measured" in lines[2].answer
+    assert "num-examples" in lines[3].answer
+    assert summary_of(lines, run) == "2 leaks shown, 1 question not asked."
+
+
+def test_a_leak_whose_runs_may_not_be_like_others_says_so():
+    reaching = asr(low=0.05)
+    assert verdict_in_words(reaching) == "leak in these runs"
+    assert "Other runs may show none." in answers_of([reaching], RUN)[0].sure[-1]
+    assert verdict_in_words(asr()) == verdict_in_words(asr(low=0.05, seeds=[0])) == "leak shown"
 
 
 def test_a_section_of_another_package_may_say_nothing_of_all_this():

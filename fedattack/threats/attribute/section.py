@@ -178,8 +178,11 @@ def _explains(findings: Sequence[Finding]) -> Explained:
     if best not in by_method:
         return Explained()
     right, at_random = shown(by_method[best]["accuracy"]), shown(attributes["random"])
-    guess = f"The best guess without any update ({best}) is right for {right}, a value at random for {at_random}."
-    return Explained(words=[guess])
+    words = f"The best guess without any update ({best}) is right for {right}, a value at random for {at_random}."
+    for finding in findings:
+        if finding.metric == "accuracy" and finding.value is not None:
+            words = f"The attack is right for {shown(finding.value)} of the examples. {words}"
+    return Explained(words=[words])
 
 
 SECTION = Section(

@@ -1,13 +1,14 @@
 """How private attributes are shown: by round, by stated confidence, and which value was taken for which."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedattack.audit.finding import Finding
+from fedattack.audit.finding import Finding, listed
 from fedattack.report.drawing import (
     CHANCE,
     FIRST,
@@ -23,7 +24,7 @@ from fedattack.report.drawing import (
     wrapped,
 )
 from fedattack.report.remedies import remedies_beside
-from fedattack.report.section import Lists, Section, Table, forms_beside
+from fedattack.report.section import Explained, Lists, Section, Table, by_guesses, forms_beside
 from fedattack.report.words import level, shown
 
 # Letters on a line of a small panel's title.
@@ -125,8 +126,20 @@ def _lists(series: Mapping[str, Any]) -> Iterator[Lists]:
         yield "confusion", {"values": values, f"counts[{number}]": row}
 
 
+def _asked(findings: Sequence[Finding]) -> Explained:
+    """Say which attribute was asked for, and what its values are."""
+    explained = by_guesses(findings)
+    confusion = findings[0].series.get("confusion")
+    if confusion is None:
+        return explained
+    attribute = findings[0].label.partition(" named by")[0]
+    values = listed(confusion["values"], "or")
+    return replace(explained, words=[f"{attribute} of a client's examples: {values}. Each client has one."])
+
+
 SECTION = Section(
     question="Can the server tell what a client's examples have in common?",
+    explained=_asked,
     remedies=remedies_beside(__file__),
     together=(("per_round", by_round), ("reliability", by_confidence)),
     tables=(("confusion", _confusion),),

@@ -105,7 +105,8 @@ def _explains(findings: Sequence[Finding]) -> Explained:
     if "explained" in findings[0].series:
         explained = findings[0].series["explained"]
         parts = [f"{part['part']} {100 * part['value']:.1f}" for part in explained["parts"]]
-        words.append(f"Of {shown(explained['value'])}, in points: {', '.join(parts)}.")
+        compared = f"On the {explained['n']:,} targets that have all counterparts it is {shown(explained['value'])}"
+        words.append(f"{compared}. In points: {', '.join(parts)}.")
     hardest = None
     for metric, name in (("asr-beyond-labels", "labels alone"), ("asr-beyond-site", "labels and site")):
         finding = by_metric.get(metric)
