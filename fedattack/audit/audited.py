@@ -75,28 +75,38 @@ def _data(setting: Mapping[str, Any]) -> str:
     text = _file_or_name(name)
     if name in DATASETS:
         text += f": {DATASETS[name].description}"
-    size = setting.get("size", 0)
-    return f"{text}; {size:,} examples of it" if size else text
+    size = _number(setting.get("size"))
+    return f"{text}; {size:,.0f} examples of it" if size else text
 
 
 def _asked_about(setting: Mapping[str, Any]) -> dict[str, str]:
     for key, what in (("property", "property"), ("private", "attribute"), ("sensitive", "column")):
         if setting.get(key):
-            return {"asked about": f"{what} {short(str(setting[key]), 60)}"}
+            # The column that a dataset declares has a name of its own, which the findings say.
+            named = str(setting[key]) != "declared"
+            return {"asked about": f"{what} {short(str(setting[key]), 60)}"} if named else {}
     return {}
 
 
+def _number(value: Any) -> float:
+    """Return a number of a record's facts or of a study, or 0 for what is none; both may be of any making."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else 0
+
+
 def _clients(setting: Mapping[str, Any]) -> str:
-    share = setting.get("fraction", 1.0)
-    every = f"{setting['clients']:,}"
-    return every if share == 1 else f"{every}, {100 * share:.3g}% of them a round"
+    share = _number(setting.get("fraction", 1.0))
+    every = f"{_number(setting['clients']):,.0f}" if _number(setting["clients"]) else UNKNOWN
+    return f"{every}, {100 * share:.3g}% of them a round" if 0 < share < 1 else every
 
 
 def _training(record: Record, setting: Mapping[str, Any]) -> str:
-    text = f"{_FRAMEWORKS.get(record.protocol, record.protocol)}, {setting['rounds']} rounds"
-    epochs = setting.get("local-epochs")
+    rounds = len(record)
+    text = f"{_FRAMEWORKS.get(record.protocol, record.protocol)}, {rounds} round{'' if rounds == 1 else 's'}"
+    if _number(setting["rounds"]) > rounds:
+        text += f" of {setting['rounds']} asked for,"
+    epochs = _number(setting.get("local-epochs"))
     if epochs and record.protocol == "fedavg":
-        text += f" of {epochs} local epoch{'' if epochs == 1 else 's'}"
+        text += f" of {epochs:.0f} local epoch{'' if epochs == 1 else 's'}"
     return f"{text}, model {short(str(setting['model']), 60)}" if "model" in setting else text
 
 
@@ -116,9 +126,10 @@ def _defence(setting: Mapping[str, Any]) -> str:
     found = []
     name = setting.get("defence", "none")
     if name != "none":
-        found.append(f"{name}, strength {setting.get('defence-strength', 0):g}")
-    if setting.get("dp-epsilon"):
-        found.append(f"DP-SGD up to ε = {setting['dp-epsilon']:g}")
-    elif setting.get("dp-noise"):
-        found.append(f"DP-SGD, noise multiplier {setting['dp-noise']:g}")
+        found.append(f"{short(str(name), 60)}, strength {_number(setting.get('defence-strength')):g}")
+    epsilon, noise = _number(setting.get("dp-epsilon")), _number(setting.get("dp-noise"))
+    if epsilon:
+        found.append(f"DP-SGD up to ε = {epsilon:g}")
+    elif noise:
+        found.append(f"DP-SGD, noise multiplier {noise:g}")
     return "; ".join(found) or "none"

@@ -170,6 +170,9 @@ class Judge(ABC, Generic[C]):
     notes: ClassVar[tuple[str, ...]] = ()
     """What a reader of these findings must know."""
 
+    needs_truth: ClassVar[tuple[str, ...]] = ()
+    """Attributes of :class:`fedattack.audit.truth.Truth` without which nothing can be judged."""
+
     def __init__(self, cases: Sequence[C], *, setting: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
         self.cases = cases
         attack = cases[0].scores.attack

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from fedattack.audit.evidence import Evidence
+from fedattack.audit.judge import judge_of
 from fedattack.threats import ATTACKS, Attack
 from fedattack.threats.registry import threats
 from fedattack.threats.threat import Threat
@@ -55,5 +56,10 @@ def _lacking(attack: Attack, evidence: Evidence) -> list[str]:
         lacking.append(f"it needs {wanted}, and these clients send {_PROTOCOLS[record.protocol]}")
     unknown = [_KNOWLEDGE.get(need, need) for need in needs.knowledge if not evidence.knowledge.has(need)]
     if unknown:
-        lacking.append(f"the attacker does not know: {', '.join(unknown)}")
+        lacking.append(f"the attacker does not know {', '.join(unknown)}")
+    judge = judge_of(attack.name)
+    if judge is not None and not lacking:
+        missing = [name for name in judge.needs_truth if getattr(evidence.truth, name, None) is None]
+        if missing:
+            lacking.append("the truth does not hold what it would be judged by")
     return lacking

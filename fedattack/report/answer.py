@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedattack.audit.finding import LEAK, NO_EVIDENCE, TOO_FEW, Finding, listed, p_in_words
+from fedattack.audit.finding import ERROR, LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW, Finding, listed, p_in_words
 from fedattack.audit.judging import FIRST_ALONE
 from fedattack.report.drawing import Plot
 from fedattack.report.remedies import command_for
@@ -21,11 +21,12 @@ _FEW_RUNS = 3
 
 @dataclass(frozen=True)
 class Next:
-    """One thing to do: what, what is known of it, and the command that tries it, if there is one."""
+    """One thing to do: what, what it buys, on what that was measured, and the command that tries it if there is one."""
 
     what: str
     buys: str
-    command: str
+    measured: str = ""
+    command: str = ""
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def short_of(finding: Finding, explained: str) -> str:
     template = section_of(finding.attack).strength.get(finding.metric, "")
     is_leak = finding.verdict == LEAK
     if "{more}" not in template and not (is_leak and finding.chance):
-        template = _BESIDE_GUESSING
+        template = _BESIDE_GUESSING if finding.chance is not None else "{value}"
     words = _filled(template or _STRENGTH, finding)
     if is_leak:
         return f"Yes: {words}; {explained}." if explained else f"Yes: {words}."
@@ -170,9 +171,11 @@ def _sure(finding: Finding) -> list[str]:
         return [*sentences, stopped(finding.reason)]
     if finding.p_adjusted is not None:
         often = "Hardly an accident" if finding.verdict == LEAK else "It may be an accident"
+        if finding.verdict != LEAK and finding.p_adjusted <= ERROR:
+            often = "No accident, but no more than what else explains it"
         sentences.append(f"{often}: {p_in_words(finding.p_adjusted)}, corrected for all findings of this page.")
     if FIRST_ALONE in finding.reason:
-        sentences.append("The same clients hold the same in several runs, of which the test counts one.")
+        sentences.append("Several runs are alike in who holds what; the test counts them once.")
     if runs == 1:
         sentences.append("The interval speaks of this run alone. More seeds tell how much runs differ.")
     elif finding.here_low is not None:
@@ -190,13 +193,15 @@ def _sure(finding: Finding) -> list[str]:
 def _next(finding: Finding, run: Mapping[str, Any]) -> list[Next]:
     if finding.verdict == TOO_FEW:
         return [
-            Next(
-                "Ask about more targets or clients, or run more seeds", "Then a leak can be told from an accident.", ""
-            )
+            Next("Ask about more targets or clients, or run more seeds", "Then a leak can be told from an accident.")
         ]
     if finding.verdict != LEAK:
         return []
-    return [Next(each.what, each.buys, command_for(each, run)) for each in section_of(finding.attack).remedies]
+    steps = []
+    for each in section_of(finding.attack).remedies:
+        if each.applies_to(run):
+            steps.append(Next(each.what, each.buys, each.measured, command_for(each, run)))
+    return steps
 
 
 @dataclass(frozen=True)
@@ -229,12 +234,12 @@ class Line:
 def overview_of(answers: Sequence[Answer], run: Mapping[str, Any]) -> list[Line]:
     """List a line for each question that was asked, and for what needs no attack.
 
-    Of several attacks that ask one question the first that shows a leak counts.
+    Of several attacks that ask one question the one that says most counts.
     """
     lines: dict[str, Line] = {}
     for number, answer in enumerate(answers, 1):
         finding, before = answer.finding, lines.get(answer.question)
-        if before is None or (finding.verdict == LEAK and before.finding and before.finding.verdict != LEAK):
+        if before is None or before.finding is None or _says_more(finding, before.finding):
             lines[answer.question] = Line(
                 answer.question,
                 answer.short,
@@ -246,6 +251,13 @@ def overview_of(answers: Sequence[Answer], run: Mapping[str, Any]) -> list[Line]
     return [*lines.values(), *([_privacy_claim(run), *_in_plaintext(run)] if answers else [])]
 
 
+_SAYS_MOST = (LEAK, NO_EVIDENCE, TOO_FEW, NOT_APPLICABLE)
+
+
+def _says_more(finding: Finding, other: Finding) -> bool:
+    return _SAYS_MOST.index(finding.verdict) < _SAYS_MOST.index(other.verdict)
+
+
 def summary_of(lines: Sequence[Line], run: Mapping[str, Any]) -> str:
     """Count what was shown and what was not asked, in a sentence."""
     verdicts = [line.finding.verdict for line in lines if line.finding is not None]
@@ -254,6 +266,7 @@ def summary_of(lines: Sequence[Line], run: Mapping[str, Any]) -> str:
         (LEAK, "leak shown", "leaks shown"),
         (NO_EVIDENCE, "question without a leak shown", "questions without a leak shown"),
         (TOO_FEW, "question with too few targets to tell", "questions with too few targets to tell"),
+        (NOT_APPLICABLE, "question not judged", "questions not judged"),
     ):
         count = verdicts.count(verdict)
         if count:
@@ -274,7 +287,7 @@ def _in_brief(finding: Finding) -> str:
 def _privacy_claim(run: Mapping[str, Any]) -> Line:
     question, privacy = "Is a privacy guarantee claimed, and is it true?", run.get("privacy")
     if privacy is None:
-        return Line(question, "None is declared.", said="none declared")
+        return Line(question, "None is known of this run.", said="none known")
     most = privacy["epsilon_run"]["high"]
     epsilon = "no finite ε" if most is None else f"ε = {most:,.3g} at most"
     answer = f"{privacy['name']}: {epsilon} for the whole run, computed and not measured."

@@ -3,15 +3,17 @@
 import re
 import shlex
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-_NAME = re.compile(r"[a-z0-9-]+")
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 # Options of a run that its repetition under a defence has, too; others, such as --fail-if, are left out.
 _KEPT = ("--set", "--seed", "--seeds", "--option", "--on", "--device")
+# Of these a run has one at most.
+_DEFENDING = ("defence", "defence-strength", "dp-noise", "dp-epsilon")
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,9 @@ class Remedy:
     what
         What to do, in a few words.
     buys
-        What was measured of it, with its cost in model quality, or why it helps; and where that stands.
+        What was measured of it, with its cost in model quality, or why it helps.
+    measured
+        On what the numbers were measured; empty if there are none.
     settings
         The settings of a preset that try it; empty if none do.
     audit
@@ -32,8 +36,30 @@ class Remedy:
 
     what: str
     buys: str
+    measured: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     audit: str = ""
+
+    def applies_to(self, run: Mapping[str, Any]) -> bool:
+        """Whether a run has something to gain: it does not do this already, and keeps to the protocol.
+
+        Secure aggregation (``audit``) binds no server that departs from the protocol. A run that defends itself in
+        the same way is not told to do so again, perhaps more weakly.
+        """
+        setting = run["setting"]
+        model = run["threat_model"]
+        if self.audit and (model["server"].startswith("active") or model["view"] != "individual"):
+            return False
+        for key, value in self.settings.items():
+            if key in ("dp-noise", "dp-epsilon") and (setting.get("dp-noise") or setting.get("dp-epsilon")):
+                return False
+            if key == "defence" and setting.get("defence", "none") == value:
+                return False
+            if key not in _DEFENDING and (key not in setting or str(setting[key]) == value):
+                return False
+            if key == "local-epochs" and setting.get("framework") != "fedavg":
+                return False
+        return True
 
 
 def remedies_beside(module: str) -> tuple[Remedy, ...]:
@@ -45,28 +71,25 @@ def remedies_beside(module: str) -> tuple[Remedy, ...]:
 def command_for(remedy: Remedy, run: Mapping[str, Any]) -> str:
     """Return the command that tries a remedy on a run like this one; empty if there is none.
 
-    The run's own command is repeated with the remedy's settings. What a folder says is data: of its command a preset's
-    name and known options are taken, and every word is quoted.
+    The run's own command is repeated with the remedy's settings. What a folder says is data: of its command known
+    options are taken, every word is quoted, and a command that names paths or code is not repeated.
     """
     if remedy.audit:
         return f"fedattack audit {remedy.audit} --out {remedy.audit}"
-    if not remedy.settings:
+    preset = str(run["setting"].get("preset", ""))
+    commands = run["provenance"].get("commands", ())
+    words = _words_of(commands[0]) if commands else []
+    if not remedy.settings or not _NAME.fullmatch(preset) or preset not in words:
         return ""
-    for command in run["provenance"].get("commands", ()):
-        words = _words_of(command)
-        if (
-            len(words) > 2
-            and words[0] == "fedattack"
-            and words[1] in ("audit", "simulate")
-            and _NAME.fullmatch(words[2])
-        ):
-            changes = []
-            for key, value in remedy.settings.items():
-                changes += ["--set", f"{key}={value}"]
-            out = "-".join([words[2], *chain.from_iterable(remedy.settings.items())])
-            kept = _kept(words[3:], remedy.settings)
-            return shlex.join(["fedattack", "audit", words[2], "--out", out, *kept, *changes])
-    return ""
+    replaced = {*remedy.settings, *(_DEFENDING if {*remedy.settings} & {*_DEFENDING} else ())}
+    kept = _kept(words, replaced)
+    if any(mark in word for word in kept for mark in ":/\\"):
+        return ""
+    changes = []
+    for key, value in remedy.settings.items():
+        changes += ["--set", f"{key}={value}"]
+    out = "-".join([preset, *chain.from_iterable(remedy.settings.items())])
+    return shlex.join(["fedattack", "audit", preset, "--out", out, *kept, *changes])
 
 
 def _words_of(command: str) -> list[str]:
@@ -76,7 +99,7 @@ def _words_of(command: str) -> list[str]:
         return []
 
 
-def _kept(words: Sequence[str], replaced: Mapping[str, str]) -> list[str]:
+def _kept(words: Sequence[str], replaced: Collection[str]) -> list[str]:
     """Return the options of a command that its repetition has, too, without the settings that are replaced."""
     kept = []
     flat: list[str] = []

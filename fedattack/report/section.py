@@ -85,7 +85,7 @@ def worst_client(findings: Sequence[Finding]) -> str:
             return f"{finding.label}: {shown(finding.value, finding.units)} ({ends}{beside})."
     for finding in findings:
         clients = finding.series.get("per_client", ())
-        if clients:
+        if len(clients) > 1 and finding.view == "individual":
             return _first_of(clients, finding.units)
     return ""
 

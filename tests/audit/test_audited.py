@@ -64,7 +64,8 @@ def test_a_record_from_elsewhere_says_what_it_does_not_know(evidence):
         (["fraction=0.2"], "clients", "10, 20% of them a round"),
         (["dataset=synthetic", "size=20000"], "data", "20,000 examples of it"),
         (["property=inversion"], "asked about", "property inversion"),
-        ([], "training", "8 rounds of 20 local epochs"),
+        ([], "training", "2 rounds of 8 asked for, of 20 local epochs"),
+        (["fraction=0.5"], "clients", "10, 50% of them a round"),
     ],
 )
 def test_settings_are_told_in_words(evidence, changes, fact, said):
@@ -81,3 +82,24 @@ def test_what_was_not_asked_is_listed_with_what_keeps_it_from_being_asked(eviden
     assert "one column" in lines["What stands in the one column of clients' examples that the server lacks?"]
     members = [why for question, why in lines.items() if "train" in question]
     assert members == ["`fedattack attack membership DIR` asks it of this record"]
+    (images,) = [why for question, why in lines.items() if "look like" in question]
+    assert images == "the truth does not hold what it would be judged by"
+
+
+@pytest.mark.parametrize("odd", ["ten", "", None, [1], True])
+def test_settings_of_any_making_are_told(evidence, odd):
+    """A study and a record's facts are somebody's data."""
+    names = (
+        "clients",
+        "fraction",
+        "size",
+        "rounds",
+        "local-epochs",
+        "defence",
+        "defence-strength",
+        "dp-noise",
+        "dataset",
+    )
+    settings = dict.fromkeys(names, odd)
+    assert audited_of({"settings": settings}, evidence, settings)["runs"] == "1 (seed 0)"
+    title_of(["sia"], settings)

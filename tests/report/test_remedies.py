@@ -12,25 +12,28 @@ RESULTS = Path(__file__).parents[2] / "simulations" / "results" / "README.md"
 NOISE = Remedy(what="Noise", buys="", settings={"defence": "dp-gaussian", "defence-strength": "0.01"})
 
 
-def run(*commands):
-    return {"provenance": {"commands": list(commands)}}
+def run(*commands, preset="quickstart", **setting):
+    model = {"server": "passive", "view": "individual"}
+    setting = {"preset": preset, "framework": "fedavg", "local-epochs": 20, "fraction": 0.2} | setting
+    return {"provenance": {"commands": list(commands)}, "setting": setting, "threat_model": model}
 
 
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
         (
-            "fedattack audit quickstart --out runs/a --seeds 1 --set rounds=5 --fail-if 'sia.asr > 0.3' --json",
+            "fedattack audit quickstart --out a --seeds 1 --set rounds=5 --fail-if 'sia.asr > 0.3' --json",
             "fedattack audit quickstart --out quickstart-defence-dp-gaussian-defence-strength-0.01 --seeds 1 "
             "--set rounds=5 --set defence=dp-gaussian --set defence-strength=0.01",
         ),
         (
-            "fedattack simulate sia-many --set=defence=recup --out=x",
-            "fedattack audit sia-many --out sia-many-defence-dp-gaussian-defence-strength-0.01 "
+            "fedattack simulate -q --set=defence=recup --set dp-noise=3 --out=x quickstart",
+            "fedattack audit quickstart --out quickstart-defence-dp-gaussian-defence-strength-0.01 "
             "--set defence=dp-gaussian --set defence-strength=0.01",
         ),
         ("fedattack attack sia runs/a", ""),
-        ("fedattack audit '$(rm -rf /)' --out x", ""),
+        ("fedattack audit quickstart --set model=evil.models:run", ""),
+        ("fedattack audit quickstart --set dataset=/etc/passwd", ""),
         ("rm -rf /", ""),
         ("fedattack audit 'unclosed", ""),
     ],
@@ -41,14 +44,44 @@ def test_the_run_s_own_command_is_repeated_with_the_defence(command, expected):
 
 def test_what_a_folder_says_is_quoted():
     command = command_for(NOISE, run("fedattack audit quickstart --set 'dataset=$(reboot); x'"))
-    assert shlex.split(command)[5:7] == ["--set", "dataset=$(reboot); x"]
     assert "'dataset=$(reboot); x'" in command
+    assert shlex.split(command)[5:7] == ["--set", "dataset=$(reboot); x"]
+    assert command_for(NOISE, run("fedattack audit -q --out x", preset="-q")) == ""
 
 
 def test_a_remedy_without_settings_has_no_command_and_one_of_another_preset_has_that():
     assert command_for(Remedy(what="w", buys="b"), run("fedattack audit quickstart --out x")) == ""
     assert command_for(Remedy(what="w", buys="b", audit="sia-many"), run()).startswith("fedattack audit sia-many ")
     assert command_for(NOISE, run()) == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "setting", "applies"),
+    [
+        ({"local-epochs": "1"}, {}, True),
+        ({"local-epochs": "1"}, {"local-epochs": 1}, False),
+        ({"local-epochs": "1"}, {"framework": "fedsgd"}, False),
+        ({"dp-noise": "2"}, {}, True),
+        ({"dp-noise": "2"}, {"dp-noise": 128.0}, False),
+        ({"dp-noise": "2"}, {"dp-epsilon": 4.0}, False),
+        ({"fraction": "1.0"}, {}, True),
+        ({"fraction": "1.0"}, {"fraction": 1.0}, False),
+        ({"defence": "dp-gaussian", "defence-strength": "0.01"}, {"defence": "dp-gaussian"}, False),
+        ({"defence": "dp-gaussian", "defence-strength": "0.01"}, {"defence": "recup"}, True),
+    ],
+)
+def test_a_run_is_not_told_to_do_what_it_does(settings, setting, applies):
+    assert Remedy(what="w", buys="b", settings=settings).applies_to(run(**setting)) is applies
+
+
+def test_secure_aggregation_is_no_advice_against_a_server_that_departs_from_the_protocol():
+    remedy = Remedy(what="w", buys="b", audit="membership-aggregate")
+    assert remedy.applies_to(run())
+    for model in (
+        {"server": "active: it isolates clients", "view": "individual"},
+        {"server": "passive", "view": "aggregate"},
+    ):
+        assert not remedy.applies_to({**run(), "threat_model": model})
 
 
 def _remedies():

@@ -221,6 +221,7 @@ class AttributeJudge(Judge[AttributeCase]):
 
     case = AttributeCase
     headline = "excess"
+    needs_truth = ("attributes",)
     beside = ("aia", "ara", BASELINES)
     notes = (
         "What counts of attribute inference is the excess over guessing the attribute without any update, from the "

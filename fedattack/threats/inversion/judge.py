@@ -298,6 +298,7 @@ class InversionJudge(Judge[InversionCase]):
 
     case = InversionCase
     headline = "recognised"
+    needs_truth = ("records",)
     notes = (
         "A reconstruction is held against guesses without any gradient, too: images of one class resemble each other. "
         "Where the residual of the replay is large, the attack looks at another computation than the client's, "

@@ -439,8 +439,10 @@ _SURE = 0.5
 
 def _named(findings: Sequence[Finding]) -> str:
     """Name the clients of which the server is surest."""
+    if "posteriors" not in findings[0].series:
+        return ""
     entries = []
-    for entry in findings[0].series.get("posteriors", ()):
+    for entry in findings[0].series["posteriors"]:
         if entry["posterior"] is not None and entry["posterior"] > _SURE:
             entries.append(entry)
     if not entries:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedattack.audit.finding import LEAK, Finding
+from fedattack.audit.finding import LEAK, NO_EVIDENCE, TOO_FEW, Finding
 from fedattack.report import figures
 from fedattack.report.drawing import Plot
 from fedattack.report.remedies import remedies_beside
@@ -121,7 +121,9 @@ def _explains(findings: Sequence[Finding]) -> Explained:
     finding, name = hardest
     if finding.verdict == LEAK:
         words.append(f"Single examples are traced, beyond {name}.")
-    elif findings[0].verdict == LEAK:
+    elif findings[0].verdict == LEAK and finding.verdict == TOO_FEW:
+        words.append(f"Whether it is more than {name} cannot be told: there are too few targets.")
+    elif findings[0].verdict == LEAK and finding.verdict == NO_EVIDENCE:
         words.append(
             f"More than {name} is not shown: the server learns who holds which kind of example, not which one."
         )
