@@ -371,6 +371,7 @@ def test_a_run_in_which_no_client_answers_ends_with_the_clients_reason(call, tmp
 
     monkeypatch.setattr(simulating, "RUNTIMES", {"simulation": lambda *words: Dying()})
     monkeypatch.setattr(simulating, "prepare", lambda configs: None)
+    monkeypatch.setattr("fedattack.runs.forecast.foretell", lambda *words, **named: None)  # nothing was prepared
     code, _, err = call("audit", "quickstart", "--out", tmp_path / "run", "--seeds", 1)
     assert code == 2
     assert "no client answered in any of 2 rounds: OutOfMemoryError: xxx" in err

@@ -48,7 +48,7 @@ class Remedy:
         """
         setting = run["setting"]
         model = run["threat_model"]
-        if self.audit and (model["server"].startswith("active") or model["view"] != "individual"):
+        if self.audit and (model["server"].startswith("active") or model["view"] == "aggregate"):
             return False
         for key, value in self.settings.items():
             if key in ("dp-noise", "dp-epsilon") and (setting.get("dp-noise") or setting.get("dp-epsilon")):

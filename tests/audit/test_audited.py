@@ -12,7 +12,7 @@ from tests.worlds.federation import CLIENTS, write_run
 @pytest.fixture(scope="module")
 def evidence(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    write_run(folder)
+    write_run(folder, auxiliary=10)
     attack_all(folder)
     return read_evidence(folder)
 
