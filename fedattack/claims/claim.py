@@ -1,4 +1,4 @@
-"""A privacy claim as a declared thing: what a team says about its run, in a file ``claim.toml`` or read off an object."""
+"""A privacy claim as a declared thing: what a team says about its run, in a file ``claim.toml``."""
 
 from __future__ import annotations
 

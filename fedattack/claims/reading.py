@@ -47,9 +47,7 @@ def claim_of(source: object, **declared: Any) -> Claim:
             f"claim_of: {name} is nothing that a claim can be read of; declare it by hand in claim.toml "
             "(fedattack/claims/README.md)"
         )
-    # Strategies have counts as NumPy numbers now and then.
-    values = {**read(source), **declared}
-    return make_claim(name, **values)
+    return make_claim(name, **{**read(source), **declared})
 
 
 def readable(source: object) -> bool:
@@ -60,9 +58,8 @@ def readable(source: object) -> bool:
 def _reader_of(source: object) -> tuple[Callable[[Any], _WORDS] | None, str]:
     name = getattr(source, "__name__", type(source).__name__)
     classes = type(source).__mro__
-    if callable(source) and hasattr(source, "__module__") and name.endswith("clipping_mod"):
-        if str(source.__module__).startswith("flwr."):
-            return _clipping_alone, name
+    if name.endswith("clipping_mod") and str(getattr(source, "__module__", "")).startswith("flwr."):
+        return _clipping_alone, name
     for kind in classes:
         package = kind.__module__.partition(".")[0]
         reader = _READERS.get((package, kind.__name__))
@@ -106,7 +103,7 @@ def _weights(strategy: Any) -> str:
 
 
 def _adaptive(strategy: Any) -> _WORDS:
-    """The norm moves before the noise is drawn, by e^(−η(b − γ)) for a share b ≤ 1 of clipped updates."""
+    # The norm moves before the noise is drawn, by e^(−η(b − γ)) for a share b ≤ 1 of clipped updates.
     falls = math.exp(-strategy.clip_norm_lr * (1 - strategy.target_clipped_quantile))
     values: dict[str, Any] = {
         "mechanism": "central-adaptive",
