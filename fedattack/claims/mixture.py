@@ -11,7 +11,9 @@ Scores = NDArray[np.float64]
 
 # Where the expectation of a smooth function of a Gaussian is taken; the sum is exact for polynomials of degree 79.
 _NODES = 40
+# The search for μ: steps to the end, and how often the step that is found is halved.
 _STEPS = 48
+_HALVED = 16
 
 
 def mixture_shift(left: Scores, right: Scores, rate: float, quantile: float, distance: float) -> float | None:
@@ -34,26 +36,32 @@ def mixture_shift(left: Scores, right: Scores, rate: float, quantile: float, dis
     """
     scale = float(right.std(ddof=1))
     z = (left - right.mean()) / scale
-    # Where the mean alone sees it: an end to the search.
+    # What the mean alone says is the end of the search.
     most = max(0.0, (float(z.mean()) + 6 * math.sqrt(2 / len(z))) / rate) + 1.0
-    shifts = np.linspace(0, most, _STEPS)
-    excess = np.array([_excess(z, len(right), shift, rate) for shift in shifts])
-    allowed = np.flatnonzero(excess <= quantile)
-    if not len(allowed):
+    best = _first_within(z, len(right), rate, 0.0, most)
+    bound = _first_within(z, len(right), rate, quantile, most)
+    if best is None or bound is None or _distance(z, best, rate) >= distance:
         return None
-    index = int(allowed[0])
-    bound = 0.0
-    if index:
-        low, high = float(shifts[index - 1]), float(shifts[index])
-        for _ in range(20):
-            middle = (low + high) / 2
-            if _excess(z, len(right), middle, rate) > quantile:
-                low = middle
-            else:
-                high = middle
-        bound = low
-    best = float(shifts[int(np.abs(excess).argmin())])
-    return bound if _distance(z, best, rate) < distance else None
+    return bound
+
+
+def _first_within(z: Scores, others: int, rate: float, quantile: float, most: float) -> float | None:
+    """Return the smallest μ whose excess is no more than so many standard errors; None if there is none."""
+    low = 0.0
+    for shift in np.linspace(0, most, _STEPS):
+        if _excess(z, others, float(shift), rate) <= quantile:
+            break
+        low = float(shift)
+    else:
+        return None
+    high = float(shift)
+    for _ in range(_HALVED):
+        middle = (low + high) / 2
+        if _excess(z, others, middle, rate) > quantile:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 def _slope(z: Scores, shift: float, rate: float) -> tuple[Scores, Scores]:
