@@ -174,7 +174,7 @@ def mechanism_of(source: object, *, name: str = "the mechanism", size: int = 64,
         if not callable(made) and not hasattr(made, "apply"):
             raise ConfigError(f"{name} takes no update and returns a {type(made).__name__}; {_REMEDY}")
         return mechanism_of(made, name=name, size=size, clip=clip)
-    if len(required) == 3 and "count" not in required:
+    if len(required) == 3 and not {"rng", "count"} & set(required):
         return Mechanism(name, size, _one_by_one(_through_mod(source, clip)), False, source)
     if required == ["client"]:
         return Mechanism(name, size, _one_by_one(_through_wrapper(source)), False, source)

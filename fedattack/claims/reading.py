@@ -41,31 +41,37 @@ def claim_of(source: object, **declared: Any) -> Claim:
     ConfigError
         If nothing is known of such an object, or the claim lacks a key or contradicts itself.
     """
-    read, name = _reader_of(source)
+    return make_claim(_name(source), **{**configuration_of(source), **declared})
+
+
+def configuration_of(source: object) -> Mapping[str, Any]:
+    """Return the keys of a claim that an object has, without a check; see :func:`claim_of`, which raises the same."""
+    read = _reader_of(source)
     if read is None:
         raise ConfigError(
-            f"claim_of: {name} is nothing that a claim can be read of; declare it by hand in claim.toml "
+            f"claim_of: {_name(source)} is nothing that a claim can be read of; declare it by hand in claim.toml "
             "(fedattack/claims/README.md)"
         )
-    return make_claim(name, **{**read(source), **declared})
+    return read(source)
 
 
 def readable(source: object) -> bool:
     """Whether :func:`claim_of` knows this kind of object."""
-    return _reader_of(source)[0] is not None
+    return _reader_of(source) is not None
 
 
-def _reader_of(source: object) -> tuple[Callable[[Any], _WORDS] | None, str]:
-    name = getattr(source, "__name__", type(source).__name__)
-    classes = type(source).__mro__
-    if name.endswith("clipping_mod") and str(getattr(source, "__module__", "")).startswith("flwr."):
-        return _clipping_alone, name
-    for kind in classes:
-        package = kind.__module__.partition(".")[0]
-        reader = _READERS.get((package, kind.__name__))
+def _name(source: object) -> str:
+    return str(getattr(source, "__name__", type(source).__name__))
+
+
+def _reader_of(source: object) -> Callable[[Any], _WORDS] | None:
+    if _name(source).endswith("clipping_mod") and str(getattr(source, "__module__", "")).startswith("flwr."):
+        return _clipping_alone
+    for kind in type(source).__mro__:
+        reader = _READERS.get((kind.__module__.partition(".")[0], kind.__name__))
         if reader is not None:
-            return reader, name
-    return None, name
+            return reader
+    return None
 
 
 def _clipping_alone(source: Any) -> _WORDS:
@@ -186,9 +192,9 @@ def _defence_mod(mod: Any) -> _WORDS:
     if mod.settings is None:
         raise ConfigError("DefenceMod without settings reads the run config; make it with settings=… to read a claim")
     defence = defence_of(mod.settings)
-    reader, name = _reader_of(defence)
+    reader = _reader_of(defence)
     if reader is None:
-        raise ConfigError(f"the defence {mod.settings.get('defence')!r} ({name}) adds no noise: there is no claim")
+        raise ConfigError(f"the defence {mod.settings.get('defence')!r} adds no noise of a claim to the update")
     return reader(defence)
 
 
