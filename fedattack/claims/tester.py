@@ -291,7 +291,7 @@ def _scores(pair: _Pair, left: Vector, right: Vector) -> list[tuple[str, Score]]
         return sent @ weights
 
     def length(sent: Vector) -> NDArray[np.float64]:
-        return np.sqrt((sent**2).sum(axis=1))
+        return np.asarray(np.linalg.norm(sent, axis=1))
 
     return [("the position between both", along), ("entries weighed by their noise", weighed), ("the length", length)]
 
