@@ -49,6 +49,9 @@ LEAST_DRAWS = 2000
 # Above so many standard errors another pair or score than the first is taken.
 _PREFERRED = 4.0
 _THRESHOLDS = 60
+# A mechanism without state passes for one with state by accident so rarely; and that many standard errors.
+_DRIFT = 1e-5
+_TOGETHER = 5
 # The tests of shape fail by accident so rarely.
 _SHAPE_ERROR = 1e-3
 # √n times the largest distance between a Gaussian fitted to Gaussian draws and these: once in a thousand times above.
@@ -319,7 +322,7 @@ def _check_steady(mechanism: Mechanism, found: _Scored) -> None:
         drift = stats.ks_2samp(scores[:half], scores[half:]).pvalue
         centred = scores - scores.mean()
         together = float(centred[1:] @ centred[:-1] / (centred @ centred)) * math.sqrt(len(scores))
-        if drift < 1e-6 or abs(together) > 6:
+        if drift < _DRIFT or abs(together) > _TOGETHER:
             raise ConfigError(
                 f"{mechanism.name} keeps state between calls: for one and the same update, what it sends changes from "
                 "call to call; test it with its state put back in each call"
