@@ -95,9 +95,10 @@ class Answer:
 
     @property
     def verdict(self) -> str:
-        """Contradicted if any finding is; else consistent if any is."""
-        verdicts = {finding.verdict for finding in self.findings}
-        return next(verdict for verdict in VERDICTS if verdict in verdicts)
+        """Contradicted if any finding is; else that of what is configured, because a test alone confirms nothing."""
+        if any(finding.verdict == CONTRADICTED for finding in self.findings):
+            return CONTRADICTED
+        return self.findings[0].verdict
 
     def to_dict(self) -> dict[str, Any]:
         """Copy into what JSON can hold; an infinite number is the text ``infinity``."""
@@ -182,8 +183,14 @@ def load_mechanism(spec: str) -> object:
 
 def _as_configured(claim: Claim, mechanism: object, name: str) -> tuple[Claim, tuple[str, ...]]:
     """Put what a mechanism configures in the place of what a claim says of it."""
-    read = dict(configuration_of(mechanism))
-    own = make_claim(name, **{"epsilon": claim.epsilon, "delta": claim.delta, **read})
+    try:
+        read = dict(configuration_of(mechanism))
+    except ConfigError as nothing:
+        # Such as a mod that clips and adds no noise. It is tested all the same.
+        return claim, (str(nothing),)
+    declared = {"epsilon": claim.epsilon, "delta": claim.delta, "rounds": claim.rounds}
+    read = {key: value for key, value in read.items() if value is not None}
+    own = make_claim(name, **{**declared, **read})
     values = claim.model_dump(exclude_unset=True)
     notes = []
     for key in ("clip", "sensitivity", "deviation"):
@@ -209,6 +216,8 @@ def _as_configured(claim: Claim, mechanism: object, name: str) -> tuple[Claim, t
 def _measure(claim: Claim, mechanism: object, trial: Trial, name: str) -> Measured:
     if claim.clip is None:
         raise ConfigError("a test of a mechanism needs clip in the claim: it plays updates of that norm")
+    if trial.sampled and claim.sampling == 1:
+        raise ConfigError("--sampled: the claim has no sampling below 1 that the mechanism could draw with")
     inside = claim.sampling if trial.sampled else 1.0
     play = Play(
         clip=claim.clip,

@@ -83,7 +83,7 @@ class Claim(BaseModel):
     steps
         Of DP-SGD in one round.
     rounds
-        In which a client takes part, at most.
+        In which a client takes part, at most. An ε of the run needs it.
     trusted_server
         Whether ε speaks only of those who see what the server releases. In the central case it sees all updates.
     clients
@@ -140,6 +140,8 @@ class Claim(BaseModel):
             mechanisms = _OF.get(key, (self.mechanism,))
             if self.mechanism not in mechanisms:
                 raise ValueError(f"{key} is a key of {', '.join(mechanisms)}, and the mechanism is {self.mechanism}")
+        if self.epsilon_of == "run" and "rounds" not in self.model_fields_set:
+            raise ValueError("rounds is missing, which the ε of a run needs; or write epsilon-of = message")
         if self.mechanism == DP_SGD and self.unit == "client":
             raise ValueError("unit = client contradicts dp-sgd, which clips each example by itself; write example")
         if self.mechanism == "flower-localdp" and (self.clip is None or self.sensitivity is None):

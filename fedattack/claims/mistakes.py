@@ -152,7 +152,7 @@ def secagg_range(clip: float = 8.0, entries: int = 62_006, multiplier: float = 4
 
 
 def _claim(mechanism: str, **values: object) -> Claim:
-    return make_claim("mistakes", **{"mechanism": mechanism, "epsilon": 1.0, "delta": DELTA, **values})
+    return make_claim("mistakes", **{"mechanism": mechanism, "epsilon": 1.0, "delta": DELTA, "rounds": 1, **values})
 
 
 def _message(claim: Claim) -> float:

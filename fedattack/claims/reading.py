@@ -14,6 +14,9 @@ from fedattack.errors import ConfigError
 
 _WORDS = Mapping[str, Any]
 
+# What an object does not say, and no claim can do without.
+_DECLARED = {"epsilon": None, "delta": None, "rounds": None}
+
 
 def claim_of(source: object, **declared: Any) -> Claim:
     """Read what an object configures, and add what its project declares.
@@ -41,11 +44,19 @@ def claim_of(source: object, **declared: Any) -> Claim:
     ConfigError
         If nothing is known of such an object, or the claim lacks a key or contradicts itself.
     """
-    return make_claim(_name(source), **{**configuration_of(source), **declared})
+    values = {**configuration_of(source), **declared}
+    lacking = [key for key, value in values.items() if value is None]
+    if lacking:
+        words = ", ".join(f"{key}=…" for key in lacking)
+        raise ConfigError(f"{_name(source)} does not say {', '.join(lacking)}: call claim_of(…, {words})")
+    return make_claim(_name(source), **values)
 
 
 def configuration_of(source: object) -> Mapping[str, Any]:
-    """Return the keys of a claim that an object has, without a check; see :func:`claim_of`, which raises the same."""
+    """Return the keys of a claim that an object has, without a check, and None for those that have to be declared.
+
+    See :func:`claim_of`, which raises the same.
+    """
     read = _reader_of(source)
     if read is None:
         raise ConfigError(
@@ -94,7 +105,7 @@ def _local_dp(mod: Any) -> _WORDS:
 
 
 def _fixed(strategy: Any) -> _WORDS:
-    return {
+    return _DECLARED | {
         "mechanism": "central-gaussian",
         "clip": float(strategy.clipping_norm),
         "noise_multiplier": float(strategy.noise_multiplier),
@@ -111,7 +122,7 @@ def _weights(strategy: Any) -> str:
 def _adaptive(strategy: Any) -> _WORDS:
     # The norm moves before the noise is drawn, by e^(−η(b − γ)) for a share b ≤ 1 of clipped updates.
     falls = math.exp(-strategy.clip_norm_lr * (1 - strategy.target_clipped_quantile))
-    values: dict[str, Any] = {
+    values: dict[str, Any] = _DECLARED | {
         "mechanism": "central-adaptive",
         "clip": float(strategy.clipping_norm),
         "noise_multiplier": float(strategy.noise_multiplier),
@@ -163,7 +174,9 @@ def _opacus_accountant(accountant: Any) -> _WORDS:
         )
     ((noise, rate),) = kinds
     steps = sum(int(count) for _, _, count in history)
-    return {"mechanism": "dp-sgd", "noise_multiplier": noise, "sampling": rate, "steps": steps}
+    # Its history is that of all rounds for which it was kept.
+    run = {"epsilon": None, "delta": None, "rounds": 1}
+    return run | {"mechanism": "dp-sgd", "noise_multiplier": noise, "sampling": rate, "steps": steps}
 
 
 def _opacus_optimizer(optimizer: Any) -> _WORDS:
@@ -171,19 +184,24 @@ def _opacus_optimizer(optimizer: Any) -> _WORDS:
     if not isinstance(norm, int | float):
         # A norm for each layer: together the root of the sum of squares.
         norm = math.hypot(*norm)
-    return {"mechanism": "dp-sgd", "noise_multiplier": float(optimizer.noise_multiplier), "clip": float(norm)}
+    unknown = _DECLARED | {"sampling": None, "steps": None}
+    return unknown | {
+        "mechanism": "dp-sgd",
+        "noise_multiplier": float(optimizer.noise_multiplier),
+        "clip": float(norm),
+    }
 
 
 def _noise(defence: Any) -> _WORDS:
     mechanism = {"dp-gaussian": "gaussian", "dp-laplace": "laplace"}[defence.name]
-    values: dict[str, Any] = {"mechanism": mechanism, "sigma": float(defence.scale)}
+    values: dict[str, Any] = _DECLARED | {"mechanism": mechanism, "sigma": float(defence.scale)}
     if defence.clip:
         values["clip"] = float(defence.clip)
     return values
 
 
 def _own_local_dp(defence: Any) -> _WORDS:
-    return {"mechanism": "gaussian", "sigma": float(defence.deviation), "clip": float(defence.clip)}
+    return _DECLARED | {"mechanism": "gaussian", "sigma": float(defence.deviation), "clip": float(defence.clip)}
 
 
 def _defence_mod(mod: Any) -> _WORDS:

@@ -3,7 +3,7 @@
 from itertools import count as counting
 
 import numpy as np
-from flwr.clientapp.mod import LocalDpMod
+from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 
 from fedattack.defences.mods import DefenceMod
 from fedattack.defences.noise import Noise
@@ -12,6 +12,7 @@ platform = LocalDpMod(1.0, 1e-4, 10, 1e-5)
 """A hospital platform's numbers: the sensitivity is ten thousand times below the clipping norm."""
 
 honest = LocalDpMod(1.0, 2.0, 0.9, 1e-5)
+clipping_alone = fixedclipping_mod
 own_mod = DefenceMod(settings={"defence": "dp-gaussian", "defence-strength": 2.0, "defence-clip": 1.0})
 
 

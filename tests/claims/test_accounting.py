@@ -15,7 +15,7 @@ DELTA = 1e-5
 
 
 def claim(**values):
-    return make_claim("claim", **{"mechanism": "gaussian", "epsilon": 10.0, "delta": DELTA, **values})
+    return make_claim("claim", **{"mechanism": "gaussian", "epsilon": 10.0, "delta": DELTA, "rounds": 1, **values})
 
 
 def test_one_message_is_that_of_balle_and_wang():

@@ -14,7 +14,7 @@ DELTA = 1e-5
 
 
 def claim(**values):
-    return make_claim("claim.toml", **{"mechanism": "gaussian", "epsilon": 10.0, "delta": DELTA, **values})
+    return make_claim("claim.toml", **{"mechanism": "gaussian", "epsilon": 10.0, "delta": DELTA, "rounds": 1, **values})
 
 
 def by_name(answer):
@@ -87,6 +87,22 @@ def test_what_so_few_draws_cannot_show_is_no_consistency():
     assert "--draws 291000" in found.reason
     assert by_name(answer)["claim.epsilon-configured"].verdict == UNCHECKED
     assert answer.verdict == UNCHECKED
+
+
+def test_a_test_alone_confirms_nothing():
+    answer = check_claim(claim(clip=1.0), known.gaussian)
+    assert [finding.verdict for finding in answer.findings] == [UNCHECKED, CONSISTENT]
+    assert answer.verdict == UNCHECKED
+
+
+def test_a_mod_without_noise_is_tested_all_the_same():
+    answer = check_claim(claim(noise_multiplier=2.0, clip=1.0, epsilon=5.0), known.clipping_alone)
+    assert "clips and adds no noise" in answer.notes[0]
+    assert answer.findings[0].verdict == CONSISTENT
+    assert answer.verdict == CONTRADICTED
+
+
+def test_a_bound_that_counting_can_show():
     shown = check_claim(claim(clip=1.0, epsilon=6.0), known.bare)
     assert by_name(shown)["claim.epsilon-measured"].verdict == CONTRADICTED
     none = check_claim(claim(clip=1.0, epsilon=40.0), known.bare)
@@ -110,6 +126,8 @@ def test_claims_that_cannot_be_tested():
         check_claim(None, known.gaussian)
     with pytest.raises(ConfigError, match="nothing says what is claimed"):
         check_claim(None)
+    with pytest.raises(ConfigError, match="no sampling below 1"):
+        check_claim(claim(sigma=1.0, clip=1.0), known.gaussian, Trial(sampled=True))
     with pytest.raises(ConfigError, match="needs clip"):
         check_claim(claim(sigma=1.0), known.gaussian)
 

@@ -13,11 +13,12 @@ clip = 1.0
 sensitivity = 1e-4
 epsilon = 10
 delta = 1e-5
+rounds = 1
 """
 
 
 def claim(**values):
-    return make_claim("claim.toml", **{"mechanism": "gaussian", "epsilon": 1.0, "delta": 1e-5, **values})
+    return make_claim("claim.toml", **{"mechanism": "gaussian", "epsilon": 1.0, "delta": 1e-5, "rounds": 1, **values})
 
 
 def test_a_claim_is_read(tmp_path):
@@ -108,6 +109,12 @@ def test_a_file_that_is_no_claim(tmp_path, text):
     path.write_text(text, encoding="utf-8", errors="surrogateescape")
     with pytest.raises(ConfigError, match=r"claim\.toml"):
         read_claim(path)
+
+
+def test_the_epsilon_of_a_run_needs_the_number_of_rounds():
+    with pytest.raises(ConfigError, match="rounds is missing"):
+        make_claim("claim.toml", mechanism="gaussian", epsilon=1.0, delta=1e-5)
+    assert make_claim("claim.toml", mechanism="gaussian", epsilon=1.0, delta=1e-5, epsilon_of="message").rounds == 1
 
 
 def test_a_file_that_is_not_there(tmp_path):

@@ -27,7 +27,7 @@ from fedattack.defences.noise import Noise
 from fedattack.errors import ConfigError
 from tests.worlds.local_grid import FIRST_NODE, LocalGrid
 
-DECLARED = {"epsilon": 8.0, "delta": 1e-5}
+DECLARED = {"epsilon": 8.0, "delta": 1e-5, "rounds": 20}
 
 
 @pytest.mark.parametrize("kind", [mods.LocalDpMod, old_mods.LocalDpMod])
@@ -42,11 +42,11 @@ def test_flowers_local_mod(kind):
 @pytest.mark.parametrize("side", ["Server", "Client"])
 def test_flowers_strategies_with_a_fixed_norm(generation, side):
     kind = getattr(generation, f"DifferentialPrivacy{side}SideFixedClipping")
-    claim = claim_of(kind(generation.FedAvg(), 2.0, 0.5, 10), rounds=20, **DECLARED)
+    claim = claim_of(kind(generation.FedAvg(), 2.0, 0.5, 10), **DECLARED)
     assert claim.mechanism == "central-gaussian"
     assert (claim.multiplier, claim.clip, claim.clients, claim.weights) == (2.0, 0.5, 10, "examples")
     assert configured(claim).run.low == pytest.approx(gaussian_epsilon(2.0, "add-remove", 20, 1e-5).low)
-    with pytest.raises(ConfigError, match="epsilon is missing"):
+    with pytest.raises(ConfigError, match="does not say epsilon, delta, rounds: call"):
         claim_of(kind(generation.FedAvg(), 2.0, 0.5, 10))
 
 
@@ -153,13 +153,15 @@ def test_opacus():
                 optimizer.zero_grad()
                 nn.functional.cross_entropy(private(x), y).backward()
                 optimizer.step()
-        claim = claim_of(engine, **DECLARED)
+        claim = claim_of(engine, epsilon=8.0, delta=1e-5)
         spent = engine.get_epsilon(1e-5)
     assert (claim.mechanism, claim.multiplier, claim.sampling) == ("dp-sgd", 1.5, 0.25)
     assert claim.steps == sum(count for _, _, count in engine.accountant.history)
     found = configured(claim)
     assert found.run.high < spent < 1.3 * found.run.high
-    assert claim_of(engine.accountant, **DECLARED) == claim
+    assert claim_of(engine.accountant, epsilon=8.0, delta=1e-5) == claim
+    with pytest.raises(ConfigError, match="does not say sampling, steps"):
+        claim_of(optimizer, **DECLARED)
     assert claim_of(optimizer, sampling=0.25, steps=8, **DECLARED).clip == 0.7
 
 
