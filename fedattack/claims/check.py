@@ -219,9 +219,11 @@ def _measure(claim: Claim, mechanism: object, trial: Trial, name: str) -> Measur
     if trial.sampled and claim.sampling == 1:
         raise ConfigError("--sampled: the claim has no sampling below 1 that the mechanism could draw with")
     inside = claim.sampling if trial.sampled else 1.0
+    # Zeros are one of the units that may replace another.
+    relation = "add-remove" if claim.sampling < 1 else claim.relation
     play = Play(
         clip=claim.clip,
-        relation=claim.relation,
+        relation=relation,
         delta=claim.delta,
         draws=trial.draws,
         clipped=trial.clipped,

@@ -155,10 +155,11 @@ class Play:
     def __post_init__(self) -> None:
         if self.draws < LEAST_DRAWS:
             raise ConfigError(f"draws = {self.draws}: expected {LEAST_DRAWS} or more, for choices and for the bound")
-        if self.inside < 1 and (self.rate < 1 or self.relation != "add-remove"):
-            raise ConfigError(
-                "a mechanism that samples by itself is tested for neighbours = add-remove, and sampled once only"
-            )
+        if self.inside < 1 and self.rate < 1:
+            raise ConfigError("a mechanism that samples by itself is not sampled again before it")
+        if min(self.inside, self.rate) < 1 and self.relation != "add-remove":
+            # What is sent without the unit has to be known, and is what is sent for zeros.
+            raise ConfigError("a mechanism with a sampler is tested for neighbours = add-remove")
 
 
 @dataclass(frozen=True)

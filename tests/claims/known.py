@@ -112,5 +112,5 @@ def wrapped(client):
     return client
 
 
-def gaussian_without_noise(update, count):
+def bare_at_once(update, count):
     return {name: np.broadcast_to(array, (count, *array.shape)) for name, array in scaled(update).items()}

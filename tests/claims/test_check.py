@@ -102,6 +102,17 @@ def test_a_mod_without_noise_is_tested_all_the_same():
     assert answer.verdict == CONTRADICTED
 
 
+@pytest.mark.parametrize("neighbours", ["add-remove", "replace"])
+def test_a_step_of_dp_sgd_is_played_beside_zeros(neighbours):
+    """With a multiplier of 2, sampled at 0.1 before it: far below the ε of an unsampled step."""
+    said = claim(mechanism="dp-sgd", clip=1.0, noise_multiplier=2.0, sampling=0.1, neighbours=neighbours)
+    answer = check_claim(said, known.gaussian)
+    found = by_name(answer)
+    assert 0 < found["claim.epsilon-measured"].value < found["claim.epsilon-configured"].value < 1
+    assert answer.verdict == CONSISTENT
+    assert "before the mechanism" in found["claim.epsilon-measured"].assumes[-1]
+
+
 def test_a_bound_that_counting_can_show():
     shown = check_claim(claim(clip=1.0, epsilon=6.0), known.bare)
     assert by_name(shown)["claim.epsilon-measured"].verdict == CONTRADICTED
@@ -110,7 +121,7 @@ def test_a_bound_that_counting_can_show():
 
 
 def test_the_draws_that_are_asked_for_do():
-    answer = check_claim(claim(clip=1.0), known.gaussian_without_noise, Trial(draws=291_000))
+    answer = check_claim(claim(clip=1.0), known.bare_at_once, Trial(draws=291_000))
     assert by_name(answer)["claim.epsilon-measured"].verdict == CONTRADICTED
 
 

@@ -139,5 +139,8 @@ def test_a_mixture_is_found_by_its_shift():
 def test_bad_numbers():
     with pytest.raises(ConfigError, match="expected 2000 or more"):
         Play(draws=100)
-    with pytest.raises(ConfigError, match="add-remove"):
-        Play(inside=0.5)
+    for sampler in ({"inside": 0.5}, {"rate": 0.5}):
+        with pytest.raises(ConfigError, match="add-remove"):
+            Play(**sampler)
+    with pytest.raises(ConfigError, match="not sampled again"):
+        Play(inside=0.5, rate=0.5, relation="add-remove")
