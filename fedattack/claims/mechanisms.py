@@ -183,7 +183,9 @@ def mechanism_of(source: object, *, name: str = "the mechanism", size: int = 64,
 
 def _function(source: Callable[..., Any], parameters: Mapping[str, Any], name: str, size: int) -> Mechanism:
     extra = {"rng", "count"} & set(parameters)
-    unknown = [key for key in list(parameters)[1:] if key not in extra and parameters[key].default is inspect._empty]
+    unknown = [
+        key for key in list(parameters)[1:] if key not in extra and parameters[key].default is inspect.Parameter.empty
+    ]
     if unknown:
         raise ConfigError(
             f"{name} asks for {', '.join(unknown)}; expected update, and perhaps rng and count; {_REMEDY}"
@@ -205,7 +207,10 @@ def _one_by_one(once: Callable[[Arrays, np.random.Generator], Arrays]) -> _Call:
         sent: dict[str, list[NDArray[Any]]] = {}
         for _ in range(count):
             copied = {name: array.copy() for name, array in update.items()}
-            for name, array in once(copied, rng).items():
+            answer = once(copied, rng)
+            if not isinstance(answer, Mapping):
+                return answer  # which is refused with what it is
+            for name, array in answer.items():
                 sent.setdefault(name, []).append(np.asarray(array))
         return {name: np.stack(arrays) for name, arrays in sent.items()}
 

@@ -333,11 +333,10 @@ def _check_steady(mechanism: Mechanism, found: _Scored) -> None:
 def _judged(pilot: _Scored, found: _Scored, play: Play, pair: str, score: str) -> Measured:
     high_is_left, threshold = _threshold(pilot, play.delta)
     n = len(found.left)
-    true = _share(found.left if high_is_left else found.right, threshold, above=high_is_left)
-    false = _share(found.right if high_is_left else found.left, threshold, above=high_is_left)
-    rates = _lower(true, n), _upper(false, n)
-    counting = _counting(rates, play)
-    best = rates_ceiling(n)
+    left, right = int((found.left > threshold).sum()), int((found.right > threshold).sum())
+    # An alarm is true if it names the update that it is for.
+    true, false = (left, right) if high_is_left else (n - right, n - left)
+    counting = _counting(_lower(true, n), _upper(false, n), play)
     middle = float(np.median(pilot.left) + np.median(pilot.right)) / 2
     told = int((found.left > middle).sum() + (found.right <= middle).sum())
     notes = []
@@ -356,7 +355,7 @@ def _judged(pilot: _Scored, found: _Scored, play: Play, pair: str, score: str) -
         bound=bound,
         method=method,
         counting=counting.draw,
-        ceiling=max(0.0, math.log((best[0] - play.delta) / best[1])),
+        ceiling=composed_rates(_lower(n, n), _upper(0, n), 1, play.delta),
         mu=mu,
         told=told,
         tries=2 * n,
@@ -367,25 +366,16 @@ def _judged(pilot: _Scored, found: _Scored, play: Play, pair: str, score: str) -
     )
 
 
-def _share(scores: NDArray[np.float64], threshold: float, *, above: bool) -> int:
-    return int((scores > threshold).sum() if above else (scores <= threshold).sum())
-
-
-def _lower(k: float | NDArray[np.float64], n: int) -> float:
+def _lower(k: int, n: int) -> float:
     from scipy import stats
 
     return float(stats.beta.ppf((1 - LEVEL) / 4, k, n - k + 1)) if k else 0.0
 
 
-def _upper(k: float, n: int) -> float:
+def _upper(k: int, n: int) -> float:
     from scipy import stats
 
     return float(stats.beta.ppf(1 - (1 - LEVEL) / 4, k + 1, n - k)) if k < n else 1.0
-
-
-def rates_ceiling(n: int) -> tuple[float, float]:
-    """Return the bounds on both rates if ``n`` draws of each update were all told apart."""
-    return _lower(n, n), _upper(0, n)
 
 
 def _threshold(pilot: _Scored, delta: float) -> tuple[bool, float]:
@@ -410,8 +400,7 @@ def _threshold(pilot: _Scored, delta: float) -> tuple[bool, float]:
     return best[1], best[2]
 
 
-def _counting(rates: tuple[float, float], play: Play) -> Bound:
-    true, false = rates
+def _counting(true: float, false: float, play: Play) -> Bound:
     # Who takes part with a rate alone is told as often as the others in the rest.
     true = (1 - play.rate) * false + play.rate * true
     return Bound(*(composed_rates(true, false, count, play.delta) for count in (1, play.message, play.run)))

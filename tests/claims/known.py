@@ -75,6 +75,10 @@ def other_arrays(update):
     return {"third": update["first"]}
 
 
+def no_arrays(update):
+    return [*update.values()]
+
+
 def integers(update):
     return {name: array.astype(np.int64) for name, array in update.items()}
 

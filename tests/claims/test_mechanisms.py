@@ -55,6 +55,7 @@ def test_a_mechanism_may_work_in_the_update_that_it_gets():
         ("not_a_number", "sends NaN or infinity"),
         ("other_shapes", "changes shapes: first was (2, 2) and comes back as (1, 2)"),
         ("other_arrays", "expected arrays first, second as they came, got ['third']"),
+        ("no_arrays", "expected arrays first, second as they came, got list"),
         ("integers", "comes back as int64"),
         ("not_repeatable", "is not repeatable"),
         ("with_state", "keeps state between calls"),
