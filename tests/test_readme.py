@@ -129,7 +129,15 @@ class Document:
         return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def claimed(folder: Path) -> None:
+    """Write the guide's first claim, and the code that it is about."""
+    blocks = CLAIMS.blocks()
+    for name, wanted in (("claim.toml", "toml"), ("privacy.py", "python")):
+        (folder / name).write_text(next(content for language, content in blocks if language == wanted))
+
+
 README = Document("README.md")
+CLAIMS = Document("fedattack/claims/README.md", claimed)
 OBSERVE = Document("fedattack/observe/README.md", your_project)
 DATA = Document("fedattack/data/README.md")
 DEFENCES = Document("fedattack/defences/README.md")
@@ -147,6 +155,7 @@ DOCUMENTS = (
     Document("fedattack/threats/inversion/README.md"),
     OBSERVE,
     DEFENCES,
+    CLAIMS,
     DATA,
     RESULTS,
     Document("fedattack/record/FORMAT.md"),

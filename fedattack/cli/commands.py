@@ -7,14 +7,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
 from rich.markup import escape
 
 from fedattack import __version__
-from fedattack.cli.console import err_console, out_console, say, say_progress, show_page, tell, watch_bars
+from fedattack.cli.console import err_console, out_console, say, say_progress, show_page, show_table, tell, watch_bars
 from fedattack.cli.declared import HIDDEN, LOSS, Declared, pairs
 from fedattack.cli.options import (
     AsJson,
@@ -40,7 +40,8 @@ from fedattack.cli.options import (
 from fedattack.errors import ConfigError, FedAttackError, RunError, short
 
 if TYPE_CHECKING:
-    from fedattack.audit.finding import Condition, Finding
+    from fedattack.audit.finding import Condition
+    from fedattack.claims.check import Answer
     from fedattack.folder import Part
     from fedattack.learning.importing import Asked
     from fedattack.record.check import CheckReport
@@ -362,6 +363,71 @@ def _show_checks(checks: Mapping[str, "CheckReport"], asks: Sequence[str]) -> No
             out_console.print(f"  - {escape(short(line))}", soft_wrap=True)
     for line in asks:
         out_console.print(f"  - with --trust, it {escape(line)}", soft_wrap=True)
+
+
+@app.command()
+def claim(
+    declared: Annotated[
+        Path | None, typer.Option("--claim", help="What is claimed: a claim.toml.", metavar="FILE")
+    ] = None,
+    mechanism: Annotated[
+        str | None, typer.Option(help="What to test, imported: module:function.", metavar="MODULE:FUNCTION")
+    ] = None,
+    draws: Annotated[int, typer.Option(help="Draws of the mechanism, for both updates together.", min=1)] = 10_000,
+    seed: Annotated[int, typer.Option(help="Seed of these draws.", min=0)] = 0,
+    clipped: Annotated[bool, typer.Option("--clipped", help="Updates come to the mechanism clipped already.")] = False,
+    sampled: Annotated[
+        bool, typer.Option("--sampled", help="The mechanism itself draws whether the update takes part.")
+    ] = False,
+    mistakes: Annotated[bool, typer.Option("--mistakes", help="Show what common mistakes cost instead.")] = False,
+    fail_if: FailIf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Is a privacy claim true? Holds a declared ε against arithmetic, and against a test of the mechanism.
+
+    Examples: `fedattack claim --claim claim.toml --mechanism mypackage.privacy:noisy`;
+    `fedattack claim --claim claim.toml --fail-if "claim.epsilon-configured > 10"`; `fedattack claim --mistakes`
+    """
+    from fedattack.claims.claim import read_claim
+
+    if mistakes:
+        _show_mistakes(as_json)
+        return
+    conditions = _conditions(fail_if)
+    told = None if declared is None else read_claim(declared)
+    if told is None and mechanism is None:
+        raise ConfigError("fedattack claim: give --claim FILE, --mechanism module:function, or both")
+    from fedattack.claims.check import Trial, check_claim, load_mechanism
+
+    tested = None if mechanism is None else load_mechanism(mechanism)
+    trial = Trial(draws, seed, clipped, sampled)
+    answer = check_claim(told, tested, trial, name=mechanism or "")
+    if as_json:
+        print(json.dumps(answer.to_dict(), indent=2, allow_nan=False))
+    else:
+        _show_answer(answer)
+    if _crossed(conditions, answer.findings):
+        raise typer.Exit(THRESHOLD_CROSSED)
+
+
+def _show_answer(answer: "Answer") -> None:
+    from fedattack.claims.words import answer_lines, answer_rows
+
+    show_table("", ("", "ε of a message", "ε of the run", "verdict"), answer_rows(answer))
+    for line in answer_lines(answer):
+        out_console.print(escape(line), soft_wrap=True)
+
+
+def _show_mistakes(as_json: bool) -> None:
+    from fedattack.claims.figures import plain
+    from fedattack.claims.mistakes import mistakes
+    from fedattack.claims.words import MISTAKES, mistake_rows
+
+    found = mistakes()
+    if as_json:
+        print(json.dumps([plain(vars(mistake)) for mistake in found], indent=2, allow_nan=False))
+    else:
+        show_table("What common mistakes cost", MISTAKES, mistake_rows(found))
 
 
 @app.command()
@@ -720,7 +786,7 @@ def _report(
         raise typer.Exit(THRESHOLD_CROSSED)
 
 
-def _crossed(conditions: Sequence["Condition"], findings: Sequence["Finding"]) -> bool:
+def _crossed(conditions: Sequence["Condition"], findings: Sequence[Any]) -> bool:
     """Say which conditions hold, and whether any does."""
     crossed = [condition for condition in conditions if condition.crossed(findings)]
     for condition in crossed:

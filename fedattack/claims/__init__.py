@@ -1,0 +1,7 @@
+"""Is a privacy claim true? What is declared, what is configured, and what a test of the mechanism measures."""
+
+from fedattack.claims.accounting import Configured, Epsilon, configured
+from fedattack.claims.claim import Claim, make_claim, read_claim
+from fedattack.claims.reading import claim_of
+
+__all__ = ["Claim", "Configured", "Epsilon", "claim_of", "configured", "make_claim", "read_claim"]

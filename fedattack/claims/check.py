@@ -1,0 +1,361 @@
+"""What is declared beside what is configured and what is measured, each with a verdict."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fedattack.claims.accounting import Configured, Epsilon, configured
+from fedattack.claims.claim import UPDATE, Claim, make_claim
+from fedattack.claims.figures import equation, in_figures, plain
+from fedattack.claims.mechanisms import mechanism_of
+from fedattack.claims.reading import claim_of, configuration_of, readable
+from fedattack.claims.tester import LEVEL, Measured, Play, measure
+from fedattack.errors import ConfigError
+from fedattack.learning.importing import import_callable
+
+CONTRADICTED = "contradicted"
+CONSISTENT = "consistent"
+UNCHECKED = "cannot be checked"
+VERDICTS = (CONTRADICTED, CONSISTENT, UNCHECKED)
+
+TOLERANCE = 0.01
+"""Share of the declared ε by which a computed one may exceed it: people round σ."""
+
+# Draws that a user may be asked for, at most.
+_MOST_DRAWS = 10_000_000
+# Who draws which units take part, by whether the mechanism does.
+_SAMPLED = {
+    True: "the mechanism draws whether the update takes part with the rate of the claim",
+    False: "who takes part is drawn as the claim says, before the mechanism",
+}
+# How far a stated sensitivity may be below what clipping allows for; C and 2C are both in use.
+_FAR_BELOW = 0.99
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimFinding:
+    """One number beside the declared ε.
+
+    Attributes
+    ----------
+    name
+        As conditions name it: ``claim.epsilon-configured`` or ``claim.epsilon-measured``.
+    declared, scope
+        The ε that is claimed, and whether it is that of a ``message`` or of the ``run``.
+    value
+        The number in that scope: of what is configured the upper bound, of what is measured the lower one. None if
+        there is none.
+    message, run
+        Lower and upper bound in both scopes; infinite where nothing bounds ε.
+    verdict, reason
+        One of :data:`VERDICTS`, and its grounds.
+    notes
+        What explains the number, such as mistakes that were found.
+    assumes
+        What the number rests on.
+    """
+
+    name: str
+    declared: float
+    scope: str
+    value: float | None
+    message: Epsilon | None
+    run: Epsilon | None
+    verdict: str
+    reason: str
+    notes: tuple[str, ...] = ()
+    assumes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """All that was found about a claim.
+
+    Attributes
+    ----------
+    claim
+        What is declared, with what was read off the mechanism.
+    findings
+        What was checked.
+    sentence
+        For people who are not statisticians.
+    notes
+        What concerns the claim itself.
+    measured
+        Of the test, if there was one.
+    """
+
+    claim: Claim
+    findings: tuple[ClaimFinding, ...]
+    sentence: str
+    notes: tuple[str, ...] = ()
+    measured: Measured | None = None
+
+    @property
+    def verdict(self) -> str:
+        """Contradicted if any finding is; else that of what is configured, because a test alone confirms nothing."""
+        if any(finding.verdict == CONTRADICTED for finding in self.findings):
+            return CONTRADICTED
+        return self.findings[0].verdict
+
+    def to_dict(self) -> dict[str, Any]:
+        """Copy into what JSON can hold; an infinite number is the text ``infinity``."""
+        value = {
+            "claim": self.claim.model_dump(by_alias=True, exclude_none=True),
+            "verdict": self.verdict,
+            "sentence": self.sentence,
+            "findings": [asdict(finding) for finding in self.findings],
+            "notes": self.notes,
+            "measured": None if self.measured is None else asdict(self.measured),
+        }
+        return plain(value)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How a mechanism is to be tested; see :class:`fedattack.claims.tester.Play`."""
+
+    draws: int = 10_000
+    seed: int = 0
+    clipped: bool = False
+    sampled: bool = False
+
+
+TEN_THOUSAND = Trial()
+
+
+def check_claim(
+    claim: Claim | None, mechanism: object = None, trial: Trial = TEN_THOUSAND, *, name: str = ""
+) -> Answer:
+    """Hold a claim against arithmetic and, if there is a mechanism, against a test of it.
+
+    Parameters
+    ----------
+    claim
+        What is declared; None if it can be read off the mechanism.
+    mechanism
+        See :mod:`fedattack.claims.mechanisms`. What it configures is read off it where that is possible, and counts in
+        place of what the claim says of it.
+    trial
+        How it is tested.
+    name
+        As messages call the mechanism.
+
+    Raises
+    ------
+    ConfigError
+        If there is neither, or no claim can be read, or the mechanism fails.
+    """
+    notes: tuple[str, ...] = ()
+    name = name or "the mechanism"
+    if claim is None:
+        if mechanism is None or not readable(mechanism):
+            raise ConfigError("nothing says what is claimed; give --claim claim.toml (fedattack/claims/README.md)")
+        claim = claim_of(mechanism)
+    elif mechanism is not None and readable(mechanism):
+        claim, notes = _as_configured(claim, mechanism, name)
+    found = configured(claim)
+    findings = [_configured_finding(claim, found)]
+    measured = None
+    if mechanism is not None:
+        measured = _measure(claim, mechanism, trial, name)
+        findings.append(_measured_finding(claim, measured))
+    return Answer(claim, tuple(findings), _sentence(claim, found, measured), notes, measured)
+
+
+def load_mechanism(spec: str) -> object:
+    """Import a mechanism that the caller named as ``module:function``.
+
+    Where the function takes no parameters, it is called, and gives the mechanism.
+
+    Raises
+    ------
+    FedAttackError
+        If it cannot be imported.
+    """
+    if ":" not in spec:
+        raise ConfigError(f"--mechanism {spec}: expected module:function, such as mypackage.privacy:noisy")
+    mechanism = mechanism_of(import_callable(spec, what="mechanism", known=["module:function"]), name=spec)
+    return mechanism.source
+
+
+def _as_configured(claim: Claim, mechanism: object, name: str) -> tuple[Claim, tuple[str, ...]]:
+    """Put what a mechanism configures in the place of what a claim says of it."""
+    try:
+        read = dict(configuration_of(mechanism))
+    except ConfigError as nothing:
+        # Such as a mod that clips and adds no noise. It is tested all the same.
+        return claim, (str(nothing),)
+    declared = {"epsilon": claim.epsilon, "delta": claim.delta, "rounds": claim.rounds}
+    read = {key: value for key, value in read.items() if value is not None}
+    own = make_claim(name, **{**declared, **read})
+    values = claim.model_dump(exclude_unset=True)
+    notes = []
+    for key in ("clip", "sensitivity", "deviation"):
+        said, has = getattr(claim, key), getattr(own, key)
+        if said is not None and has is not None and not math.isclose(said, has, rel_tol=TOLERANCE):
+            word = "sigma" if key == "deviation" else key
+            notes.append(f"the claim says {word} = {said:.4g}, and {name} has {has:.4g}, which counts")
+    for key in ("clip", "sensitivity", "sigma", "noise_multiplier"):
+        values.pop(key, None)
+        read.pop(key, None)
+    for key in ("epsilon", "delta", "epsilon_of"):
+        read.pop(key, None)
+    values = {**read, **values}
+    # Flower's formula has done its part: σ is known.
+    values["mechanism"] = "gaussian" if own.mechanism == "flower-localdp" else own.mechanism
+    noise = {"clip": own.clip, "sensitivity": own.sensitivity, "sigma": own.sigma if own.sigma else own.deviation}
+    if own.deviation is None:
+        noise["noise_multiplier"] = own.noise_multiplier
+    values.update({key: value for key, value in noise.items() if value is not None})
+    return make_claim(name, **values), tuple(notes)
+
+
+def _measure(claim: Claim, mechanism: object, trial: Trial, name: str) -> Measured:
+    if claim.clip is None:
+        raise ConfigError("a test of a mechanism needs clip in the claim: it plays updates of that norm")
+    if trial.sampled and claim.sampling == 1:
+        raise ConfigError("--sampled: the claim has no sampling below 1 that the mechanism could draw with")
+    inside = claim.sampling if trial.sampled else 1.0
+    # Zeros are one of the units that may replace another.
+    relation = "add-remove" if claim.sampling < 1 else claim.relation
+    play = Play(
+        clip=claim.clip,
+        relation=relation,
+        delta=claim.delta,
+        draws=trial.draws,
+        clipped=trial.clipped,
+        inside=inside,
+        rate=1.0 if trial.sampled else claim.sampling,
+        message=claim.steps,
+        run=claim.steps * claim.rounds,
+    )
+    return measure(mechanism_of(mechanism, name=name, clip=claim.clip), play, seed=trial.seed)
+
+
+def _configured_finding(claim: Claim, found: Configured) -> ClaimFinding:
+    bounds = found.message if claim.epsilon_of == "message" else found.run
+    verdict, reason = UNCHECKED, found.lacks
+    if bounds is not None:
+        verdict, reason = _against(claim, bounds)
+    return ClaimFinding(
+        name="claim.epsilon-configured",
+        declared=claim.epsilon,
+        scope=claim.epsilon_of,
+        value=None if bounds is None else bounds.high,
+        message=found.message,
+        run=found.run,
+        verdict=verdict,
+        reason=reason,
+        notes=tuple(_mistakes(claim, found)),
+        assumes=found.assumes,
+    )
+
+
+def _against(claim: Claim, bounds: Epsilon) -> tuple[str, str]:
+    most = claim.epsilon * (1 + TOLERANCE)
+    of = _of(claim)
+    if math.isinf(bounds.low):
+        return CONTRADICTED, f"nothing bounds the ε of {of}"
+    if bounds.low > most:
+        return CONTRADICTED, f"ε of {of} is {in_figures(bounds.low)} or more, and {claim.epsilon:g} is claimed"
+    if bounds.high <= most:
+        return CONSISTENT, f"ε of {of} is {in_figures(bounds.high)} at most, and {claim.epsilon:g} is claimed"
+    return (
+        UNCHECKED,
+        f"ε of {of} lies between {in_figures(bounds.low)} and {in_figures(bounds.high)}: no closer bounds are known",
+    )
+
+
+def _mistakes(claim: Claim, found: Configured) -> list[str]:
+    """Say which of the usual mistakes explain the number."""
+    notes = []
+    if claim.clip is not None and claim.sensitivity is not None and claim.mechanism in UPDATE:
+        apart = claim.clip * (2 if claim.relation == "replace" else 1)
+        if claim.sensitivity < _FAR_BELOW * apart:
+            notes.append(
+                f"the sensitivity {claim.sensitivity:g} is {apart / claim.sensitivity:,.1f} times below {apart:g}, "
+                "how far apart clipped updates may be"
+            )
+    if found.stated is not None and found.stated > claim.epsilon * (1 + TOLERANCE):
+        notes.append(
+            f"even with the sensitivity that is stated, ε is {in_figures(found.stated)}: the classical formula is "
+            "proved for ε up to 1"
+        )
+    fits = found.message is not None and found.message.high <= claim.epsilon * (1 + TOLERANCE)
+    if fits and claim.epsilon_of == "run" and found.run is not None and found.run.low > claim.epsilon * (1 + TOLERANCE):
+        notes.append(f"ε is that of one message, quoted for a run of {claim.rounds} rounds")
+    return notes
+
+
+def _measured_finding(claim: Claim, measured: Measured) -> ClaimFinding:
+    bound = measured.bound.message if claim.epsilon_of == "message" else measured.bound.run
+    shape = "scores that passed the tests of a Gaussian" if measured.method != "counting" else "counts alone"
+    said = f"at {LEVEL:.0%}, ε of {_of(claim)} is {in_figures(bound)} or more by {shape}"
+    if bound > claim.epsilon:
+        verdict, reason = CONTRADICTED, f"{said}, and {claim.epsilon:g} is claimed"
+    elif measured.method == "counting" and claim.epsilon >= measured.ceiling:
+        verdict, reason = UNCHECKED, f"{said}; {_too_few(claim.epsilon, measured)}"
+    else:
+        verdict, reason = CONSISTENT, f"{said}, no more than the {claim.epsilon:g} that is claimed"
+    return ClaimFinding(
+        name="claim.epsilon-measured",
+        declared=claim.epsilon,
+        scope=claim.epsilon_of,
+        value=bound,
+        message=Epsilon(measured.bound.message, math.inf),
+        run=Epsilon(measured.bound.run, math.inf),
+        verdict=verdict,
+        reason=reason,
+        notes=(f"played: {measured.pair}; told apart by {measured.score}", *measured.notes),
+        assumes=_test_assumes(claim, measured),
+    )
+
+
+def _test_assumes(claim: Claim, measured: Measured) -> tuple[str, ...]:
+    assumes = []
+    if measured.method != "counting":
+        assumes.append("the tails of the scores, which so few draws do not reach, are those of a Gaussian, too")
+    if claim.sampling < 1:
+        assumes.append(_SAMPLED[measured.method == "sampled gaussian"])
+    return tuple(assumes)
+
+
+def _too_few(epsilon: float, measured: Measured) -> str:
+    told = f"{measured.draws:,} draws show no more than {measured.ceiling:.2g} by counting"
+    # Zero false alarms in n draws leave room for a rate of 4.4/n; four fifths of the draws are for the bound.
+    needed = 2.5 * 4.4 * math.exp(min(epsilon, 50.0)) * 1.2
+    if needed > _MOST_DRAWS:
+        return f"{told}, and no number of draws would do"
+    return f"{told}; try --draws {math.ceil(needed / 1000) * 1000}"
+
+
+def _of(claim: Claim) -> str:
+    if claim.epsilon_of == "message":
+        return "a released model" if claim.central else "one message"
+    return "the run" if claim.rounds == 1 else f"the run of {claim.rounds} rounds"
+
+
+def _sentence(claim: Claim, found: Configured, measured: Measured | None) -> str:
+    who = "The run claims" if claim.epsilon_of == "run" else "Each message is claimed to have"
+    parts = [f"{who} ε = {claim.epsilon:g} (δ = {claim.delta:g}).", _configured_sentence(claim, found)]
+    if measured is not None:
+        bound = measured.bound.message if claim.epsilon_of == "message" else measured.bound.run
+        shown = f"no ε below {in_figures(bound)} is possible" if bound else "it shows nothing about ε"
+        parts.append(
+            f"A test told two updates apart in {measured.told:,} of {measured.tries:,} tries: {shown} for {_of(claim)}."
+        )
+    return " ".join(parts)
+
+
+def _configured_sentence(claim: Claim, found: Configured) -> str:
+    message, run = found.message, found.run
+    if message is None or run is None:
+        return f"What is configured cannot be worked out: {found.lacks}."
+    if math.isinf(message.low):
+        return "What is configured guarantees nothing."
+    what = "a released model" if claim.central else "a message"
+    text = f"What is configured gives {what} {equation(message)}"
+    return f"{text}, and the run of {claim.rounds} rounds {equation(run)}." if claim.rounds > 1 else f"{text}."

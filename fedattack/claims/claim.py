@@ -1,0 +1,262 @@
+"""A privacy claim as a declared thing: what a team says about its run, in a file ``claim.toml``."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fedattack.errors import ConfigError, meant, short
+from fedattack.untrusted import fault, read_text
+
+UPDATE = ("gaussian", "laplace", "flower-localdp")
+"""Mechanisms that clip a client's update, and add noise to it before it leaves the client."""
+
+CENTRAL = ("central-gaussian", "central-adaptive")
+"""Mechanisms of a server that adds noise to the mean of clipped updates."""
+
+DP_SGD = "dp-sgd"
+
+Mechanism = Literal["gaussian", "laplace", "flower-localdp", "dp-sgd", "central-gaussian", "central-adaptive"]
+Positive = Annotated[float, Field(gt=0)]
+Rate = Annotated[float, Field(gt=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+
+# Keys that mean something for some mechanisms alone.
+_OF = {
+    "steps": (DP_SGD,),
+    "entries": ("laplace",),
+    "clients": CENTRAL,
+    "weights": CENTRAL,
+    "largest-share": CENTRAL,
+    "count-noise": ("central-adaptive",),
+    "clip-falls": ("central-adaptive",),
+    "sampling": (DP_SGD, *CENTRAL),
+    "sampling-method": (DP_SGD, *CENTRAL),
+}
+_HINT = "fedattack/claims/README.md has the keys of a claim"
+
+# People write σ and noise multipliers with three or four digits.
+_ROUNDING = 5e-3
+
+
+def _key(field: str) -> str:
+    return field.replace("_", "-")
+
+
+class Claim(BaseModel):
+    """What is said about the privacy of a run. Its file has these keys with hyphens.
+
+    Attributes
+    ----------
+    mechanism
+        ``gaussian``, ``laplace``: noise on a client's clipped update. ``flower-localdp``: the same, where Flower's
+        ``LocalDpMod`` finds σ from `sensitivity`, `epsilon` and `delta`. ``dp-sgd``: noise on the sum of clipped
+        gradients of examples. ``central-gaussian``, ``central-adaptive``: noise on the mean of clipped updates, by a
+        server with a fixed clipping norm, or one that it adapts (Andrew et al. 2021).
+    epsilon, delta
+        What is claimed: ε above 0 and finite, δ between 0 and 1.
+    epsilon_of
+        What ε speaks of: one ``message`` of a client (one released model, in the central case), or the whole ``run``.
+    unit
+        Whose data may differ: one ``example``, or all of a ``client``. For ``dp-sgd`` an example, else a client.
+    neighbours
+        ``replace``: the unit may be another one. ``add-remove``: it may be missing, and counts as zeros; how many
+        there are is known. By default ``replace`` for noise on an update, where a server sees who sends, and
+        ``add-remove`` elsewhere.
+    clip
+        C, the largest L2 norm: of an update, or of the gradient of an example.
+    sensitivity
+        How far the unit is said to move what the noise is added to.
+    sigma
+        The standard deviation of the noise, or Laplace's scale b, in units of what it is added to: an update, a sum of
+        gradients, a mean of updates.
+    noise_multiplier
+        σ / C; in the central case σ · clients / C.
+    sampling
+        The share of units that a step, or a round, draws; 1 for all.
+    sampling_method
+        ``poisson``: each by a coin of its own. ``fixed-size``: so many, without replacement.
+    steps
+        Of DP-SGD in one round.
+    rounds
+        In which a client takes part, at most. An ε of the run needs it.
+    trusted_server
+        Whether ε speaks only of those who see what the server releases. In the central case it sees all updates.
+    clients
+        Replies that the server's mean is over.
+    weights
+        ``equal``, or ``examples``: clients with more examples count for more.
+    largest_share
+        Of one client in a weighted mean.
+    count_noise
+        Of adaptive clipping: the standard deviation of the noise on the number of clipped updates.
+    clip_falls
+        Of adaptive clipping: by what factor the norm may fall between clipping and noise, if both do not use the same.
+    entries
+        Numbers in an update, for Laplace.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, strict=True, extra="forbid", allow_inf_nan=False, alias_generator=_key, populate_by_name=True
+    )
+
+    mechanism: Mechanism
+    epsilon: Positive
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    epsilon_of: Literal["message", "run"] = "run"
+    unit: Literal["example", "record", "client"] | None = None
+    neighbours: Literal["add-remove", "replace"] | None = None
+    clip: Positive | None = None
+    sensitivity: Positive | None = None
+    sigma: Annotated[float, Field(ge=0)] | None = None
+    noise_multiplier: Annotated[float, Field(ge=0)] | None = None
+    sampling: Rate = 1.0
+    sampling_method: Literal["poisson", "fixed-size"] = "poisson"
+    steps: Count = 1
+    rounds: Count = 1
+    trusted_server: bool | None = None
+    clients: Count | None = None
+    weights: Literal["equal", "examples"] = "equal"
+    largest_share: Rate | None = None
+    count_noise: Positive | None = None
+    clip_falls: Rate = 1.0
+    entries: Count | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        # Pydantic makes one line of a ValueError.
+        self._check_keys()
+        self._check_noise()
+        if self.central:
+            self._check_shares()
+        return self
+
+    def _check_keys(self) -> None:
+        for key in sorted(map(_key, self.model_fields_set)):
+            mechanisms = _OF.get(key, (self.mechanism,))
+            if self.mechanism not in mechanisms:
+                raise ValueError(f"{key} is a key of {', '.join(mechanisms)}, and the mechanism is {self.mechanism}")
+        if self.epsilon_of == "run" and "rounds" not in self.model_fields_set:
+            raise ValueError("rounds is missing, which the ε of a run needs; or write epsilon-of = message")
+        if self.mechanism == DP_SGD and self.unit == "client":
+            raise ValueError("unit = client contradicts dp-sgd, which clips each example by itself; write example")
+        if self.mechanism == "flower-localdp" and (self.clip is None or self.sensitivity is None):
+            raise ValueError("flower-localdp needs clip and sensitivity, the first two numbers of LocalDpMod")
+
+    def _check_noise(self) -> None:
+        implied = self._implied_deviation()
+        if self.mechanism == "flower-localdp" and self.noise_multiplier is not None:
+            raise ValueError("noise-multiplier is no key of flower-localdp, which finds σ by itself")
+        if self.sigma is None or implied is None:
+            return
+        if not math.isclose(self.sigma, implied, rel_tol=_ROUNDING):
+            raise ValueError(
+                f"sigma = {self.sigma:g}, and the other keys imply {implied:.4g}; leave one out, or mend it"
+            )
+
+    def _check_shares(self) -> None:
+        if self.largest_share is None:
+            return
+        if self.clients is None:
+            raise ValueError("largest-share needs clients, the number of replies that the mean is over")
+        if self.largest_share * self.clients < 1 - _ROUNDING:
+            raise ValueError(
+                f"largest-share = {self.largest_share:g} is below 1/{self.clients}, and shares of clients add up to 1"
+            )
+        if self.weights == "equal" and self.largest_share * self.clients > 1 + _ROUNDING:
+            raise ValueError(f"largest-share = {self.largest_share:g} of {self.clients} contradicts equal weights")
+
+    def _implied_deviation(self) -> float | None:
+        if self.mechanism == "flower-localdp" and self.sensitivity is not None:
+            return classical_sigma(self.sensitivity, self.epsilon, self.delta)
+        if self.noise_multiplier is None or self.clip is None:
+            return None
+        if not self.central:
+            return self.noise_multiplier * self.clip
+        if self.clients is None:
+            return None
+        return self.noise_multiplier * self.clip / self.clients
+
+    @property
+    def central(self) -> bool:
+        """Whether the server adds the noise."""
+        return self.mechanism in CENTRAL
+
+    @property
+    def protects(self) -> str:
+        """The unit: ``example`` or ``client``."""
+        if self.unit is None:
+            return "example" if self.mechanism == DP_SGD else "client"
+        return "example" if self.unit == "record" else self.unit
+
+    @property
+    def relation(self) -> str:
+        """What neighbours are: ``replace`` or ``add-remove``."""
+        if self.neighbours is not None:
+            return self.neighbours
+        return "replace" if self.mechanism in UPDATE else "add-remove"
+
+    @property
+    def deviation(self) -> float | None:
+        """σ, or Laplace's b, in units of what the noise is added to; None if the claim does not say."""
+        return self._implied_deviation() if self.sigma is None else self.sigma
+
+    @property
+    def multiplier(self) -> float | None:
+        """σ / C, in the central case σ · clients / C; None if the claim does not say."""
+        if self.noise_multiplier is not None:
+            return self.noise_multiplier
+        if self.deviation is None or self.clip is None:
+            return None
+        if not self.central:
+            return self.deviation / self.clip
+        return None if self.clients is None else self.deviation * self.clients / self.clip
+
+
+def classical_sigma(sensitivity: float, epsilon: float, delta: float) -> float:
+    """Return Δ · √(2 ln(1.25 / δ)) / ε, which is enough for ε up to 1 (Dwork & Roth 2014, Theorem 3.22)."""
+    return sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+
+
+def make_claim(where: str, **values: Any) -> Claim:
+    """Check the keys of a claim, with hyphens or underscores, and their values.
+
+    Raises
+    ------
+    ConfigError
+        In one line, which begins with ``where``.
+    """
+    try:
+        return Claim.model_validate(values)
+    except ValidationError as cause:
+        raise ConfigError(f"{where}: {_fault(cause)}; {_HINT}") from None
+
+
+def _fault(cause: ValidationError) -> str:
+    first = cause.errors(include_url=False)[0]
+    if first["type"] == "value_error":
+        return str(first["ctx"]["error"])
+    if first["type"] == "extra_forbidden":
+        key = str(first["loc"][0])
+        known = list(map(_key, Claim.model_fields))
+        return f"{short(key, 40)} is no key of a claim{meant(key, known)}"
+    return fault(cause)
+
+
+def read_claim(path: Path) -> Claim:
+    """Read a ``claim.toml``.
+
+    Raises
+    ------
+    ConfigError
+        In one line, if it is not there, is no TOML, has a key or a value that it cannot have, or contradicts itself.
+    """
+    try:
+        values = tomllib.loads(read_text(path, ConfigError, _HINT))
+    except tomllib.TOMLDecodeError as cause:
+        raise ConfigError(f"{path} is no TOML file ({short(str(cause), 80)}); {_HINT}") from None
+    return make_claim(str(path), **values)

@@ -1,0 +1,233 @@
+"""Claims read off objects that a project has made: Flower's mods and strategies, Opacus' engine, defences of fedattack.
+
+Nothing is imported for it. An object is known by the module and the name of its class, and read by its attributes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fedattack.claims.claim import Claim, make_claim
+from fedattack.errors import ConfigError
+
+_WORDS = Mapping[str, Any]
+
+# What an object does not say, and no claim can do without.
+_DECLARED = {"epsilon": None, "delta": None, "rounds": None}
+
+
+def claim_of(source: object, **declared: Any) -> Claim:
+    """Read what an object configures, and add what its project declares.
+
+    Parameters
+    ----------
+    source
+        - Flower's ``LocalDpMod``, of either generation: all but the rounds.
+        - Flower's strategies ``DifferentialPrivacy…``, of either generation: clipping, noise, number of clients. They
+          declare no ε. The mods ``fixedclipping_mod`` and ``adaptiveclipping_mod`` clip for them, and add no noise.
+        - Flower's accountant ``RdpAccountant``: the noise that it was told of, releases, sampling, neighbours, and as
+          ε what it says was spent.
+        - Opacus' ``PrivacyEngine`` after its training, its optimizer ``DPOptimizer``, or an accountant of it: noise,
+          sampling and steps. Its accountant has no clipping norm, the optimizer no sampling.
+        - A defence of this project, such as ``Noise``, its mods ``DefenceMod`` with settings and ``FlowerLocalDP``.
+    declared
+        Keys of the claim with underscores, such as ``epsilon`` and ``delta``. They win over what was read.
+
+    Returns
+    -------
+    Claim
+
+    Raises
+    ------
+    ConfigError
+        If nothing is known of such an object, or the claim lacks a key or contradicts itself.
+    """
+    values = {**configuration_of(source), **declared}
+    lacking = [key for key, value in values.items() if value is None]
+    if lacking:
+        words = ", ".join(f"{key}=…" for key in lacking)
+        raise ConfigError(f"{_name(source)} does not say {', '.join(lacking)}: call claim_of(…, {words})")
+    return make_claim(_name(source), **values)
+
+
+def configuration_of(source: object) -> Mapping[str, Any]:
+    """Return the keys of a claim that an object has, without a check, and None for those that have to be declared.
+
+    See :func:`claim_of`, which raises the same.
+    """
+    read = _reader_of(source)
+    if read is None:
+        raise ConfigError(
+            f"claim_of: {_name(source)} is nothing that a claim can be read of; declare it by hand in claim.toml "
+            "(fedattack/claims/README.md)"
+        )
+    return read(source)
+
+
+def readable(source: object) -> bool:
+    """Whether :func:`claim_of` knows this kind of object."""
+    return _reader_of(source) is not None
+
+
+def _name(source: object) -> str:
+    return str(getattr(source, "__name__", type(source).__name__))
+
+
+def _reader_of(source: object) -> Callable[[Any], _WORDS] | None:
+    if _name(source).endswith("clipping_mod") and str(getattr(source, "__module__", "")).startswith("flwr."):
+        return _clipping_alone
+    for kind in type(source).__mro__:
+        reader = _READERS.get((kind.__module__.partition(".")[0], kind.__name__))
+        if reader is not None:
+            return reader
+    return None
+
+
+def _clipping_alone(source: Any) -> _WORDS:
+    """Flower's clipping mods: the server gives the norm, and adds the noise."""
+    raise ConfigError(
+        f"{source.__name__} clips and adds no noise; read the claim of the server's strategy, "
+        "DifferentialPrivacyClientSide…Clipping, instead"
+    )
+
+
+def _local_dp(mod: Any) -> _WORDS:
+    return {
+        "mechanism": "flower-localdp",
+        "epsilon_of": "message",
+        "clip": float(mod.clipping_norm),
+        "sensitivity": float(mod.sensitivity),
+        "epsilon": float(mod.epsilon),
+        "delta": float(mod.delta),
+    }
+
+
+def _fixed(strategy: Any) -> _WORDS:
+    return _DECLARED | {
+        "mechanism": "central-gaussian",
+        "clip": float(strategy.clipping_norm),
+        "noise_multiplier": float(strategy.noise_multiplier),
+        "clients": int(strategy.num_sampled_clients),
+        "weights": _weights(strategy),
+    }
+
+
+def _weights(strategy: Any) -> str:
+    """With an accountant, Flower refuses replies of other weights than the others'; without, it takes them."""
+    return "examples" if getattr(strategy, "accountant", None) is None else "equal"
+
+
+def _adaptive(strategy: Any) -> _WORDS:
+    # The norm moves before the noise is drawn, by e^(−η(b − γ)) for a share b ≤ 1 of clipped updates.
+    falls = math.exp(-strategy.clip_norm_lr * (1 - strategy.target_clipped_quantile))
+    values: dict[str, Any] = _DECLARED | {
+        "mechanism": "central-adaptive",
+        "clip": float(strategy.clipping_norm),
+        "noise_multiplier": float(strategy.noise_multiplier),
+        "clients": int(strategy.num_sampled_clients),
+        "weights": "examples",
+        "clip_falls": falls,
+    }
+    if strategy.clipped_count_stddev:
+        values["count_noise"] = float(strategy.clipped_count_stddev)
+    return values
+
+
+def _flower_accountant(accountant: Any) -> _WORDS:
+    config = accountant.config
+    events = accountant.state_dict()["compositions"]
+    kinds = {(entry["event"]["noise_multiplier"], entry["event"]["sample_size"]) for entry in events}
+    if len(kinds) != 1:
+        raise ConfigError(
+            f"Flower's accountant has {len(kinds)} kinds of releases; a claim is read of one kind: compose them by hand"
+        )
+    ((multiplier, clients),) = kinds
+    values = {
+        "mechanism": "central-gaussian",
+        "epsilon": float(accountant.get_epsilon(config.target_delta)),
+        "delta": float(config.target_delta),
+        "noise_multiplier": float(multiplier),
+        "clients": int(clients),
+        "rounds": int(accountant.num_releases),
+        "neighbours": "replace" if config.neighboring_relation.value == "replace-one" else "add-remove",
+    }
+    methods = {"poisson": "poisson", "without-replacement": "fixed-size"}
+    if config.sampling_method.value in methods:
+        values["sampling"] = clients / config.population_size
+        values["sampling_method"] = methods[config.sampling_method.value]
+    return values
+
+
+def _opacus_engine(engine: Any) -> _WORDS:
+    return _opacus_accountant(engine.accountant)
+
+
+def _opacus_accountant(accountant: Any) -> _WORDS:
+    history = accountant.history
+    kinds = {(float(noise), float(rate)) for noise, rate, _ in history}
+    if len(kinds) != 1:
+        raise ConfigError(
+            f"Opacus' accountant has {len(kinds)} kinds of steps in its history; a claim is read of one kind, after "
+            "training: with none there is nothing yet, with several write the noisiest into claim.toml"
+        )
+    ((noise, rate),) = kinds
+    steps = sum(int(count) for _, _, count in history)
+    # Its history is that of all rounds for which it was kept.
+    run = {"epsilon": None, "delta": None, "rounds": 1}
+    return run | {"mechanism": "dp-sgd", "noise_multiplier": noise, "sampling": rate, "steps": steps}
+
+
+def _opacus_optimizer(optimizer: Any) -> _WORDS:
+    norm = optimizer.max_grad_norm
+    if not isinstance(norm, int | float):
+        # A norm for each layer: together the root of the sum of squares.
+        norm = math.hypot(*norm)
+    unknown = _DECLARED | {"sampling": None, "steps": None}
+    return unknown | {
+        "mechanism": "dp-sgd",
+        "noise_multiplier": float(optimizer.noise_multiplier),
+        "clip": float(norm),
+    }
+
+
+def _noise(defence: Any) -> _WORDS:
+    mechanism = {"dp-gaussian": "gaussian", "dp-laplace": "laplace"}[defence.name]
+    values: dict[str, Any] = _DECLARED | {"mechanism": mechanism, "sigma": float(defence.scale)}
+    if defence.clip:
+        values["clip"] = float(defence.clip)
+    return values
+
+
+def _own_local_dp(defence: Any) -> _WORDS:
+    return _DECLARED | {"mechanism": "gaussian", "sigma": float(defence.deviation), "clip": float(defence.clip)}
+
+
+def _defence_mod(mod: Any) -> _WORDS:
+    from fedattack.defences import defence_of
+
+    if mod.settings is None:
+        raise ConfigError("DefenceMod without settings reads the run config; make it with settings=… to read a claim")
+    defence = defence_of(mod.settings)
+    reader = _reader_of(defence)
+    if reader is None:
+        raise ConfigError(f"the defence {mod.settings.get('defence')!r} adds no noise of a claim to the update")
+    return reader(defence)
+
+
+_CENTRAL_FIXED = ("DifferentialPrivacyServerSideFixedClipping", "DifferentialPrivacyClientSideFixedClipping")
+_CENTRAL_ADAPTIVE = ("DifferentialPrivacyServerSideAdaptiveClipping", "DifferentialPrivacyClientSideAdaptiveClipping")
+
+_READERS: dict[tuple[str, str], Callable[[Any], _WORDS]] = {
+    ("flwr", "LocalDpMod"): _local_dp,
+    ("flwr", "RdpAccountant"): _flower_accountant,
+    ("opacus", "PrivacyEngine"): _opacus_engine,
+    ("opacus", "IAccountant"): _opacus_accountant,
+    ("opacus", "DPOptimizer"): _opacus_optimizer,
+    ("fedattack", "Noise"): _noise,
+    ("fedattack", "FlowerLocalDP"): _own_local_dp,
+    ("fedattack", "DefenceMod"): _defence_mod,
+}
+_READERS.update({("flwr", name): _fixed for name in _CENTRAL_FIXED})
+_READERS.update({("flwr", name): _adaptive for name in _CENTRAL_ADAPTIVE})

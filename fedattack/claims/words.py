@@ -1,0 +1,57 @@
+"""An answer about a claim, and the table of mistakes, as rows and lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedattack.claims.accounting import Epsilon
+from fedattack.claims.check import Answer, ClaimFinding
+from fedattack.claims.claim import Claim
+from fedattack.claims.figures import bounds_in_figures
+from fedattack.claims.mistakes import Mistake
+
+MISTAKES = ("mistake", "computed for", "claimed ε", "true ε", "because")
+"""Columns of the table of mistakes."""
+
+
+def answer_rows(answer: Answer) -> list[tuple[str, str, str, str]]:
+    """Give a row for what is declared, and one for each finding: name, ε of a message, ε of the run, verdict."""
+    rows = [("declared", *_declared(answer.claim), "")]
+    for finding in answer.findings:
+        rows.append((finding.name, *_found(finding), finding.verdict))
+    return rows
+
+
+def _declared(claim: Claim) -> tuple[str, str]:
+    epsilon = f"{claim.epsilon:g}"
+    return (epsilon, "–") if claim.epsilon_of == "message" else ("–", epsilon)
+
+
+def _found(finding: ClaimFinding) -> tuple[str, str]:
+    if finding.message is None or finding.run is None:
+        return "–", "–"
+    return bounds_in_figures(finding.message), bounds_in_figures(finding.run)
+
+
+def answer_lines(answer: Answer) -> list[str]:
+    """Give the sentence for everybody, then the grounds of each verdict, then what they assume."""
+    lines = [f"{answer.verdict.capitalize()}. {answer.sentence}", ""]
+    lines.extend(f"- {note}" for note in answer.notes)
+    for finding in answer.findings:
+        lines.append(f"{finding.name}: {finding.verdict}; {finding.reason}")
+        lines.extend(f"  - {note}" for note in finding.notes)
+        lines.extend(f"  - assumed: {text}" for text in finding.assumes)
+    return lines
+
+
+def mistake_rows(found: Sequence[Mistake]) -> list[tuple[str, ...]]:
+    """Give a row for each mistake, with the columns of :data:`MISTAKES`."""
+    rows: list[tuple[str, ...]] = []
+    for mistake in found:
+        claimed, true = _exactly(mistake.claimed), _exactly(mistake.true)
+        rows.append((mistake.name, mistake.example, claimed, true, mistake.why))
+    return rows
+
+
+def _exactly(epsilon: float) -> str:
+    return bounds_in_figures(Epsilon(epsilon, epsilon))

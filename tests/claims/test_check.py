@@ -1,0 +1,163 @@
+import json
+import math
+
+import pytest
+
+from fedattack.claims import make_claim
+from fedattack.claims.accounting import Epsilon
+from fedattack.claims.check import CONSISTENT, CONTRADICTED, UNCHECKED, Trial, check_claim, load_mechanism
+from fedattack.claims.figures import bounds_in_figures, equation
+from fedattack.errors import ConfigError, ModelError
+from tests.claims import known
+
+DELTA = 1e-5
+
+
+def claim(**values):
+    return make_claim("claim.toml", **{"mechanism": "gaussian", "epsilon": 10.0, "delta": DELTA, "rounds": 1, **values})
+
+
+def by_name(answer):
+    return {finding.name: finding for finding in answer.findings}
+
+
+def test_the_platform_is_contradicted_twice():
+    answer = check_claim(None, known.platform, Trial(draws=4000))
+    assert answer.verdict == CONTRADICTED
+    found = by_name(answer)
+    assert [finding.verdict for finding in answer.findings] == [CONTRADICTED] * 2
+    assert found["claim.epsilon-configured"].value > 1e8
+    assert found["claim.epsilon-measured"].value > 1e8
+    assert "20,000.0 times below 2" in found["claim.epsilon-configured"].notes[0]
+    assert "ε = 10" in answer.sentence
+    assert "3,200 of 3,200 tries" in answer.sentence
+    json.dumps(answer.to_dict(), allow_nan=False)
+
+
+def test_the_same_mod_with_honest_numbers_is_consistent():
+    answer = check_claim(None, known.honest, Trial(draws=4000))
+    assert answer.verdict == CONSISTENT
+    found = by_name(answer)
+    assert found["claim.epsilon-measured"].value < found["claim.epsilon-configured"].value < 0.9
+
+
+def test_the_epsilon_of_a_message_quoted_for_the_run():
+    answer = check_claim(claim(noise_multiplier=2.0, epsilon=4.4, rounds=50))
+    (finding,) = answer.findings
+    assert finding.verdict == CONTRADICTED
+    assert "quoted for a run of 50 rounds" in finding.notes[0]
+    fine = check_claim(claim(noise_multiplier=2.0, epsilon=4.4, rounds=50, epsilon_of="message"))
+    assert fine.verdict == CONSISTENT
+
+
+def test_what_the_mechanism_has_counts_and_not_what_is_said_of_it():
+    said = claim(sigma=3.0, clip=1.0, epsilon=0.5, rounds=7)
+    answer = check_claim(said, known.own_mod, Trial(draws=4000))
+    assert answer.claim.deviation == 2.0
+    assert answer.claim.rounds == 7
+    assert answer.claim.epsilon == 0.5
+    assert answer.notes == ("the claim says sigma = 3, and the mechanism has 2, which counts",)
+    assert answer.verdict == CONTRADICTED
+    platform = check_claim(claim(sigma=2.0, clip=1.0, epsilon=4.4), known.platform, Trial(draws=2000))
+    assert platform.claim.deviation == pytest.approx(4.845e-5, rel=1e-3)
+    assert platform.claim.epsilon == 4.4
+
+
+def test_bounds_on_both_sides_of_the_claim_decide_nothing():
+    answer = check_claim(
+        claim(mechanism="central-gaussian", noise_multiplier=2.0, clients=10, weights="examples", epsilon=3.0)
+    )
+    (finding,) = answer.findings
+    assert finding.verdict == answer.verdict == UNCHECKED
+    assert "no closer bounds are known" in finding.reason
+    assert bounds_in_figures(finding.run) == "1.99–33.1"
+
+
+def test_rounding_of_sigma_is_forgiven():
+    exact = check_claim(claim(noise_multiplier=2.0)).findings[0].value
+    assert check_claim(claim(noise_multiplier=2.0, epsilon=exact / 1.005)).verdict == CONSISTENT
+    assert check_claim(claim(noise_multiplier=2.0, epsilon=exact / 1.02)).verdict == CONTRADICTED
+
+
+def test_what_so_few_draws_cannot_show_is_no_consistency():
+    answer = check_claim(claim(clip=1.0), known.bare)
+    found = by_name(answer)["claim.epsilon-measured"]
+    assert found.verdict == UNCHECKED
+    assert "10,000 draws show no more than 6.8" in found.reason
+    assert "--draws 291000" in found.reason
+    assert by_name(answer)["claim.epsilon-configured"].verdict == UNCHECKED
+    assert answer.verdict == UNCHECKED
+
+
+def test_a_test_alone_confirms_nothing():
+    answer = check_claim(claim(clip=1.0), known.gaussian)
+    assert [finding.verdict for finding in answer.findings] == [UNCHECKED, CONSISTENT]
+    assert answer.verdict == UNCHECKED
+
+
+def test_a_mod_without_noise_is_tested_all_the_same():
+    answer = check_claim(claim(noise_multiplier=2.0, clip=1.0, epsilon=5.0), known.clipping_alone)
+    assert "clips and adds no noise" in answer.notes[0]
+    assert answer.findings[0].verdict == CONSISTENT
+    assert answer.verdict == CONTRADICTED
+
+
+@pytest.mark.parametrize("neighbours", ["add-remove", "replace"])
+def test_a_step_of_dp_sgd_is_played_beside_zeros(neighbours):
+    """With a multiplier of 2, sampled at 0.1 before it: far below the ε of an unsampled step."""
+    said = claim(mechanism="dp-sgd", clip=1.0, noise_multiplier=2.0, sampling=0.1, neighbours=neighbours)
+    answer = check_claim(said, known.gaussian)
+    found = by_name(answer)
+    assert 0 < found["claim.epsilon-measured"].value < found["claim.epsilon-configured"].value < 1
+    assert answer.verdict == CONSISTENT
+    assert "before the mechanism" in found["claim.epsilon-measured"].assumes[-1]
+
+
+def test_a_bound_that_counting_can_show():
+    shown = check_claim(claim(clip=1.0, epsilon=6.0), known.bare)
+    assert by_name(shown)["claim.epsilon-measured"].verdict == CONTRADICTED
+    none = check_claim(claim(clip=1.0, epsilon=40.0), known.bare)
+    assert "no number of draws" in by_name(none)["claim.epsilon-measured"].reason
+
+
+def test_the_draws_that_are_asked_for_do():
+    answer = check_claim(claim(clip=1.0), known.bare_at_once, Trial(draws=291_000))
+    assert by_name(answer)["claim.epsilon-measured"].verdict == CONTRADICTED
+
+
+def test_nothing_bounds_epsilon():
+    answer = check_claim(claim(mechanism="central-gaussian", noise_multiplier=2.0, trusted_server=False))
+    assert answer.verdict == CONTRADICTED
+    assert "guarantees nothing" in answer.sentence
+    assert answer.to_dict()["findings"][0]["value"] == "infinity"
+
+
+def test_claims_that_cannot_be_tested():
+    with pytest.raises(ConfigError, match="nothing says what is claimed"):
+        check_claim(None, known.gaussian)
+    with pytest.raises(ConfigError, match="nothing says what is claimed"):
+        check_claim(None)
+    with pytest.raises(ConfigError, match="no sampling below 1"):
+        check_claim(claim(sigma=1.0, clip=1.0), known.gaussian, Trial(sampled=True))
+    with pytest.raises(ConfigError, match="needs clip"):
+        check_claim(claim(sigma=1.0), known.gaussian)
+
+
+def test_a_mechanism_is_imported_by_name():
+    assert load_mechanism("tests.claims.known:platform") is known.platform
+    assert load_mechanism("tests.claims.known:own_defence") == known.own_defence()
+    with pytest.raises(ConfigError, match="expected module:function"):
+        load_mechanism("known")
+    with pytest.raises(ModelError, match="cannot import"):
+        load_mechanism("nowhere_to_be_found:f")
+
+
+def test_numbers_as_people_write_them():
+    assert bounds_in_figures(Epsilon(2.032, 2.033)) == "2.03"
+    assert bounds_in_figures(Epsilon(8.5e8, 8.5e8)) == "> 10^8"
+    assert bounds_in_figures(Epsilon(1.68, 84.0)) == "1.68–84"
+    assert bounds_in_figures(Epsilon(0.0, math.inf)) == "≥ 0"
+    assert bounds_in_figures(Epsilon(math.inf, math.inf)) == "infinite"
+    assert equation(Epsilon(1.68, 84.0)) == "an ε between 1.68 and 84"
+    assert equation(Epsilon(8.5e8, math.inf)) == "ε > 10^8"
+    assert equation(Epsilon(2.0, 2.0)) == "ε = 2"

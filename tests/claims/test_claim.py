@@ -1,0 +1,122 @@
+import math
+
+import pytest
+
+from fedattack.claims import make_claim, read_claim
+from fedattack.claims.claim import classical_sigma
+from fedattack.errors import ConfigError
+
+PLATFORM = """
+mechanism = "flower-localdp"
+unit = "client"
+clip = 1.0
+sensitivity = 1e-4
+epsilon = 10
+delta = 1e-5
+rounds = 1
+"""
+
+
+def claim(**values):
+    return make_claim("claim.toml", **{"mechanism": "gaussian", "epsilon": 1.0, "delta": 1e-5, "rounds": 1, **values})
+
+
+def test_a_claim_is_read(tmp_path):
+    path = tmp_path / "claim.toml"
+    path.write_text(PLATFORM)
+    read = read_claim(path)
+    assert read.deviation == pytest.approx(1e-4 * math.sqrt(2 * math.log(1.25 / 1e-5)) / 10)
+    assert read.deviation == pytest.approx(4.845e-5, rel=1e-3)
+    assert (read.protects, read.relation, read.rounds) == ("client", "replace", 1)
+
+
+def test_neighbours_and_units_follow_the_mechanism():
+    assert claim().relation == "replace"
+    assert claim(mechanism="dp-sgd").relation == "add-remove"
+    assert claim(mechanism="central-gaussian").relation == "add-remove"
+    assert claim(mechanism="dp-sgd").protects == "example"
+    assert claim(mechanism="dp-sgd", unit="record").protects == "example"
+    assert claim(mechanism="central-gaussian").protects == "client"
+    assert claim(neighbours="add-remove").relation == "add-remove"
+
+
+def test_sigma_and_noise_multiplier_are_one_number():
+    assert claim(sigma=3.0, clip=1.5).multiplier == 2
+    assert claim(noise_multiplier=2.0, clip=1.5).deviation == 3
+    assert claim(noise_multiplier=2.0, clip=1.5, sigma=3.0).deviation == 3
+    central = claim(mechanism="central-gaussian", noise_multiplier=2.0, clip=1.5, clients=10)
+    assert central.deviation == pytest.approx(0.3)
+    assert claim(mechanism="central-gaussian", sigma=0.3, clip=1.5, clients=10).multiplier == pytest.approx(2)
+    assert claim(sigma=3.0).multiplier is None
+    assert claim().deviation is None
+    assert classical_sigma(2.0, 1.0, 1e-5) == pytest.approx(2 * classical_sigma(1.0, 1.0, 1e-5))
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"epsilon": 0.0}, "epsilon: input should be greater than 0"),
+        ({"epsilon": math.inf}, "epsilon: input should be a finite number"),
+        ({"epsilon": math.nan}, "epsilon: input should be a finite number"),
+        ({"epsilon": -1.0}, "epsilon"),
+        ({"epsilon": "10"}, "epsilon: input should be a valid number"),
+        ({"delta": 0.0}, "delta: input should be greater than 0"),
+        ({"delta": 1.0}, "delta: input should be less than 1"),
+        ({"delta": math.nan}, "delta"),
+        ({"clip": -1.0}, "clip"),
+        ({"clip": math.nan}, "clip"),
+        ({"clip": True}, "clip"),
+        ({"sensitivity": 0.0}, "sensitivity"),
+        ({"sigma": -1.0}, "sigma"),
+        ({"sigma": math.nan}, "sigma"),
+        ({"noise-multiplier": math.inf}, "noise-multiplier"),
+        ({"sigma": 1.0, "noise-multiplier": 2.0, "clip": 1.0}, "sigma = 1, and the other keys imply 2"),
+        ({"mechanism": "dp-sgd", "sampling": 0.0}, "sampling"),
+        ({"mechanism": "dp-sgd", "sampling": 1.5}, "sampling"),
+        ({"mechanism": "dp-sgd", "sampling": math.nan}, "sampling"),
+        ({"rounds": 0}, "rounds"),
+        ({"rounds": 1.5}, "rounds"),
+        ({"sigmma": 1.0}, "sigmma is no key of a claim (did you mean sigma?)"),
+        ({"mechanism": "gausian"}, "mechanism"),
+        ({"sampling": 0.5}, "sampling is a key of dp-sgd"),
+        ({"mechanism": "dp-sgd", "unit": "client"}, "contradicts dp-sgd"),
+        ({"mechanism": "flower-localdp", "clip": 1.0}, "needs clip and sensitivity"),
+        ({"mechanism": "central-gaussian", "largest-share": 0.5}, "needs clients"),
+        (
+            {"mechanism": "central-gaussian", "largest-share": 0.05, "clients": 10, "weights": "examples"},
+            "below 1/10",
+        ),
+        ({"mechanism": "central-gaussian", "largest-share": 0.5, "clients": 10}, "contradicts equal weights"),
+        (
+            {"mechanism": "flower-localdp", "clip": 1.0, "sensitivity": 1.0, "noise-multiplier": 1.0},
+            "no key of flower-localdp",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(values, said):
+    with pytest.raises(ConfigError) as caught:
+        claim(**values)
+    text = str(caught.value)
+    assert said in text
+    assert text.startswith("claim.toml: ")
+    assert "\n" not in text
+    assert len(text) <= 300
+
+
+@pytest.mark.parametrize("text", ["mechanism = ", "\udcff", "epsilon = 1", "[epsilon]\nx = 1"])
+def test_a_file_that_is_no_claim(tmp_path, text):
+    path = tmp_path / "claim.toml"
+    path.write_text(text, encoding="utf-8", errors="surrogateescape")
+    with pytest.raises(ConfigError, match=r"claim\.toml"):
+        read_claim(path)
+
+
+def test_the_epsilon_of_a_run_needs_the_number_of_rounds():
+    with pytest.raises(ConfigError, match="rounds is missing"):
+        make_claim("claim.toml", mechanism="gaussian", epsilon=1.0, delta=1e-5)
+    assert make_claim("claim.toml", mechanism="gaussian", epsilon=1.0, delta=1e-5, epsilon_of="message").rounds == 1
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(ConfigError, match="is not there"):
+        read_claim(tmp_path / "claim.toml")

@@ -1,0 +1,76 @@
+import json
+
+import pytest
+
+PLATFORM = """
+mechanism = "flower-localdp"
+unit = "client"
+clip = 1.0
+sensitivity = 1e-4
+epsilon = 10
+delta = 1e-5
+rounds = 5
+"""
+
+
+@pytest.fixture
+def claim_file(tmp_path):
+    path = tmp_path / "claim.toml"
+    path.write_text(PLATFORM)
+    return str(path)
+
+
+def test_arithmetic_alone_needs_no_code(call, claim_file):
+    code, out, _ = call("claim", "--claim", claim_file)
+    assert code == 0
+    assert "Contradicted. The run claims ε = 10" in out
+    assert "claim.epsilon-configured" in out
+    assert "> 10^9" in out
+
+
+def test_a_mechanism_is_tested(call, claim_file):
+    code, out, _ = call(
+        "claim", "--claim", claim_file, "--mechanism", "tests.claims.known:platform", "--draws", "2000", "--json"
+    )
+    value = json.loads(out)
+    assert code == 0
+    assert value["verdict"] == "contradicted"
+    assert [finding["verdict"] for finding in value["findings"]] == ["contradicted"] * 2
+    assert value["measured"]["told"] == value["measured"]["tries"]
+    assert value["claim"]["epsilon"] == 10
+
+
+@pytest.mark.parametrize(("condition", "code"), [("> 10", 3), ("> 1e12", 0)])
+def test_a_pipeline_can_fail_on_it(call, claim_file, condition, code):
+    words = ("claim", "--claim", claim_file, "--fail-if", f"claim.epsilon-configured {condition}")
+    assert call(*words)[0] == code
+
+
+def test_a_condition_on_what_was_not_measured_is_no_pass(call, claim_file):
+    code, _, err = call("claim", "--claim", claim_file, "--fail-if", "claim.epsilon-measured > 10")
+    assert code == 2
+    assert "there is no finding claim.epsilon-measured" in err
+
+
+def test_mistakes_are_shown(call):
+    code, out, _ = call("claim", "--mistakes", "--json")
+    table = {row["name"]: row for row in json.loads(out)}
+    assert code == 0
+    assert table["sensitivity below the clipping norm"]["true"] > 1e8
+    assert table["buffers or integers left out"]["true"] == "infinity"
+    assert "SecAgg+" in call("claim", "--mistakes")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "give --claim FILE"),
+        (("--claim", "nowhere.toml"), "nowhere.toml is not there"),
+        (("--mechanism", "known"), "expected module:function"),
+        (("--mechanism", "tests.claims.known:gaussian"), "nothing says what is claimed"),
+    ],
+)
+def test_bad_input(call, words, said):
+    code, _, err = call("claim", *words)
+    assert code == 2
+    assert said in err.replace("\n", " ")
