@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from fedattack.errors import ConfigError, meant, short
+from fedattack.errors import ConfigError, instead, short
 from fedattack.untrusted import fault, read_text
 
 UPDATE = ("gaussian", "laplace", "flower-localdp")
@@ -243,7 +243,7 @@ def _fault(cause: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         key = str(first["loc"][0])
         known = list(map(_key, Claim.model_fields))
-        return f"{short(key, 40)} is no key of a claim{meant(key, known)}"
+        return f"{short(key, 40)} is no key of a claim: {instead(key, known, listed=False)}"
     return fault(cause)
 
 

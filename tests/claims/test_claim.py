@@ -76,7 +76,7 @@ def test_sigma_and_noise_multiplier_are_one_number():
         ({"mechanism": "dp-sgd", "sampling": math.nan}, "sampling"),
         ({"rounds": 0}, "rounds"),
         ({"rounds": 1.5}, "rounds"),
-        ({"sigmma": 1.0}, "sigmma is no key of a claim (did you mean sigma?)"),
+        ({"sigmma": 1.0}, "sigmma is no key of a claim: did you mean sigma?"),
         ({"mechanism": "gausian"}, "mechanism"),
         ({"sampling": 0.5}, "sampling is a key of dp-sgd"),
         ({"mechanism": "dp-sgd", "unit": "client"}, "contradicts dp-sgd"),
