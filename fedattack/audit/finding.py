@@ -23,6 +23,9 @@ VERDICTS = (LEAK, NO_EVIDENCE, TOO_FEW, NOT_APPLICABLE)
 ERROR = 0.05
 """How often a report on nothing may show a leak; see :func:`fedattack.audit.significance.decided`."""
 
+FIRST_ALONE = "in other runs the same clients hold the same"
+"""What the reason says of a finding that is tested on some of its runs alone."""
+
 PROPORTION = "proportion"
 """Units of a rate in [0, 1]; people are shown it in per cent."""
 

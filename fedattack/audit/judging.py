@@ -6,15 +6,12 @@ from typing import Any
 
 from fedattack.audit.evidence import Evidence
 from fedattack.audit.federation import dealt_anew
-from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW, Finding, listed
+from fedattack.audit.finding import FIRST_ALONE, LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW, Finding, listed
 from fedattack.audit.judge import Case, Judge, judge_of
 from fedattack.audit.listing import Listing
 from fedattack.audit.significance import decided
 from fedattack.errors import DataError
 from fedattack.threats import ATTACKS, Scores
-
-FIRST_ALONE = "in other runs the same clients hold the same"
-"""What the reason of a finding says that is tested on some of its runs alone."""
 
 
 def judge_attacks(

@@ -4,8 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedattack.audit.finding import ERROR, LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW, Finding, listed, p_in_words
-from fedattack.audit.judging import FIRST_ALONE
+from fedattack.audit.finding import (
+    ERROR,
+    FIRST_ALONE,
+    LEAK,
+    NO_EVIDENCE,
+    NOT_APPLICABLE,
+    TOO_FEW,
+    Finding,
+    listed,
+    p_in_words,
+)
 from fedattack.report.drawing import Plot
 from fedattack.report.remedies import command_for
 from fedattack.report.section import section_of

@@ -195,7 +195,7 @@ class Attack(ABC):
                 )
         if not len(record):
             raise NeedsError(f"attack {self.name} needs at least one whole round, and {record.path} holds none")
-        if record.silence:
+        if record.view == "individual" and record.silence:
             raise NeedsError(f"attack {self.name} needs replies of clients, and in {record.path} {record.silence}")
         named = named_for(record, knowledge.model)
         scores = self._run(named, knowledge, seed, device, progress or (lambda done, total: None))
