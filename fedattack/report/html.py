@@ -41,8 +41,8 @@ _OBSERVED = {
 def write_report(folder: Path, files: Mapping[str, str] | None = None) -> Path:
     """Render ``findings.json`` and ``run.json`` of a run folder to its ``report.html``, whose path is returned.
 
-    The page replaces an older one only when it is complete. It links ``files``; see :func:`render_html`. A printed page,
-    ``report.pdf``, is deleted: it would show other findings.
+    The page replaces an older one only when it is complete. It links ``files``; see :func:`render_html`.
+    Its older print, ``report.pdf``, is deleted: it would show other findings.
 
     Raises
     ------
