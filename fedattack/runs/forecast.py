@@ -5,7 +5,7 @@ not known before it has begun: :mod:`fedattack.runs.pace` says it once the first
 """
 
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,10 +22,8 @@ from fedattack.folder import Part
 from fedattack.record.format import PROTOCOLS
 from fedattack.runs.app import Value
 from fedattack.runs.asked import known_to
+from fedattack.runs.pace import Say
 from fedattack.threats import Knowledge
-
-Say = Callable[[str, str], None]
-"""Takes ``warning`` or ``note``, and a line; see :class:`fedattack.runs.watch.Watch`."""
 
 # Frameworks have the names of their protocols.
 _WITHOUT_COMMON_MODEL = [name for name, messages in PROTOCOLS.items() if not messages.sends_model]
