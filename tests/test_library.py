@@ -80,11 +80,11 @@ def finding(**changes):
 
 def test_a_finding_is_a_card_and_a_line():
     card = finding(here_low=0.27, here_high=0.33)._repr_html_()
-    for words in ("Owner named", "sia.asr", ">leak<", ">30.0%<", "25.0% to 35.0%", "27.0% to 33.0%", "10.0%", "11.0%"):
+    for words in ("Owner named", "sia.asr", ">leak<", ">30.0%<", "25.0–35.0%", "27.0–33.0%", "10.0%", "11.0%"):
         assert words in card
     for words in ("0.0004", "1,200", "0, 1", "so it is"):
         assert words in card
-    assert repr(finding()) == "<sia.asr: 30.0% (25.0% to 35.0%), chance 10.0%, n = 1,200: leak>"
+    assert repr(finding()) == "<sia.asr: 30.0% (25.0–35.0%), chance 10.0%, n = 1,200: leak>"
     bare = finding(value=None, low=None, high=None, chance=None, null=None, verdict="not applicable", p_adjusted=None)
     assert "chance" not in bare._repr_html_()
     assert repr(bare) == "<sia.asr: –, n = 1,200: not applicable>"

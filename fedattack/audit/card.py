@@ -3,34 +3,34 @@
 from collections.abc import Sequence
 from html import escape
 
-from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, PROPORTION, TOO_FEW, Finding, in_units
+from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, TOO_FEW, Finding, in_units
+from fedattack.audit.numbers import NOTHING, interval, level, shown
 from fedattack.errors import short
 
 # White letters on these have a contrast of 4.5 at least, whether the notebook is light or dark.
 _COLOURS = {LEAK: "#b42318", NO_EVIDENCE: "#175cd3", TOO_FEW: "#93580b", NOT_APPLICABLE: "#5d6470"}
 _LONGEST = 2_000
-_NOTHING = "–"
 
 
 def card_of(finding: Finding) -> str:
     """Return one finding as a card: title, verdict, numbers and reason."""
     facts = {
-        f"{100 * finding.level:.4g}% interval": interval_of(finding.low, finding.high, finding.units),
-        "of these very runs": interval_of(finding.here_low, finding.here_high, finding.units),
-        "chance": _number(finding.chance, finding.units),
-        "null": _number(finding.null["value"] if finding.null else None, finding.units),
-        "p, corrected": _NOTHING if finding.p_adjusted is None else f"{finding.p_adjusted:.2g}",
+        f"{level(finding.level)} interval": interval(finding.low, finding.high, finding.units),
+        "of these very runs": interval(finding.here_low, finding.here_high, finding.units),
+        "chance": shown(finding.chance, finding.units),
+        "null": shown(finding.null["value"] if finding.null else None, finding.units),
+        "p, corrected": NOTHING if finding.p_adjusted is None else f"{finding.p_adjusted:.2g}",
         "targets": f"{finding.n:,}",
         "seeds": ", ".join(map(str, finding.seeds)),
     }
-    shown = [f"{name} <b>{_text(fact)}</b>" for name, fact in facts.items() if fact not in (_NOTHING, "")]
+    told = [f"{name} <b>{_text(fact)}</b>" for name, fact in facts.items() if fact not in (NOTHING, "")]
     if finding.selected_after_the_fact:
-        shown.append(f"chosen after the fact among {finding.comparisons:,}")
+        told.append(f"chosen after the fact among {finding.comparisons:,}")
     return (
         '<div style="border: 1px solid #8888; border-radius: 6px; padding: .6em 1em; max-width: 46em">'
         f"<div><b>{_text(finding.label)}</b> <code>{_text(finding.name)}</code> {_badge(finding.verdict)}</div>"
-        f'<div style="font-size: 1.8em">{_text(_number(finding.value, finding.units))}</div>'
-        f"<div>{' · '.join(shown)}</div>"
+        f'<div style="font-size: 1.8em">{_text(shown(finding.value, finding.units))}</div>'
+        f"<div>{' · '.join(told)}</div>"
         f"<div>{_text(finding.reason)}</div>"
         "</div>"
     )
@@ -45,10 +45,10 @@ def table_of(findings: Sequence[Finding]) -> str:
     for finding in findings:
         name = f"<code>{_text(finding.name)}</code>{' †' if finding.selected_after_the_fact else ''}"
         numbers = (
-            _number(finding.value, finding.units),
-            interval_of(finding.low, finding.high, finding.units),
-            _number(finding.chance, finding.units),
-            _number(finding.null["value"] if finding.null else None, finding.units),
+            shown(finding.value, finding.units),
+            interval(finding.low, finding.high, finding.units),
+            shown(finding.chance, finding.units),
+            shown(finding.null["value"] if finding.null else None, finding.units),
             f"{finding.n:,}",
         )
         cells = [f"<b>{name}</b>" if finding.headline else name, _text(finding.label), *map(_text, numbers)]
@@ -61,23 +61,10 @@ def table_of(findings: Sequence[Finding]) -> str:
 
 def line_of(finding: Finding) -> str:
     """Return one finding as a line of text."""
-    ends = interval_of(finding.low, finding.high, finding.units)
-    value = _number(finding.value, finding.units) + (f" ({ends})" if ends != _NOTHING else "")
+    ends = interval(finding.low, finding.high, finding.units)
+    value = shown(finding.value, finding.units) + (f" ({ends})" if ends != NOTHING else "")
     chance = "" if finding.chance is None else f", chance {in_units(finding.chance, finding.units)}"
     return short(f"{finding.name}: {value}{chance}, n = {finding.n:,}: {finding.verdict}")
-
-
-def interval_of(low: float | None, high: float | None, units: str = PROPORTION) -> str:
-    """Write an interval, of which an end may not exist."""
-    if low is None or high is None:
-        if low is not None:
-            return f"≥ {in_units(low, units)}"
-        return _NOTHING if high is None else f"≤ {in_units(high, units)}"
-    return f"{in_units(low, units if units == PROPORTION else '')} to {in_units(high, units)}"
-
-
-def _number(value: float | None, units: str) -> str:
-    return _NOTHING if value is None else in_units(value, units)
 
 
 def _badge(verdict: str) -> str:

@@ -354,17 +354,25 @@ class Condition:
         Raises
         ------
         ConfigError
-            If there is no such finding, or it holds for none and one was not measured: a gate must not pass because
-            there is nothing to see.
+            If there is no such finding; if a share is compared with what no share can be; or if it holds for none, and
+            of one nothing can be said: a gate must not pass because there is nothing to see.
         """
         meant = [finding for finding in findings if finding.name == self.name or (not self.name and finding.headline)]
         if not meant:
             there = ", ".join(sorted({finding.name for finding in findings})) or "none"
             what = f"finding {self.name}" if self.name else "headline"
             raise ConfigError(f"--fail-if: there is no {what}; expected one of: {there}")
+        for finding in meant:
+            self._check_share(finding)
         if any(map(self._holds, meant)):
             return True
         for finding in meant:
+            if self._is_undecided(finding):
+                instead_of_this = self.text.partition(_VERDICT)[0].strip() + f"{_VERDICT} != {NO_EVIDENCE}"
+                raise ConfigError(
+                    f"--fail-if {self.text}: {finding.name} is {TOO_FEW}: the gate can be neither crossed nor passed; "
+                    f'run more seeds or clients, or ask for "{instead_of_this}", which stops on it, too'
+                )
             if self._is_open(finding):
                 raise ConfigError(
                     f"--fail-if {self.text}: {finding.name} has no {_PARTS.get(self.part, self.part)} "
@@ -373,11 +381,24 @@ class Condition:
                 )
         return False
 
+    def _check_share(self, finding: Finding) -> None:
+        """Refuse a number that is no share, such as a per cent, for a finding that is one."""
+        if isinstance(self.than, str) or finding.units != PROPORTION or 0 <= self.than <= 1:
+            return
+        example = f"{self.than / 100:g} for {self.than:g}%" if 1 < self.than <= 100 else "0.3 for 30%"
+        raise ConfigError(
+            f"--fail-if {self.text}: {finding.name} is a share from 0 to 1, and is shown in per cent; write {example}"
+        )
+
     def _holds(self, finding: Finding) -> bool:
         actual = getattr(finding, self.part)
         if isinstance(self.than, str):
             return _SAME[self.comparison](actual, self.than)
         return actual is not None and _ORDER[self.comparison](actual, self.than)
+
+    def _is_undecided(self, finding: Finding) -> bool:
+        """Whether it is asked for a verdict that too little data could not give."""
+        return self.part == _VERDICT and finding.verdict == TOO_FEW and self.than in (LEAK, NO_EVIDENCE)
 
     def _is_open(self, finding: Finding) -> bool:
         """Whether the finding says nothing either way."""

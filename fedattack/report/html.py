@@ -42,6 +42,7 @@ def write_report(folder: Path, files: Mapping[str, str] | None = None) -> Path:
     """Render ``findings.json`` and ``run.json`` of a run folder to its ``report.html``, whose path is returned.
 
     The page replaces an older one only when it is complete. It links ``files``; see :func:`render_html`.
+    Its older print, ``report.pdf``, is deleted: it would show other findings.
 
     Raises
     ------
@@ -49,7 +50,9 @@ def write_report(folder: Path, files: Mapping[str, str] | None = None) -> Path:
         If one of the two files is missing, is not JSON, or does not fit its schema.
     """
     page = Path(folder) / "report.html"
-    write_atomically(page, render_html(read_findings(folder), read_run(folder), files).encode())
+    content = render_html(read_findings(folder), read_run(folder), files).encode()
+    page.with_suffix(".pdf").unlink(missing_ok=True)
+    write_atomically(page, content)
     return page
 
 

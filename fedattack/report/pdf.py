@@ -4,8 +4,11 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedattack.errors import ReportError, short
@@ -78,19 +81,38 @@ def write_pdf(page: Path, *, timeout: float = 120) -> Path:
     browser = find_browser()
     if browser is None:
         raise ReportError(f"no browser for the PDF; looked for {', '.join(BROWSERS)}; install one, or {otherwise}")
-    # Beside the page, since a browser in a package of its own may see nothing of the system's temporary folder.
-    with tempfile.TemporaryDirectory(prefix="printing-", dir=page.parent, ignore_cleanup_errors=True) as scratch:
-        printed, log = Path(scratch) / "printed.pdf", Path(scratch) / "log"
+    # Beside the page, since a browser in a package of its own has a temporary folder of its own. Its profile, which has
+    # links in it, stays out of the run folder: what is left of it by a kill would make that unreadable.
+    printed = page.with_suffix(".printing.pdf")
+    printed.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix="fedattack-", ignore_cleanup_errors=True) as scratch, _sigterm_raises():
         command = [browser, *_FLAGS, f"--user-data-dir={scratch}/profile", f"--print-to-pdf={printed}"]
         if os.geteuid() == 0:
             # Chromium's sandbox refuses to start for root, as in containers. For anybody else it stays on.
             command.append("--no-sandbox")
-        fault = _run([*command, page.as_uri()], log, timeout)
-        content = printed.read_bytes() if printed.exists() else b""
+        try:
+            fault = _run([*command, page.as_uri()], Path(scratch) / "log", timeout)
+            content = printed.read_bytes() if printed.exists() else b""
+        finally:
+            printed.unlink(missing_ok=True)
     if fault or not content.startswith(b"%PDF-") or b"%%EOF" not in content[-32:]:
         raise ReportError(f"{browser} made no PDF ({fault or 'it printed nothing'}); {otherwise}")
     write_atomically(pdf, content)
     return pdf
+
+
+@contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """Let SIGTERM raise SystemExit, so that the browser is ended and its files are deleted."""
+    if threading.current_thread() is not threading.main_thread():
+        # Others may set no handler.
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _run(command: list[str], log: Path, timeout: float) -> str:

@@ -5,6 +5,7 @@ They tell the truth about clients, so that they are for their owner alone.
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from fedattack.report.words import printable
 from fedattack.untrusted import check_folder
 
 TABLES = "tables"
+# Files of a report, see Listing.file: of any attack, of a plugin too. Others in the folder are not ours.
+_OURS = re.compile(r"[a-z0-9-]+-(clients|records|replies)\.csv")
 # A spreadsheet takes a text that begins so for a formula; some take the wide forms, too.
 _FORMULA = frozenset(
     "=+-@\N{FULLWIDTH EQUALS SIGN}\N{FULLWIDTH PLUS SIGN}\N{FULLWIDTH HYPHEN-MINUS}\N{FULLWIDTH COMMERCIAL AT}"
@@ -22,7 +25,7 @@ _FORMULA = frozenset(
 
 
 def write_tables(folder: Path, listings: Sequence[Listing]) -> dict[str, str]:
-    """Write each listing to its file in ``tables``, and delete the CSV files of an earlier report.
+    """Write each listing to its file in ``tables``, and delete the files of an earlier report.
 
     A file is there as a whole or not at all.
 
@@ -54,11 +57,11 @@ def write_tables(folder: Path, listings: Sequence[Listing]) -> dict[str, str]:
 
 
 def _delete_earlier(tables: Path) -> None:
-    """Delete CSV files, or links to such; a link is not followed."""
+    """Delete files of a report, or links in their places; a link is not followed."""
     if not tables.is_dir():
         return
     for path in tables.glob("*.csv"):
-        if path.is_symlink() or path.is_file():
+        if _OURS.fullmatch(path.name) and (path.is_symlink() or path.is_file()):
             path.unlink()
 
 

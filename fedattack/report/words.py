@@ -6,9 +6,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, PROPORTION, TOO_FEW, Finding, Null, in_units
+from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, PROPORTION, TOO_FEW, Finding, Null
+from fedattack.audit.numbers import NOTHING, interval, level, shown
 
-NOTHING = "–"
+__all__ = [
+    "NOTHING",
+    "NO_GUARANTEE",
+    "compact",
+    "interval",
+    "interval_title",
+    "level",
+    "markdown",
+    "markdown_table",
+    "printable",
+    "printable_all",
+    "shown",
+    "spread",
+    "stopped",
+    "verdict_in_words",
+    "with_interval",
+]
+
 _VERDICTS = {
     LEAK: "leak shown",
     NO_EVIDENCE: "not shown",
@@ -25,22 +43,6 @@ def verdict_in_words(finding: Finding) -> str:
     if finding.verdict == LEAK and len(finding.seeds) > 1 and reaches_guessing:
         return "leak in these runs"
     return _VERDICTS[finding.verdict]
-
-
-def shown(value: float | None, units: str = PROPORTION) -> str:
-    """Write a number in its units, or a dash."""
-    return NOTHING if value is None else in_units(value, units)
-
-
-def interval(low: float | None, high: float | None, units: str = PROPORTION) -> str:
-    """Write an interval in its units, such as ``55.1–61.0%``; an end that does not exist is named."""
-    if low is None or high is None:
-        if low is not None:
-            return f"≥ {in_units(low, units)}"
-        return NOTHING if high is None else f"≤ {in_units(high, units)}"
-    if units == PROPORTION:
-        return f"{in_units(low).removesuffix('%')}–{in_units(high)}"
-    return f"{in_units(low, '')} to {in_units(high, units)}"
 
 
 def spread(ends: Mapping[str, float | None]) -> str:
@@ -73,11 +75,6 @@ def with_interval(null: Null | None, units: str = PROPORTION) -> str:
 def stopped(text: str) -> str:
     """Write a text as a sentence, whether or not it was written as one."""
     return text[:1].upper() + text[1:].rstrip(".") + "."
-
-
-def level(value: float) -> str:
-    """Write a confidence level, such as ``95%`` or ``99.75%``."""
-    return f"{100 * value:.4g}%"
 
 
 def printable(text: str) -> str:

@@ -5,7 +5,7 @@ not known before it has begun: :mod:`fedattack.runs.pace` says it once the first
 """
 
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,16 +22,17 @@ from fedattack.folder import Part
 from fedattack.record.format import PROTOCOLS
 from fedattack.runs.app import Value
 from fedattack.runs.asked import known_to
+from fedattack.runs.pace import Say
 from fedattack.threats import Knowledge
-
-Say = Callable[[str, str], None]
-"""Takes ``warning`` or ``note``, and a line; see :class:`fedattack.runs.watch.Watch`."""
 
 # Frameworks have the names of their protocols.
 _WITHOUT_COMMON_MODEL = [name for name, messages in PROTOCOLS.items() if not messages.sends_model]
 
 # Draws of who takes part, and clients with whom they are worth their time: of many, enough take part.
 _DRAWS, _MOST_CLIENTS = 200, 200
+
+# Each draw looks at all targets: of many targets there are fewer draws, so that they take a few seconds at most.
+_LEAST_DRAWS, _TARGETS = 20, 2_000_000
 
 # A share of these draws that is worth a warning.
 _LUCK = 0.05
@@ -98,10 +99,11 @@ class Forecast:
         hopeless, hard = self.out_of_reach(), self.out_of_reach(alone=True)
         for name in hard:
             told.append(("warning", self._warning(name, hardly=name not in hopeless)))
-        for name, share in self.unlucky.items():
-            if name not in hard and share > _LUCK:
-                told.append(("warning", self._by_luck(name, share)))
-        able = [f"{name} ({reach.size})" for name, reach in self.reaches.items() if name not in hard]
+        by_luck = [name for name, share in self.unlucky.items() if name not in hard and share > _LUCK]
+        for name in by_luck:
+            told.append(("warning", self._by_luck(name, self.unlucky[name])))
+        warned = {*hard, *by_luck}
+        able = [f"{name} ({reach.size})" for name, reach in self.reaches.items() if name not in warned]
         if able:
             told.append(("note", f"enough for a leak to be stated, if there is one: {', '.join(able)}"))
         return told
@@ -162,14 +164,20 @@ def _reaches(attacks: Sequence[str], runs: Sequence[Prepared]) -> dict[str, Reac
     return reaches
 
 
+def _draws_for(runs: Sequence[Prepared]) -> int:
+    targets = sum(len(run.truth.owners) for run in runs)
+    return max(_LEAST_DRAWS, min(_DRAWS, _TARGETS // max(targets, 1)))
+
+
 def _unlucky(
-    attacks: Sequence[str], runs: Sequence[Prepared], rounds: int, sampled: int, draws: int = _DRAWS
+    attacks: Sequence[str], runs: Sequence[Prepared], rounds: int, sampled: int, draws: int | None = None
 ) -> dict[str, float]:
     """Return by attack how often so few clients take part in any round that no outcome can be a leak."""
     clients = len(runs[0].truth.clients)
     counts = dict.fromkeys(attacks, 0)
     if sampled == clients or clients > _MOST_CLIENTS:
         return {}
+    draws = draws or _draws_for(runs)
     rng = np.random.default_rng(0)
     for _ in range(draws):
         seen = []

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 Say = Callable[[str, str], None]
-"""Takes ``note``, and a line; see :class:`fedattack.runs.watch.Watch`."""
+"""Takes ``note`` or ``warning``, and a line; see :class:`fedattack.runs.watch.Watch`."""
 
 Clock = Callable[[], float]
 

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from fedattack.errors import ConfigError, instead, short
 from fedattack.runs.app import Value, app_folder
 
+LISTS = ("models",)
+"""Settings with ``values`` that may be several words, with commas between."""
+
 
 @dataclass(frozen=True)
 class Setting:
     """One key that a preset or ``--set`` may change; ``alias`` is a second name for it.
 
-    Where there are ``values``, a text is one of these words, or several with commas between. A word that ends with a
-    colon is the beginning of a text; a colon alone stands for any import path.
+    Where there are ``values``, a text is one of these words, or the default; in :data:`LISTS` it may be several. A word
+    that ends with a colon is the beginning of a text; a colon alone stands for any import path.
     """
 
     name: str
@@ -58,8 +61,8 @@ class Setting:
             value = float(value)
         if type(value) is not type(self.default):
             raise ConfigError(f"{self.name} = {value!r}: expected {type(self.default).__name__} ({self.help})")
-        if self.values and not self._takes(str(value)):
-            for word in filter(None, map(str.strip, str(value).split(","))):
+        if self.values and value != self.default:
+            for word in self._words(str(value)):
                 if not self._takes(word):
                     raise ConfigError(f"{self.name} = {word!r}: {instead(word, self.values, listed=False)}")
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -72,6 +75,11 @@ class Setting:
                 if bad:
                     raise ConfigError(f"{self.name} = {value}: expected {bound} ({self.help})")
         return value
+
+    def _words(self, text: str) -> list[str]:
+        if self.name not in LISTS:
+            return [text]
+        return list(filter(None, map(str.strip, text.split(","))))
 
     def _takes(self, word: str) -> bool:
         begins = tuple(value for value in self.values if len(value) > 1 and value.endswith(":"))

@@ -1,5 +1,6 @@
 import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -279,3 +280,46 @@ def test_what_was_not_measured_passes_no_gate():
 def test_a_condition_is_crossed_by_any_finding_of_that_name():
     low = replace(finding(), view="aggregate", value=0.1, low=0.09, high=0.11)
     assert parse_fail_if("sia.asr > 0.3").crossed([low, finding()])
+
+
+@pytest.mark.parametrize(
+    ("text", "example"),
+    [
+        ("sia.asr > 30", "write 0.3 for 30%"),
+        ("sia.asr.low >= 2.5", "write 0.025 for 2.5%"),
+        ("sia.asr < -1", "write 0.3 for 30%"),
+        ("sia.asr > 300", "write 0.3 for 30%"),
+    ],
+)
+def test_a_share_is_not_held_against_what_no_share_can_be(text, example):
+    message = f"--fail-if {text}: sia.asr is a share from 0 to 1, and is shown in per cent; {example}"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        parse_fail_if(text).crossed([finding()])
+    points = finding(units="points", value=31.0, low=30.5, high=32.0, chance=0.0)
+    assert parse_fail_if("sia.asr > 30").crossed([points])
+    assert not parse_fail_if("sia.asr > 1").crossed([finding()])
+
+
+@pytest.mark.parametrize(
+    ("text", "instead"),
+    [
+        ("verdict == leak", "verdict != no evidence"),
+        ("sia.asr.verdict == leak", "sia.asr.verdict != no evidence"),
+        ("verdict == no evidence", "verdict != no evidence"),
+    ],
+)
+def test_too_few_to_tell_passes_no_gate_on_a_leak(text, instead):
+    few = finding(verdict="too few to tell", reason="three clients", headline=True)
+    message = rf"sia\.asr is too few to tell: the gate can be neither crossed nor passed; .* \"{instead}\""
+    with pytest.raises(ConfigError, match=message):
+        parse_fail_if(text).crossed([few])
+    assert parse_fail_if(instead).crossed([few])
+
+
+def test_too_few_to_tell_is_an_answer_to_other_gates():
+    few = finding(verdict="too few to tell", reason="three clients", headline=True)
+    assert parse_fail_if("verdict == leak").crossed([few, finding(attack="aia", headline=True)])
+    assert parse_fail_if("verdict == too few to tell").crossed([few])
+    assert not parse_fail_if("verdict != too few to tell").crossed([few])
+    assert not parse_fail_if("verdict == not applicable").crossed([few])
+    assert not parse_fail_if("sia.asr > 0.7").crossed([few])

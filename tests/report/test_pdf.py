@@ -1,4 +1,7 @@
 import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -8,6 +11,7 @@ from fedattack.errors import ReportError
 from fedattack.report import write_report
 from fedattack.report.pdf import find_browser, write_pdf
 from tests.report.chromium import count_pages
+from tests.runtime.test_simulator import wait_until
 from tests.worlds.federation import write_run
 
 WHOLE = "%PDF-1.4\n%%EOF"
@@ -90,6 +94,41 @@ def test_a_browser_that_fails_is_quoted(folder, stand_in, script, message):
     assert {path.name for path in folder.iterdir()} == {"findings.json", "run.json", "report.html", "path"}
 
 
+def has_ended(process: str) -> bool:
+    state = Path(f"/proc/{process}/stat")
+    return not state.exists() or state.read_text().split()[2] == "Z"
+
+
+def test_a_page_that_is_written_anew_has_no_older_print(folder, tmp_path):
+    other = tmp_path / "other.pdf"
+    other.write_text("mine")
+    (folder / "report.pdf").symlink_to(other)
+    write_report(folder)
+    assert not (folder / "report.pdf").is_symlink()
+    assert other.read_text() == "mine"
+
+
+def test_a_printing_that_is_killed_leaves_no_browser_and_nothing_in_the_folder(folder, stand_in, tmp_path):
+    child = tmp_path / "child"
+    stand_in(
+        'for word; do case "$word" in --user-data-dir=*) /bin/mkdir -p "${word#*=}";; esac; done; '
+        f'echo half > "$pdf"; /bin/sleep 60 & echo $! > {child}.new; /bin/mv {child}.new {child}; wait'
+    )
+    page = write_report(folder)
+    before = {path.name for path in folder.iterdir()}
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    code = f"from pathlib import Path; from fedattack.report.pdf import write_pdf; write_pdf(Path({str(page)!r}))"
+    command = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "TMPDIR": str(temporary)})
+    assert wait_until(child.exists, 30)
+    assert [path.name for path in temporary.glob("*/profile")] == ["profile"]
+    command.send_signal(signal.SIGTERM)
+    assert command.wait(20) == 128 + signal.SIGTERM
+    assert wait_until(lambda: has_ended(child.read_text().strip()), 10)
+    assert {path.name for path in folder.iterdir()} - {"child", "temporary"} == before
+    assert not [*temporary.iterdir()]
+
+
 def test_a_browser_that_hangs_is_stopped_with_its_children(folder, stand_in, tmp_path):
     stand_in(f"/bin/sleep 60 & echo $! > {tmp_path / 'child'}; wait")
     page = write_report(folder)
@@ -97,8 +136,7 @@ def test_a_browser_that_hangs_is_stopped_with_its_children(folder, stand_in, tmp
     with pytest.raises(ReportError, match="did not end within 1 seconds"):
         write_pdf(page, timeout=1)
     assert time.monotonic() - start < 20
-    state = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/stat")
-    assert not state.exists() or state.read_text().split()[2] == "Z"
+    assert has_ended((tmp_path / "child").read_text().strip())
 
 
 @pytest.mark.parametrize("user", [0, 1000])

@@ -58,11 +58,16 @@ def test_tables_are_for_their_owner_alone(tmp_path):
 
 def test_tables_of_an_earlier_report_do_not_survive(tmp_path):
     write_tables(tmp_path, [listing(), listing("records")])
-    (tmp_path / "tables/notes.txt").write_text("mine")
+    for name in ("mine.csv", "notes.txt"):
+        (tmp_path / "tables" / name).write_text("mine")
     write_tables(tmp_path, [listing(attack="prolin")])
-    assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == ["notes.txt", "prolin-clients.csv"]
+    assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == [
+        "mine.csv",
+        "notes.txt",
+        "prolin-clients.csv",
+    ]
     assert write_tables(tmp_path, []) == {}
-    assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == ["notes.txt"]
+    assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == ["mine.csv", "notes.txt"]
 
 
 def test_a_table_that_fails_is_not_there(tmp_path):
@@ -91,11 +96,11 @@ def test_a_folder_that_is_a_link_is_refused(tmp_path, target):
 def test_a_file_that_is_a_link_is_replaced_and_not_followed(tmp_path):
     (tmp_path / "tables").mkdir()
     (tmp_path / "mine").write_text("mine")
-    for name in ("sia-clients.csv", "stale.csv"):
+    for name in ("sia-clients.csv", "prolin-records.csv"):
         (tmp_path / "tables" / name).symlink_to(tmp_path / "mine")
     write_tables(tmp_path, [listing()])
     assert (tmp_path / "mine").read_text() == "mine"
-    assert not (tmp_path / "tables/stale.csv").is_symlink()
+    assert not (tmp_path / "tables/prolin-records.csv").is_symlink()
     assert read(tmp_path / "tables/sia-clients.csv")[1] == ["0", "1"]
 
 

@@ -346,3 +346,19 @@ def test_who_takes_part_may_be_too_few():
         "in 19 of 100 draws of who takes part, too few do for prolin to show a leak; set more rounds or a larger "
         "fraction, or take more seeds",
     )
+
+
+def test_what_may_be_too_few_is_not_said_to_be_enough():
+    reaches = {"sia": Reach(1e-3, "9 clients", "4 clients"), "prolin": Reach(1 / 90, "90 clients", "23 clients")}
+    lines = told(reaches, unlucky={"prolin": 0.19, "sia": 0.0}).lines()
+    assert [kind for kind, _ in lines] == ["note", "warning", "note"]
+    assert lines[2] == ("note", "enough for a leak to be stated, if there is one: sia (9 clients)")
+
+
+@pytest.mark.parametrize(("targets", "draws"), [(0, 200), (1_000, 200), (40_000, 50), (1_000_000, 20)])
+def test_of_many_targets_there_are_fewer_draws(targets, draws, monkeypatch):
+    run = Prepared(truth_of(4, owners=np.zeros(targets, dtype=np.str_)), Knowledge())
+    made = []
+    monkeypatch.setattr(module, "_reaches", lambda attacks, runs: made.append(runs) or {})
+    assert module._unlucky(["sia"], [run], rounds=1, sampled=2) == {"sia": 1.0}
+    assert len(made) == draws
