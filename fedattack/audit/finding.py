@@ -20,6 +20,9 @@ TOO_FEW = "too few to tell"
 NOT_APPLICABLE = "not applicable"
 VERDICTS = (LEAK, NO_EVIDENCE, TOO_FEW, NOT_APPLICABLE)
 
+CLAIM_VERDICTS = ("contradicted", "consistent", "cannot be checked")
+"""Verdicts of the findings ``claim.…`` of :mod:`fedattack.claims`, for gates."""
+
 ERROR = 0.05
 """How often a report on nothing may show a leak; see :func:`fedattack.audit.significance.decided`."""
 
@@ -424,8 +427,9 @@ def parse_fail_if(text: str) -> Condition:
     name, comparison, than = match["name"] or "", match["comparison"], match["than"].strip("'\"")
     part = match["part"] or (_VALUE if name else _VERDICT)
     if part == _VERDICT:
-        if comparison not in _SAME or than not in VERDICTS:
-            words = instead(than, VERDICTS, listed=False)
+        known = CLAIM_VERDICTS if name.startswith("claim.") else VERDICTS
+        if comparison not in _SAME or than not in known:
+            words = instead(than, known, listed=False)
             raise ConfigError(f"--fail-if {text!r}: a verdict is compared by == or != with a verdict; {words}")
         return Condition(text, name, part, comparison, than)
     if part not in _PARTS:

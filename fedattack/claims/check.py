@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from fedattack.claims.accounting import Configured, Epsilon, configured
 from fedattack.claims.claim import UPDATE, Claim, make_claim
@@ -15,10 +15,7 @@ from fedattack.claims.tester import LEVEL, Measured, Play, measure
 from fedattack.errors import ConfigError
 from fedattack.learning.importing import import_callable
 
-CONTRADICTED = "contradicted"
-CONSISTENT = "consistent"
-UNCHECKED = "cannot be checked"
-VERDICTS = (CONTRADICTED, CONSISTENT, UNCHECKED)
+VERDICTS = CONTRADICTED, CONSISTENT, UNCHECKED = "contradicted", "consistent", "cannot be checked"
 
 TOLERANCE = 0.01
 """Share of the declared ε by which a computed one may exceed it: people round σ."""
@@ -67,6 +64,26 @@ class ClaimFinding:
     reason: str
     notes: tuple[str, ...] = ()
     assumes: tuple[str, ...] = ()
+
+    # What gates ask of any finding; an ε is no share, and none of them is chosen in advance.
+    units: ClassVar[str] = ""
+    headline: ClassVar[bool] = False
+
+    @property
+    def low(self) -> float | None:
+        """The lower bound in the scope that is claimed."""
+        bounds = self._in_scope
+        return None if bounds is None else bounds.low
+
+    @property
+    def high(self) -> float | None:
+        """The upper bound in the scope that is claimed."""
+        bounds = self._in_scope
+        return None if bounds is None else bounds.high
+
+    @property
+    def _in_scope(self) -> Epsilon | None:
+        return self.message if self.scope == "message" else self.run
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,9 @@ import json
 
 import pytest
 
+from fedattack.audit.finding import CLAIM_VERDICTS
+from fedattack.claims.check import VERDICTS
+
 PLATFORM = """
 mechanism = "flower-localdp"
 unit = "client"
@@ -40,9 +43,12 @@ def test_a_mechanism_is_tested(call, claim_file):
     assert value["claim"]["epsilon"] == 10
 
 
-@pytest.mark.parametrize(("condition", "code"), [("> 10", 3), ("> 1e12", 0)])
+@pytest.mark.parametrize(
+    ("condition", "code"),
+    [(" > 10", 3), (" > 1e12", 0), (".low > 10", 3), (".verdict == contradicted", 3), (".verdict == consistent", 0)],
+)
 def test_a_pipeline_can_fail_on_it(call, claim_file, condition, code):
-    words = ("claim", "--claim", claim_file, "--fail-if", f"claim.epsilon-configured {condition}")
+    words = ("claim", "--claim", claim_file, "--fail-if", f"claim.epsilon-configured{condition}")
     assert call(*words)[0] == code
 
 
@@ -74,3 +80,7 @@ def test_bad_input(call, words, said):
     code, _, err = call("claim", *words)
     assert code == 2
     assert said in err.replace("\n", " ")
+
+
+def test_gates_know_the_verdicts_of_claims():
+    assert CLAIM_VERDICTS == VERDICTS
