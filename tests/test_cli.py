@@ -3,6 +3,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -644,6 +645,41 @@ def test_a_finished_run_is_still_held_against_gates(call, recorded):
     code, out, _ = call("resume", recorded, "--fail-if", "sia.asr > 1", "--json")
     assert code == 0
     assert json.loads(out) == json.loads((recorded / "findings.json").read_text())
+
+
+def test_scores_of_an_older_record_or_knowledge_are_made_anew(call, recorded):
+    assert call("resume", recorded, "--device", "cpu")[0] == 0
+    scores = recorded / "scores" / "sia.npz"
+    for changed in (recorded / "record" / "rounds.jsonl", next((recorded / "knowledge").glob("*.npz"))):
+        first = scores.stat().st_mtime_ns
+        os.utime(changed)
+        out = call("resume", recorded, "--device", "cpu")[1]
+        assert "is finished" not in out
+        assert scores.stat().st_mtime_ns > first
+        assert "is finished" in call("resume", recorded)[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("findings.json", "[{]"), ("run.json", "{}"), ("report.html", ""), ("findings.json", "{}")]
+)
+def test_a_damaged_report_is_written_anew(call, recorded, name, content):
+    assert call("resume", recorded, "--device", "cpu")[0] == 0
+    scores = (recorded / "scores" / "sia.npz").stat().st_mtime_ns
+    (recorded / name).write_text(content)
+    code, out, _ = call("resume", recorded, "--device", "cpu")
+    assert code == 0
+    assert "is finished" not in out
+    assert (recorded / name).read_text() != content
+    assert (recorded / "scores" / "sia.npz").stat().st_mtime_ns == scores, "the attack is not made again"
+
+
+def test_a_gate_may_ask_for_an_attack_that_was_made_later(call, recorded, monkeypatch):
+    preset = replace(load_preset("sia-fedavg"), attacks=["sia"])
+    monkeypatch.setattr("fedattack.runs.presets.load_preset", lambda name: preset)
+    later = ("resume", recorded, "--device", "cpu", "--fail-if", "membership.auc >= 0")
+    assert "there are no findings of 'membership'" in call(*later)[2]
+    assert call("attack", "membership", recorded, "--device", "cpu")[0] == 0
+    assert call(*later)[0] == 3
 
 
 def test_other_options_make_a_finished_run_attack_again(call, recorded):

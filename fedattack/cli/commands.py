@@ -37,7 +37,7 @@ from fedattack.cli.options import (
     SkipDamaged,
     Trust,
 )
-from fedattack.errors import ConfigError, FedAttackError, RunError, short
+from fedattack.errors import ConfigError, FedAttackError, RecordError, ReportError, RunError, short
 
 if TYPE_CHECKING:
     from fedattack.audit.finding import Condition
@@ -262,12 +262,14 @@ def resume(
     preset = load_preset(study["preset"])
     wanted = {**preset.options, **study.get("options", {}), **given}
     check_attacks(preset.attacks, wanted)
-    check_conditions(conditions, preset.attacks, isolating=bool(study["settings"]["isolate"]))
+    judged = {*preset.attacks, *_scored(folder)}
+    check_conditions(conditions, sorted(judged), isolating=bool(study["settings"]["isolate"]))
     names: Sequence[str] = preset.attacks
     if is_recorded(folder, study) and not given:
         names = _not_scored(folder, names)
-        if not names and _is_reported(folder):
-            _finished(folder, conditions, as_json)
+        findings = None if names else _reported(folder)
+        if findings is not None:
+            _finished(folder, findings, conditions, as_json)
             return
     chosen = _choose(names, options_among(wanted, names), device)
     asked = asked_of_study(folder)
@@ -728,29 +730,57 @@ def _choose(names: Sequence[str], options: Mapping[str, str], device: str) -> li
     return choose_attacks(names, options)
 
 
-def _not_scored(folder: Path, names: Sequence[str]) -> list[str]:
-    """List the attacks that lack the scores of a record."""
+def _scored(folder: Path) -> list[str]:
+    """List the attacks that have scores, also those that the run did not begin with."""
     from fedattack.folder import find_parts
     from fedattack.runs.checks import scored_attacks
 
-    scored = scored_attacks(find_parts(folder))
-    return [name for name in names if name not in scored]
+    try:
+        return scored_attacks(find_parts(folder))
+    except RecordError:
+        # A run that was stopped early has no record, and nothing is scored.
+        return []
 
 
-def _is_reported(folder: Path) -> bool:
-    """Whether the findings and the page are there, and no scores are newer than these."""
-    files = [folder / name for name in _REPORT]
-    if not all(map(Path.exists, files)):
+def _not_scored(folder: Path, names: Sequence[str]) -> list[str]:
+    """List the attacks that lack the scores of a record, or whose scores are of an older one."""
+    from fedattack.folder import find_parts
+
+    parts = find_parts(folder)
+    return [name for name in names if not all(_has_scores(part, name) for part in parts)]
+
+
+def _has_scores(part: "Part", name: str) -> bool:
+    """Whether scores are there, and neither the record nor the knowledge is newer."""
+    from fedattack.record.format import INDEX
+
+    scores = part.scores(name)
+    if not scores.exists():
         return False
+    written = scores.stat().st_mtime
+    sources = [part.record / INDEX, *part.knowledge.rglob("*")]
+    return all(source.stat().st_mtime <= written for source in sources if source.is_file())
+
+
+def _reported(folder: Path) -> "list[Finding] | None":
+    """Return the findings of a whole report; None if it lacks something or is damaged, or scores are newer."""
+    from fedattack.report.validate import read_findings, read_run
+
+    files = [folder / name for name in _REPORT]
+    if not all(file.exists() and file.stat().st_size for file in files):
+        return None
     written = min(file.stat().st_mtime for file in files)
-    return all(scores.stat().st_mtime <= written for scores in folder.glob("scores/**/*.npz"))
+    if any(scores.stat().st_mtime > written for scores in folder.glob("scores/**/*.npz")):
+        return None
+    try:
+        read_run(folder)
+        return read_findings(folder)
+    except ReportError:
+        return None
 
 
-def _finished(folder: Path, conditions: Sequence["Condition"], as_json: bool) -> None:
+def _finished(folder: Path, findings: Sequence["Finding"], conditions: Sequence["Condition"], as_json: bool) -> None:
     """Say that nothing is left to do; gates are held against the findings that are there."""
-    from fedattack.report.validate import read_findings
-
-    findings = read_findings(folder)
     if as_json:
         print(json.dumps([finding.to_dict() for finding in findings], indent=2, allow_nan=False))
     else:

@@ -362,3 +362,22 @@ def test_of_many_targets_there_are_fewer_draws(targets, draws, monkeypatch):
     monkeypatch.setattr(module, "_reaches", lambda attacks, runs: made.append(runs) or {})
     assert module._unlucky(["sia"], [run], rounds=1, sampled=2) == {"sia": 1.0}
     assert len(made) == draws
+
+
+def attribute_of(values, owners):
+    asked = Attributes(np.array(values), ("no", "yes"), tuple(owners), "sex")
+    truth = truth_of(len({*owners}), attributes=asked)
+    return AttributeJudge.reach([Prepared(truth, Knowledge())], needed_of(1))
+
+
+def test_attributes_are_short_of_examples_or_of_clients_with_different_values():
+    """Three clients have one value each for all of their examples, two of them the same: nothing else is exchanged."""
+    clients = attribute_of([0] * 30 + [1] * 30 + [0] * 30, ["0"] * 30 + ["1"] * 30 + ["2"] * 30)
+    assert clients.least == pytest.approx(1 / 3)
+    assert (clients.size, clients.setting) == ("2 clients with different values", "clients=4")
+    examples = attribute_of([0, 0, 1] * 2, ["0", "0", "0", "1", "1", "1"])
+    assert examples.size.startswith("2 examples that have another value")
+    assert examples.setting == "records-per-client=20"
+    many = attribute_of([0] * 58 + [1, 1], ["0", "1"] * 30)
+    assert many.size.startswith("2 examples")
+    assert many.setting == "", "each client has more than 20"

@@ -9,7 +9,9 @@ a client's examples can thus be a leak, but not by luck with a few clients. A gu
 clients better than every baseline does cannot be told from an attack.
 """
 
+import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,6 +35,9 @@ from fedattack.threats import Scores
 from fedattack.threats.attribute.imputation import impute
 
 _DRAWS = 4_000
+
+# Examples of each client, which are proposed where there are too few.
+_RECORDS = 20
 
 # Streams of random numbers, apart from each other.
 _SHUFFLING, _POSTERIOR, _IMPUTATION, _DEALING, _TESTING, _MEMBERSHIP = 1, 2, 3, 4, 5, 6
@@ -280,15 +285,27 @@ class AttributeJudge(Judge[AttributeCase]):
 
     @classmethod
     def reach(cls, runs: Sequence[Prepared], needed: float) -> Reach | None:
-        """Count the examples on which the guess of the commonest value is wrong: at most there, an attack is better."""
+        """Say which of the two tests is limited more: by the examples, or by the clients that can be told apart.
+
+        At most on the examples on which the guess of the commonest value is wrong, an attack is better.
+        """
         asked = [run.truth.attributes for run in runs if run.truth.attributes is not None]
         if not sum(len(attributes.values) for attributes in asked):
             return None
         wins = sum(len(one.values) - int(np.bincount(one.values).max(initial=0)) for one in asked)
-        least = max(least_p(2.0 ** min(wins, DRAWS.bit_length())), least_p(arrangements_of(_questions(asked))))
+        by_wins = least_p(2.0 ** min(wins, DRAWS.bit_length()))
+        by_exchanges = least_p(arrangements_of(_questions(asked)))
+        if by_exchanges > max(by_wins, needed):
+            clients = max(len({*one.owners}) for one in asked)
+            enough = smallest(lambda count: math.factorial(count) * needed >= 1, 2)
+            setting = f"clients={enough}" if enough > clients else ""
+            different = max(map(_different_clients, asked))
+            return Reach(by_exchanges, f"{different} clients with different values", f"{enough} of them", setting)
         enough = smallest(lambda examples: 2.0**examples * needed >= 1)
         words = "examples that have another value than the commonest one"
-        return Reach(least, f"{wins} {words}", f"{enough} of them", "records-per-client=20")
+        held = max(max(Counter(one.owners).values(), default=0) for one in asked)
+        setting = f"records-per-client={_RECORDS}" if held < _RECORDS else ""
+        return Reach(max(by_wins, by_exchanges), f"{wins} {words}", f"{enough} of them", setting)
 
     def findings(self) -> list[Finding]:
         """State all of the above."""
@@ -709,6 +726,13 @@ def _questions(runs: Sequence[Attributes]) -> Questions:
     clients = np.array([numbers[name] for name in names])
     of_run = np.array([run for run, _ in names])
     return Questions(np.concatenate([attributes.values for attributes in runs]), clients, of_run)
+
+
+def _different_clients(attributes: Attributes) -> int:
+    """Count the clients of a run that are told apart by how many of their examples have each value."""
+    owners = np.array(attributes.owners)
+    held = [np.bincount(attributes.values[owners == owner]) for owner in np.unique(owners)]
+    return len({tuple(np.trim_zeros(counts, "b").tolist()) for counts in held})
 
 
 def _highest(bars: Mapping[str, float]) -> dict[str, float]:
