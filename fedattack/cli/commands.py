@@ -40,7 +40,7 @@ from fedattack.cli.options import (
 from fedattack.errors import ConfigError, FedAttackError, RecordError, ReportError, RunError, short
 
 if TYPE_CHECKING:
-    from fedattack.audit.finding import Condition
+    from fedattack.audit.finding import Condition, Finding
     from fedattack.claims.check import Answer
     from fedattack.folder import Part
     from fedattack.learning.importing import Asked
