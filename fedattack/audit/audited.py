@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from fedattack.audit.evidence import Evidence
+from fedattack.audit.numbers import counted
 from fedattack.data import DATASETS
 from fedattack.errors import short
 from fedattack.record import Record
@@ -33,7 +34,7 @@ def title_of(attacks: Sequence[str], setting: Mapping[str, Any], name: str = "",
     question = threat.question if threat else "What does the server learn?"
     data = _file_or_name(str(setting["dataset"])) if "dataset" in setting else name
     clients = setting.get("clients")
-    facts = [f"{clients} client{'' if clients == 1 else 's'}"] if clients is not None else []
+    facts = [counted(clients, "client")] if clients is not None else []
     if data:
         facts.append(data)
     if server != "passive":
@@ -101,12 +102,12 @@ def _clients(setting: Mapping[str, Any]) -> str:
 
 def _training(record: Record, setting: Mapping[str, Any]) -> str:
     rounds = len(record)
-    text = f"{_FRAMEWORKS.get(record.protocol, record.protocol)}, {rounds} round{'' if rounds == 1 else 's'}"
+    text = f"{_FRAMEWORKS.get(record.protocol, record.protocol)}, {counted(rounds, 'round')}"
     if _number(setting["rounds"]) > rounds:
         text += f" of {setting['rounds']} asked for,"
     epochs = _number(setting.get("local-epochs"))
     if epochs and record.protocol == "fedavg":
-        text += f" of {epochs:.0f} local epoch{'' if epochs == 1 else 's'}"
+        text += f" of {counted(round(epochs), 'local epoch')}"
     return f"{text}, model {short(str(setting['model']), 60)}" if "model" in setting else text
 
 

@@ -5,6 +5,11 @@ from fedattack.audit.finding import PROPORTION, in_units
 NOTHING = "–"
 
 
+def counted(count: float, one: str, several: str = "") -> str:
+    """Write how many there are of something: ``1 run``, ``3 runs``."""
+    return f"{count} {one}" if count == 1 else f"{count} {several or f'{one}s'}"
+
+
 def shown(value: float | None, units: str = PROPORTION) -> str:
     """Write a number in its units, or a dash."""
     return NOTHING if value is None else in_units(value, units)

@@ -217,14 +217,15 @@ def audit(
     check_runtime(on)
     check_device(device)
     study, given = load_preset(preset), pairs("--option", options or [])
-    check_attacks(study.attacks, {**study.options, **given})
+    wanted = {**study.options, **given}
+    check_attacks(study.attacks, wanted)
     settings = resolve_settings(study, changes or [])
     check_conditions(conditions, study.attacks, isolating=bool(settings["isolate"]))
     check_data(changes or [])
     from fedattack.runs.simulating import check_free
 
     check_free(out)
-    chosen = _choose(study.attacks, {**study.options, **given}, device)
+    chosen = _choose(study.attacks, wanted, device)
     trusted = _simulate(study, settings, out, seed, seeds, on, given)
     for item in chosen:
         _attack(item, out, 0, device, skip_damaged=False, trusted=trusted)

@@ -19,7 +19,7 @@ from fedattack.report.drawing import Plot
 from fedattack.report.remedies import command_for
 from fedattack.report.section import section_of
 from fedattack.report.strip import strip
-from fedattack.report.words import NOTHING, interval, level, shown, stopped
+from fedattack.report.words import NOTHING, counted, interval, is_of_these_runs, level, shown, stopped
 from fedattack.threats.registry import threat_of
 
 _SENTENCE = "{label}: {value}{interval}{chance}."
@@ -129,11 +129,13 @@ def short_of(finding: Finding, explained: str) -> str:
         return "Too few targets or clients to tell."
     if finding.verdict not in (LEAK, NO_EVIDENCE):
         return f"{shown(finding.value, finding.units)}; that is no verdict."
-    template = section_of(finding.attack).strength.get(finding.metric, "")
     is_leak = finding.verdict == LEAK
-    if "{more}" not in template and not (is_leak and finding.chance):
-        template = _BESIDE_GUESSING if finding.chance is not None else "{value}"
-    words = _filled(template or _STRENGTH, finding)
+    template = section_of(finding.attack).strength.get(finding.metric, _STRENGTH)
+    is_difference = "{more}" in template
+    if not is_difference and not (is_leak and finding.chance):
+        # There is no gain to state, or nothing that it could be a multiple of.
+        template = "{value}" if finding.chance is None else _BESIDE_GUESSING
+    words = _filled(template, finding)
     if is_leak:
         return f"Yes: {words}; {explained}." if explained else f"Yes: {words}."
     return f"Not shown: {words}."
@@ -175,7 +177,7 @@ def _sure(finding: Finding) -> list[str]:
     if finding.value is None:
         return []
     runs = len(finding.seeds)
-    sentences = [f"{runs} run{'' if runs == 1 else 's'}, {finding.n:,} targets."]
+    sentences = [f"{counted(runs, 'run')}, {finding.n:,} targets."]
     if finding.verdict == TOO_FEW:
         return [*sentences, stopped(finding.reason)]
     if finding.p_adjusted is not None:
@@ -194,7 +196,7 @@ def _sure(finding: Finding) -> list[str]:
         )
         if runs <= _FEW_RUNS:
             sentences.append(f"{runs} runs tell little of how much runs differ, so that the last interval is wide.")
-        if finding.verdict == LEAK and finding.chance is not None and (finding.low or 0.0) <= finding.chance:
+        if is_of_these_runs(finding):
             sentences.append("It is shown for these runs. Other runs may show none.")
     return sentences
 
@@ -270,7 +272,7 @@ def _says_more(finding: Finding, other: Finding) -> bool:
 def summary_of(lines: Sequence[Line], run: Mapping[str, Any]) -> str:
     """Count what was shown and what was not asked, in a sentence."""
     verdicts = [line.finding.verdict for line in lines if line.finding is not None]
-    counted = []
+    parts = []
     for verdict, one, several in (
         (LEAK, "leak shown", "leaks shown"),
         (NO_EVIDENCE, "question without a leak shown", "questions without a leak shown"),
@@ -279,17 +281,17 @@ def summary_of(lines: Sequence[Line], run: Mapping[str, Any]) -> str:
     ):
         count = verdicts.count(verdict)
         if count:
-            counted.append(f"{count} {one if count == 1 else several}")
+            parts.append(counted(count, one, several))
     untried = len(run.get("untried", ()))
     if untried:
-        counted.append(f"{untried} question{'' if untried == 1 else 's'} not asked")
-    return f"{', '.join(counted)}." if counted else ""
+        parts.append(f"{counted(untried, 'question')} not asked")
+    return f"{', '.join(parts)}." if parts else ""
 
 
 def _in_brief(finding: Finding) -> str:
     if finding.value is None:
         return ""
-    runs = f"{len(finding.seeds)} run{'' if len(finding.seeds) == 1 else 's'}"
+    runs = counted(len(finding.seeds), "run")
     return runs if finding.p_adjusted is None else f"{runs}, {p_in_words(finding.p_adjusted)}"
 
 

@@ -7,14 +7,16 @@ from operator import attrgetter
 from typing import Any
 
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, PROPORTION, TOO_FEW, Finding, Null
-from fedattack.audit.numbers import NOTHING, interval, level, shown
+from fedattack.audit.numbers import NOTHING, counted, interval, level, shown
 
 __all__ = [
     "NOTHING",
     "NO_GUARANTEE",
     "compact",
+    "counted",
     "interval",
     "interval_title",
+    "is_of_these_runs",
     "level",
     "markdown",
     "markdown_table",
@@ -36,13 +38,16 @@ _VERDICTS = {
 NO_GUARANTEE = "no finite guarantee"
 
 
-def verdict_in_words(finding: Finding) -> str:
-    """Write a finding's verdict; of a leak whose interval over runs reaches guessing, that it is one of these runs."""
+def is_of_these_runs(finding: Finding) -> bool:
+    """Whether it is a leak of these very runs, and the interval of runs like these reaches guessing."""
     chance, low = finding.chance, finding.low
     reaches_guessing = chance is not None and low is not None and low <= chance
-    if finding.verdict == LEAK and len(finding.seeds) > 1 and reaches_guessing:
-        return "leak in these runs"
-    return _VERDICTS[finding.verdict]
+    return finding.verdict == LEAK and len(finding.seeds) > 1 and reaches_guessing
+
+
+def verdict_in_words(finding: Finding) -> str:
+    """Write a finding's verdict, and of a leak whether it is one of these runs alone."""
+    return "leak in these runs" if is_of_these_runs(finding) else _VERDICTS[finding.verdict]
 
 
 def spread(ends: Mapping[str, float | None]) -> str:

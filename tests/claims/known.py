@@ -11,6 +11,16 @@ from fedattack.defences.noise import Noise
 platform = LocalDpMod(1.0, 1e-4, 10, 1e-5)
 """A hospital platform's numbers: the sensitivity is ten thousand times below the clipping norm."""
 
+PLATFORM_CLAIM = """
+mechanism = "flower-localdp"
+unit = "client"
+clip = 1.0
+sensitivity = 1e-4
+epsilon = 10
+delta = 1e-5
+rounds = {rounds}
+"""
+
 honest = LocalDpMod(1.0, 2.0, 0.9, 1e-5)
 clipping_alone = fixedclipping_mod
 own_mod = DefenceMod(settings={"defence": "dp-gaussian", "defence-strength": 2.0, "defence-clip": 1.0})

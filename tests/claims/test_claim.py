@@ -5,16 +5,9 @@ import pytest
 from fedattack.claims import make_claim, read_claim
 from fedattack.claims.claim import classical_sigma
 from fedattack.errors import ConfigError
+from tests.claims.known import PLATFORM_CLAIM
 
-PLATFORM = """
-mechanism = "flower-localdp"
-unit = "client"
-clip = 1.0
-sensitivity = 1e-4
-epsilon = 10
-delta = 1e-5
-rounds = 1
-"""
+PLATFORM = PLATFORM_CLAIM.format(rounds=1)
 
 
 def claim(**values):

@@ -4,16 +4,9 @@ import pytest
 
 from fedattack.audit.finding import CLAIM_VERDICTS
 from fedattack.claims.check import VERDICTS
+from tests.claims.known import PLATFORM_CLAIM
 
-PLATFORM = """
-mechanism = "flower-localdp"
-unit = "client"
-clip = 1.0
-sensitivity = 1e-4
-epsilon = 10
-delta = 1e-5
-rounds = 5
-"""
+PLATFORM = PLATFORM_CLAIM.format(rounds=5)
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ def test_a_preset_s_table_is_checked(tmp_path, monkeypatch):
         (tmp_path / "simulations" / name).write_text((app_folder() / "simulations" / name).read_text())
     for module in (settings, presets, grid):
         monkeypatch.setattr(module, "app_folder", lambda: tmp_path)
-    text = 'title = "t"\nhelp = "h"\nattack = "sia"\nseeds = [0]\n[settings]\nrounds = 2\n[tradeoff]\n'
+    text = 'help = "h"\nattack = "sia"\nseeds = [0]\n[settings]\nrounds = 2\n[tradeoff]\n'
     (folder / "mine.toml").write_text(text + "sparsify = [0.25, 1]")
     assert load_preset("mine").tradeoff == {"sparsify": [0.25, 1.0]}
     for wrong in ("sparsify = 0.5", "sparsify = []", 'sparsify = ["much"]', "sparsify = [true]"):
