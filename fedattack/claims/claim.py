@@ -85,8 +85,8 @@ class Claim(BaseModel):
     steps
         Of DP-SGD in one round.
     learning_rate, batch_size
-        Of the last step of a round's DP-SGD; the batch size is the expected one, by which the sum of gradients is divided.
-        A record's updates are held against them. The optimizer is SGD, with momentum or without.
+        Of the last step of a round's DP-SGD; the batch size is the expected one, by which the sum of gradients is
+        divided. A record's updates are held against them. The optimizer is SGD, with momentum or without.
     rounds
         In which a client takes part, at most. An ε of the run needs it.
     trusted_server

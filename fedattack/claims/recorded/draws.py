@@ -1,9 +1,9 @@
 """What noise of scale 1 does at least and at most, whatever it is added to.
 
 An update is u = s + n: what the client computed, and the noise. The noise is drawn after s is known, and independent of
-it. For every convex set that is symmetric around 0, s + n lies in it no more often than n alone (Anderson 1955), because
-a Gaussian and a Laplace density are symmetric and fall with the distance. So sums of |u|, sums of squares, ranks of |u|
-and lengths of projections are at least as large as those of the noise alone, in distribution.
+it. A Gaussian and a Laplace density are symmetric, and the sets where they are high are convex. So s + n lies in a
+convex set around 0 no more often than n alone, if the set is symmetric (Anderson 1955). Hence sums of |u|, sums of
+squares, ranks of |u| and lengths of projections are in distribution at least as large as those of the noise alone.
 
 All functions take the probability ``error`` with which noise does go beyond what they return.
 """
@@ -36,7 +36,7 @@ class Draws(Protocol):
         """Return what the square of the length across one given direction hardly falls below."""
 
     def most_square(self, size: int, clip: float, error: float) -> float:
-        """Return what the square of the length hardly exceeds, if the noise is added to something of length ``clip``."""
+        """Return what the square of the length hardly exceeds, of noise on something of length ``clip``."""
 
 
 class GaussianDraws:
@@ -46,21 +46,21 @@ class GaussianDraws:
     power = 2
 
     def least_sum(self, size: int, error: float) -> float:
-        """The sum of squares is χ² with ``size`` degrees of freedom."""
+        """Return a quantile of χ² with ``size`` degrees of freedom."""
         return _chi_square(size, error)
 
     def least_at(self, rank: int, size: int, error: float) -> float:
-        """A rank is a quantile of the half-normal distribution, at a share that follows a Beta."""
+        """Return a quantile of the half-normal distribution, at a share that follows a Beta."""
         from scipy import special
 
         return math.sqrt(2) * float(special.erfinv(_share(rank, size, error)))
 
     def least_across(self, size: int, error: float) -> float:
-        """Across one direction one degree of freedom is lost."""
+        """Return a quantile of χ² with one degree of freedom less."""
         return _chi_square(size - 1, error) if size > 1 else 0.0
 
     def most_square(self, size: int, clip: float, error: float) -> float:
-        """‖s + n‖² = ‖n‖² + 2 s·n + ‖s‖², where s·n is Gaussian with deviation ‖s‖."""
+        """Bound ‖s + n‖² = ‖n‖² + 2 s·n + ‖s‖², where s·n is Gaussian with deviation ‖s‖."""
         from scipy import special, stats
 
         squares = 2 * float(special.gammainccinv(size / 2, error / 2))
@@ -74,20 +74,20 @@ class LaplaceDraws:
     power = 1
 
     def least_sum(self, size: int, error: float) -> float:
-        """The sum of |n| is a Gamma."""
+        """Return a quantile of a Gamma, as the sum of |n| is one."""
         return _gamma(size, error)
 
     def least_at(self, rank: int, size: int, error: float) -> float:
-        """A rank is a quantile of the exponential distribution, at a share that follows a Beta."""
+        """Return a quantile of the exponential distribution, at a share that follows a Beta."""
         return -math.log1p(-_share(rank, size, error))
 
     def least_across(self, size: int, error: float) -> float:
-        """‖n‖² is at least (Σ|n|)² / size; the part along the direction is bounded by its moments at 1/2 (Chernoff)."""
+        """Bound ‖n‖² by (Σ|n|)² / size, and the part along the direction by its moments at 1/2 (Chernoff)."""
         along = 2 * math.log(16 / (3 * error))
         return max(0.0, _gamma(size, error / 2) ** 2 / size - along**2)
 
     def most_square(self, size: int, clip: float, error: float) -> float:
-        """Squares are cut where hardly any lies, and then bounded by their variance (Bernstein)."""
+        """Cut squares where hardly any lies, and bound their sum by the variance (Bernstein)."""
         third = error / 3
         largest = math.log(size / third) ** 2
         tail = math.log(1 / third)

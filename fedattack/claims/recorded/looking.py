@@ -77,7 +77,7 @@ class Seen:
         return self.square > 0
 
 
-def look(sent: NDArray[Any], received: NDArray[Any] | None, draws: Draws, keep: int) -> Seen:
+def look(sent: NDArray[Any], received: NDArray[Any] | None, draws: Draws, keep: int, *, slack: float = 0.0) -> Seen:
     """Look at sent − received, or at what was sent where ``received`` is None.
 
     Noise is added in real numbers, and then rounded to the array's type: an entry may have lost as much as a unit in
@@ -91,6 +91,8 @@ def look(sent: NDArray[Any], received: NDArray[Any] | None, draws: Draws, keep: 
         The kind of noise that is claimed.
     keep
         Entries of the head.
+    slack
+        What else an entry may have lost.
     """
     sent = sent.reshape(-1)
     received = None if received is None else received.reshape(-1)
@@ -98,30 +100,30 @@ def look(sent: NDArray[Any], received: NDArray[Any] | None, draws: Draws, keep: 
     if received is not None:
         coarse = max(coarse, float(np.finfo(received.dtype).eps))
     stride = max(1, math.ceil(sent.size / _RANKED))
-    total = square = slack = 0.0
+    total = square = lost = 0.0
     pieces = []
     for start in range(0, sent.size, _BLOCK):
         part = slice(start, start + _BLOCK)
         with np.errstate(invalid="ignore", over="ignore"):
-            update, rounded = _entries(sent[part], None if received is None else received[part], coarse)
+            update, rounded = _entries(sent[part], None if received is None else received[part], coarse, slack)
             largest = np.abs(update) + rounded
             total += float(largest @ largest) if draws.power == 2 else float(largest.sum())
             square += float(update @ update)
-            slack += float(rounded @ rounded)
+            lost += float(rounded @ rounded)
         pieces.append(largest[-start % stride :: stride])
     keep = min(keep, sent.size)
     with np.errstate(invalid="ignore", over="ignore"):
-        first, lost = _entries(sent[:keep], None if received is None else received[:keep], coarse)
-        head = Head(first.astype(np.float32), float(np.linalg.norm(lost)))
+        first, rough = _entries(sent[:keep], None if received is None else received[:keep], coarse, slack)
+        head = Head(first.astype(np.float32), float(np.linalg.norm(rough)))
     ranked = np.concatenate(pieces)
     ranks = [rank_of(share, ranked.size) - 1 for share in SHARES]
     ranked.partition(sorted(set(ranks)))
     at = tuple(float(ranked[rank]) for rank in ranks)
-    return Seen(sent.size, total, ranked.size, at, square, slack, head)
+    return Seen(sent.size, total, ranked.size, at, square, lost, head)
 
 
 def _entries(
-    sent: NDArray[Any], received: NDArray[Any] | None, coarse: float
+    sent: NDArray[Any], received: NDArray[Any] | None, coarse: float, slack: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the update, and what rounding may have taken from each entry."""
     update = sent.astype(np.float64)
@@ -130,7 +132,7 @@ def _entries(
         before = received.astype(np.float64)
         update -= before
         np.maximum(largest, np.abs(before), out=largest)
-    return update, coarse * largest
+    return update, coarse * largest + slack
 
 
 def rank_of(share: float, size: int) -> int:
@@ -155,7 +157,7 @@ def scale_at_most(seen: Seen, draws: Draws, error: float) -> float:
     float
         In units of the update.
     """
-    bounds = [(seen.total / draws.least_sum(seen.size, error)) ** (1 / draws.power)]
+    bounds: list[float] = [(seen.total / draws.least_sum(seen.size, error)) ** (1 / draws.power)]
     for share, value in zip(SHARES, seen.at, strict=True):
         bounds.append(value / draws.least_at(rank_of(share, seen.ranked), seen.ranked, error))
     return min(bounds)

@@ -1,8 +1,8 @@
 """Noise that is there twice: in two clients, in two rounds, in two arrays of one update.
 
-Of two updates u₁ and u₂, where the noise n of u₂ is drawn after u₁ is known, or apart from it: what is left of u₂ across
-the direction of u₁ is at least as long as what is left of n, which is a χ² with one degree of freedom less. It is too
-short where u₂ holds the noise of u₁ again, whatever its sign and its scale.
+Take two updates u₁ and u₂, where the noise n of u₂ is drawn after u₁ is known, or apart from it. What is left of u₂
+across the direction of u₁ is at least as long as what is left of n, whose square is a χ² with one degree of freedom
+less. It is too short where u₂ holds the noise of u₁ again, whatever its sign and its scale.
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ def kept_of_each(sizes: Sequence[int], updates: int) -> tuple[int, int]:
 
 def count_tests(kept: Sequence[Kept]) -> int:
     """Count the comparisons that :func:`repeats_in` makes."""
-    return sum(len(pairs) for _, pairs in _comparisons(kept))
+    return sum(int(pairs.sum()) for _, pairs in _comparisons(kept))
 
 
 def repeats_in(kept: Sequence[Kept], draws: Draws, scale: float, error: float) -> Iterator[Repeat]:
-    """Find noise that is there twice.
+    """Find noise that is there twice; of each update and array one other that has it.
 
     Parameters
     ----------
@@ -95,9 +95,10 @@ def repeats_in(kept: Sequence[Kept], draws: Draws, scale: float, error: float) -
         slack = np.array([head.slack for head in group.heads])
         least = scale**2 * draws.least_across(stack.shape[1], error)
         short = (np.sqrt(_left(stack)) + slack) ** 2 < least
-        for first, second in pairs:
-            if short[first, second]:
-                yield Repeat(group.of[first], group.of[second], group.names[first], group.names[second])
+        short &= pairs
+        for second in np.flatnonzero(short.any(axis=0)).tolist():
+            first = int(short[:, second].argmax())
+            yield Repeat(group.of[first], group.of[second], group.names[first], group.names[second])
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,8 @@ class _Group:
     heads: Sequence[Head]
 
 
-Pairs = list[tuple[int, int]]
+Pairs = NDArray[np.bool_]
+"""(first, second): which are compared."""
 
 
 def _comparisons(kept: Sequence[Kept]) -> Iterator[tuple[_Group, Pairs]]:
@@ -121,11 +123,10 @@ def _comparisons(kept: Sequence[Kept]) -> Iterator[tuple[_Group, Pairs]]:
         by_node.setdefault(update.node, []).append(update)
     for together in by_round.values():
         for group in _of_each_array(together):
-            pairs = [(i, j) for i in range(len(group.of)) for j in range(len(group.of)) if i != j]
-            yield group, pairs
+            yield group, ~np.eye(len(group.of), dtype=bool)
     for in_turn in by_node.values():
         for group in _of_each_array(in_turn):
-            yield group, [(i, j) for j in range(len(group.of)) for i in range(j)]
+            yield group, np.triu(np.ones((len(group.of), len(group.of)), dtype=bool), 1)
         yield from _of_each_pair(in_turn[0])
 
 
@@ -146,8 +147,8 @@ def _of_each_pair(update: Kept) -> Iterator[tuple[_Group, Pairs]]:
         length = min(update.heads[name].values.size, _ACROSS_ARRAYS)
         longer = names[index:]
         heads = [Head(update.heads[each].values[:length], update.heads[each].slack) for each in longer]
-        pairs = [(0, other) for other in range(1, len(longer))]
-        pairs += [(other, 0) for other in range(1, len(longer))]
+        pairs = np.zeros((len(longer), len(longer)), dtype=bool)
+        pairs[0, 1:] = pairs[1:, 0] = True
         yield _Group([update] * len(longer), longer, heads), pairs
 
 
