@@ -402,8 +402,10 @@ def claim(
         return
     conditions = _conditions(fail_if)
     told = None if declared is None else read_claim(declared)
-    if told is None and mechanism is None:
-        raise ConfigError("fedattack claim: give --claim FILE, --mechanism module:function, or both")
+    if told is None and mechanism is None and folder is None:
+        raise ConfigError(
+            "fedattack claim: give --claim FILE, --mechanism module:function, or DIR, the folder of a run"
+        )
     from fedattack.claims.check import Trial, check_claim, load_mechanism
 
     tested = None if mechanism is None else load_mechanism(mechanism)

@@ -142,7 +142,7 @@ def _missing_finding(claim: Claim, testimony: Testimony) -> ClaimFinding:
 
 def _missing(claim: Claim, testimony: Testimony, named: Sequence[Party]) -> tuple[str, str]:
     if named:
-        listed = "; ".join(f"{_name(party)}: {party.in_words[0]}" for party in named[:_NAMED])
+        listed = "; ".join(f"{_name(claim, party)}: {party.in_words[0]}" for party in named[:_NAMED])
         more = f"; and {len(named) - _NAMED:,} more" if len(named) > _NAMED else ""
         return CONTRADICTED, f"{listed}{more}"
     if not testimony.tests:
@@ -162,8 +162,10 @@ def _missing(claim: Claim, testimony: Testimony, named: Sequence[Party]) -> tupl
     return CONSISTENT, "each message has room for noise of the claimed size, and it would be noticed if it were missing"
 
 
-def _name(party: Party) -> str:
-    who = f"client {party.node}" if party.node else "server"
+def _name(claim: Claim, party: Party) -> str:
+    who = f"client {party.node}" if party.node else "the sums"
+    if claim.central and not party.node:
+        who = "the server"
     return f"{who} of {party.run}" if party.run else who
 
 
@@ -249,6 +251,11 @@ def sentence_of(claim: Claim, testimony: Testimony, findings: Sequence[ClaimFind
     if missing.verdict == CONSISTENT:
         parts.append("Noise of the claimed size can be in each message.")
     elif named:
-        count = f"{len(named):,} of {len(testimony.clients):,} clients" if named[0].node else "the server"
-        parts.append(f"What {count} sent contradicts the claimed noise or clipping.")
+        parts.append(f"{_who(claim, testimony, named)} the claimed noise or clipping.")
     return " ".join(parts)
+
+
+def _who(claim: Claim, testimony: Testimony, named: Sequence[Party]) -> str:
+    if named[0].node:
+        return f"What {len(named):,} of {len(testimony.clients):,} clients sent contradicts"
+    return "What the server released contradicts" if claim.central else "The sums contradict"
