@@ -2,8 +2,8 @@
 
 ``python -m tests.benchmarks.witness`` writes records of runs whose noise is known, and checks each. It prints a row for
 each kind of run: 200 honest ones, of which 5 % may be contradicted in all; 50 with a fault, which has to be named in
-95 %. ``--large`` does the same once with 7 million parameters and ten rounds, and prints time and memory. The first part
-takes some minutes on one core, the second as long and 3 GB of disk.
+95 %. ``--large`` does the same once with 7 million parameters and ten rounds, and prints time and memory. The first
+part takes some minutes on one core, the second as long and 3 GB of disk.
 """
 
 import argparse
