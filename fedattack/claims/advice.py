@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedattack.claims.accounting import configured
-from fedattack.claims.check import CONSISTENT, CONTRADICTED, UNCHECKED, Answer, ClaimFinding
+from fedattack.claims.check import Answer
 from fedattack.claims.claim import DP_SGD, Claim, classical_sigma
 from fedattack.claims.figures import in_figures
+from fedattack.claims.finding import CONSISTENT, CONTRADICTED, UNCHECKED, ClaimFinding, scope_of
 
 # An ε above it promises nothing that is worth a statement: e^20 is half a billion.
 _WORTH = 20.0
@@ -37,9 +38,9 @@ _LOOK_FOR = {
     ),
 }
 _CHECKS = {
-    "claim.epsilon-recorded": "what a record of the run shows",
-    "claim.epsilon-measured": "what a test of the mechanism shows",
-    "claim.epsilon-canaries": "what canaries in the run show",
+    "claim.epsilon-recorded": "What a record of the run shows",
+    "claim.epsilon-measured": "What a test of the mechanism shows",
+    "claim.epsilon-canaries": "What canaries in the run show",
 }
 
 
@@ -103,7 +104,7 @@ def steps_of(answer: Answer, given: Given) -> list[Step]:
 def open_of(answer: Answer) -> list[Open]:
     """List what was not checked, and what was and decides nothing."""
     done = {finding.name for finding in answer.findings}
-    found = [Open(f"{finding.name}", finding.reason) for finding in answer.findings if finding.verdict == UNCHECKED]
+    found = [Open(finding.name, finding.reason) for finding in answer.findings if finding.verdict == UNCHECKED]
     reasons = {
         "claim.epsilon-recorded": "no record was given; without one nothing says that the run used the mechanism",
         "claim.epsilon-measured": "no mechanism was given; without one nothing says that the code does what it is "
@@ -122,9 +123,8 @@ def _more_noise(claim: Claim) -> list[Step]:
         return []
     sigma = needed * claim.clip / (claim.clients or 1)
     now = "" if claim.deviation is None else f" in place of {claim.deviation:.3g}"
-    scope = "a message" if claim.epsilon_of == "message" else f"a run of {claim.rounds} rounds"
     what = f"Make the noise larger: σ = {_rounded_up(sigma)}{now}"
-    why = f"It is the least that gives ε = {claim.epsilon:g} for {scope}, with the same clipping norm."
+    why = f"It is the least that gives ε = {claim.epsilon:g} for {scope_of(claim)}, with the same clipping norm."
     if claim.mechanism == "flower-localdp":
         sensitivity = sigma / classical_sigma(1.0, claim.epsilon, claim.delta)
         why += f" LocalDpMod draws it if its sensitivity is {_rounded_up(sensitivity)}."
@@ -166,10 +166,9 @@ def _another_number(claim: Claim, finding: ClaimFinding) -> list[Step]:
     value = finding.value
     if value is None or value > _WORTH:
         return []
-    scope = "a message" if claim.epsilon_of == "message" else "the run"
     return [
         Step(
-            f"Or state what holds: ε = {in_figures(value)} for {scope}",
+            f"Or state what holds: ε = {in_figures(value)} for {scope_of(claim)}",
             "This is what the noise gives that is configured now.",
         )
     ]

@@ -14,6 +14,8 @@ from typing import Any
 from fedattack import __version__
 from fedattack.claims.advice import Given, open_of, steps_of
 from fedattack.claims.check import Answer, Trial
+from fedattack.claims.claim import Claim
+from fedattack.claims.finding import scope_of
 from fedattack.errors import ConfigError
 from fedattack.untrusted import MAX_JSON, read_bytes
 
@@ -72,10 +74,18 @@ def sheet_of(
     }
     return {
         **answer.to_dict(),
+        "scope": scope_of(answer.claim),
+        "stated": _stated(answer.claim),
         "next": [asdict(step) for step in steps_of(answer, given)],
         "open": [asdict(each) for each in open_of(answer)],
         "facts": facts,
     }
+
+
+def _stated(claim: Claim) -> dict[str, Any]:
+    """Give what the claim says, and what holds where it says nothing."""
+    said = claim.model_dump(by_alias=True, exclude_unset=True)
+    return {**said, "epsilon-of": claim.epsilon_of, "unit": claim.protects, "neighbours": claim.relation}
 
 
 def _versions() -> dict[str, str]:

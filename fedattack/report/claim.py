@@ -9,6 +9,7 @@ from typing import Any
 from fedattack.audit.finding import listed
 from fedattack.claims.accounting import Epsilon
 from fedattack.claims.figures import bounds_in_figures, in_figures
+from fedattack.claims.finding import CONSISTENT, CONTRADICTED
 from fedattack.files import write_atomically, write_sealed
 from fedattack.report.drawing import Plot
 from fedattack.report.epsilons import Row, epsilon_axis, raised
@@ -20,7 +21,6 @@ from fedattack.report.words import NOTHING, compact, counted, printable_all
 
 CLAIM_PAGE = "claim.html"
 
-CONTRADICTED, CONSISTENT, UNCHECKED = "contradicted", "consistent", "cannot be checked"
 CONFIGURED, RECORDED, MISSING, MEASURED, CANARIES = (
     "claim.epsilon-configured",
     "claim.epsilon-recorded",
@@ -136,10 +136,11 @@ def render_claim(sheet: Mapping[str, Any]) -> str:
     canaries = sheet.get("canaries")
     return template("claim.html.j2").render(
         claim=claim,
+        stated=sheet["stated"],
         facts=sheet["facts"],
         verdict=sheet["verdict"],
         title=f"Is ε = {claim['epsilon']:g} true?",
-        scope=scope_of(claim),
+        scope=sheet["scope"],
         short=short_of(sheet),
         ways=_ways(findings),
         numbers=_numbers(sheet),
@@ -177,16 +178,9 @@ def _readable(value: Any, key: str = "") -> Any:
     return [_readable(part, key) for part in value] if isinstance(value, list) else value
 
 
-def scope_of(claim: Mapping[str, Any]) -> str:
-    """Say what the declared ε speaks of."""
-    if claim["epsilon-of"] == "message":
-        return "a released model" if claim["mechanism"].startswith("central") else "one message"
-    return "the run" if claim["rounds"] == 1 else f"the run of {claim['rounds']} rounds"
-
-
 def short_of(sheet: Mapping[str, Any]) -> str:
     """Answer in a few words whether the claim is true, and say the number that decides it."""
-    findings, scope = sheet["findings"], scope_of(sheet["claim"])
+    findings, scope = sheet["findings"], sheet["scope"]
     wrong = _wrong(findings)
     if wrong and wrong[0]["name"] == MISSING:
         return f"No: the claimed noise is not in the updates of {_names(wrong[0])}."
@@ -260,7 +254,7 @@ def axis_of(sheet: Mapping[str, Any]) -> Plot:
             said = _bounds(bounds) if bounds["high"] < math.inf or bounds["low"] else "nothing shown"
             estimate = (sheet.get("canaries") or {}).get("estimate") if name == CANARIES else None
             rows.append(Row(label, said, bounds["low"], bounds["high"], estimate))
-    return epsilon_axis(claim["epsilon"], rows, scope_of(claim), "epsilons")
+    return epsilon_axis(claim["epsilon"], rows, sheet["scope"], "epsilons")
 
 
 def _line(finding: Mapping[str, Any]) -> Line:
@@ -299,7 +293,7 @@ def _clients(recorded: Mapping[str, Any], sigma: float | None, claim: Mapping[st
     rows = []
     for client in clients[:_MOST_CLIENTS]:
         noise = client["noise_at_most"]
-        share = f"{noise / claimed:.2g} of σ" if noise is not None and claimed else NOTHING
+        share = f"{noise / claimed:.0%}" if noise is not None and claimed else NOTHING
         rows.append(
             [
                 client["node"],
