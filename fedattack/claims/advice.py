@@ -1,10 +1,9 @@
-"""What to do about an answer: the noise that would be enough, the ε that holds, and which checks are still to be made."""
+"""What to do about an answer: the noise that is enough, the ε that holds, and which checks are still to be made."""
 
 from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedattack.claims.accounting import configured
@@ -34,7 +33,7 @@ _LOOK_FOR = {
     ),
     "claim.epsilon-canaries": (
         "Find out where the released model tells of one unit",
-        "Canaries show more than the accountant allows. Is the noise as large as is claimed, and drawn anew each round?",
+        "Canaries show more than the accountant allows. Is the noise as large as is claimed, and new in each round?",
     ),
 }
 _CHECKS = {
@@ -93,7 +92,7 @@ def steps_of(answer: Answer, given: Given) -> list[Step]:
         steps += _look(finding, by_name)
     if wrong:
         steps.append(Step("Check again", "A claim that was mended is a new claim.", given.command()))
-    steps += _complete(answer.findings)
+    steps += _complete(answer)
     steps += _missing(answer, by_name, given)
     if not steps and answer.verdict == CONSISTENT:
         gate = shlex.join(["--fail-if", "claim.epsilon-configured.verdict == contradicted"])
@@ -184,14 +183,17 @@ def _look(finding: ClaimFinding, by_name: dict[str, ClaimFinding]) -> list[Step]
     return [Step(*_LOOK_FOR[finding.name])]
 
 
-def _complete(findings: Sequence[ClaimFinding]) -> list[Step]:
-    """A number that lacks is the first thing to mend; other reasons stand beside what was not checked."""
-    first = findings[0]
+def _complete(answer: Answer) -> list[Step]:
+    """Name the key of the claim that would decide it; other reasons stand beside what was not checked."""
+    first, claim = answer.findings[0], answer.claim
     if first.verdict != UNCHECKED:
         return []
     if first.value is None:
-        return [Step("Complete the claim", f"{first.reason}. {_GUIDE} has the keys of a claim.")]
-    return [Step("Say more about the run", f"{first.reason}. {_GUIDE} says which keys bring the bounds together.")]
+        return [Step("Complete the claim", f"{first.reason}. {_GUIDE} has its keys.")]
+    if claim.weights == "examples" and claim.largest_share is None:
+        why = "How much one client weighs decides how much of it the noise hides."
+        return [Step("Add largest-share to the claim: the largest weight of one client in any round", why)]
+    return []
 
 
 def _missing(answer: Answer, by_name: dict[str, ClaimFinding], given: Given) -> list[Step]:

@@ -110,7 +110,9 @@ def _draw(axes: Axes, place: int, row: Row, ends: tuple[float, float]) -> None:
     look = {"color": _COLOURS[(place - 1) % len(_COLOURS)], "marker": _MARKERS[(place - 1) % len(_MARKERS)]}
     low, high = max(row.low, left), min(row.high, right)
     if math.isinf(row.low) or low >= right:
-        axes.annotate("∞" if math.isinf(row.low) else "→", (right, place), ha="right", va="center", size=16, color=look["color"])
+        axes.annotate(
+            "∞" if math.isinf(row.low) else "→", (right, place), ha="right", va="center", size=16, color=look["color"]
+        )
     elif math.isinf(row.high):
         if row.low > 0:
             arrow = {"arrowstyle": "-|>", "color": look["color"], "linewidth": 2, "shrinkA": 0, "shrinkB": 0}

@@ -59,16 +59,16 @@ def platform() -> Answer:
             "measured",
             1.1e9,
             "contradicted",
-            "at 95 %, ε of the run of 5 rounds is 10^9 or more by scores that passed the tests of a Gaussian, and 10 is "
-            "claimed",
+            "at 95 %, ε of the run of 5 rounds is 10^9 or more by scores that passed the tests of a Gaussian, and 10 "
+            "is claimed",
             message=2.1e8,
             notes=("played: ±C along one direction; told apart by the position along the line between both",),
             assumes=("the tails of the scores, which so few draws do not reach, are those of a Gaussian, too",),
         ),
     )
     sentence = (
-        f"{answer.sentence} A test told two updates apart in 8,000 of 8,000 tries: no ε below 10^9 is possible for the run "
-        "of 5 rounds."
+        f"{answer.sentence} A test told two updates apart in 8,000 of 8,000 tries: no ε below 10^9 is possible for "
+        "the run of 5 rounds."
     )
     return replace(answer, findings=findings, sentence=sentence, measured=measured(), recorded=recorded())
 
