@@ -9,6 +9,7 @@ from fedattack.errors import ReportError
 from fedattack.files import write_atomically, write_sealed
 from fedattack.report.claim_words import (
     CANARIES,
+    CLAIM_PAGE,
     CONFIGURED,
     MEASURED,
     RECORDED,
@@ -33,8 +34,6 @@ from fedattack.report.html import template
 from fedattack.report.scores import canary_scores
 from fedattack.report.validate import CLAIM, validate_claim
 from fedattack.untrusted import check_folder
-
-CLAIM_PAGE = "claim.html"
 
 # The rows of the axis.
 _AXIS = {CONFIGURED: "configured", RECORDED: "in the record", MEASURED: "measured", CANARIES: "canaries"}

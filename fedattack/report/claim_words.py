@@ -13,6 +13,9 @@ from fedattack.report.epsilons import raised
 from fedattack.report.section import Table
 from fedattack.report.words import NOTHING, compact, counted, printable_all
 
+CLAIM_PAGE = "claim.html"
+"""Where the page lies in its folder."""
+
 CONFIGURED = "claim.epsilon-configured"
 RECORDED = "claim.epsilon-recorded"
 MISSING = "claim.noise-missing"

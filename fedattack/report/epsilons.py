@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -107,7 +108,10 @@ def _draw(axes: Axes, place: int, row: Row, ends: tuple[float, float]) -> None:
     left, right = ends
     if row.low is None or row.high is None:
         return
-    look = {"color": _COLOURS[(place - 1) % len(_COLOURS)], "marker": _MARKERS[(place - 1) % len(_MARKERS)]}
+    look: dict[str, Any] = {
+        "color": _COLOURS[(place - 1) % len(_COLOURS)],
+        "marker": _MARKERS[(place - 1) % len(_MARKERS)],
+    }
     low, high = max(row.low, left), min(row.high, right)
     if math.isinf(row.low) or low >= right:
         axes.annotate(
