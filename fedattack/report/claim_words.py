@@ -231,14 +231,14 @@ def clients_of(sheet: Mapping[str, Any]) -> Table | None:
         faults = "; ".join(client["faults"]) or "none found"
         where = client["where"] or NOTHING
         rows.append(
-            [client["node"], f"{client['updates']:,}", _size(noise), share, where, _size(client["norm_most"]), faults]
+            [client["node"], faults, _size(noise), share, where, _size(client["norm_most"]), f"{client['updates']:,}"]
         )
     caption = "Noise at most: no more noise than this can be in the client's updates, where it is least."
     if claim.get("clip"):
         caption += f" Updates are claimed to be clipped to {claim['clip']:g}; noise makes them longer."
     if len(clients) > len(rows):
         caption += f" {counted(len(clients) - len(rows), 'client')} more in claim.json."
-    header = ["Client", "Updates", "Noise at most", "Of what is claimed", "In", "Largest norm", "Faults"]
+    header = ["Client", "Faults", "Noise at most", "Of what is claimed", "In", "Largest norm", "Updates"]
     return Table("Client by client", caption, header, rows)
 
 

@@ -21,6 +21,8 @@ _LEAST = 1e-6
 _CLOSE = 1.1
 # The claim stands in the left part, so that its label has room at its right.
 _LEFT_PART = 0.45
+# Length of an arrow, as a share of the axis.
+_ARROW = 0.13
 _MOST_TICKS = 6
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -87,7 +89,9 @@ def epsilon_axis(declared: float, rows: Sequence[Row], scope: str, slug: str) ->
     header = ["", f"ε of {scope}"]
     numbers = [["claimed", f"{declared:g}"], *([row.name, row.said] for row in rows)]
     words = "; ".join(" ".join(cells) for cells in numbers)
-    caption = "Further right is less private; each decade is ten times the ε. An arrow: so much at least."
+    caption = "Further right is less private. An arrow: so much at least; no test can say more than that."
+    if any(row.estimate for row in rows):
+        caption += " A hollow mark: an estimate, which is no bound."
     return Plot(title, to_svg(figure, slug, title, f"{words}."), caption, header, numbers)
 
 
@@ -120,7 +124,9 @@ def _draw(axes: Axes, place: int, row: Row, ends: tuple[float, float]) -> None:
     elif math.isinf(row.high):
         if row.low > 0:
             arrow = {"arrowstyle": "-|>", "color": look["color"], "linewidth": 2, "shrinkA": 0, "shrinkB": 0}
-            axes.annotate("", (right, place), xytext=(low, place), arrowprops=arrow)
+            # One to the end would seem to say that ε lies above the claim.
+            end = min(right, low * (right / left) ** _ARROW)
+            axes.annotate("", (end, place), xytext=(low, place), arrowprops=arrow)
             axes.plot(low, place, markersize=7.5, **look)
     elif high > low * _CLOSE:
         axes.plot([low, high], [place, place], color=look["color"], linewidth=5, alpha=0.4)
