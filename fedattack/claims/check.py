@@ -14,6 +14,7 @@ from fedattack.claims.figures import equation, in_figures, plain
 from fedattack.claims.finding import CONSISTENT, CONTRADICTED, TOLERANCE, UNCHECKED, ClaimFinding, scope_of
 from fedattack.claims.mechanisms import mechanism_of
 from fedattack.claims.reading import claim_of, configuration_of, readable
+from fedattack.claims.recorded import recorded_dict, recorded_findings, sentence_of, testify
 from fedattack.claims.tester import LEVEL, Measured, Play, measure
 from fedattack.errors import ConfigError
 from fedattack.learning.importing import import_callable
@@ -137,7 +138,15 @@ def check_claim(
     if mechanism is not None:
         measured = _measure(claim, mechanism, trial, name)
         findings.append(_measured_finding(claim, measured))
-    return Answer(claim, tuple(findings), _sentence(claim, found, measured), notes, measured)
+    sentence = _sentence(claim, found, measured)
+    recorded = None
+    if record is not None:
+        testimony, records = testify(claim, record)
+        seen = recorded_findings(claim, testimony)
+        findings[1:1] = seen
+        recorded = recorded_dict(testimony, records)
+        sentence = f"{sentence} {sentence_of(claim, testimony, seen)}"
+    return Answer(claim, tuple(findings), sentence, notes, measured, recorded)
 
 
 def load_mechanism(spec: str) -> object:
