@@ -174,6 +174,9 @@ def _another_number(claim: Claim, finding: ClaimFinding) -> list[Step]:
 
 
 def _look(finding: ClaimFinding, by_name: dict[str, ClaimFinding]) -> list[Step]:
+    if finding.name == "claim.noise-missing" and not finding.clients:
+        why = "Is its wrapper the outermost strategy, and is its noise as large as is claimed?"
+        return [Step("Look at what the server adds", why)]
     if finding.name == "claim.noise-missing":
         why = "A mod is opt-in. A client that is started without it sends raw updates, and nothing refuses them."
         return [Step("Ask what the named clients run", why)]
