@@ -127,6 +127,8 @@ def contradictions(findings: Sequence[Mapping[str, Any]]) -> list[Mapping[str, A
 
 
 def _by(finding: Mapping[str, Any]) -> str:
+    if finding["name"] == MISSING and finding["verdict"] == CONTRADICTED:
+        return f"{_BY[MISSING]} ({_names(finding)})"
     return _BY.get(finding["name"], f"by {finding['name']}")
 
 

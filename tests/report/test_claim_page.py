@@ -40,7 +40,8 @@ def test_the_answer_stands_first(html):
     for words in (
         "Is ε = 10 true?",
         "Contradicted No: ε of the run of 5 rounds is above 10⁹ by arithmetic, and 10 is claimed.",
-        "Contradicted in 4 of 4 checks: by arithmetic, by the record, by noise that is missing and by a test of the",
+        "Contradicted in 4 of 4 checks: by arithmetic, by the record, "
+        f"by noise that is missing (client {claims.NODES[3]}) and by a test of the mechanism.",
         "10 claimed > 10⁹ by arithmetic",
         "A test told two updates apart in 8,000 of 8,000 tries",
         "20,000.0 times below 2",
