@@ -118,6 +118,9 @@ def open_of(answer: Answer) -> list[Open]:
 
 
 def _more_noise(claim: Claim) -> list[Step]:
+    if claim.central and claim.trusted_server is False:
+        why = "The server sees each update before it adds the noise: towards it nothing is promised."
+        return [Step("Let clients add the noise, or declare trusted-server = true", why)]
     needed = multiplier_for(claim)
     if needed is None or claim.clip is None:
         return []
@@ -136,7 +139,7 @@ def multiplier_for(claim: Claim) -> float | None:
 
     Where units are sampled, or the noise is Laplace's, each trial takes seconds, and it is not searched for.
     """
-    if claim.sampling < 1 or claim.mechanism == "laplace" or (claim.central and claim.trusted_server is False):
+    if claim.sampling < 1 or claim.mechanism == "laplace":
         return None
     low, high = _LEAST, _MOST
     if not _holds(claim, high):

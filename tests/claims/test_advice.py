@@ -45,6 +45,11 @@ def test_where_no_noise_is_enough_or_a_search_takes_long_none_is_advised(values)
     assert multiplier_for(claim(**values)) is None
 
 
+def test_noise_of_a_server_that_is_not_trusted_is_no_remedy():
+    answer = check_claim(claim(mechanism="central-gaussian", noise_multiplier=9.0, clients=2, trusted_server=False))
+    assert steps_of(answer, Given())[0].what.startswith("Let clients add the noise")
+
+
 def test_the_sensitivity_that_is_advised_gives_that_noise():
     said = claims.platform().claim
     (step, *_) = steps_of(claims.platform(), Given())
