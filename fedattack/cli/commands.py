@@ -41,7 +41,7 @@ from fedattack.errors import ConfigError, FedAttackError, RecordError, ReportErr
 
 if TYPE_CHECKING:
     from fedattack.audit.finding import Condition, Finding
-    from fedattack.claims.check import Answer
+    from fedattack.claims.check import Answer, Trial
     from fedattack.folder import Part
     from fedattack.learning.importing import Asked
     from fedattack.record.check import CheckReport
@@ -386,6 +386,15 @@ def claim(
         bool, typer.Option("--sampled", help="The mechanism itself draws whether the update takes part.")
     ] = False,
     mistakes: Annotated[bool, typer.Option("--mistakes", help="Show what common mistakes cost instead.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="Folder to write claim.html and claim.json to; a run folder, if given.", metavar="FOLDER"
+        ),
+    ] = None,
+    pdf: Annotated[
+        bool, typer.Option("--pdf", help="Print claim.html to claim.pdf, too, by a browser if one is installed.")
+    ] = False,
     fail_if: FailIf = None,
     as_json: AsJson = False,
 ) -> None:
@@ -400,6 +409,10 @@ def claim(
     if mistakes:
         _show_mistakes(as_json)
         return
+    if out is None and folder is not None and (folder / "record").is_dir():
+        out = folder
+    if pdf and out is None:
+        raise ConfigError("fedattack claim: --pdf prints the page that --out FOLDER writes; give --out, too")
     conditions = _conditions(fail_if)
     told = None if declared is None else read_claim(declared)
     if told is None and mechanism is None and folder is None:
@@ -415,8 +428,33 @@ def claim(
         print(json.dumps(answer.to_dict(), indent=2, allow_nan=False))
     else:
         _show_answer(answer)
+    if out is not None:
+        page = _keep_answer(answer, out, folder, declared, mechanism, trial)
+        _show_kept(page, as_json, pdf=pdf)
     if _crossed(conditions, answer.findings):
         raise typer.Exit(THRESHOLD_CROSSED)
+
+
+def _keep_answer(
+    answer: "Answer", out: Path, folder: Path | None, declared: Path | None, mechanism: str | None, trial: "Trial"
+) -> Path:
+    """Write the page of an answer, and what it was made of."""
+    from fedattack.claims.advice import Given
+    from fedattack.claims.sheet import sheet_of
+    from fedattack.report.claim import write_claim
+
+    given = Given(str(folder or ""), str(declared or ""), mechanism or "")
+    return write_claim(out, sheet_of(answer, given, trial=trial if mechanism else None, command=_command()))
+
+
+def _show_kept(page: Path, as_json: bool, *, pdf: bool) -> None:
+    if not as_json:
+        show_page("Report", page)
+        if page.with_name("report.html").exists():
+            line = f"`fedattack report {page.parent}` puts the answer into the report of the run"
+            out_console.print(escape(line), soft_wrap=True)
+    if pdf:
+        _print_page(page, as_json)
 
 
 def _show_answer(answer: "Answer") -> None:
