@@ -1,0 +1,159 @@
+"""Flower apps that claim differential privacy, each as its owner wrote it: what they claim, and what is the case."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedattack.record import check_record
+from fedattack.runtime.simulator import Simulator
+from tests.foreign.projects import IMPORT_LEGACY, Project
+
+HERE = Path(__file__).parent
+CLIENTS = 10
+FORGETS = 3
+"""The partition whose client goes without the mod, in the case ``forgotten``."""
+
+_MESSAGE_API = (
+    ("from flwr.app import ArrayRecord, ConfigRecord, Context", "from fedattack.observe import ObservedStrategy"),
+    ("# Start strategy, run FedAvg for `num_rounds`", 'strategy = ObservedStrategy(strategy, "RECORD")'),
+)
+_LEGACY = (
+    ("from flwr.common import Context, ndarrays_to_parameters", IMPORT_LEGACY),
+    (
+        'config = ServerConfig(num_rounds=context.run_config["num-server-rounds"])',
+        'strategy = ObservedLegacyStrategy(strategy, "RECORD")',
+    ),
+)
+_SECAGG = (
+    ("from flwr.common import Context, ndarrays_to_parameters", IMPORT_LEGACY),
+    ("# Construct the LegacyContext", 'strategy = ObservedLegacyStrategy(strategy, "RECORD", view="aggregate")'),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """An app, what is changed in it, and what its owner claims.
+
+    Attributes
+    ----------
+    name, about
+        In a word, and in a sentence.
+    project
+        The app, and the lines that observe it.
+    claim
+        Its file, in the app's folder.
+    verdict
+        Of the whole claim.
+    mechanism
+        What of it can be tested: ``module:function``.
+    edits
+        File, text and what stands there instead.
+    """
+
+    name: str
+    about: str
+    project: Project
+    claim: str
+    verdict: str
+    mechanism: str | None = None
+    edits: tuple[tuple[str, str, str], ...] = ()
+
+    @property
+    def claim_file(self) -> Path:
+        return Path(self.project.folder) / self.claim
+
+    def app(self, folder: Path, record: Path) -> Path:
+        """Copy the app to a folder, change it, and add the lines that observe it."""
+        where = self.project.observed(folder, record)
+        for name, old, new in self.edits:
+            file = where / self.project.package / name
+            text = file.read_text()
+            assert text.count(old) == 1, f"{file}: {old!r}"
+            file.write_text(text.replace(old, new))
+        return where
+
+    def observe(self, folder: Path) -> Path:
+        """Run the app by ``flwr run``; the run folder has its record and its claim.
+
+        Returns
+        -------
+        Path
+            The app as it ran. Its log is in ``flower.log`` beside it.
+        """
+        record = folder / "run" / "record"
+        where = self.app(folder, record)
+        with Simulator(where, supernodes=CLIENTS, log=folder / "flower.log") as simulator:
+            result = simulator.run({})
+        assert result.client_error is None, result.client_error
+        found = check_record(record)
+        assert found.whole, found.problems
+        shutil.copy(self.claim_file, folder / "run" / "claim.toml")
+        return where
+
+
+LOCAL = Project(str(HERE / "local_dp"), "clinics", _MESSAGE_API)
+CENTRAL = Project(str(HERE / "central_dp"), "wards", _MESSAGE_API)
+OPACUS = Project(str(HERE / "opacus_dp"), "practices", _LEGACY)
+SECAGG = Project(str(HERE / "secagg_dp"), "sums", _SECAGG)
+
+_HONEST = ("privacy.py", "sensitivity=1e-4, epsilon=10", "sensitivity=2.0, epsilon=1")
+_OPT_IN = (
+    ("client_app.py", "import mod\n", "import opt_in\n"),
+    ("client_app.py", "mods=[mod]", "mods=[opt_in]"),
+)
+_CLIENT_SIDE = (
+    (
+        "server_app.py",
+        "import DifferentialPrivacyServerSideFixedClipping",
+        "import DifferentialPrivacyClientSideFixedClipping",
+    ),
+    (
+        "server_app.py",
+        "strategy = DifferentialPrivacyServerSideFixedClipping(",
+        "strategy = DifferentialPrivacyClientSideFixedClipping(",
+    ),
+    (
+        "client_app.py",
+        "from flwr.clientapp import ClientApp\n",
+        "from flwr.clientapp import ClientApp\nfrom flwr.clientapp.mod import fixedclipping_mod\n",
+    ),
+    ("client_app.py", "ClientApp()", "ClientApp(mods=[fixedclipping_mod])"),
+)
+
+_MOD = "clinics.privacy:mod"
+
+CASES = {
+    case.name: case
+    for case in (
+        Case(
+            "platform",
+            "LocalDpMod with a sensitivity 10,000 times below the clipping norm",
+            LOCAL,
+            "claim.toml",
+            "contradicted",
+            _MOD,
+        ),
+        Case("honest", "the same app, with honest numbers", LOCAL, "honest.toml", "consistent", _MOD, (_HONEST,)),
+        Case(
+            "forgotten",
+            "honest numbers, and one clinic without the mod",
+            LOCAL,
+            "honest.toml",
+            "contradicted",
+            _MOD,
+            (_HONEST, *_OPT_IN),
+        ),
+        Case("central", "a server that clips and adds noise", CENTRAL, "claim.toml", "consistent"),
+        Case(
+            "central-clients",
+            "clients that clip, and a server that adds noise",
+            CENTRAL,
+            "claim.toml",
+            "consistent",
+            edits=_CLIENT_SIDE,
+        ),
+        Case("opacus", "Opacus made anew in each round, and a round's ε claimed", OPACUS, "claim.toml", "contradicted"),
+        Case("opacus-honest", "the same, and the ε of the run claimed", OPACUS, "honest.toml", "consistent"),
+        Case("secagg", "LocalDpMod below the masks of SecAgg+", SECAGG, "claim.toml", "consistent", "sums.privacy:mod"),
+    )
+}
