@@ -1,12 +1,20 @@
 """Flower apps that claim differential privacy, each as its owner wrote it: what they claim, and what is the case."""
 
 import shutil
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+
+from flwr.app import Context, RecordDict
 
 from fedattack.record import check_record
 from fedattack.runtime.simulator import Simulator
 from tests.foreign.projects import IMPORT_LEGACY, Project
+from tests.worlds.local_grid import LocalGrid
 
 HERE = Path(__file__).parent
 CLIENTS = 10
@@ -45,7 +53,7 @@ class Case:
     verdict
         Of the whole claim.
     mechanism
-        What of it can be tested: ``module:function``.
+        What of it is tested: ``module:function``.
     edits
         File, text and what stands there instead.
     """
@@ -55,7 +63,7 @@ class Case:
     project: Project
     claim: str
     verdict: str
-    mechanism: str | None = None
+    mechanism: str
     edits: tuple[tuple[str, str, str], ...] = ()
 
     @property
@@ -80,15 +88,47 @@ class Case:
         Path
             The app as it ran. Its log is in ``flower.log`` beside it.
         """
-        record = folder / "run" / "record"
-        where = self.app(folder, record)
+        where = self.app(folder, folder / "run" / "record")
         with Simulator(where, supernodes=CLIENTS, log=folder / "flower.log") as simulator:
             result = simulator.run({})
         assert result.client_error is None, result.client_error
-        found = check_record(record)
-        assert found.whole, found.problems
-        shutil.copy(self.claim_file, folder / "run" / "claim.toml")
+        self._finish(folder / "run")
         return where
+
+    def play(self, folder: Path) -> Path:
+        """Do the same within this process, in a second; node ids go from ``FIRST_NODE`` on.
+
+        For apps of the Message API: the record of a legacy strategy ends with its process.
+        """
+        where = self.app(folder, folder / "run" / "record")
+        settings = tomllib.loads((where / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+        package = self.project.package
+        with on_path(where):
+            server, client = (import_module(f"{package}.{name}").app for name in ("server_app", "client_app"))
+            grid = LocalGrid(client, CLIENTS)
+            grid.configure(settings)
+            server(grid, Context(7, 1, {}, RecordDict(), settings))
+        self._finish(folder / "run")
+        return where
+
+    def _finish(self, run: Path) -> None:
+        found = check_record(run / "record")
+        assert found.whole, found.problems
+        shutil.copy(self.claim_file, run / "claim.toml")
+
+
+@contextmanager
+def on_path(where: Path) -> Iterator[None]:
+    """Let the packages of a folder be imported, and forget them: other folders have some of the same name."""
+    sys.path.insert(0, str(where))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(where))
+        packages = {path.name for path in where.iterdir()}
+        for name in [*sys.modules]:
+            if name.partition(".")[0] in packages:
+                del sys.modules[name]
 
 
 LOCAL = Project(str(HERE / "local_dp"), "clinics", _MESSAGE_API)

@@ -1,0 +1,84 @@
+"""Flower apps that claim differential privacy: run, observed, and held against what they claim."""
+
+import json
+import tomllib
+
+import pytest
+
+from fedattack.claims.check import Trial, check_claim, load_mechanism
+from fedattack.claims.claim import read_claim
+from fedattack.record import Record
+from tests.claims.apps.__main__ import check
+from tests.claims.apps.cases import CASES, FORGETS, on_path
+from tests.worlds.local_grid import FIRST_NODE
+
+THREE_WAYS = ("claim.epsilon-configured", "claim.epsilon-recorded", "claim.epsilon-measured")
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
+def test_arithmetic_decides_all_but_the_clinic_that_forgets(case):
+    expected = "consistent" if case.name == "forgotten" else case.verdict
+    assert check_claim(read_claim(case.claim_file)).verdict == expected
+
+
+@pytest.mark.parametrize("name", ["central", "opacus"])
+def test_claims_have_the_numbers_of_their_apps(name):
+    case = CASES[name]
+    claim = read_claim(case.claim_file)
+    project = tomllib.loads((case.claim_file.parent / "pyproject.toml").read_text())
+    config = project["tool"]["flwr"]["app"]["config"]
+    assert claim.noise_multiplier == config["noise-multiplier"]
+    assert claim.clip == config.get("clipping-norm", config.get("max-grad-norm"))
+    assert claim.delta == config["target-delta"]
+    assert claim.rounds == config["num-server-rounds"]
+
+
+def answer_of(name, folder, draws=2000):
+    """Play an app, and ask about its record and its mod."""
+    case = CASES[name]
+    where = case.play(folder)
+    with on_path(where):
+        mechanism = load_mechanism(case.mechanism)
+        return check_claim(
+            read_claim(case.claim_file), mechanism, Trial(draws), name=case.mechanism, record=folder / "run"
+        )
+
+
+def verdicts_of(answer):
+    return {finding.name: finding.verdict for finding in answer.findings}
+
+
+def test_the_platform_is_contradicted_three_ways(tmp_path):
+    answer = answer_of("platform", tmp_path)
+    found = verdicts_of(answer)
+    assert [found[name] for name in THREE_WAYS] == ["contradicted"] * 3
+    assert not answer.notes
+
+
+def test_the_same_app_with_honest_numbers_is_consistent(tmp_path):
+    answer = answer_of("honest", tmp_path)
+    assert {*verdicts_of(answer).values()} == {"consistent"}
+    assert not answer.notes
+
+
+def test_the_clinic_that_forgets_is_named(tmp_path):
+    answer = answer_of("forgotten", tmp_path)
+    (missing,) = (finding for finding in answer.findings if finding.name == "claim.noise-missing")
+    assert missing.clients == (str(FIRST_NODE + FORGETS),)
+    assert answer.verdict == "contradicted"
+
+
+@pytest.mark.long
+@pytest.mark.flower
+@pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
+def test_apps_are_run_and_asked_by_their_owners(case, tmp_path):
+    where = case.observe(tmp_path)
+    answer = json.loads(check(case, tmp_path, where, "--json"))
+    found = {finding["name"]: finding for finding in answer["findings"]}
+    assert answer["verdict"] == case.verdict, answer["sentence"]
+    assert (tmp_path / "run" / "claim.html").is_file()
+    if case.name == "platform":
+        assert [found[name]["verdict"] for name in THREE_WAYS] == ["contradicted"] * 3
+    if case.name == "forgotten":
+        sizes = {seen.node: seen.num_examples for seen in Record(tmp_path / "run" / "record").rounds[0].observations}
+        assert [sizes[node] for node in found["claim.noise-missing"]["clients"]] == [80 + 10 * FORGETS]
