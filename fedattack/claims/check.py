@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any
 
 from fedattack.claims.accounting import Configured, Epsilon, configured
 from fedattack.claims.claim import UPDATE, Claim, make_claim
 from fedattack.claims.figures import equation, in_figures, plain
+from fedattack.claims.finding import CONSISTENT, CONTRADICTED, TOLERANCE, UNCHECKED, ClaimFinding, scope_of
 from fedattack.claims.mechanisms import mechanism_of
 from fedattack.claims.reading import claim_of, configuration_of, readable
+from fedattack.claims.recorded import recorded_dict, recorded_findings, sentence_of, testify
 from fedattack.claims.tester import LEVEL, Measured, Play, measure
 from fedattack.errors import ConfigError
 from fedattack.learning.importing import import_callable
-
-VERDICTS = CONTRADICTED, CONSISTENT, UNCHECKED = "contradicted", "consistent", "cannot be checked"
-
-TOLERANCE = 0.01
-"""Share of the declared ε by which a computed one may exceed it: people round σ."""
 
 # Draws that a user may be asked for, at most.
 _MOST_DRAWS = 10_000_000
@@ -29,61 +28,6 @@ _SAMPLED = {
 }
 # How far a stated sensitivity may be below what clipping allows for; C and 2C are both in use.
 _FAR_BELOW = 0.99
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClaimFinding:
-    """One number beside the declared ε.
-
-    Attributes
-    ----------
-    name
-        As conditions name it: ``claim.epsilon-configured`` or ``claim.epsilon-measured``.
-    declared, scope
-        The ε that is claimed, and whether it is that of a ``message`` or of the ``run``.
-    value
-        The number in that scope: of what is configured the upper bound, of what is measured the lower one. None if
-        there is none.
-    message, run
-        Lower and upper bound in both scopes; infinite where nothing bounds ε.
-    verdict, reason
-        One of :data:`VERDICTS`, and its grounds.
-    notes
-        What explains the number, such as mistakes that were found.
-    assumes
-        What the number rests on.
-    """
-
-    name: str
-    declared: float
-    scope: str
-    value: float | None
-    message: Epsilon | None
-    run: Epsilon | None
-    verdict: str
-    reason: str
-    notes: tuple[str, ...] = ()
-    assumes: tuple[str, ...] = ()
-
-    # What gates ask of any finding; an ε is no share, and none of them is chosen in advance.
-    units: ClassVar[str] = ""
-    headline: ClassVar[bool] = False
-
-    @property
-    def low(self) -> float | None:
-        """The lower bound in the scope that is claimed."""
-        bounds = self._in_scope
-        return None if bounds is None else bounds.low
-
-    @property
-    def high(self) -> float | None:
-        """The upper bound in the scope that is claimed."""
-        bounds = self._in_scope
-        return None if bounds is None else bounds.high
-
-    @property
-    def _in_scope(self) -> Epsilon | None:
-        return self.message if self.scope == "message" else self.run
 
 
 @dataclass(frozen=True)
@@ -102,6 +46,10 @@ class Answer:
         What concerns the claim itself.
     measured
         Of the test, if there was one.
+    recorded
+        What a record shows, if there was one, as JSON can hold it.
+    canaries
+        What canaries showed, if there were any, in the same form.
     """
 
     claim: Claim
@@ -109,6 +57,8 @@ class Answer:
     sentence: str
     notes: tuple[str, ...] = ()
     measured: Measured | None = None
+    recorded: Mapping[str, Any] | None = None
+    canaries: Mapping[str, Any] | None = None
 
     @property
     def verdict(self) -> str:
@@ -126,6 +76,8 @@ class Answer:
             "findings": [asdict(finding) for finding in self.findings],
             "notes": self.notes,
             "measured": None if self.measured is None else asdict(self.measured),
+            "recorded": self.recorded,
+            "canaries": self.canaries,
         }
         return plain(value)  # type: ignore[no-any-return]
 
@@ -144,9 +96,14 @@ TEN_THOUSAND = Trial()
 
 
 def check_claim(
-    claim: Claim | None, mechanism: object = None, trial: Trial = TEN_THOUSAND, *, name: str = ""
+    claim: Claim | None,
+    mechanism: object = None,
+    trial: Trial = TEN_THOUSAND,
+    *,
+    name: str = "",
+    record: Path | None = None,
 ) -> Answer:
-    """Hold a claim against arithmetic and, if there is a mechanism, against a test of it.
+    """Hold a claim against arithmetic; if there is a mechanism, against a test of it; and against a record.
 
     Parameters
     ----------
@@ -159,6 +116,8 @@ def check_claim(
         How it is tested.
     name
         As messages call the mechanism.
+    record
+        A record, or a run folder with one or several.
 
     Raises
     ------
@@ -179,7 +138,15 @@ def check_claim(
     if mechanism is not None:
         measured = _measure(claim, mechanism, trial, name)
         findings.append(_measured_finding(claim, measured))
-    return Answer(claim, tuple(findings), _sentence(claim, found, measured), notes, measured)
+    sentence = _sentence(claim, found, measured)
+    recorded = None
+    if record is not None:
+        testimony, records = testify(claim, record)
+        seen = recorded_findings(claim, testimony)
+        findings[1:1] = seen
+        recorded = recorded_dict(testimony, records)
+        sentence = f"{sentence} {sentence_of(claim, testimony, seen)}"
+    return Answer(claim, tuple(findings), sentence, notes, measured, recorded)
 
 
 def load_mechanism(spec: str) -> object:
@@ -273,7 +240,7 @@ def _configured_finding(claim: Claim, found: Configured) -> ClaimFinding:
 
 def _against(claim: Claim, bounds: Epsilon) -> tuple[str, str]:
     most = claim.epsilon * (1 + TOLERANCE)
-    of = _of(claim)
+    of = scope_of(claim)
     if math.isinf(bounds.low):
         return CONTRADICTED, f"nothing bounds the ε of {of}"
     if bounds.low > most:
@@ -310,7 +277,7 @@ def _mistakes(claim: Claim, found: Configured) -> list[str]:
 def _measured_finding(claim: Claim, measured: Measured) -> ClaimFinding:
     bound = measured.bound.message if claim.epsilon_of == "message" else measured.bound.run
     shape = "scores that passed the tests of a Gaussian" if measured.method != "counting" else "counts alone"
-    said = f"at {LEVEL:.0%}, ε of {_of(claim)} is {in_figures(bound)} or more by {shape}"
+    said = f"at {LEVEL:.0%}, ε of {scope_of(claim)} is {in_figures(bound)} or more by {shape}"
     if bound > claim.epsilon:
         verdict, reason = CONTRADICTED, f"{said}, and {claim.epsilon:g} is claimed"
     elif measured.method == "counting" and claim.epsilon >= measured.ceiling:
@@ -349,21 +316,14 @@ def _too_few(epsilon: float, measured: Measured) -> str:
     return f"{told}; try --draws {math.ceil(needed / 1000) * 1000}"
 
 
-def _of(claim: Claim) -> str:
-    if claim.epsilon_of == "message":
-        return "a released model" if claim.central else "one message"
-    return "the run" if claim.rounds == 1 else f"the run of {claim.rounds} rounds"
-
-
 def _sentence(claim: Claim, found: Configured, measured: Measured | None) -> str:
     who = "The run claims" if claim.epsilon_of == "run" else "Each message is claimed to have"
     parts = [f"{who} ε = {claim.epsilon:g} (δ = {claim.delta:g}).", _configured_sentence(claim, found)]
     if measured is not None:
         bound = measured.bound.message if claim.epsilon_of == "message" else measured.bound.run
         shown = f"no ε below {in_figures(bound)} is possible" if bound else "it shows nothing about ε"
-        parts.append(
-            f"A test told two updates apart in {measured.told:,} of {measured.tries:,} tries: {shown} for {_of(claim)}."
-        )
+        told = f"{measured.told:,} of {measured.tries:,} tries"
+        parts.append(f"A test told two updates apart in {told}: {shown} for {scope_of(claim)}.")
     return " ".join(parts)
 
 

@@ -28,6 +28,8 @@ Count = Annotated[int, Field(ge=1)]
 # Keys that mean something for some mechanisms alone.
 _OF = {
     "steps": (DP_SGD,),
+    "learning-rate": (DP_SGD,),
+    "batch-size": (DP_SGD,),
     "entries": ("laplace",),
     "clients": CENTRAL,
     "weights": CENTRAL,
@@ -82,6 +84,9 @@ class Claim(BaseModel):
         ``poisson``: each by a coin of its own. ``fixed-size``: so many, without replacement.
     steps
         Of DP-SGD in one round.
+    learning_rate, batch_size
+        Of the last step of a round's DP-SGD; the batch size is the expected one, by which the sum of gradients is
+        divided. A record's updates are held against them. The optimizer is SGD, with momentum or without.
     rounds
         In which a client takes part, at most. An ε of the run needs it.
     trusted_server
@@ -117,6 +122,8 @@ class Claim(BaseModel):
     sampling: Rate = 1.0
     sampling_method: Literal["poisson", "fixed-size"] = "poisson"
     steps: Count = 1
+    learning_rate: Positive | None = None
+    batch_size: Positive | None = None
     rounds: Count = 1
     trusted_server: bool | None = None
     clients: Count | None = None

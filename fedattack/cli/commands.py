@@ -370,6 +370,9 @@ def _show_checks(checks: Mapping[str, "CheckReport"], asks: Sequence[str]) -> No
 
 @app.command()
 def claim(
+    folder: Annotated[
+        Path | None, typer.Argument(help="A record to look at, or a run folder with one or several.", metavar="DIR")
+    ] = None,
     declared: Annotated[
         Path | None, typer.Option("--claim", help="What is claimed: a claim.toml.", metavar="FILE")
     ] = None,
@@ -386,9 +389,10 @@ def claim(
     fail_if: FailIf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Is a privacy claim true? Holds a declared ε against arithmetic, and against a test of the mechanism.
+    """Is a privacy claim true? Holds a declared ε against arithmetic, a record, and a test of the mechanism.
 
-    Examples: `fedattack claim --claim claim.toml --mechanism mypackage.privacy:noisy`;
+    Examples: `fedattack claim runs/first --claim claim.toml`;
+    `fedattack claim --claim claim.toml --mechanism mypackage.privacy:noisy`;
     `fedattack claim --claim claim.toml --fail-if "claim.epsilon-configured > 10"`; `fedattack claim --mistakes`
     """
     from fedattack.claims.claim import read_claim
@@ -404,7 +408,7 @@ def claim(
 
     tested = None if mechanism is None else load_mechanism(mechanism)
     trial = Trial(draws, seed, clipped, sampled)
-    answer = check_claim(told, tested, trial, name=mechanism or "")
+    answer = check_claim(told, tested, trial, name=mechanism or "", record=folder)
     if as_json:
         print(json.dumps(answer.to_dict(), indent=2, allow_nan=False))
     else:

@@ -1,0 +1,49 @@
+"""The record as a witness: what it shows of the noise that a claim speaks of, without any help of the clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from fedattack.claims.claim import Claim
+from fedattack.claims.recorded.clients import watch_clients
+from fedattack.claims.recorded.findings import recorded_dict, recorded_findings, sentence_of
+from fedattack.claims.recorded.server import watch_server
+from fedattack.claims.recorded.sums import watch_sums
+from fedattack.claims.recorded.testimony import Testimony, expected_of
+from fedattack.record import Record, records_in
+
+__all__ = ["Testimony", "recorded_dict", "recorded_findings", "sentence_of", "testify"]
+
+
+def testify(claim: Claim, folder: Path) -> tuple[Testimony, Mapping[str, Record]]:
+    """Look at a record, or at all records of a run folder, for what a claim says.
+
+    Returns
+    -------
+    tuple
+        What was seen, and the records by name of the run.
+
+    Raises
+    ------
+    RecordError
+        If there is no record, or it is damaged.
+    """
+    records = {name.removeprefix("record").strip("/"): Record(path) for name, path in records_in(folder).items()}
+    first = next(iter(records.values()))
+    testimony = Testimony(expected_of(claim, first.protocol))
+    if first.protocol == "fedmd":
+        testimony.lacks = "replies of fedmd are predictions, and no updates that noise of a claim is added to"
+        return testimony, records
+    if first.view == "aggregate":
+        watch_sums(records, claim, testimony)
+    elif claim.central:
+        watch_server(records, claim, testimony)
+    else:
+        watch_clients(records, testimony)
+    late = sum(
+        observation.status == "late" for record in records.values() for r in record for observation in r.observations
+    )
+    if late:
+        testimony.note(f"{late:,} late replies are left out")
+    return testimony, records

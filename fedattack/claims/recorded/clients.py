@@ -1,0 +1,266 @@
+"""Noise that clients say they add, looked for in each of their messages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.claims.recorded.looking import TESTS, Head, Seen, look, scale_at_most
+from fedattack.claims.recorded.repeats import LEAST_OF_UPDATE, Kept, count_tests, kept_of_each, repeats_in
+from fedattack.claims.recorded.testimony import ERRORS, Bound, Expected, Testimony, float_arrays
+from fedattack.record import Observation, Record, Round
+
+# Flower's clipping, in float32, may leave so much more than C.
+_CLIPPED = 1e-3
+# Noise can make it negative, so that it is cut at 0.
+_NEVER_NEGATIVE = "running_var"
+_SEED = 21
+
+
+@dataclass(frozen=True)
+class Message:
+    """One reply that counts, with the model that it started from."""
+
+    index: int
+    observation: Observation
+
+    @property
+    def node(self) -> str:
+        """The client's."""
+        return self.observation.node
+
+    def sent(self, name: str) -> NDArray[Any] | None:
+        """Return what was sent under a name; None if nothing was."""
+        arrays = self.observation.arrays
+        return None if arrays is None or name not in arrays else np.asarray(arrays[name])
+
+
+def messages_of(round_: Round) -> list[Message]:
+    """Return the replies of a round that arrived in time, and that an update can be computed of."""
+    messages = []
+    for index, observation in enumerate(round_.observations):
+        known = round_.protocol == "fedsgd" or observation.received is not None
+        if observation.status == "ok" and observation.arrays is not None and known:
+            messages.append(Message(index, observation))
+    return messages
+
+
+def pairs_of(round_: Round, messages: Sequence[Message], name: str) -> Iterator[tuple[Message, Any, Any]]:
+    """Give what each message has under a name, and what its client had received; None in place of the second in FedSGD.
+
+    A message that lacks the array, or has it in another shape, is left out.
+    """
+    common = None
+    if round_.protocol != "fedsgd" and round_.common is not None and name in round_.common:
+        common = round_.common[name]
+    for message in messages:
+        sent = message.sent(name)
+        before = common
+        if message.observation.singled_out:
+            received = message.observation.received or {}
+            before = received.get(name)
+        if sent is None or sent.dtype.kind != "f":
+            continue
+        if round_.protocol != "fedsgd" and (before is None or before.shape != sent.shape):
+            continue
+        yield message, sent, before
+
+
+def watch_clients(records: Mapping[str, Record], testimony: Testimony) -> None:
+    """Look at each message of each client.
+
+    Parameters
+    ----------
+    records
+        In the individual view, by name of the run.
+    testimony
+        Gets what was seen.
+    """
+    messages = 0
+    arrays = 1
+    for record in records.values():
+        messages += sum(len(messages_of(round_)) for round_ in record)
+        arrays = max(arrays, len(float_arrays(record)))
+    if not messages:
+        testimony.lacks = "no round of the record has both a reply and the model that it started from"
+        return
+    error = ERRORS["noise"] / (messages * arrays * TESTS)
+    for run, record in records.items():
+        sizes = float_arrays(record)
+        updates = sum(len(messages_of(round_)) for round_ in record)
+        watch = _Watch(run, record, testimony, error, ERRORS["norms"] / messages)
+        watch.length, affordable = kept_of_each([*sizes.values()], max(1, updates))
+        watch.chosen = _chosen(record, updates, affordable, testimony)
+        kept = [update for round_ in record for update in watch.round(round_)]
+        compare(run, kept, testimony, testimony.expected.scale, ERRORS["repeats"] / len(records))
+
+
+def _chosen(record: Record, updates: int, affordable: int, testimony: Testimony) -> set[str]:
+    """Choose the clients whose updates are compared, if they are too many for all."""
+    nodes = list(record.nodes)
+    if affordable >= updates:
+        return set(nodes)
+    count = max(2, len(nodes) * affordable // updates)
+    rng = np.random.default_rng(_SEED)
+    testimony.note(
+        f"noise that repeats was looked for among {count:,} of {len(nodes):,} clients, drawn with seed {_SEED}: "
+        f"{LEAST_OF_UPDATE:,} numbers are kept of an update at least"
+    )
+    return set(rng.choice(nodes, min(count, len(nodes)), replace=False).tolist())
+
+
+@dataclass
+class _Watch:
+    run: str
+    record: Record
+    testimony: Testimony
+    error: float
+    norm_error: float
+    length: int = 1
+    chosen: set[str] = None  # type: ignore[assignment]
+
+    @property
+    def expected(self) -> Expected:
+        return self.testimony.expected
+
+    def round(self, round_: Round) -> list[Kept]:
+        """Look at all messages of a round, array by array, and return what is kept of them."""
+        messages = messages_of(round_)
+        lowest: dict[int, tuple[float, str]] = {}
+        lengths: dict[int, tuple[float, float, int]] = {}
+        heads: dict[int, dict[str, Head]] = {}
+        for name in float_arrays(self.record):
+            for message, seen in self._array(round_, messages, name):
+                bound = scale_at_most(seen, self.expected.draws, self.error)
+                if self.expected.clear(bound):
+                    self.testimony.client(self.run, message.node).noticed.add(name)
+                lowest[message.index] = min(lowest.get(message.index, (math.inf, "")), (bound, name))
+                square, slack, size = lengths.get(message.index, (0.0, 0.0, 0))
+                lengths[message.index] = (square + seen.square, slack + seen.slack, size + seen.size)
+                if message.node in self.chosen:
+                    heads.setdefault(message.index, {})[name] = seen.head
+        self._integers(round_, messages)
+        for message in messages:
+            if message.index in lowest:
+                self._judge(message, round_, lowest[message.index], lengths[message.index])
+        of = {message.index: message.node for message in messages}
+        return [Kept(of[index], round_.number, each) for index, each in heads.items()]
+
+    def _array(self, round_: Round, messages: Sequence[Message], name: str) -> list[tuple[Message, Seen]]:
+        """Look at one array of all messages; none of an array that nobody trains."""
+        found = []
+        for message, sent, before in pairs_of(round_, messages, name):
+            if name.endswith(_NEVER_NEGATIVE) and not sent.all():
+                self.testimony.note(f"{name}: zeros may be negative values that were cut; such updates are left out")
+                continue
+            seen = look(sent, before, self.expected.draws, self.length)
+            if not seen.finite:
+                self.testimony.note(
+                    f"client {message.node} sent numbers that are not finite ({name}, round {round_.number}): "
+                    "nothing can be said of their noise"
+                )
+                continue
+            found.append((message, seen))
+        if not any(seen.moved for _, seen in found):
+            if found:
+                self.testimony.note(f"{name}: no client changed it in round {round_.number}; it counts as not trained")
+            return []
+        self.testimony.arrays.add(name)
+        return found
+
+    def _judge(
+        self,
+        message: Message,
+        round_: Round,
+        lowest: tuple[float, str],
+        lengths: tuple[float, float, int],
+    ) -> None:
+        party = self.testimony.client(self.run, message.node)
+        scale, where = lowest
+        square, slack, size = lengths
+        party.bounds.append(Bound(round_.number, scale, where))
+        if self.expected.reach is not None:
+            party.multipliers.append(scale / self.expected.reach)
+        norm = math.sqrt(square)
+        party.norm_most = max(party.norm_most, norm)
+        test = self.testimony.test("noise", "the noise in each array of each update is no less than claimed")
+        test.checked += 1
+        if self.expected.too_small(scale):
+            test.failed += 1
+            word = self.expected.draws.word
+            party.fault(
+                "noise",
+                f"noise of {word} = {scale:.3g} at most in {where}, round {round_.number}, where "
+                f"{self.expected.scale:.3g} is claimed",
+            )
+        self._judge_norm(message, round_, norm - math.sqrt(slack), size)
+
+    def _judge_norm(self, message: Message, round_: Round, norm: float, size: int) -> None:
+        expected = self.expected
+        if expected.clip is None or expected.scale is None:
+            return
+        test = self.testimony.test("norms", "no update is longer than clipping to C and the claimed noise allow")
+        test.checked += 1
+        clip = expected.clip * (1 + _CLIPPED) / expected.scale
+        most = expected.scale * math.sqrt(expected.draws.most_square(size, clip, self.norm_error))
+        if norm > most:
+            test.failed += 1
+            self.testimony.client(self.run, message.node).fault(
+                "norms",
+                f"an update of norm {norm:.4g} in round {round_.number}, where clipping to {expected.clip:g} and the "
+                f"claimed noise allow {most:.4g}: it is not clipped, or has other noise than claimed",
+            )
+
+    def _integers(self, round_: Round, messages: Sequence[Message]) -> None:
+        """Note arrays of integers that clients change: they carry no noise of real numbers."""
+        common = round_.common
+        if round_.protocol == "fedsgd" or common is None:
+            return
+        for parameter in self.record.parameters:
+            if parameter.dtype.startswith("float") or parameter.name not in common:
+                continue
+            before = common[parameter.name]
+            sent = [message.sent(parameter.name) for message in messages]
+            if any(array is not None and not np.array_equal(array, before) for array in sent):
+                self.testimony.note(f"{parameter.name} ({parameter.dtype}) is changed, and sent without noise")
+
+
+def compare(run: str, kept: Sequence[Kept], testimony: Testimony, scale: float | None, error: float) -> None:
+    """Look for noise that is there twice.
+
+    Parameters
+    ----------
+    run
+        Name of the run.
+    kept
+        Its updates, or what its server added; the node of the server is empty.
+    testimony
+        Gets what was seen.
+    scale
+        Of the noise, as claimed; None if the claim does not say.
+    error
+        Probability of any false alarm among them.
+    """
+    number = count_tests(kept)
+    if scale is None or not number:
+        return
+    test = testimony.test(
+        "repeats", "the noise of no update is that of another client, round, or array (of each client's first update)"
+    )
+    test.checked += number
+    for repeat in repeats_in(kept, testimony.expected.draws, scale, error / number):
+        test.failed += 1
+        first, second = repeat.first, repeat.second
+        party = testimony.client(run, second.node) if second.node else testimony.server(run)
+        if first.node != second.node:
+            text = f"in round {second.round} its noise is that of client {first.node} ({repeat.other})"
+        elif first.round != second.round:
+            text = f"in round {second.round} its noise is that of round {first.round} ({repeat.other})"
+        else:
+            text = f"in round {second.round} the noise of {repeat.other} is that of {repeat.name}"
+        party.fault("repeats", text)

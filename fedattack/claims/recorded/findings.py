@@ -1,0 +1,257 @@
+"""What a record shows, held against the claim: two findings, and all of it as JSON can hold it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from fedattack.claims.accounting import Epsilon, gaussian_epsilon, laplace_epsilon
+from fedattack.claims.claim import DP_SGD, Claim
+from fedattack.claims.figures import in_figures
+from fedattack.claims.finding import CONSISTENT, CONTRADICTED, TOLERANCE, UNCHECKED, ClaimFinding, scope_of
+from fedattack.claims.gaussian import epsilon_of
+from fedattack.claims.recorded.testimony import Party, Testimony
+from fedattack.record import Record
+
+# Names that a reason has room for.
+_NAMED = 5
+_NO_REACH = "the claim lacks clip, so that nothing says how far one unit moves an update"
+
+
+def recorded_findings(claim: Claim, testimony: Testimony) -> list[ClaimFinding]:
+    """Hold what a record shows against a claim.
+
+    Returns
+    -------
+    list of ClaimFinding
+        ``claim.epsilon-recorded`` and ``claim.noise-missing``.
+    """
+    return [_epsilon_finding(claim, testimony), _missing_finding(claim, testimony)]
+
+
+def recorded_epsilon(claim: Claim, multipliers: Sequence[float], entries: int | None = None) -> Epsilon:
+    """Return lower bounds on the ε of a message and of all of them, where the noise is so much at most.
+
+    Parameters
+    ----------
+    claim
+        Its mechanism, sampling, steps, neighbours and δ.
+    multipliers
+        The most noise of each message, as a share of how far a unit moves it.
+    entries
+        Numbers in an update, for Laplace.
+
+    Returns
+    -------
+    Epsilon
+        ``low`` is that of the message with the least noise, and ``high`` that of all messages.
+    """
+    least, most = min(multipliers), max(multipliers)
+    steps, count = claim.steps, len(multipliers)
+    message = _lower(claim, least, steps, entries)
+    together = _lower(claim, most, steps * count, entries)
+    if claim.mechanism != "laplace" and claim.sampling == 1:
+        # Shifts of Gaussians add up in squares.
+        factor = 2.0 if claim.relation == "replace" else 1.0
+        squares = math.inf if not least else math.fsum(1 / multiplier**2 for multiplier in multipliers)
+        together = epsilon_of(factor * math.sqrt(steps * squares), claim.delta)
+    return Epsilon(message, max(message, together))
+
+
+def _lower(claim: Claim, multiplier: float, count: int, entries: int | None) -> float:
+    if claim.mechanism == "laplace":
+        return laplace_epsilon(multiplier, claim.relation, count, claim.delta, claim.entries or entries).low
+    return gaussian_epsilon(
+        multiplier, claim.relation, count, claim.delta, rate=claim.sampling, method=claim.sampling_method
+    ).low
+
+
+def _epsilon_finding(claim: Claim, testimony: Testimony) -> ClaimFinding:
+    name = "claim.epsilon-recorded"
+    exposed = [party for party in testimony.clients.values() if party.multipliers]
+    if not exposed:
+        lacks = testimony.lacks or testimony.expected.lacks or _NO_REACH
+        return _unchecked(claim, name, lacks)
+    message, run, worst = 0.0, 0.0, exposed[0]
+    # Clients with the same bounds are many where the server adds the noise.
+    known: dict[tuple[float, ...], Epsilon] = {}
+    for party in exposed:
+        multipliers = tuple(sorted(party.multipliers))
+        if multipliers not in known:
+            known[multipliers] = recorded_epsilon(claim, multipliers)
+        message = max(message, known[multipliers].low)
+        if known[multipliers].high > run:
+            run, worst = known[multipliers].high, party
+    value = message if claim.epsilon_of == "message" else run
+    count = len(worst.multipliers)
+    rounds = "a round" if count == 1 else f"{count:,} rounds"
+    said = (
+        f"by the record of {rounds} there is so little noise that ε of {scope_of(claim)} is {in_figures(value)} or more"
+    )
+    verdict, reason = CONSISTENT, f"{said}, no more than the {claim.epsilon:g} that is claimed"
+    if value > claim.epsilon * (1 + TOLERANCE):
+        verdict, reason = CONTRADICTED, f"{said}, and {claim.epsilon:g} is claimed"
+    return ClaimFinding(
+        name=name,
+        declared=claim.epsilon,
+        scope=claim.epsilon_of,
+        value=value,
+        message=Epsilon(message, math.inf),
+        run=Epsilon(run, math.inf),
+        verdict=verdict,
+        reason=reason,
+        assumes=tuple(_assumptions(claim, testimony)),
+    )
+
+
+def _assumptions(claim: Claim, testimony: Testimony) -> list[str]:
+    kind = "Laplace" if claim.mechanism == "laplace" else "Gaussian"
+    assumes = [f"at 97.5 %; the noise is {kind}, as large in all entries of an array, and independent of the update"]
+    if claim.mechanism == DP_SGD:
+        assumes.append("the optimizer is SGD, with momentum or without, and all steps have the noise of the last one")
+    if claim.sampling < 1:
+        assumes.append("who takes part is drawn as the claim says, and not known")
+    if testimony.servers and not claim.central:
+        assumes.append("ε is that towards somebody who sees the sums alone, and knows the other clients' updates")
+    return assumes
+
+
+def _missing_finding(claim: Claim, testimony: Testimony) -> ClaimFinding:
+    name = "claim.noise-missing"
+    if testimony.lacks:
+        return _unchecked(claim, name, testimony.lacks)
+    named = [party for party in testimony.parties if party.faults]
+    nodes = tuple(party.node for party in named if party.node)
+    verdict, reason = _missing(claim, testimony, named)
+    return ClaimFinding(
+        name=name,
+        declared=claim.epsilon,
+        scope=claim.epsilon_of,
+        value=None if verdict == UNCHECKED else float(len(named)),
+        message=None,
+        run=None,
+        verdict=verdict,
+        reason=reason,
+        notes=tuple(_where_noticed(testimony)),
+        clients=nodes,
+    )
+
+
+def _missing(claim: Claim, testimony: Testimony, named: Sequence[Party]) -> tuple[str, str]:
+    if named:
+        listed = "; ".join(f"{_name(party)}: {party.in_words[0]}" for party in named[:_NAMED])
+        more = f"; and {len(named) - _NAMED:,} more" if len(named) > _NAMED else ""
+        return CONTRADICTED, f"{listed}{more}"
+    if not testimony.tests:
+        return UNCHECKED, testimony.expected.lacks or _lacks_noise(claim)
+    if testimony.expected.scale is None and not claim.central:
+        return UNCHECKED, testimony.expected.lacks
+    watched = list(testimony.servers.values()) or list(testimony.clients.values())
+    unseen = [party for party in watched if not party.noticed]
+    if unseen:
+        bounds = [party.lowest.scale for party in unseen if party.lowest is not None]
+        who = "the server" if testimony.servers else f"{len(unseen):,} of {len(watched):,} clients"
+        return (
+            UNCHECKED,
+            f"what {who} sent moves further than the claimed noise (noise of {max(bounds, default=math.inf):.3g} at "
+            "most): noise that is missing there would not be noticed",
+        )
+    return CONSISTENT, "each message has room for noise of the claimed size, and it would be noticed if it were missing"
+
+
+def _lacks_noise(claim: Claim) -> str:
+    return f"the claim of {claim.mechanism} does not say how much noise there is: it lacks sigma or noise-multiplier"
+
+
+def _name(party: Party) -> str:
+    who = f"client {party.node}" if party.node else "the server"
+    return f"{who} of {party.run}" if party.run else who
+
+
+def _where_noticed(testimony: Testimony) -> list[str]:
+    noticed: set[str] = set()
+    for party in testimony.parties:
+        noticed |= party.noticed
+    rest = sorted(testimony.arrays - noticed)
+    if not rest or not noticed:
+        return []
+    shown = ", ".join(rest[:_NAMED])
+    return [
+        f"in {len(noticed):,} of {len(testimony.arrays):,} arrays noise that is missing would be noticed; the others "
+        f"are too small, or move too far: {shown}{' …' if len(rest) > _NAMED else ''}"
+    ]
+
+
+def _unchecked(claim: Claim, name: str, reason: str) -> ClaimFinding:
+    return ClaimFinding(
+        name=name,
+        declared=claim.epsilon,
+        scope=claim.epsilon_of,
+        value=None,
+        message=None,
+        run=None,
+        verdict=UNCHECKED,
+        reason=reason,
+    )
+
+
+def recorded_dict(testimony: Testimony, records: Mapping[str, Record]) -> dict[str, Any]:
+    """Copy what was seen into what JSON can hold."""
+    first = next(iter(records.values()))
+    clients = []
+    for party in testimony.clients.values():
+        clients.append(_client_dict(party))
+    return {
+        "view": first.view,
+        "protocol": first.protocol,
+        "rounds": sum(len(record) for record in records.values()),
+        "clients": clients,
+        "tests": [asdict(test) for test in testimony.tests.values()],
+        "server": _server_dict(list(testimony.servers.values())),
+        "notes": list(testimony.notes),
+    }
+
+
+def _client_dict(party: Party) -> dict[str, Any]:
+    lowest = party.lowest
+    return {
+        "run": party.run,
+        "node": party.node,
+        "updates": len(party.bounds) or len(party.multipliers),
+        "noise_at_most": None if lowest is None else lowest.scale,
+        "where": None if lowest is None else lowest.where,
+        "norm_most": party.norm_most or None,
+        "faults": party.in_words,
+    }
+
+
+def _server_dict(servers: Sequence[Party]) -> dict[str, Any] | None:
+    if not servers:
+        return None
+    bounds = [bound for party in servers for bound in party.bounds]
+    least = [value for party in servers for value in party.least]
+    return {
+        "noise_at_most": min((bound.scale for bound in bounds), default=None),
+        "noise_at_least": min(least, default=None) or None,
+        "rounds": [value for party in servers for value in party.rms],
+        "faults": [text for party in servers for text in party.in_words],
+    }
+
+
+def sentence_of(claim: Claim, testimony: Testimony, findings: Sequence[ClaimFinding]) -> str:
+    """Say for people who are not statisticians what the record shows."""
+    epsilon, missing = findings
+    parts = []
+    if epsilon.value is None:
+        parts.append(f"The record cannot show it: {epsilon.reason}.")
+    else:
+        parts.append(f"The record leaves room for no ε below {in_figures(epsilon.value)} for {scope_of(claim)}.")
+    named = [party for party in testimony.parties if party.faults]
+    if missing.verdict == CONSISTENT:
+        parts.append("Noise of the claimed size can be in each message.")
+    elif named:
+        count = f"{len(named):,} of {len(testimony.clients):,} clients" if named[0].node else "the server"
+        parts.append(f"What {count} sent does not hold the claimed noise.")
+    return " ".join(parts)

@@ -1,0 +1,288 @@
+"""Noise that the server says it adds to the mean of clipped updates.
+
+The record has the model of a round, the replies, and the next model. What is left of the next model after the mean is
+the noise, and what the mean gets wrong: how clients are weighed, whether updates are clipped. What is wrong follows
+from the replies, before the noise is drawn. So it only adds to the noise, and all bounds hold for each of the four
+means that are tried; that there are four is paid for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.claims.claim import Claim
+from fedattack.claims.recorded.clients import Message, compare, messages_of, pairs_of
+from fedattack.claims.recorded.looking import TESTS, Head, Seen, look, scale_at_most
+from fedattack.claims.recorded.repeats import Kept, kept_of_each
+from fedattack.claims.recorded.testimony import ERRORS, Bound, Expected, Testimony, float_arrays
+from fedattack.record import Record, Round
+
+MEANS = (("clipped", "equal"), ("clipped", "examples"), ("as sent", "equal"), ("as sent", "examples"))
+"""Means that the server may have taken: of what, and by which weights."""
+
+# A mean is ruled out if the squares that it leaves are so many variances above those of another one. Of the right one
+# they are above by the square of one Gaussian number at most, which is this much once in a billion times.
+_RULED_OUT = 40.0
+_CLIPPED = 1e-3
+# What Flower sends with the model where clients clip.
+_NORM = "clipping_norm"
+# Entries by which what is left is tested to be Gaussian, and how rarely a Gaussian fails.
+_TESTED = 1 << 16
+_SHAPE_ERROR = 1e-3
+
+
+@dataclass
+class _Left:
+    """What one mean leaves of a round's next model."""
+
+    square: float = 0.0
+    size: int = 0
+    bound: float = math.inf
+    where: str = ""
+    heads: dict[str, Head] = field(default_factory=dict)
+
+    def add(self, name: str, seen: Seen, bound: float) -> None:
+        self.square += seen.square
+        self.size += seen.size
+        self.heads[name] = seen.head
+        if bound < self.bound:
+            self.bound, self.where = bound, name
+
+
+@dataclass(frozen=True)
+class _Replies:
+    """Replies of a round with their norms, and their weights in each mean."""
+
+    messages: Sequence[Message]
+    norms: NDArray[np.float64]
+    clip: float
+    counts: NDArray[np.float64] | None
+
+    def shares(self, weights: str) -> NDArray[np.float64] | None:
+        """Return each reply's share of the mean; None without example counts."""
+        if weights == "equal":
+            return np.full(len(self.messages), 1 / len(self.messages))
+        return None if self.counts is None else self.counts / self.counts.sum()
+
+    def weights(self) -> dict[tuple[str, str], NDArray[np.float64]]:
+        """Return what each update is multiplied by, for the means that differ."""
+        found: dict[tuple[str, str], NDArray[np.float64]] = {}
+        for mean in MEANS:
+            shares = self.shares(mean[1])
+            if shares is None:
+                continue
+            if mean[0] == "clipped":
+                shares = shares * np.minimum(1.0, self.clip / np.maximum(self.norms, 1e-300))
+            if not any(np.allclose(shares, other, rtol=1e-9, atol=0) for other in found.values()):
+                found[mean] = shares
+        return found
+
+
+def watch_server(records: Mapping[str, Record], claim: Claim, testimony: Testimony) -> None:
+    """Look at what the server added in each round.
+
+    Parameters
+    ----------
+    records
+        In the individual view, by name of the run.
+    claim
+        Of a server that adds noise.
+    testimony
+        Gets what was seen.
+    """
+    usable: dict[str, list[Round]] = {}
+    arrays = 1
+    for run, record in records.items():
+        rounds = [round_ for round_ in record if round_.common is not None and round_.after is not None]
+        usable[run] = [round_ for round_ in rounds if messages_of(round_) and norm_of(claim, round_) is not None]
+        arrays = max(arrays, len(float_arrays(record)))
+        if rounds and len(usable[run]) < len(rounds):
+            testimony.note(
+                f"{len(rounds) - len(usable[run])} rounds are left out: they have no reply, or nobody says to which "
+                "norm the server clipped, which it adapts"
+            )
+    number = sum(len(rounds) for rounds in usable.values())
+    if not number:
+        testimony.lacks = "no round of the record has the model before it, replies, the model after it, and their norm"
+        return
+    error = ERRORS["noise"] / (number * arrays * TESTS * len(MEANS))
+    for run, record in records.items():
+        sizes = float_arrays(record)
+        length, _ = kept_of_each([*sizes.values()], max(1, len(usable[run]) * len(MEANS)))
+        watch = _Watch(run, record, claim, testimony, error, length)
+        kept = [update for round_ in usable[run] for update in watch.round(round_)]
+        # Which of the means is compared was chosen by what they leave.
+        scale = min(watch.claimed, default=None)
+        compare(run, kept, testimony, scale, ERRORS["repeats"] / len(records) / len(MEANS) ** 2)
+
+
+def norm_of(claim: Claim, round_: Round) -> float | None:
+    """Return the norm C of a round: what the server sent to clients that clip, or the claim's if it does not change."""
+    sent = round_.config.get(_NORM)
+    if isinstance(sent, int | float) and not isinstance(sent, bool) and math.isfinite(sent) and sent > 0:
+        return float(sent)
+    if claim.mechanism == "central-adaptive" and round_.seq > 0:
+        return None
+    return claim.clip
+
+
+def claimed_scale(claim: Claim, norm: float, replies: int) -> float | None:
+    """Return the σ that a claim says a mean gets."""
+    if claim.noise_multiplier is not None:
+        clients = replies if claim.clients is None else claim.clients
+        return claim.noise_multiplier * norm * claim.clip_falls / clients
+    if claim.deviation is None or claim.clip is None:
+        return claim.deviation
+    return claim.deviation * claim.clip_falls * norm / claim.clip
+
+
+@dataclass
+class _Watch:
+    run: str
+    record: Record
+    claim: Claim
+    testimony: Testimony
+    error: float
+    length: int
+    claimed: list[float] = field(default_factory=list)
+
+    def round(self, round_: Round) -> list[Kept]:
+        norm = norm_of(self.claim, round_)
+        replies = self._replies(round_, norm or 0.0)
+        weights = replies.weights()
+        left = self._left(round_, replies, weights)
+        if not left or norm is None:
+            return []
+        best = min(left, key=lambda mean: left[mean].square)
+        bound = min(left.values(), key=lambda each: each.bound)
+        if not math.isfinite(bound.bound):
+            return []
+        possible = [mean for mean in left if left[mean].square - left[best].square <= _RULED_OUT * bound.bound**2]
+        self._judge(round_, norm, replies, bound)
+        self._judge_shares(round_, norm, replies, bound, possible)
+        if not any(kind == "clipped" for kind, _ in possible):
+            self._judge_norms(round_, replies)
+        self._least(left[best], bound.bound)
+        return [Kept("", round_.number, left[best].heads)]
+
+    def _replies(self, round_: Round, norm: float) -> _Replies:
+        messages = messages_of(round_)
+        squares = {message.index: 0.0 for message in messages}
+        for name in float_arrays(self.record):
+            for message, sent, before in pairs_of(round_, messages, name):
+                update = sent.astype(np.float64) - (0.0 if before is None else before)
+                squares[message.index] += float(np.vdot(update, update))
+        counts = [message.observation.count for message in messages]
+        known = None if None in counts else np.array(counts, dtype=np.float64)
+        return _Replies(messages, np.sqrt(np.array([*squares.values()])), norm, known)
+
+    def _left(
+        self, round_: Round, replies: _Replies, weights: Mapping[tuple[str, str], NDArray[np.float64]]
+    ) -> dict[tuple[str, str], _Left]:
+        """Return what each mean leaves, array by array."""
+        common, after = round_.common or {}, round_.after or {}
+        left = {mean: _Left() for mean in weights}
+        for name in float_arrays(self.record):
+            if name not in common or name not in after or after[name].shape != common[name].shape:
+                continue
+            before, moved = common[name], after[name]
+            if np.array_equal(before, moved):
+                self.testimony.note(
+                    f"{name}: the server did not change it in round {round_.number}; it is not released"
+                )
+                continue
+            self.testimony.arrays.add(name)
+            for mean, value in self._means(round_, replies, weights, name, before):
+                seen = look(moved, value, self.testimony.expected.draws, self.length)
+                if not seen.finite:
+                    self.testimony.note(
+                        f"{name}: numbers that are not finite in round {round_.number}, which is left out"
+                    )
+                    return {}
+                left[mean].add(name, seen, scale_at_most(seen, self.testimony.expected.draws, self.error))
+        return left
+
+    def _means(
+        self,
+        round_: Round,
+        replies: _Replies,
+        weights: Mapping[tuple[str, str], NDArray[np.float64]],
+        name: str,
+        before: NDArray[Any],
+    ) -> Iterator[tuple[tuple[str, str], NDArray[Any]]]:
+        """Give the model that each mean makes, without noise."""
+        place = {message.index: position for position, message in enumerate(replies.messages)}
+        sums = {mean: before.astype(np.float64) for mean in weights}
+        for message, sent, received in pairs_of(round_, replies.messages, name):
+            update = sent.astype(np.float64) - (0.0 if received is None else received)
+            for mean, factors in weights.items():
+                sums[mean] += factors[place[message.index]] * update
+        for mean, value in sums.items():
+            yield mean, value
+
+    def _judge(self, round_: Round, norm: float, replies: _Replies, bound: _Left) -> None:
+        party = self.testimony.server(self.run)
+        party.bounds.append(Bound(round_.number, bound.bound, bound.where))
+        claimed = claimed_scale(self.claim, norm, len(replies.messages))
+        if claimed is not None:
+            self.claimed.append(claimed)
+        expected = Expected(self.testimony.expected.draws, claimed, None)
+        test = self.testimony.test("noise", "the noise in each array of each new model is no less than claimed")
+        test.checked += 1
+        if expected.clear(bound.bound):
+            party.noticed.add(bound.where)
+        if expected.too_small(bound.bound):
+            test.failed += 1
+            party.fault(
+                "noise",
+                f"the server added noise of σ = {bound.bound:.3g} at most to {bound.where} in round {round_.number}, "
+                f"where {claimed:.3g} is claimed",
+            )
+
+    def _judge_shares(
+        self, round_: Round, norm: float, replies: _Replies, bound: _Left, possible: Sequence[tuple[str, str]]
+    ) -> None:
+        """Note how far each client moves the mean, by the weights that fit; by the smallest if several do."""
+        shares = np.full(len(replies.messages), math.inf)
+        for _, weights in possible:
+            each = replies.shares(weights)
+            if each is not None:
+                shares = np.minimum(shares, each)
+        for position, message in enumerate(replies.messages):
+            party = self.testimony.client(self.run, message.node)
+            party.norm_most = max(party.norm_most, float(replies.norms[position]))
+            party.multipliers.append(bound.bound / (norm * float(shares[position])))
+
+    def _judge_norms(self, round_: Round, replies: _Replies) -> None:
+        """Name the clients whose updates are longer than C, where the server took them as they came."""
+        test = self.testimony.test("norms", "no update that enters the mean is longer than C")
+        for message, norm in zip(replies.messages, replies.norms.tolist(), strict=True):
+            test.checked += 1
+            if norm > replies.clip * (1 + _CLIPPED):
+                test.failed += 1
+                self.testimony.client(self.run, message.node).fault(
+                    "norms",
+                    f"an update of norm {norm:.4g} in round {round_.number}, where C = {replies.clip:g}, went into the "
+                    "mean as it came",
+                )
+
+    def _least(self, left: _Left, bound: float) -> None:
+        """Note how much noise there is at least, if what is left looks Gaussian, and is as large in all arrays."""
+        from scipy import special, stats
+
+        party = self.testimony.server(self.run)
+        entries = np.concatenate([head.values for head in left.heads.values()])
+        entries = entries[:: max(1, math.ceil(entries.size / _TESTED))]
+        gaussian = entries.size >= 1000 and stats.normaltest(entries).pvalue > _SHAPE_ERROR
+        least = 0.0
+        if gaussian:
+            # χ² is above this with the probability ``error``.
+            least = math.sqrt(left.square / (2 * float(special.gammainccinv(left.size / 2, self.error))))
+        party.least.append(min(least, bound))
+        party.rms.append(math.sqrt(left.square / left.size))

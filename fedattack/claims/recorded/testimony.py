@@ -1,0 +1,213 @@
+"""What the record shows of each client, and of the server, before it is held against the claim."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from fedattack.claims.claim import DP_SGD, Claim
+from fedattack.claims.finding import TOLERANCE
+from fedattack.claims.recorded.draws import Draws, GaussianDraws, LaplaceDraws
+from fedattack.record import Record
+
+ERRORS = {"noise": 0.025, "repeats": 0.015, "norms": 0.01}
+"""Probability of each kind of test to raise any false alarm, over all clients, rounds, arrays and runs together."""
+
+CLEAR = 1.4
+"""Noise that is bounded by so many times the claimed scale would be noticed if it were missing: what is beside it in
+the update is then smaller than the noise."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the claim says of one message.
+
+    Attributes
+    ----------
+    draws
+        The kind of noise.
+    scale
+        Its scale in units of the update; None if the claim does not say.
+    reach
+        How far a unit moves the update; None if the claim does not say.
+    clip
+        The norm that no update exceeds before its noise; None if updates are not clipped as a whole.
+    lacks
+        Why there is no scale; empty if there is.
+    """
+
+    draws: Draws
+    scale: float | None
+    reach: float | None
+    clip: float | None = None
+    lacks: str = ""
+
+    def too_small(self, bound: float) -> bool:
+        """Whether noise of at most this scale is less than the claimed one; people round σ."""
+        return self.scale is not None and bound * (1 + TOLERANCE) < self.scale
+
+    def clear(self, bound: float) -> bool:
+        """Whether noise that is missing would be noticed beside an update like this."""
+        return self.scale is not None and bound < CLEAR * self.scale
+
+
+def expected_of(claim: Claim, protocol: str) -> Expected:
+    """Say what the noise of a client does to its message, by a claim about noise that clients add.
+
+    Of DP-SGD this is the noise of the last step alone, which is independent of everything before it.
+    """
+    draws: Draws = LaplaceDraws() if claim.mechanism == "laplace" else GaussianDraws()
+    if claim.mechanism != DP_SGD:
+        lacks = "" if claim.deviation else "the claim says nothing of the noise: it lacks sigma or noise-multiplier"
+        return Expected(draws, claim.deviation or None, claim.clip, claim.clip, lacks)
+    rate = 1.0 if protocol == "fedsgd" else claim.learning_rate
+    if rate is None or claim.batch_size is None:
+        lacks = "a dp-sgd claim is held against updates by learning-rate and batch-size, which it lacks"
+        return Expected(draws, None, None, lacks=lacks)
+    step = rate / claim.batch_size
+    scale = None if claim.deviation is None else claim.deviation * step
+    lacks = "" if scale else "the claim lacks clip, or the noise: sigma or noise-multiplier"
+    return Expected(draws, scale or None, None if claim.clip is None else claim.clip * step, lacks=lacks)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The most noise that a message, or a model, can hold.
+
+    Attributes
+    ----------
+    round
+        As the server counts it.
+    scale
+        In units of the update.
+    where
+        The array that shows it.
+    """
+
+    round: int
+    scale: float
+    where: str
+
+
+@dataclass
+class Party:
+    """A client, or the server (whose ``node`` is empty), as the record shows it.
+
+    Attributes
+    ----------
+    run
+        Name of the run, where there are several.
+    bounds
+        Of its messages, in turn.
+    least, rms
+        Of the server: how much noise there is at least, round by round, 0 if that is not known; and the root mean
+        square of what the mean that fits best leaves.
+    multipliers
+        Of a client's messages, in turn: the most noise, as a share of how far a unit moves what has it.
+    norm_most
+        Length of its longest update.
+    noticed
+        Arrays in which noise that is missing would be noticed.
+    faults
+        What contradicts the claim: by kind, how often, and the first in words.
+    """
+
+    run: str
+    node: str
+    bounds: list[Bound] = field(default_factory=list)
+    least: list[float] = field(default_factory=list)
+    rms: list[float] = field(default_factory=list)
+    multipliers: list[float] = field(default_factory=list)
+    norm_most: float = 0.0
+    noticed: set[str] = field(default_factory=set)
+    faults: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+    def fault(self, kind: str, text: str) -> None:
+        """Note what contradicts the claim."""
+        count, first = self.faults.get(kind, (0, text))
+        self.faults[kind] = (count + 1, first)
+
+    @property
+    def lowest(self) -> Bound | None:
+        """The message with the least noise."""
+        return min(self.bounds, key=lambda bound: bound.scale, default=None)
+
+    @property
+    def in_words(self) -> list[str]:
+        """Its faults, a sentence each."""
+        return [f"{first} ({count:,} times)" if count > 1 else first for count, first in self.faults.values()]
+
+
+@dataclass
+class Test:
+    """One kind of test, as it was carried out."""
+
+    name: str
+    what: str
+    error_rate: float
+    checked: int = 0
+    failed: int = 0
+
+
+@dataclass
+class Testimony:
+    """All that a record shows about a claim.
+
+    Attributes
+    ----------
+    expected
+        What the claim says of the noise.
+    clients
+        By run and node.
+    servers
+        By run; only where the server adds the noise, or the record shows sums alone.
+    arrays
+        Names of the arrays that were looked at.
+    tests
+        By name.
+    notes
+        What a reader should know besides, a sentence each.
+    lacks
+        Why there is nothing to look at; empty if there is.
+    """
+
+    expected: Expected
+    clients: dict[tuple[str, str], Party] = field(default_factory=dict)
+    servers: dict[str, Party] = field(default_factory=dict)
+    arrays: set[str] = field(default_factory=set)
+    tests: dict[str, Test] = field(default_factory=dict)
+    notes: dict[str, None] = field(default_factory=dict)
+    lacks: str = ""
+
+    def client(self, run: str, node: str) -> Party:
+        """Return what is known of a client."""
+        return self.clients.setdefault((run, node), Party(run, node))
+
+    def server(self, run: str) -> Party:
+        """Return what is known of a server."""
+        return self.servers.setdefault(run, Party(run, ""))
+
+    def test(self, name: str, what: str) -> Test:
+        """Return the test of this name."""
+        return self.tests.setdefault(name, Test(name, what, ERRORS[name]))
+
+    def note(self, text: str) -> None:
+        """Note something once."""
+        self.notes[text] = None
+
+    @property
+    def parties(self) -> Iterator[Party]:
+        """All clients and servers."""
+        yield from self.clients.values()
+        yield from self.servers.values()
+
+
+def float_arrays(record: Record) -> dict[str, int]:
+    """Return the number of entries of each array of floats, by name."""
+    sizes: dict[str, int] = {}
+    for parameter in record.parameters:
+        size = math.prod(parameter.shape)
+        if parameter.dtype.startswith("float") and size:
+            sizes[parameter.name] = size
+    return sizes
