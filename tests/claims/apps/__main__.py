@@ -14,10 +14,8 @@ from tests.foreign.projects import fedattack
 def check(case: Case, folder: Path, where: Path, *options: str) -> str:
     """Ask the command, as an owner would in the app's folder; returns what it prints."""
     run = folder / "run"
-    words = ["claim", str(run), "--claim", str(run / "claim.toml"), *options]
-    if case.mechanism is not None:
-        words += ["--mechanism", case.mechanism]
-    return fedattack(*words, cwd=where).stdout
+    words = ("claim", str(run), "--claim", str(run / "claim.toml"), "--mechanism", case.mechanism)
+    return fedattack(*words, *case.options, *options, cwd=where).stdout
 
 
 def said(folder: Path) -> list[str]:

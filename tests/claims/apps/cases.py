@@ -52,10 +52,10 @@ class Case:
         Its file, in the app's folder.
     verdict
         Of the whole claim.
-    mechanism
-        What of it is tested: ``module:function``.
     edits
         File, text and what stands there instead.
+    options
+        Of the command that checks the claim.
     """
 
     name: str
@@ -63,8 +63,13 @@ class Case:
     project: Project
     claim: str
     verdict: str
-    mechanism: str
     edits: tuple[tuple[str, str, str], ...] = ()
+    options: tuple[str, ...] = ()
+
+    @property
+    def mechanism(self) -> str:
+        """What of it is tested."""
+        return f"{self.project.package}.privacy:{_TESTED.get(self.project, 'mod')}"
 
     @property
     def claim_file(self) -> Path:
@@ -135,65 +140,47 @@ LOCAL = Project(str(HERE / "local_dp"), "clinics", _MESSAGE_API)
 CENTRAL = Project(str(HERE / "central_dp"), "wards", _MESSAGE_API)
 OPACUS = Project(str(HERE / "opacus_dp"), "practices", _LEGACY)
 SECAGG = Project(str(HERE / "secagg_dp"), "sums", _SECAGG)
+_TESTED = {CENTRAL: "released", OPACUS: "step"}
 
 _HONEST = ("privacy.py", "sensitivity=1e-4, epsilon=10", "sensitivity=2.0, epsilon=1")
 _OPT_IN = (
     ("client_app.py", "import mod\n", "import opt_in\n"),
     ("client_app.py", "mods=[mod]", "mods=[opt_in]"),
 )
+_SERVER_CLIPS, _CLIENTS_CLIP = (f"DifferentialPrivacy{side}SideFixedClipping" for side in ("Server", "Client"))
 _CLIENT_SIDE = (
-    (
-        "server_app.py",
-        "import DifferentialPrivacyServerSideFixedClipping",
-        "import DifferentialPrivacyClientSideFixedClipping",
+    *(
+        (name, before + _SERVER_CLIPS, before + _CLIENTS_CLIP)
+        for name in ("server_app.py", "privacy.py")
+        for before in ("import ", "strategy = ")
     ),
-    (
-        "server_app.py",
-        "strategy = DifferentialPrivacyServerSideFixedClipping(",
-        "strategy = DifferentialPrivacyClientSideFixedClipping(",
-    ),
-    (
-        "client_app.py",
-        "from flwr.clientapp import ClientApp\n",
-        "from flwr.clientapp import ClientApp\nfrom flwr.clientapp.mod import fixedclipping_mod\n",
-    ),
+    ("client_app.py", "import ClientApp\n", "import ClientApp\nfrom flwr.clientapp.mod import fixedclipping_mod\n"),
     ("client_app.py", "ClientApp()", "ClientApp(mods=[fixedclipping_mod])"),
 )
 
-_MOD = "clinics.privacy:mod"
-
-CASES = {
-    case.name: case
-    for case in (
-        Case(
-            "platform",
-            "LocalDpMod with a sensitivity 10,000 times below the clipping norm",
-            LOCAL,
-            "claim.toml",
-            "contradicted",
-            _MOD,
-        ),
-        Case("honest", "the same app, with honest numbers", LOCAL, "honest.toml", "consistent", _MOD, (_HONEST,)),
-        Case(
-            "forgotten",
-            "honest numbers, and one clinic without the mod",
-            LOCAL,
-            "honest.toml",
-            "contradicted",
-            _MOD,
-            (_HONEST, *_OPT_IN),
-        ),
-        Case("central", "a server that clips and adds noise", CENTRAL, "claim.toml", "consistent"),
-        Case(
-            "central-clients",
-            "clients that clip, and a server that adds noise",
-            CENTRAL,
-            "claim.toml",
-            "consistent",
-            edits=_CLIENT_SIDE,
-        ),
-        Case("opacus", "Opacus made anew in each round, and a round's ε claimed", OPACUS, "claim.toml", "contradicted"),
-        Case("opacus-honest", "the same, and the ε of the run claimed", OPACUS, "honest.toml", "consistent"),
-        Case("secagg", "LocalDpMod below the masks of SecAgg+", SECAGG, "claim.toml", "consistent", "sums.privacy:mod"),
-    )
-}
+_ALL = (
+    Case("platform", "a sensitivity 10,000 times below the clipping norm", LOCAL, "claim.toml", "contradicted"),
+    Case("honest", "the same app, with honest numbers", LOCAL, "honest.toml", "consistent", (_HONEST,)),
+    Case(
+        "forgotten",
+        "honest numbers, and one clinic without the mod",
+        LOCAL,
+        "honest.toml",
+        "contradicted",
+        (_HONEST, *_OPT_IN),
+    ),
+    Case("central", "a server that clips and adds noise", CENTRAL, "claim.toml", "consistent"),
+    Case(
+        "central-clients",
+        "clients that clip, and a server that adds noise",
+        CENTRAL,
+        "claim.toml",
+        "consistent",
+        _CLIENT_SIDE,
+        ("--clipped",),
+    ),
+    Case("opacus", "an engine made anew in each round, and a round's ε claimed", OPACUS, "claim.toml", "contradicted"),
+    Case("opacus-honest", "the same, and the ε of the run claimed", OPACUS, "honest.toml", "consistent"),
+    Case("secagg", "LocalDpMod below the masks of SecAgg+", SECAGG, "claim.toml", "consistent"),
+)
+CASES = {case.name: case for case in _ALL}
