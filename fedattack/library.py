@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from fedattack.audit.card import line_of, table_of
 from fedattack.audit.finding import Finding
 from fedattack.record import Record
+from fedattack.report import read_claim, read_run, render_html
 from fedattack.report import read_findings as read_file
-from fedattack.report import read_run, render_html
 from fedattack.runs.asked import known_to
 from fedattack.runs.pipeline import attack_folder as attack_all
 from fedattack.runs.pipeline import choose_attacks, judge_folder
@@ -246,5 +246,5 @@ def show(folder: Path | str) -> Report:
     ReportError
         If there is none.
     """
-    page = render_html(read_file(Path(folder)), read_run(Path(folder)))
+    page = render_html(read_file(Path(folder)), read_run(Path(folder)), claim=read_claim(Path(folder)))
     return Report(Path(folder) / "report.html", page)

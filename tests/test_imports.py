@@ -28,7 +28,7 @@ ALLOWED = {
     "attacks": {"threats"},
     "folder": BASE | {"record"},
     "audit": BASE | {"folder", "nodes", "record", "data", "learning", "threats", "defences"},
-    "report": BASE | {"audit", "threats"},
+    "report": BASE | {"audit", "claims", "threats"},
     "runtime": BASE | {"nodes", "reaper", "record"},
     "reaper": set(),
     "runs": BASE | {"audit", "data", "folder", "learning", "nodes", "record", "report", "runtime", "threats"},

@@ -41,7 +41,8 @@ from fedattack.errors import ConfigError, FedAttackError, RecordError, ReportErr
 
 if TYPE_CHECKING:
     from fedattack.audit.finding import Condition, Finding
-    from fedattack.claims.check import Answer
+    from fedattack.claims.advice import Given
+    from fedattack.claims.check import Answer, Trial
     from fedattack.folder import Part
     from fedattack.learning.importing import Asked
     from fedattack.record.check import CheckReport
@@ -386,6 +387,12 @@ def claim(
         bool, typer.Option("--sampled", help="The mechanism itself draws whether the update takes part.")
     ] = False,
     mistakes: Annotated[bool, typer.Option("--mistakes", help="Show what common mistakes cost instead.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder to write claim.html and claim.json to.", metavar="FOLDER")
+    ] = None,
+    pdf: Annotated[
+        bool, typer.Option("--pdf", help="Print claim.html to claim.pdf, too, by a browser if one is installed.")
+    ] = False,
     fail_if: FailIf = None,
     as_json: AsJson = False,
 ) -> None:
@@ -400,10 +407,13 @@ def claim(
     if mistakes:
         _show_mistakes(as_json)
         return
+    if pdf and out is None:
+        raise ConfigError("fedattack claim: --pdf prints the page that --out FOLDER writes; give --out, too")
     conditions = _conditions(fail_if)
     told = None if declared is None else read_claim(declared)
     if told is None and mechanism is None:
         raise ConfigError("fedattack claim: give --claim FILE, --mechanism module:function, or both")
+    from fedattack.claims.advice import Given
     from fedattack.claims.check import Trial, check_claim, load_mechanism
 
     tested = None if mechanism is None else load_mechanism(mechanism)
@@ -413,8 +423,25 @@ def claim(
         print(json.dumps(answer.to_dict(), indent=2, allow_nan=False))
     else:
         _show_answer(answer)
+    if out is not None:
+        given = Given(claim=str(declared or ""), mechanism=mechanism or "")
+        _keep_answer(answer, given, trial if mechanism else None, out, as_json, pdf=pdf)
     if _crossed(conditions, answer.findings):
         raise typer.Exit(THRESHOLD_CROSSED)
+
+
+def _keep_answer(
+    answer: "Answer", given: "Given", trial: "Trial | None", out: Path, as_json: bool, *, pdf: bool
+) -> None:
+    """Write the page of an answer, and what it was made of."""
+    from fedattack.claims.sheet import sheet_of
+    from fedattack.report.claim import write_claim
+
+    page = write_claim(out, sheet_of(answer, given, trial=trial, command=_command()))
+    if not as_json:
+        show_page("Report", page)
+    if pdf:
+        _print_page(page, as_json)
 
 
 def _show_answer(answer: "Answer") -> None:

@@ -15,6 +15,9 @@ from fedattack.audit.finding import (
     listed,
     p_in_words,
 )
+from fedattack.claims.finding import VERDICTS
+from fedattack.report.claim_words import CLAIM_PAGE
+from fedattack.report.claim_words import short_of as short_of_claim
 from fedattack.report.drawing import Plot
 from fedattack.report.remedies import command_for
 from fedattack.report.section import section_of
@@ -231,6 +234,8 @@ class Line:
         How sure the answer is, and the first thing to do about it; empty if there is nothing to say.
     card
         The number of its answer on the page; 0 if it has none.
+    link
+        A page beside this one that says more; empty if there is none.
     """
 
     question: str
@@ -240,12 +245,15 @@ class Line:
     sure: str = ""
     step: str = ""
     card: int = 0
+    link: str = ""
 
 
-def overview_of(answers: Sequence[Answer], run: Mapping[str, Any]) -> list[Line]:
+def overview_of(
+    answers: Sequence[Answer], run: Mapping[str, Any], claim: Mapping[str, Any] | None = None
+) -> list[Line]:
     """List a line for each question that was asked, and for what needs no attack.
 
-    Of several attacks that ask one question the one that says most counts.
+    Of several attacks that ask one question the one that says most counts. `claim` is what ``claim.json`` says.
     """
     lines: dict[str, Line] = {}
     for number, answer in enumerate(answers, 1):
@@ -259,7 +267,7 @@ def overview_of(answers: Sequence[Answer], run: Mapping[str, Any]) -> list[Line]
                 step=f"{answer.next[0].what}." if answer.next else "",
                 card=number,
             )
-    return [*lines.values(), *([_privacy_claim(run), *_in_plaintext(run)] if answers else [])]
+    return [*lines.values(), *([_privacy_claim(run, claim), *_in_plaintext(run)] if answers else [])]
 
 
 _SAYS_MOST = (LEAK, NO_EVIDENCE, TOO_FEW, NOT_APPLICABLE)
@@ -282,6 +290,7 @@ def summary_of(lines: Sequence[Line], run: Mapping[str, Any]) -> str:
         count = verdicts.count(verdict)
         if count:
             parts.append(counted(count, one, several))
+    parts += [f"privacy claim {line.said}" for line in lines if line.said in VERDICTS]
     untried = len(run.get("untried", ()))
     if untried:
         parts.append(f"{counted(untried, 'question')} not asked")
@@ -295,8 +304,10 @@ def _in_brief(finding: Finding) -> str:
     return runs if finding.p_adjusted is None else f"{runs}, {p_in_words(finding.p_adjusted)}"
 
 
-def _privacy_claim(run: Mapping[str, Any]) -> Line:
+def _privacy_claim(run: Mapping[str, Any], claim: Mapping[str, Any] | None) -> Line:
     question, privacy = "Is a privacy guarantee claimed, and is it true?", run.get("privacy")
+    if claim is not None:
+        return Line(question, short_of_claim(claim), said=claim["verdict"], link=CLAIM_PAGE)
     if privacy is None:
         return Line(question, "None is known of this run.", said="none known")
     most = privacy["epsilon_run"]["high"]

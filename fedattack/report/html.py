@@ -12,10 +12,18 @@ from fedattack.audit.finding import Finding, p_in_words
 from fedattack.files import write_atomically
 from fedattack.report import figures
 from fedattack.report.answer import answers_of, overview_of, summary_of
+from fedattack.report.claim_words import CLAIM_PAGE, readable
 from fedattack.report.drawing import Plot, in_columns
 from fedattack.report.glossary import GLOSSARY
 from fedattack.report.section import Table, section_of
-from fedattack.report.validate import read_findings, read_run, validate_findings, validate_run
+from fedattack.report.validate import (
+    read_claim,
+    read_findings,
+    read_run,
+    validate_claim,
+    validate_findings,
+    validate_run,
+)
 from fedattack.report.words import (
     NOTHING,
     interval,
@@ -41,26 +49,39 @@ _OBSERVED = {
 def write_report(folder: Path, files: Mapping[str, str] | None = None) -> Path:
     """Render ``findings.json`` and ``run.json`` of a run folder to its ``report.html``, whose path is returned.
 
-    The page replaces an older one only when it is complete. It links ``files``; see :func:`render_html`.
+    The page replaces an older one only when it is complete. It links ``files``; see :func:`render_html`. Where there is
+    a ``claim.json``, it says what became of the privacy claim, and links ``claim.html``, which is written anew: another
+    one may be in the folder.
     Its older print, ``report.pdf``, is deleted: it would show other findings.
 
     Raises
     ------
     ReportError
-        If one of the two files is missing, is not JSON, or does not fit its schema.
+        If one of the two files is missing, or one of the three is not JSON, or does not fit its schema.
     """
     page = Path(folder) / "report.html"
-    content = render_html(read_findings(folder), read_run(folder), files).encode()
+    claim = read_claim(folder)
+    content = render_html(read_findings(folder), read_run(folder), files, claim).encode()
+    if claim is not None:
+        from fedattack.report.claim import render_claim
+
+        write_atomically(page.with_name(CLAIM_PAGE), render_claim(claim).encode())
     page.with_suffix(".pdf").unlink(missing_ok=True)
     write_atomically(page, content)
     return page
 
 
-def render_html(findings: Sequence[Finding], run: Mapping[str, Any], files: Mapping[str, str] | None = None) -> str:
+def render_html(
+    findings: Sequence[Finding],
+    run: Mapping[str, Any],
+    files: Mapping[str, str] | None = None,
+    claim: Mapping[str, Any] | None = None,
+) -> str:
     """Render findings and facts of the run to one HTML page that loads nothing from anywhere.
 
     The same input gives the same text. Findings are shown in their order; `run` is what ``run.schema.json`` describes.
     `files` are tables beside the page, by where they lie, with what each holds; see :mod:`fedattack.report.tables`.
+    `claim` is what ``claim.schema.json`` describes.
 
     Raises
     ------
@@ -70,7 +91,7 @@ def render_html(findings: Sequence[Finding], run: Mapping[str, Any], files: Mapp
     findings = validate_findings(printable_all(list(map(Finding.to_dict, findings))))
     run = validate_run(printable_all(dict(run)))
     answers = answers_of(findings, run)
-    overview = overview_of(answers, run)
+    overview = overview_of(answers, run, None if claim is None else readable(validate_claim(claim)))
     tables = _tables(findings)
     counts = run.get("observed", {})
     observed = {_OBSERVED.get(key, key): count for key, count in counts.items() if key != "in_plaintext"}

@@ -1,7 +1,8 @@
-"""Reads and checks the two files that a report is made of."""
+"""Reads and checks the files that a report is made of."""
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
@@ -27,6 +28,8 @@ _COMMON_LISTS = {
     "roc": ("fpr", "value", "low", "high"),
 }
 _NEXT = "make it with `fedattack attack` or `fedattack audit`"
+CLAIM = "claim.json"
+_CLAIM_NEXT = "make it with `fedattack claim`"
 
 
 def read_findings(folder: Path) -> list[Finding]:
@@ -111,6 +114,34 @@ def validate_run(obj: Any, where: str = "run") -> dict[str, Any]:
     return dict(obj)
 
 
+def read_claim(folder: Path) -> dict[str, Any] | None:
+    """Read what a run folder's ``claim.json`` says about its privacy claim; None if nobody checked one.
+
+    Raises
+    ------
+    ReportError
+        If the file is no JSON, was changed, or does not fit ``claim.schema.json``.
+    """
+    check_folder(Path(folder), ReportError)
+    path = Path(folder) / CLAIM
+    if not path.exists():
+        return None
+    return validate_claim(read_sealed(path, _OBJECT, ReportError, _CLAIM_NEXT), str(path))
+
+
+def validate_claim(obj: Any, where: str = "claim") -> dict[str, Any]:
+    """Check what a ``claim.json`` holds, and give it back.
+
+    Raises
+    ------
+    ReportError
+        If it does not fit ``claim.schema.json``, or a number is not finite. The message names the JSON path.
+    """
+    # An ε may be larger than any measure, and infinity is written as a text.
+    _check(obj, "claim.schema.json", where, largest=sys.float_info.max, hint=_CLAIM_NEXT)
+    return dict(obj)
+
+
 def _common_lists(series: Mapping[str, Any]) -> Iterator[Lists]:
     for name, keys in _COMMON_LISTS.items():
         yield name, {key: series.get(name, {}).get(key) for key in keys}
@@ -140,17 +171,17 @@ def _validator_of(section: Section) -> Draft202012Validator:
     return Draft202012Validator({"$defs": known, "properties": {"series": series}})
 
 
-def _check(obj: Any, schema: str, where: str) -> None:
-    _check_form(_validator(schema), obj, f"{where}: $", f"fedattack/report/{schema}")
+def _check(obj: Any, schema: str, where: str, *, largest: float = LARGEST, hint: str = _NEXT) -> None:
+    _check_form(_validator(schema), obj, f"{where}: $", f"fedattack/report/{schema}", hint)
     # The schema's numbers include NaN and infinity, and such as no axis can be drawn for.
-    number = not_finite(obj, LARGEST)
+    number = not_finite(obj, largest)
     if number is not None:
         raise ReportError(
-            f"{where}: {short(number, 80)} is not a finite number; expected one up to {LARGEST:g}, or null; {_NEXT}"
+            f"{where}: {short(number, 80)} is not a finite number; expected one up to {largest:g}, or null; {hint}"
         )
 
 
-def _check_form(validator: Draft202012Validator, obj: Any, where: str, schema: str) -> None:
+def _check_form(validator: Draft202012Validator, obj: Any, where: str, schema: str, hint: str = _NEXT) -> None:
     error = best_match(validator.iter_errors(obj))
     if error is None:
         return
@@ -158,7 +189,7 @@ def _check_form(validator: Draft202012Validator, obj: Any, where: str, schema: s
     if len(message) > 300:
         message = f"{message[:200]} … {message[-80:]}"
     path = error.json_path.removeprefix("$")
-    raise ReportError(f"{where}{path}: {message}; it does not fit {schema}; {_NEXT}")
+    raise ReportError(f"{where}{path}: {message}; it does not fit {schema}; {hint}")
 
 
 def _check_lengths(lists: Mapping[str, Sequence[Any] | None], where: str) -> None:

@@ -35,6 +35,7 @@ _VERDICTS = {
     TOO_FEW: "too few to tell",
     NOT_APPLICABLE: "not applicable",
 }
+_SYMBOLS = frozenset("εδσμ")
 NO_GUARANTEE = "no finite guarantee"
 
 
@@ -78,8 +79,9 @@ def with_interval(null: Null | None, units: str = PROPORTION) -> str:
 
 
 def stopped(text: str) -> str:
-    """Write a text as a sentence, whether or not it was written as one."""
-    return text[:1].upper() + text[1:].rstrip(".") + "."
+    """Write a text as a sentence, whether or not it was written as one; a symbol such as ε stays small."""
+    first = text[:1] if text[:1] in _SYMBOLS else text[:1].upper()
+    return first + text[1:].rstrip(".") + "."
 
 
 def printable(text: str) -> str:

@@ -22,7 +22,7 @@ from fedattack.runs.pipeline import attack_folder, choose_attacks, judge_folder
 from fedattack.runs.presets import load_preset, resolve_settings
 from fedattack.runs.watch import Watch
 from fedattack.tradeoff.page import sections_of, to_html
-from tests.report import example
+from tests.report import claims, example
 from tests.worlds.federation import write_run, write_sums_run
 from tests.worlds.reference import run_preset
 
@@ -132,6 +132,16 @@ def reproduced(folder: Path) -> Path:
     return page
 
 
+def claim(folder: Path) -> Path:
+    """Write the page of a privacy claim that does not hold."""
+    return claims.page(claims.platform(), folder)
+
+
+def claim_kept(folder: Path) -> Path:
+    """Write the page of a privacy claim that holds as far as was checked, with canaries."""
+    return claims.page(claims.central(), folder)
+
+
 QUICK = {"steps": "20", "restarts": "1"}
 
 KINDS: dict[str, Callable[[Path], Path]] = {
@@ -150,6 +160,8 @@ KINDS: dict[str, Callable[[Path], Path]] = {
     "private": private,
     "nothing": nothing,
     "elsewhere": elsewhere,
+    "claim": claim,
+    "claim-kept": claim_kept,
     "compare": compared,
     "tradeoff": weighed,
     "reproduce": reproduced,

@@ -4,7 +4,8 @@ from dataclasses import replace
 import pytest
 
 from fedattack.report import compare_runs, write_report
-from tests.report import example
+from fedattack.report.claim import write_claim
+from tests.report import claims, example
 from tests.report.chromium import open_page
 
 pytestmark = pytest.mark.browser
@@ -54,6 +55,16 @@ def attribute_report(folder):
     return write_report(written(folder, [finding.to_dict()], example.run()))
 
 
+def claim_page(folder):
+    value = claims.sheet(claims.platform(), folder)
+    value["canaries"] = claims.canaries() | {"notes": [MARKUP]}
+    value["recorded"]["clients"][0]["node"] = MARKUP
+    value["findings"][0]["notes"].append(MARKUP)
+    value["facts"]["records"][MARKUP] = value["facts"]["records"].pop("record")
+    value["facts"]["command"] = "fedattack claim " + "--claim a-folder-with-a-long-name/claim.toml " * 9
+    return write_claim(folder, value)
+
+
 def private_report(folder):
     from tests.threats.group.test_section import findings
 
@@ -93,6 +104,7 @@ def comparison(folder):
         (property_report, 8),
         (attribute_report, 6),
         (private_report, 5),
+        (claim_page, 2),
         (comparison, 2),
         (unlike_runs, 1),
     ],

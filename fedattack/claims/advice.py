@@ -1,0 +1,210 @@
+"""What to do about an answer: the noise that is enough, the ε that holds, and which checks are still to be made."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from dataclasses import dataclass
+
+from fedattack.claims.accounting import configured
+from fedattack.claims.check import Answer
+from fedattack.claims.claim import DP_SGD, Claim, classical_sigma
+from fedattack.claims.figures import in_figures
+from fedattack.claims.finding import CONSISTENT, CONTRADICTED, UNCHECKED, ClaimFinding, scope_of
+
+# An ε above it promises nothing that is worth a statement: e^20 is half a billion.
+_WORTH = 20.0
+# The range of noise multipliers that is searched, and how close to the least one the search ends.
+_LEAST, _MOST = 1e-3, 1e7
+_CLOSE = 1.001
+
+_GUIDE = "fedattack/claims/README.md"
+# Findings, why each may contradict what is configured, and what to look for.
+_LOOK_FOR = {
+    "claim.epsilon-recorded": (
+        "Find out where the noise is lost",
+        "The updates are too small for the noise that is claimed. Is the mod in the app that clients run, and the last "
+        "step before the message leaves?",
+    ),
+    "claim.epsilon-measured": (
+        "Mend the mechanism",
+        "It keeps less than its settings promise. The played updates say where: arrays without noise, no clipping, or "
+        "noise that follows the update.",
+    ),
+    "claim.epsilon-canaries": (
+        "Find out where the released model tells of one unit",
+        "Canaries show more than the accountant allows. Is the noise as large as is claimed, and new in each round?",
+    ),
+}
+_CHECKS = {
+    "claim.epsilon-recorded": "What a record of the run shows",
+    "claim.epsilon-measured": "What a test of the mechanism shows",
+    "claim.epsilon-canaries": "What canaries in the run show",
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing to do: what, why, and a command if there is one."""
+
+    what: str
+    why: str
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Open:
+    """One thing that was not checked, and why."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the command was given, as its user wrote it; empty where it was not."""
+
+    folder: str = ""
+    claim: str = ""
+    mechanism: str = ""
+
+    def command(self, *, folder: str = "", mechanism: str = "") -> str:
+        """Write the command again; what is given here stands where its user gave nothing."""
+        words = ["fedattack", "claim"]
+        if self.folder or folder:
+            words.append(self.folder or folder)
+        if self.claim or not (self.mechanism or mechanism):
+            words += ["--claim", self.claim or "claim.toml"]
+        if self.mechanism or mechanism:
+            words += ["--mechanism", self.mechanism or mechanism]
+        return shlex.join(words)
+
+
+def steps_of(answer: Answer, given: Given) -> list[Step]:
+    """Say what to do next: what mends a claim that does not hold, then which checks are missing."""
+    by_name = {finding.name: finding for finding in answer.findings}
+    steps = []
+    wrong = [finding for finding in answer.findings if finding.verdict == CONTRADICTED]
+    if any(finding.name == "claim.epsilon-configured" for finding in wrong):
+        steps += _more_noise(answer.claim)
+        steps += _another_number(answer.claim, by_name["claim.epsilon-configured"])
+    for finding in wrong:
+        steps += _look(finding, by_name)
+    if wrong:
+        steps.append(Step("Check again", "A claim that was mended is a new claim.", given.command()))
+    steps += _complete(answer)
+    steps += _missing(answer, by_name, given)
+    if not steps and answer.verdict == CONSISTENT:
+        gate = shlex.join(["--fail-if", "claim.epsilon-configured.verdict == contradicted"])
+        steps.append(Step("Keep it so", "A pipeline fails when the claim does.", f"{given.command()} {gate}"))
+    return steps
+
+
+def open_of(answer: Answer) -> list[Open]:
+    """List what was not checked, and what was and decides nothing."""
+    done = {finding.name for finding in answer.findings}
+    found = [Open(finding.name, finding.reason) for finding in answer.findings if finding.verdict == UNCHECKED]
+    reasons = {
+        "claim.epsilon-recorded": "no record was given; without one nothing says that the run used the mechanism",
+        "claim.epsilon-measured": "no mechanism was given; without one nothing says that the code does what it is "
+        "configured to do",
+        "claim.epsilon-canaries": "no canaries were in the run",
+    }
+    for name, what in _CHECKS.items():
+        if name not in done:
+            found.append(Open(what, reasons[name]))
+    return found
+
+
+def _more_noise(claim: Claim) -> list[Step]:
+    needed = multiplier_for(claim)
+    if needed is None or claim.clip is None:
+        return []
+    sigma = needed * claim.clip / (claim.clients or 1)
+    now = "" if claim.deviation is None else f" in place of {claim.deviation:.3g}"
+    what = f"Make the noise larger: σ = {_rounded_up(sigma)}{now}"
+    why = f"It is the least that gives ε = {claim.epsilon:g} for {scope_of(claim)}, with the same clipping norm."
+    if claim.mechanism == "flower-localdp":
+        sensitivity = sigma / classical_sigma(1.0, claim.epsilon, claim.delta)
+        why += f" LocalDpMod draws it if its sensitivity is {_rounded_up(sensitivity)}."
+    return [Step(what, f"{why} It costs accuracy: try it before you promise it.")]
+
+
+def multiplier_for(claim: Claim) -> float | None:
+    """Find the least noise multiplier with which a claim of Gaussian noise holds; None if there is none, or not known.
+
+    Where units are sampled, or the noise is Laplace's, each trial takes seconds, and it is not searched for.
+    """
+    if claim.sampling < 1 or claim.mechanism == "laplace" or (claim.central and claim.trusted_server is False):
+        return None
+    low, high = _LEAST, _MOST
+    if not _holds(claim, high):
+        return None
+    while high > low * _CLOSE:
+        middle = math.sqrt(low * high)
+        if _holds(claim, middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _holds(claim: Claim, multiplier: float) -> bool:
+    found = configured(claim.model_copy(update={"noise_multiplier": multiplier, "sigma": None}))
+    bounds = found.message if claim.epsilon_of == "message" else found.run
+    return bounds is not None and bounds.high <= claim.epsilon
+
+
+def _rounded_up(value: float) -> str:
+    """Write three digits, rounded so that the noise is enough."""
+    step = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return f"{math.ceil(value / step) * step:.4g}"
+
+
+def _another_number(claim: Claim, finding: ClaimFinding) -> list[Step]:
+    value = finding.value
+    if value is None or value > _WORTH:
+        return []
+    return [
+        Step(
+            f"Or state what holds: ε = {in_figures(value)} for {scope_of(claim)}",
+            "This is what the noise gives that is configured now.",
+        )
+    ]
+
+
+def _look(finding: ClaimFinding, by_name: dict[str, ClaimFinding]) -> list[Step]:
+    if finding.name == "claim.noise-missing":
+        why = "A mod is opt-in. A client that is started without it sends raw updates, and nothing refuses them."
+        return [Step("Ask what the named clients run", why)]
+    if finding.name not in _LOOK_FOR or by_name["claim.epsilon-configured"].verdict == CONTRADICTED:
+        # What is configured explains the others.
+        return []
+    return [Step(*_LOOK_FOR[finding.name])]
+
+
+def _complete(answer: Answer) -> list[Step]:
+    """Name the key of the claim that would decide it; other reasons stand beside what was not checked."""
+    first, claim = answer.findings[0], answer.claim
+    if first.verdict != UNCHECKED:
+        return []
+    if first.value is None:
+        return [Step("Complete the claim", f"{first.reason}. {_GUIDE} has its keys.")]
+    if claim.weights == "examples" and claim.largest_share is None:
+        why = "How much one client weighs decides how much of it the noise hides."
+        return [Step("Add largest-share to the claim: the largest weight of one client in any round", why)]
+    return []
+
+
+def _missing(answer: Answer, by_name: dict[str, ClaimFinding], given: Given) -> list[Step]:
+    steps = []
+    if "claim.epsilon-recorded" not in by_name:
+        why = "It shows whether clients really sent noise, and names those that did not."
+        steps.append(Step("Look at the record of a run", why, given.command(folder="DIR")))
+    if "claim.epsilon-measured" not in by_name:
+        why = "It shows whether the code does what its settings say. The code is imported and run."
+        steps.append(Step("Test the mechanism", why, given.command(mechanism="module:function")))
+    if "claim.epsilon-canaries" not in by_name and (answer.claim.central or answer.claim.mechanism == DP_SGD):
+        why = f"They show what the released model tells of one unit; {_GUIDE} says how."
+        steps.append(Step("Put canaries into a run", why))
+    return steps

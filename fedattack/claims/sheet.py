@@ -1,0 +1,105 @@
+"""All that ``claim.json`` holds: the answer, what to do next, and the facts that an auditor signs."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from fedattack import __version__
+from fedattack.claims.advice import Given, open_of, steps_of
+from fedattack.claims.check import Answer, Trial
+from fedattack.claims.claim import Claim
+from fedattack.claims.finding import scope_of
+from fedattack.errors import ConfigError
+from fedattack.untrusted import MAX_JSON, read_bytes
+
+# Whose arithmetic the numbers rest on.
+_PACKAGES = ("numpy", "scipy", "dp-accounting", "flwr")
+
+
+def sheet_of(
+    answer: Answer,
+    given: Given,
+    *,
+    trial: Trial | None = None,
+    manifests: Mapping[str, Path] | None = None,
+    command: str = "",
+    now: datetime | None = None,
+) -> dict[str, Any]:
+    """Put an answer together with what it was made of.
+
+    Parameters
+    ----------
+    answer
+        What was found.
+    given
+        What the command was given. The files of the claim and of the mechanism's module are read for their SHA-256.
+    trial
+        How the mechanism was tested, if it was.
+    manifests
+        The manifest of each record that was looked at, by a name such as ``record/seed-0``.
+    command
+        As it was written.
+    now
+        The time of the check; by default that of the clock.
+
+    Returns
+    -------
+    dict
+        What ``fedattack/report/claim.schema.json`` describes.
+
+    Raises
+    ------
+    ConfigError
+        If a file that was read a moment ago is gone.
+    """
+    facts = {
+        "checked": f"{now or datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        "command": command,
+        "claim_file": given.claim,
+        "claim_sha256": _sha256(Path(given.claim)) if given.claim else "",
+        "mechanism": given.mechanism,
+        "mechanism_sha256": _module_sha256(given.mechanism),
+        "records": {name: _sha256(path) for name, path in (manifests or {}).items()},
+        "draws": trial.draws if trial else None,
+        "seed": trial.seed if trial else None,
+        "sigma": answer.claim.deviation,
+        "versions": _versions(),
+    }
+    return {
+        **answer.to_dict(),
+        "scope": scope_of(answer.claim),
+        "stated": _stated(answer.claim),
+        "next": [asdict(step) for step in steps_of(answer, given)],
+        "open": [asdict(each) for each in open_of(answer)],
+        "facts": facts,
+    }
+
+
+def _stated(claim: Claim) -> dict[str, Any]:
+    """Give what the claim says, and what holds where it says nothing."""
+    said = claim.model_dump(by_alias=True, exclude_unset=True)
+    return {**said, "epsilon-of": claim.epsilon_of, "unit": claim.protects, "neighbours": claim.relation}
+
+
+def _versions() -> dict[str, str]:
+    python = ".".join(map(str, sys.version_info[:3]))
+    return {"fedattack": __version__, "Python": python, **{name: metadata.version(name) for name in _PACKAGES}}
+
+
+def _sha256(path: Path) -> str:
+    content = read_bytes(path, ConfigError, "it must stay while it is checked", limit=MAX_JSON)
+    return hashlib.sha256(content).hexdigest()
+
+
+def _module_sha256(mechanism: str) -> str:
+    """Return the SHA-256 of the file of an imported mechanism; empty if it has none."""
+    module = sys.modules.get(mechanism.partition(":")[0])
+    file = getattr(module, "__file__", None)
+    return _sha256(Path(file)) if file else ""

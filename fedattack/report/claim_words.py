@@ -1,0 +1,303 @@
+"""What a page says about a privacy claim, in words and rows: it reads what ``claim.schema.json`` describes."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedattack.audit.finding import listed
+from fedattack.claims.accounting import Epsilon
+from fedattack.claims.figures import bounds_in_figures, in_figures
+from fedattack.claims.finding import CONSISTENT, CONTRADICTED
+from fedattack.report.epsilons import raised
+from fedattack.report.section import Table
+from fedattack.report.words import NOTHING, compact, counted, printable_all
+
+CLAIM_PAGE = "claim.html"
+"""Where the page lies in its folder."""
+
+CONFIGURED = "claim.epsilon-configured"
+RECORDED = "claim.epsilon-recorded"
+MISSING = "claim.noise-missing"
+MEASURED = "claim.epsilon-measured"
+CANARIES = "claim.epsilon-canaries"
+
+_LABELS = {
+    CONFIGURED: "Configured",
+    RECORDED: "Seen in the record",
+    MISSING: "Clients without the noise",
+    MEASURED: "Measured",
+    CANARIES: "Canaries",
+}
+# As a sentence says by what something was found.
+_BY = {
+    CONFIGURED: "by arithmetic",
+    RECORDED: "by the record",
+    MISSING: "by single clients",
+    MEASURED: "by a test of the mechanism",
+    CANARIES: "by canaries",
+}
+# Keys whose values are numbers that may be infinite, for which JSON has no word.
+_AMOUNTS = (
+    *("low", "high", "value", "sigma"),
+    *("noise_at_most", "noise_at_least", "norm_most"),
+    *("counting", "ceiling", "mu"),
+    *("bound_message", "bound_run", "estimate", "accountant"),
+)
+_MOST_CLIENTS = 100
+_FEW_NAMES = 5
+# e^20 is half a billion: above it ε promises nothing that matters.
+_WORTH = 20.0
+
+WORDS = {
+    "ε (epsilon)": "How well anybody can tell two data sets apart that differ in one unit. At ε = 1 one is at most 2.7 "
+    "times as likely as the other, at ε = 10 it is 22,000 times. Small is private.",
+    "δ (delta)": "The probability that this may fail.",
+    "Unit": "Whose data are protected: one client, or one example (a row of data).",
+    "Claimed": "What the team says.",
+    "Configured": "What follows from clipping norm, noise, sampling and rounds, by arithmetic.",
+    "Seen in the record": "What the updates that the server received allow for: noise cannot be larger than they are. "
+    "A lower bound on ε.",
+    "Measured": "The mechanism was given two updates thousands of times. How often they were told apart gives a lower "
+    "bound on ε.",
+    "Canaries": "Extra clients, or extra examples, by which the run itself is measured. A lower bound on ε.",
+    "Contradicted": "ε is higher than claimed: by arithmetic, or by a test that errs in at most one of twenty cases.",
+    "Consistent": "It is not, as far as was checked. A lower bound never proves a claim.",
+    "Cannot be checked": "The bounds do not decide it, or a number is missing.",
+    "C, σ": "The clipping norm: no update, or no gradient of an example, is longer. The deviation of the noise.",
+}
+"""What the page's words mean."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A finding as a row of a table: its name, ε in both scopes, verdict, and what stands below."""
+
+    name: str
+    label: str
+    message: str
+    run: str
+    verdict: str
+    reason: str
+    clients: str
+    notes: Sequence[str]
+    assumes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Big:
+    """A number that stands in large letters, and what it is."""
+
+    value: str
+    what: str
+
+
+def readable(sheet: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy parsed JSON for the page: texts are printable, powers in them are raised, and infinity is a number."""
+    return dict(_readable(printable_all(dict(sheet))))
+
+
+def _readable(value: Any, key: str = "") -> Any:
+    if isinstance(value, str):
+        return math.inf if value == "infinity" and key in _AMOUNTS else raised(value)
+    if isinstance(value, dict):
+        return {name: _readable(part, name) for name, part in value.items()}
+    return [_readable(part, key) for part in value] if isinstance(value, list) else value
+
+
+def short_of(sheet: Mapping[str, Any]) -> str:
+    """Answer in a few words whether the claim is true, and say the number that decides it."""
+    findings, scope = sheet["findings"], sheet["scope"]
+    wrong = contradictions(findings)
+    if wrong and wrong[0]["name"] == MISSING:
+        return f"No: the claimed noise is not in the updates of {_names(wrong[0])}."
+    if wrong and math.isinf(wrong[0]["value"] or 0):
+        return f"No: nothing bounds the ε of {scope}."
+    if wrong:
+        figures = in_bounds(wrong[0][wrong[0]["scope"]]).replace("> ", "above ").replace("≥ ", "at least ")
+        return f"No: ε of {scope} is {figures} {_by(wrong[0])}, and {sheet['claim']['epsilon']:g} is claimed."
+    if sheet["verdict"] == CONSISTENT:
+        return f"Nothing speaks against it: ε of {scope} is {in_number(findings[0]['value'])} at most, by arithmetic."
+    return f"It cannot be said: {findings[0]['reason']}."
+
+
+def contradictions(findings: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the findings that contradict the claim."""
+    return [finding for finding in findings if finding["verdict"] == CONTRADICTED]
+
+
+def _by(finding: Mapping[str, Any]) -> str:
+    return _BY.get(finding["name"], f"by {finding['name']}")
+
+
+def _names(finding: Mapping[str, Any]) -> str:
+    names = finding.get("clients", [])
+    if not names:
+        return "some clients"
+    if len(names) > _FEW_NAMES:
+        return f"{len(names)} clients"
+    return f"client{'s' if len(names) > 1 else ''} {listed(names, 'and')}"
+
+
+def ways_of(findings: Sequence[Mapping[str, Any]]) -> str:
+    """Count the ways in which a claim was checked, and those in which it fails."""
+    checks = counted(len(findings), "check")
+    wrong = list(map(_by, contradictions(findings)))
+    if wrong:
+        return f"Contradicted in {len(wrong)} of {checks}: {listed(wrong, 'and')}."
+    return f"{checks}: {listed(list(map(_by, findings)), 'and')}."
+
+
+def numbers_of(sheet: Mapping[str, Any]) -> list[Big]:
+    """Choose the two numbers that stand in large letters."""
+    numbers = [Big(f"{sheet['claim']['epsilon']:g}", "claimed")]
+    deciding = _deciding(sheet["findings"])
+    bounds = deciding[deciding["scope"]]
+    if bounds is not None:
+        numbers.append(Big(in_bounds(bounds), _by(deciding)))
+    return numbers
+
+
+def _deciding(findings: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the first finding of an ε that contradicts the claim, or that of what is configured."""
+    for finding in contradictions(findings):
+        if finding["name"] != MISSING:
+            return finding
+    return findings[0]
+
+
+def meaning_of(sheet: Mapping[str, Any]) -> str:
+    """Say what the claimed ε promises, and what the one that was found leaves of it."""
+    epsilon, unit = sheet["claim"]["epsilon"], sheet["stated"].get("unit", "unit")
+    if epsilon > _WORTH:
+        said = f"ε = {epsilon:g} promises nothing that matters, even if it is true."
+    else:
+        times = f"{math.exp(epsilon):,.1f}" if epsilon < 3 else f"{float(f'{math.exp(epsilon):.2g}'):,.0f}"
+        said = f"ε = {epsilon:g} promises: one {unit} makes nothing that is seen more than {times} times as likely."
+    found = _deciding(sheet["findings"])
+    bounds = found[found["scope"]]
+    if found["verdict"] == CONTRADICTED and bounds is not None and bounds["low"] > _WORTH >= epsilon:
+        said += " With the ε that was found, nothing that matters is promised."
+    return said
+
+
+def why_of(sheet: Mapping[str, Any]) -> list[str]:
+    """Give what explains a contradiction, or the grounds of the verdict."""
+    why = []
+    for finding in contradictions(sheet["findings"]):
+        if finding["name"] in (CONFIGURED, MISSING):
+            why += finding["notes"]
+    return why or [finding["reason"] for finding in sheet["findings"] if finding["verdict"] == sheet["verdict"]]
+
+
+def line_of(finding: Mapping[str, Any]) -> Line:
+    """Put a finding into a row."""
+    name = finding["name"]
+    return Line(
+        name,
+        _LABELS.get(name, name),
+        in_bounds(finding["message"]),
+        in_bounds(finding["run"]),
+        finding["verdict"],
+        finding["reason"],
+        ", ".join(finding.get("clients", [])),
+        finding["notes"],
+        finding["assumes"],
+    )
+
+
+def in_number(value: float | None) -> str:
+    """Write an ε, or a dash."""
+    return NOTHING if value is None else raised(in_figures(value))
+
+
+def in_bounds(bounds: Mapping[str, float] | None) -> str:
+    """Write what is known of an ε, or a dash."""
+    return NOTHING if bounds is None else raised(bounds_in_figures(Epsilon(bounds["low"], bounds["high"])))
+
+
+def clients_of(sheet: Mapping[str, Any]) -> Table | None:
+    """List the clients of a record, those with faults first."""
+    claim = sheet["claim"]
+    clients = sorted(sheet["recorded"]["clients"], key=lambda client: not client["faults"])
+    if not clients:
+        return None
+    # The server's noise is in no client's update.
+    claimed = None if claim["mechanism"].startswith("central") else sheet["facts"]["sigma"]
+    rows = []
+    for client in clients[:_MOST_CLIENTS]:
+        noise = client["noise_at_most"]
+        share = f"{noise / claimed:.0%}" if noise is not None and claimed else NOTHING
+        faults = "; ".join(client["faults"]) or "none found"
+        where = client["where"] or NOTHING
+        rows.append(
+            [client["node"], faults, _size(noise), share, where, _size(client["norm_most"]), f"{client['updates']:,}"]
+        )
+    caption = "Noise at most: no more noise than this can be in the client's updates, where it is least."
+    if claim.get("clip"):
+        caption += f" Updates are claimed to be clipped to {claim['clip']:g}; noise makes them longer."
+    if len(clients) > len(rows):
+        caption += f" {counted(len(clients) - len(rows), 'client')} more in claim.json."
+    header = ["Client", "Faults", "Noise at most", "Of what is claimed", "In", "Largest norm", "Updates"]
+    return Table("Client by client", caption, header, rows)
+
+
+def _size(value: float | None) -> str:
+    return NOTHING if value is None else compact(value)
+
+
+def tests_of(recorded: Mapping[str, Any]) -> Table | None:
+    """List what a record was tested for."""
+    rows = []
+    for test in recorded["tests"]:
+        rate = NOTHING if test["error_rate"] is None else f"{100 * test['error_rate']:.2g}%"
+        rows.append([test["name"], test["what"], rate, f"{test['checked']:,}", f"{test['failed']:,}"])
+    header = ["Test", "What it looks at", "False alarms at most", "Checked", "Failed"]
+    caption = "False alarms: how often a run that keeps its claim fails the test by accident."
+    return Table("What was tested", caption, header, rows) if rows else None
+
+
+def server_of(recorded: Mapping[str, Any]) -> str:
+    """Say what noise the server really added; empty if that is not known."""
+    server = recorded["server"]
+    if server is None:
+        return ""
+    parts = []
+    if server["noise_at_most"] is not None:
+        parts.append(f"at most {compact(server['noise_at_most'])}")
+    if server["noise_at_least"] is not None:
+        parts.append(f"at least {compact(server['noise_at_least'])}")
+    said = f"The noise that the server added has a deviation of {listed(parts, 'and')}." if parts else ""
+    rounds = ", ".join(map(_size, server["rounds"]))
+    return f"{said} Round by round: {rounds}.".strip() if rounds else said
+
+
+def measured_of(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """List the facts of the test of a mechanism."""
+    facts = [
+        ("draws of the mechanism", f"{measured['draws']:,}"),
+        ("told apart", f"{measured['told']:,} of {measured['tries']:,}"),
+        ("bound by", measured["method"]),
+        ("bound by counting alone", in_number(measured["counting"])),
+        ("most that counting can show", in_number(measured["ceiling"])),
+        ("updates that were played", measured["pair"]),
+        ("told apart by", measured["score"]),
+    ]
+    if measured["mu"] is not None:
+        facts.append(("deviations apart, at least", compact(measured["mu"])))
+    return facts
+
+
+def canaries_of(canaries: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """List the facts of canaries."""
+    kind = {"client": "extra clients", "record": "extra examples"}[canaries["kind"]]
+    facts = [
+        (kind, f"{canaries['count']:,}"),
+        (f"ε of the run at least, at {canaries['confidence']:.0%}", in_number(canaries["bound_run"])),
+        ("ε of a message at least", in_number(canaries["bound_message"])),
+        ("point estimate", in_number(canaries["estimate"])),
+        ("what the accountant allows", in_number(canaries["accountant"])),
+    ]
+    for name, value in (canaries.get("cost") or {}).items():
+        facts.append((f"cost: {name}", compact(value) if isinstance(value, float) else str(value)))
+    return facts

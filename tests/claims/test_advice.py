@@ -1,0 +1,107 @@
+import pytest
+
+from fedattack.claims import configured, make_claim
+from fedattack.claims.advice import Given, multiplier_for, open_of, steps_of
+from fedattack.claims.check import check_claim
+from tests.report import claims
+
+
+def claim(**values):
+    return make_claim("claim.toml", **{"mechanism": "gaussian", "epsilon": 4.0, "delta": 1e-5, "rounds": 10, **values})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"clip": 1.0, "noise_multiplier": 0.1},
+        {"clip": 3.0, "noise_multiplier": 0.1, "epsilon_of": "message"},
+        {"clip": 1.0},
+        {"mechanism": "flower-localdp", "clip": 2.0, "sensitivity": 1e-4},
+        {"mechanism": "dp-sgd", "clip": 1.0, "steps": 7, "noise_multiplier": 0.3},
+        {"mechanism": "central-gaussian", "clip": 1.0, "clients": 8, "largest_share": 0.25, "weights": "examples"},
+    ],
+)
+def test_the_noise_that_is_advised_is_enough_and_hardly_more(values):
+    said = claim(**values)
+    needed = multiplier_for(said)
+
+    def epsilon(multiplier):
+        found = configured(said.model_copy(update={"noise_multiplier": multiplier, "sigma": None}))
+        return (found.message if said.epsilon_of == "message" else found.run).high
+
+    assert epsilon(needed) <= 4.0 < epsilon(0.99 * needed)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"mechanism": "laplace", "clip": 1.0, "sigma": 1.0},
+        {"mechanism": "dp-sgd", "clip": 1.0, "noise_multiplier": 0.3, "sampling": 0.01},
+        {"mechanism": "central-gaussian", "clip": 1.0, "noise_multiplier": 1.0, "trusted_server": False},
+        {"mechanism": "central-gaussian", "clip": 1.0, "noise_multiplier": 1.0, "weights": "examples"},
+    ],
+)
+def test_where_no_noise_is_enough_or_a_search_takes_long_none_is_advised(values):
+    assert multiplier_for(claim(**values)) is None
+
+
+def test_the_sensitivity_that_is_advised_gives_that_noise():
+    said = claims.platform().claim
+    (step, *_) = steps_of(claims.platform(), Given())
+    sigma, sensitivity = 2.24, 4.62
+    assert f"σ = {sigma}" in step.what
+    assert f"sensitivity is {sensitivity}." in step.why
+    mended = said.model_copy(update={"sensitivity": sensitivity})
+    assert mended.deviation == pytest.approx(sigma, rel=0.01)
+    assert configured(mended).run.high <= said.epsilon
+
+
+def test_a_small_excess_may_be_stated():
+    answer = check_claim(claim(clip=1.0, noise_multiplier=4.0, epsilon=4.0))
+    steps = steps_of(answer, Given(claim="my claim.toml"))
+    value = answer.findings[0].value
+    assert f"Or state what holds: ε = {value:.3g} for the run of 10 rounds" in [step.what for step in steps]
+    assert steps[2].command == "fedattack claim --claim 'my claim.toml'"
+    large = steps_of(check_claim(claim(clip=1.0, noise_multiplier=0.1)), Given())
+    assert not any("state what holds" in step.what for step in large)
+
+
+def test_what_a_configured_number_explains_is_not_searched_for():
+    whats = [step.what for step in steps_of(claims.platform(), Given(claim="claim.toml"))]
+    assert "Ask what the named clients run" in whats
+    assert "Mend the mechanism" not in whats
+    answer = check_claim(claim(clip=1.0, noise_multiplier=40.0))
+    wrong = claims.finding("measured", 50.0, "contradicted", "it is 50 or more")
+    answer = type(answer)(answer.claim, (*answer.findings, wrong), answer.sentence)
+    assert steps_of(answer, Given())[0].what == "Mend the mechanism"
+
+
+def test_checks_that_are_missing_are_named_with_their_commands():
+    answer = check_claim(claim(clip=1.0, noise_multiplier=40.0))
+    commands = [step.command for step in steps_of(answer, Given(mechanism="privacy:mod"))]
+    assert commands == [
+        "fedattack claim DIR --mechanism privacy:mod",
+        "fedattack claim --mechanism privacy:mod",
+    ]
+    assert [each.what for each in open_of(answer)] == [
+        "What a record of the run shows",
+        "What a test of the mechanism shows",
+        "What canaries in the run show",
+    ]
+
+
+def test_a_missing_number_is_asked_for_first():
+    steps = steps_of(check_claim(claim(clip=1.0)), Given())
+    assert steps[0].what == "Complete the claim"
+    assert "lacks sigma" in steps[0].why
+
+
+def test_a_claim_that_was_checked_in_every_way_is_guarded():
+    answer = check_claim(claim(clip=1.0, noise_multiplier=40.0))
+    more = [claims.finding(kind, 0.1, "consistent", "no more") for kind in ("recorded", "measured")]
+    answer = type(answer)(answer.claim, (*answer.findings, *more), answer.sentence)
+    (step,) = steps_of(answer, Given("runs/first", "claim.toml", "privacy:mod"))
+    assert step.command == (
+        "fedattack claim runs/first --claim claim.toml --mechanism privacy:mod "
+        "--fail-if 'claim.epsilon-configured.verdict == contradicted'"
+    )

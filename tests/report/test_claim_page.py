@@ -1,0 +1,189 @@
+"""The page of a privacy claim: it says what is claimed, what is so, and why, and is made of claim.json alone."""
+
+import json
+from dataclasses import replace
+from importlib import resources
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from fedattack.errors import ReportError
+from fedattack.report import read_claim, render_html, write_report
+from fedattack.report.claim import render_claim, write_claim
+from fedattack.report.claim_words import meaning_of, readable, short_of
+from fedattack.report.validate import validate_claim
+from tests.report import claims, example
+from tests.report.test_html import Page
+
+
+@pytest.fixture(scope="module")
+def sheet(tmp_path_factory):
+    return claims.sheet(claims.platform(), tmp_path_factory.mktemp("claim"))
+
+
+@pytest.fixture(scope="module")
+def html(sheet):
+    return render_claim(sheet)
+
+
+def copy(sheet):
+    return json.loads(json.dumps(sheet))
+
+
+def test_the_schema_is_one():
+    text = resources.files("fedattack.report").joinpath("claim.schema.json").read_text()
+    Draft202012Validator.check_schema(json.loads(text))
+
+
+def test_the_answer_stands_first(html):
+    text = Page(html).text
+    for words in (
+        "Is ε = 10 true?",
+        "Contradicted No: ε of the run of 5 rounds is above 10⁹ by arithmetic, and 10 is claimed.",
+        "Contradicted in 4 of 4 checks: by arithmetic, by the record, by single clients and by a test of the",
+        "10 claimed > 10⁹ by arithmetic",
+        "A test told two updates apart in 8,000 of 8,000 tries",
+        "20,000.0 times below 2",
+        "Make the noise larger: σ = 2.24 in place of 4.84e-05.",
+    ):
+        assert words in text
+    assert text.index("Contradicted No:") < text.index("In plain words") < text.index("What was found")
+
+
+def test_everything_in_the_sheet_is_on_the_page(sheet, html):
+    text = Page(html).text
+    facts = sheet["facts"]
+    said = [facts["claim_sha256"], facts["checked"], facts["command"], facts["versions"]["flwr"], "10,000, 0"]
+    said += facts["records"].values()
+    for finding in sheet["findings"]:
+        said += [finding["name"], *(words[1:] for words in finding["assumes"]), *finding["clients"]]
+    for client in sheet["recorded"]["clients"]:
+        said += [client["node"], *client["faults"]]
+    for test in sheet["recorded"]["tests"]:
+        said += [test["name"], test["what"], f"{test['checked']:,}"]
+    said += [step["what"] for step in sheet["next"]]
+    said += [each["why"][1:] for each in sheet["open"]]
+    for words in said:
+        assert words in text
+
+
+def test_the_client_without_noise_is_the_first_of_the_table(html):
+    text = Page(html).text
+    table = text[text.index("Client by client") :]
+    assert table.index(claims.NODES[3]) < table.index(claims.NODES[0])
+
+
+def test_a_claim_that_holds_is_not_said_to_be_proved(tmp_path):
+    text = Page(render_claim(claims.sheet(claims.central(), tmp_path))).text
+    assert "Consistent Nothing speaks against it: ε of the run of 20 rounds is 4.98 at most, by arithmetic." in text
+    assert "3 checks: by arithmetic, by the record and by canaries." in text
+    assert "a deviation of at most 0.41 and at least 0.39" in text
+    assert "point estimate 3.4" in text
+    assert "No mechanism was given" in text
+
+
+def test_an_open_answer_says_what_would_decide_it(tmp_path):
+    text = Page(render_claim(claims.sheet(claims.undecided(), tmp_path))).text
+    assert "Cannot be checked It cannot be said: ε of the run lies between 1.99 and 33.1" in text
+    assert "Add largest-share to the claim" in text
+    assert "What the record shows" not in text
+
+
+def test_named_clients_alone_contradict_a_claim(sheet):
+    value = readable(sheet)
+    value["findings"] = [finding for finding in value["findings"] if finding["name"] == "claim.noise-missing"]
+    assert short_of(value) == f"No: the claimed noise is not in the updates of client {claims.NODES[3]}."
+    value["findings"][0]["clients"] = ["a", "b"]
+    assert short_of(value).endswith("of clients a and b.")
+    value["findings"][0]["clients"] = [str(number) for number in range(9)]
+    assert short_of(value).endswith("of 9 clients.")
+
+
+def test_no_guarantee_at_all_is_said_so(sheet):
+    value = copy(sheet)
+    value["findings"][0] |= {"value": "infinity", "run": {"low": "infinity", "high": "infinity"}}
+    text = Page(render_claim(value)).text
+    assert "No: nothing bounds the ε of the run of 5 rounds." in text
+    assert "10 claimed infinite by arithmetic" in text
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "said"),
+    [(1.0, "more than 2.7 times"), (10.0, "more than 22,000 times"), (30.0, "promises nothing that matters")],
+)
+def test_what_epsilon_says_in_words(sheet, epsilon, said):
+    value = readable(sheet)
+    value["claim"]["epsilon"] = epsilon
+    assert said in meaning_of(value)
+
+
+def test_a_text_that_reads_infinity_stays_a_text(sheet):
+    value = copy(sheet)
+    value["findings"][2]["clients"] = ["infinity"]
+    assert "Named: <bdi>infinity</bdi>." in render_claim(value)
+
+
+def test_both_files_are_written_and_read_again(sheet, tmp_path):
+    (tmp_path / "claim.pdf").write_text("of an older answer")
+    page = write_claim(tmp_path, sheet)
+    assert {path.name for path in tmp_path.iterdir()} == {"claim.json", "claim.html"}
+    assert read_claim(tmp_path) == copy(sheet)
+    assert page.read_text() == render_claim(read_claim(tmp_path))
+    assert read_claim(tmp_path / "elsewhere") is None
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"verdict": "true"}, "'true' is not one of"),
+        ({"findings": []}, "findings"),
+        ({"more": 1}, "more"),
+        ({"measured": {}}, "measured"),
+        ({"claim": {"epsilon": float("nan")}}, "claim"),
+        ({"facts": {}}, "facts"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(sheet, change, said):
+    with pytest.raises(ReportError, match="make it with `fedattack claim`") as refused:
+        validate_claim({**sheet, **change})
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_nan_is_no_number(sheet):
+    value = copy(sheet)
+    value["findings"][0]["run"]["low"] = float("nan")
+    with pytest.raises(ReportError, match="not a finite number"):
+        validate_claim(value)
+
+
+def test_a_changed_file_is_noticed(sheet, tmp_path):
+    write_claim(tmp_path, sheet)
+    path = tmp_path / "claim.json"
+    path.write_text(path.read_text().replace('"verdict": "contradicted"', '"verdict": "consistent"', 1))
+    with pytest.raises(ReportError, match="does not match its checksum"):
+        read_claim(tmp_path)
+
+
+def test_a_run_folder_says_what_became_of_its_claim(folder, sheet):
+    before = Page(write_report(folder).read_text()).text
+    assert "None is known of this run." in before
+    write_claim(folder, sheet)
+    (folder / "claim.html").write_text("<script>somebody else's</script>")
+    html = write_report(folder).read_text()
+    assert '<a href="claim.html">Is a privacy guarantee claimed, and is it true?</a>' in html
+    assert "privacy claim contradicted" in Page(html).text
+    assert "No: ε of the run of 5 rounds is above 10⁹ by arithmetic" in Page(html).text
+    assert (folder / "claim.html").read_text() == render_claim(sheet)
+    assert html == render_html(example.findings(), example.run(), claim=sheet)
+
+
+def test_a_record_of_many_clients_says_how_many_are_left_out(tmp_path):
+    answer = claims.platform()
+    client = claims.recorded()["clients"][0]
+    many = [{**client, "node": f"node-{number}"} for number in range(150)]
+    answer = replace(answer, recorded={**claims.recorded(), "clients": many})
+    text = Page(render_claim(claims.sheet(answer, tmp_path))).text
+    assert "node-99 " in text
+    assert "node-100 " not in text
+    assert "50 clients more in claim.json." in text
