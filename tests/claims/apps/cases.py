@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
+import torch
 from flwr.app import Context, RecordDict
 
 from fedattack.record import check_record
@@ -100,14 +102,16 @@ class Case:
         self._finish(folder / "run")
         return where
 
-    def play(self, folder: Path) -> Path:
-        """Do the same within this process, in a second; node ids go from ``FIRST_NODE`` on.
+    def play(self, folder: Path, seed: int = 0) -> Path:
+        """Do the same within this process, in a second, by a seed; node ids go from ``FIRST_NODE`` on.
 
         For apps of the Message API: the record of a legacy strategy ends with its process.
         """
         where = self.app(folder, folder / "run" / "record")
         settings = tomllib.loads((where / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
         package = self.project.package
+        np.random.seed(seed)  # noqa: NPY002 - Flower draws from it
+        torch.manual_seed(seed)
         with on_path(where):
             server, client = (import_module(f"{package}.{name}").app for name in ("server_app", "client_app"))
             grid = LocalGrid(client, CLIENTS)
