@@ -17,6 +17,7 @@ from fedattack.record import Record
 
 # Names that a reason has room for.
 _NAMED = 5
+_NO_NUMBERS = "no update of the record is of finite numbers, and differs from what the client had received"
 _NO_REACH = "the claim lacks clip, so that nothing says how far one unit moves an update"
 
 
@@ -72,7 +73,7 @@ def _epsilon_finding(claim: Claim, testimony: Testimony) -> ClaimFinding:
     name = "claim.epsilon-recorded"
     exposed = [party for party in testimony.clients.values() if party.multipliers]
     if not exposed:
-        lacks = testimony.lacks or testimony.expected.lacks or _NO_REACH
+        lacks = testimony.lacks or testimony.expected.lacks or (_NO_NUMBERS if testimony.expected.reach else _NO_REACH)
         return _unchecked(claim, name, lacks)
     message, run, worst = 0.0, 0.0, exposed[0]
     # Clients with the same bounds are many where the server adds the noise.
@@ -145,8 +146,8 @@ def _missing(claim: Claim, testimony: Testimony, named: Sequence[Party]) -> tupl
         more = f"; and {len(named) - _NAMED:,} more" if len(named) > _NAMED else ""
         return CONTRADICTED, f"{listed}{more}"
     if not testimony.tests:
-        return UNCHECKED, testimony.expected.lacks or _lacks_noise(claim)
-    if testimony.expected.scale is None and not claim.central:
+        return UNCHECKED, testimony.expected.lacks or _NO_NUMBERS
+    if testimony.expected.scale is None:
         return UNCHECKED, testimony.expected.lacks
     watched = list(testimony.servers.values()) or list(testimony.clients.values())
     unseen = [party for party in watched if not party.noticed]
@@ -161,12 +162,8 @@ def _missing(claim: Claim, testimony: Testimony, named: Sequence[Party]) -> tupl
     return CONSISTENT, "each message has room for noise of the claimed size, and it would be noticed if it were missing"
 
 
-def _lacks_noise(claim: Claim) -> str:
-    return f"the claim of {claim.mechanism} does not say how much noise there is: it lacks sigma or noise-multiplier"
-
-
 def _name(party: Party) -> str:
-    who = f"client {party.node}" if party.node else "the server"
+    who = f"client {party.node}" if party.node else "server"
     return f"{who} of {party.run}" if party.run else who
 
 
@@ -253,5 +250,5 @@ def sentence_of(claim: Claim, testimony: Testimony, findings: Sequence[ClaimFind
         parts.append("Noise of the claimed size can be in each message.")
     elif named:
         count = f"{len(named):,} of {len(testimony.clients):,} clients" if named[0].node else "the server"
-        parts.append(f"What {count} sent does not hold the claimed noise.")
+        parts.append(f"What {count} sent contradicts the claimed noise or clipping.")
     return " ".join(parts)

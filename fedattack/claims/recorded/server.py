@@ -9,7 +9,7 @@ means that are tried; that there are four is paid for.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +34,7 @@ _CLIPPED = 1e-3
 _NORM = "clipping_norm"
 # Entries by which what is left is tested to be Gaussian, and how rarely a Gaussian fails.
 _TESTED = 1 << 16
-_SHAPE_ERROR = 1e-3
+_SHAPE_ERROR = 1e-5
 
 
 @dataclass
@@ -45,12 +45,14 @@ class _Left:
     size: int = 0
     bound: float = math.inf
     where: str = ""
+    bounds: dict[str, float] = field(default_factory=dict)
     heads: dict[str, Head] = field(default_factory=dict)
 
     def add(self, name: str, seen: Seen, bound: float) -> None:
         self.square += seen.square
         self.size += seen.size
         self.heads[name] = seen.head
+        self.bounds[name] = bound
         if bound < self.bound:
             self.bound, self.where = bound, name
 
@@ -165,6 +167,7 @@ class _Watch:
             return []
         possible = [mean for mean in left if left[mean].square - left[best].square <= _RULED_OUT * bound.bound**2]
         self._judge(round_, norm, replies, bound)
+        self._notice(norm, replies, left.values())
         self._judge_shares(round_, norm, replies, bound, possible)
         if not any(kind == "clipped" for kind, _ in possible):
             self._judge_norms(round_, replies)
@@ -235,8 +238,6 @@ class _Watch:
         expected = Expected(self.testimony.expected.draws, claimed, None)
         test = self.testimony.test("noise", "the noise in each array of each new model is no less than claimed")
         test.checked += 1
-        if expected.clear(bound.bound):
-            party.noticed.add(bound.where)
         if expected.too_small(bound.bound):
             test.failed += 1
             party.fault(
@@ -244,6 +245,14 @@ class _Watch:
                 f"the server added noise of σ = {bound.bound:.3g} at most to {bound.where} in round {round_.number}, "
                 f"where {claimed:.3g} is claimed",
             )
+
+    def _notice(self, norm: float, replies: _Replies, left: Iterable[_Left]) -> None:
+        """Note in which arrays noise would be noticed if it were missing."""
+        claimed = claimed_scale(self.claim, norm, len(replies.messages))
+        expected = Expected(self.testimony.expected.draws, claimed, None)
+        noticed = self.testimony.server(self.run).noticed
+        for each in left:
+            noticed.update(name for name, bound in each.bounds.items() if expected.clear(bound))
 
     def _judge_shares(
         self, round_: Round, norm: float, replies: _Replies, bound: _Left, possible: Sequence[tuple[str, str]]
@@ -281,7 +290,12 @@ class _Watch:
         entries = entries[:: max(1, math.ceil(entries.size / _TESTED))]
         gaussian = entries.size >= 1000 and stats.normaltest(entries).pvalue > _SHAPE_ERROR
         least = 0.0
-        if gaussian:
+        if not gaussian:
+            self.testimony.note(
+                "what the mean leaves of a round does not look Gaussian: the server does more than to average updates "
+                "and add noise, or weighs them by something else; how much noise there is at least is not known"
+            )
+        else:
             # χ² is above this with the probability ``error``.
             least = math.sqrt(left.square / (2 * float(special.gammainccinv(left.size / 2, self.error))))
         party.least.append(min(least, bound))

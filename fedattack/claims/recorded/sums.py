@@ -114,7 +114,7 @@ class _Watch:
         noisy, before = pair
         draws = self.testimony.expected.draws
         slack = rounding_of(self.record, round_)
-        lowest, where = math.inf, ""
+        bounds: dict[str, float] = {}
         heads: dict[str, Head] = {}
         for name in float_arrays(self.record):
             if name not in noisy or (before is not None and name not in before):
@@ -125,13 +125,15 @@ class _Watch:
                 continue
             self.testimony.arrays.add(name)
             heads[name] = seen.head
-            lowest, where = min((lowest, where), (scale_at_most(seen, draws, self.error), name))
+            bounds[name] = scale_at_most(seen, draws, self.error)
         if not heads:
             return []
-        self._judge(round_, lowest, where)
+        self._judge(round_, bounds)
         return [Kept("", round_.number, heads)]
 
-    def _judge(self, round_: Round, lowest: float, where: str) -> None:
+    def _judge(self, round_: Round, bounds: Mapping[str, float]) -> None:
+        where = min(bounds, key=bounds.__getitem__)
+        lowest = bounds[where]
         shares = shares_of(round_)
         party = self.testimony.server(self.run)
         reach, claimed = self._claimed(round_, shares)
@@ -144,8 +146,7 @@ class _Watch:
         expected = Expected(self.testimony.expected.draws, claimed, None)
         test = self.testimony.test("noise", "the noise in each array of each mean is no less than claimed")
         test.checked += 1
-        if expected.clear(lowest):
-            party.noticed.add(where)
+        party.noticed.update(name for name, bound in bounds.items() if expected.clear(bound))
         if claimed is None or not expected.too_small(lowest):
             return
         test.failed += 1

@@ -59,8 +59,10 @@ def expected_of(claim: Claim, protocol: str) -> Expected:
     """
     draws: Draws = LaplaceDraws() if claim.mechanism == "laplace" else GaussianDraws()
     if claim.mechanism != DP_SGD:
-        lacks = "" if claim.deviation else "the claim says nothing of the noise: it lacks sigma or noise-multiplier"
-        return Expected(draws, claim.deviation or None, claim.clip, claim.clip, lacks)
+        # The server's noise is worked out round by round, by its number of replies.
+        scale = claim.multiplier if claim.central and claim.noise_multiplier else claim.deviation
+        lacks = "" if scale else "the claim says nothing of the noise: it lacks sigma, or noise-multiplier and clip"
+        return Expected(draws, scale or None, claim.clip, claim.clip, lacks)
     rate = 1.0 if protocol == "fedsgd" else claim.learning_rate
     if rate is None or claim.batch_size is None:
         lacks = "a dp-sgd claim is held against updates by learning-rate and batch-size, which it lacks"
