@@ -174,13 +174,18 @@ def _another_number(claim: Claim, finding: ClaimFinding) -> list[Step]:
 
 
 def _look(finding: ClaimFinding, by_name: dict[str, ClaimFinding]) -> list[Step]:
+    if finding.name == "claim.noise-missing" and not finding.clients:
+        why = "Is its wrapper the outermost strategy, and is its noise as large as is claimed?"
+        return [Step("Look at what the server adds", why)]
     if finding.name == "claim.noise-missing":
         why = "A mod is opt-in. A client that is started without it sends raw updates, and nothing refuses them."
         return [Step("Ask what the named clients run", why)]
-    if finding.name not in _LOOK_FOR or by_name["claim.epsilon-configured"].verdict == CONTRADICTED:
-        # What is configured explains the others.
-        return []
-    return [Step(*_LOOK_FOR[finding.name])]
+    # What is configured explains all others, and clients that are named explain what the record shows.
+    explains = ["claim.epsilon-configured"]
+    if finding.name == "claim.epsilon-recorded":
+        explains.append("claim.noise-missing")
+    explained = any(name in by_name and by_name[name].verdict == CONTRADICTED for name in explains)
+    return [] if explained or finding.name not in _LOOK_FOR else [Step(*_LOOK_FOR[finding.name])]
 
 
 def _complete(answer: Answer) -> list[Step]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import metadata
@@ -17,6 +16,8 @@ from fedattack.claims.check import Answer, Trial
 from fedattack.claims.claim import Claim
 from fedattack.claims.finding import scope_of
 from fedattack.errors import ConfigError
+from fedattack.record import records_in
+from fedattack.record.format import MANIFEST
 from fedattack.untrusted import MAX_JSON, read_bytes
 
 # Whose arithmetic the numbers rest on.
@@ -28,7 +29,6 @@ def sheet_of(
     given: Given,
     *,
     trial: Trial | None = None,
-    manifests: Mapping[str, Path] | None = None,
     command: str = "",
     now: datetime | None = None,
 ) -> dict[str, Any]:
@@ -39,11 +39,10 @@ def sheet_of(
     answer
         What was found.
     given
-        What the command was given. The files of the claim and of the mechanism's module are read for their SHA-256.
+        What the command was given. The claim, the module of the mechanism and the manifests of records are read for
+        their SHA-256.
     trial
         How the mechanism was tested, if it was.
-    manifests
-        The manifest of each record that was looked at, by a name such as ``record/seed-0``.
     command
         As it was written.
     now
@@ -56,7 +55,7 @@ def sheet_of(
 
     Raises
     ------
-    ConfigError
+    ConfigError, RecordError
         If a file that was read a moment ago is gone.
     """
     facts = {
@@ -66,7 +65,7 @@ def sheet_of(
         "claim_sha256": _sha256(Path(given.claim)) if given.claim else "",
         "mechanism": given.mechanism,
         "mechanism_sha256": _module_sha256(given.mechanism),
-        "records": {name: _sha256(path) for name, path in (manifests or {}).items()},
+        "records": _manifests(given.folder),
         "draws": trial.draws if trial else None,
         "seed": trial.seed if trial else None,
         "sigma": answer.claim.deviation,
@@ -96,6 +95,12 @@ def _versions() -> dict[str, str]:
 def _sha256(path: Path) -> str:
     content = read_bytes(path, ConfigError, "it must stay while it is checked", limit=MAX_JSON)
     return hashlib.sha256(content).hexdigest()
+
+
+def _manifests(folder: str) -> dict[str, str]:
+    """Return the SHA-256 of the manifest of each record in a folder, by where it lies."""
+    found = records_in(Path(folder)) if folder else {}
+    return {name or folder: _sha256(path / MANIFEST) for name, path in found.items()}
 
 
 def _module_sha256(mechanism: str) -> str:

@@ -388,7 +388,10 @@ def claim(
     ] = False,
     mistakes: Annotated[bool, typer.Option("--mistakes", help="Show what common mistakes cost instead.")] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder to write claim.html and claim.json to.", metavar="FOLDER")
+        Path | None,
+        typer.Option(
+            "--out", help="Folder to write claim.html and claim.json to; a run folder, if given.", metavar="FOLDER"
+        ),
     ] = None,
     pdf: Annotated[
         bool, typer.Option("--pdf", help="Print claim.html to claim.pdf, too, by a browser if one is installed.")
@@ -407,6 +410,8 @@ def claim(
     if mistakes:
         _show_mistakes(as_json)
         return
+    if out is None and folder is not None and (folder / "record").is_dir():
+        out = folder
     if pdf and out is None:
         raise ConfigError("fedattack claim: --pdf prints the page that --out FOLDER writes; give --out, too")
     conditions = _conditions(fail_if)
@@ -424,7 +429,7 @@ def claim(
     else:
         _show_answer(answer)
     if out is not None:
-        given = Given(claim=str(declared or ""), mechanism=mechanism or "")
+        given = Given(*(str(word or "") for word in (folder, declared, mechanism)))
         _keep_answer(answer, given, trial if mechanism else None, out, as_json, pdf=pdf)
     if _crossed(conditions, answer.findings):
         raise typer.Exit(THRESHOLD_CROSSED)
@@ -440,6 +445,9 @@ def _keep_answer(
     page = write_claim(out, sheet_of(answer, given, trial=trial, command=_command()))
     if not as_json:
         show_page("Report", page)
+        if (out / "report.html").exists():
+            line = f"`fedattack report {out}` puts the answer into the report of the run"
+            out_console.print(escape(line), soft_wrap=True)
     if pdf:
         _print_page(page, as_json)
 

@@ -11,7 +11,7 @@ from fedattack.claims.figures import bounds_in_figures, in_figures
 from fedattack.claims.finding import CONSISTENT, CONTRADICTED
 from fedattack.report.epsilons import raised
 from fedattack.report.section import Table
-from fedattack.report.words import NOTHING, compact, counted, printable_all
+from fedattack.report.words import NOTHING, compact, counted, printable_all, stopped
 
 CLAIM_PAGE = "claim.html"
 """Where the page lies in its folder."""
@@ -25,7 +25,7 @@ CANARIES = "claim.epsilon-canaries"
 _LABELS = {
     CONFIGURED: "Configured",
     RECORDED: "Seen in the record",
-    MISSING: "Clients without the noise",
+    MISSING: "Missing noise",
     MEASURED: "Measured",
     CANARIES: "Canaries",
 }
@@ -33,7 +33,7 @@ _LABELS = {
 _BY = {
     CONFIGURED: "by arithmetic",
     RECORDED: "by the record",
-    MISSING: "by single clients",
+    MISSING: "by noise that is missing",
     MEASURED: "by a test of the mechanism",
     CANARIES: "by canaries",
 }
@@ -110,7 +110,7 @@ def short_of(sheet: Mapping[str, Any]) -> str:
     findings, scope = sheet["findings"], sheet["scope"]
     wrong = contradictions(findings)
     if wrong and wrong[0]["name"] == MISSING:
-        return f"No: the claimed noise is not in the updates of {_names(wrong[0])}."
+        return f"No: what {_names(wrong[0])} sent contradicts the claim."
     if wrong and math.isinf(wrong[0]["value"] or 0):
         return f"No: nothing bounds the ε of {scope}."
     if wrong:
@@ -127,13 +127,15 @@ def contradictions(findings: Sequence[Mapping[str, Any]]) -> list[Mapping[str, A
 
 
 def _by(finding: Mapping[str, Any]) -> str:
+    if finding["name"] == MISSING and finding["verdict"] == CONTRADICTED:
+        return f"{_BY[MISSING]} ({_names(finding)})"
     return _BY.get(finding["name"], f"by {finding['name']}")
 
 
 def _names(finding: Mapping[str, Any]) -> str:
     names = finding.get("clients", [])
     if not names:
-        return "some clients"
+        return "the server"
     if len(names) > _FEW_NAMES:
         return f"{len(names)} clients"
     return f"client{'s' if len(names) > 1 else ''} {listed(names, 'and')}"
@@ -185,8 +187,10 @@ def why_of(sheet: Mapping[str, Any]) -> list[str]:
     """Give what explains a contradiction, or the grounds of the verdict."""
     why = []
     for finding in contradictions(sheet["findings"]):
-        if finding["name"] in (CONFIGURED, MISSING):
+        if finding["name"] == CONFIGURED:
             why += finding["notes"]
+        elif finding["name"] == MISSING:
+            why.append(finding["reason"])
     return why or [finding["reason"] for finding in sheet["findings"] if finding["verdict"] == sheet["verdict"]]
 
 
@@ -230,9 +234,8 @@ def clients_of(sheet: Mapping[str, Any]) -> Table | None:
         share = f"{noise / claimed:.0%}" if noise is not None and claimed else NOTHING
         faults = "; ".join(client["faults"]) or "none found"
         where = client["where"] or NOTHING
-        rows.append(
-            [client["node"], faults, _size(noise), share, where, _size(client["norm_most"]), f"{client['updates']:,}"]
-        )
+        node = f"{client['node']} ({client['run']})" if client.get("run") else client["node"]
+        rows.append([node, faults, _size(noise), share, where, _size(client["norm_most"]), f"{client['updates']:,}"])
     caption = "Noise at most: no more noise than this can be in the client's updates, where it is least."
     if claim.get("clip"):
         caption += f" Updates are claimed to be clipped to {claim['clip']:g}; noise makes them longer."
@@ -269,7 +272,8 @@ def server_of(recorded: Mapping[str, Any]) -> str:
         parts.append(f"at least {compact(server['noise_at_least'])}")
     said = f"The noise that the server added has a deviation of {listed(parts, 'and')}." if parts else ""
     rounds = ", ".join(map(_size, server["rounds"]))
-    return f"{said} Round by round: {rounds}.".strip() if rounds else said
+    parts = [said, f"Round by round: {rounds}." if rounds else "", *map(stopped, server.get("faults", []))]
+    return " ".join(filter(None, parts))
 
 
 def measured_of(measured: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -18,15 +18,15 @@ def digest(path):
 
 
 def test_it_says_by_what_it_was_made(tmp_path):
-    file, manifest = tmp_path / "claim.toml", tmp_path / "manifest.json"
+    file, manifest = tmp_path / "claim.toml", tmp_path / "record" / "seed-0" / "manifest.json"
+    manifest.parent.mkdir(parents=True)
     file.write_text(known.PLATFORM_CLAIM.format(rounds=5))
     manifest.write_text("{}")
     answer = check_claim(None, known.platform, Trial(draws=2000, seed=4))
     made = sheet_of(
         answer,
-        Given(claim=str(file), mechanism="tests.claims.known:platform"),
+        Given(str(tmp_path), str(file), "tests.claims.known:platform"),
         trial=Trial(draws=2000, seed=4),
-        manifests={"record/seed-0": manifest},
         command="fedattack claim",
         now=NOW,
     )

@@ -49,7 +49,7 @@ def platform() -> Answer:
             assumes=("an update that was clipped may differ from another in one tensor alone",),
         ),
         replace(
-            finding("", 1.0, "contradicted", "1 of 10 clients sent updates without the noise that is claimed"),
+            finding("", 1.0, "contradicted", f"client {NODES[3]}: no noise in conv1.weight, in 5 of 5 updates"),
             name="claim.noise-missing",
             message=None,
             run=None,
@@ -188,11 +188,15 @@ def sheet(answer: Answer, folder: Path) -> dict[str, Any]:
     """Make the content of ``claim.json``, as of a run folder that was looked at and a mod that was tested."""
     file = folder / "claim.toml"
     file.write_text('mechanism = "gaussian"\n')
-    given = Given(claim=str(file), mechanism="tests.claims.known:platform" if answer.measured else "")
-    manifests = {"record": file} if answer.recorded else None
+    record = folder / "record"
+    if answer.recorded:
+        record.mkdir(exist_ok=True)
+        (record / "manifest.json").write_text("{}")
+    mechanism = "tests.claims.known:platform" if answer.measured else ""
+    given = Given(str(folder) if answer.recorded else "", str(file), mechanism)
     trial = Trial() if answer.measured else None
     command = "fedattack claim runs/first --claim claim.toml"
-    return sheet_of(answer, given, trial=trial, manifests=manifests, command=command, now=NOW)
+    return sheet_of(answer, given, trial=trial, command=command, now=NOW)
 
 
 def page(answer: Answer, folder: Path) -> Path:

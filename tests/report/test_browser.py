@@ -60,7 +60,7 @@ def claim_page(folder):
     value["canaries"] = claims.canaries() | {"notes": [MARKUP]}
     value["recorded"]["clients"][0]["node"] = MARKUP
     value["findings"][0]["notes"].append(MARKUP)
-    value["facts"]["records"][MARKUP] = value["facts"]["records"].pop("record")
+    value["facts"]["records"][MARKUP] = "0" * 64
     value["facts"]["command"] = "fedattack claim " + "--claim a-folder-with-a-long-name/claim.toml " * 9
     return write_claim(folder, value)
 
