@@ -15,6 +15,7 @@ from fedattack.claims.finding import CONSISTENT, CONTRADICTED, TOLERANCE, UNCHEC
 from fedattack.claims.mechanisms import mechanism_of
 from fedattack.claims.reading import claim_of, configuration_of, readable
 from fedattack.claims.recorded import recorded_dict, recorded_findings, sentence_of, testify
+from fedattack.claims.recorded.settings import claim_of_run
 from fedattack.claims.tester import LEVEL, Measured, Play, measure
 from fedattack.errors import ConfigError
 from fedattack.learning.importing import import_callable
@@ -108,7 +109,7 @@ def check_claim(
     Parameters
     ----------
     claim
-        What is declared; None if it can be read off the mechanism.
+        What is declared; None if it can be read off the mechanism, or off the settings of the run folder.
     mechanism
         See :mod:`fedattack.claims.mechanisms`. What it configures is read off it where that is possible, and counts in
         place of what the claim says of it.
@@ -126,7 +127,10 @@ def check_claim(
     """
     notes: tuple[str, ...] = ()
     name = name or "the mechanism"
-    if claim is None:
+    if claim is None and record is not None and mechanism is None:
+        claim = claim_of_run(record)
+        notes = ("what is claimed is read off the settings of the run",)
+    elif claim is None:
         if mechanism is None or not readable(mechanism):
             raise ConfigError("nothing says what is claimed; give --claim claim.toml (fedattack/claims/README.md)")
         claim = claim_of(mechanism)

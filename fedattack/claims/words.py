@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedattack.claims.accounting import Epsilon
-from fedattack.claims.check import Answer, ClaimFinding
+from fedattack.claims.check import Answer
 from fedattack.claims.claim import Claim
 from fedattack.claims.figures import bounds_in_figures
+from fedattack.claims.finding import ClaimFinding
 from fedattack.claims.mistakes import Mistake
 
 MISTAKES = ("mistake", "computed for", "claimed ε", "true ε", "because")

@@ -416,8 +416,10 @@ def claim(
         raise ConfigError("fedattack claim: --pdf prints the page that --out FOLDER writes; give --out, too")
     conditions = _conditions(fail_if)
     told = None if declared is None else read_claim(declared)
-    if told is None and mechanism is None:
-        raise ConfigError("fedattack claim: give --claim FILE, --mechanism module:function, or both")
+    if told is None and mechanism is None and folder is None:
+        raise ConfigError(
+            "fedattack claim: give --claim FILE, --mechanism module:function, or DIR, the folder of a run"
+        )
     from fedattack.claims.advice import Given
     from fedattack.claims.check import Trial, check_claim, load_mechanism
 

@@ -5,8 +5,9 @@ import pytest
 
 from fedattack.claims import make_claim
 from fedattack.claims.accounting import Epsilon
-from fedattack.claims.check import CONSISTENT, CONTRADICTED, UNCHECKED, Trial, check_claim, load_mechanism
+from fedattack.claims.check import Trial, check_claim, load_mechanism
 from fedattack.claims.figures import bounds_in_figures, equation
+from fedattack.claims.finding import CONSISTENT, CONTRADICTED, UNCHECKED
 from fedattack.errors import ConfigError, ModelError
 from tests.claims import known
 

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from fedattack.audit.finding import CLAIM_VERDICTS
-from fedattack.claims.check import VERDICTS
+from fedattack.claims.finding import VERDICTS
 from tests.claims.known import PLATFORM_CLAIM
 
 PLATFORM = PLATFORM_CLAIM.format(rounds=5)
@@ -63,7 +63,7 @@ def test_mistakes_are_shown(call):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "give --claim FILE"),
+        ((), "or DIR, the folder of a run"),
         (("--claim", "nowhere.toml"), "nowhere.toml is not there"),
         (("--mechanism", "known"), "expected module:function"),
         (("--mechanism", "tests.claims.known:gaussian"), "nothing says what is claimed"),

@@ -32,38 +32,39 @@ def recorded_findings(claim: Claim, testimony: Testimony) -> list[ClaimFinding]:
     return [_epsilon_finding(claim, testimony), _missing_finding(claim, testimony)]
 
 
-def recorded_epsilon(claim: Claim, multipliers: Sequence[float], entries: int | None = None) -> Epsilon:
-    """Return lower bounds on the ε of a message and of all of them, where the noise is so much at most.
+def recorded_epsilon(claim: Claim, multipliers: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Return lower bounds on the ε of a message, and of all messages of a client, where the noise is so much at most.
 
     Parameters
     ----------
     claim
         Its mechanism, sampling, steps, neighbours and δ.
     multipliers
-        The most noise of each message, as a share of how far a unit moves it.
-    entries
-        Numbers in an update, for Laplace.
-
-    Returns
-    -------
-    Epsilon
-        ``low`` is that of the message with the least noise, and ``high`` that of all messages.
+        Of each client, message by message: the most noise, as a share of how far a unit moves it.
     """
-    least, most = min(multipliers), max(multipliers)
-    steps, count = claim.steps, len(multipliers)
-    message = _lower(claim, least, steps, entries)
-    together = _lower(claim, most, steps * count, entries)
+    message = _lower(claim, min(map(min, multipliers)), claim.steps)
     if claim.mechanism != "laplace" and claim.sampling == 1:
         # Shifts of Gaussians add up in squares.
-        factor = 2.0 if claim.relation == "replace" else 1.0
-        squares = math.inf if not least else math.fsum(1 / multiplier**2 for multiplier in multipliers)
-        together = epsilon_of(factor * math.sqrt(steps * squares), claim.delta)
-    return Epsilon(message, max(message, together))
+        apart = (2.0 if claim.relation == "replace" else 1.0) * math.sqrt(claim.steps)
+        run = epsilon_of(apart * max(map(_length, multipliers)), claim.delta)
+        return message, max(message, run)
+    # More messages tell more, and so does less noise in the one that has most.
+    worst: dict[int, float] = {}
+    for each in multipliers:
+        worst[len(each)] = min(worst.get(len(each), math.inf), max(each))
+    run = max(_lower(claim, multiplier, claim.steps * count) for count, multiplier in worst.items())
+    return message, max(message, run)
 
 
-def _lower(claim: Claim, multiplier: float, count: int, entries: int | None) -> float:
+def _length(multipliers: Sequence[float]) -> float:
+    if not min(multipliers):
+        return math.inf
+    return math.hypot(*[1 / multiplier for multiplier in multipliers])
+
+
+def _lower(claim: Claim, multiplier: float, count: int) -> float:
     if claim.mechanism == "laplace":
-        return laplace_epsilon(multiplier, claim.relation, count, claim.delta, claim.entries or entries).low
+        return laplace_epsilon(multiplier, claim.relation, count, claim.delta, claim.entries).low
     return gaussian_epsilon(
         multiplier, claim.relation, count, claim.delta, rate=claim.sampling, method=claim.sampling_method
     ).low
@@ -71,22 +72,13 @@ def _lower(claim: Claim, multiplier: float, count: int, entries: int | None) -> 
 
 def _epsilon_finding(claim: Claim, testimony: Testimony) -> ClaimFinding:
     name = "claim.epsilon-recorded"
-    exposed = [party for party in testimony.clients.values() if party.multipliers]
+    exposed = [party.multipliers for party in testimony.clients.values() if party.multipliers]
     if not exposed:
         lacks = testimony.lacks or testimony.expected.lacks or (_NO_NUMBERS if testimony.expected.reach else _NO_REACH)
         return _unchecked(claim, name, lacks)
-    message, run, worst = 0.0, 0.0, exposed[0]
-    # Clients with the same bounds are many where the server adds the noise.
-    known: dict[tuple[float, ...], Epsilon] = {}
-    for party in exposed:
-        multipliers = tuple(sorted(party.multipliers))
-        if multipliers not in known:
-            known[multipliers] = recorded_epsilon(claim, multipliers)
-        message = max(message, known[multipliers].low)
-        if known[multipliers].high > run:
-            run, worst = known[multipliers].high, party
+    message, run = recorded_epsilon(claim, exposed)
     value = message if claim.epsilon_of == "message" else run
-    count = len(worst.multipliers)
+    count = max(map(len, exposed))
     rounds = "a round" if count == 1 else f"{count:,} rounds"
     said = (
         f"by the record of {rounds} there is so little noise that ε of {scope_of(claim)} is {in_figures(value)} or more"
@@ -142,7 +134,7 @@ def _missing_finding(claim: Claim, testimony: Testimony) -> ClaimFinding:
 
 def _missing(claim: Claim, testimony: Testimony, named: Sequence[Party]) -> tuple[str, str]:
     if named:
-        listed = "; ".join(f"{_name(party)}: {party.in_words[0]}" for party in named[:_NAMED])
+        listed = "; ".join(f"{_name(claim, party)}: {party.in_words[0]}" for party in named[:_NAMED])
         more = f"; and {len(named) - _NAMED:,} more" if len(named) > _NAMED else ""
         return CONTRADICTED, f"{listed}{more}"
     if not testimony.tests:
@@ -162,8 +154,10 @@ def _missing(claim: Claim, testimony: Testimony, named: Sequence[Party]) -> tupl
     return CONSISTENT, "each message has room for noise of the claimed size, and it would be noticed if it were missing"
 
 
-def _name(party: Party) -> str:
-    who = f"client {party.node}" if party.node else "server"
+def _name(claim: Claim, party: Party) -> str:
+    who = f"client {party.node}" if party.node else "the sums"
+    if claim.central and not party.node:
+        who = "the server"
     return f"{who} of {party.run}" if party.run else who
 
 
@@ -249,6 +243,11 @@ def sentence_of(claim: Claim, testimony: Testimony, findings: Sequence[ClaimFind
     if missing.verdict == CONSISTENT:
         parts.append("Noise of the claimed size can be in each message.")
     elif named:
-        count = f"{len(named):,} of {len(testimony.clients):,} clients" if named[0].node else "the server"
-        parts.append(f"What {count} sent contradicts the claimed noise or clipping.")
+        parts.append(f"{_who(claim, testimony, named)} the claimed noise or clipping.")
     return " ".join(parts)
+
+
+def _who(claim: Claim, testimony: Testimony, named: Sequence[Party]) -> str:
+    if named[0].node:
+        return f"What {len(named):,} of {len(testimony.clients):,} clients sent contradicts"
+    return "What the server released contradicts" if claim.central else "The sums contradict"

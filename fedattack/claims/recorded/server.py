@@ -242,7 +242,7 @@ class _Watch:
             test.failed += 1
             party.fault(
                 "noise",
-                f"the server added noise of σ = {bound.bound:.3g} at most to {bound.where} in round {round_.number}, "
+                f"noise of σ = {bound.bound:.3g} at most in {bound.where}, round {round_.number}, "
                 f"where {claimed:.3g} is claimed",
             )
 
