@@ -10,6 +10,7 @@ from fedattack.claims.claim import read_claim
 from fedattack.record import Record
 from tests.claims.apps.__main__ import check
 from tests.claims.apps.cases import CASES, FORGETS, on_path
+from tests.foreign.projects import ROOT
 from tests.worlds.local_grid import FIRST_NODE
 
 THREE_WAYS = ("claim.epsilon-configured", "claim.epsilon-recorded", "claim.epsilon-measured")
@@ -33,15 +34,12 @@ def test_claims_have_the_numbers_of_their_apps(name):
     assert claim.rounds == config["num-server-rounds"]
 
 
-def answer_of(name, folder, draws=2000):
-    """Play an app, and ask about its record and its mod."""
-    case = CASES[name]
-    where = case.play(folder)
-    with on_path(where):
-        mechanism = load_mechanism(case.mechanism)
-        return check_claim(
-            read_claim(case.claim_file), mechanism, Trial(draws), name=case.mechanism, record=folder / "run"
-        )
+def test_the_guide_shows_the_claims_of_the_clinics():
+    guide = (ROOT / "fedattack" / "claims" / "README.md").read_text(encoding="utf-8")
+    for name in ("platform", "honest"):
+        lines = CASES[name].claim_file.read_text().splitlines()
+        shown = "\n".join(line for line in lines if not line.startswith("#"))
+        assert f"```toml\n{shown}\n```" in guide
 
 
 def verdicts_of(answer):
@@ -49,20 +47,27 @@ def verdicts_of(answer):
 
 
 def test_the_platform_is_contradicted_three_ways(tmp_path):
-    answer = answer_of("platform", tmp_path)
+    case = CASES["platform"]
+    where = case.play(tmp_path)
+    with on_path(where):
+        mod = load_mechanism(case.mechanism)
+        answer = check_claim(read_claim(case.claim_file), mod, Trial(2000), record=tmp_path / "run")
     found = verdicts_of(answer)
     assert [found[name] for name in THREE_WAYS] == ["contradicted"] * 3
     assert not answer.notes
 
 
 def test_the_same_app_with_honest_numbers_is_consistent(tmp_path):
-    answer = answer_of("honest", tmp_path)
+    case = CASES["honest"]
+    case.play(tmp_path)
+    answer = check_claim(read_claim(case.claim_file), record=tmp_path / "run")
     assert {*verdicts_of(answer).values()} == {"consistent"}
-    assert not answer.notes
 
 
 def test_the_clinic_that_forgets_is_named(tmp_path):
-    answer = answer_of("forgotten", tmp_path)
+    case = CASES["forgotten"]
+    case.play(tmp_path)
+    answer = check_claim(read_claim(case.claim_file), record=tmp_path / "run")
     (missing,) = (finding for finding in answer.findings if finding.name == "claim.noise-missing")
     assert missing.clients == (str(FIRST_NODE + FORGETS),)
     assert answer.verdict == "contradicted"
