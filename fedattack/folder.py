@@ -4,7 +4,8 @@ One run of one seed::
 
     DIR/record/  DIR/knowledge/  DIR/truth/  DIR/scores/ATTACK.npz  DIR/findings.json  DIR/run.json  DIR/report.html
 
-Several seeds have one subfolder each in the first four: ``record/seed-0`` and so on.
+Several seeds have one subfolder each in the first four: ``record/seed-0`` and so on. Where a privacy claim was checked,
+its answer is ``DIR/claim.json`` and ``DIR/claim.html``.
 """
 
 from collections.abc import Mapping, Sequence

@@ -73,7 +73,8 @@ class Given:
         words = ["fedattack", "claim"]
         if self.folder or folder:
             words.append(self.folder or folder)
-        if self.claim or not (self.mechanism or mechanism):
+        # What is claimed may also be read off the mechanism, or off the settings of a run.
+        if self.claim or not (self.mechanism or mechanism or self.folder):
             words += ["--claim", self.claim or "claim.toml"]
         if self.mechanism or mechanism:
             words += ["--mechanism", self.mechanism or mechanism]

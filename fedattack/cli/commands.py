@@ -41,7 +41,6 @@ from fedattack.errors import ConfigError, FedAttackError, RecordError, ReportErr
 
 if TYPE_CHECKING:
     from fedattack.audit.finding import Condition, Finding
-    from fedattack.claims.advice import Given
     from fedattack.claims.check import Answer, Trial
     from fedattack.folder import Part
     from fedattack.learning.importing import Asked
@@ -420,7 +419,6 @@ def claim(
         raise ConfigError(
             "fedattack claim: give --claim FILE, --mechanism module:function, or DIR, the folder of a run"
         )
-    from fedattack.claims.advice import Given
     from fedattack.claims.check import Trial, check_claim, load_mechanism
 
     tested = None if mechanism is None else load_mechanism(mechanism)
@@ -431,24 +429,29 @@ def claim(
     else:
         _show_answer(answer)
     if out is not None:
-        given = Given(*(str(word or "") for word in (folder, declared, mechanism)))
-        _keep_answer(answer, given, trial if mechanism else None, out, as_json, pdf=pdf)
+        page = _keep_answer(answer, out, folder, declared, mechanism, trial)
+        _show_kept(page, as_json, pdf=pdf)
     if _crossed(conditions, answer.findings):
         raise typer.Exit(THRESHOLD_CROSSED)
 
 
 def _keep_answer(
-    answer: "Answer", given: "Given", trial: "Trial | None", out: Path, as_json: bool, *, pdf: bool
-) -> None:
+    answer: "Answer", out: Path, folder: Path | None, declared: Path | None, mechanism: str | None, trial: "Trial"
+) -> Path:
     """Write the page of an answer, and what it was made of."""
+    from fedattack.claims.advice import Given
     from fedattack.claims.sheet import sheet_of
     from fedattack.report.claim import write_claim
 
-    page = write_claim(out, sheet_of(answer, given, trial=trial, command=_command()))
+    given = Given(str(folder or ""), str(declared or ""), mechanism or "")
+    return write_claim(out, sheet_of(answer, given, trial=trial if mechanism else None, command=_command()))
+
+
+def _show_kept(page: Path, as_json: bool, *, pdf: bool) -> None:
     if not as_json:
         show_page("Report", page)
-        if (out / "report.html").exists():
-            line = f"`fedattack report {out}` puts the answer into the report of the run"
+        if page.with_name("report.html").exists():
+            line = f"`fedattack report {page.parent}` puts the answer into the report of the run"
             out_console.print(escape(line), soft_wrap=True)
     if pdf:
         _print_page(page, as_json)

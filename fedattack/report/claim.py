@@ -52,16 +52,19 @@ def write_claim(folder: Path, sheet: Mapping[str, Any]) -> Path:
     Raises
     ------
     ReportError
-        If it does not fit its schema, or a link leaves the folder.
+        If it does not fit its schema, a link leaves the folder, or the folder cannot be written to.
     """
     folder = Path(folder)
     content = render_claim(sheet).encode()
-    folder.mkdir(parents=True, exist_ok=True)
-    check_folder(folder, ReportError)
     page = folder / CLAIM_PAGE
-    page.with_suffix(".pdf").unlink(missing_ok=True)
-    write_sealed(folder / CLAIM, sheet)
-    write_atomically(page, content)
+    check_folder(folder, ReportError)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        page.with_suffix(".pdf").unlink(missing_ok=True)
+        write_sealed(folder / CLAIM, sheet)
+        write_atomically(page, content)
+    except OSError as cause:
+        raise ReportError(f"{folder} cannot be written to ({cause.strerror}); give --out another folder") from None
     return page
 
 

@@ -69,16 +69,17 @@ def epsilon_axis(declared: float, rows: Sequence[Row], scope: str, slug: str) ->
     left, right = limits(declared, rows)
     axes.set_xscale("log")
     axes.set_xlim(left, right)
-    axes.axvspan(declared, right, color=SECOND, alpha=0.09, linewidth=0)
-    axes.axvline(declared, **CHANCE)
+    claimed = min(max(declared, left), right)
+    axes.axvspan(claimed, right, color=SECOND, alpha=0.09, linewidth=0)
+    axes.axvline(claimed, **CHANCE)
     axes.annotate(
         "above the claim",
-        (declared, 1),
+        (claimed, 1),
         xycoords=("data", "axes fraction"),
         xytext=(3, 3),
         textcoords="offset points",
     )
-    axes.plot(declared, 0, "D", color=INK, markersize=6.5)
+    axes.plot(claimed, 0, "D", color=INK, markersize=6.5)
     for place, row in enumerate(rows, 1):
         _draw(axes, place, row, (left, right))
     name_rows(axes, ["claimed", *(row.name for row in rows)])

@@ -132,6 +132,12 @@ def test_both_files_are_written_and_read_again(sheet, tmp_path):
     assert read_claim(tmp_path / "elsewhere") is None
 
 
+def test_a_place_that_is_no_folder_is_said_in_one_line(sheet, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ReportError, match="give --out another folder"):
+        write_claim(tmp_path / "file" / "below", sheet)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

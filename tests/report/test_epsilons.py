@@ -32,14 +32,21 @@ def test_the_same_answer_gives_the_same_drawing():
 
 @pytest.mark.parametrize(
     ("declared", "low", "high"),
-    [(10, 4.8e9, 4.8e9), (8, 1.2, INFINITE), (0.001, 0.0, 0.0005), (3, INFINITE, INFINITE), (1e-9, 1e300, 1e301)],
+    [
+        (10, 4.8e9, 4.8e9),
+        (8, 1.2, INFINITE),
+        (0.001, 0.0, 0.0005),
+        (3, INFINITE, INFINITE),
+        (1e-9, 1e300, 1e301),
+        (1e300, 1.0, 1.0),
+    ],
 )
 def test_the_axis_holds_what_is_finite_and_leaves_room_beside_the_claim(declared, low, high):
     left, right = limits(declared, [Row("configured", "", low, high)])
     for end in (declared, low, high):
         if 1e-6 <= end <= 1e12:
             assert left <= end <= right
-    if declared >= 1e-6:
+    if 1e-6 <= declared <= 1e12:
         assert 0 < math.log(declared / left) <= 0.5 * math.log(right / left)
     epsilon_axis(declared, [Row("configured", "", low, high)], "the run", "e")
 
