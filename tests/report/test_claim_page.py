@@ -44,7 +44,7 @@ def test_the_answer_stands_first(html):
         f"by noise that is missing (client {claims.NODES[3]}) and by a test of the mechanism.",
         "10 claimed > 10⁹ by arithmetic",
         "A test told two updates apart in 8,000 of 8,000 tries",
-        "20,000.0 times below 2",
+        "20,000 times below 2",
         "Make the noise larger: σ = 2.24 in place of 4.84e-05.",
     ):
         assert words in text
