@@ -37,6 +37,8 @@ _LOOK_FOR = {
     ),
 }
 _CHECKS = {
+    "claim.epsilon-configured": "What is configured",
+    "claim.noise-missing": "Whether noise is missing in single messages",
     "claim.epsilon-recorded": "What a record of the run shows",
     "claim.epsilon-measured": "What a test of the mechanism shows",
     "claim.epsilon-canaries": "What canaries in the run show",
@@ -105,31 +107,41 @@ def steps_of(answer: Answer, given: Given) -> list[Step]:
 def open_of(answer: Answer) -> list[Open]:
     """List what was not checked, and what was and decides nothing."""
     done = {finding.name for finding in answer.findings}
-    found = [Open(finding.name, finding.reason) for finding in answer.findings if finding.verdict == UNCHECKED]
+    found = [Open(_CHECKS[finding.name], finding.reason) for finding in answer.findings if finding.verdict == UNCHECKED]
     reasons = {
         "claim.epsilon-recorded": "no record was given; without one nothing says that the run used the mechanism",
         "claim.epsilon-measured": "no mechanism was given; without one nothing says that the code does what it is "
         "configured to do",
         "claim.epsilon-canaries": "no canaries were in the run",
     }
-    for name, what in _CHECKS.items():
+    for name, reason in reasons.items():
         if name not in done:
-            found.append(Open(what, reasons[name]))
+            found.append(Open(_CHECKS[name], reason))
     return found
 
 
 def _more_noise(claim: Claim) -> list[Step]:
+    if claim.central and claim.trusted_server is False:
+        why = "The server sees each update before it adds the noise: towards it nothing is promised."
+        return [Step("Let clients add the noise, or declare trusted-server = true", why)]
     needed = multiplier_for(claim)
-    if needed is None or claim.clip is None:
-        return []
-    sigma = needed * claim.clip / (claim.clients or 1)
-    now = "" if claim.deviation is None else f" in place of {claim.deviation:.3g}"
-    what = f"Make the noise larger: σ = {_rounded_up(sigma)}{now}"
+    if needed is None:
+        why = "How much noise is enough takes long to find here: raise it, and check again."
+        return [Step("Make the noise larger, or the rounds fewer", why)]
     why = f"It is the least that gives ε = {claim.epsilon:g} for {scope_of(claim)}, with the same clipping norm."
-    if claim.mechanism == "flower-localdp":
-        sensitivity = sigma / classical_sigma(1.0, claim.epsilon, claim.delta)
-        why += f" LocalDpMod draws it if its sensitivity is {_rounded_up(sensitivity)}."
-    return [Step(what, f"{why} It costs accuracy: try it before you promise it.")]
+    if claim.noise_multiplier is not None or claim.clip is None or (claim.central and claim.clients is None):
+        what = f"noise-multiplier = {_rounded_up(needed)}{_in_place_of(claim.multiplier)}"
+    else:
+        sigma = needed * claim.clip / (claim.clients or 1)
+        what = f"σ = {_rounded_up(sigma)}{_in_place_of(claim.deviation)}"
+        if claim.mechanism == "flower-localdp":
+            sensitivity = sigma / classical_sigma(1.0, claim.epsilon, claim.delta)
+            why += f" LocalDpMod draws it if its sensitivity is {_rounded_up(sensitivity)}."
+    return [Step(f"Make the noise larger: {what}", f"{why} It costs accuracy: try it before you promise it.")]
+
+
+def _in_place_of(value: float | None) -> str:
+    return "" if value is None else f" in place of {value:.3g}"
 
 
 def multiplier_for(claim: Claim) -> float | None:
@@ -137,7 +149,7 @@ def multiplier_for(claim: Claim) -> float | None:
 
     Where units are sampled, or the noise is Laplace's, each trial takes seconds, and it is not searched for.
     """
-    if claim.sampling < 1 or claim.mechanism == "laplace" or (claim.central and claim.trusted_server is False):
+    if claim.sampling < 1 or claim.mechanism == "laplace":
         return None
     low, high = _LEAST, _MOST
     if not _holds(claim, high):

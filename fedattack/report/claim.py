@@ -57,9 +57,9 @@ def write_claim(folder: Path, sheet: Mapping[str, Any]) -> Path:
     folder = Path(folder)
     content = render_claim(sheet).encode()
     page = folder / CLAIM_PAGE
-    check_folder(folder, ReportError)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        check_folder(folder, ReportError)
         page.with_suffix(".pdf").unlink(missing_ok=True)
         write_sealed(folder / CLAIM, sheet)
         write_atomically(page, content)

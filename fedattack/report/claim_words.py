@@ -185,12 +185,16 @@ def meaning_of(sheet: Mapping[str, Any]) -> str:
 
 def why_of(sheet: Mapping[str, Any]) -> list[str]:
     """Give what explains a contradiction, or the grounds of the verdict."""
-    why = []
-    for finding in contradictions(sheet["findings"]):
+    why: list[str] = []
+    wrong = contradictions(sheet["findings"])
+    explained = any(finding["name"] == CONFIGURED for finding in wrong)
+    for finding in wrong:
         if finding["name"] == CONFIGURED:
             why += finding["notes"]
         elif finding["name"] == MISSING:
             why.append(finding["reason"])
+        elif not explained:
+            why += [finding["reason"], *finding["notes"]]
     return why or [finding["reason"] for finding in sheet["findings"] if finding["verdict"] == sheet["verdict"]]
 
 

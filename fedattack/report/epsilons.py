@@ -118,10 +118,10 @@ def _draw(axes: Axes, place: int, row: Row, ends: tuple[float, float]) -> None:
         "marker": _MARKERS[(place - 1) % len(_MARKERS)],
     }
     low, high = max(row.low, left), min(row.high, right)
-    if math.isinf(row.low) or low >= right:
-        axes.annotate(
-            "∞" if math.isinf(row.low) else "→", (right, place), ha="right", va="center", size=16, color=look["color"]
-        )
+    if low >= right:
+        # Two arrows at the edge: it lies beyond.
+        beyond = [left * (right / left) ** share for share in (0.93, 0.98)]
+        axes.plot(beyond, [place, place], ">", color=look["color"], markersize=8)
     elif math.isinf(row.high):
         if row.low > 0:
             arrow = {"arrowstyle": "-|>", "color": look["color"], "linewidth": 2, "shrinkA": 0, "shrinkB": 0}

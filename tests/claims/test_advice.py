@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from fedattack.claims import configured, make_claim
@@ -43,6 +45,13 @@ def test_the_noise_that_is_advised_is_enough_and_hardly_more(values):
 )
 def test_where_no_noise_is_enough_or_a_search_takes_long_none_is_advised(values):
     assert multiplier_for(claim(**values)) is None
+    steps = steps_of(check_claim(claim(**values)), Given())
+    assert not any(step.what.startswith("Make the noise larger:") for step in steps)
+
+
+def test_noise_of_a_server_that_is_not_trusted_is_no_remedy():
+    answer = check_claim(claim(mechanism="central-gaussian", noise_multiplier=9.0, clients=2, trusted_server=False))
+    assert steps_of(answer, Given())[0].what.startswith("Let clients add the noise")
 
 
 def test_the_sensitivity_that_is_advised_gives_that_noise():
@@ -54,6 +63,21 @@ def test_the_sensitivity_that_is_advised_gives_that_noise():
     mended = said.model_copy(update={"sensitivity": sensitivity})
     assert mended.deviation == pytest.approx(sigma, rel=0.01)
     assert configured(mended).run.high <= said.epsilon
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "values"),
+    [
+        ("noise_multiplier", "noise-multiplier", {"noise_multiplier": 0.1}),
+        ("sigma", "σ", {"mechanism": "central-gaussian", "clip": 2.0, "sigma": 0.1, "clients": 9}),
+        ("sigma", "σ", {"clip": 2.0, "sigma": 0.1}),
+    ],
+)
+def test_a_claim_is_mended_in_the_units_that_it_has(key, name, values):
+    (step, *_) = steps_of(check_claim(claim(**values)), Given())
+    amount = re.fullmatch(f"Make the noise larger: {name} = (.*) in place of 0.1", step.what)[1]
+    mended = {**values, key: float(amount)}
+    assert check_claim(claim(**mended)).verdict == "consistent"
 
 
 def test_a_small_excess_may_be_stated():
