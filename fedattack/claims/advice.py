@@ -90,8 +90,7 @@ def steps_of(answer: Answer, given: Given) -> list[Step]:
     wrong = [finding for finding in answer.findings if finding.verdict == CONTRADICTED]
     if any(finding.name == "claim.epsilon-configured" for finding in wrong):
         steps += _more_noise(answer.claim)
-        verb = "Or state" if steps else "State"
-        steps += _another_number(answer.claim, by_name["claim.epsilon-configured"], verb)
+        steps += _another_number(answer.claim, by_name["claim.epsilon-configured"])
     for finding in wrong:
         steps += _look(finding, by_name)
     if wrong:
@@ -175,13 +174,13 @@ def _rounded_up(value: float) -> str:
     return f"{math.ceil(value / step) * step:.4g}"
 
 
-def _another_number(claim: Claim, finding: ClaimFinding, verb: str) -> list[Step]:
+def _another_number(claim: Claim, finding: ClaimFinding) -> list[Step]:
     value = finding.value
     if value is None or value > _WORTH:
         return []
     return [
         Step(
-            f"{verb} what holds: ε = {in_figures(value)} for {scope_of(claim)}",
+            f"Or state what holds: ε = {in_figures(value)} for {scope_of(claim)}",
             "This is what the noise gives that is configured now.",
         )
     ]

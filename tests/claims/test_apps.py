@@ -54,6 +54,7 @@ def test_the_platform_is_contradicted_three_ways(tmp_path):
         answer = check_claim(read_claim(case.claim_file), mod, Trial(2000), record=tmp_path / "run")
     found = verdicts_of(answer)
     assert [found[name] for name in THREE_WAYS] == ["contradicted"] * 3
+    assert answer.claim.mechanism == "flower-localdp"
     assert not answer.notes
 
 
