@@ -1,0 +1,329 @@
+"""Runs whose noise is known, from their record to the findings."""
+
+import json
+
+import numpy as np
+import pytest
+
+from fedattack.claims import make_claim
+from fedattack.claims.check import check_claim
+from fedattack.claims.finding import CONSISTENT, CONTRADICTED, UNCHECKED
+from fedattack.claims.gaussian import epsilon_of
+from fedattack.claims.recorded import clients
+from fedattack.claims.recorded.findings import recorded_epsilon
+from fedattack.claims.recorded.sums import noisy_at_most
+from fedattack.errors import RecordError
+from fedattack.record import Exchange, RecordWriter, Reply
+from tests.claims.recorded.runs import LAYERS, Run, laplace, write_run
+
+DELTA = 1e-5
+EVERYBODY = tuple(str(100 + client) for client in range(10))
+GAUSSIAN = {"mechanism": "gaussian", "sigma": 0.1, "clip": 1.0}
+CENTRAL = {"mechanism": "central-gaussian", "noise_multiplier": 1.0, "clip": 1.0, "clients": 10}
+SERVER = Run(LAYERS, sigma=0.0, server_clips=True, central=0.1, weights="equal")
+STEP = {
+    "mechanism": "dp-sgd",
+    "noise_multiplier": 1.0,
+    "clip": 1.0,
+    "steps": 2,
+    "learning_rate": 0.1,
+    "batch_size": 32.0,
+}
+
+
+def claim(**values):
+    return make_claim("claim.toml", **{"epsilon": 1000.0, "delta": DELTA, "rounds": 3, **values})
+
+
+@pytest.fixture
+def check(tmp_path):
+    def checked(run, **values):
+        write_run(tmp_path / "record", run)
+        return check_claim(claim(**values), record=tmp_path / "record")
+
+    return checked
+
+
+def seen(answer):
+    json.dumps(answer.to_dict(), allow_nan=False)
+    by_name = {finding.name: finding for finding in answer.findings}
+    return by_name["claim.epsilon-recorded"], by_name["claim.noise-missing"]
+
+
+def test_an_honest_run_is_consistent(check):
+    answer = check(Run(LAYERS), **GAUSSIAN)
+    recorded, missing = seen(answer)
+    configured = answer.findings[0]
+    assert answer.verdict == recorded.verdict == missing.verdict == CONSISTENT
+    assert 0.9 * configured.run.low < recorded.value < configured.run.high
+    assert recorded.message.low < configured.message.high
+    assert missing.value == 0
+    assert missing.clients == ()
+    assert [client["node"] for client in answer.recorded["clients"]] == list(EVERYBODY)
+    assert answer.recorded["clients"][0]["noise_at_most"] == pytest.approx(0.1, rel=0.05)
+    assert {test["name"] for test in answer.recorded["tests"]} == {"noise", "norms", "repeats"}
+    assert sum(test["error_rate"] for test in answer.recorded["tests"]) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(
+    ("fault", "named", "said"),
+    [
+        ({"others": {3: {"": 0.0}}}, ("103",), "noise of σ = 0.00"),
+        ({"others": {3: {"": 0.01}}}, ("103",), "noise of σ = 0.01"),
+        ({"others": {3: {"second": 0.0}}}, ("103",), "at most in second.weight"),
+        ({"seeds": lambda client, number: number}, EVERYBODY, "its noise is that of client 101"),
+        ({"seeds": lambda client, number: client}, EVERYBODY, "in round 2 its noise is that of round 1"),
+        ({"unclipped": (5,), "norm": 20.0}, ("105",), "it is not clipped"),
+    ],
+    ids=["none", "a tenth", "half of the layers", "same in clients", "same in rounds", "not clipped"],
+)
+def test_who_adds_too_little_noise_is_named(check, fault, named, said):
+    answer = check(Run(LAYERS, **fault), **GAUSSIAN)
+    _, missing = seen(answer)
+    assert answer.verdict == missing.verdict == CONTRADICTED
+    assert missing.clients == named
+    assert missing.value == len(named)
+    assert said in missing.reason
+    (first,) = (client for client in answer.recorded["clients"] if client["node"] == named[0])
+    assert said in first["faults"][0]
+
+
+def test_laplace(check):
+    _, missing = seen(check(Run(LAYERS, draw=laplace), mechanism="laplace", sigma=0.1, clip=1.0))
+    assert missing.verdict == CONSISTENT
+
+
+def test_laplace_that_repeats_or_is_missing(check):
+    others = Run(LAYERS, draw=laplace, others={3: {"": 0.0}})
+    _, missing = seen(check(others, mechanism="laplace", sigma=0.1, clip=1.0))
+    assert missing.clients == ("103",)
+    assert "b = 0.00" in missing.reason
+
+
+def test_the_platform_is_contradicted_by_its_updates_own_size(check):
+    """Noise far below the entries: nobody sees whether it is there, and so little is no privacy."""
+    answer = check(Run(LAYERS, sigma=4.845e-5), mechanism="flower-localdp", clip=1.0, sensitivity=1e-4, epsilon=10.0)
+    recorded, missing = seen(answer)
+    assert recorded.verdict == CONTRADICTED
+    assert recorded.value > 1e4
+    assert missing.verdict == UNCHECKED
+    assert "would not be noticed" in missing.reason
+    assert "no ε below 10^" in answer.sentence
+
+
+def test_the_platform_with_a_client_that_forgot_the_mod(check):
+    run = Run(LAYERS, sigma=4.845e-5, others={2: {"": 0.0}}, unclipped=(2,))
+    _, missing = seen(check(run, mechanism="flower-localdp", clip=1.0, sensitivity=1e-4, epsilon=10.0))
+    assert missing.clients == ("102",)
+
+
+def test_a_step_of_dp_sgd(check):
+    answer = check(Run(LAYERS, sigma=0.1 / 32), **STEP)
+    recorded, missing = seen(answer)
+    assert recorded.verdict == CONSISTENT
+    assert 0 < recorded.value < answer.findings[0].value
+    assert missing.verdict == UNCHECKED
+    assert "all steps" in recorded.assumes[1]
+
+
+def test_a_client_of_dp_sgd_without_noise(check):
+    run = Run(LAYERS, sigma=1 / 32, norm=0.1, others={4: {"": 0.0}})
+    _, missing = seen(check(run, **{**STEP, "learning_rate": 1.0}))
+    assert missing.clients == ("104",)
+
+
+def test_dp_sgd_needs_its_learning_rate(check):
+    values = {key: value for key, value in STEP.items() if key != "learning_rate"}
+    for finding in seen(check(Run(LAYERS), **values)):
+        assert finding.verdict == UNCHECKED
+        assert "learning-rate and batch-size" in finding.reason
+
+
+def test_gradients_are_updates(check):
+    run = Run(LAYERS, protocol="fedsgd", others={3: {"": 0.0}})
+    _, missing = seen(check(run, **GAUSSIAN))
+    assert missing.clients == ("103",)
+
+
+@pytest.mark.parametrize("weights", ["equal", "examples"])
+@pytest.mark.parametrize("server_clips", [True, False])
+def test_the_noise_of_a_server(check, weights, server_clips):
+    run = SERVER.with_other(weights=weights, server_clips=server_clips)
+    answer = check(run, **CENTRAL, weights=weights)
+    recorded, missing = seen(answer)
+    assert missing.verdict == recorded.verdict == CONSISTENT
+    server = answer.recorded["server"]
+    assert server["noise_at_least"] < 0.1 < server["noise_at_most"] < 0.11
+    assert server["rounds"] == pytest.approx([0.1] * 3, rel=0.05)
+    assert recorded.value > 0.9 * answer.findings[0].run.low
+
+
+def test_a_server_that_adds_a_tenth(check):
+    recorded, missing = seen(check(SERVER.with_other(central=0.01), **CENTRAL, epsilon=20.0))
+    assert recorded.verdict == missing.verdict == CONTRADICTED
+    assert missing.reason.startswith("the server: noise of σ = 0.010")
+    assert missing.clients == ()
+    assert missing.value == 1
+
+
+def test_a_server_that_adds_the_same_in_each_round(check):
+    _, missing = seen(check(SERVER.with_other(central_seed=3), **CENTRAL))
+    assert "in round 2 its noise is that of round 1" in missing.reason
+
+
+def test_a_server_that_takes_updates_as_they_come(check):
+    run = SERVER.with_other(server_clips=False, unclipped=(4,), norm=30.0)
+    _, missing = seen(check(run, **CENTRAL))
+    assert missing.clients == ("104",)
+    assert "went into the mean as it came" in missing.reason
+
+
+def test_the_largest_weight_counts(check):
+    counts = [910] + [10] * 9
+    answer = check(SERVER.with_other(weights="examples", counts=counts), **CENTRAL, weights="examples")
+    recorded, _ = seen(answer)
+    assert recorded.value > epsilon_of(0.9 / 0.1 * np.sqrt(3), DELTA) * 0.9
+
+
+def test_an_adapted_norm_is_known_where_the_server_sends_it(check):
+    answer = check(SERVER, **{**CENTRAL, "mechanism": "central-adaptive", "clip_falls": 0.9})
+    assert "2 rounds are left out" in answer.recorded["notes"][0]
+    assert seen(answer)[1].verdict == CONSISTENT
+
+
+def test_sums_name_nobody(check):
+    answer = check(Run(LAYERS, aggregate=True), **GAUSSIAN)
+    recorded, missing = seen(answer)
+    assert recorded.verdict == missing.verdict == CONSISTENT
+    assert recorded.value < answer.findings[0].run.low
+    assert "no client can be named" in answer.recorded["notes"][0]
+
+
+def test_sums_with_too_little_noise(check):
+    run = Run(LAYERS, aggregate=True, others={client: {"": 0.0} for client in range(5)}, counts=[100] * 10)
+    _, missing = seen(check(run, **GAUSSIAN))
+    assert missing.verdict == CONTRADICTED
+    assert missing.clients == ()
+    # Half of the clients add noise. Their updates leave room for one more.
+    assert "at most 5 of 10" in missing.reason or "at most 6 of 10" in missing.reason
+
+
+def test_how_many_can_have_added_noise():
+    assert noisy_at_most(1.0, 1.0, [0.5, 0.5]) == 2
+    assert noisy_at_most(0.6, 1.0, [0.5, 0.5]) == 1
+    assert noisy_at_most(0.1, 1.0, [0.5, 0.5]) == 0
+
+
+def write(path, common, replies, protocol="fedavg", rounds=1):
+    writer = RecordWriter(path, protocol=protocol)
+    for number in range(1, rounds + 1):
+        writer.write(Exchange(number, common, [Reply(str(n), "ok", arrays, 10) for n, arrays in enumerate(replies)]))
+    writer.close()
+    return path
+
+
+def test_a_frozen_array_tells_nothing(tmp_path):
+    rng = np.random.default_rng(0)
+    zeros = {"frozen": np.ones(500, np.float32), "head": np.zeros(500, np.float32)}
+    replies = [{**zeros, "head": rng.normal(0, 0.1, 500).astype(np.float32)} for _ in range(3)]
+    answer = check_claim(claim(**GAUSSIAN), record=write(tmp_path / "r", zeros, replies))
+    assert seen(answer)[1].verdict == CONSISTENT
+    assert "frozen: no client changed it" in answer.recorded["notes"][0]
+
+
+def test_an_array_that_one_client_alone_leaves_as_it_is(tmp_path):
+    rng = np.random.default_rng(0)
+    zeros = {"head": np.zeros(500, np.float32)}
+    replies = [{"head": rng.normal(0, 0.1, 500).astype(np.float32)} for _ in range(3)]
+    answer = check_claim(claim(**GAUSSIAN), record=write(tmp_path / "r", zeros, [*replies, zeros]))
+    assert seen(answer)[1].clients == ("3",)
+
+
+def test_what_is_no_noise_of_real_numbers(tmp_path):
+    rng = np.random.default_rng(0)
+    before = {"a": np.zeros(500, np.float32), "n": np.int64([3]), "bn.running_var": np.full(300, 0.01, np.float32)}
+    replies = []
+    for _ in range(3):
+        var = np.maximum(0.01 + rng.normal(0, 0.1, 300), 0).astype(np.float32)
+        replies.append({"a": rng.normal(0, 0.1, 500).astype(np.float32), "n": np.int64([7]), "bn.running_var": var})
+    replies[2]["a"] = np.full(500, np.nan, np.float32)
+    answer = check_claim(claim(**GAUSSIAN), record=write(tmp_path / "r", before, replies))
+    assert seen(answer)[1].verdict == CONSISTENT
+    notes = " ".join(answer.recorded["notes"])
+    assert "client 2 sent numbers that are not finite" in notes
+    assert "n (int64) is changed" in notes
+    assert "bn.running_var: zeros may be negative values" in notes
+
+
+def test_one_client_and_one_round(tmp_path):
+    sent = {"a": np.random.default_rng(0).normal(0, 0.1, 500).astype(np.float32)}
+    path = write(tmp_path / "r", {"a": np.zeros(500, np.float32)}, [sent])
+    answer = check_claim(claim(**GAUSSIAN), record=path)
+    assert seen(answer)[1].verdict == CONSISTENT
+    assert "by the record of a round" in seen(answer)[0].reason
+
+
+@pytest.mark.parametrize(
+    ("protocol", "common", "said"),
+    [
+        ("fedavg", None, "no round of the record has both a reply and the model that it started from"),
+        ("fedmd", {"predictions": np.zeros((5, 2), np.float32)}, "replies of fedmd are predictions"),
+    ],
+)
+def test_records_that_show_nothing(tmp_path, protocol, common, said):
+    sent = {"predictions" if protocol == "fedmd" else "a": np.ones((5, 2), np.float32)}
+    path = write(tmp_path / "r", common, [sent], protocol)
+    answer = check_claim(claim(**GAUSSIAN), record=path)
+    for finding in seen(answer):
+        assert finding.verdict == UNCHECKED
+        assert said in finding.reason
+
+
+def test_no_record(tmp_path):
+    with pytest.raises(RecordError, match="holds no record"):
+        check_claim(claim(**GAUSSIAN), record=tmp_path)
+
+
+def test_a_claim_without_noise_or_norm(check):
+    recorded, missing = seen(check(Run(LAYERS), mechanism="gaussian", clip=1.0))
+    assert recorded.verdict == CONSISTENT
+    assert missing.verdict == UNCHECKED
+    assert "it lacks sigma" in missing.reason
+
+
+def test_sigma_without_a_norm(check):
+    recorded, missing = seen(check(Run(LAYERS), mechanism="gaussian", sigma=0.1))
+    assert recorded.verdict == UNCHECKED
+    assert "lacks clip" in recorded.reason
+    assert missing.verdict == CONSISTENT
+
+
+def test_several_seeds_share_the_error(tmp_path):
+    for seed in (0, 1):
+        run = Run(LAYERS, others={3: {"": 0.0}} if seed else None)
+        write_run(tmp_path / "record" / f"seed-{seed}", run, seed)
+    answer = check_claim(claim(**GAUSSIAN), record=tmp_path)
+    _, missing = seen(answer)
+    assert missing.clients == ("103",)
+    assert "client 103 of seed-1" in missing.reason
+    assert len(answer.recorded["clients"]) == 20
+    assert answer.recorded["rounds"] == 6
+
+
+def test_too_many_clients_are_drawn_from(check, monkeypatch):
+    monkeypatch.setattr(clients, "kept_of_each", lambda sizes, updates: (100, 12))
+    answer = check(Run(LAYERS), **GAUSSIAN)
+    assert any("among 4 of 10 clients, drawn with seed" in note for note in answer.recorded["notes"])
+    assert seen(answer)[1].verdict == CONSISTENT
+
+
+def test_epsilon_of_messages_with_more_and_less_noise():
+    said = claim(mechanism="gaussian", sigma=1.0, clip=1.0)
+    message, run = recorded_epsilon(said, [[2.0, 4.0], [3.0]])
+    assert message == pytest.approx(epsilon_of(2 / 2.0, DELTA))
+    assert run == pytest.approx(epsilon_of(2 * np.hypot(1 / 2.0, 1 / 4.0), DELTA))
+    assert recorded_epsilon(said, [[0.0]]) == (np.inf, np.inf)
+    sampled = claim(mechanism="dp-sgd", clip=1.0, noise_multiplier=1.0, sampling=0.1)
+    once, often = recorded_epsilon(sampled, [[1.0, 2.0], [1.5]])
+    assert once > 0
+    assert once <= often < recorded_epsilon(claim(mechanism="dp-sgd", clip=1.0), [[1.0, 2.0]])[1]
