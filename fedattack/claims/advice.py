@@ -125,7 +125,7 @@ def _more_noise(claim: Claim) -> list[Step]:
         return [Step("Let clients add the noise, or declare trusted-server = true", why)]
     needed = multiplier_for(claim)
     if needed is None:
-        why = "How much noise is enough takes long to find here: raise it, and check again."
+        why = "How much is enough is not worked out for such a claim: raise it, and check again."
         return [Step("Make the noise larger, or the rounds fewer", why)]
     why = f"It is the least that gives ε = {claim.epsilon:g} for {scope_of(claim)}, with the same clipping norm."
     if claim.noise_multiplier is not None or claim.clip is None or (claim.central and claim.clients is None):
