@@ -151,13 +151,16 @@ _OPT_IN = (
     ("client_app.py", "import mod\n", "import opt_in\n"),
     ("client_app.py", "mods=[mod]", "mods=[opt_in]"),
 )
-_SERVER_CLIPS, _CLIENTS_CLIP = (f"DifferentialPrivacy{side}SideFixedClipping" for side in ("Server", "Client"))
+
+
+def _clients_clip(file: str) -> tuple[tuple[str, str, str], ...]:
+    server, clients = (f"DifferentialPrivacy{side}SideFixedClipping" for side in ("Server", "Client"))
+    return (file, f"import {server}", f"import {clients}"), (file, f"strategy = {server}", f"strategy = {clients}")
+
+
 _CLIENT_SIDE = (
-    *(
-        (name, before + _SERVER_CLIPS, before + _CLIENTS_CLIP)
-        for name in ("server_app.py", "privacy.py")
-        for before in ("import ", "strategy = ")
-    ),
+    *_clients_clip("server_app.py"),
+    *_clients_clip("privacy.py"),
     ("client_app.py", "import ClientApp\n", "import ClientApp\nfrom flwr.clientapp.mod import fixedclipping_mod\n"),
     ("client_app.py", "ClientApp()", "ClientApp(mods=[fixedclipping_mod])"),
 )
