@@ -23,12 +23,14 @@ from fedattack.data import load_dataset
 from fedattack.report.validate import read_findings
 from fedattack.runs.presets import load_preset, resolve_settings
 from fedattack.runtime.simulator import Simulator
+from tests.claims.apps.cases import CASES
 from tests.foreign.projects import MESSAGE_API
 from tests.worlds.federation import FEATURES, write_run
 
 ROOT = Path(__file__).parents[1]
 MOST_LINES = 150
 FIRST_RUN = "runs/first"
+PLATFORM = CASES["platform"]
 A_MESSAGE = "fedattack stopped recording, "
 
 YOUR_MODEL = f"""
@@ -130,7 +132,10 @@ class Document:
 
 
 def claimed(folder: Path) -> None:
-    """Write the guide's first claim, and the code that it is about."""
+    """Write the guide's first claim, the code that it is about, and a record of an app with both."""
+    PLATFORM.play(folder.parent / "played")
+    (folder.parent / "srv").mkdir()
+    (folder.parent / "played" / "run").rename(folder.parent / "srv" / "audit")
     blocks = CLAIMS.blocks()
     for name, wanted in (("claim.toml", "toml"), ("privacy.py", "python")):
         (folder / name).write_text(next(content for language, content in blocks if language == wanted))

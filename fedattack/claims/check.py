@@ -186,6 +186,8 @@ def _as_configured(claim: Claim, mechanism: object, name: str) -> tuple[Claim, t
         if said is not None and has is not None and not math.isclose(said, has, rel_tol=TOLERANCE):
             word = "sigma" if key == "deviation" else key
             notes.append(f"the claim says {word} = {said:.4g}, and {name} has {has:.4g}, which counts")
+    if claim.mechanism == own.mechanism == "flower-localdp" and not notes:
+        return claim, ()
     for key in ("clip", "sensitivity", "sigma", "noise_multiplier"):
         values.pop(key, None)
         read.pop(key, None)
@@ -264,7 +266,7 @@ def _mistakes(claim: Claim, found: Configured) -> list[str]:
         apart = claim.clip * (2 if claim.relation == "replace" else 1)
         if claim.sensitivity < _FAR_BELOW * apart:
             notes.append(
-                f"the sensitivity {claim.sensitivity:g} is {apart / claim.sensitivity:,.1f} times below {apart:g}, "
+                f"the sensitivity {claim.sensitivity:g} is {_times(apart / claim.sensitivity)} times below {apart:g}, "
                 "how far apart clipped updates may be"
             )
     if found.stated is not None and found.stated > claim.epsilon * (1 + TOLERANCE):
@@ -276,6 +278,10 @@ def _mistakes(claim: Claim, found: Configured) -> list[str]:
     if fits and claim.epsilon_of == "run" and found.run is not None and found.run.low > claim.epsilon * (1 + TOLERANCE):
         notes.append(f"ε is that of one message, quoted for a run of {claim.rounds} rounds")
     return notes
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.3g}"
 
 
 def _measured_finding(claim: Claim, measured: Measured) -> ClaimFinding:

@@ -242,7 +242,8 @@ def _pairs(size: int, play: Play) -> list[_Pair]:
         ]
         far = _Pair(f"one entry, {_FAR:g} times the norm", _FAR * first, -_FAR * first)
     else:
-        nothing = np.zeros(size)
+        # As good as zeros, of which Flower's clipping makes a division by zero.
+        nothing = np.full(size, 1e-12 * play.clip)
         pairs = [
             _Pair(one, first, nothing),
             _Pair("one entry of the last array", second, nothing),

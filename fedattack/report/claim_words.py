@@ -40,7 +40,7 @@ _BY = {
 # Keys whose values are numbers that may be infinite, for which JSON has no word.
 _AMOUNTS = (
     *("low", "high", "value", "sigma"),
-    *("noise_at_most", "noise_at_least", "norm_most"),
+    *("noise_claimed", "noise_at_most", "noise_at_least", "norm_most"),
     *("counting", "ceiling", "mu"),
     *("bound_message", "bound_run", "estimate", "accountant"),
 )
@@ -225,13 +225,12 @@ def in_bounds(bounds: Mapping[str, float] | None) -> str:
 
 
 def clients_of(sheet: Mapping[str, Any]) -> Table | None:
-    """List the clients of a record, those with faults first."""
-    claim = sheet["claim"]
-    clients = sorted(sheet["recorded"]["clients"], key=lambda client: not client["faults"])
-    if not clients:
+    """List the clients of a record, those with faults first, if the record shows what each one sent."""
+    recorded = sheet["recorded"]
+    clients = sorted(recorded["clients"], key=lambda client: not client["faults"])
+    if not clients or recorded["view"] != "individual":
         return None
-    # The server's noise is in no client's update.
-    claimed = None if claim["mechanism"].startswith("central") else sheet["facts"]["sigma"]
+    claimed = recorded.get("noise_claimed")
     rows = []
     for client in clients[:_MOST_CLIENTS]:
         noise = client["noise_at_most"]
@@ -240,13 +239,23 @@ def clients_of(sheet: Mapping[str, Any]) -> Table | None:
         where = client["where"] or NOTHING
         node = f"{client['node']} ({client['run']})" if client.get("run") else client["node"]
         rows.append([node, faults, _size(noise), share, where, _size(client["norm_most"]), f"{client['updates']:,}"])
-    caption = "Noise at most: no more noise than this can be in the client's updates, where it is least."
-    if claim.get("clip"):
-        caption += f" Updates are claimed to be clipped to {claim['clip']:g}; noise makes them longer."
+    caption = _about_clients(sheet["claim"])
     if len(clients) > len(rows):
         caption += f" {counted(len(clients) - len(rows), 'client')} more in claim.json."
     header = ["Client", "Faults", "Noise at most", "Of what is claimed", "In", "Largest norm", "Updates"]
-    return Table("Client by client", caption, header, rows)
+    known = [place for place in range(len(header)) if any(row[place] != NOTHING for row in rows)]
+    rows = [[row[place] for place in known] for row in rows]
+    return Table("Client by client", caption.strip(), [header[place] for place in known], rows)
+
+
+def _about_clients(claim: Mapping[str, Any]) -> str:
+    clip = claim.get("clip")
+    if claim["mechanism"].startswith("central"):
+        return f"The mean is of updates that are clipped to {clip:g}, by the clients or by the server." if clip else ""
+    noise = "Noise at most: no more noise than this can be in the client's updates, where it is least."
+    if claim["mechanism"] == "dp-sgd":
+        return f"{noise} What is claimed is that of the last step; gradients are clipped, and not updates."
+    return f"{noise} Updates are claimed to be clipped to {clip:g}; noise makes them longer." if clip else noise
 
 
 def _size(value: float | None) -> str:
@@ -274,7 +283,8 @@ def server_of(recorded: Mapping[str, Any]) -> str:
         parts.append(f"at most {compact(server['noise_at_most'])}")
     if server["noise_at_least"] is not None:
         parts.append(f"at least {compact(server['noise_at_least'])}")
-    said = f"The noise that the server added has a deviation of {listed(parts, 'and')}." if parts else ""
+    whose = "in the mean of all clients" if recorded["view"] == "aggregate" else "that the server added"
+    said = f"The noise {whose} has a deviation of {listed(parts, 'and')}." if parts else ""
     rounds = ", ".join(map(_size, server["rounds"]))
     parts = [said, f"Round by round: {rounds}." if rounds else "", *map(stopped, server.get("faults", []))]
     return " ".join(filter(None, parts))

@@ -29,7 +29,7 @@ def test_the_platform_is_contradicted_twice():
     assert [finding.verdict for finding in answer.findings] == [CONTRADICTED] * 2
     assert found["claim.epsilon-configured"].value > 1e8
     assert found["claim.epsilon-measured"].value > 1e8
-    assert "20,000.0 times below 2" in found["claim.epsilon-configured"].notes[0]
+    assert "20,000 times below 2" in found["claim.epsilon-configured"].notes[0]
     assert "ε = 10" in answer.sentence
     assert "3,200 of 3,200 tries" in answer.sentence
     json.dumps(answer.to_dict(), allow_nan=False)

@@ -46,6 +46,12 @@ def test_the_platform_is_told_apart_always():
     assert found.bound.message < 1.02 * epsilon_of(2 / 4.844805262605389e-05, DELTA)
 
 
+def test_a_missing_client_can_be_played_against_flowers_mod():
+    """Which divides by the norm of an update."""
+    found = measured("platform", Play(relation="add-remove", draws=2000))
+    assert found.told == found.tries
+
+
 def test_without_noise_counting_has_the_last_word():
     found = measured("bare")
     assert found.method == "counting"

@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 from fedattack.errors import ReportError
 from fedattack.report import read_claim, render_html, write_report
 from fedattack.report.claim import render_claim, write_claim
-from fedattack.report.claim_words import meaning_of, readable, short_of
+from fedattack.report.claim_words import clients_of, meaning_of, readable, server_of, short_of
 from fedattack.report.validate import validate_claim
 from tests.report import claims, example
 from tests.report.test_html import Page
@@ -44,7 +44,7 @@ def test_the_answer_stands_first(html):
         f"by noise that is missing (client {claims.NODES[3]}) and by a test of the mechanism.",
         "10 claimed > 10⁹ by arithmetic",
         "A test told two updates apart in 8,000 of 8,000 tries",
-        "20,000.0 times below 2",
+        "20,000 times below 2",
         "Make the noise larger: σ = 2.24 in place of 4.84e-05.",
     ):
         assert words in text
@@ -72,6 +72,33 @@ def test_the_client_without_noise_is_the_first_of_the_table(html):
     text = Page(html).text
     table = text[text.index("Client by client") :]
     assert table.index(claims.NODES[3]) < table.index(claims.NODES[0])
+
+
+def table_of(sheet, mechanism="gaussian", **seen):
+    """The table of clients, and its columns, for a record in which this was seen."""
+    recorded = {**sheet["recorded"], "noise_claimed": None, **seen}
+    table = clients_of({**sheet, "claim": {**sheet["claim"], "mechanism": mechanism}, "recorded": recorded})
+    return table and dict(zip(table.header, zip(*table.rows, strict=True), strict=True)), table and table.caption
+
+
+def test_the_noise_of_a_client_is_compared_with_what_the_claim_says_of_its_update(sheet):
+    columns, caption = table_of(sheet, "dp-sgd", noise_claimed=2 * claims.SIGMA)
+    assert columns["Of what is claimed"][1] == "51%"
+    assert "that of the last step" in caption
+
+
+def test_where_the_server_adds_the_noise_clients_have_none(sheet):
+    clients = [{**client, "noise_at_most": None, "where": None} for client in sheet["recorded"]["clients"]]
+    columns, caption = table_of(sheet, "central-gaussian", clients=clients)
+    assert [*columns] == ["Client", "Faults", "Largest norm", "Updates"]
+    assert "by the clients or by the server" in caption
+
+
+def test_sums_show_no_client(sheet):
+    assert table_of(sheet, view="aggregate") == (None, None)
+    server = {"noise_at_most": 0.3, "noise_at_least": None, "rounds": []}
+    said = server_of({"view": "aggregate", "server": server})
+    assert said == "The noise in the mean of all clients has a deviation of at most 0.3."
 
 
 def test_a_claim_that_holds_is_not_said_to_be_proved(tmp_path):

@@ -4,7 +4,7 @@ It uses the private TaskIdentity, which a simulation would set; flwr is pinned t
 """
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
@@ -45,6 +45,11 @@ class LocalGrid(Grid):
             )
             for index in range(nodes)
         }
+
+    def configure(self, settings: Mapping[str, str | int | float | bool]) -> None:
+        """Give all nodes a run config."""
+        for context in self._contexts.values():
+            context.run_config = dict(settings)
 
     def set_run(self, run):
         pass

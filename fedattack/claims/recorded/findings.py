@@ -199,6 +199,7 @@ def recorded_dict(testimony: Testimony, records: Mapping[str, Record]) -> dict[s
         "protocol": first.protocol,
         "rounds": sum(len(record) for record in records.values()),
         "clients": clients,
+        "noise_claimed": None if testimony.servers else testimony.expected.scale,
         "tests": [asdict(test) for test in testimony.tests.values()],
         "server": _server_dict(list(testimony.servers.values())),
         "notes": list(testimony.notes),

@@ -121,6 +121,11 @@ def watch_server(records: Mapping[str, Record], claim: Claim, testimony: Testimo
         kept = [update for round_ in usable[run] for update in watch.round(round_)]
         # Which of the means is compared was chosen by what they leave.
         scale = min(watch.claimed, default=None)
+        if claim.weights == "equal" and watch.heaviest:
+            testimony.note(
+                "the claim says that all clients weigh the same, and they report unequal numbers of examples; in a "
+                f"mean that is weighted by them, as that of Flower's FedAvg, the largest share is {watch.heaviest:.3g}"
+            )
         compare(run, kept, testimony, scale, ERRORS["repeats"] / len(records) / len(MEANS) ** 2)
 
 
@@ -153,6 +158,7 @@ class _Watch:
     error: float
     length: int
     claimed: list[float] = field(default_factory=list)
+    heaviest: float = 0.0
 
     def round(self, round_: Round) -> list[Kept]:
         norm = norm_of(self.claim, round_)
@@ -269,6 +275,9 @@ class _Watch:
             each = replies.shares(weights)
             if each is not None:
                 shares = np.minimum(shares, each)
+        by_examples = replies.shares("examples")
+        if by_examples is not None and any(weights == "examples" for _, weights in possible):
+            self.heaviest = max(self.heaviest, float(by_examples.max()))
         for position, message in enumerate(replies.messages):
             party = self.testimony.client(self.run, message.node)
             party.norm_most = max(party.norm_most, float(replies.norms[position]))

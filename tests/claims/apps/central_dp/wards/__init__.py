@@ -1,0 +1,1 @@
+"""wards: a Flower app."""

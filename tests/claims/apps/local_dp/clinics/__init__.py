@@ -1,0 +1,1 @@
+"""clinics: a Flower app."""

@@ -1,0 +1,1 @@
+"""practices: a Flower app."""

@@ -1,0 +1,1 @@
+"""sums: a Flower app."""

@@ -1,0 +1,114 @@
+"""Flower apps that claim differential privacy: run, observed, and held against what they claim."""
+
+import json
+import tomllib
+from dataclasses import replace
+
+import pytest
+
+from fedattack.claims.check import Trial, check_claim, load_mechanism
+from fedattack.claims.claim import read_claim
+from fedattack.record import Record
+from tests.claims.apps.__main__ import check
+from tests.claims.apps.cases import CASES, FORGETS, on_path
+from tests.foreign.projects import ROOT
+from tests.worlds.local_grid import FIRST_NODE
+
+THREE_WAYS = ("claim.epsilon-configured", "claim.epsilon-recorded", "claim.epsilon-measured")
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
+def test_arithmetic_decides_all_but_the_clinic_that_forgets(case):
+    expected = "consistent" if case.name == "forgotten" else case.verdict
+    assert check_claim(read_claim(case.claim_file)).verdict == expected
+
+
+@pytest.mark.parametrize("name", ["central", "opacus"])
+def test_claims_have_the_numbers_of_their_apps(name):
+    case = CASES[name]
+    claim = read_claim(case.claim_file)
+    project = tomllib.loads((case.claim_file.parent / "pyproject.toml").read_text())
+    config = project["tool"]["flwr"]["app"]["config"]
+    assert claim.noise_multiplier == config["noise-multiplier"]
+    assert claim.clip == config.get("clipping-norm", config.get("max-grad-norm"))
+    assert claim.delta == config["target-delta"]
+    assert claim.rounds == config["num-server-rounds"]
+
+
+def test_the_guide_shows_the_claims_of_the_clinics():
+    guide = (ROOT / "fedattack" / "claims" / "README.md").read_text(encoding="utf-8")
+    for name in ("platform", "honest"):
+        lines = CASES[name].claim_file.read_text().splitlines()
+        shown = "\n".join(line for line in lines if not line.startswith("#"))
+        assert f"```toml\n{shown}\n```" in guide
+
+
+def verdicts_of(answer):
+    return {finding.name: finding.verdict for finding in answer.findings}
+
+
+def test_the_platform_is_contradicted_three_ways(tmp_path):
+    case = CASES["platform"]
+    where = case.play(tmp_path)
+    with on_path(where):
+        mod = load_mechanism(case.mechanism)
+        answer = check_claim(read_claim(case.claim_file), mod, Trial(2000), record=tmp_path / "run")
+    found = verdicts_of(answer)
+    assert [found[name] for name in THREE_WAYS] == ["contradicted"] * 3
+    assert answer.claim.mechanism == "flower-localdp"
+    assert not answer.notes
+
+
+def test_the_same_app_with_honest_numbers_is_consistent(tmp_path):
+    case = CASES["honest"]
+    case.play(tmp_path)
+    answer = check_claim(read_claim(case.claim_file), record=tmp_path / "run")
+    assert {*verdicts_of(answer).values()} == {"consistent"}
+
+
+def test_the_clinic_that_forgets_is_named(tmp_path):
+    case = CASES["forgotten"]
+    case.play(tmp_path)
+    answer = check_claim(read_claim(case.claim_file), record=tmp_path / "run")
+    (missing,) = (finding for finding in answer.findings if finding.name == "claim.noise-missing")
+    assert missing.clients == (str(FIRST_NODE + FORGETS),)
+    assert answer.verdict == "contradicted"
+
+
+def test_examples_by_which_flower_weighs_are_noted_where_the_claim_says_equal(tmp_path):
+    """With its accountant Flower would refuse them."""
+    unequal = (
+        ("task.py", "120 * (partition_id + 1))", "120 * partition_id + 60 + 6 * partition_id)"),
+        ("server_app.py", "        accountant=RdpAccountant(privacy),\n", ""),
+        ("server_app.py", "strategy.privacy_spent().epsilon", "0.0"),
+    )
+    case = CASES["central"]
+    notes = []
+    for edits in ((), unequal):
+        folder = tmp_path / str(len(edits))
+        replace(case, edits=edits).play(folder)
+        answer = check_claim(read_claim(case.claim_file), record=folder / "run")
+        notes.append(" ".join(answer.recorded["notes"]))
+    assert notes[0] == ""
+    assert "the largest share is 0.131" in notes[1]
+
+
+@pytest.mark.long
+@pytest.mark.flower
+@pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
+def test_apps_are_run_and_asked_by_their_owners(case, tmp_path):
+    """An honest run is contradicted once in twenty times at most, so that it has a second try."""
+    for attempt in ("first", "second"):
+        folder = tmp_path / attempt
+        where = case.observe(folder)
+        answer = json.loads(check(case, folder, where, "--json", "--draws", "2000"))
+        if answer["verdict"] == case.verdict:
+            break
+    found = {finding["name"]: finding for finding in answer["findings"]}
+    assert answer["verdict"] == case.verdict, answer["sentence"]
+    assert (folder / "run" / "claim.html").is_file()
+    if case.name == "platform":
+        assert [found[name]["verdict"] for name in THREE_WAYS] == ["contradicted"] * 3
+    if case.name == "forgotten":
+        sizes = {seen.node: seen.num_examples for seen in Record(folder / "run" / "record").rounds[0].observations}
+        assert 80 + 10 * FORGETS in {sizes[node] for node in found["claim.noise-missing"]["clients"]}
