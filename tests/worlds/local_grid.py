@@ -1,17 +1,26 @@
 """A Grid that runs ClientApps in this process, so that hundreds of rounds of the real Flower take a second.
 
-It uses the private TaskIdentity, which a simulation would set; flwr is pinned to one minor version for such reasons.
+It uses the private TaskIdentity, which a simulation would set from Flower 1.36 on.
 """
 
 import copy
+import importlib
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 
 FIRST_NODE = 2**63 + 11  # real node ids are unsigned 64-bit numbers
+
+
+def identify() -> None:
+    """Let messages be made: where Flower has task identities, they exist only within a run."""
+    try:
+        identity = importlib.import_module("flwr.supercore.task_identity").TaskIdentity
+    except ImportError:
+        return
+    identity.run_id, identity.task_id, identity.node_id = 7, 1, 1
 
 
 class LocalGrid(Grid):
@@ -28,7 +37,7 @@ class LocalGrid(Grid):
         drop: Callable[[Message, int], str | None] = lambda message, index: None,
         first: int = FIRST_NODE,
     ):
-        TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 7, 1, 1
+        identify()
         self._app = app
         self._drop = drop
         self._first = first
@@ -51,7 +60,7 @@ class LocalGrid(Grid):
 
     @property
     def run(self):
-        return Run.create_empty(7)
+        return SimpleNamespace(run_id=7)
 
     def create_message(self, content, message_type, dst_node_id, group_id, ttl=None):
         return Message(content, dst_node_id, message_type, group_id=group_id, ttl=ttl)
