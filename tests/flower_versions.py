@@ -115,20 +115,22 @@ def run(words: list[str | Path], code: int = 0, **options) -> str:
     done = subprocess.run(words, capture_output=True, text=True, timeout=900, check=False, **options)
     if done.returncode != code:
         printed = " ".join((done.stdout + done.stderr).split())
-        raise RuntimeError(f"{Path(words[0]).name} {words[1]} ended with {done.returncode}: {printed[-600:]}")
+        raise RuntimeError(f"{Path(words[0]).name} {words[1]} ended with {done.returncode}: {printed[-300:]}")
     return done.stdout + done.stderr
 
 
-def make_environment(folder: Path, version: str, wheel: Path, row: Row) -> Environment:
-    """Install Flower, then fedattack beside it, then pytest."""
+def make_environment(folder: Path, version: str, beside: str, wheel: Path, row: Row) -> Environment:
+    """Install Flower, then fedattack and pytest beside it; ``beside``: the version whose requirements are met."""
     run([sys.executable, "-m", "venv", folder])
     environment = Environment(folder)
     empty = environment.size()
-    environment.install(f"flwr=={version}")
+    environment.install(f"flwr=={beside or version}")
     row.flower_mb = environment.size() - empty
-    environment.install(f"flwr=={version}", str(wheel))
+    environment.install(f"flwr=={beside or version}", str(wheel))
     row.beyond_mb = environment.size() - empty - row.flower_mb
     environment.install("pytest")
+    if beside:
+        environment.install("--no-deps", f"flwr=={version}")
     return environment
 
 
@@ -291,13 +293,13 @@ def attack(records: Mapping[str, Path], folder: Path) -> str:
     return " and ".join(f"{value:.0%}" for value in values)
 
 
-def measure(version: str, wheel: Path, folder: Path) -> Row:
+def measure(version: str, beside: str, wheel: Path, folder: Path) -> Row:
     """Try one version; what fails is in the row."""
     row = Row(version)
     (folder / "home").mkdir(parents=True)
     key = folder / "recorder.pem"
     try:
-        environment = make_environment(folder / "environment", version, wheel, row)
+        environment = make_environment(folder / "environment", version, beside, wheel, row)
         variables = environment.variables(folder / "home", key)
         run([environment.programs / "fedattack", "keygen", key], env=variables)
         row.tests = run_tests(environment, folder / "tests", variables)
@@ -325,6 +327,9 @@ def main() -> None:
     """Read the command line, try all versions, print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("versions", nargs="*", default=VERSIONS, help="versions of Flower (default: %(default)s)")
+    parser.add_argument(
+        "--beside", default="", help="a version whose packages are installed, where pip lacks those of a new one"
+    )
     parser.add_argument("--json", type=Path, help="file of the results")
     parser.add_argument("--keep", type=Path, help="folder that keeps records, logs and environments")
     options = parser.parse_args()
@@ -335,7 +340,7 @@ def main() -> None:
         run(command)
         (wheel,) = (folder / "dist").glob("*.whl")
         for version in options.versions:
-            rows.append(measure(version, wheel, folder / version))
+            rows.append(measure(version, options.beside, wheel, folder / version))
             print(rows[-1].error or f"Flower {version}: {rows[-1].tests}; owners named: {rows[-1].attack}", flush=True)
             if not options.keep:
                 shutil.rmtree(folder / version)

@@ -60,10 +60,20 @@ def run_message(strategy, observer: str | None, out, rounds: int = ROUNDS, drop=
     return results["final"]
 
 
+def run_unobserved(strategy) -> dict:
+    """Skip the test where Flower itself fails: old versions take no medians of, or noise on, arrays without axes."""
+    try:
+        return run_message(strategy, None, None)
+    except TypeError as cause:
+        if "Invalid arguments for Array" in str(cause):
+            pytest.skip("this version of Flower fails without an observer, too")
+        raise
+
+
 @pytest.mark.parametrize("observer", ["grid", "strategy"])
 @pytest.mark.parametrize("strategy", [FedAvg, FedMedian, dp])
 def test_message_run_ends_in_the_same_model_bit_for_bit(strategy, observer, tmp_path):
-    expected = run_message(strategy, None, None)
+    expected = run_unobserved(strategy)
     got = run_message(strategy, observer, tmp_path / "record")
     assert list(got) == list(expected)
     for name in expected:
@@ -107,6 +117,7 @@ def test_message_record_holds_what_the_clients_sent(observer, tmp_path):
 
 
 def test_the_common_model_of_fedavg_is_not_kept_twice(tmp_path):
+    run_unobserved(FedMedian)
     run_message(FedAvg, "strategy", tmp_path / "mean")
     run_message(FedMedian, "strategy", tmp_path / "median")
     sources = [[item._entry["common"]["source"] for item in Record(tmp_path / name)] for name in ("mean", "median")]
@@ -465,6 +476,7 @@ def test_a_strategy_with_a_start_of_its_own_keeps_its_state(tmp_path):
 
 
 def test_a_strategy_wrapped_by_another_still_records(tmp_path):
+    run_unobserved(dp)
     inner = ObservedStrategy(FedAvg(), tmp_path / "record")
     run_message(
         lambda: DifferentialPrivacyServerSideFixedClipping(inner, 0.5, 0.2, NODES), None, None, drop=lambda *_: None
@@ -572,6 +584,7 @@ def test_a_count_under_the_strategys_own_key_is_the_example_count(wrapped, tmp_p
 
     strategy = FedAvg(weighted_by_key="patients", fraction_evaluate=0.0)
     if wrapped:
+        run_unobserved(dp)
         strategy = DifferentialPrivacyServerSideFixedClipping(strategy, 0.5, 0.2, NODES)
     app = apps.message_server(lambda: ObservedStrategy(strategy, tmp_path / "record"), 1, {})
     app(LocalGrid(client, NODES), context())
