@@ -14,6 +14,7 @@ ALLOWED = {
     "errors": set(),
     "files": {"errors"},
     "untrusted": {"errors", "files"},
+    "extra": set(),
     "nodes": BASE,
     "record": BASE,
     "observe": BASE | {"record"},

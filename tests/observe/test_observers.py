@@ -1,5 +1,6 @@
 """Each observer records exactly what passed and changes nothing."""
 
+import importlib.metadata
 import random
 
 import numpy as np
@@ -21,6 +22,7 @@ from safetensors import safe_open
 from fedattack.bridge import numpy_client_bridge
 from fedattack.errors import RecordError
 from fedattack.observe import ObservedLegacyStrategy, ObservedServerApp, ObservedStrategy
+from fedattack.observe._recorder import NEWEST
 from fedattack.record import Record, check_record, project_record
 from tests.observe import apps
 from tests.worlds.local_grid import FIRST_NODE, LocalGrid
@@ -591,3 +593,12 @@ def test_a_count_under_the_strategys_own_key_is_the_example_count(wrapped, tmp_p
     (only,) = Record(tmp_path / "record")
     assert sorted(seen.num_examples for seen in only.observations) == [10, 11, 12, 13, 14]
     assert all(seen.metrics == {"num-examples": 999} for seen in only.observations)
+
+
+def test_a_flower_that_is_newer_than_was_measured_is_warned_of(tmp_path, monkeypatch, caplog):
+    for version, warns in (("1.23.0", False), (f"{NEWEST[0]}.{NEWEST[1]}.9", False), ("1.999.0.dev1", True)):
+        monkeypatch.setattr(importlib.metadata, "version", lambda name, version=version: version)
+        caplog.clear()
+        run_message(FedAvg, "strategy", tmp_path / version, rounds=1)
+        assert ("is newer than" in caplog.text) == warns
+        assert Record(tmp_path / version).manifest["versions"]["flwr"] == version
