@@ -21,7 +21,7 @@ ALLOWED = {
     "bridge": {"errors"},
     "data": BASE,
     "learning": BASE,
-    "defences": BASE | {"learning"},
+    "defences": BASE | {"extra", "learning"},
     "claims": BASE | {"defences", "learning"},
     "threats": BASE | {"nodes", "record", "data", "learning"},
     "judges": BASE | {"threats", "audit", "record", "learning"},

@@ -19,12 +19,15 @@ ROOT = Path(__file__).parents[1]
 
 # What a server and a client do in an environment that has Flower and fedattack alone.
 LIGHT = """
-import importlib.util, sys
+import importlib.util
+from pathlib import Path
 from flwr.app import Context, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from fedattack.bridge import numpy_client_bridge
+from fedattack.defences import defence_of
 from fedattack.defences.mods import DefenceMod
+from fedattack.errors import ConfigError
 from fedattack.observe import ObservedStrategy
 from tests.observe import apps
 from tests.worlds.local_grid import LocalGrid
@@ -35,6 +38,14 @@ for name in ("sparsify", "dp-gaussian", "dp-laplace", "flower-localdp"):
     client = ClientApp(client_fn=apps.client_fn, mods=[defence, numpy_client_bridge])
     app = apps.message_server(lambda: ObservedStrategy(FedAvg(), f"{name}/record"), 2, {})
     app(LocalGrid(client, 3), Context(run_id=7, node_id=1, node_config={}, state=RecordDict(), run_config={}))
+Path("zoos/colour").mkdir(parents=True)
+Path("zoos/colour/zoo.json").touch()
+try:
+    defence_of({"defence": "recup", "defence-strength": 0.1, "recup-zoo": "zoos"})
+except ConfigError as refused:
+    assert str(refused).startswith("defence recup needs packages that are not installed ("), refused
+else:
+    raise AssertionError("a defence that needs torch was made without it")
 """
 
 # Each word is a command; prints its exit code, and what it wrote.
