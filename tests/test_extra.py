@@ -9,7 +9,7 @@ from fedattack import extra
 REQUIRES = [
     "numpy>=2.0",
     "absent-base>=1",
-    "flwr[simulation]<1.43,>=1.41; extra == 'audit'",
+    "flwr[simulation]<1.43,>=1.40; extra == 'audit'",
     'torch>=2.6; extra == "audit"',
     "torchvision>=0.21; extra == 'audit'",
     "some.thing-else; extra == 'audit'",
