@@ -1,26 +1,24 @@
 """A Grid that runs ClientApps in this process, so that hundreds of rounds of the real Flower take a second.
 
-It uses the private TaskIdentity, which a simulation would set from Flower 1.36 on.
+It uses the private TaskIdentity, which a simulation would set. Flower 1.35 and older have none.
 """
 
 import copy
-import importlib
 from collections.abc import Callable, Iterable
-from types import SimpleNamespace
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
+try:
+    from flwr.supercore.task_identity import TaskIdentity
+except ImportError:
+    TaskIdentity = None
+
 FIRST_NODE = 2**63 + 11  # real node ids are unsigned 64-bit numbers
 
 
-def identify() -> None:
-    """Let messages be made: where Flower has task identities, they exist only within a run."""
-    try:
-        identity = importlib.import_module("flwr.supercore.task_identity").TaskIdentity
-    except ImportError:
-        return
-    identity.run_id, identity.task_id, identity.node_id = 7, 1, 1
+class _Run:
+    run_id = 7
 
 
 class LocalGrid(Grid):
@@ -37,7 +35,8 @@ class LocalGrid(Grid):
         drop: Callable[[Message, int], str | None] = lambda message, index: None,
         first: int = FIRST_NODE,
     ):
-        identify()
+        if TaskIdentity is not None:
+            TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 7, 1, 1
         self._app = app
         self._drop = drop
         self._first = first
@@ -60,7 +59,7 @@ class LocalGrid(Grid):
 
     @property
     def run(self):
-        return SimpleNamespace(run_id=7)
+        return _Run()
 
     def create_message(self, content, message_type, dst_node_id, group_id, ttl=None):
         return Message(content, dst_node_id, message_type, group_id=group_id, ttl=ttl)
