@@ -9,7 +9,7 @@ For each version, in an environment of its own that has this Flower and fedattac
 
 Then the environment that runs this, which has ``fedattack[audit]``, checks a copy of both records and attacks it.
 
-It takes two minutes a version on two cores, and the network for pip. Environments are removed when they are done.
+It takes one to two minutes a version on two cores, and the network for pip. Environments are removed when they are done.
 """
 
 import argparse
@@ -227,7 +227,7 @@ def wait_for(port: int, process: subprocess.Popen) -> None:
 
 
 def connect(environment: Environment, address: str, project: Path, home: Path) -> None:
-    """Say where the SuperLink is: in the project until Flower 1.25, then in a file of the user's."""
+    """Say where the SuperLink is: in a file of the user's, or, in the oldest versions, in the project."""
     profile = {"default": "private", "private": {"address": address, "insecure": True}}
     if any(environment.folder.rglob("flwr/cli/flower_config.py")):
         (home / "flwr").mkdir(exist_ok=True)
@@ -334,7 +334,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("versions", nargs="*", default=VERSIONS, help="versions of Flower (default: %(default)s)")
     parser.add_argument("--json", type=Path, help="file of the results")
-    parser.add_argument("--keep", type=Path, help="folder that keeps records, logs and environments")
+    parser.add_argument("--keep", type=Path, help="new folder that keeps records, logs and environments")
     options = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory(prefix="fa-flower-") as temporary:

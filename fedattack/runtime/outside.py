@@ -100,7 +100,7 @@ def _parameters(arguments: Sequence[str]) -> dict[str, Any]:
     if run is None:
         raise ConfigError("this version of Flower has no `flwr run`; install the one that fedattack asks for")
     parameters = dict(run.make_context("flwr run", [*arguments]).params)
-    # Until Flower 1.25 it is a path.
+    # In Flower 1.26 and older it is a path.
     return parameters | {"app": str(parameters["app"])}
 
 
