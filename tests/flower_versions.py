@@ -9,7 +9,7 @@ For each version, in an environment of its own that has this Flower and fedattac
 
 Then the environment that runs this, which has ``fedattack[audit]``, checks a copy of both records and attacks it.
 
-It takes one to two minutes a version on two cores, and the network for pip. Environments are removed when they are done.
+It takes a minute or two for each on two cores, and the network for pip. Environments are removed when they are done.
 """
 
 import argparse
