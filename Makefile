@@ -8,8 +8,8 @@ DEV := $(VENV)/.dev-installed
 WORKERS ?= 2
 STAMP := $(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: audit deploy-local test test-long test-deploy fuzz lint benchmark calibration vulnerabilities screenshot screenshots \
-	clean
+.PHONY: audit deploy-local test test-long test-deploy test-flower fuzz lint benchmark calibration vulnerabilities \
+	screenshot screenshots clean
 
 audit: $(RUN) ## Audit the embedded default and say where the report is.
 	$(VENV)/bin/fedattack audit quickstart --out runs/quickstart-$(STAMP)
@@ -26,6 +26,9 @@ test-long: $(DEV) ## Test what takes minutes: runs that are killed, grids of run
 
 test-deploy: $(DEV) ## Test real deployments (minutes).
 	$(VENV)/bin/python -m pytest -m deploy
+
+test-flower: $(DEV) ## Test observers and defences beside eight versions of Flower (twenty minutes, needs the network).
+	$(VENV)/bin/python -m tests.flower_versions
 
 lint: $(DEV)
 	$(VENV)/bin/ruff format --check
@@ -67,7 +70,7 @@ clean:
 
 $(RUN): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[audit]'
 	touch $@
 
 $(DEV): pyproject.toml constraints.txt

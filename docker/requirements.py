@@ -19,6 +19,8 @@ def others(lines: list[str]) -> str:
 
 if __name__ == "__main__":
     project, constraints = map(Path, sys.argv[1:])
-    wanted = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["dependencies"]
+    declared = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
+    # Clients in containers train with torch, and the audit attacks.
+    wanted = [*declared["dependencies"], *declared["optional-dependencies"]["audit"]]
     Path("requirements.txt").write_text(others(wanted), encoding="utf-8")
     Path("other-constraints.txt").write_text(others(constraints.read_text(encoding="utf-8").splitlines()))

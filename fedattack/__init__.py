@@ -23,6 +23,8 @@ import importlib
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from fedattack.extra import what_to_install
+
 if TYPE_CHECKING:
     from fedattack.library import (
         Findings,
@@ -57,4 +59,10 @@ except PackageNotFoundError:  # run from a source tree that was never installed
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("fedattack.library"), name)
+    try:
+        return getattr(importlib.import_module("fedattack.library"), name)
+    except ModuleNotFoundError as cause:
+        lacking = what_to_install(f"fedattack.{name}")
+        if not lacking:
+            raise
+        raise ImportError(lacking) from cause

@@ -262,7 +262,7 @@ def test_steps_run(document, language, code, reader, flower, tmp_path, monkeypat
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         subprocess.run(words, cwd=ROOT / "docker", check=True, capture_output=True, env=environment)
     else:
-        assert code in (*OF_CONTAINERS, "pip install path/to/fedattack")
+        assert code in (*OF_CONTAINERS, "pip install path/to/fedattack", "pip install 'path/to/fedattack[audit]'")
 
 
 def run_block(document: Document, code: str, reader: Reader, monkeypatch) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 import typer
 from rich.markup import escape
+from typer.core import TyperCommand, TyperGroup
 
 from fedattack import __version__
 from fedattack.cli.console import err_console, out_console, say, say_progress, show_page, show_table, tell, watch_bars
@@ -38,6 +39,7 @@ from fedattack.cli.options import (
     Trust,
 )
 from fedattack.errors import ConfigError, FedAttackError, RecordError, ReportError, RunError, short
+from fedattack.extra import what_to_install
 
 if TYPE_CHECKING:
     from fedattack.audit.finding import Condition, Finding
@@ -55,20 +57,46 @@ THRESHOLD_CROSSED = 3
 
 _REPORT = ("findings.json", "run.json", "report.html")
 
+
+class AuditCommand(TyperCommand):
+    """A command that needs all that ``fedattack[audit]`` installs, and says so before it does anything."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command.
+
+        Raises
+        ------
+        ConfigError
+            If the extra is not installed.
+        """
+        if lacking := what_to_install(ctx.command_path):
+            raise ConfigError(lacking)
+        return super().invoke(ctx)
+
+
+class Commands(TyperGroup):
+    """All commands."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        # Of a misspelt command click itself says what may be meant. Typer, from 0.20 on, would say it again.
+        self.suggest_commands = False
+
+
 app = typer.Typer(
     name="fedattack",
+    cls=Commands,
     help="Measure what a Flower federated-learning deployment leaks to its server.",
     epilog="Examples: `fedattack audit quickstart --out runs/first`, then open runs/first/report.html; "
     "`fedattack list` shows presets, attacks and settings.",
     no_args_is_help=True,
-    suggest_commands=False,  # click does so itself
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
 
 
-@app.command()
+@app.command(cls=AuditCommand)
 def simulate(
     preset: PresetName,
     out: Out,
@@ -94,7 +122,7 @@ def simulate(
     tell({"folder": str(out)}, f"Recorded in [bold]{escape(str(out))}[/bold].", as_json)
 
 
-@app.command()
+@app.command(cls=AuditCommand)
 def attack(
     name: AttackName,
     folder: Folder,
@@ -163,7 +191,7 @@ def attack(
     tell({"scores": files}, f"Scores in [bold]{escape(', '.join(files))}[/bold].", as_json)
 
 
-@app.command()
+@app.command(cls=AuditCommand)
 def report(
     folder: Folder,
     device: Device = "auto",
@@ -190,7 +218,7 @@ def report(
     _report(folder, device, conditions, as_json, trusted, pdf=pdf)
 
 
-@app.command()
+@app.command(cls=AuditCommand)
 def audit(
     preset: PresetName,
     out: Out,
@@ -232,7 +260,7 @@ def audit(
     _report(out, device, conditions, as_json, trusted)
 
 
-@app.command()
+@app.command(cls=AuditCommand)
 def resume(
     folder: Annotated[
         Path, typer.Argument(help="The run folder of a simulate or audit that was stopped.", metavar="DIR")
@@ -515,7 +543,7 @@ def project(
     tell({"record": str(out), "rounds": rounds}, f"{rounds} rounds in [bold]{escape(str(out))}[/bold].", as_json)
 
 
-@app.command()
+@app.command(cls=AuditCommand)
 def compare(
     folders: Annotated[list[Path], typer.Argument(help="Run folders with findings.", metavar="DIR…")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the comparison.", metavar="DIR")],
@@ -540,7 +568,7 @@ def compare(
         show_page("Comparison", page)
 
 
-@app.command()
+@app.command(cls=AuditCommand)
 def reproduce(
     name: ReproductionName,
     out: Annotated[
@@ -603,7 +631,7 @@ def reproduce(
         raise typer.Exit(BAD_INPUT)
 
 
-@app.command()
+@app.command(cls=AuditCommand)
 def tradeoff(
     preset: PresetName,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the results.", metavar="DIR")],
@@ -662,7 +690,7 @@ def tradeoff(
         raise typer.Exit(BAD_INPUT)
 
 
-@app.command("list")
+@app.command("list", cls=AuditCommand)
 def list_all(as_json: AsJson = False) -> None:
     """Show presets, threats, attacks, reproductions, datasets and settings."""
     from fedattack.cli.listing import listing, show_listing
@@ -673,7 +701,7 @@ def list_all(as_json: AsJson = False) -> None:
         show_listing()
 
 
-@app.command()
+@app.command(cls=AuditCommand)
 def download(
     dataset: Annotated[str, typer.Argument(help="Name of a dataset; `fedattack list` shows them.")],
     root: Annotated[Path | None, typer.Option(help="Folder to put it in; by default the cache.")] = None,
@@ -906,6 +934,12 @@ def main() -> None:
     except (FedAttackError, OSError) as problem:
         # Whatever the system refuses (a folder of somebody else, a full disk) is no fault of the program.
         err_console.print(f"[red]error:[/red] {escape(short(str(problem)))}", soft_wrap=True)
+        code = BAD_INPUT
+    except ModuleNotFoundError:
+        lacking = what_to_install("this command")
+        if not lacking:
+            raise
+        err_console.print(f"[red]error:[/red] {escape(lacking)}", soft_wrap=True)
         code = BAD_INPUT
     except click.exceptions.Abort:
         err_console.print("interrupted")

@@ -10,6 +10,7 @@ from fedattack.defences.guarantee import in_words, update_privacy
 from fedattack.defences.hook import hand_over
 from fedattack.defences.kinds import ARTEFACTS, DEFENCES, KINDS
 from fedattack.errors import ConfigError
+from fedattack.extra import what_to_install
 
 NONE = "none"
 """The setting ``defence`` for no defence."""
@@ -24,7 +25,7 @@ def defence_of(settings: Settings) -> Defence | None:
     ------
     ConfigError
         If it is unknown or not stated, one of its settings is out of its range, there is a strength without a defence,
-        or it is DP-SGD.
+        it is DP-SGD, or it needs packages that are not installed.
     """
     known = ", ".join((NONE, *DEFENCES, DP_SGD))
     if "defence" not in settings:
@@ -45,7 +46,10 @@ def defence_of(settings: Settings) -> Defence | None:
         )
     if name not in DEFENCES:
         raise ConfigError(f"defence = {name!r}: expected one of {known}")
-    defence = DEFENCES[name](settings)
+    try:
+        defence = DEFENCES[name](settings)
+    except ModuleNotFoundError as cause:
+        raise ConfigError(what_to_install(f"defence {name}") or str(cause)) from cause
     if not strength:
         return None
     return defence

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from fedattack.defences.base import Defence, Update
 from fedattack.defences.hook import Handed
 from fedattack.errors import DataError, ModelError
-from fedattack.learning.torch_utils import shapes_of
 
 Sends = Literal["model", "update"]
 """What a client sends: a model, whose update is its difference to the received one, or what is an update already, such
@@ -126,6 +125,9 @@ def _check_handed(received: Mapping[str, NDArray[Any]], handed: Handed) -> None:
     """Check that the handed-over model is the received one, where the client received all of its arrays."""
     if handed.batch is None:
         return
+    # Clients without torch hand nothing over.
+    from fedattack.learning.torch_utils import shapes_of
+
     state = handed.batch.model.state_dict()
     if shapes_of(state) != shapes_of(received):
         return

@@ -16,10 +16,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from fedattack.defences.base import Settings, number
 from fedattack.defences.kinds import DEFENCES, KINDS
-from fedattack.learning.accounting import PrivacySpent, Sampling, privacy_spent
+
+if TYPE_CHECKING:
+    from fedattack.learning.accounting import PrivacySpent
 
 GUARANTEES: Mapping[str, Mapping[str, str]] = {kind.name: kind.guarantee for kind in KINDS if kind.guarantee}
 """What ε speaks of, by defence: its mechanism, whom it protects and whom not, and what it assumes."""
@@ -49,6 +52,8 @@ def update_privacy(settings: Settings, *, rounds: int) -> PrivacySpent:
     ConfigError
         If a number is out of its range.
     """
+    from fedattack.learning.accounting import Sampling, privacy_spent
+
     scale, clip = number(settings, "defence-strength"), number(settings, "defence-clip")
     delta = number(settings, "dp-delta", above=True)
     multiplier = 0.0

@@ -10,14 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.defences.base import Batch, DefenceKind, Settings, Update, as_float32, number, text, words
-from fedattack.defences.zoo import Zoo, load_zoo
 from fedattack.errors import ConfigError
-from fedattack.learning.pooled_updates import Network
+
+if TYPE_CHECKING:
+    from fedattack.defences.zoo import Zoo
+    from fedattack.learning.pooled_updates import Network
 
 ITERATIONS = 10
 MODELS = 5
@@ -334,6 +337,8 @@ def _zoo(folder: Path, attribute: str) -> Zoo:
 @lru_cache(maxsize=8)
 def _cached(folder: Path, stamps: tuple[tuple[int, int], ...]) -> Zoo:
     """Keep zoos in memory: settings are read at each call, and a zoo may have a hundred megabytes."""
+    from fedattack.defences.zoo import load_zoo  # it imports torch, which clients with other defences may lack
+
     return load_zoo(folder)
 
 

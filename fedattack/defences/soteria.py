@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from fedattack.defences.base import Batch, DefenceKind, Settings, Update, as_float32, number, text
 from fedattack.errors import DataError, ModelError
-from fedattack.learning.torch_utils import in_mode
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 _RECORDS = 64
 """Examples whose representation is differentiated at a time."""
@@ -94,6 +95,9 @@ def defended_layer(model: nn.Module, name: str = "") -> tuple[str, nn.Linear]:
     ModelError
         If there is none, or it is none that is fully connected.
     """
+    # Clients with other defences may lack torch.
+    from torch import nn
+
     modules: Mapping[str, nn.Module] = dict(model.named_modules())
     if name:
         layer = modules.get(name)
@@ -142,6 +146,10 @@ def representation_measure(model: nn.Module, layer: nn.Linear, x: NDArray[np.flo
     ModelError
         If the model does not use the layer once for each example.
     """
+    import torch
+
+    from fedattack.learning.torch_utils import in_mode
+
     device = next(model.parameters()).device
     parts = []
     with in_mode(model, training=False), torch.enable_grad():
@@ -158,7 +166,9 @@ def representation_measure(model: nn.Module, layer: nn.Linear, x: NDArray[np.flo
 
 def _gradient_norms(entry: Tensor, records: Tensor) -> Tensor:
     """Return ‖∂r_i/∂x‖ for each example; ``entry`` (n,) is r_i of each."""
-    (gradient,) = torch.autograd.grad(entry.sum(), records, retain_graph=True)
+    from torch import autograd
+
+    (gradient,) = autograd.grad(entry.sum(), records, retain_graph=True)
     norms: Tensor = gradient.flatten(1).double().norm(dim=1)
     return norms
 

@@ -6,6 +6,7 @@ import importlib.metadata
 import logging
 import os
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -21,6 +22,9 @@ from fedattack.record.signature import SIGNING_KEY
 
 log = logging.getLogger("fedattack")
 
+# The newest minor version of Flower that `make test-flower` has measured.
+NEWEST = (1, 42)
+
 # How long a round waits for the disk before the recording, not the run, is given up.
 _PATIENCE = 60.0
 
@@ -29,6 +33,17 @@ def _yield_to_training() -> None:
     """Let clients that train on the same machine go first: on Linux a thread has a niceness of its own."""
     with contextlib.suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+
+
+def _warn_of_a_newer(version: str) -> None:
+    release = tuple(map(int, re.findall(r"\d+", version)[:2]))
+    if release > NEWEST:
+        newest = ".".join(map(str, NEWEST))
+        log.warning(
+            "Flower %s is newer than %s, up to which fedattack was tested; run `fedattack check` on the record",
+            version,
+            newest,
+        )
 
 
 class Recorder:
@@ -116,6 +131,7 @@ class Recorder:
         if self._thread is not None:
             return
         versions = {"flwr": importlib.metadata.version("flwr")}
+        _warn_of_a_newer(versions["flwr"])
         path = Path(time.strftime(self._out)).expanduser()
         self._writer = RecordWriter(path, versions=versions, **self._options)
         self._queue = queue.Queue(maxsize=1)

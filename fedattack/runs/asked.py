@@ -19,9 +19,11 @@ def asked_of_study(folder: Path) -> list["Asked"]:
 
     The runtime is not among it: a SuperLink of another machine is named by the caller's environment alone.
     """
+    study, where = read_study(folder), str(folder / STUDY)
+    if not study:
+        return []
     from fedattack.learning.importing import Asked
 
-    study, where = read_study(folder), str(folder / STUDY)
     asked = [Asked(what, value, where) for value, what in leads_out(study.get("settings", {})).items()]
     for key, value in study.get("options", {}).items():
         if any(_reaches_out(attack, key) for attack in attack_names()):
@@ -38,7 +40,9 @@ def asked_of_knowledge(folder: Path) -> list["Asked"]:
     """List what the run folder's knowledge asks to import, and the paths in it that leave the folder."""
     asked: list[Asked] = []
     for part in find_parts(folder):
-        asked += known_to(part).asks()
+        # A server's own folder has none, and its environment no torch to read it with.
+        if part.knowledge.exists():
+            asked += known_to(part).asks()
     return list(dict.fromkeys(asked))
 
 

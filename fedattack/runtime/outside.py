@@ -99,7 +99,9 @@ def _parameters(arguments: Sequence[str]) -> dict[str, Any]:
     run = flwr.get_command(click.Context(flwr), "run") if isinstance(flwr, click.Group) else None
     if run is None:
         raise ConfigError("this version of Flower has no `flwr run`; install the one that fedattack asks for")
-    return dict(run.make_context("flwr run", [*arguments]).params)
+    parameters = dict(run.make_context("flwr run", [*arguments]).params)
+    # In Flower 1.26 and older it is a path.
+    return parameters | {"app": str(parameters["app"])}
 
 
 def wrap_app(app: Path, to: Path, out: Path, options: Mapping[str, Any]) -> None:

@@ -1,11 +1,13 @@
-"""The mod on real messages of both generations and under SecAgg+, and the wrapper beside it."""
+"""The mod on real messages of both generations and under SecAgg+, and the wrapper beside it.
+
+Where there is no torch, as beside a Flower of another version, what needs it is skipped.
+"""
 
 import copy
 from functools import partial
 
 import numpy as np
 import pytest
-import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.client import NumPyClient
 from flwr.client.mod import secaggplus_mod
@@ -15,7 +17,6 @@ from flwr.server import LegacyContext, ServerConfig
 from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
-from torch import nn
 
 from fedattack.bridge import numpy_client_bridge
 from fedattack.defences import Batch, defence_of, hand_over, mods
@@ -266,7 +267,9 @@ def test_predictions_are_an_update_although_nothing_was_received():
     assert arrays_of(reply)[0].tolist() == [[0.0, 4.0]]
 
 
-def network() -> nn.Module:
+def network():
+    torch = pytest.importorskip("torch")
+    nn = torch.nn
     torch.manual_seed(0)
     return nn.Sequential(nn.Flatten(), nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 2))
 
@@ -283,12 +286,14 @@ class Handing(NumPyClient):
 
     def fit(self, parameters, config):
         model = network()
+        import torch
+
         arrays = zip(model.state_dict(), parameters, strict=True)
         model.load_state_dict({name: torch.tensor(array) for name, array in arrays})
         if self.when == "before":
             for _ in range(self.calls):
                 hand_over(model, torch.from_numpy(X), Y)
-        nn.functional.cross_entropy(model(torch.from_numpy(X)), torch.from_numpy(Y)).backward()
+        torch.nn.functional.cross_entropy(model(torch.from_numpy(X)), torch.from_numpy(Y)).backward()
         torch.optim.SGD(model.parameters(), lr=0.1).step()
         if self.when == "after":
             hand_over(model, X, Y)
@@ -398,6 +403,8 @@ def test_the_running_statistics_of_a_batch_norm_are_defended_and_make_no_root_of
     assert got["2.num_batches_tracked"] == clean["2.num_batches_tracked"] == 1
     assert min(array.min() for name, array in got.items() if name != "2.running_var") < -1
     model = network()
+    import torch
+
     model.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in got.items()})
     assert torch.isfinite(model.eval()(torch.from_numpy(X))).all()
 

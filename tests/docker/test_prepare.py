@@ -94,3 +94,19 @@ def test_the_image_takes_everything_but_torch_from_the_project():
     requirements = load("requirements")
     lines = ["torch>=2.6", "torchvision>=0.21", "numpy>=2.0", "torch==2.15.0", "nvidia-nvtx==13", "triton==3.9.0"]
     assert requirements.others(lines) == "numpy>=2.0\n"
+
+
+def test_the_image_installs_the_extra_and_takes_torch_from_elsewhere(tmp_path):
+    words = [
+        sys.executable,
+        DOCKER / "requirements.py",
+        DOCKER.parent / "pyproject.toml",
+        DOCKER.parent / "constraints.txt",
+    ]
+    subprocess.run(words, cwd=tmp_path, check=True)
+    wanted = (tmp_path / "requirements.txt").read_text()
+    assert "flwr>=" in wanted
+    assert "ray>=" in wanted
+    assert "opacus>=" in wanted
+    assert "torch" not in wanted
+    assert "torch" not in (tmp_path / "other-constraints.txt").read_text()

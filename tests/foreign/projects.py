@@ -96,7 +96,15 @@ BATCH_NORM = Project(
         ("strategy.start(", 'strategy = ObservedStrategy(strategy, "RECORD")'),
     ),
 )
-PROJECTS = (MESSAGE_API, LEGACY, SECAGG, SKLEARN, BATCH_NORM)
+NUMPY = Project(
+    "numpy_model",
+    "numpyexample",
+    (
+        ("from flwr.app import Array, ArrayRecord, Context", "from fedattack.observe import ObservedStrategy"),
+        ("strategy.start(", 'strategy = ObservedStrategy(strategy, "RECORD")'),
+    ),
+)
+PROJECTS = (MESSAGE_API, LEGACY, SECAGG, SKLEARN, BATCH_NORM, NUMPY)
 
 
 def fedattack(*words: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:

@@ -1,5 +1,6 @@
 """Each observer records exactly what passed and changes nothing."""
 
+import importlib.metadata
 import random
 
 import numpy as np
@@ -21,6 +22,7 @@ from safetensors import safe_open
 from fedattack.bridge import numpy_client_bridge
 from fedattack.errors import RecordError
 from fedattack.observe import ObservedLegacyStrategy, ObservedServerApp, ObservedStrategy
+from fedattack.observe._recorder import NEWEST
 from fedattack.record import Record, check_record, project_record
 from tests.observe import apps
 from tests.worlds.local_grid import FIRST_NODE, LocalGrid
@@ -60,10 +62,20 @@ def run_message(strategy, observer: str | None, out, rounds: int = ROUNDS, drop=
     return results["final"]
 
 
+def run_unobserved(strategy) -> dict:
+    """Skip the test where Flower itself fails: old versions take no medians of, or noise on, arrays without axes."""
+    try:
+        return run_message(strategy, None, None)
+    except TypeError as cause:
+        if "Invalid arguments for Array" in str(cause):
+            pytest.skip("this version of Flower fails without an observer, too")
+        raise
+
+
 @pytest.mark.parametrize("observer", ["grid", "strategy"])
 @pytest.mark.parametrize("strategy", [FedAvg, FedMedian, dp])
 def test_message_run_ends_in_the_same_model_bit_for_bit(strategy, observer, tmp_path):
-    expected = run_message(strategy, None, None)
+    expected = run_unobserved(strategy)
     got = run_message(strategy, observer, tmp_path / "record")
     assert list(got) == list(expected)
     for name in expected:
@@ -107,6 +119,7 @@ def test_message_record_holds_what_the_clients_sent(observer, tmp_path):
 
 
 def test_the_common_model_of_fedavg_is_not_kept_twice(tmp_path):
+    run_unobserved(FedMedian)
     run_message(FedAvg, "strategy", tmp_path / "mean")
     run_message(FedMedian, "strategy", tmp_path / "median")
     sources = [[item._entry["common"]["source"] for item in Record(tmp_path / name)] for name in ("mean", "median")]
@@ -465,6 +478,7 @@ def test_a_strategy_with_a_start_of_its_own_keeps_its_state(tmp_path):
 
 
 def test_a_strategy_wrapped_by_another_still_records(tmp_path):
+    run_unobserved(dp)
     inner = ObservedStrategy(FedAvg(), tmp_path / "record")
     run_message(
         lambda: DifferentialPrivacyServerSideFixedClipping(inner, 0.5, 0.2, NODES), None, None, drop=lambda *_: None
@@ -572,9 +586,19 @@ def test_a_count_under_the_strategys_own_key_is_the_example_count(wrapped, tmp_p
 
     strategy = FedAvg(weighted_by_key="patients", fraction_evaluate=0.0)
     if wrapped:
+        run_unobserved(dp)
         strategy = DifferentialPrivacyServerSideFixedClipping(strategy, 0.5, 0.2, NODES)
     app = apps.message_server(lambda: ObservedStrategy(strategy, tmp_path / "record"), 1, {})
     app(LocalGrid(client, NODES), context())
     (only,) = Record(tmp_path / "record")
     assert sorted(seen.num_examples for seen in only.observations) == [10, 11, 12, 13, 14]
     assert all(seen.metrics == {"num-examples": 999} for seen in only.observations)
+
+
+def test_a_flower_that_is_newer_than_was_measured_is_warned_of(tmp_path, monkeypatch, caplog):
+    for version, warns in (("1.23.0", False), (f"{NEWEST[0]}.{NEWEST[1]}.9", False), ("1.999.0.dev1", True)):
+        monkeypatch.setattr(importlib.metadata, "version", lambda name, version=version: version)
+        caplog.clear()
+        run_message(FedAvg, "strategy", tmp_path / version, rounds=1)
+        assert ("is newer than" in caplog.text) == warns
+        assert Record(tmp_path / version).manifest["versions"]["flwr"] == version

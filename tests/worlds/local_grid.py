@@ -1,6 +1,6 @@
 """A Grid that runs ClientApps in this process, so that hundreds of rounds of the real Flower take a second.
 
-It uses the private TaskIdentity, which a simulation would set; flwr is pinned to one minor version for such reasons.
+It uses the private TaskIdentity, which a simulation would set. Flower 1.35 and older have none.
 """
 
 import copy
@@ -8,10 +8,17 @@ from collections.abc import Callable, Iterable, Mapping
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
+
+try:
+    from flwr.supercore.task_identity import TaskIdentity
+except ImportError:
+    TaskIdentity = None
 
 FIRST_NODE = 2**63 + 11  # real node ids are unsigned 64-bit numbers
+
+
+class _Run:
+    run_id = 7
 
 
 class LocalGrid(Grid):
@@ -28,7 +35,8 @@ class LocalGrid(Grid):
         drop: Callable[[Message, int], str | None] = lambda message, index: None,
         first: int = FIRST_NODE,
     ):
-        TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 7, 1, 1
+        if TaskIdentity is not None:
+            TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 7, 1, 1
         self._app = app
         self._drop = drop
         self._first = first
@@ -56,7 +64,7 @@ class LocalGrid(Grid):
 
     @property
     def run(self):
-        return Run.create_empty(7)
+        return _Run()
 
     def create_message(self, content, message_type, dst_node_id, group_id, ttl=None):
         return Message(content, dst_node_id, message_type, group_id=group_id, ttl=ttl)

@@ -1,0 +1,45 @@
+"""What the extra ``fedattack[audit]`` installs, and the server that is observed does not need."""
+
+import re
+from importlib.metadata import PackageNotFoundError, distribution, requires
+
+_REQUIREMENT = re.compile(r"""([\w.-]+).*;.*extra == ['"]audit['"]""")
+
+# Without it all works but the datasets of images.
+_SPARED = "torchvision"
+
+_FEW = 3
+
+
+def missing() -> list[str]:
+    """List the packages of the extra that are not installed; none in a source tree that was never installed."""
+    try:
+        wanted = requires("fedattack") or []
+    except PackageNotFoundError:
+        return []
+    names = []
+    for line in wanted:
+        found = _REQUIREMENT.match(line)
+        if found and found[1] != _SPARED and not _is_there(found[1]):
+            names.append(found[1])
+    return sorted(names)
+
+
+def what_to_install(what: str) -> str:
+    """Say in a line that ``what`` lacks the extra, and how it is installed; empty if nothing is missing."""
+    names = missing()
+    if not names:
+        return ""
+    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    return (
+        f"{what} needs packages that are not installed ({', '.join(names[:_FEW])}{more}); install them: "
+        "pip install 'fedattack[audit]', or in a clone pip install '.[audit]'"
+    )
+
+
+def _is_there(name: str) -> bool:
+    try:
+        distribution(name)
+    except PackageNotFoundError:
+        return False
+    return True

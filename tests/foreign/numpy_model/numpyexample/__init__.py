@@ -1,0 +1,1 @@
+"""numpyexample: a Flower app."""
