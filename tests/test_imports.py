@@ -21,7 +21,7 @@ ALLOWED = {
     "data": BASE,
     "learning": BASE,
     "defences": BASE | {"learning"},
-    "claims": BASE | {"defences", "learning"},
+    "claims": BASE | {"defences", "folder", "learning", "record"},
     "threats": BASE | {"nodes", "record", "data", "learning"},
     "judges": BASE | {"threats", "audit", "record", "learning"},
     "sections": {"audit", "report"},

@@ -89,7 +89,9 @@ def of_shift(shift: float, count: int, delta: float) -> float:
 
 
 def p_value(coins: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """Return how likely so many right guesses are at most, if a mechanism is (ε, δ)-DP (Steinke et al. 2023, Theorem 5.2).
+    """Return how likely so many right guesses are at most, if a mechanism is (ε, δ)-DP.
+
+    That is Theorem 5.2 of Steinke et al. (2023).
 
     Parameters
     ----------

@@ -97,8 +97,8 @@ class Products:
     def scores(self, vector: int = 0) -> NDArray[np.float64]:
         """Return the t statistic of each direction in the regression of a vector on all of them.
 
-        A canary that did not take part has a direction that is independent of the vector and of the other canaries,
-        and uniform on the sphere. What of it is orthogonal to them is uniform there, too. So its statistic has Student's
+        A canary that did not take part has a direction that is uniform on the sphere, and independent of the vector and
+        of the other canaries. What of it is orthogonal to them is uniform there, too. So its statistic has Student's
         distribution with n − count degrees of freedom, exactly, whatever the vector and the others are (Fisher 1915).
 
         Without the other canaries this is the cosine of Andrew et al. (2024), times √n: Student's t is that cosine g as
@@ -112,6 +112,13 @@ class Products:
         with np.errstate(divide="ignore", invalid="ignore"):
             scores: NDArray[np.float64] = coefficients / error
         return np.nan_to_num(scores, nan=0.0, posinf=_LARGEST, neginf=-_LARGEST)
+
+    def of_first(self, count: int) -> Products:
+        """Return those of the first so many directions alone."""
+        first = Products(count, len(self._squares))
+        first.entries, first._squares = self.entries, self._squares
+        first._gram, first._along = self._gram[:count, :count], self._along[:count]
+        return first
 
     @property
     def freedom(self) -> int:

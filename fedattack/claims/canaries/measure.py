@@ -1,0 +1,363 @@
+"""What canaries show of a recorded run: a lower bound on ε.
+
+**Clients** (Andrew et al. 2024). The released updates of all rounds are held against the canaries' directions. A round's update is scaled to
+length 1, and all are added up: a vector that does not depend on a direction that nobody sent. So the null is exact:
+Student's t, see :meth:`fedattack.claims.canaries.directions.Products.scores`. The alternative is not: the canaries'
+scores are taken as independent draws of one distribution, and the bound by shape as those of a Gaussian.
+
+**Examples** (Steinke et al. 2023). Each was included by a fair coin of its own. The score is what a client's update has of an example's
+gradient, by regression on the gradients of all canaries of that client. The bound by guesses assumes nothing but the
+coins (Theorem 5.2). The bound by shape takes the scores as Gaussian.
+
+Of both bounds, at 97.5 % each, the higher one holds at 95 %.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.claims.accounting import configured
+from fedattack.claims.canaries.bounds import (
+    GUESSES,
+    Scores,
+    by_guesses,
+    by_ranks,
+    estimated,
+    guessed,
+    of_shift,
+    shift_from_null,
+)
+from fedattack.claims.canaries.directions import Products, blocks, sizes_of
+from fedattack.claims.canaries.file import Canaries, Examples
+from fedattack.claims.claim import Claim
+from fedattack.claims.figures import in_figures
+from fedattack.claims.gaussian import epsilon_between, epsilon_of
+from fedattack.claims.shape import shift_at_least
+from fedattack.claims.tester import LEVEL
+from fedattack.errors import ConfigError, NeedsError, RecordError
+from fedattack.record import Record
+
+if TYPE_CHECKING:
+    from torch import nn
+
+# Each way to a bound has half of the error.
+_HALF = (1 - LEVEL) / 2
+# The paper fits the deviation of the scores, too, which needs many.
+_MANY = 200
+# Entries of a model for each canary, at least.
+_SPARSE = 10
+
+
+@dataclass(frozen=True)
+class CanaryResult:
+    """What canaries show.
+
+    Attributes
+    ----------
+    kind, count
+        ``client`` or ``record``, and how many.
+    bound_message, bound_run
+        Lower bounds on ε at ``confidence``, of one released model (or message) and of the run; None if there is none.
+    estimate
+        A point estimate of the run's ε. It is above the truth about as often as below.
+    confidence
+        Of the bounds.
+    accountant
+        What arithmetic gives for the run, at most; None if the claim lacks numbers.
+    cost
+        What the canaries cost the model; None if that is not known.
+    scores
+        ``in``: of canaries that took part. ``out``: of examples that were left out, or directions that nobody sent.
+    notes
+        What a reader should know besides, a sentence each.
+    """
+
+    kind: Literal["client", "record"]
+    count: int
+    bound_message: float | None
+    bound_run: float
+    estimate: float
+    confidence: float
+    accountant: float | None
+    cost: Mapping[str, float] | None
+    scores: Mapping[str, list[float]]
+    notes: tuple[str, ...] = ()
+
+
+def measure_canaries(
+    record: Record,
+    canaries: Canaries,
+    claim: Claim,
+    *,
+    examples: Examples | None = None,
+    model: nn.Module | None = None,
+    loss: str = "cross-entropy",
+    nodes: Mapping[str, str] | None = None,
+) -> CanaryResult:
+    """Bound the ε of a recorded run from below by its canaries.
+
+    Parameters
+    ----------
+    record
+        Of the run; both views will do.
+    canaries
+        As ``canaries.toml`` has them.
+    claim
+        What is claimed; δ counts, and what is configured stands beside the bound.
+    examples, model, loss
+        Of canary examples: these, an architecture whose parameters have the record's names, and what clients minimise.
+    nodes
+        Of canary examples: the client behind each node. Without, or in the aggregate view, updates of the common model
+        stand in for those of clients, which tell less.
+
+    Raises
+    ------
+    NeedsError
+        If the record has no round whose common model is known before and after, or examples come without a model.
+    RecordError
+        If it is damaged.
+    ConfigError
+        If the claim is not about what the canaries are.
+    """
+    _check(canaries, claim)
+    accountant = configured(claim).run
+    most = None if accountant is None else accountant.high
+    if canaries.kind == "client":
+        return _of_clients(record, canaries, claim, most)
+    if examples is None or model is None:
+        raise NeedsError("canary examples need the examples themselves, and the model; give both")
+    return _of_examples(record, examples, claim, most, _Gradients(model, loss, examples), nodes or {})
+
+
+def _check(canaries: Canaries, claim: Claim) -> None:
+    wanted = "client" if canaries.kind == "client" else "example"
+    if claim.protects != wanted:
+        raise ConfigError(
+            f"the canaries are {wanted}s, and the claim is about one {claim.protects}; expected the same unit"
+        )
+    if wanted == "example" and claim.relation != "add-remove":
+        raise ConfigError(
+            "canary examples are there or not, and the claim is about replacing one; a claim for add-remove is needed"
+        )
+
+
+def _of_clients(record: Record, canaries: Canaries, claim: Claim, accountant: float | None) -> CanaryResult:
+    released = _Released(record)
+    count = canaries.count
+    # As many directions again that nobody sent show what chance looks like.
+    products = released.products(canaries.seed, range(2 * count))
+    if products.entries < _SPARSE * count:
+        raise ConfigError(
+            f"{count} canaries beside a model of {products.entries} numbers: they would not be far from one another; "
+            f"take {products.entries // _SPARSE} at most"
+        )
+    inside = products.of_first(count)
+    scores, out = inside.scores(0), products.scores(0)[count:]
+    shift = shift_from_null(scores, inside.freedom)
+    by_shape = -math.inf if shift is None else epsilon_of(shift, claim.delta)
+    by_rank = by_ranks(scores, inside.freedom, claim.delta)
+    notes = [_how(by_shape, by_rank, "ranks against the exact null")]
+    message = None
+    if shift is not None and claim.sampling == 1:
+        message = of_shift(shift, released.rounds, claim.delta)
+    notes.append(_final_note(inside.scores(1), inside.freedom, claim.delta))
+    if claim.relation == "replace":
+        notes.append("a canary is held against no update at all, which is half as far as the claim's neighbours may be")
+    return CanaryResult(
+        kind="client",
+        count=count,
+        bound_message=message,
+        bound_run=max(by_shape, by_rank),
+        estimate=_estimate(scores, claim.delta),
+        confidence=LEVEL,
+        accountant=accountant,
+        cost=released.cost(canaries),
+        scores={"in": scores.tolist(), "out": out.tolist()},
+        notes=tuple(notes),
+    )
+
+
+def _how(by_shape: float, other: float, name: str) -> str:
+    if by_shape == -math.inf:
+        return f"the bound is by {name}, because the scores have not the shape of a Gaussian, or are too few to say"
+    if by_shape >= other:
+        return f"the bound is by the scores' Gaussian shape, which is assumed of the tails; by {name} it is {other:.3g}"
+    return f"the bound is by {name}"
+
+
+def _estimate(scores: Scores, delta: float) -> float:
+    if len(scores) >= _MANY:
+        return estimated(scores, delta)
+    return epsilon_of(float(scores.mean()), delta)
+
+
+def _final_note(scores: Scores, freedom: int, delta: float) -> str:
+    shift = shift_from_null(scores, freedom)
+    bound = by_ranks(scores, freedom, delta) if shift is None else epsilon_of(shift, delta)
+    return f"from the last model alone, without those between, ε of the run is {in_figures(bound)} or more"
+
+
+class _Released:
+    """How the released model moved.
+
+    Attributes
+    ----------
+    ways
+        (2, entries): of each round, scaled to length 1 and added up; and from the first model to the last.
+    """
+
+    def __init__(self, record: Record) -> None:
+        self._lengths: list[float] = []
+        self._replies: list[int] = []
+        self.ways = np.zeros((2, 0))
+        shapes: dict[str, tuple[int, ...]] = {}
+        for round_ in record:
+            before, after = round_.common, round_.after
+            if before is None or after is None or not round_.participants:
+                continue
+            own = {name: array.shape for name, array in before.items()}
+            shapes = shapes or own
+            if own != shapes or {name: array.shape for name, array in after.items()} != shapes:
+                raise RecordError(f"{round_.where}: the model has not the arrays of the rounds before")
+            self._add(before, after)
+            self._replies.append(len(round_.participants))
+        if not self._lengths:
+            raise NeedsError(
+                f"{record.path}: canaries need the model before and after a round, and no round of the record has both"
+            )
+
+    def _add(self, before: Mapping[str, NDArray[Any]], after: Mapping[str, NDArray[Any]]) -> None:
+        if not self._lengths:
+            self.sizes = sizes_of(before)
+            self.ways = np.zeros((2, sum(self.sizes)))
+        parts = []
+        for (name, array), size in zip(before.items(), self.sizes, strict=True):
+            if size:
+                parts.append((after[name].astype(np.float64) - array.astype(np.float64)).reshape(-1))
+        way = np.concatenate(parts)
+        if not np.isfinite(way).all():
+            raise RecordError("the released model holds numbers that are not finite, against which nothing can be held")
+        length = float(np.linalg.norm(way))
+        self._lengths.append(length)
+        self.ways[1] += way
+        if length:
+            self.ways[0] += way / length
+
+    @property
+    def rounds(self) -> int:
+        """Rounds in which the model moved at all, at least 1."""
+        return max(1, int(np.count_nonzero(self._lengths)))
+
+    def products(self, seed: int, canaries: range) -> Products:
+        """Hold the directions of canaries against both ways."""
+        products = Products(len(canaries), 2)
+        starts = np.cumsum([0, *self.sizes])
+        for position, part, drawn in blocks(seed, canaries, self.sizes):
+            start = starts[position]
+            products.add(drawn, self.ways[:, start + part.start : start + part.stop])
+        return products
+
+    def cost(self, canaries: Canaries) -> dict[str, float]:
+        """Return the canaries' share of the replies, and how far they move the model beside its own movement."""
+        replies = float(np.mean(self._replies))
+        clip = canaries.clip or 0.0
+        return {
+            "share": min(1.0, canaries.count / replies),
+            "moved_by_canaries": clip * math.sqrt(canaries.count) / replies,
+            "moved": float(np.mean(self._lengths)),
+        }
+
+
+class _Gradients:
+    """Gradients of canary examples at a model of the record."""
+
+    def __init__(self, model: nn.Module, loss: str, examples: Examples) -> None:
+        self._model = model
+        self._loss = loss
+        self._examples = examples
+
+    def at(
+        self, arrays: Mapping[str, NDArray[Any]], rows: NDArray[np.int64]
+    ) -> tuple[tuple[str, ...], NDArray[np.float32]]:
+        """Return the names of the parameters, and (rows, entries)."""
+        from fedattack.learning import example_gradients
+
+        x, y = self._examples.x[rows], self._examples.y[rows]
+        return example_gradients(self._model, arrays, x, y, loss=self._loss)
+
+
+def _of_examples(
+    record: Record,
+    examples: Examples,
+    claim: Claim,
+    accountant: float | None,
+    gradients: _Gradients,
+    nodes: Mapping[str, str],
+) -> CanaryResult:
+    total, seen = np.zeros(len(examples.y)), np.zeros(len(examples.y))
+    for rows, common, update in _updates(record, examples, nodes):
+        names, own = gradients.at(common, rows)
+        flat = np.concatenate([np.asarray(update[name], dtype=np.float64).reshape(-1) for name in names])
+        products = Products(len(rows), 1)
+        products.add(own, -flat[None])
+        total[rows] += products.scores()
+        seen[rows] += 1
+    if not seen.any():
+        raise NeedsError(
+            f"{record.path}: no reply of a client with canaries, and no move of the common model, is there"
+        )
+    # A canary whose client never took part has a score of 0, and its coin is a guess.
+    scores = total / np.sqrt(np.maximum(seen, 1))
+    inside, outside = scores[examples.included], scores[~examples.included]
+    shift = shift_at_least(inside, outside, _HALF) if min(len(inside), len(outside)) > 1 else None
+    by_shape = -math.inf if shift is None else epsilon_of(shift, claim.delta)
+    guesses, ceiling = 0.0, 0.0
+    for share in GUESSES:
+        made, right = guessed(scores, examples.included, share)
+        guesses = max(guesses, by_guesses(len(scores), made, right, claim.delta, _HALF / len(GUESSES)))
+        ceiling = max(ceiling, by_guesses(len(scores), made, made, claim.delta, _HALF / len(GUESSES)))
+    most = f"by guesses, {len(scores)} coins can show no more than ε = {ceiling:.3g}"
+    return CanaryResult(
+        kind="record",
+        count=len(examples.y),
+        bound_message=None,
+        bound_run=max(by_shape, guesses),
+        estimate=_estimate_of_two(inside, outside, claim.delta),
+        confidence=LEVEL,
+        accountant=accountant,
+        cost=None,
+        scores={"in": inside.tolist(), "out": outside.tolist()},
+        notes=(_how(by_shape, guesses, "guesses, which assume the coins alone"), most),
+    )
+
+
+def _estimate_of_two(inside: Scores, outside: Scores, delta: float) -> float:
+    if min(len(inside), len(outside)) < 2 or not np.ptp(outside):
+        return 0.0
+    deviation = float(outside.std(ddof=1))
+    apart = float(inside.mean() - outside.mean()) / deviation
+    if len(inside) + len(outside) >= _MANY:
+        return epsilon_between(apart, float(inside.std(ddof=1)) / deviation, delta)
+    return epsilon_of(max(apart, 0.0), delta)
+
+
+def _updates(
+    record: Record, examples: Examples, nodes: Mapping[str, str]
+) -> Iterator[tuple[NDArray[np.int64], Mapping[str, NDArray[Any]], Mapping[str, NDArray[Any]]]]:
+    """Yield rows of canaries, the model that they were trained from, and the update that may show them."""
+    known = record.view == "individual" and bool(nodes)
+    for round_ in record:
+        if known:
+            for reply in round_.observations:
+                rows = np.flatnonzero(examples.client == nodes.get(reply.node, ""))
+                if len(rows) and reply.status == "ok" and reply.received is not None:
+                    yield rows, reply.received, reply.update()
+        elif round_.common is not None and round_.after is not None:
+            before, after = round_.common, round_.after
+            yield np.arange(len(examples.y)), before, {name: after[name] - before[name] for name in before}
