@@ -1,13 +1,14 @@
 """What canaries show of a recorded run: a lower bound on ε.
 
-**Clients** (Andrew et al. 2024). The released updates of all rounds are held against the canaries' directions. A round's update is scaled to
-length 1, and all are added up: a vector that does not depend on a direction that nobody sent. So the null is exact:
-Student's t, see :meth:`fedattack.claims.canaries.directions.Products.scores`. The alternative is not: the canaries'
-scores are taken as independent draws of one distribution, and the bound by shape as those of a Gaussian.
+**Clients** (Andrew et al. 2024). The released updates of all rounds are held against the canaries' directions. A
+round's update is scaled to length 1, and all are added up: a vector that does not depend on a direction that nobody
+sent. So the null is exact: Student's t, see :meth:`fedattack.claims.canaries.directions.Products.scores`. The
+alternative is not: the canaries' scores are taken as independent draws of one distribution, and the bound by shape
+takes them as Gaussian.
 
-**Examples** (Steinke et al. 2023). Each was included by a fair coin of its own. The score is what a client's update has of an example's
-gradient, by regression on the gradients of all canaries of that client. The bound by guesses assumes nothing but the
-coins (Theorem 5.2). The bound by shape takes the scores as Gaussian.
+**Examples** (Steinke et al. 2023). Each was included by a fair coin of its own. The score is what a client's update has
+of an example's gradient, by regression on the gradients of all canaries of that client. The bound by guesses assumes
+nothing but the coins (Theorem 5.2). The bound by shape takes the scores as Gaussian.
 
 Of both bounds, at 97.5 % each, the higher one holds at 95 %.
 """

@@ -30,7 +30,7 @@ class CanaryMod:
     - It stands last, so that other mods treat a canary's reply as any other.
     - The partitions are told that there are ``count`` fewer of them. So the clients hold what they hold in a run of so
       many nodes less without canaries.
-    - A canary trains as one of the clients does, whose partition it borrows. In place of the trained model it then sends
+    - A canary trains as one of the clients does, whose partition it borrows. It then sends not the trained model, but
       the one that it got, moved by ``clip`` in its direction. So its reply has the metrics of a client and comes in a
       client's time, and an app needs no change.
     - What it borrows is evaluated once more where clients evaluate.
