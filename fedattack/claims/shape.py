@@ -30,6 +30,27 @@ def is_normal(scores: Scores) -> bool:
     return distance * math.sqrt(n) < _LILLIEFORS
 
 
+def shift_above(left: Scores, right: Scores, error: float) -> float | None:
+    """Bound from below by how many deviations of ``right`` a Gaussian ``left`` is above it, whose own may be larger.
+
+    Where it is larger, two Gaussians that are so far apart are told apart more easily at the small δ of a claim than
+    two of the same deviation. So the bound is that of the same.
+
+    Parameters and what is returned are as for :func:`shift_at_least`; a smaller deviation is another shape.
+    """
+    from scipy import stats
+
+    if not np.ptp(left) or not np.ptp(right):
+        return None
+    n, m = len(left), len(right)
+    ratio = float(left.var(ddof=1) / right.var(ddof=1))
+    limit = float(stats.norm.isf(SHAPE_ERROR)) * math.sqrt(2 / (n - 1) + 2 / (m - 1))
+    if math.log(ratio) < -limit or not (is_normal(left) and is_normal(right)):
+        return None
+    apart = float(left.mean() - right.mean()) / float(right.std(ddof=1))
+    return max(0.0, _lower(apart, max(ratio, 1.0) / n + 1 / m, 1 / (2 * m), error))
+
+
 def shift_at_least(left: Scores, right: Scores, error: float) -> float | None:
     """Bound from below how many standard deviations apart two Gaussians of the same variance are.
 
@@ -56,9 +77,24 @@ def shift_at_least(left: Scores, right: Scores, error: float) -> float | None:
         return None
     pooled = ((n - 1) * first + (m - 1) * second) / (n + m - 2)
     apart = float(left.mean() - right.mean()) / math.sqrt(pooled)
-    # (d − μ)² = q²·(1/n + 1/m + μ²/(2(n + m))) for the smaller μ: the standard error is that at μ.
+    return max(0.0, _lower(apart, 1 / n + 1 / m, 1 / (2 * (n + m)), error))
+
+
+def place_at_least(threshold: float, scores: Scores, error: float) -> float | None:
+    """Bound from below how many deviations a fixed place is above the mean of a Gaussian; None for another shape."""
+    if not np.ptp(scores) or not is_normal(scores):
+        return None
+    m = len(scores)
+    return _lower((threshold - float(scores.mean())) / float(scores.std(ddof=1)), 1 / m, 1 / (2 * m), error)
+
+
+def _lower(apart: float, of_means: float, of_deviation: float, error: float) -> float:
+    """Solve (d − μ)² = q²·(a + b·μ²) for the smaller μ: the standard error is that at μ."""
+    from scipy import stats
+
     square = float(stats.norm.isf(error)) ** 2
-    a = 1 - square / (2 * (n + m))
-    b, c = -2 * apart, apart**2 - square * (1 / n + 1 / m)
-    root = (-b - math.sqrt(max(b * b - 4 * a * c, 0.0))) / (2 * a)
-    return max(0.0, root)
+    first = 1 - square * of_deviation
+    if first <= 0:
+        return 0.0
+    second, third = -2 * apart, apart**2 - square * of_means
+    return (-second - math.sqrt(max(second**2 - 4 * first * third, 0.0))) / (2 * first)

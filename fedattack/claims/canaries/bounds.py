@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.claims.gaussian import epsilon_between, epsilon_of
-from fedattack.claims.shape import SHAPE_ERROR, is_normal
+from fedattack.claims.shape import SHAPE_ERROR, is_normal, place_at_least, shift_above
 from fedattack.claims.tester import LEVEL
 
 Scores = NDArray[np.float64]
@@ -48,15 +49,50 @@ def by_ranks(scores: Scores, freedom: int, delta: float, error: float = _ERROR /
     """
     from scipy import stats
 
+    best = 0.0
+    for threshold, least in _thresholds(scores, error):
+        if least > delta:
+            chance = max(float(stats.t.logsf(threshold, freedom)), _SMALLEST)
+            best = max(best, math.log(least - delta) - chance)
+    return best
+
+
+def _thresholds(scores: Scores, error: float) -> Iterator[tuple[float, float]]:
+    """Yield scores by rank, and what share of their distribution is above them at least."""
+    from scipy import stats
+
     n = len(scores)
     ordered = np.sort(scores)
-    best = 0.0
     for share in _RANKS:
         rank = max(1, math.ceil(share * n))
-        least = float(stats.beta.ppf(error / len(_RANKS), n - rank + 1, rank)) - delta
-        if least > 0:
-            chance = max(float(stats.t.logsf(ordered[rank - 1], freedom)), _SMALLEST)
-            best = max(best, math.log(least) - chance)
+        yield float(ordered[rank - 1]), float(stats.beta.ppf(error / len(_RANKS), n - rank + 1, rank))
+
+
+def by_two_samples(inside: Scores, outside: Scores, delta: float, error: float = _ERROR / 2) -> float:
+    """Bound ε by scores of canaries that were in and of others that were out, of which those out look Gaussian.
+
+    It is the higher of two bounds that share the error. One takes those in as a Gaussian, too. The other takes a
+    threshold among them by its rank, as :func:`by_ranks` does, and the tail of the Gaussian of those out.
+
+    Returns
+    -------
+    float
+        −∞ if those out are no Gaussian, or too few to say.
+    """
+    from scipy import stats
+
+    best = -math.inf
+    if min(len(inside), len(outside)) < _FEW:
+        return best
+    shift = shift_above(inside, outside, error / 2)
+    if shift is not None:
+        best = epsilon_of(shift, delta)
+    for threshold, least in _thresholds(inside, error / 4):
+        # Two statements for each rank: on the share of those in, and on the place of the threshold.
+        place = place_at_least(threshold, outside, error / 4 / len(_RANKS))
+        if place is not None:
+            told = math.log(least - delta) - float(stats.norm.logsf(place)) if least > delta else 0.0
+            best = max(best, told, 0.0)
     return best
 
 

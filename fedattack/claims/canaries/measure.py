@@ -16,7 +16,7 @@ Of both bounds, at 97.5 % each, the higher one holds at 95 %.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,6 +29,7 @@ from fedattack.claims.canaries.bounds import (
     Scores,
     by_guesses,
     by_ranks,
+    by_two_samples,
     estimated,
     guessed,
     of_shift,
@@ -39,10 +40,9 @@ from fedattack.claims.canaries.file import Canaries, Examples
 from fedattack.claims.claim import Claim
 from fedattack.claims.figures import in_figures
 from fedattack.claims.gaussian import epsilon_between, epsilon_of
-from fedattack.claims.shape import shift_at_least
 from fedattack.claims.tester import LEVEL
 from fedattack.errors import ConfigError, NeedsError, RecordError
-from fedattack.record import Record
+from fedattack.record import Record, Round
 
 if TYPE_CHECKING:
     from torch import nn
@@ -53,6 +53,9 @@ _HALF = (1 - LEVEL) / 2
 _MANY = 200
 # Entries of a model for each canary, at least.
 _SPARSE = 10
+# Public examples, and other clients' updates, that are taken out of an update at most.
+_PUBLIC = 150
+_OTHERS = 20
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,7 @@ def measure_canaries(
     model: nn.Module | None = None,
     loss: str = "cross-entropy",
     nodes: Mapping[str, str] | None = None,
+    public: tuple[NDArray[Any], NDArray[Any]] | None = None,
 ) -> CanaryResult:
     """Bound the ε of a recorded run from below by its canaries.
 
@@ -116,6 +120,9 @@ def measure_canaries(
     nodes
         Of canary examples: the client behind each node. Without, or in the aggregate view, updates of the common model
         stand in for those of clients, which tell less.
+    public
+        Of canary examples: some examples and labels like those of clients that no client holds, such as of a test
+        split. What an update has of their gradients says nothing of a canary, and is taken out.
 
     Raises
     ------
@@ -133,7 +140,7 @@ def measure_canaries(
         return _of_clients(record, canaries, claim, most)
     if examples is None or model is None:
         raise NeedsError("canary examples need the examples themselves, and the model; give both")
-    return _of_examples(record, examples, claim, most, _Gradients(model, loss, examples), nodes or {})
+    return _of_examples(record, examples, claim, most, _Gradients(model, loss, examples, public), nodes or {})
 
 
 def _check(canaries: Canaries, claim: Claim) -> None:
@@ -276,21 +283,45 @@ class _Released:
 
 
 class _Gradients:
-    """Gradients of canary examples at a model of the record."""
+    """Gradients of canary examples, and of public ones, at a model of the record."""
 
-    def __init__(self, model: nn.Module, loss: str, examples: Examples) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: str,
+        examples: Examples,
+        public: tuple[NDArray[Any], NDArray[Any]] | None,
+    ) -> None:
+        x, y = examples.x, examples.y
+        if public is not None:
+            x = np.concatenate([x, public[0][:_PUBLIC].astype(x.dtype)])
+            y = np.concatenate([y, public[1][:_PUBLIC].astype(y.dtype)])
         self._model = model
         self._loss = loss
-        self._examples = examples
+        self._x, self._y = x, y
+        self._canaries = len(examples.y)
 
-    def at(
-        self, arrays: Mapping[str, NDArray[Any]], rows: NDArray[np.int64]
-    ) -> tuple[tuple[str, ...], NDArray[np.float32]]:
-        """Return the names of the parameters, and (rows, entries)."""
+    def scores(self, seen: _Seen) -> Scores:
+        """Return the t statistic of each canary's gradient in the regression of what may show it on all gradients."""
         from fedattack.learning import example_gradients
 
-        x, y = self._examples.x[rows], self._examples.y[rows]
-        return example_gradients(self._model, arrays, x, y, loss=self._loss)
+        rows = np.concatenate([seen.rows, np.arange(self._canaries, len(self._y))])
+        names, own = example_gradients(self._model, seen.received, self._x[rows], self._y[rows], loss=self._loss)
+        others = [_flat(update, names) for update in seen.others]
+        # Of more directions than a tenth of the entries, little would be left.
+        most = own.shape[1] // _SPARSE
+        directions = np.concatenate([own[: len(seen.rows)], *others, own[len(seen.rows) :]])[:most]
+        products = Products(len(directions), 1)
+        products.add(directions, -_flat(seen.update, names))
+        scores = np.zeros(len(seen.rows))
+        found = products.scores()[: len(seen.rows)]
+        scores[: len(found)] = found
+        return scores
+
+
+def _flat(update: Mapping[str, NDArray[Any]], names: tuple[str, ...]) -> NDArray[np.float64]:
+    """Return an update as one row (1, entries)."""
+    return np.concatenate([np.asarray(update[name], dtype=np.float64).reshape(-1) for name in names])[None]
 
 
 def _of_examples(
@@ -302,13 +333,9 @@ def _of_examples(
     nodes: Mapping[str, str],
 ) -> CanaryResult:
     total, seen = np.zeros(len(examples.y)), np.zeros(len(examples.y))
-    for rows, common, update in _updates(record, examples, nodes):
-        names, own = gradients.at(common, rows)
-        flat = np.concatenate([np.asarray(update[name], dtype=np.float64).reshape(-1) for name in names])
-        products = Products(len(rows), 1)
-        products.add(own, -flat[None])
-        total[rows] += products.scores()
-        seen[rows] += 1
+    for shown in _updates(record, examples, nodes):
+        total[shown.rows] += gradients.scores(shown)
+        seen[shown.rows] += 1
     if not seen.any():
         raise NeedsError(
             f"{record.path}: no reply of a client with canaries, and no move of the common model, is there"
@@ -316,8 +343,7 @@ def _of_examples(
     # A canary whose client never took part has a score of 0, and its coin is a guess.
     scores = total / np.sqrt(np.maximum(seen, 1))
     inside, outside = scores[examples.included], scores[~examples.included]
-    shift = shift_at_least(inside, outside, _HALF) if min(len(inside), len(outside)) > 1 else None
-    by_shape = -math.inf if shift is None else epsilon_of(shift, claim.delta)
+    by_shape = by_two_samples(inside, outside, claim.delta)
     guesses, ceiling = 0.0, 0.0
     for share in GUESSES:
         made, right = guessed(scores, examples.included, share)
@@ -348,17 +374,44 @@ def _estimate_of_two(inside: Scores, outside: Scores, delta: float) -> float:
     return epsilon_of(max(apart, 0.0), delta)
 
 
-def _updates(
-    record: Record, examples: Examples, nodes: Mapping[str, str]
-) -> Iterator[tuple[NDArray[np.int64], Mapping[str, NDArray[Any]], Mapping[str, NDArray[Any]]]]:
-    """Yield rows of canaries, the model that they were trained from, and the update that may show them."""
+@dataclass(frozen=True)
+class _Seen:
+    """An update that may show some canaries.
+
+    Attributes
+    ----------
+    rows
+        Which canaries.
+    received
+        The model that it started from.
+    update
+        How far it went.
+    others
+        Of the same round, what other clients sent, which have nothing of these canaries.
+    """
+
+    rows: NDArray[np.int64]
+    received: Mapping[str, NDArray[Any]]
+    update: Mapping[str, NDArray[Any]]
+    others: Sequence[Mapping[str, NDArray[Any]]] = ()
+
+
+def _updates(record: Record, examples: Examples, nodes: Mapping[str, str]) -> Iterator[_Seen]:
     known = record.view == "individual" and bool(nodes)
     for round_ in record:
         if known:
-            for reply in round_.observations:
-                rows = np.flatnonzero(examples.client == nodes.get(reply.node, ""))
-                if len(rows) and reply.status == "ok" and reply.received is not None:
-                    yield rows, reply.received, reply.update()
+            yield from _of_replies(round_, examples, nodes)
         elif round_.common is not None and round_.after is not None:
             before, after = round_.common, round_.after
-            yield np.arange(len(examples.y)), before, {name: after[name] - before[name] for name in before}
+            way = {name: after[name] - before[name] for name in before}
+            yield _Seen(np.arange(len(examples.y)), before, way)
+
+
+def _of_replies(round_: Round, examples: Examples, nodes: Mapping[str, str]) -> Iterator[_Seen]:
+    replies = [reply for reply in round_.observations if reply.status == "ok" and reply.received is not None]
+    updates = [reply.update() for reply in replies[:_OTHERS]]
+    for reply in replies:
+        rows = np.flatnonzero(examples.client == nodes.get(reply.node, ""))
+        if len(rows) and reply.received is not None:
+            others = [update for other, update in zip(replies, updates, strict=False) if other.node != reply.node]
+            yield _Seen(rows, reply.received, reply.update(), others)
