@@ -12,8 +12,9 @@ Arrays = Mapping[str, NDArray[np.floating]]
 
 # It keeps directions apart from other draws with the same seed.
 _STREAM = 0xCA7A
-# Entries of an array that are drawn at once, for all canaries.
-_BLOCK = 2**18
+# Numbers that are drawn at once, for all canaries together; and entries of each at least.
+_DRAWN = 2**22
+_ENTRIES = 2**10
 
 
 def blocks(seed: int, canaries: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[int, slice, NDArray]]:
@@ -35,10 +36,11 @@ def blocks(seed: int, canaries: Sequence[int], sizes: Sequence[int]) -> Iterator
     int, slice, ndarray
         The array's position, which entries of it when laid flat, and their values, (canaries, entries).
     """
+    length = max(_ENTRIES, _DRAWN // max(1, len(canaries)))
     for position, size in enumerate(sizes):
         streams = [np.random.default_rng((seed, _STREAM, canary, position)) for canary in canaries]
-        for start in range(0, size, _BLOCK):
-            count = min(_BLOCK, size - start)
+        for start in range(0, size, length):
+            count = min(length, size - start)
             drawn = np.stack([stream.standard_normal(count, dtype=np.float32) for stream in streams])
             yield position, slice(start, start + count), drawn
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,9 +43,6 @@ from fedattack.claims.gaussian import epsilon_between, epsilon_of
 from fedattack.claims.tester import LEVEL
 from fedattack.errors import ConfigError, NeedsError, RecordError
 from fedattack.record import Record, Round
-
-if TYPE_CHECKING:
-    from torch import nn
 
 # Each way to a bound has half of the error.
 _HALF = (1 - LEVEL) / 2
@@ -100,7 +97,7 @@ def measure_canaries(
     claim: Claim,
     *,
     examples: Examples | None = None,
-    model: nn.Module | None = None,
+    model: Any = None,
     loss: str = "cross-entropy",
     nodes: Mapping[str, str] | None = None,
     public: tuple[NDArray[Any], NDArray[Any]] | None = None,
@@ -116,7 +113,7 @@ def measure_canaries(
     claim
         What is claimed; δ counts, and what is configured stands beside the bound.
     examples, model, loss
-        Of canary examples: these, an architecture whose parameters have the record's names, and what clients minimise.
+        Of canary examples: these, a torch module whose parameters have the record's names, and what clients minimise.
     nodes
         Of canary examples: the client behind each node. Without, or in the aggregate view, updates of the common model
         stand in for those of clients, which tell less.
@@ -287,7 +284,7 @@ class _Gradients:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Any,
         loss: str,
         examples: Examples,
         public: tuple[NDArray[Any], NDArray[Any]] | None,
