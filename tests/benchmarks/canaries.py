@@ -2,8 +2,8 @@
 
 ``python -m tests.benchmarks.canaries`` prints three tables:
 
-- client canaries in runs of Flower's own central wrapper with :class:`fedattack.claims.canaries.CanaryMod`, calibrated to
-  what is claimed, and with a tenth of that noise;
+- client canaries in runs of Flower's own central wrapper, with ``CanaryMod``, whose noise is what is claimed, and a
+  tenth of it;
 - canary examples in runs of DP-SGD, likewise;
 - the one-shot estimates of Andrew et al. (2024), Table 1: one Gaussian mechanism, many canaries.
 
