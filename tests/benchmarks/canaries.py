@@ -53,10 +53,10 @@ def row(name: str, epsilon: float, found: list[CanaryResult], more: list[CanaryR
     )
 
 
-def of_clients(claim: Claim, noise: float, runs: int) -> tuple[list[CanaryResult], list[float]]:
+def of_clients(claim: Claim, noise: float, seeds: range) -> tuple[list[CanaryResult], list[float]]:
     """Run Flower's wrapper; returns what canaries show, and accuracies."""
     found, accuracies = [], []
-    for seed in range(runs):
+    for seed in seeds:
         canaries = Canaries(count=CANARIES, seed=seed, clip=1.0)
         with tempfile.TemporaryDirectory() as folder:
             record, accuracy = run(Path(folder) / "record", Setting(noise, canaries, rounds=ROUNDS, seed=seed))
@@ -65,20 +65,20 @@ def of_clients(claim: Claim, noise: float, runs: int) -> tuple[list[CanaryResult
     return found, accuracies
 
 
-def without_canaries(noise: float, runs: int) -> list[float]:
+def without_canaries(noise: float, seeds: range) -> list[float]:
     """Run the same clients with the same noise on their mean, and no canaries; returns accuracies."""
     accuracies = []
-    for seed in range(runs):
+    for seed in seeds:
         with tempfile.TemporaryDirectory() as folder:
             setting = Setting(noise, None, rounds=ROUNDS, seed=seed)
             accuracies.append(run(Path(folder) / "record", setting)[1])
     return accuracies
 
 
-def of_examples(claim: Claim, noise: float, runs: int) -> list[CanaryResult]:
+def of_examples(claim: Claim, noise: float, seeds: range) -> list[CanaryResult]:
     """Run DP-SGD clients with canary examples."""
     found = []
-    for seed in range(runs):
+    for seed in seeds:
         with tempfile.TemporaryDirectory() as folder:
             world = examples_run(Path(folder) / "record", noise=noise, count=COINS, seed=seed)
             canaries = Canaries(kind="example", count=COINS, seed=seed)
@@ -114,15 +114,15 @@ def main() -> None:
     for epsilon in (2.0, 4.0, 8.0):
         noise = solved(lambda z, epsilon=epsilon: epsilon_of(math.sqrt(ROUNDS) / z, DELTA), epsilon)
         claim = central_claim(noise, CANARIES + 10, ROUNDS, epsilon=epsilon)
-        found, with_them = of_clients(claim, noise, runs)
-        row(f"{CANARIES} clients", epsilon, found, of_clients(claim, TENTH * noise, few)[0])
-        costs.append((epsilon, np.mean(with_them), np.mean(without_canaries(noise, runs))))
+        found, with_them = of_clients(claim, noise, range(runs))
+        row(f"{CANARIES} clients", epsilon, found, of_clients(claim, TENTH * noise, range(few))[0])
+        costs.append((epsilon, np.mean(with_them), np.mean(without_canaries(noise, range(runs)))))
     for noise in (4.0, 2.0):
         claim = example_claim(noise)
         bounds = configured(claim).run
         if bounds is None:
             raise AssertionError("the claim has all numbers")
-        calibrated, little = of_examples(claim, noise, runs), of_examples(claim, TENTH * noise, few)
+        calibrated, little = of_examples(claim, noise, range(runs)), of_examples(claim, TENTH * noise, range(few))
         row(f"{COINS} coins", bounds.high, calibrated, little)
     print("\n| ε | accuracy with canaries | without |\n|---|---|---|")
     for epsilon, with_them, without in costs:
