@@ -86,7 +86,7 @@ def of_examples(claim: Claim, noise: float, seeds: range) -> list[CanaryResult]:
     return found
 
 
-def paper(sigma: float, runs: int, size: int = 100_000, canaries: int = 1000) -> list[float]:
+def paper(sigma: float, runs: int, size: int = 30_000, canaries: int = 1000) -> list[float]:
     """Return one-shot estimates at δ = 1e-6 of one Gaussian mechanism that sums so many unit directions."""
     estimates = []
     for seed in range(runs):
