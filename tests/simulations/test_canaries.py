@@ -1,5 +1,8 @@
 """Central noise, canary clients and canary examples as settings of the reference system."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -8,9 +11,10 @@ from clients.canary import CanaryClient
 from clients.fedavg import FedAvgClient, dump_arrays
 from fedattack.audit.truth import Privacy, read_truth
 from fedattack.claims import configured
-from fedattack.claims.canaries import CANARIES, read_canaries, read_examples
+from fedattack.claims.canaries import CANARIES, measure_canaries, read_canaries, read_examples
 from fedattack.claims.canaries.directions import moved
 from fedattack.errors import ConfigError
+from fedattack.record import Record
 from fedattack.runs.settings import load_settings, nodes_of
 from simulations.canaries import canaries_of, central_claim, central_notes, with_canaries
 from simulations.prepare import prepare_run
@@ -129,3 +133,21 @@ def test_settings_that_do_not_go_together_are_refused(changes, fault):
 def test_examples_need_classes():
     with pytest.raises(ConfigError, match="expected data with classes"):
         _ = study(dataset="diabetes", canary_examples=4).canary_examples
+
+
+@pytest.mark.flower
+@pytest.mark.long
+def test_a_real_run_is_told_by_its_canaries(tmp_path):
+    """Of noise as claimed, the bound is below; the run goes through attacks and report as any other."""
+    out = tmp_path / "run"
+    settings = ("canaries=10", "central-noise=1.0", "clients=4", "rounds=2", "targets=20")
+    words = ["audit", "quickstart", "--out", str(out), "--seeds", "1"]
+    for setting in settings:
+        words += ["--set", setting]
+    subprocess.run([sys.executable, "-m", "fedattack", *words], check=True)
+    run = study(canaries=10, central_noise=1.0, clients=4, rounds=2, seed=1).settings
+    canaries = read_canaries(out / "truth" / CANARIES)
+    assert canaries == canaries_of(run)
+    found = measure_canaries(Record(out / "record"), canaries, central_claim(run))
+    assert 0 < found.bound_run < 1.1 * found.accountant
+    assert np.mean(found.scores["in"]) > 0.7
