@@ -49,6 +49,7 @@ benchmark: $(DEV) ## Time and size of recording, speed of attacks; prints ratios
 calibration: $(DEV) ## How often reports cry wolf, see what is there, and state intervals that hold (hours); CI runs a short version.
 	$(VENV)/bin/python -m tests.benchmarks.calibration
 	$(VENV)/bin/python -m tests.benchmarks.claims
+	$(VENV)/bin/python -m tests.benchmarks.canaries
 
 fuzz: $(DEV) ## Hostile and altered folders, killed writers (hours); CI runs a short version.
 	$(VENV)/bin/python -m tests.fuzz.folders --count 2000 --workers $(WORKERS)

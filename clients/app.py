@@ -8,6 +8,7 @@ from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 
+from clients.canary import CanaryClient
 from clients.fedavg import FedAvgClient
 from clients.poisoning import AscendingClient, InvertingClient
 from fedattack.bridge import numpy_client_bridge
@@ -26,8 +27,10 @@ POSITIVE: Mapping[str, type[FedAvgClient]] = {
 }
 
 
-def kind_of(study: Study, client: int) -> type[FedAvgClient]:
-    """Say what a client is: honest, unless it has the run's property."""
+def kind_of(study: Study, client: int) -> type[FedAvgClient] | type[CanaryClient]:
+    """Say what a client is: honest, unless it has the run's property, or is one of the canaries after all clients."""
+    if client >= study.settings.clients:
+        return CanaryClient
     if study.is_positive(client):
         return POSITIVE[study.settings.client_property]
     return study.framework.load_client()

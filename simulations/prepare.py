@@ -19,6 +19,7 @@ from fedattack.data import label_counts
 from fedattack.errors import ConfigError, FedAttackError
 from fedattack.learning import pick_device
 from fedattack.threats import Knowledge, KnownDefence, ModelKnowledge, write_knowledge
+from simulations.canaries import central_notes, with_canaries, write_canaries_of
 from simulations.defences import defence_notes, known_defence, privacy_of
 from simulations.goals import goal_of
 from simulations.overlap import overlap_notes
@@ -78,16 +79,18 @@ def prepare(
         known = replace(known, defence=defence)
     write_knowledge(knowledge, known)
     labels, names = data.labels
+    # Canaries are clients that hold nothing.
+    empty = [np.zeros(0, dtype=np.int64)] * settings.canaries
     sample = np.sort(rng.permutation(len(data.y_test))[:_EVALUATION_RECORDS])
     write_truth(
         truth,
-        clients=[str(client) for client in range(settings.clients)],
+        clients=[str(client) for client in range(settings.nodes)],
         classes=list(names),
-        counts=label_counts(labels, study.division.parts, len(names)),
+        counts=label_counts(labels, [*study.division.parts, *empty], len(names)),
         evaluation=(data.x_test[sample], data.y_test[sample]),
         targets=known.asked(),
         data=data.fingerprint,
-        privacy=privacy,
+        privacy=privacy and with_canaries(privacy, settings.canaries),
         records=_few_records(study),
         notes=[*notes, *overlap_notes(study)],
         **vars(answer),
@@ -122,7 +125,7 @@ def prepare_run(run_config: Mapping[str, Any]) -> None:
     if settings.secagg:
         _check_secure_aggregation(study)
     make_zoos(study)
-    notes = defence_notes(study)
+    notes = [*defence_notes(study), *central_notes(settings)]
     prepare(
         study,
         knowledge=Path(settings.knowledge),
@@ -131,6 +134,7 @@ def prepare_run(run_config: Mapping[str, Any]) -> None:
         defence=known_defence(study),
         notes=notes,
     )
+    write_canaries_of(study)
     if settings.dealt:
         study.deal()
 
@@ -144,7 +148,7 @@ def _check_secure_aggregation(study: Study) -> None:
     from strategies.honest_but_curious import Sampling
     from strategies.secure_aggregation import plan_secure_aggregation
 
-    sampling = Sampling(settings.fraction, settings.clients, settings.seed)
+    sampling = Sampling(settings.fraction, settings.nodes, settings.seed)
     plan_secure_aggregation(study.models.initial_arrays(), sampling=sampling, max_examples=max(study.sizes))
 
 

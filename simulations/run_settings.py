@@ -49,6 +49,7 @@ class StudySettings:
     victims: int
     isolate: bool
     permute_sensitive: bool
+    canary_examples: int
     seed: int
     dealt: str = ""
 
@@ -97,6 +98,9 @@ class RunSettings(StudySettings):
     dp_epsilon: float
     dp_clip: float
     dp_delta: float
+    central_noise: float
+    central_clip: float
+    canaries: int
     defence: str
     defence_strength: float
     defence_clip: float
@@ -137,6 +141,11 @@ class RunSettings(StudySettings):
         return {key: getattr(self, _FIELDS.get(key, key.replace("-", "_"))) for key in keys}
 
     @property
+    def nodes(self) -> int:
+        """How many nodes there are: clients, and canaries after them."""
+        return self.clients + self.canaries
+
+    @property
     def training(self) -> LocalSGD:
         """How clients train."""
         return LocalSGD(self.local_epochs, self.batch_size, self.lr, self.momentum, self.weight_decay)
@@ -173,9 +182,25 @@ class RunSettings(StudySettings):
         ):
             if wrong:
                 raise ConfigError(message)
+        self._check_canaries()
         if self.client_property:
             self._check_property()
         self._check_auxiliary()
+
+    def _check_canaries(self) -> None:
+        for key, count in self.by_key(("canaries", "canary-examples")).items():
+            if count == 1:
+                raise ConfigError(f"{key} = 1: expected 2 or more, or 0 for none")
+        if self.canaries and self.canary_examples:
+            raise ConfigError("canaries and canary-examples: expected one of them, since each disturbs the other")
+        if self.central_noise and self.secagg:
+            raise ConfigError("central-noise and secagg: the server clips replies, which SecAgg+ hides; set one off")
+        goals = self.client_property or self.sensitive or self.private or self.isolate
+        if goals and (self.canaries or self.central_noise):
+            raise ConfigError(
+                "canaries or central-noise beside property, sensitive, private or isolate: expected the usual server "
+                "and no other question; set one off"
+            )
 
     def _check_property(self) -> None:
         if self.client_property not in PROPERTIES:

@@ -19,6 +19,8 @@ PUBLIC_STREAM = 8
 PERMUTATION_STREAM = 9
 ZOO_STREAM = 10
 ORIGIN_STREAM = 11
+CANARY_STREAM = 12
+CENTRAL_STREAM = 13
 
 
 def derive_seed(seed: int, *stream: int) -> int:

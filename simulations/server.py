@@ -47,7 +47,7 @@ class Federation:
     def sampling(self) -> Sampling:
         """Which clients take part in a round."""
         settings = self.study.settings
-        return Sampling(settings.fraction, settings.clients, settings.seed)
+        return Sampling(settings.fraction, settings.nodes, settings.seed)
 
     @property
     def train_config(self) -> dict[str, Scalar]:
@@ -100,7 +100,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run the framework that the run config names, under observation."""
     study = Study.of(context.run_config)
-    ordered = OrderedGrid(grid, study.settings.clients)
+    ordered = OrderedGrid(grid, study.settings.nodes)
     study.framework.serve(Federation(ordered, context, study, _checkpoint(study, ordered)))
 
 
@@ -114,6 +114,6 @@ def _checkpoint(study: Study, grid: OrderedGrid) -> Checkpoint | None:
         raise DataError("the data are not those of the stopped run; put its data back, or start a run of its own")
     grid.get_node_ids()
     known = {str(node): names[client] for node, client in grid.partitions.items() if client in names}
-    if len(known) < settings.clients:
+    if len(known) < settings.nodes:
         raise ConfigError("not every client has said which one it is, now and in the stopped run; resume it again")
     return Checkpoint.of(Record(settings.record), known)

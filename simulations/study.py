@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.claims.canaries import Examples
 from fedattack.data import Dataset
 from fedattack.data.columns import Column, PrivateColumn
 from simulations.architectures import Architectures, Task
 from simulations.attributes import find_private, find_sensitive
+from simulations.canary_examples import draw_examples
 from simulations.dealing import Records, Shards, read_shards, write_shards
 from simulations.division import Division, divide, draw_positives
 from simulations.frameworks import Framework, framework_of
@@ -100,6 +102,10 @@ class Study:
         """Return what a client trains on."""
         if self._shards is not None:
             return self._shards.records_of(client)
+        x, y = self._own_records_of(client)
+        return (x, y) if self.canary_examples is None else self.canary_examples.added_to(x, y, client)
+
+    def _own_records_of(self, client: int) -> Records:
         parts = self.division.parts
         rows = parts[client]
         x = self.data.x_train[rows]
@@ -107,6 +113,11 @@ class Study:
             start = sum(map(len, parts[:client]))
             x[:, list(self.sensitive_column.inputs)] = self._permuted[start : start + len(rows)]
         return x, self.data.y_train[rows]
+
+    @cached_property
+    def canary_examples(self) -> Examples | None:
+        """Examples that coins put among those of clients, if the run has any."""
+        return draw_examples(self.data, self.settings) if self.settings.canary_examples else None
 
     @cached_property
     def _permuted(self) -> NDArray[np.float32]:
@@ -126,7 +137,11 @@ class Study:
     @property
     def sizes(self) -> list[int]:
         """How many examples each client has."""
-        return list(map(len, self.division.parts)) if self._shards is None else self._shards.sizes
+        if self._shards is not None:
+            return self._shards.sizes
+        if self.canary_examples is None:
+            return list(map(len, self.division.parts))
+        return [len(self.records_of(client)[1]) for client in range(self.settings.clients)]
 
     def client_seed(self, client: int, server_round: int) -> int:
         """Seed of one client's local training in one round."""

@@ -161,6 +161,7 @@ DOCUMENTS = (
     OBSERVE,
     DEFENCES,
     CLAIMS,
+    Document("fedattack/claims/CANARIES.md"),
     DATA,
     RESULTS,
     Document("fedattack/record/FORMAT.md"),

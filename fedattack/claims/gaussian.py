@@ -5,6 +5,11 @@ from __future__ import annotations
 import math
 import warnings
 from functools import lru_cache
+from typing import Any
+
+# Deviations that are so close are taken for the same; above this, ε is told as infinite.
+_EQUAL = 1e-6
+_ABSURD = 1e6
 
 
 @lru_cache(maxsize=65536)
@@ -45,3 +50,62 @@ def amplified(epsilon: float, rate: float) -> float:
     if math.isinf(epsilon):
         return math.inf
     return max(0.0, epsilon + math.log(rate + (1 - rate) * math.exp(-epsilon)))
+
+
+def epsilon_between(mu: float, deviation: float, delta: float) -> float:
+    """Return the ε at which N(μ, s²) and N(0, 1) are (ε, δ)-indistinguishable, in both directions.
+
+    The privacy loss of either is a quadratic of the score, so that its tails are those of two Gaussians. With s = 1 it
+    is :func:`epsilon_of`. As an estimate of ε, from the mean and deviation of canaries' scores, it is that of Andrew et
+    al. (2024).
+    """
+    from scipy import optimize
+
+    if abs(deviation - 1) < _EQUAL:
+        return epsilon_of(abs(mu), delta)
+
+    def excess(epsilon: float) -> float:
+        return max(_hockey_stick(mu, deviation, epsilon, here) for here in (True, False)) - delta
+
+    if excess(0.0) <= 0:
+        return 0.0
+    high = 1.0
+    while excess(high) > 0:
+        high *= 2
+        if high > _ABSURD:
+            return math.inf
+    return float(optimize.brentq(excess, 0.0, high, xtol=1e-9))
+
+
+def _hockey_stick(mu: float, deviation: float, epsilon: float, first: bool) -> float:
+    """Return sup_S P(S) − e^ε Q(S), where P is the Gaussian with μ and s, or else the standard one."""
+    from scipy import stats
+
+    own, other = stats.norm(mu, deviation), stats.norm(0, 1)
+    if not first:
+        own, other = other, own
+    # ln p(x)/q(x) − ε = a x² + b x + c, with the sign turned where P is the standard one.
+    sign = 1 if first else -1
+    a = sign * (1 - deviation**-2) / 2
+    b = sign * mu / deviation**2
+    c = sign * (-math.log(deviation) - (mu / deviation) ** 2 / 2) - epsilon
+    square = b * b - 4 * a * c
+    if square <= 0:
+        # The loss is above ε everywhere, or nowhere.
+        return 1 - math.exp(epsilon) if a > 0 else 0.0
+    low, high = sorted(((-b - math.sqrt(square)) / (2 * a), (-b + math.sqrt(square)) / (2 * a)))
+    if a > 0:
+        logs = [(own.logcdf(low), other.logcdf(low)), (own.logsf(high), other.logsf(high))]
+    else:
+        logs = [(_between(own, low, high), _between(other, low, high))]
+    total = 0.0
+    for ours, theirs in logs:
+        total += math.exp(ours) - math.exp(min(epsilon + theirs, 700.0))
+    return total
+
+
+def _between(law: Any, low: float, high: float) -> float:
+    """Return the log of a Gaussian's probability of an interval, by its nearer tail."""
+    above = law.mean() < (low + high) / 2
+    near, far = (law.logsf(low), law.logsf(high)) if above else (law.logcdf(high), law.logcdf(low))
+    return float(near + math.log1p(-math.exp(min(far - near, -1e-300))))

@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from fedattack.claims.accounting import gaussian_epsilon
 from fedattack.claims.mechanisms import Mechanism, Vector
 from fedattack.claims.mixture import mixture_shift
+from fedattack.claims.shape import is_normal, shift_at_least
 from fedattack.errors import ConfigError
 
 LEVEL = 0.95
@@ -52,11 +53,7 @@ _THRESHOLDS = 60
 # A mechanism without state passes for one with state by accident so rarely; and that many standard errors.
 _DRIFT = 1e-5
 _TOGETHER = 5
-# The tests of shape fail by accident so rarely.
-_SHAPE_ERROR = 1e-3
-# √n times the largest distance between a Gaussian fitted to Gaussian draws and these: once in a thousand times above.
-_LILLIEFORS = 1.24
-# The same for a distribution that is given; that of a mixture is fitted in part, which makes it smaller.
+# √n times the largest distance between a mixture that is fitted in part and its draws: rarely above.
 _KOLMOGOROV = 1.95
 
 Score = Callable[[Vector], NDArray[np.float64]]
@@ -440,34 +437,9 @@ def _shift(found: _Scored, play: Play) -> float | None:
     """Return a lower bound at 97.5 % on the distance in standard deviations; None if the shape is another one."""
     from scipy import stats
 
-    if not np.ptp(found.right) or not np.ptp(found.left):
+    error = (1 - LEVEL) / 2
+    if play.inside == 1:
+        return shift_at_least(found.left, found.right, error)
+    if not np.ptp(found.right) or not np.ptp(found.left) or not is_normal(found.right):
         return None
-    quantile = float(stats.norm.isf((1 - LEVEL) / 2))
-    if play.inside < 1:
-        if not _is_normal(found.right):
-            return None
-        return mixture_shift(found.left, found.right, play.inside, quantile, _KOLMOGOROV)
-    n = len(found.left)
-    variances = math.log(float(found.left.var(ddof=1) / found.right.var(ddof=1)))
-    limit = float(stats.norm.isf(_SHAPE_ERROR / 2)) * math.sqrt(4 / (n - 1))
-    if abs(variances) > limit or not (_is_normal(found.left) and _is_normal(found.right)):
-        return None
-    apart = found.apart
-    # (d − μ)² = q²·(2/n + μ²/4n) for the smaller μ: the standard error is that at μ.
-    share = quantile**2 / n
-    a, b, c = 1 - share / 4, -2 * apart, apart**2 - 2 * share
-    root = (-b - math.sqrt(max(b * b - 4 * a * c, 0.0))) / (2 * a)
-    return max(0.0, root)
-
-
-def _is_normal(scores: NDArray[np.float64]) -> bool:
-    """Test skewness and kurtosis (D'Agostino & Pearson), and the distribution (Lilliefors)."""
-    from scipy import special, stats
-
-    if stats.normaltest(scores).pvalue < _SHAPE_ERROR:
-        return False
-    n = len(scores)
-    fitted = special.ndtr((np.sort(scores) - scores.mean()) / scores.std(ddof=1))
-    steps = np.arange(n + 1) / n
-    distance = max(float((steps[1:] - fitted).max()), float((fitted - steps[:-1]).max()))
-    return distance * math.sqrt(n) < _LILLIEFORS
+    return mixture_shift(found.left, found.right, play.inside, float(stats.norm.isf(error)), _KOLMOGOROV)

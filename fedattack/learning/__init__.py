@@ -4,6 +4,7 @@ from fedattack.learning.accounting import PrivacySpent, Sampling, noise_for, pri
 from fedattack.learning.batched import accuracy_of_models, losses_of_models, outputs_of, r2_of_models
 from fedattack.learning.distillation import Distillation, distil, distil_students
 from fedattack.learning.dp_sgd import check_private_model, private_gradient, train_private
+from fedattack.learning.example_gradients import example_gradients
 from fedattack.learning.losses import LOSSES, per_record_loss
 from fedattack.learning.models import MODELS, build_model, check_parameters
 from fedattack.learning.training import (
@@ -33,6 +34,7 @@ __all__ = [
     "check_private_model",
     "distil",
     "distil_students",
+    "example_gradients",
     "full_gradient",
     "gradient_step",
     "losses_of_models",

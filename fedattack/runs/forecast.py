@@ -23,6 +23,7 @@ from fedattack.record.format import PROTOCOLS
 from fedattack.runs.app import Value
 from fedattack.runs.asked import known_to
 from fedattack.runs.pace import Say
+from fedattack.runs.settings import nodes_of
 from fedattack.threats import Knowledge
 
 # Frameworks have the names of their protocols.
@@ -213,8 +214,8 @@ def forecast(
         If knowledge or truth is damaged.
     """
     runs = [Prepared(read_truth(part.truth), known_to(part, trusted)) for part in parts]
-    clients, rounds = int(settings["clients"]), int(settings["rounds"])
-    sampled = max(1, round(float(settings["fraction"]) * clients))
+    nodes, rounds = nodes_of(settings), int(settings["rounds"])
+    sampled = max(1, round(float(settings["fraction"]) * nodes))
     anew = [runs[place] for place in dealt_anew(runs)]
     reaches = _reaches(attacks, anew)
     return Forecast(

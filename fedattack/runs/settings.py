@@ -112,6 +112,11 @@ PATHS = ("dataset", "public", *FOLDERS)
 """Settings that may be paths."""
 
 
+def nodes_of(settings: Mapping[str, Value]) -> int:
+    """Return how many nodes a run has: its clients, and canaries beside them."""
+    return int(settings["clients"]) + int(settings.get("canaries", 0))
+
+
 def leads_out(settings: Mapping[str, Value]) -> dict[str, str]:
     """List what settings name beyond themselves: code to import, files to read; by what is named, the setting."""
     found: dict[str, str] = {}

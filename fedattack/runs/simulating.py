@@ -21,7 +21,7 @@ from fedattack.runs.asked import asked_of_study
 from fedattack.runs.checks import check_runtime
 from fedattack.runs.pace import TrainingPace
 from fedattack.runs.presets import Preset
-from fedattack.runs.settings import check_settings
+from fedattack.runs.settings import check_settings, nodes_of
 from fedattack.runs.watch import Watch
 from fedattack.runtime.base import Runtime
 from fedattack.runtime.deployment import Deployment
@@ -320,9 +320,9 @@ def _configs(settings: Mapping[str, Value], seeds: Sequence[int], parts: Sequenc
 
 def _train(out: Path, study: dict[str, Any], jobs: Sequence[tuple[Part, Mapping[str, Value]]], watch: Watch) -> None:
     settings = study["settings"]
-    clients, rounds = int(settings["clients"]), int(settings["rounds"])
+    nodes, rounds = nodes_of(settings), int(settings["rounds"])
     pace = TrainingPace(len(jobs), rounds, watch.say)
-    with RUNTIMES[study.get("runtime", "simulation")](clients, str(settings["device"]), out / "flower.log") as runner:
+    with RUNTIMES[study.get("runtime", "simulation")](nodes, str(settings["device"]), out / "flower.log") as runner:
         for place, (part, config) in enumerate(jobs):
             what, index = f"train {part.name or 'rounds'}", part.record / INDEX
 

@@ -19,8 +19,16 @@ if TYPE_CHECKING:
     from simulations.server import Federation
 
 # PROLIN's properties and SecAgg+ are about sums of FedAvg's models; an isolating server sends models back.
-# A private attribute is inferred from updates of models.
-NO_SUMS: Mapping[str, Value] = {"property": "", "secagg": False, "isolate": False, "private": ""}
+# A private attribute is inferred from updates of models. Canaries and central noise are about updates of models, too.
+NO_SUMS: Mapping[str, Value] = {
+    "property": "",
+    "secagg": False,
+    "isolate": False,
+    "private": "",
+    "central-noise": 0.0,
+    "canaries": 0,
+    "canary-examples": 0,
+}
 """Settings of frameworks whose clients do not send models."""
 
 

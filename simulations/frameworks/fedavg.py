@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simulations.frameworks.base import Framework
+from simulations.seeds import CENTRAL_STREAM, derive_seed
 
 if TYPE_CHECKING:
     from fedattack.record.format import View
@@ -16,8 +17,9 @@ def _serve(run: Federation) -> None:
 
     With ``secagg`` that is the real protocol. Without it, clients that may have a property are recorded as a
     secure-aggregation server would have seen them: that is the view in which they are looked for. With ``isolate`` the
-    server is active.
+    server is active. With ``central-noise`` it adds noise to the mean of clipped updates.
     """
+    from strategies.central import CentralFedAvg, CentralNoise
     from strategies.honest_but_curious import SeededFedAvg
     from strategies.isolating import IsolatingFedAvg
     from strategies.secure_aggregation import run_secure_aggregation
@@ -39,6 +41,10 @@ def _serve(run: Federation) -> None:
         )
     elif settings.isolate:
         run.start(IsolatingFedAvg(run.sampling, victims=settings.victim_count), server="isolating")
+    elif settings.central_noise:
+        seed = derive_seed(settings.seed, CENTRAL_STREAM)
+        noise = CentralNoise(settings.central_noise, settings.central_clip, seed)
+        run.start(CentralFedAvg(run.sampling, noise))
     else:
         view: View = "aggregate" if settings.client_property else "individual"
         run.start(SeededFedAvg(run.sampling), view=view)

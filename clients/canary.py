@@ -1,0 +1,42 @@
+"""A canary: a client without examples that sends a random direction, by which a run's ε is measured."""
+
+import numpy as np
+from flwr.app import RecordDict
+from flwr.client import NumPyClient
+from flwr.common import NDArrays, Scalar
+
+from clients.fedavg import CLIENT_PROPERTY
+from fedattack.claims.canaries.directions import moved
+from simulations.canaries import canaries_of
+from simulations.privacy import is_private
+from simulations.study import Study
+
+
+class CanaryClient(NumPyClient):
+    """Sends the received model, moved by the clipping norm in a direction of its own (Andrew et al. 2024, Section 4).
+
+    Parameters
+    ----------
+    study, state
+        As of :class:`clients.fedavg.FedAvgClient`.
+    client
+        Index of its partition, after those of all clients.
+    """
+
+    def __init__(self, study: Study, client: int, state: RecordDict | None = None) -> None:
+        self._study = study
+        self._client = client
+        self._canaries = canaries_of(study.settings)
+
+    def get_properties(self, config: dict[str, Scalar]) -> dict[str, Scalar]:
+        """Say which partition this would be, as clients do."""
+        return {CLIENT_PROPERTY: str(self._client)}
+
+    def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
+        """Return the moved arrays, with the example count of a usual client and a loss of nothing."""
+        received = {str(place): array for place, array in enumerate(parameters)}
+        number = self._client - self._study.settings.clients
+        sent = moved(received, self._canaries.seed, number, self._canaries.clip or 0.0)
+        metrics: dict[str, Scalar] = {} if is_private(self._study.settings) else {"train-loss": 0.0}
+        count = max(1, round(float(np.mean(self._study.sizes))))
+        return list(sent.values()), count, metrics

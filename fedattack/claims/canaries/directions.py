@@ -1,0 +1,132 @@
+"""The random directions that canary clients send, and how a released update is held against them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Arrays = Mapping[str, NDArray[np.floating]]
+
+# It keeps directions apart from other draws with the same seed.
+_STREAM = 0xCA7A
+# Numbers that are drawn at once, for all canaries together; and entries of each at least.
+_DRAWN = 2**22
+_ENTRIES = 2**10
+
+
+def blocks(seed: int, canaries: Sequence[int], sizes: Sequence[int]) -> Iterator[tuple[int, slice, NDArray]]:
+    """Draw standard normal entries of canaries' directions, block by block, which bounds the memory.
+
+    A block of a canary is the same whoever else is drawn: its stream is that of the seed, the canary and the array.
+
+    Parameters
+    ----------
+    seed
+        Known to the canaries and to the auditor alone.
+    canaries
+        Their numbers, from 0.
+    sizes
+        Entries of each array, in the order in which arrays are sent; 0 for those that are left alone, such as integers.
+
+    Yields
+    ------
+    int, slice, ndarray
+        The array's position, which entries of it when laid flat, and their values, (canaries, entries).
+    """
+    length = max(_ENTRIES, _DRAWN // max(1, len(canaries)))
+    for position, size in enumerate(sizes):
+        streams = [np.random.default_rng((seed, _STREAM, canary, position)) for canary in canaries]
+        for start in range(0, size, length):
+            count = min(length, size - start)
+            drawn = np.stack([stream.standard_normal(count, dtype=np.float32) for stream in streams])
+            yield position, slice(start, start + count), drawn
+
+
+def sizes_of(arrays: Mapping[str, NDArray]) -> list[int]:
+    """Return how many entries of each array a canary moves: all of floats, none of others."""
+    sizes = []
+    for array in arrays.values():
+        sizes.append(array.size if np.issubdtype(array.dtype, np.floating) else 0)
+    return sizes
+
+
+def moved(arrays: Mapping[str, NDArray], seed: int, canary: int, length: float) -> dict[str, NDArray]:
+    """Return arrays that are moved by ``length`` in the direction of a canary, which is uniform on the sphere.
+
+    Entries are added in double precision and rounded once.
+    """
+    sizes = sizes_of(arrays)
+    square = 0.0
+    for _, _, drawn in blocks(seed, [canary], sizes):
+        square += float(np.square(drawn, dtype=np.float64).sum())
+    scale = length / math.sqrt(square) if square else 0.0
+    result = {name: np.array(array) for name, array in arrays.items()}
+    flat = [array.reshape(-1) for array in result.values()]
+    for position, part, drawn in blocks(seed, [canary], sizes):
+        here = flat[position][part].astype(np.float64) + scale * drawn[0].astype(np.float64)
+        flat[position][part] = here.astype(flat[position].dtype)
+    return result
+
+
+class Products:
+    """Inner products of canaries' directions with one another and with vectors, collected array by array.
+
+    Parameters
+    ----------
+    count
+        Canaries, each of a vector of its own beside them.
+    vectors
+        How many vectors they are held against.
+    """
+
+    def __init__(self, count: int, vectors: int) -> None:
+        self.entries = 0
+        self._gram = np.zeros((count, count))
+        self._along = np.zeros((count, vectors))
+        self._squares = np.zeros(vectors)
+
+    def add(self, directions: NDArray, vectors: NDArray) -> None:
+        """Take in some entries: of directions (count, n), and of vectors (vectors, n)."""
+        wide = directions.astype(np.float64)
+        self.entries += wide.shape[1]
+        self._gram += wide @ wide.T
+        self._along += wide @ vectors.T
+        self._squares += np.square(vectors).sum(axis=1)
+
+    def scores(self, vector: int = 0) -> NDArray[np.float64]:
+        """Return the t statistic of each direction in the regression of a vector on all of them.
+
+        A canary that did not take part has a direction that is uniform on the sphere, and independent of the vector and
+        of the other canaries. What of it is orthogonal to them is uniform there, too. So its statistic has Student's
+        distribution with n − count degrees of freedom, exactly, whatever the vector and the others are (Fisher 1915).
+
+        Without the other canaries this is the cosine of Andrew et al. (2024), times √n: Student's t is that cosine g as
+        g·√((n − 1)/(1 − g²)).
+        """
+        along = self._along[:, vector]
+        coefficients = np.linalg.solve(self._gram, along)
+        inverse = np.linalg.inv(self._gram)
+        rest = max(float(self._squares[vector] - along @ coefficients), 0.0)
+        error = np.sqrt(rest / self.freedom * np.diag(inverse))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            scores: NDArray[np.float64] = coefficients / error
+        return np.nan_to_num(scores, nan=0.0, posinf=_LARGEST, neginf=-_LARGEST)
+
+    def of_first(self, count: int) -> Products:
+        """Return those of the first so many directions alone."""
+        first = Products(count, len(self._squares))
+        first.entries, first._squares = self.entries, self._squares
+        first._gram, first._along = self._gram[:count, :count], self._along[:count]
+        return first
+
+    @property
+    def freedom(self) -> int:
+        """Degrees of freedom: entries − canaries."""
+        return self.entries - len(self._gram)
+
+
+# The t statistic where nothing is left beside the canaries.
+_LARGEST = 1e6

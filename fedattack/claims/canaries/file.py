@@ -1,0 +1,162 @@
+"""``canaries.toml``: which canaries a run had. It tells who they are: it belongs to the auditor, not to the server."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+import numpy as np
+import tomli_w
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fedattack.errors import ConfigError, DataError, short
+from fedattack.files import make_private, write_atomically, write_npz
+from fedattack.untrusted import fault, read_npz, read_text
+
+CANARIES = "canaries.toml"
+EXAMPLES = "canaries.npz"
+"""File of canary examples, beside ``canaries.toml``."""
+
+_HINT = "fedattack/claims/CANARIES.md has its keys"
+_ARRAYS = ("x", "y", "included", "client")
+_LEAST = 2
+
+
+class Canaries(BaseModel):
+    """The canaries of one run.
+
+    Attributes
+    ----------
+    kind
+        ``client``: extra clients that send a random direction. ``example``: examples that a coin put among a client's
+        (also written ``record``).
+    count
+        How many; of examples those that were left out, too.
+    seed
+        Of the directions; of examples, of who may get which, and of the coins.
+    clip
+        Length of what a canary client sends: the clipping norm C.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    kind: Literal["client", "example", "record"] = "client"
+    count: Annotated[int, Field(ge=_LEAST, le=100_000)]
+    seed: Annotated[int, Field(ge=0)]
+    clip: Annotated[float, Field(gt=0)] | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.kind == "client" and self.clip is None:
+            raise ValueError("clip is missing: the length of what a canary client sends")
+        return self
+
+
+class Examples:
+    """Canary examples, and what the coins said.
+
+    Attributes
+    ----------
+    x, y
+        (n, …), (n,): the examples and their labels.
+    included
+        (n,): whether its client trained on it.
+    client
+        (n,): name of the client that would, or did.
+    """
+
+    def __init__(self, x: NDArray, y: NDArray, included: NDArray[np.bool_], client: NDArray[np.str_]) -> None:
+        self.x = x
+        self.y = y
+        self.included = included
+        self.client = client
+
+    @classmethod
+    def drawn(cls, x: NDArray, y: NDArray, *, clients: int, seed: int) -> Self:
+        """Deal examples to clients in turn, and throw a fair coin for each."""
+        rng = np.random.default_rng(seed)
+        client = (np.arange(len(y)) % clients).astype(np.str_)
+        return cls(x, y, rng.random(len(y)) < 0.5, client)
+
+    def added_to(self, x: NDArray, y: NDArray, client: str | int) -> tuple[NDArray, NDArray]:
+        """Return a client's examples, followed by the canaries that the coins gave it."""
+        mine = self.included & (self.client == str(client))
+        more_x, more_y = self.x[mine].astype(x.dtype), self.y[mine].astype(y.dtype)
+        return np.concatenate([x, more_x]), np.concatenate([y, more_y])
+
+    def write(self, folder: Path, seed: int) -> None:
+        """Write both files into a folder."""
+        make_private(folder)
+        arrays = {"x": self.x, "y": self.y, "included": self.included, "client": self.client}
+        write_npz(folder / EXAMPLES, arrays)
+        write_canaries(folder / CANARIES, Canaries(kind="example", count=len(self.y), seed=seed))
+
+
+def with_canaries(x: NDArray, y: NDArray, *, client: str | int, folder: Path | str) -> tuple[NDArray, NDArray]:
+    """Add canary examples to a client's own, where a project loads its data.
+
+    A mod cannot do this: it sees messages, not data.
+
+    Parameters
+    ----------
+    x, y
+        The client's examples (n, …) and labels (n,).
+    client
+        Its name, such as its ``partition-id``.
+    folder
+        Where :meth:`Examples.write` wrote them.
+
+    Raises
+    ------
+    DataError
+        If the files are not there, damaged, or of another shape than the data.
+    """
+    examples = read_examples(Path(folder))
+    if examples.x.shape[1:] != x.shape[1:]:
+        raise DataError(
+            f"{Path(folder) / EXAMPLES}: canaries of shape {examples.x.shape[1:]}, and examples of {x.shape[1:]}; "
+            "make them of the same data"
+        )
+    return examples.added_to(x, y, client)
+
+
+def write_canaries(path: Path, canaries: Canaries) -> None:
+    """Write ``canaries.toml``."""
+    write_atomically(path, tomli_w.dumps(canaries.model_dump(exclude_none=True)).encode())
+
+
+def read_canaries(path: Path) -> Canaries:
+    """Read ``canaries.toml``.
+
+    Raises
+    ------
+    ConfigError
+        In one line, if it is not there, is no TOML, or has a key or a value that it cannot have.
+    """
+    try:
+        values = tomllib.loads(read_text(path, ConfigError, _HINT))
+        return Canaries.model_validate(values)
+    except tomllib.TOMLDecodeError as cause:
+        raise ConfigError(f"{path} is no TOML file ({short(str(cause), 80)}); {_HINT}") from None
+    except ValidationError as cause:
+        first = cause.errors(include_url=False)[0]
+        said = str(first["ctx"]["error"]) if first["type"] == "value_error" else fault(cause)
+        raise ConfigError(f"{path}: {said}; {_HINT}") from None
+
+
+def read_examples(folder: Path) -> Examples:
+    """Read the canary examples beside a ``canaries.toml``.
+
+    Raises
+    ------
+    DataError
+        If the file is not there, damaged, or its arrays do not fit together.
+    """
+    path = folder / EXAMPLES
+    arrays = read_npz(path, DataError, "write it anew, with Examples.write", *_ARRAYS)
+    x, y, included, client = (arrays[name] for name in _ARRAYS)
+    if included.dtype != np.bool_ or client.dtype.kind != "U" or {len(y), len(included), len(client)} != {len(x)}:
+        raise DataError(f"{path}: expected as many labels, coins (true or false) and clients' names as examples")
+    return Examples(x, y, included, client)

@@ -1,0 +1,54 @@
+"""The gradient of each of some examples at given parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from fedattack.learning.losses import mean_loss
+from fedattack.learning.models import check_parameters
+from fedattack.learning.shadows import ShadowModel
+
+
+def example_gradients(
+    model: nn.Module,
+    arrays: Mapping[str, NDArray[Any]],
+    x: NDArray[Any],
+    y: NDArray[Any],
+    *,
+    loss: str = "cross-entropy",
+) -> tuple[tuple[str, ...], NDArray[np.float32]]:
+    """Return each example's gradient of the loss.
+
+    Parameters
+    ----------
+    model
+        The architecture; its own parameters do not matter. Dropout is drawn, by a seed of its own.
+    arrays
+        Parameters by name, such as a model of a record.
+    x, y
+        (n, …), (n,): examples and labels.
+    loss
+        What clients minimise.
+
+    Returns
+    -------
+    tuple of str, ndarray of float32
+        Names of the parameters in their order, and (n, entries).
+
+    Raises
+    ------
+    ModelError
+        If the arrays are not those of the model.
+    """
+    check_parameters(model, {name: array.shape for name, array in arrays.items()})
+    shadow = ShadowModel(model, x[0], mean_loss(loss))
+    generator = torch.Generator().manual_seed(0)
+    start = shadow.flatten(arrays)
+    found = shadow.record_gradients(start, torch.from_numpy(x), torch.from_numpy(y), generator=generator)
+    return shadow.names, found.numpy()

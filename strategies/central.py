@@ -1,0 +1,70 @@
+"""The server of central differential privacy: FedAvg, of equal weights, inside Flower's own wrapper."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+
+from strategies.honest_but_curious import Sampling, SeededFedAvg
+
+
+@dataclass(frozen=True)
+class CentralNoise:
+    """How much noise the server adds.
+
+    Attributes
+    ----------
+    multiplier
+        z: the deviation of the noise is z·C over the clients of a round.
+    clip
+        C, to which the whole update is clipped.
+    seed
+        The noise follows from it and the round.
+    """
+
+    multiplier: float
+    clip: float
+    seed: int
+
+
+class CentralFedAvg(SeededFedAvg):
+    """A FedAvg that clips updates, gives all of them the same weight, and adds noise to their mean.
+
+    Flower's wrapper divides the noise by the number of clients. So one client must not weigh more than another.
+    """
+
+    def __init__(self, sampling: Sampling, noise: CentralNoise) -> None:
+        super().__init__(sampling)
+        self._seed = noise.seed
+        mean = FedAvg(fraction_evaluate=0.0)
+        self._private = DifferentialPrivacyServerSideFixedClipping(mean, noise.multiplier, noise.clip, sampling.size)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Send the model to this round's sample, and keep it to clip by."""
+        self._private.current_arrays = arrays
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Clip, average and add noise."""
+        replies = list(replies)
+        for reply in replies:
+            if reply.has_content():
+                for metrics in reply.content.metric_records.values():
+                    metrics[self.weighted_by_key] = 1
+        # Flower draws from numpy's global generator, which is given a state of this round for the moment.
+        state = np.random.get_state()  # noqa: NPY002
+        try:
+            np.random.seed(self._seed_of(server_round + self._done))  # noqa: NPY002
+            return self._private.aggregate_train(server_round, replies)
+        finally:
+            np.random.set_state(state)  # noqa: NPY002
+
+    def _seed_of(self, server_round: int) -> int:
+        return int(np.random.SeedSequence((self._seed, server_round)).generate_state(1)[0])
