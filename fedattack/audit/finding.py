@@ -210,7 +210,8 @@ class Finding:
 def in_units(value: float, units: str = PROPORTION) -> str:
     """Write a number as people read it: ``0.581`` as a proportion is ``58.1%``.
 
-    A proportion that is not quite 0 or 1 is given enough decimals (at most four) not to read as 0% or 100%.
+    A proportion that is not quite 0 or 1 is given enough decimals not to read as 0% or 100%, unless it takes more than
+    four.
     """
     if units != PROPORTION:
         return f"{value:.3g} {units}".rstrip()
@@ -220,8 +221,8 @@ def in_units(value: float, units: str = PROPORTION) -> str:
     for decimals in range(1, 5):
         text = f"{percent:.{decimals}f}"
         if float(text) not in (0, 100):
-            break
-    return f"{text}%"
+            return f"{text}%"
+    return f"{round(percent)}%"
 
 
 def verdict(
