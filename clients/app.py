@@ -1,14 +1,13 @@
 """The ClientApp. Its NumPyClients serve the legacy workflow as they are and Message-API strategies over the bridge."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from flwr.app import Context, Message
-from flwr.client import Client
+from flwr.client import Client, NumPyClient
 from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 
-from clients.canary import CanaryClient
 from clients.fedavg import FedAvgClient
 from clients.poisoning import AscendingClient, InvertingClient
 from fedattack.bridge import numpy_client_bridge
@@ -27,9 +26,12 @@ POSITIVE: Mapping[str, type[FedAvgClient]] = {
 }
 
 
-def kind_of(study: Study, client: int) -> type[FedAvgClient] | type[CanaryClient]:
+def kind_of(study: Study, client: int) -> Callable[..., NumPyClient]:
     """Say what a client is: honest, unless it has the run's property, or is one of the canaries after all clients."""
     if client >= study.settings.clients:
+        # Most runs have none, and their clients need not pay for the import.
+        from clients.canary import CanaryClient
+
         return CanaryClient
     if study.is_positive(client):
         return POSITIVE[study.settings.client_property]

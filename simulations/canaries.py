@@ -1,18 +1,36 @@
-"""Canaries and central noise of a run: what is written for the auditor, and what is said of them."""
+"""The canaries of a run: clients that send directions, or examples of noise, each put among a client's by a coin."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
+import numpy as np
 
-from fedattack.audit.truth import Privacy
-from fedattack.claims import Claim, configured, make_claim
-from fedattack.claims.canaries import CANARIES, Canaries, write_canaries
-from fedattack.claims.figures import in_figures
+from fedattack.claims.canaries import Canaries, Examples
+from fedattack.data import Dataset
 from fedattack.defences.guarantee import NOISY
-from simulations.run_settings import RunSettings
-from simulations.seeds import CANARY_STREAM, derive_seed
-from simulations.study import Study
+from fedattack.errors import ConfigError
+from simulations.run_settings import RunSettings, StudySettings
+from simulations.seeds import CANARY_STREAM, derive_seed, generator
+
+
+def draw_examples(data: Dataset, settings: StudySettings) -> Examples:
+    """Draw a run's canary examples, and throw their coins.
+
+    They are noise of the data's mean and deviation: gradients of real examples point where those of others do, which
+    hides one of them.
+
+    Raises
+    ------
+    ConfigError
+        If the data has no classes.
+    """
+    count = settings.canary_examples
+    if data.task != "classification":
+        raise ConfigError(f"canary-examples = {count}: expected data with classes, of which a canary gets any")
+    rng = generator(settings.seed, CANARY_STREAM)
+    noise = rng.standard_normal((count, *data.input_shape)) * float(data.x_test.std()) + float(data.x_test.mean())
+    labels = rng.integers(0, data.classes, count)
+    seed = derive_seed(settings.seed, CANARY_STREAM, 1)
+    return Examples.drawn(noise.astype(np.float32), labels, clients=settings.clients, seed=seed)
 
 
 def canaries_of(settings: RunSettings) -> Canaries:
@@ -20,50 +38,3 @@ def canaries_of(settings: RunSettings) -> Canaries:
     noisy = settings.defence in NOISY and settings.defence_strength and settings.defence_clip
     clip = settings.defence_clip if noisy else settings.central_clip
     return Canaries(count=settings.canaries, seed=derive_seed(settings.seed, CANARY_STREAM), clip=clip)
-
-
-def write_canaries_of(study: Study) -> None:
-    """Write who the canaries are into the truth, which neither server nor clients see."""
-    settings = study.settings
-    if settings.canaries:
-        write_canaries(Path(settings.truth) / CANARIES, canaries_of(settings))
-    if study.canary_examples is not None:
-        study.canary_examples.write(Path(settings.truth), derive_seed(settings.seed, CANARY_STREAM, 1))
-
-
-def with_canaries(privacy: Privacy, count: int) -> Privacy:
-    """Add canaries to what clients guarantee: they hold nothing that could be told."""
-    nothing = (0.0,) * count
-    return replace(
-        privacy,
-        noise=privacy.noise + nothing,
-        epsilon_round=privacy.epsilon_round + nothing,
-        epsilon_run=privacy.epsilon_run + nothing,
-    )
-
-
-def central_claim(settings: RunSettings, epsilon: float = 1.0) -> Claim:
-    """Return what central noise claims: the adversary knows who takes part."""
-    return make_claim(
-        "the run's settings",
-        mechanism="central-gaussian",
-        epsilon=epsilon,
-        delta=settings.dp_delta,
-        clip=settings.central_clip,
-        noise_multiplier=settings.central_noise,
-        clients=max(1, round(settings.fraction * settings.nodes)),
-        rounds=settings.rounds,
-        trusted_server=True,
-    )
-
-
-def central_notes(settings: RunSettings) -> list[str]:
-    """Say what central noise guarantees, and towards whom."""
-    if not settings.central_noise:
-        return []
-    run = configured(central_claim(settings)).run
-    bound = in_figures(run.high) if run is not None else "infinity"
-    return [
-        f"central noise: ε = {bound} at δ = {settings.dp_delta:g} for a client in a run of {settings.rounds} rounds, "
-        "towards those who see the released models; the server, whose record this is, sees each update without noise"
-    ]

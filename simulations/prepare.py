@@ -19,7 +19,7 @@ from fedattack.data import label_counts
 from fedattack.errors import ConfigError, FedAttackError
 from fedattack.learning import pick_device
 from fedattack.threats import Knowledge, KnownDefence, ModelKnowledge, write_knowledge
-from simulations.canaries import central_notes, with_canaries, write_canaries_of
+from simulations.claims import central_notes, with_canaries, write_canaries_of
 from simulations.defences import defence_notes, known_defence, privacy_of
 from simulations.goals import goal_of
 from simulations.overlap import overlap_notes

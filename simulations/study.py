@@ -3,23 +3,24 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.claims.canaries import Examples
 from fedattack.data import Dataset
 from fedattack.data.columns import Column, PrivateColumn
 from simulations.architectures import Architectures, Task
 from simulations.attributes import find_private, find_sensitive
-from simulations.canary_examples import draw_examples
 from simulations.dealing import Records, Shards, read_shards, write_shards
 from simulations.division import Division, divide, draw_positives
 from simulations.frameworks import Framework, framework_of
 from simulations.records import choose_public_rows, load_public_records, load_records
 from simulations.run_settings import RunSettings
 from simulations.seeds import CLIENT_STREAM, PERMUTATION_STREAM, derive_seed, generator
+
+if TYPE_CHECKING:
+    from fedattack.claims.canaries import Examples
 
 
 @dataclass(frozen=True)
@@ -115,9 +116,14 @@ class Study:
         return x, self.data.y_train[rows]
 
     @cached_property
-    def canary_examples(self) -> Examples | None:
+    def canary_examples(self) -> "Examples | None":
         """Examples that coins put among those of clients, if the run has any."""
-        return draw_examples(self.data, self.settings) if self.settings.canary_examples else None
+        if not self.settings.canary_examples:
+            return None
+        # Most runs have none, and their clients need not pay for the import.
+        from simulations.canaries import draw_examples
+
+        return draw_examples(self.data, self.settings)
 
     @cached_property
     def _permuted(self) -> NDArray[np.float32]:

@@ -191,18 +191,32 @@ def federation(environment: Environment, folder: Path, variables: Mapping[str, s
 
 
 def superlink_words(environment: Environment, variables: Mapping[str, str]) -> tuple[int, int, list[str]]:
-    """Return the ports for commands and for SuperNodes, and the SuperLink's words; new versions have one port."""
+    """Return the ports for commands and for SuperNodes, and the SuperLink's words; new versions have one for all."""
     known = run([environment.programs / "flower-superlink", "--help"], env=variables)
     words = ["flower-superlink", "--insecure"]
     if "--disable-runtime-dependency-installation" in known:
         words.append("--disable-runtime-dependency-installation")
+    apps, commands, nodes = free_port(), free_port(), free_port()
     if "--port" in known:
-        port = free_port()
-        return port, port, [*words, "--host", HOST, "--port", str(port)]
-    ports = {name: free_port() for name in ("control", "fleet", "serverappio")}
-    for name, port in ports.items():
-        words += [f"--{name}-api-address", f"{HOST}:{port}"]
-    return ports["control"], ports["fleet"], words
+        words += ["--host", HOST, "--port", str(apps)]
+    else:
+        words += ["--serverappio-api-address", f"{HOST}:{apps}"]
+    if has_a_port(known, "control"):
+        words += ["--control-api-address", f"{HOST}:{commands}"]
+    else:
+        commands = apps
+    if has_a_port(known, "fleet"):
+        words += ["--fleet-api-address", f"{HOST}:{nodes}"]
+    else:
+        nodes = apps
+    return commands, nodes, words
+
+
+def has_a_port(known: str, name: str) -> bool:
+    """Whether one of the SuperLink's interfaces still has a port of its own."""
+    option = f"--{name}-api-address {name.upper()}_API_ADDRESS"
+    described = " ".join(known.split())
+    return option in described and f"{option} Deprecated" not in described
 
 
 def supernode_words(environment: Environment, variables: Mapping[str, str], superlink: int, index: int) -> list[str]:

@@ -16,7 +16,8 @@ from fedattack.claims.canaries.directions import moved
 from fedattack.errors import ConfigError
 from fedattack.record import Record
 from fedattack.runs.settings import load_settings, nodes_of
-from simulations.canaries import canaries_of, central_claim, central_notes, with_canaries
+from simulations.canaries import canaries_of
+from simulations.claims import central_claim, central_notes, with_canaries
 from simulations.prepare import prepare_run
 from simulations.study import Study
 
