@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from fedattack.claims.accounting import Configured, Epsilon, configured
+from fedattack.claims.canaries.finding import canary_finding, canary_sentence
+from fedattack.claims.canaries.measure import CanaryResult
 from fedattack.claims.claim import UPDATE, Claim, make_claim
 from fedattack.claims.figures import equation, in_figures, plain
 from fedattack.claims.finding import CONSISTENT, CONTRADICTED, TOLERANCE, UNCHECKED, ClaimFinding, scope_of
@@ -103,6 +105,7 @@ def check_claim(
     *,
     name: str = "",
     record: Path | None = None,
+    canaries: Callable[[Claim], CanaryResult] | None = None,
 ) -> Answer:
     """Hold a claim against arithmetic; if there is a mechanism, against a test of it; and against a record.
 
@@ -119,6 +122,8 @@ def check_claim(
         As messages call the mechanism.
     record
         A record, or a run folder with one or several.
+    canaries
+        Measures the canaries of that run for a claim.
 
     Raises
     ------
@@ -150,7 +155,13 @@ def check_claim(
         findings[1:1] = seen
         recorded = recorded_dict(testimony, records)
         sentence = f"{sentence} {sentence_of(claim, testimony, seen)}"
-    return Answer(claim, tuple(findings), sentence, notes, measured, recorded)
+    shown = None
+    if canaries is not None:
+        result = canaries(claim)
+        findings.append(canary_finding(claim, result))
+        shown = plain(asdict(result))
+        sentence = f"{sentence} {canary_sentence(findings[-1])}"
+    return Answer(claim, tuple(findings), sentence, notes, measured, recorded, shown)
 
 
 def load_mechanism(spec: str) -> object:

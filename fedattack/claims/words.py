@@ -29,9 +29,11 @@ def _declared(claim: Claim) -> tuple[str, str]:
 
 
 def _found(finding: ClaimFinding) -> tuple[str, str]:
-    if finding.message is None or finding.run is None:
-        return "–", "–"
-    return bounds_in_figures(finding.message), bounds_in_figures(finding.run)
+    return _bounds(finding.message), _bounds(finding.run)
+
+
+def _bounds(bounds: Epsilon | None) -> str:
+    return "–" if bounds is None else bounds_in_figures(bounds)
 
 
 def answer_lines(answer: Answer) -> list[str]:

@@ -414,6 +414,11 @@ def claim(
         bool, typer.Option("--sampled", help="The mechanism itself draws whether the update takes part.")
     ] = False,
     mistakes: Annotated[bool, typer.Option("--mistakes", help="Show what common mistakes cost instead.")] = False,
+    canaries: Annotated[
+        Path | None,
+        typer.Option(help="Who the canaries of the run were; without, its truth says it.", metavar="CANARIES.TOML"),
+    ] = None,
+    trust: Trust = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -426,7 +431,7 @@ def claim(
     fail_if: FailIf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Is a privacy claim true? Holds a declared ε against arithmetic, a record, and a test of the mechanism.
+    """Is a privacy claim true? Holds a declared ε against arithmetic, a record, a test of the mechanism, and canaries.
 
     Examples: `fedattack claim runs/first --claim claim.toml`;
     `fedattack claim --claim claim.toml --mechanism mypackage.privacy:noisy`;
@@ -448,10 +453,15 @@ def claim(
             "fedattack claim: give --claim FILE, --mechanism module:function, or DIR, the folder of a run"
         )
     from fedattack.claims.check import Trial, check_claim, load_mechanism
+    from fedattack.cli.canaries import canaries_of
+    from fedattack.runs.asked import asked_of_knowledge
 
     tested = None if mechanism is None else load_mechanism(mechanism)
     trial = Trial(draws, seed, clipped, sampled)
-    answer = check_claim(told, tested, trial, name=mechanism or "", record=folder)
+    is_run = folder is not None and (folder / "record").is_dir()
+    trusted = _trusted(asked_of_knowledge(folder)) if trust and folder is not None and is_run else set()
+    told_apart = canaries_of(folder, canaries, trusted)
+    answer = check_claim(told, tested, trial, name=mechanism or "", record=folder, canaries=told_apart)
     if as_json:
         print(json.dumps(answer.to_dict(), indent=2, allow_nan=False))
     else:

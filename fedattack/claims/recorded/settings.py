@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedattack.claims.accounting import configured
 from fedattack.claims.claim import DP_SGD, Claim, make_claim
 from fedattack.errors import ConfigError
 from fedattack.folder import read_study
@@ -20,7 +22,7 @@ def claim_of_run(folder: Path) -> Claim:
     Parameters
     ----------
     folder
-        A run folder of a preset whose clients add noise to their updates, or train by DP-SGD.
+        A run folder of a preset whose clients add noise to their updates, or train by DP-SGD, or whose server adds it.
 
     Raises
     ------
@@ -32,6 +34,8 @@ def claim_of_run(folder: Path) -> Claim:
     if defence is None:
         raise ConfigError(f"{folder} does not say what is claimed of it; {_ASK}")
     where = f"{folder}, its settings"
+    if settings.get("central-noise"):
+        return _central(where, settings)
     if defence == DP_SGD or settings["dp-noise"] or settings["dp-epsilon"]:
         return make_claim(where, **_dp_sgd(settings, folder))
     from fedattack.defences.guarantee import NOISY, update_privacy
@@ -44,10 +48,35 @@ def claim_of_run(folder: Path) -> Claim:
         mechanism="laplace" if defence == "dp-laplace" else "gaussian",
         clip=float(settings["defence-clip"]),
         sigma=float(settings["defence-strength"]),
-        epsilon=update_privacy(settings, rounds=rounds).epsilon_run,
+        epsilon=_stated(update_privacy(settings, rounds=rounds).epsilon_run),
         delta=float(settings["dp-delta"]),
         rounds=rounds,
     )
+
+
+def _stated(epsilon: float) -> float:
+    """Round an ε up to three digits, as people state it."""
+    digits = 2 - math.floor(math.log10(epsilon))
+    return math.ceil(epsilon * 10**digits) / 10**digits
+
+
+def _central(where: str, settings: Mapping[str, Any]) -> Claim:
+    nodes = int(settings["clients"]) + int(settings["canaries"])
+    claimed = make_claim(
+        where,
+        mechanism="central-gaussian",
+        clip=float(settings["central-clip"]),
+        noise_multiplier=float(settings["central-noise"]),
+        clients=max(1, round(float(settings["fraction"]) * nodes)),
+        rounds=int(settings["rounds"]),
+        epsilon=1.0,
+        delta=float(settings["dp-delta"]),
+        trusted_server=True,
+    )
+    run = configured(claimed).run
+    if run is None:
+        raise AssertionError("the noise is known")
+    return claimed.model_copy(update={"epsilon": _stated(run.high)})
 
 
 def _dp_sgd(settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -77,7 +106,7 @@ def _dp_sgd(settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         "sampling": sampling.rate,
         "steps": sampling.steps,
         "rounds": rounds,
-        "epsilon": most,
+        "epsilon": _stated(most),
         "delta": delta,
         "learning_rate": float(settings["lr"]),
         # A client without batches divides by its own number of examples. The largest divisor leaves the least noise.

@@ -1,0 +1,53 @@
+"""What canaries show, held against the claim."""
+
+from __future__ import annotations
+
+import math
+
+from fedattack.claims.accounting import Epsilon
+from fedattack.claims.canaries.measure import CanaryResult
+from fedattack.claims.claim import Claim
+from fedattack.claims.figures import in_figures
+from fedattack.claims.finding import CONSISTENT, CONTRADICTED, UNCHECKED, ClaimFinding, scope_of
+
+_ASSUMES = {
+    "client": "the scores of canaries are independent draws of one distribution; who is no canary may send anything",
+    "record": "the coins of the canaries were fair, and nobody but the auditor knew them",
+}
+
+
+def canary_finding(claim: Claim, result: CanaryResult) -> ClaimFinding:
+    """Hold the bound of canaries against the declared ε; the finding is ``claim.epsilon-canaries``."""
+    value = result.bound_message if claim.epsilon_of == "message" else result.bound_run
+    said = f"at {result.confidence:.0%}, {result.count:,} canaries show"
+    if value is None:
+        verdict, reason = UNCHECKED, f"{said} nothing of {scope_of(claim)} by itself, and its ε is claimed"
+    elif value > claim.epsilon:
+        verdict = CONTRADICTED
+        reason = f"{said} that ε of {scope_of(claim)} is {in_figures(value)} or more, and {claim.epsilon:g} is claimed"
+    else:
+        verdict = CONSISTENT
+        reason = (
+            f"{said} that ε of {scope_of(claim)} is {in_figures(value)} or more, no more than the {claim.epsilon:g}"
+        )
+        reason += " that is claimed"
+    message = None if result.bound_message is None else Epsilon(result.bound_message, math.inf)
+    return ClaimFinding(
+        name="claim.epsilon-canaries",
+        declared=claim.epsilon,
+        scope=claim.epsilon_of,
+        value=value,
+        message=message,
+        run=Epsilon(result.bound_run, math.inf),
+        verdict=verdict,
+        reason=reason,
+        notes=result.notes,
+        assumes=(_ASSUMES[result.kind],),
+    )
+
+
+def canary_sentence(finding: ClaimFinding) -> str:
+    """Say for people who are not statisticians what the canaries show."""
+    if not finding.value:
+        return "Canaries in the run were not told apart."
+    return f"Canaries in the run were told so well that no ε below {in_figures(finding.value)} is possible for it."

@@ -1,0 +1,90 @@
+"""Canaries of a recorded run: gathered from its folder, or from a file, for `fedattack claim`."""
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedattack.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from fedattack.claims import Claim
+    from fedattack.claims.canaries import CanaryResult
+    from fedattack.folder import Part
+
+_OF_RUN = "expected what `fedattack simulate` leaves there"
+
+
+def canaries_of(
+    folder: Path | None, file: Path | None, trusted: Collection[str] = ()
+) -> "Callable[[Claim], CanaryResult] | None":
+    """Find out how the canaries of a run are measured; None if it had none.
+
+    Parameters
+    ----------
+    folder
+        A record, or a run folder with one or several.
+    file
+        A ``canaries.toml``; without, that of the run's truth is taken.
+    trusted
+        What the folder may name, and nobody but the user can allow.
+
+    Raises
+    ------
+    ConfigError
+        If a file is given without a record.
+    """
+    if folder is None:
+        if file is not None:
+            raise ConfigError(
+                "fedattack claim: --canaries says who the canaries of a run were; give DIR, its record, too"
+            )
+        return None
+    from fedattack.folder import Part, find_parts
+    from fedattack.record.format import MANIFEST
+
+    if (folder / MANIFEST).exists():
+        # A record by itself, as observers write it.
+        return None if file is None else lambda claim: _measured(Part(folder, ""), folder, file, claim, trusted)
+    part, *others = find_parts(folder)
+    found = file or part.truth / "canaries.toml"
+    if not found.exists() and file is None:
+        return None
+
+    def measured(claim: "Claim") -> "CanaryResult":
+        result = _measured(part, part.record, found, claim, trusted)
+        if not others:
+            return result
+        note = f"of {len(others) + 1} runs the first was looked at, {part.label}: this was settled before"
+        return replace(result, notes=(*result.notes, note))
+
+    return measured
+
+
+def _measured(part: "Part", path: Path, file: Path, claim: "Claim", trusted: Collection[str]) -> "CanaryResult":
+    from fedattack.claims.canaries import measure_canaries, read_canaries, read_examples
+    from fedattack.record import Record
+
+    canaries, record = read_canaries(file), Record(path)
+    if canaries.kind == "client":
+        return measure_canaries(record, canaries, claim)
+    from fedattack.learning.importing import given
+    from fedattack.nodes import read_nodes
+    from fedattack.runs.asked import known_to
+
+    known = known_to(part, trusted)
+    if known.model is None:
+        raise ConfigError(
+            f"{part.knowledge} names no model, and canary examples are scored by its gradients; "
+            "write it there by fedattack.threats.write_knowledge"
+        )
+    return measure_canaries(
+        record,
+        canaries,
+        claim,
+        examples=read_examples(file.parent),
+        model=known.model.build(),
+        loss=given(known.model.loss),
+        nodes=read_nodes(part.truth, DataError, _OF_RUN) if part.truth.exists() else {},
+        public=None if known.auxiliary is None else (known.auxiliary.x, known.auxiliary.y),
+    )
