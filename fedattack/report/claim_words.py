@@ -306,6 +306,13 @@ def measured_of(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
     return facts
 
 
+_COSTS = {
+    "share": "what they cost: their share of the replies",
+    "moved_by_canaries": "how far they move the model in a round",
+    "moved": "how far it moves in a round, noise and all",
+}
+
+
 def canaries_of(canaries: Mapping[str, Any]) -> list[tuple[str, str]]:
     """List the facts of canaries."""
     kind = {"client": "extra clients", "record": "extra examples"}[canaries["kind"]]
@@ -317,5 +324,6 @@ def canaries_of(canaries: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("what the accountant allows", in_number(canaries["accountant"])),
     ]
     for name, value in (canaries.get("cost") or {}).items():
-        facts.append((f"cost: {name}", compact(value) if isinstance(value, float) else str(value)))
+        label = _COSTS.get(name, f"cost: {name}")
+        facts.append((label, compact(value) if isinstance(value, float) else str(value)))
     return facts

@@ -21,7 +21,7 @@ def canary_finding(claim: Claim, result: CanaryResult) -> ClaimFinding:
     value = result.bound_message if claim.epsilon_of == "message" else result.bound_run
     said = f"at {result.confidence:.0%}, {result.count:,} canaries show"
     if value is None:
-        verdict, reason = UNCHECKED, f"{said} nothing of {scope_of(claim)} by itself, and its ε is claimed"
+        verdict, reason = UNCHECKED, f"{said} nothing of {scope_of(claim)} by itself, whose ε is claimed"
     elif value > claim.epsilon:
         verdict = CONTRADICTED
         reason = f"{said} that ε of {scope_of(claim)} is {in_figures(value)} or more, and {claim.epsilon:g} is claimed"
@@ -48,6 +48,8 @@ def canary_finding(claim: Claim, result: CanaryResult) -> ClaimFinding:
 
 def canary_sentence(finding: ClaimFinding) -> str:
     """Say for people who are not statisticians what the canaries show."""
+    if finding.value is None:
+        return f"The canaries cannot show it: {finding.reason}."
     if not finding.value:
         return "Canaries in the run were not told apart."
     return f"Canaries in the run were told so well that no ε below {in_figures(finding.value)} is possible for it."
