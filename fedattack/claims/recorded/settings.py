@@ -57,7 +57,7 @@ def claim_of_run(folder: Path) -> Claim:
 def _stated(epsilon: float) -> float:
     """Round an ε up to three digits, as people state it."""
     digits = 2 - math.floor(math.log10(epsilon))
-    return math.ceil(epsilon * 10**digits) / 10**digits
+    return float(math.ceil(epsilon * 10.0**digits) / 10.0**digits)
 
 
 def _central(where: str, settings: Mapping[str, Any]) -> Claim:
