@@ -61,6 +61,7 @@ TESTS = (
 )
 MODEL = "from torch import nn\n\ndef logistic():\n    return nn.Linear(64, 10)\n"
 START_SECONDS = 60
+COMMAND_SECONDS = 300
 
 
 @dataclass
@@ -118,7 +119,7 @@ def run(words: list[str | Path], code: int = 0, **options) -> str:
     RuntimeError
         If its exit code is another one.
     """
-    done = subprocess.run(words, capture_output=True, text=True, timeout=900, check=False, **options)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False, **options)
     if done.returncode != code:
         printed = " ".join((done.stdout + done.stderr).split())
         raise RuntimeError(f"{Path(words[0]).name} {words[1]} ended with {done.returncode}: {printed[-300:]}")
