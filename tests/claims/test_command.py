@@ -5,6 +5,7 @@ import pytest
 from fedattack.audit.finding import CLAIM_VERDICTS
 from fedattack.claims.finding import VERDICTS
 from tests.claims.known import PLATFORM_CLAIM
+from tests.claims.recorded.runs import LAYERS, Run, write_run
 
 PLATFORM = PLATFORM_CLAIM.format(rounds=5)
 
@@ -36,6 +37,21 @@ def test_a_mechanism_is_tested(call, claim_file):
     assert value["claim"]["epsilon"] == 10
 
 
+def test_a_record_is_looked_at(call, claim_file, tmp_path):
+    run = Run(LAYERS, rounds=2, sigma=4.845e-5, others={2: {"": 0.0}}, unclipped=(2,))
+    write_run(tmp_path / "record", run)
+    words = ("claim", tmp_path, "--claim", claim_file)
+    code, out, _ = call(*words)
+    assert code == 0
+    assert "client 102: an update of norm" in out
+    assert "claim.epsilon-recorded" in out
+    value = json.loads(call(*words, "--json")[1])
+    assert {client["node"]: bool(client["faults"]) for client in value["recorded"]["clients"]}["102"]
+    assert call(*words, "--fail-if", "claim.noise-missing > 0")[0] == 3
+    assert call(*words, "--fail-if", "claim.noise-missing > 1")[0] == 0
+    assert call(*words, "--fail-if", "claim.epsilon-recorded > 1000")[0] == 3
+
+
 @pytest.mark.parametrize(
     ("condition", "code"),
     [(" > 10", 3), (" > 1e12", 0), (".low > 10", 3), (".verdict == contradicted", 3), (".verdict == consistent", 0)],
@@ -65,6 +81,7 @@ def test_mistakes_are_shown(call):
     [
         ((), "or DIR, the folder of a run"),
         (("--claim", "nowhere.toml"), "nowhere.toml is not there"),
+        (("nowhere",), "nowhere"),
         (("--mechanism", "known"), "expected module:function"),
         (("--mechanism", "tests.claims.known:gaussian"), "nothing says what is claimed"),
     ],

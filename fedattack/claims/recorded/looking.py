@@ -20,6 +20,8 @@ TESTS = 1 + len(SHARES)
 # Entries that are computed with at once, and of which ranks are taken at most.
 _BLOCK = 1 << 20
 _RANKED = 1 << 18
+# The smallest ones of few entries can be anything.
+_LEAST_RANK = 8
 
 
 @dataclass(frozen=True)
@@ -159,5 +161,7 @@ def scale_at_most(seen: Seen, draws: Draws, error: float) -> float:
     """
     bounds: list[float] = [(seen.total / draws.least_sum(seen.size, error)) ** (1 / draws.power)]
     for share, value in zip(SHARES, seen.at, strict=True):
-        bounds.append(value / draws.least_at(rank_of(share, seen.ranked), seen.ranked, error))
+        rank = rank_of(share, seen.ranked)
+        if rank >= _LEAST_RANK:
+            bounds.append(value / draws.least_at(rank, seen.ranked, error))
     return min(bounds)

@@ -263,9 +263,15 @@ class _Watch:
     def _judge_shares(
         self, round_: Round, norm: float, replies: _Replies, bound: _Left, possible: Sequence[tuple[str, str]]
     ) -> None:
-        """Note how far each client moves the mean, by the weights that fit; by the smallest if several do."""
+        """Note how far each client moves the mean, by the weights that fit.
+
+        If several do, those that the claim has written down count, or else the smallest.
+        """
+        kinds = {weights for _, weights in possible}
+        if "examples" in kinds and self.claim.weights == "examples":
+            kinds = {"examples"}
         shares = np.full(len(replies.messages), math.inf)
-        for _, weights in possible:
+        for weights in kinds:
             each = replies.shares(weights)
             if each is not None:
                 shares = np.minimum(shares, each)

@@ -75,7 +75,7 @@ def test_many_zeros_are_no_noise():
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_noise_that_rounding_swallows_is_not_held_against_a_client(dtype):
     """Noise of a tenth of the last place of what is sent: what is left of it is all zeros."""
-    received = np.full(3000, 1.0, dtype)
+    received = np.full(3000, 1.5, dtype)
     sigma = float(np.finfo(dtype).eps) / 10
     sent = (received + np.random.default_rng(4).normal(0, sigma, 3000)).astype(dtype)
     assert not (sent - received).any()

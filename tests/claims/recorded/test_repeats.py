@@ -57,7 +57,8 @@ def test_noise_of_another_round_is_looked_for_in_later_ones_alone():
 
 def test_noise_of_another_array_of_the_update():
     noise = np.random.default_rng(4).normal(size=500)
-    assert found([kept("0", 1, a=noise, b=noise[:300])]) == [("0", "0", 1, 1, "b", "a"), ("0", "0", 1, 1, "a", "b")]
+    both = {("0", "0", 1, 1, "a", "b"), ("0", "0", 1, 1, "b", "a")}
+    assert set(found([kept("0", 1, a=noise, b=noise[:300])])) == both
 
 
 def test_updates_that_are_alike_have_noise_of_their_own():
@@ -80,7 +81,7 @@ def test_what_rounding_took_is_allowed_for():
 
 
 def test_so_much_is_kept():
-    assert kept_of_each([10, 1000], 5) == (1000, 5) or kept_of_each([10, 1000], 5)[0] >= 1000
+    assert kept_of_each([10, 1000], 5)[0] >= 1000
     length, count = kept_of_each([7_000_000, 64], 100)
     assert count == 100
     assert length == repeats.MOST_KEPT

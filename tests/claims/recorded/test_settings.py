@@ -1,0 +1,88 @@
+import pytest
+
+from fedattack.claims.check import check_claim
+from fedattack.claims.recorded.settings import claim_of_run
+from fedattack.defences.guarantee import update_privacy
+from fedattack.errors import ConfigError
+from fedattack.folder import write_study
+from fedattack.learning.accounting import Sampling, privacy_spent
+from tests.claims.recorded.runs import LAYERS, Run, laplace, write_run
+
+SETTINGS = {
+    "defence": "none",
+    "defence-strength": 0.0,
+    "defence-clip": 1.0,
+    "dp-noise": 0.0,
+    "dp-epsilon": 0.0,
+    "dp-clip": 1.0,
+    "dp-delta": 1e-5,
+    "rounds": 3,
+    "lr": 0.5,
+    "batch-size": 64,
+    "local-epochs": 2,
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    def written(run=Run(LAYERS), **settings):  # noqa: B008
+        write_run(tmp_path / "record", run)
+        write_study(tmp_path, {"settings": {**SETTINGS, **settings}})
+        return tmp_path
+
+    return written
+
+
+@pytest.mark.parametrize(
+    ("defence", "mechanism"), [("dp-gaussian", "gaussian"), ("flower-localdp", "gaussian"), ("dp-laplace", "laplace")]
+)
+def test_noise_on_the_update(folder, defence, mechanism):
+    settings = {"defence": defence, "defence-strength": 0.1}
+    run = Run(LAYERS, draw=laplace) if mechanism == "laplace" else Run(LAYERS)
+    made = folder(run, **settings)
+    claim = claim_of_run(made)
+    assert (claim.mechanism, claim.sigma, claim.clip, claim.rounds, claim.delta) == (mechanism, 0.1, 1.0, 3, 1e-5)
+    assert claim.epsilon == update_privacy({**SETTINGS, **settings}, rounds=3).epsilon_run
+    answer = check_claim(None, record=made)
+    assert answer.verdict == "consistent"
+    assert "read off the settings" in answer.notes[0]
+
+
+@pytest.mark.parametrize("settings", [{"dp-noise": 1.5}, {"defence": "dp-sgd", "defence-strength": 1.5}])
+def test_dp_sgd_speaks_of_the_client_that_spends_most(folder, settings):
+    made = folder(Run(LAYERS, counts=[100, 50, *[200] * 8]), **settings)
+    claim = claim_of_run(made)
+    spent = [
+        (privacy_spent(1.5, each, rounds=3, delta=1e-5).epsilon_run, each)
+        for each in (Sampling.of(size, batch_size=64, epochs=2) for size in (50, 100, 200))
+    ]
+    epsilon, sampling = max(spent, key=lambda pair: pair[0])
+    assert claim.epsilon == epsilon
+    assert (claim.sampling, claim.steps) == (sampling.rate, sampling.steps)
+    assert (claim.batch_size, claim.learning_rate, claim.noise_multiplier) == (64, 0.5, 1.5)
+
+
+def test_gradients_are_divided_by_all_examples(folder):
+    made = folder(Run(LAYERS, protocol="fedsgd", counts=[100, 50, *[200] * 8]), **{"dp-noise": 1.5})
+    claim = claim_of_run(made)
+    assert (claim.batch_size, claim.sampling, claim.steps) == (200, 1.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "defence = 'none' claims no ε; give --claim"),
+        ({"defence": "sparsify", "defence-strength": 0.5}, "defence = 'sparsify' claims no ε"),
+        ({"defence": "dp-gaussian", "defence-strength": 0.1, "defence-clip": 0.0}, "claims no ε"),
+        ({"dp-epsilon": 3.0}, "each client has noise of its own"),
+    ],
+)
+def test_runs_that_claim_nothing(folder, settings, said):
+    with pytest.raises(ConfigError, match=said):
+        claim_of_run(folder(**settings))
+
+
+def test_a_record_of_somewhere_else(tmp_path):
+    write_run(tmp_path / "record", Run(LAYERS))
+    with pytest.raises(ConfigError, match="does not say what is claimed of it; give --claim"):
+        claim_of_run(tmp_path)
