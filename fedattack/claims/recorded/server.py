@@ -276,7 +276,7 @@ class _Watch:
             if each is not None:
                 shares = np.minimum(shares, each)
         by_examples = replies.shares("examples")
-        if by_examples is not None and any(weights == "examples" for _, weights in possible):
+        if by_examples is not None and "examples" in kinds:
             self.heaviest = max(self.heaviest, float(by_examples.max()))
         for position, message in enumerate(replies.messages):
             party = self.testimony.client(self.run, message.node)
