@@ -1,4 +1,4 @@
-"""Is a privacy claim true? What is declared, what is configured, and what a test of the mechanism measures."""
+"""Is a privacy claim true? What is declared, configured, seen in a record, and measured by a test of the mechanism."""
 
 from fedattack.claims.accounting import Configured, Epsilon, configured
 from fedattack.claims.claim import Claim, make_claim, read_claim

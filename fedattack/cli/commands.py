@@ -396,7 +396,7 @@ def _show_checks(checks: Mapping[str, "CheckReport"], asks: Sequence[str]) -> No
         out_console.print(f"  - with --trust, it {escape(line)}", soft_wrap=True)
 
 
-@app.command()
+@app.command(cls=AuditCommand)
 def claim(
     folder: Annotated[
         Path | None, typer.Argument(help="A record to look at, or a run folder with one or several.", metavar="DIR")

@@ -263,6 +263,40 @@ def test_one_client_and_one_round(tmp_path):
     assert "by the record of a round" in seen(answer)[0].reason
 
 
+def test_a_client_that_got_another_model_is_held_against_that(tmp_path):
+    rng = np.random.default_rng(0)
+    common, other = {"a": np.zeros(500, np.float32)}, {"a": np.full(500, 7.0, np.float32)}
+    sent = {"a": (7 + rng.normal(0, 0.1, 500)).astype(np.float32)}
+    late = Reply("1", "late", {"a": np.zeros(500, np.float32)}, 10, of_round=0)
+    writer = RecordWriter(tmp_path / "r", server="isolating")
+    writer.write(Exchange(1, common, [Reply("0", "ok", sent, 10, received=other), late]))
+    writer.close()
+    answer = check_claim(claim(**GAUSSIAN), record=tmp_path / "r")
+    assert seen(answer)[1].verdict == CONSISTENT
+    assert answer.recorded["clients"][0]["norm_most"] < 5
+    assert "1 late replies are left out" in answer.recorded["notes"]
+
+
+def test_rounding_of_secagg_is_allowed_for(tmp_path):
+    """Values on a grid of 0.1: noise of 0.01 cannot be seen in them, nor be missed."""
+    told = {
+        "kind": "mean",
+        "weight": "num-examples",
+        "by": "secagg+",
+        "max_weight": 10.0,
+        "clipping": 8.0,
+        "steps": 160,
+    }
+    writer = RecordWriter(tmp_path / "r", view="aggregate", aggregation=told)
+    common = {"a": np.zeros(500, np.float32)}
+    mean = {"a": np.where(np.arange(500) == 0, 0.1, 0.0).astype(np.float32)}
+    writer.write(Exchange(1, common, [Reply("0", "ok", None, 10)], aggregate=mean))
+    writer.close()
+    answer = check_claim(claim(mechanism="gaussian", sigma=0.01, clip=1.0), record=tmp_path / "r")
+    assert seen(answer)[1].verdict == UNCHECKED
+    assert answer.recorded["server"]["noise_at_most"] > 0.01
+
+
 @pytest.mark.parametrize(
     ("protocol", "common", "said"),
     [
