@@ -7,7 +7,7 @@
 - canary examples in runs of DP-SGD, likewise;
 - the one-shot estimates of Andrew et al. (2024), Table 1: one Gaussian mechanism, many canaries.
 
-It takes half an hour on one core; ``--runs 20`` takes less.
+It takes ten minutes on one core; ``--runs 20`` takes less.
 """
 
 from __future__ import annotations
