@@ -208,6 +208,13 @@ def test_sums_with_too_little_noise(check):
     assert "at most 5 of 10" in missing.reason or "at most 6 of 10" in missing.reason
 
 
+@pytest.mark.parametrize(("added", "verdict"), [(0.1, CONSISTENT), (0.0, CONTRADICTED)])
+def test_a_server_of_sums_that_adds_noise_or_none(check, added, verdict):
+    run = SERVER.with_other(server_clips=False, norm=0.5, aggregate=True, weights="examples", central=added)
+    recorded, missing = seen(check(run, **CENTRAL))
+    assert missing.verdict == recorded.verdict == verdict
+
+
 def test_how_many_can_have_added_noise():
     assert noisy_at_most(1.0, 1.0, [0.5, 0.5]) == 2
     assert noisy_at_most(0.6, 1.0, [0.5, 0.5]) == 1
