@@ -3,11 +3,13 @@
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedattack.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from fedattack.claims import Claim
     from fedattack.claims.canaries import CanaryResult
     from fedattack.folder import Part
@@ -69,7 +71,6 @@ def _measured(part: "Part", path: Path, file: Path, claim: "Claim", trusted: Col
     if canaries.kind == "client":
         return measure_canaries(record, canaries, claim)
     from fedattack.learning.importing import given
-    from fedattack.nodes import read_nodes
     from fedattack.runs.asked import known_to
 
     known = known_to(part, trusted)
@@ -78,6 +79,7 @@ def _measured(part: "Part", path: Path, file: Path, claim: "Claim", trusted: Col
             f"{part.knowledge} names no model, and canary examples are scored by its gradients; "
             "write it there by fedattack.threats.write_knowledge"
         )
+    nodes, public = _truth_of(part)
     return measure_canaries(
         record,
         canaries,
@@ -85,6 +87,17 @@ def _measured(part: "Part", path: Path, file: Path, claim: "Claim", trusted: Col
         examples=read_examples(file.parent),
         model=known.model.build(),
         loss=given(known.model.loss),
-        nodes=read_nodes(part.truth, DataError, _OF_RUN) if part.truth.exists() else {},
-        public=None if known.auxiliary is None else (known.auxiliary.x, known.auxiliary.y),
+        nodes=nodes,
+        public=public,
     )
+
+
+def _truth_of(part: "Part") -> "tuple[dict[str, str], tuple[NDArray[Any], NDArray[Any]] | None]":
+    """Return who is behind each node, and examples that nobody holds, as far as the auditor wrote them down."""
+    from fedattack.audit.truth import EVALUATION, read_truth
+    from fedattack.nodes import read_nodes
+
+    if (part.truth / EVALUATION).exists():
+        truth = read_truth(part.truth)
+        return truth.nodes, truth.evaluation
+    return (read_nodes(part.truth, DataError, _OF_RUN) if part.truth.exists() else {}), None
