@@ -223,6 +223,6 @@ def _missing(answer: Answer, by_name: dict[str, ClaimFinding], given: Given) -> 
         why = "It shows whether the code does what its settings say. The code is imported and run."
         steps.append(Step("Test the mechanism", why, given.command(mechanism="module:function")))
     if "claim.epsilon-canaries" not in by_name and (answer.claim.central or answer.claim.mechanism == DP_SGD):
-        why = f"They show what the released model tells of one unit; {_GUIDE} says how."
+        why = "They show what the released model tells of one unit; fedattack/claims/CANARIES.md says how."
         steps.append(Step("Put canaries into a run", why))
     return steps
