@@ -42,7 +42,8 @@ def test_noise_on_the_update(folder, defence, mechanism):
     made = folder(run, **settings)
     claim = claim_of_run(made)
     assert (claim.mechanism, claim.sigma, claim.clip, claim.rounds, claim.delta) == (mechanism, 0.1, 1.0, 3, 1e-5)
-    assert claim.epsilon == update_privacy({**SETTINGS, **settings}, rounds=3).epsilon_run
+    spent = update_privacy({**SETTINGS, **settings}, rounds=3).epsilon_run
+    assert spent <= claim.epsilon == pytest.approx(spent, rel=0.01)
     answer = check_claim(None, record=made)
     assert answer.verdict == "consistent"
     assert "read off the settings" in answer.notes[0]
@@ -57,7 +58,7 @@ def test_dp_sgd_speaks_of_the_client_that_spends_most(folder, settings):
         for each in (Sampling.of(size, batch_size=64, epochs=2) for size in (50, 100, 200))
     ]
     epsilon, sampling = max(spent, key=lambda pair: pair[0])
-    assert claim.epsilon == epsilon
+    assert epsilon <= claim.epsilon == pytest.approx(epsilon, rel=0.01)
     assert (claim.sampling, claim.steps) == (sampling.rate, sampling.steps)
     assert (claim.batch_size, claim.learning_rate, claim.noise_multiplier) == (64, 0.5, 1.5)
 
