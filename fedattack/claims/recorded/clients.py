@@ -14,13 +14,16 @@ from fedattack.claims.finding import TOLERANCE
 from fedattack.claims.recorded.looking import TESTS, Head, Seen, look, scale_at_most
 from fedattack.claims.recorded.repeats import LEAST_OF_UPDATE, Kept, count_tests, kept_of_each, repeats_in
 from fedattack.claims.recorded.testimony import ERRORS, Bound, Expected, Testimony, float_arrays
-from fedattack.record import Observation, Record, Round
+from fedattack.errors import short
+from fedattack.record import Observation, Parameter, Record, Round
 
 # Flower's clipping, in float32, may leave so much more than C.
 _CLIPPED = 1e-3
 # Noise can make it negative, so that it is cut at 0.
 _NEVER_NEGATIVE = "running_var"
 _SEED = 21
+# Characters of a name that a client may have chosen.
+_LONGEST = 60
 
 
 @dataclass(frozen=True)
@@ -54,22 +57,36 @@ def messages_of(round_: Round) -> list[Message]:
 def pairs_of(round_: Round, messages: Sequence[Message], name: str) -> Iterator[tuple[Message, Any, Any]]:
     """Give what each message has under a name, and what its client had received; None in place of the second in FedSGD.
 
-    A message that lacks the array, or has it in another shape, is left out.
+    A message that lacks the array, or has it in a form that cannot be compared, is left out.
     """
-    common = None
-    if round_.protocol != "fedsgd" and round_.common is not None and name in round_.common:
-        common = round_.common[name]
+    parameter = next(each for each in round_.parameters if each.name == name)
     for message in messages:
         sent = message.sent(name)
-        before = common
-        if message.observation.singled_out:
-            received = message.observation.received or {}
-            before = received.get(name)
         if sent is None or sent.dtype.kind != "f":
             continue
-        if round_.protocol != "fedsgd" and (before is None or before.shape != sent.shape):
-            continue
-        yield message, sent, before
+        before = received_of(round_, message, name)
+        if not hindrance(round_, parameter, sent, before):
+            yield message, sent, before
+
+
+def received_of(round_: Round, message: Message, name: str) -> NDArray[Any] | None:
+    """Return what a message's client had received under a name; None in FedSGD, and if nobody knows."""
+    if round_.protocol == "fedsgd":
+        return None
+    model = message.observation.received if message.observation.singled_out else round_.common
+    return None if model is None or name not in model else model[name]
+
+
+def hindrance(round_: Round, parameter: Parameter, sent: NDArray[Any], before: NDArray[Any] | None) -> str:
+    """Say why an array that was sent cannot be examined; empty if it can."""
+    name = short(parameter.name, _LONGEST)
+    if parameter.dtype.startswith("float") != (sent.dtype.kind == "f"):
+        return f"{name} has {sent.dtype}, and {parameter.dtype} is expected"
+    if sent.shape != parameter.shape:
+        return f"{name} has shape {sent.shape}, and {parameter.shape} is expected"
+    if round_.protocol != "fedsgd" and (before is None or before.shape != sent.shape):
+        return f"nobody says what {name} was before"
+    return ""
 
 
 def watch_clients(records: Mapping[str, Record], testimony: Testimony) -> None:
@@ -132,6 +149,7 @@ class _Watch:
     def round(self, round_: Round) -> list[Kept]:
         """Look at all messages of a round, array by array, and return what is kept of them."""
         messages = messages_of(round_)
+        self._register(round_, {message.index: message for message in messages})
         lowest: dict[int, tuple[float, str]] = {}
         lengths: dict[int, tuple[float, float, int]] = {}
         heads: dict[int, dict[str, Head]] = {}
@@ -152,6 +170,38 @@ class _Watch:
         of = {message.index: message.node for message in messages}
         return [Kept(of[index], round_.number, each) for index, each in heads.items()]
 
+    def _register(self, round_: Round, messages: Mapping[int, Message]) -> None:
+        """Count all messages of a round, and note which of them hold what cannot be examined."""
+        for index, observation in enumerate(round_.observations):
+            if observation.status not in ("ok", "late"):
+                continue
+            party = self.testimony.client(self.run, observation.node)
+            party.messages += 1
+            why = ""
+            if observation.status == "late":
+                why = "it came late"
+            elif index not in messages:
+                why = "it has no arrays, or nobody says what model it started from"
+            else:
+                why = self._hindrance(round_, messages[index])
+            if why:
+                party.skip(round_, index, why)
+
+    def _hindrance(self, round_: Round, message: Message) -> str:
+        """Say why an array of a message cannot be examined, whatever its numbers; empty if all can."""
+        table = {parameter.name: parameter for parameter in round_.parameters}
+        sent = message.observation.arrays
+        if not sent:
+            return "it has no arrays"
+        for name in sent:
+            array = np.asarray(sent[name])
+            if name not in table:
+                return f"{short(name, _LONGEST)} is no array of the model"
+            why = hindrance(round_, table[name], array, received_of(round_, message, name))
+            if why:
+                return why
+        return ""
+
     def _array(self, round_: Round, messages: Sequence[Message], name: str) -> list[tuple[Message, Seen]]:
         """Look at one array of all messages; none of an array that nobody trains."""
         found = []
@@ -161,10 +211,8 @@ class _Watch:
                 continue
             seen = look(sent, before, self.expected.draws, self.length)
             if not seen.finite:
-                self.testimony.note(
-                    f"client {message.node} sent numbers that are not finite ({name}, round {round_.number}): "
-                    "nothing can be said of their noise"
-                )
+                party = self.testimony.client(self.run, message.node)
+                party.skip(round_, message.index, f"{name} has numbers that are not finite")
                 continue
             found.append((message, seen))
         if not any(seen.moved for _, seen in found):

@@ -133,14 +133,16 @@ def _missing_finding(claim: Claim, testimony: Testimony) -> ClaimFinding:
 
 
 def _missing(claim: Claim, testimony: Testimony, named: Sequence[Party]) -> tuple[str, str]:
+    hidden = _listed(_unexamined(claim, testimony))
     if named:
-        listed = "; ".join(f"{_name(claim, party)}: {party.in_words[0]}" for party in named[:_NAMED])
-        more = f"; and {len(named) - _NAMED:,} more" if len(named) > _NAMED else ""
-        return CONTRADICTED, f"{listed}{more}"
-    if not testimony.tests:
-        return UNCHECKED, testimony.expected.lacks or _NO_NUMBERS
+        listed = _listed([f"{_name(claim, party)}: {party.in_words[0]}" for party in named])
+        return CONTRADICTED, f"{listed}; {hidden}" if hidden else listed
     if testimony.expected.scale is None:
         return UNCHECKED, testimony.expected.lacks
+    if hidden:
+        return UNCHECKED, hidden
+    if not testimony.tests:
+        return UNCHECKED, _NO_NUMBERS
     watched = list(testimony.servers.values()) or list(testimony.clients.values())
     unseen = [party for party in watched if not party.noticed]
     if unseen:
@@ -152,6 +154,25 @@ def _missing(claim: Claim, testimony: Testimony, named: Sequence[Party]) -> tupl
             "most): noise that is missing there would not be noticed",
         )
     return CONSISTENT, "each message has room for noise of the claimed size, and it would be noticed if it were missing"
+
+
+def _listed(texts: Sequence[str]) -> str:
+    more = [f"and {len(texts) - _NAMED:,} more"] if len(texts) > _NAMED else []
+    return "; ".join([*texts[:_NAMED], *more])
+
+
+def _unexamined(claim: Claim, testimony: Testimony) -> list[str]:
+    """Say which clients, or whether the server, did what cannot be examined, and why."""
+    texts = []
+    for party in testimony.parties:
+        if not party.unexamined:
+            continue
+        where = ""
+        if len(party.unexamined) < party.messages:
+            where = f" in {len(party.unexamined):,} of {party.messages:,} {'messages' if party.node else 'rounds'}"
+        why = next(iter(party.unexamined.values()))
+        texts.append(f"{_name(claim, party)} cannot be examined{where}: {why}")
+    return texts
 
 
 def _name(claim: Claim, party: Party) -> str:

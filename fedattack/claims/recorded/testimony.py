@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fedattack.claims.claim import DP_SGD, Claim
 from fedattack.claims.finding import TOLERANCE
 from fedattack.claims.recorded.draws import Draws, GaussianDraws, LaplaceDraws
-from fedattack.record import Record
+from fedattack.record import Record, Round
 
 ERRORS = {"noise": 0.025, "repeats": 0.015, "norms": 0.01}
 """Probability of each kind of test to raise any false alarm, over all clients, rounds, arrays and runs together."""
@@ -113,6 +113,10 @@ class Party:
         Arrays in which noise that is missing would be noticed.
     faults
         What contradicts the claim: by kind, how often, and the first in words.
+    messages
+        Number of its messages; of the server, of its new models.
+    unexamined
+        Why some of them could not be examined wholly, by their place in the record.
     """
 
     run: str
@@ -124,6 +128,12 @@ class Party:
     norm_most: float = 0.0
     noticed: set[str] = field(default_factory=set)
     faults: dict[str, tuple[int, str]] = field(default_factory=dict)
+    messages: int = 0
+    unexamined: dict[tuple[int, int], str] = field(default_factory=dict)
+
+    def skip(self, round_: Round, index: int, why: str) -> None:
+        """Note why a message cannot be examined; of several reasons the first one is kept."""
+        self.unexamined.setdefault((round_.seq, index), f"{why} (round {round_.number})")
 
     def fault(self, kind: str, text: str) -> None:
         """Note what contradicts the claim."""

@@ -1,5 +1,6 @@
 """Records of runs whose noise is known, written without Flower."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,6 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.claims.check import Answer
+from fedattack.claims.finding import ClaimFinding
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.record.means import weighted_mean
 
@@ -128,3 +131,10 @@ def _after(
     fresh = rng if run.central_seed is None else np.random.default_rng(run.central_seed)
     after = {name: (mean[name] + fresh.normal(0, run.central, mean[name].shape)).astype(np.float32) for name in mean}
     return after, mean
+
+
+def seen(answer: Answer) -> tuple[ClaimFinding, ClaimFinding]:
+    """Return the two findings of a record; the whole answer can be written as JSON."""
+    json.dumps(answer.to_dict(), allow_nan=False)
+    by_name = {finding.name: finding for finding in answer.findings}
+    return by_name["claim.epsilon-recorded"], by_name["claim.noise-missing"]
