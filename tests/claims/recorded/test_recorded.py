@@ -358,3 +358,14 @@ def test_epsilon_of_messages_with_more_and_less_noise():
     once, often = recorded_epsilon(sampled, [[1.0, 2.0], [1.5]])
     assert once > 0
     assert once <= often < recorded_epsilon(claim(mechanism="dp-sgd", clip=1.0), [[1.0, 2.0]])[1]
+
+
+def test_who_adds_more_noise_than_claimed_is_not_accused(check):
+    """An update that is too long for the claimed noise, and fits clipping with more noise."""
+    answer = check(Run(LAYERS, others={3: {"": 0.2}}), **GAUSSIAN)
+    _, missing = seen(answer)
+    assert missing.verdict == UNCHECKED
+    assert "client 103 cannot be examined: an update of norm" in missing.reason
+    assert "more noise than claimed would explain it" in missing.reason
+    (norms,) = (test for test in answer.recorded["tests"] if test["name"] == "norms")
+    assert norms["failed"] == 0
