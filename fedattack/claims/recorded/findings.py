@@ -18,6 +18,7 @@ from fedattack.record import Record
 # Names that a reason has room for.
 _NAMED = 5
 _NO_NUMBERS = "no update of the record is of finite numbers, and differs from what the client had received"
+_STEP = "the server adds the noise to the mean, and makes of both the next model as they are, with a step of 1"
 _NO_REACH = "the claim lacks clip, so that nothing says how far one unit moves an update"
 
 
@@ -106,6 +107,8 @@ def _assumptions(claim: Claim, testimony: Testimony) -> list[str]:
         assumes.append("the optimizer is SGD, with momentum or without, and all steps have the noise of the last one")
     if claim.sampling < 1:
         assumes.append("who takes part is drawn as the claim says, and not known")
+    if claim.central:
+        assumes.append(_STEP)
     if testimony.servers and not claim.central:
         assumes.append("ε is that towards somebody who sees the sums alone, and knows the other clients' updates")
     return assumes
@@ -128,6 +131,7 @@ def _missing_finding(claim: Claim, testimony: Testimony) -> ClaimFinding:
         verdict=verdict,
         reason=reason,
         notes=tuple(_where_noticed(testimony)),
+        assumes=(_STEP,) if claim.central else (),
         clients=nodes,
     )
 

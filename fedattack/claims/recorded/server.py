@@ -4,6 +4,8 @@ The record has the model of a round, the replies, and the next model. What is le
 the noise, and what the mean gets wrong: how clients are weighed, whether updates are clipped. What is wrong follows
 from the replies, before the noise is drawn. So it only adds to the noise, and all bounds hold for each of the four
 means that are tried; that there are four is paid for.
+
+All this is so if the server adds mean and noise as they are. Where it plainly moves by another step, nothing is said.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from fedattack.claims.claim import Claim
 from fedattack.claims.recorded.clients import Message, compare, messages_of, pairs_of
 from fedattack.claims.recorded.looking import TESTS, Head, Seen, look, scale_at_most
 from fedattack.claims.recorded.repeats import Kept, kept_of_each
+from fedattack.claims.recorded.step import Movement, Regression
 from fedattack.claims.recorded.testimony import ERRORS, Bound, Expected, Testimony, float_arrays
 from fedattack.record import Record, Round
 
@@ -29,6 +32,10 @@ MEANS = (("clipped", "equal"), ("clipped", "examples"), ("as sent", "equal"), ("
 # A mean is ruled out if the squares that it leaves are so many variances above those of another one. Of the right one
 # they are above by the square of one Gaussian number at most, which is this much once in a billion times.
 _RULED_OUT = 40.0
+# Only a server that moves by so much of the mean at least, and leaves noise or nothing, is held to take updates as they
+# come: larger steps for clipped ones may look alike.
+_SETTLED = 0.8
+_EXACT = 1e-3
 _CLIPPED = 1e-3
 # What Flower sends with the model where clients clip.
 _NORM = "clipping_norm"
@@ -41,6 +48,7 @@ _SHAPE_ERROR = 1e-5
 class _Left:
     """What one mean leaves of a round's next model."""
 
+    fit: Regression
     square: float = 0.0
     size: int = 0
     bound: float = math.inf
@@ -55,6 +63,14 @@ class _Left:
         self.bounds[name] = bound
         if bound < self.bound:
             self.bound, self.where = bound, name
+
+    def looks_gaussian(self) -> bool:
+        """Whether what is left passes a test of being Gaussian, and as large in all arrays."""
+        from scipy import stats
+
+        entries = np.concatenate([head.values for head in self.heads.values()])
+        entries = entries[:: max(1, math.ceil(entries.size / _TESTED))]
+        return bool(entries.size >= 1000 and stats.normaltest(entries).pvalue > _SHAPE_ERROR)
 
 
 @dataclass(frozen=True)
@@ -119,13 +135,13 @@ def watch_server(records: Mapping[str, Record], claim: Claim, testimony: Testimo
         length, _ = kept_of_each([*sizes.values()], max(1, len(usable[run]) * len(MEANS)))
         watch = _Watch(run, record, claim, testimony, error, length)
         kept = [update for round_ in usable[run] for update in watch.round(round_)]
-        # Which of the means is compared was chosen by what they leave.
         scale = min(watch.claimed, default=None)
         if claim.weights == "equal" and watch.heaviest:
             testimony.note(
                 "the claim says that all clients weigh the same, and they report unequal numbers of examples; in a "
                 f"mean that is weighted by them, as that of Flower's FedAvg, the largest share is {watch.heaviest:.3g}"
             )
+        # Which of the means is compared was chosen by what they leave.
         compare(run, kept, testimony, scale, ERRORS["repeats"] / len(records) / len(MEANS) ** 2)
 
 
@@ -159,25 +175,45 @@ class _Watch:
     length: int
     claimed: list[float] = field(default_factory=list)
     heaviest: float = 0.0
+    last: tuple[int, Movement] | None = None
 
     def round(self, round_: Round) -> list[Kept]:
         norm = norm_of(self.claim, round_)
-        replies = self._replies(round_, norm or 0.0)
-        weights = replies.weights()
-        left = self._left(round_, replies, weights)
-        if not left or norm is None:
+        if norm is None:
+            return []
+        party = self.testimony.server(self.run)
+        party.messages += 1
+        replies = self._replies(round_, norm)
+        left = self._left(round_, replies, replies.weights())
+        if not left:
+            party.skip(round_, 0, "its model or a reply has numbers that are not finite")
             return []
         best = min(left, key=lambda mean: left[mean].square)
         bound = min(left.values(), key=lambda each: each.bound)
         if not math.isfinite(bound.bound):
             return []
+        self.last = round_.seq, left[best].fit.now
+        step = left[best].fit.step()
+        expected = Expected(self.testimony.expected.draws, claimed_scale(self.claim, norm, len(replies.messages)), None)
         possible = [mean for mean in left if left[mean].square - left[best].square <= _RULED_OUT * bound.bound**2]
-        self._judge(round_, norm, replies, bound)
-        self._notice(norm, replies, left.values())
+        as_sent = not any(kind == "clipped" for kind, _ in possible)
+        doubt = step.doubt(expected, bound.bound)
+        if doubt:
+            party.skip(round_, 0, doubt)
+            return []
+        if expected.scale is not None:
+            self.claimed.append(expected.scale * step.least)
+        self._judge(round_, expected, bound)
+        self._notice(expected, left.values())
         self._judge_shares(round_, norm, replies, bound, possible)
-        if not any(kind == "clipped" for kind, _ in possible):
+        gaussian = left[best].looks_gaussian()
+        if as_sent and step.least >= _SETTLED and (gaussian or step.error < _EXACT):
             self._judge_norms(round_, replies)
-        self._least(left[best], bound.bound)
+        elif as_sent:
+            party.skip(
+                round_, 0, "it seems to take updates as they come, or to move by more than the mean of clipped ones"
+            )
+        self._least(left[best], bound.bound, gaussian)
         return [Kept("", round_.number, left[best].heads)]
 
     def _replies(self, round_: Round, norm: float) -> _Replies:
@@ -196,7 +232,10 @@ class _Watch:
     ) -> dict[tuple[str, str], _Left]:
         """Return what each mean leaves, array by array."""
         common, after = round_.common or {}, round_.after or {}
-        left = {mean: _Left() for mean in weights}
+        last = None
+        if self.last is not None and self.last[0] + 1 == round_.seq:
+            last = self.last[1]
+        left = {mean: _Left(Regression(last)) for mean in weights}
         for name in float_arrays(self.record):
             if name not in common or name not in after or after[name].shape != common[name].shape:
                 continue
@@ -214,6 +253,7 @@ class _Watch:
                         f"{name}: numbers that are not finite in round {round_.number}, which is left out"
                     )
                     return {}
+                left[mean].fit.add(name, before, value, moved)
                 left[mean].add(name, seen, scale_at_most(seen, self.testimony.expected.draws, self.error))
         return left
 
@@ -235,13 +275,9 @@ class _Watch:
         for mean, value in sums.items():
             yield mean, value
 
-    def _judge(self, round_: Round, norm: float, replies: _Replies, bound: _Left) -> None:
+    def _judge(self, round_: Round, expected: Expected, bound: _Left) -> None:
         party = self.testimony.server(self.run)
         party.bounds.append(Bound(round_.number, bound.bound, bound.where))
-        claimed = claimed_scale(self.claim, norm, len(replies.messages))
-        if claimed is not None:
-            self.claimed.append(claimed)
-        expected = Expected(self.testimony.expected.draws, claimed, None)
         test = self.testimony.test("noise", "the noise in each array of each new model is no less than claimed")
         test.checked += 1
         if expected.too_small(bound.bound):
@@ -249,13 +285,11 @@ class _Watch:
             party.fault(
                 "noise",
                 f"noise of σ = {bound.bound:.3g} at most in {bound.where}, round {round_.number}, "
-                f"where {claimed:.3g} is claimed",
+                f"where {expected.scale:.3g} is claimed",
             )
 
-    def _notice(self, norm: float, replies: _Replies, left: Iterable[_Left]) -> None:
+    def _notice(self, expected: Expected, left: Iterable[_Left]) -> None:
         """Note in which arrays noise would be noticed if it were missing."""
-        claimed = claimed_scale(self.claim, norm, len(replies.messages))
-        expected = Expected(self.testimony.expected.draws, claimed, None)
         noticed = self.testimony.server(self.run).noticed
         for each in left:
             noticed.update(name for name, bound in each.bounds.items() if expected.clear(bound))
@@ -296,14 +330,11 @@ class _Watch:
                     "mean as it came",
                 )
 
-    def _least(self, left: _Left, bound: float) -> None:
+    def _least(self, left: _Left, bound: float, gaussian: bool) -> None:
         """Note how much noise there is at least, if what is left looks Gaussian, and is as large in all arrays."""
-        from scipy import special, stats
+        from scipy import special
 
         party = self.testimony.server(self.run)
-        entries = np.concatenate([head.values for head in left.heads.values()])
-        entries = entries[:: max(1, math.ceil(entries.size / _TESTED))]
-        gaussian = entries.size >= 1000 and stats.normaltest(entries).pvalue > _SHAPE_ERROR
         least = 0.0
         if not gaussian:
             self.testimony.note(

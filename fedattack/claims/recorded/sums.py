@@ -20,6 +20,7 @@ from fedattack.claims.recorded.clients import compare
 from fedattack.claims.recorded.looking import TESTS, Head, look, scale_at_most
 from fedattack.claims.recorded.repeats import Kept, kept_of_each
 from fedattack.claims.recorded.server import claimed_scale, norm_of
+from fedattack.claims.recorded.step import Movement, Regression, Step
 from fedattack.claims.recorded.testimony import ERRORS, Bound, Expected, Testimony, float_arrays
 from fedattack.record import Record, Round
 
@@ -106,6 +107,7 @@ class _Watch:
     error: float
     length: int
     claimed: list[float] = field(default_factory=list)
+    last: tuple[int, Movement] | None = None
 
     def round(self, round_: Round) -> list[Kept]:
         pair = _pair_of(round_, self.claim)
@@ -126,10 +128,22 @@ class _Watch:
             self.testimony.arrays.add(name)
             heads[name] = seen.head
             bounds[name] = scale_at_most(seen, draws, self.error)
-        if not heads:
+        if not heads or not self._judge(round_, bounds):
             return []
-        self._judge(round_, bounds)
         return [Kept("", round_.number, heads)]
+
+    def _step(self, round_: Round) -> Step:
+        """Return by how much of the mean a server moves the model."""
+        common, aggregate, after = round_.common or {}, round_.aggregate or {}, round_.after or {}
+        last = None
+        if self.last is not None and self.last[0] + 1 == round_.seq:
+            last = self.last[1]
+        fit = Regression(last)
+        for name in float_arrays(self.record):
+            if all(name in model and model[name].shape == common[name].shape for model in (common, aggregate, after)):
+                fit.add(name, common[name], aggregate[name], after[name])
+        self.last = round_.seq, fit.now
+        return fit.step()
 
     def _is_still(self, round_: Round, name: str, value: NDArray[Any]) -> bool:
         """Whether an array is what clients had received, so that nobody trains it."""
@@ -137,24 +151,34 @@ class _Watch:
             return not value.any()
         return round_.common is not None and name in round_.common and np.array_equal(value, round_.common[name])
 
-    def _judge(self, round_: Round, bounds: Mapping[str, float]) -> None:
+    def _judge(self, round_: Round, bounds: Mapping[str, float]) -> bool:
+        """Hold a round against the claim; return whether its noise can be compared with that of others."""
         where = min(bounds, key=bounds.__getitem__)
         lowest = bounds[where]
         shares = shares_of(round_)
         party = self.testimony.server(self.run)
+        party.messages += 1
         reach, claimed = self._claimed(round_, shares)
+        expected = Expected(self.testimony.expected.draws, claimed, None)
+        sure = 1.0
+        if self.claim.central:
+            step = self._step(round_)
+            doubt = step.doubt(expected, lowest)
+            if doubt:
+                party.skip(round_, 0, doubt)
+                return False
+            sure = step.least
         party.bounds.append(Bound(round_.number, lowest, where))
         if reach is not None:
             for node, share in zip(round_.participants, shares.tolist(), strict=True):
                 self.testimony.client(self.run, node).multipliers.append(lowest / (reach * share))
         if claimed is not None:
-            self.claimed.append(claimed)
-        expected = Expected(self.testimony.expected.draws, claimed, None)
+            self.claimed.append(claimed * sure)
         test = self.testimony.test("noise", "the noise in each array of each mean is no less than claimed")
         test.checked += 1
         party.noticed.update(name for name, bound in bounds.items() if expected.clear(bound))
         if claimed is None or not expected.too_small(lowest):
-            return
+            return True
         test.failed += 1
         text = (
             f"noise of {lowest:.3g} at most in {where} of the mean of round {round_.number}, where {claimed:.3g} is "
@@ -164,6 +188,7 @@ class _Watch:
             most = noisy_at_most(lowest * (1 + TOLERANCE), self.testimony.expected.scale, shares.tolist())
             text += f": at most {most} of {len(shares)} clients can have added theirs"
         party.fault("noise", text)
+        return True
 
     def _claimed(self, round_: Round, shares: NDArray[np.float64]) -> tuple[float | None, float | None]:
         """Return how far a unit moves what has the noise, before its share; and the noise that is claimed."""

@@ -17,6 +17,7 @@ SMALL = {"conv.weight": (16, 3, 5, 5), "conv.bias": (16,), "hidden.weight": (64,
 LAYERS = {"first.weight": (64, 100), "first.bias": (64,), "second.weight": (100, 64), "second.bias": (100,)}
 
 Arrays = dict[str, NDArray[np.float32]]
+Moves = Callable[[str, NDArray[np.float64]], NDArray[np.float64]]
 Noise = Callable[[np.random.Generator, float, tuple[int, ...]], NDArray[np.float64]]
 
 
@@ -42,6 +43,8 @@ class Run:
         Of a client's noise in a round; None for fresh noise.
     central, weights, server_clips
         Noise that the server adds to the mean, how it weighs, and whether it clips.
+    moves
+        How far the server moves an array of this name for a noisy mean of updates; None for as far as that.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -58,6 +61,7 @@ class Run:
     central_seed: int | None = None
     weights: str = "examples"
     server_clips: bool = False
+    moves: Callable[[], Moves] | None = None
     aggregate: bool = False
     protocol: str = "fedavg"
     counts: Sequence[int] | None = None
@@ -72,6 +76,7 @@ def write_run(folder: Path, run: Run, seed: int = 0) -> Record:
     model = {name: rng.normal(0, 0.1, shape).astype(np.float32) for name, shape in run.shapes.items()}
     drift = {name: rng.standard_t(3, shape) for name, shape in run.shapes.items()}
     counts = list(run.counts or rng.integers(50, 150, run.clients))
+    moves = run.moves() if run.moves else _as_the_mean
     writer = RecordWriter(
         folder,
         view="aggregate" if run.aggregate else "individual",
@@ -81,7 +86,7 @@ def write_run(folder: Path, run: Run, seed: int = 0) -> Record:
     for number in range(1, run.rounds + 1):
         sent = [_sent(run, rng, model, drift, client, number) for client in range(run.clients)]
         replies = [Reply(str(100 + c), "ok", sent[c], int(counts[c])) for c in range(run.clients)]
-        after, mean = _after(run, rng, model, sent, counts)
+        after, mean = _after(run, rng, model, sent, counts, moves)
         if run.aggregate:
             replies = [replace(reply, arrays=None) for reply in replies]
         writer.write(Exchange(number, model, replies, aggregate=mean if run.aggregate else None, mean="message"))
@@ -111,7 +116,12 @@ def _sent(
 
 
 def _after(
-    run: Run, rng: np.random.Generator, model: Arrays, sent: Sequence[Arrays], counts: Sequence[int]
+    run: Run,
+    rng: np.random.Generator,
+    model: Arrays,
+    sent: Sequence[Arrays],
+    counts: Sequence[int],
+    moves: Moves,
 ) -> tuple[Arrays, Arrays]:
     weights = [1.0] * run.clients if run.weights == "equal" else [float(count) for count in counts]
     clipped = []
@@ -129,8 +139,47 @@ def _after(
     if not run.central:
         return mean, mean
     fresh = rng if run.central_seed is None else np.random.default_rng(run.central_seed)
-    after = {name: (mean[name] + fresh.normal(0, run.central, mean[name].shape)).astype(np.float32) for name in mean}
+    after = {}
+    for name, value in mean.items():
+        noisy = value.astype(np.float64) - model[name] + fresh.normal(0, run.central, value.shape)
+        after[name] = (model[name] + moves(name, noisy)).astype(np.float32)
     return after, mean
+
+
+def _as_the_mean(_: str, update: NDArray[np.float64]) -> NDArray[np.float64]:
+    return update
+
+
+def adam(rate: float) -> Callable[[], Moves]:
+    """Return a server that moves as Adam (Reddi et al. 2021), with Flower's defaults but for its learning rate."""
+
+    def new() -> Moves:
+        first: dict[str, NDArray[np.float64]] = {}
+        second: dict[str, NDArray[np.float64]] = {}
+
+        def moved(name: str, update: NDArray[np.float64]) -> NDArray[np.float64]:
+            first[name] = 0.9 * first.get(name, 0.0) + 0.1 * update
+            second[name] = 0.99 * second.get(name, 0.0) + 0.01 * update**2
+            return rate * first[name] / (np.sqrt(second[name]) + 1e-3)
+
+        return moved
+
+    return new
+
+
+def with_momentum(keeps: float, takes: float) -> Callable[[], Moves]:
+    """Return a server that keeps so much of its last movement, and takes so much of the mean."""
+
+    def new() -> Moves:
+        last: dict[str, NDArray[np.float64]] = {}
+
+        def moved(name: str, update: NDArray[np.float64]) -> NDArray[np.float64]:
+            last[name] = keeps * last.get(name, 0.0) + takes * update
+            return last[name]
+
+        return moved
+
+    return new
 
 
 def seen(answer: Answer) -> tuple[ClaimFinding, ClaimFinding]:

@@ -1,0 +1,125 @@
+"""By how much of the mean of the replies a server moves its model.
+
+Noise that is added to the mean before such a step is as much smaller or larger as the step. The movement m of the model
+is explained by least squares over all entries: m = c·(a + n) + β·m', with the mean a of this round, noise n, and the
+last movement m' (momentum). Of m' the part that the last mean a' made and the rest stand apart, since a server that
+adds the same noise again repeats the rest alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.claims.recorded.testimony import Expected
+
+SURE = 4.5
+"""Standard errors by which a coefficient is off at most: more are rarer than once in 100,000 times."""
+
+# A step that is so close to 1 makes less of a difference than how people round σ.
+_ALIKE = 5e-3
+# If so little of the mean is not as the last movement, nothing tells the two apart.
+_ALONG = 1e-9
+
+
+@dataclass(frozen=True)
+class Step:
+    """The coefficient of the mean, and its standard error; infinite if nothing tells the coefficient."""
+
+    size: float = 0.0
+    error: float = math.inf
+
+    @property
+    def other(self) -> bool:
+        """Whether it is plainly not 1."""
+        return abs(self.size - 1) > _ALIKE + SURE * self.error
+
+    @property
+    def least(self) -> float:
+        """The smallest one that fits, from 0 to 1."""
+        return min(1.0, max(0.0, self.size + _ALIKE - SURE * self.error))
+
+    def doubt(self, expected: Expected, bound: float) -> str:
+        """Say why the size of the noise tells nothing; empty if it does.
+
+        Parameters
+        ----------
+        expected
+            What the claim says of the noise in the mean.
+        bound
+            The most that the model has beside the mean.
+        """
+        if self.other:
+            return (
+                f"it moves the model by {self.size:.3g} times the mean of the replies, and not by 1: how large the "
+                "noise was before that step is not known"
+            )
+        if not expected.too_small(bound) or expected.too_small(bound / max(self.least, 1e-300)):
+            return ""
+        return (
+            f"noise of {bound:.3g} at most is left, where {expected.scale:.3g} is claimed, and the replies do not rule "
+            f"out that the server moves by {bound / (expected.scale or 1):.2g} times the mean, which would explain it"
+        )
+
+
+@dataclass
+class Movement:
+    """What a round's mean made of the model, array by array, and the rest of the movement."""
+
+    means: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    rests: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+
+
+class Regression:
+    """Products of a round's movement, its mean, and the last round's mean and rest, summed over arrays.
+
+    Parameters
+    ----------
+    last
+        The movement in the round before; None if it is not known.
+
+    Attributes
+    ----------
+    now
+        The movement in this round.
+    """
+
+    def __init__(self, last: Movement | None = None) -> None:
+        self.now = Movement()
+        self._last = last or Movement()
+        self._products = np.zeros((4, 4))
+        self._size = 0
+
+    def add(self, name: str, before: NDArray[Any], mean: NDArray[Any], after: NDArray[Any]) -> None:
+        """Take one array: of the model before, of the model that the mean makes, of the model after."""
+        start = before.astype(np.float64).ravel()
+        moved, by_mean = after.ravel() - start, mean.ravel() - start
+        columns: list[NDArray[Any]] = [moved, by_mean]
+        if name in self._last.means:
+            columns += [self._last.means[name], self._last.rests[name]]
+        for row, first in enumerate(columns):
+            for column, second in enumerate(columns):
+                self._products[row, column] += float(np.vdot(first, second))
+        self._size += moved.size
+        self.now.means[name] = by_mean.astype(np.float32)
+        self.now.rests[name] = (moved - by_mean).astype(np.float32)
+
+    def step(self) -> Step:
+        """Explain the movement by the mean, across what explains it beside the mean (Frisch and Waugh 1933)."""
+        lengths = np.sqrt(np.diag(self._products))
+        if not np.isfinite(lengths).all() or not lengths[:2].all():
+            return Step()
+        scales = np.where(lengths > 0, lengths, 1.0)
+        alike = self._products / np.outer(scales, scales)
+        beside = alike[2:, 2:]
+        across = alike[:2, :2] - alike[:2, 2:] @ np.linalg.pinv(beside, rcond=_ALONG, hermitian=True) @ alike[2:, :2]
+        (moved, product), (_, mean) = across.tolist()
+        if mean < _ALONG:
+            return Step()
+        ratio = float(lengths[0] / lengths[1])
+        left = max(0.0, moved - product**2 / mean)
+        return Step(ratio * product / mean, ratio * math.sqrt(left / mean / max(1, self._size - 3)))
