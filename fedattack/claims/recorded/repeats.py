@@ -29,11 +29,15 @@ LEAST_OF_UPDATE = 1 << 12
 
 @dataclass(frozen=True)
 class Kept:
-    """The first entries of a client's update, array by array."""
+    """The first entries of a client's update, array by array.
+
+    ``share``: of the claimed scale, which its noise has at least; below 1 if the server may have made it smaller.
+    """
 
     node: str
     round: int
     heads: Mapping[str, Head]
+    share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,8 @@ def repeats_in(kept: Sequence[Kept], draws: Draws, scale: float, error: float) -
     for group, pairs in _comparisons(kept):
         stack = np.stack([head.values for head in group.heads]).astype(np.float64)
         slack = np.array([head.slack for head in group.heads])
-        least = scale**2 * draws.least_across(stack.shape[1], error)
+        scales = scale * np.array([update.share for update in group.of])
+        least = scales**2 * draws.least_across(stack.shape[1], error)
         short = (np.sqrt(_left(stack)) + slack) ** 2 < least
         short &= pairs
         for second in np.flatnonzero(short.any(axis=0)).tolist():

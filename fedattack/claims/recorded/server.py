@@ -202,7 +202,7 @@ class _Watch:
             party.skip(round_, 0, doubt)
             return []
         if expected.scale is not None:
-            self.claimed.append(expected.scale * step.least)
+            self.claimed.append(expected.scale)
         self._judge(round_, expected, bound)
         self._notice(expected, left.values())
         self._judge_shares(round_, norm, replies, bound, possible)
@@ -214,7 +214,7 @@ class _Watch:
                 round_, 0, "it seems to take updates as they come, or to move by more than the mean of clipped ones"
             )
         self._least(left[best], bound.bound, gaussian)
-        return [Kept("", round_.number, left[best].heads)]
+        return [Kept("", round_.number, left[best].heads, step.least)]
 
     def _replies(self, round_: Round, norm: float) -> _Replies:
         messages = messages_of(round_)

@@ -128,9 +128,8 @@ class _Watch:
             self.testimony.arrays.add(name)
             heads[name] = seen.head
             bounds[name] = scale_at_most(seen, draws, self.error)
-        if not heads or not self._judge(round_, bounds):
-            return []
-        return [Kept("", round_.number, heads)]
+        share = self._judge(round_, bounds) if heads else None
+        return [] if share is None else [Kept("", round_.number, heads, share)]
 
     def _step(self, round_: Round) -> Step:
         """Return by how much of the mean a server moves the model."""
@@ -151,8 +150,14 @@ class _Watch:
             return not value.any()
         return round_.common is not None and name in round_.common and np.array_equal(value, round_.common[name])
 
-    def _judge(self, round_: Round, bounds: Mapping[str, float]) -> bool:
-        """Hold a round against the claim; return whether its noise can be compared with that of others."""
+    def _judge(self, round_: Round, bounds: Mapping[str, float]) -> float | None:
+        """Hold a round against the claim.
+
+        Returns
+        -------
+        float or None
+            The share of the claimed scale that its noise has at least; None if nothing can be said of it.
+        """
         where = min(bounds, key=bounds.__getitem__)
         lowest = bounds[where]
         shares = shares_of(round_)
@@ -160,25 +165,25 @@ class _Watch:
         party.messages += 1
         reach, claimed = self._claimed(round_, shares)
         expected = Expected(self.testimony.expected.draws, claimed, None)
-        sure = 1.0
+        share = 1.0
         if self.claim.central:
             step = self._step(round_)
             doubt = step.doubt(expected, lowest)
             if doubt:
                 party.skip(round_, 0, doubt)
-                return False
-            sure = step.least
+                return None
+            share = step.least
         party.bounds.append(Bound(round_.number, lowest, where))
         if reach is not None:
-            for node, share in zip(round_.participants, shares.tolist(), strict=True):
-                self.testimony.client(self.run, node).multipliers.append(lowest / (reach * share))
+            for node, each in zip(round_.participants, shares.tolist(), strict=True):
+                self.testimony.client(self.run, node).multipliers.append(lowest / (reach * each))
         if claimed is not None:
-            self.claimed.append(claimed * sure)
+            self.claimed.append(claimed)
         test = self.testimony.test("noise", "the noise in each array of each mean is no less than claimed")
         test.checked += 1
         party.noticed.update(name for name, bound in bounds.items() if expected.clear(bound))
         if claimed is None or not expected.too_small(lowest):
-            return True
+            return share
         test.failed += 1
         text = (
             f"noise of {lowest:.3g} at most in {where} of the mean of round {round_.number}, where {claimed:.3g} is "
@@ -188,7 +193,7 @@ class _Watch:
             most = noisy_at_most(lowest * (1 + TOLERANCE), self.testimony.expected.scale, shares.tolist())
             text += f": at most {most} of {len(shares)} clients can have added theirs"
         party.fault("noise", text)
-        return True
+        return share
 
     def _claimed(self, round_: Round, shares: NDArray[np.float64]) -> tuple[float | None, float | None]:
         """Return how far a unit moves what has the noise, before its share; and the noise that is claimed."""
