@@ -21,9 +21,12 @@ CENTRAL = ("central-gaussian", "central-adaptive")
 DP_SGD = "dp-sgd"
 
 Mechanism = Literal["gaussian", "laplace", "flower-localdp", "dp-sgd", "central-gaussian", "central-adaptive"]
+MOST = 2**53
+"""The largest count: up to it all whole numbers are numbers of floating point."""
+
 Positive = Annotated[float, Field(gt=0)]
 Rate = Annotated[float, Field(gt=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=MOST)]
 
 # Keys that mean something for some mechanisms alone.
 _OF = {
@@ -123,7 +126,7 @@ class Claim(BaseModel):
     sampling_method: Literal["poisson", "fixed-size"] = "poisson"
     steps: Count = 1
     learning_rate: Positive | None = None
-    batch_size: Positive | None = None
+    batch_size: Annotated[float, Field(gt=0, le=MOST)] | None = None
     rounds: Count = 1
     trusted_server: bool | None = None
     clients: Count | None = None

@@ -2,18 +2,78 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
+from decimal import ROUND_CEILING, Context
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
 
 from fedattack.claims.accounting import configured
-from fedattack.claims.claim import DP_SGD, Claim, make_claim
+from fedattack.claims.claim import DP_SGD, MOST, Claim, make_claim
 from fedattack.errors import ConfigError
 from fedattack.folder import read_study
 from fedattack.record import Record, records_in
+from fedattack.untrusted import validated
 
 _ASK = "give --claim claim.toml (fedattack/claims/README.md)"
+
+
+def _computable(value: float) -> float:
+    if value and not _SMALL <= value <= _LARGE:
+        raise ValueError(f"input should be 0, or between {_SMALL:g} and {_LARGE:g}")
+    return value
+
+
+# Squares of quotients of such numbers are still numbers.
+_SMALL, _LARGE = 1e-50, 1e50
+_Amount = Annotated[float, Field(ge=0), AfterValidator(_computable)]
+_Positive = Annotated[_Amount, Field(gt=0)]
+_Number = Annotated[int, Field(ge=0, le=MOST)]
+_Count = Annotated[int, Field(ge=1, le=MOST)]
+_Delta = Annotated[float, Field(gt=0, lt=1)]
+
+
+class _Settings(BaseModel):
+    """Settings of a run, of which the others are not looked at."""
+
+    model_config = ConfigDict(
+        frozen=True, strict=True, allow_inf_nan=False, alias_generator=lambda field: field.replace("_", "-")
+    )
+
+
+class _Kind(_Settings):
+    """What tells who adds noise. A run of before there was a key has none of what it sets."""
+
+    defence: str
+    defence_strength: _Amount
+    defence_clip: _Amount
+    dp_noise: _Amount
+    dp_epsilon: _Amount
+    central_noise: _Amount = 0.0
+
+
+class _OfUpdates(_Settings):
+    rounds: _Count
+    dp_delta: _Delta
+
+
+class _Central(_OfUpdates):
+    central_noise: _Positive
+    central_clip: _Positive
+    clients: _Count
+    canaries: _Number = 0
+    fraction: Annotated[float, Field(gt=0, le=1)]
+
+
+class _DpSgd(_OfUpdates):
+    dp_clip: _Positive
+    lr: _Positive
+    batch_size: _Number
+    local_epochs: _Count
+
+
+_Form = TypeVar("_Form", bound=_Settings)
 
 
 def claim_of_run(folder: Path) -> Claim:
@@ -27,88 +87,90 @@ def claim_of_run(folder: Path) -> Claim:
     Raises
     ------
     ConfigError
-        If it is no such folder.
+        If it is no such folder, or a setting is missing or out of its range.
     """
     settings = read_study(folder).get("settings", {})
-    defence = settings.get("defence")
-    if defence is None:
+    if settings.get("defence") is None:
         raise ConfigError(f"{folder} does not say what is claimed of it; {_ASK}")
     where = f"{folder}, its settings"
-    if settings.get("central-noise"):
-        return _central(where, settings)
-    if defence == DP_SGD or settings["dp-noise"] or settings["dp-epsilon"]:
-        return make_claim(where, **_dp_sgd(settings, folder))
+    kind = _read(_Kind, where, settings)
+    if kind.central_noise:
+        return _central(where, _read(_Central, where, settings))
+    if kind.defence == DP_SGD or kind.dp_noise or kind.dp_epsilon:
+        return make_claim(where, **_dp_sgd(where, kind, _read(_DpSgd, where, settings), folder))
     from fedattack.defences.guarantee import NOISY, update_privacy
 
-    if defence not in NOISY or not settings["defence-strength"] or not settings["defence-clip"]:
-        raise ConfigError(f"{folder}: defence = {defence!r} claims no ε; {_ASK}")
-    rounds = int(settings["rounds"])
+    if kind.defence not in NOISY or not kind.defence_strength or not kind.defence_clip:
+        raise ConfigError(f"{folder}: defence = {kind.defence!r} claims no ε; {_ASK}")
+    run = _read(_OfUpdates, where, settings)
     return make_claim(
         where,
-        mechanism="laplace" if defence == "dp-laplace" else "gaussian",
-        clip=float(settings["defence-clip"]),
-        sigma=float(settings["defence-strength"]),
-        epsilon=_stated(update_privacy(settings, rounds=rounds).epsilon_run),
-        delta=float(settings["dp-delta"]),
-        rounds=rounds,
+        mechanism="laplace" if kind.defence == "dp-laplace" else "gaussian",
+        clip=kind.defence_clip,
+        sigma=kind.defence_strength,
+        epsilon=_stated(update_privacy(settings, rounds=run.rounds).epsilon_run, where),
+        delta=run.dp_delta,
+        rounds=run.rounds,
     )
 
 
-def _stated(epsilon: float) -> float:
+def _read(form: type[_Form], where: str, settings: Mapping[str, Any]) -> _Form:
+    return validated(TypeAdapter(form), settings, where, ConfigError, _ASK)
+
+
+def _stated(epsilon: float, where: str) -> float:
     """Round an ε up to three digits, as people state it."""
-    digits = 2 - math.floor(math.log10(epsilon))
-    return float(math.ceil(epsilon * 10.0**digits) / 10.0**digits)
+    rounded = float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(epsilon))
+    if not 0 < rounded < float("inf"):
+        raise ConfigError(f"{where}: expected noise of an ε above 0 and finite, got noise of ε = {epsilon:g}; {_ASK}")
+    return rounded
 
 
-def _central(where: str, settings: Mapping[str, Any]) -> Claim:
-    nodes = int(settings["clients"]) + int(settings["canaries"])
-    claimed = make_claim(
-        where,
-        mechanism="central-gaussian",
-        clip=float(settings["central-clip"]),
-        noise_multiplier=float(settings["central-noise"]),
-        clients=max(1, round(float(settings["fraction"]) * nodes)),
-        rounds=int(settings["rounds"]),
-        epsilon=1.0,
-        delta=float(settings["dp-delta"]),
-        trusted_server=True,
-    )
-    run = configured(claimed).run
+def _central(where: str, settings: _Central) -> Claim:
+    nodes = settings.clients + settings.canaries
+    values = {
+        "mechanism": "central-gaussian",
+        "clip": settings.central_clip,
+        "noise_multiplier": settings.central_noise,
+        "clients": max(1, round(settings.fraction * nodes)),
+        "rounds": settings.rounds,
+        "delta": settings.dp_delta,
+        "trusted_server": True,
+    }
+    run = configured(make_claim(where, epsilon=1.0, **values)).run
     if run is None:
         raise AssertionError("the noise is known")
-    return claimed.model_copy(update={"epsilon": _stated(run.high)})
+    return make_claim(where, epsilon=_stated(run.high, where), **values)
 
 
-def _dp_sgd(settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def _dp_sgd(where: str, kind: _Kind, settings: _DpSgd, folder: Path) -> dict[str, Any]:
     """Return the claim for the client that spends most."""
     from fedattack.learning.accounting import Sampling, privacy_spent
 
-    if settings["dp-epsilon"]:
+    if kind.dp_epsilon:
         raise ConfigError(f"{folder}: by dp-epsilon each client has noise of its own, and no one claim holds; {_ASK}")
     records = list(map(Record, records_in(folder).values()))
     sizes = {size for record in records for size in _sizes(record)}
     if not sizes:
         raise ConfigError(f"{folder}: no client says on how many examples it trained; {_ASK}")
-    rounds, delta, batch = int(settings["rounds"]), float(settings["dp-delta"]), int(settings["batch-size"])
-    noise = float(settings["dp-noise"] or settings["defence-strength"])
-    if records[0].protocol == "fedsgd":
-        batch = 0
+    noise = kind.dp_noise or kind.defence_strength
+    batch = 0 if records[0].protocol == "fedsgd" else settings.batch_size
     most, sampling = 0.0, Sampling(1.0, 1)
     for size in sizes:
-        each = Sampling.of(size, batch_size=batch, epochs=int(settings["local-epochs"]) if batch else 1)
-        spent = privacy_spent(noise, each, rounds=rounds, delta=delta).epsilon_run
+        each = Sampling.of(size, batch_size=batch, epochs=settings.local_epochs if batch else 1)
+        spent = privacy_spent(noise, each, rounds=settings.rounds, delta=settings.dp_delta).epsilon_run
         if spent > most:
             most, sampling = spent, each
     return {
         "mechanism": DP_SGD,
-        "clip": float(settings["dp-clip"]),
+        "clip": settings.dp_clip,
         "noise_multiplier": noise,
         "sampling": sampling.rate,
         "steps": sampling.steps,
-        "rounds": rounds,
-        "epsilon": _stated(most),
-        "delta": delta,
-        "learning_rate": float(settings["lr"]),
+        "rounds": settings.rounds,
+        "epsilon": _stated(most, where),
+        "delta": settings.dp_delta,
+        "learning_rate": settings.lr,
         # A client without batches divides by its own number of examples. The largest divisor leaves the least noise.
         "batch_size": max(batch if 0 < batch < size else size for size in sizes),
     }
@@ -116,4 +178,5 @@ def _dp_sgd(settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 def _sizes(record: Record) -> list[int]:
     counts = [observation.count for round_ in record for observation in round_.observations]
-    return [int(count) for count in counts if count is not None]
+    # A client has whole examples, and one at least.
+    return [int(count) for count in counts if count is not None and count >= 1]

@@ -83,6 +83,51 @@ def test_runs_that_claim_nothing(folder, settings, said):
         claim_of_run(folder(**settings))
 
 
+CENTRAL = {"central-noise": 1.0, "central-clip": 1.0, "clients": 10, "canaries": 0, "fraction": 1.0}
+UPDATES = {"defence": "dp-gaussian", "defence-strength": 0.1}
+STEPS = {"dp-noise": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("settings", "lacks", "said"),
+    [
+        (CENTRAL, "fraction", "fraction is missing"),
+        (CENTRAL, "central-clip", "central-clip is missing"),
+        (UPDATES, "rounds", "rounds is missing"),
+        (UPDATES, "defence-clip", "defence-clip is missing"),
+        (STEPS, "lr", "lr is missing"),
+        (STEPS, "local-epochs", "local-epochs is missing"),
+        ({"defence": 3}, "", "defence: input should be a valid string, got 3"),
+        ({**UPDATES, "defence-strength": "much"}, "", "defence-strength: input should be a valid number, got 'much'"),
+        ({**UPDATES, "defence-clip": True}, "", "defence-clip: input should be a valid number"),
+        ({**UPDATES, "rounds": "3"}, "", "rounds: input should be a valid integer"),
+        ({**UPDATES, "rounds": -1}, "", "rounds: input should be greater than or equal to 1"),
+        ({**UPDATES, "dp-delta": 2.0}, "", "dp-delta: input should be less than 1"),
+        ({**UPDATES, "defence-strength": 1e300}, "", "input should be 0, or between 1e-50 and 1e+50, got 1e+300"),
+        ({**CENTRAL, "central-noise": 1e9}, "", "expected noise of an ε above 0 and finite, got noise of ε = 0"),
+        ({**CENTRAL, "central-noise": 1e-320}, "", "central-noise: value error, input should be 0, or between"),
+        ({**CENTRAL, "central-clip": 0.0}, "", "clip: input should be greater than 0"),
+        ({**CENTRAL, "clients": 2**53, "canaries": 2**53}, "", "clients: input should be less than or equal to"),
+        ({**STEPS, "batch-size": -1}, "", "batch-size: input should be greater than or equal to 0"),
+        ({**STEPS, "lr": 0.0}, "", "lr: input should be greater than 0"),
+    ],
+)
+def test_settings_that_nobody_can_claim_by(folder, settings, lacks, said):
+    made = folder(Run(LAYERS, rounds=1, clients=1), **settings)
+    study = {key: value for key, value in {**SETTINGS, **settings}.items() if key != lacks}
+    write_study(made, {"settings": study})
+    with pytest.raises(ConfigError) as caught:
+        check_claim(None, record=made)
+    text = str(caught.value)
+    assert said in text
+    assert "\n" not in text
+
+
+def test_counts_of_no_whole_example(folder):
+    made = folder(Run(LAYERS, rounds=1, clients=2, counts=[0.25, 64]), **STEPS)
+    assert claim_of_run(made).batch_size == 64
+
+
 def test_a_record_of_somewhere_else(tmp_path):
     write_run(tmp_path / "record", Run(LAYERS))
     with pytest.raises(ConfigError, match="does not say what is claimed of it; give --claim"):
