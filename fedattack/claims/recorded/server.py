@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.claims.claim import Claim
+from fedattack.claims.claim import LARGE, SMALL, Claim
 from fedattack.claims.recorded.clients import Message, compare, messages_of, pairs_of
 from fedattack.claims.recorded.looking import TESTS, Head, Seen, look, scale_at_most
 from fedattack.claims.recorded.repeats import Kept, kept_of_each
-from fedattack.claims.recorded.step import Movement, Regression
-from fedattack.claims.recorded.testimony import ERRORS, Bound, Expected, Testimony, float_arrays
+from fedattack.claims.recorded.step import Movement, Regression, difference
+from fedattack.claims.recorded.testimony import ERRORS, Bound, Expected, Testimony, alike, float_arrays, told
+from fedattack.errors import NeedsError
 from fedattack.record import Record, Round
 
 MEANS = (("clipped", "equal"), ("clipped", "examples"), ("as sent", "equal"), ("as sent", "examples"))
@@ -36,6 +37,7 @@ _RULED_OUT = 40.0
 # come: larger steps for clipped ones may look alike.
 _SETTLED = 0.8
 _EXACT = 1e-3
+_FAR_LESS = 0.5
 _CLIPPED = 1e-3
 # What Flower sends with the model where clients clip.
 _NORM = "clipping_norm"
@@ -96,10 +98,19 @@ class _Replies:
             if shares is None:
                 continue
             if mean[0] == "clipped":
-                shares = shares * np.minimum(1.0, self.clip / np.maximum(self.norms, 1e-300))
+                shares = shares * self.clip / np.maximum(self.norms, self.clip)
             if not any(np.allclose(shares, other, rtol=1e-9, atol=0) for other in found.values()):
                 found[mean] = shares
         return found
+
+
+def _explains(
+    left: Mapping[tuple[str, str], _Left], best: tuple[str, str], possible: Sequence[tuple[str, str]]
+) -> tuple[str, str]:
+    """Return the mean that leaves least, or one that explains the movement far better, as where noise repeats."""
+    steps = {mean: left[mean].fit.step().left for mean in possible}
+    clearest = min(steps, key=steps.__getitem__)
+    return clearest if steps[clearest] < _FAR_LESS * steps[best] else best
 
 
 def watch_server(records: Mapping[str, Record], claim: Claim, testimony: Testimony) -> None:
@@ -146,9 +157,20 @@ def watch_server(records: Mapping[str, Record], claim: Claim, testimony: Testimo
 
 
 def norm_of(claim: Claim, round_: Round) -> float | None:
-    """Return the norm C of a round: what the server sent to clients that clip, or the claim's if it does not change."""
+    """Return the norm C of a round: what the server sent to clients that clip, or the claim's if it does not change.
+
+    Raises
+    ------
+    NeedsError
+        If nothing can be computed with what the server sent.
+    """
     sent = round_.config.get(_NORM)
-    if isinstance(sent, int | float) and not isinstance(sent, bool) and math.isfinite(sent) and sent > 0:
+    if isinstance(sent, int | float) and not isinstance(sent, bool) and sent > 0:
+        if not SMALL <= sent <= LARGE:
+            raise NeedsError(
+                f"{round_.where}: the server sent {_NORM} = {sent:g}; expected a norm from {SMALL:g} to {LARGE:g}; "
+                "see what it clips to, or record it anew"
+            )
         return float(sent)
     if claim.mechanism == "central-adaptive" and round_.seq > 0:
         return None
@@ -175,7 +197,7 @@ class _Watch:
     length: int
     claimed: list[float] = field(default_factory=list)
     heaviest: float = 0.0
-    last: tuple[int, Movement] | None = None
+    last: tuple[int, Mapping[tuple[str, str], Movement]] | None = None
 
     def round(self, round_: Round) -> list[Kept]:
         norm = norm_of(self.claim, round_)
@@ -192,10 +214,11 @@ class _Watch:
         bound = min(left.values(), key=lambda each: each.bound)
         if not math.isfinite(bound.bound):
             return []
-        self.last = round_.seq, left[best].fit.now
-        step = left[best].fit.step()
+        self.last = round_.seq, {mean: each.fit.now for mean, each in left.items()}
         expected = Expected(self.testimony.expected.draws, claimed_scale(self.claim, norm, len(replies.messages)), None)
         possible = [mean for mean in left if left[mean].square - left[best].square <= _RULED_OUT * bound.bound**2]
+        best = _explains(left, best, possible)
+        step = left[best].fit.step()
         as_sent = not any(kind == "clipped" for kind, _ in possible)
         doubt = step.doubt(expected, bound.bound)
         if doubt:
@@ -232,12 +255,15 @@ class _Watch:
     ) -> dict[tuple[str, str], _Left]:
         """Return what each mean leaves, array by array."""
         common, after = round_.common or {}, round_.after or {}
-        last = None
+        last: Mapping[tuple[str, str], Movement] = {}
         if self.last is not None and self.last[0] + 1 == round_.seq:
             last = self.last[1]
-        left = {mean: _Left(Regression(last)) for mean in weights}
+        left = {mean: _Left(Regression(last.get(mean))) for mean in weights}
         for name in float_arrays(self.record):
-            if name not in common or name not in after or after[name].shape != common[name].shape:
+            if name not in common or name not in after:
+                continue
+            if not alike(self.record, name, common[name], after[name]):
+                self.testimony.server(self.run).skip(round_, 0, f"{name} changes its form")
                 continue
             before, moved = common[name], after[name]
             if np.array_equal(before, moved):
@@ -246,6 +272,7 @@ class _Watch:
                 )
                 continue
             self.testimony.arrays.add(name)
+            movement = difference(moved, before)
             for mean, value in self._means(round_, replies, weights, name, before):
                 seen = look(moved, value, self.testimony.expected.draws, self.length)
                 if not seen.finite:
@@ -253,7 +280,7 @@ class _Watch:
                         f"{name}: numbers that are not finite in round {round_.number}, which is left out"
                     )
                     return {}
-                left[mean].fit.add(name, before, value, moved)
+                left[mean].fit.add(name, value - before, movement)
                 left[mean].add(name, seen, scale_at_most(seen, self.testimony.expected.draws, self.error))
         return left
 
@@ -315,7 +342,7 @@ class _Watch:
         for position, message in enumerate(replies.messages):
             party = self.testimony.client(self.run, message.node)
             party.norm_most = max(party.norm_most, float(replies.norms[position]))
-            party.multipliers.append(bound.bound / (norm * float(shares[position])))
+            party.expose(bound.bound, told(norm * float(shares[position])))
 
     def _judge_norms(self, round_: Round, replies: _Replies) -> None:
         """Name the clients whose updates are longer than C, where the server took them as they came."""

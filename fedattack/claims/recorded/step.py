@@ -28,10 +28,14 @@ _ALONG = 1e-9
 
 @dataclass(frozen=True)
 class Step:
-    """The coefficient of the mean, and its standard error; infinite if nothing tells the coefficient."""
+    """The coefficient of the mean, and its standard error; infinite if nothing tells the coefficient.
+
+    ``left``: the sum of squares that the fit leaves of the movement.
+    """
 
     size: float = 0.0
     error: float = math.inf
+    left: float = math.inf
 
     @property
     def other(self) -> bool:
@@ -66,12 +70,18 @@ class Step:
         )
 
 
+def difference(after: NDArray[Any], before: NDArray[Any]) -> NDArray[np.float32]:
+    """Return how far an array moved."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(after.astype(np.float64) - before, dtype=np.float32)
+
+
 @dataclass
 class Movement:
-    """What a round's mean made of the model, array by array, and the rest of the movement."""
+    """How far a round's mean and its server moved the model, array by array, in float32."""
 
     means: dict[str, NDArray[np.float32]] = field(default_factory=dict)
-    rests: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    moves: dict[str, NDArray[np.float32]] = field(default_factory=dict)
 
 
 class Regression:
@@ -94,19 +104,20 @@ class Regression:
         self._products = np.zeros((4, 4))
         self._size = 0
 
-    def add(self, name: str, before: NDArray[Any], mean: NDArray[Any], after: NDArray[Any]) -> None:
-        """Take one array: of the model before, of the model that the mean makes, of the model after."""
-        start = before.astype(np.float64).ravel()
-        moved, by_mean = after.ravel() - start, mean.ravel() - start
-        columns: list[NDArray[Any]] = [moved, by_mean]
+    def add(self, name: str, by_mean: NDArray[Any], moved: NDArray[np.float32]) -> None:
+        """Take one array: how far the mean moves the model, and how far the server did."""
+        by_mean = by_mean.ravel().astype(np.float32)
+        moved = moved.ravel()
+        columns = [moved, by_mean]
         if name in self._last.means:
-            columns += [self._last.means[name], self._last.rests[name]]
-        for row, first in enumerate(columns):
-            for column, second in enumerate(columns):
+            columns += [self._last.means[name], self._last.moves[name] - self._last.means[name]]
+        exact = [column.astype(np.float64) for column in columns]
+        for row, first in enumerate(exact):
+            for column, second in enumerate(exact):
                 self._products[row, column] += float(np.vdot(first, second))
         self._size += moved.size
-        self.now.means[name] = by_mean.astype(np.float32)
-        self.now.rests[name] = (moved - by_mean).astype(np.float32)
+        self.now.means[name] = by_mean
+        self.now.moves[name] = moved
 
     def step(self) -> Step:
         """Explain the movement by the mean, across what explains it beside the mean (Frisch and Waugh 1933)."""
@@ -122,4 +133,5 @@ class Regression:
             return Step()
         ratio = float(lengths[0] / lengths[1])
         left = max(0.0, moved - product**2 / mean)
-        return Step(ratio * product / mean, ratio * math.sqrt(left / mean / max(1, self._size - 3)))
+        error = ratio * math.sqrt(left / mean / max(1, self._size - 3))
+        return Step(ratio * product / mean, error, left * float(self._products[0, 0]))

@@ -20,8 +20,8 @@ from fedattack.claims.recorded.clients import compare
 from fedattack.claims.recorded.looking import TESTS, Head, look, scale_at_most
 from fedattack.claims.recorded.repeats import Kept, kept_of_each
 from fedattack.claims.recorded.server import claimed_scale, norm_of
-from fedattack.claims.recorded.step import Movement, Regression, Step
-from fedattack.claims.recorded.testimony import ERRORS, Bound, Expected, Testimony, float_arrays
+from fedattack.claims.recorded.step import Movement, Regression, Step, difference
+from fedattack.claims.recorded.testimony import ERRORS, Bound, Expected, Testimony, alike, float_arrays, told
 from fedattack.record import Record, Round
 
 
@@ -116,14 +116,22 @@ class _Watch:
         noisy, before = pair
         draws = self.testimony.expected.draws
         slack = rounding_of(self.record, round_)
+        party = self.testimony.server(self.run)
+        party.messages += 1
         bounds: dict[str, float] = {}
         heads: dict[str, Head] = {}
         for name in float_arrays(self.record):
             if name not in noisy or (before is not None and name not in before):
                 continue
             start = None if before is None else before[name]
+            if not alike(self.record, name, *([noisy[name]] if start is None else [noisy[name], start])):
+                party.skip(round_, 0, f"{name} changes its form")
+                continue
             seen = look(noisy[name], start, draws, self.length, slack=slack)
-            if not seen.finite or self._is_still(round_, name, noisy[name]):
+            if not seen.finite:
+                party.skip(round_, 0, f"{name} has numbers that are not finite, or its rounding no bound")
+                continue
+            if self._is_still(round_, name, noisy[name]):
                 continue
             self.testimony.arrays.add(name)
             heads[name] = seen.head
@@ -139,8 +147,11 @@ class _Watch:
             last = self.last[1]
         fit = Regression(last)
         for name in float_arrays(self.record):
-            if all(name in model and model[name].shape == common[name].shape for model in (common, aggregate, after)):
-                fit.add(name, common[name], aggregate[name], after[name])
+            if not all(name in model for model in (common, aggregate, after)):
+                continue
+            if alike(self.record, name, common[name], aggregate[name], after[name]):
+                by_mean = difference(aggregate[name], common[name])
+                fit.add(name, by_mean, difference(after[name], common[name]))
         self.last = round_.seq, fit.now
         return fit.step()
 
@@ -162,7 +173,6 @@ class _Watch:
         lowest = bounds[where]
         shares = shares_of(round_)
         party = self.testimony.server(self.run)
-        party.messages += 1
         reach, claimed = self._claimed(round_, shares)
         expected = Expected(self.testimony.expected.draws, claimed, None)
         share = 1.0
@@ -174,9 +184,8 @@ class _Watch:
                 return None
             share = step.least
         party.bounds.append(Bound(round_.number, lowest, where))
-        if reach is not None:
-            for node, each in zip(round_.participants, shares.tolist(), strict=True):
-                self.testimony.client(self.run, node).multipliers.append(lowest / (reach * each))
+        for node, each in zip(round_.participants, shares.tolist(), strict=True):
+            self.testimony.client(self.run, node).expose(lowest, None if reach is None else told(reach * each))
         if claimed is not None:
             self.claimed.append(claimed)
         test = self.testimony.test("noise", "the noise in each array of each mean is no less than claimed")

@@ -67,6 +67,14 @@ def test_noise_that_a_small_step_would_explain(check):
     assert "the replies do not rule out that the server moves by 0.8" in missing.reason
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_noise_that_repeats_is_no_momentum(tmp_path, seed):
+    """Whichever mean fits best in the first round, which has no other to compare with."""
+    write_run(tmp_path / "record", SERVER.with_other(central_seed=seed + 7), seed)
+    _, missing = seen(check_claim(claim(**CENTRAL), record=tmp_path / "record"))
+    assert "in round 2 its noise is that of round 1" in missing.reason
+
+
 def test_a_server_without_noise(check):
     _, missing = seen(check(SERVER.with_other(central=1e-12), **CENTRAL))
     assert missing.verdict == CONTRADICTED
@@ -75,10 +83,9 @@ def test_a_server_without_noise(check):
 def regression(movements, noise=0.0):
     rng = np.random.default_rng(1)
     last = None
-    zeros = np.zeros(10_000, np.float32)
     for mean, moved in movements:
         fit = Regression(last)
-        fit.add("a", zeros, mean, moved + rng.normal(0, noise, zeros.size))
+        fit.add("a", mean, (moved + rng.normal(0, noise, mean.size)).astype(np.float32))
         last = fit.now
     return fit.step()
 
