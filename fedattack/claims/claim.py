@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedattack.errors import ConfigError, instead, short
 from fedattack.untrusted import fault, read_text
@@ -24,7 +24,20 @@ Mechanism = Literal["gaussian", "laplace", "flower-localdp", "dp-sgd", "central-
 MOST = 2**53
 """The largest count: up to it all whole numbers are numbers of floating point."""
 
+SMALL, LARGE = 1e-50, 1e50
+"""Amounts are 0, or between these: squares of their quotients are then numbers, too."""
+
+
+def computable(value: float) -> float:
+    """Return an amount as it is; raise ValueError if it is too small or too large to compute with."""
+    if value and not SMALL <= value <= LARGE:
+        raise ValueError(f"expected 0, or from {SMALL:g} to {LARGE:g}")
+    return value
+
+
+Amount = Annotated[float, Field(ge=0), AfterValidator(computable)]
 Positive = Annotated[float, Field(gt=0)]
+Size = Annotated[Amount, Field(gt=0)]
 Rate = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1, le=MOST)]
 
@@ -118,10 +131,10 @@ class Claim(BaseModel):
     epsilon_of: Literal["message", "run"] = "run"
     unit: Literal["example", "record", "client"] | None = None
     neighbours: Literal["add-remove", "replace"] | None = None
-    clip: Positive | None = None
-    sensitivity: Positive | None = None
-    sigma: Annotated[float, Field(ge=0)] | None = None
-    noise_multiplier: Annotated[float, Field(ge=0)] | None = None
+    clip: Size | None = None
+    sensitivity: Size | None = None
+    sigma: Amount | None = None
+    noise_multiplier: Amount | None = None
     sampling: Rate = 1.0
     sampling_method: Literal["poisson", "fixed-size"] = "poisson"
     steps: Count = 1
@@ -132,7 +145,7 @@ class Claim(BaseModel):
     clients: Count | None = None
     weights: Literal["equal", "examples"] = "equal"
     largest_share: Rate | None = None
-    count_noise: Positive | None = None
+    count_noise: Size | None = None
     clip_falls: Rate = 1.0
     entries: Count | None = None
 
@@ -248,7 +261,7 @@ def make_claim(where: str, **values: Any) -> Claim:
 
 def _fault(cause: ValidationError) -> str:
     first = cause.errors(include_url=False)[0]
-    if first["type"] == "value_error":
+    if first["type"] == "value_error" and not first["loc"]:
         return str(first["ctx"]["error"])
     if first["type"] == "extra_forbidden":
         key = str(first["loc"][0])

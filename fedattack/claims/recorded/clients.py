@@ -84,7 +84,9 @@ def hindrance(round_: Round, parameter: Parameter, sent: NDArray[Any], before: N
         return f"{name} has {sent.dtype}, and {parameter.dtype} is expected"
     if sent.shape != parameter.shape:
         return f"{name} has shape {sent.shape}, and {parameter.shape} is expected"
-    if round_.protocol != "fedsgd" and (before is None or before.shape != sent.shape):
+    if round_.protocol != "fedsgd" and (
+        before is None or before.shape != sent.shape or before.dtype.kind != sent.dtype.kind
+    ):
         return f"nobody says what {name} was before"
     return ""
 
@@ -233,8 +235,7 @@ class _Watch:
         scale, where = lowest
         square, slack, size = lengths
         party.bounds.append(Bound(round_.number, scale, where))
-        if self.expected.reach is not None:
-            party.multipliers.append(scale / self.expected.reach)
+        party.expose(scale, self.expected.reach)
         norm = math.sqrt(square)
         party.norm_most = max(party.norm_most, norm)
         test = self.testimony.test("noise", "the noise in each array of each update is no less than claimed")

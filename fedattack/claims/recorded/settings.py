@@ -7,10 +7,10 @@ from decimal import ROUND_CEILING, Context
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from fedattack.claims.accounting import configured
-from fedattack.claims.claim import DP_SGD, MOST, Claim, make_claim
+from fedattack.claims.claim import DP_SGD, MOST, Amount, Claim, Count, Size, make_claim
 from fedattack.errors import ConfigError
 from fedattack.folder import read_study
 from fedattack.record import Record, records_in
@@ -18,19 +18,7 @@ from fedattack.untrusted import validated
 
 _ASK = "give --claim claim.toml (fedattack/claims/README.md)"
 
-
-def _computable(value: float) -> float:
-    if value and not _SMALL <= value <= _LARGE:
-        raise ValueError(f"input should be 0, or between {_SMALL:g} and {_LARGE:g}")
-    return value
-
-
-# Squares of quotients of such numbers are still numbers.
-_SMALL, _LARGE = 1e-50, 1e50
-_Amount = Annotated[float, Field(ge=0), AfterValidator(_computable)]
-_Positive = Annotated[_Amount, Field(gt=0)]
 _Number = Annotated[int, Field(ge=0, le=MOST)]
-_Count = Annotated[int, Field(ge=1, le=MOST)]
 _Delta = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -46,31 +34,31 @@ class _Kind(_Settings):
     """What tells who adds noise. A run of before there was a key has none of what it sets."""
 
     defence: str
-    defence_strength: _Amount
-    defence_clip: _Amount
-    dp_noise: _Amount
-    dp_epsilon: _Amount
-    central_noise: _Amount = 0.0
+    defence_strength: Amount
+    defence_clip: Amount
+    dp_noise: Amount
+    dp_epsilon: Amount
+    central_noise: Amount = 0.0
 
 
 class _OfUpdates(_Settings):
-    rounds: _Count
+    rounds: Count
     dp_delta: _Delta
 
 
 class _Central(_OfUpdates):
-    central_noise: _Positive
-    central_clip: _Positive
-    clients: _Count
+    central_noise: Size
+    central_clip: Size
+    clients: Count
     canaries: _Number = 0
     fraction: Annotated[float, Field(gt=0, le=1)]
 
 
 class _DpSgd(_OfUpdates):
-    dp_clip: _Positive
-    lr: _Positive
+    dp_clip: Size
+    lr: Size
     batch_size: _Number
-    local_epochs: _Count
+    local_epochs: Count
 
 
 _Form = TypeVar("_Form", bound=_Settings)

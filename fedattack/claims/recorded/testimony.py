@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
-from fedattack.claims.claim import DP_SGD, Claim
+from numpy.typing import NDArray
+
+from fedattack.claims.claim import DP_SGD, LARGE, SMALL, Claim
 from fedattack.claims.finding import TOLERANCE
 from fedattack.claims.recorded.draws import Draws, GaussianDraws, LaplaceDraws
 from fedattack.record import Record, Round
@@ -52,6 +55,11 @@ class Expected:
         return self.scale is not None and bound < CLEAR * self.scale
 
 
+def told(value: float | None) -> float | None:
+    """Return a product of amounts as it is; None in place of one by which nothing can be divided: 0, or not finite."""
+    return value if value is not None and SMALL**2 <= value <= LARGE**2 else None
+
+
 def expected_of(claim: Claim, protocol: str) -> Expected:
     """Say what the noise of a client does to its message, by a claim about noise that clients add.
 
@@ -68,9 +76,14 @@ def expected_of(claim: Claim, protocol: str) -> Expected:
         lacks = "a dp-sgd claim is held against updates by learning-rate and batch-size, which it lacks"
         return Expected(draws, None, None, lacks=lacks)
     step = rate / claim.batch_size
-    scale = None if claim.deviation is None else claim.deviation * step
+    scale = None if claim.deviation is None else told(claim.deviation * step)
+    reach = None if claim.clip is None else told(claim.clip * step)
+    if not told(step) or (claim.deviation and scale is None) or (claim.clip is not None and reach is None):
+        # Too small or too large for a number: as if the claim had neither.
+        lacks = f"by learning-rate and batch-size a step of {claim.clip or 1:g} moves an update by {step:g} times that"
+        return Expected(draws, None, None, lacks=lacks)
     lacks = "" if scale else "the claim lacks clip, or the noise: sigma or noise-multiplier"
-    return Expected(draws, scale or None, None if claim.clip is None else claim.clip * step, lacks=lacks)
+    return Expected(draws, scale, reach, lacks=lacks)
 
 
 @dataclass(frozen=True)
@@ -134,6 +147,13 @@ class Party:
     def skip(self, round_: Round, index: int, why: str) -> None:
         """Note why a message cannot be examined; of several reasons the first one is kept."""
         self.unexamined.setdefault((round_.seq, index), f"{why} (round {round_.number})")
+
+    def expose(self, scale: float, reach: float | None) -> None:
+        """Note the most noise in a message, as a share of how far a unit moves it; nothing if that is not told."""
+        if reach is None:
+            return
+        share = scale / reach
+        self.multipliers.append(0.0 if share < SMALL else min(share, LARGE))
 
     def fault(self, kind: str, text: str) -> None:
         """Note what contradicts the claim."""
@@ -213,6 +233,12 @@ class Testimony:
         """All clients and servers."""
         yield from self.clients.values()
         yield from self.servers.values()
+
+
+def alike(record: Record, name: str, *arrays: NDArray[Any]) -> bool:
+    """Whether arrays are of floats, and have the shape that the record's table of parameters says."""
+    shape = next(each.shape for each in record.parameters if each.name == name)
+    return all(array.dtype.kind == "f" and array.shape == shape for array in arrays)
 
 
 def float_arrays(record: Record) -> dict[str, int]:

@@ -10,7 +10,7 @@ from fedattack.claims.gaussian import epsilon_of
 from fedattack.claims.recorded import clients
 from fedattack.claims.recorded.findings import recorded_epsilon
 from fedattack.claims.recorded.sums import noisy_at_most
-from fedattack.errors import RecordError
+from fedattack.errors import NeedsError, RecordError
 from fedattack.record import Exchange, RecordWriter, Reply
 from tests.claims.recorded.runs import LAYERS, Run, laplace, seen, write_run
 
@@ -131,6 +131,14 @@ def test_dp_sgd_needs_its_learning_rate(check):
         assert "learning-rate and batch-size" in finding.reason
 
 
+@pytest.mark.parametrize("rate", [5e-324, 1e-310, 1e308])
+def test_a_step_that_is_no_number_is_not_told(check, rate):
+    recorded, missing = seen(check(Run(LAYERS, rounds=1), **{**STEP, "learning_rate": rate, "clip": 1e10}))
+    for finding in (recorded, missing):
+        assert finding.verdict == UNCHECKED
+        assert "learning-rate and batch-size" in finding.reason
+
+
 def test_gradients_are_updates(check):
     run = Run(LAYERS, protocol="fedsgd", others={3: {"": 0.0}})
     _, missing = seen(check(run, **GAUSSIAN))
@@ -181,6 +189,18 @@ def test_an_adapted_norm_is_known_where_the_server_sends_it(check):
     answer = check(SERVER, **{**CENTRAL, "mechanism": "central-adaptive", "clip_falls": 0.9})
     assert "2 rounds are left out" in answer.recorded["notes"][0]
     assert seen(answer)[1].verdict == CONSISTENT
+
+
+@pytest.mark.parametrize("norm", [5e-324, 1e308, 1e-60])
+@pytest.mark.parametrize("view", ["individual", "aggregate"])
+def test_a_norm_that_nobody_can_compute_with(tmp_path, norm, view):
+    model = {"a": np.zeros(500, np.float32)}
+    writer = RecordWriter(tmp_path / "r", view=view, aggregation={"kind": "mean"} if view == "aggregate" else None)
+    sent, mean = (None, model) if view == "aggregate" else (model, None)
+    writer.write(Exchange(1, model, [Reply("0", "ok", sent, 10)], aggregate=mean, config={"clipping_norm": norm}))
+    writer.close(final={"a": np.ones(500, np.float32)})
+    with pytest.raises(NeedsError, match=r"round 1: the server sent clipping_norm = .* expected a norm from 1e-50"):
+        check_claim(claim(**CENTRAL), record=tmp_path / "r")
 
 
 def test_sums_name_nobody(check):
