@@ -24,7 +24,7 @@ Mechanism = Literal["gaussian", "laplace", "flower-localdp", "dp-sgd", "central-
 MOST = 2**53
 """The largest count: up to it all whole numbers are numbers of floating point."""
 
-SMALL, LARGE = 1e-50, 1e50
+SMALL, LARGE = 1e-40, 1e40
 """Amounts are 0, or between these: squares of their quotients are then numbers, too."""
 
 
@@ -38,7 +38,7 @@ def computable(value: float) -> float:
 Amount = Annotated[float, Field(ge=0), AfterValidator(computable)]
 Positive = Annotated[float, Field(gt=0)]
 Size = Annotated[Amount, Field(gt=0)]
-Rate = Annotated[float, Field(gt=0, le=1)]
+Rate = Annotated[float, Field(ge=1e-15, le=1)]
 Count = Annotated[int, Field(ge=1, le=MOST)]
 
 # Keys that mean something for some mechanisms alone.
@@ -126,7 +126,7 @@ class Claim(BaseModel):
     )
 
     mechanism: Mechanism
-    epsilon: Positive
+    epsilon: Size
     delta: Annotated[float, Field(gt=0, lt=1)]
     epsilon_of: Literal["message", "run"] = "run"
     unit: Literal["example", "record", "client"] | None = None

@@ -37,6 +37,7 @@ _RULED_OUT = 40.0
 # come: larger steps for clipped ones may look alike.
 _SETTLED = 0.8
 _EXACT = 1e-3
+# A mean whose fit leaves so little beside that of the one that leaves least unfitted is taken in its place.
 _FAR_LESS = 0.5
 _CLIPPED = 1e-3
 # What Flower sends with the model where clients clip.
