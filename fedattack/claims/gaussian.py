@@ -10,6 +10,8 @@ from typing import Any
 # Deviations that are so close are taken for the same; above this, ε is told as infinite.
 _EQUAL = 1e-6
 _ABSURD = 1e6
+# A Gaussian that is so narrow is a point.
+_POINT = 1e-100
 
 
 @lru_cache(maxsize=65536)
@@ -57,12 +59,14 @@ def epsilon_between(mu: float, deviation: float, delta: float) -> float:
 
     The privacy loss of either is a quadratic of the score, so that its tails are those of two Gaussians. With s = 1 it
     is :func:`epsilon_of`. As an estimate of ε, from the mean and deviation of canaries' scores, it is that of Andrew et
-    al. (2024).
+    al. (2024). With s = 0 it is infinite, because N(0, 1) never hits a point.
     """
     from scipy import optimize
 
     if abs(deviation - 1) < _EQUAL:
         return epsilon_of(abs(mu), delta)
+    if deviation < _POINT:
+        return math.inf
 
     def excess(epsilon: float) -> float:
         return max(_hockey_stick(mu, deviation, epsilon, here) for here in (True, False)) - delta

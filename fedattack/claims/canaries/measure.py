@@ -232,14 +232,19 @@ class _Released:
             shapes = shapes or own
             if own != shapes or {name: array.shape for name, array in after.items()} != shapes:
                 raise RecordError(f"{round_.where}: the model has not the arrays of the rounds before")
-            self._add(before, after)
+            self._add(before, after, round_.where)
             self._replies.append(len(round_.participants))
         if not self._lengths:
             raise NeedsError(
                 f"{record.path}: canaries need the model before and after a round, and no round of the record has both"
             )
+        if not any(self._lengths):
+            raise NeedsError(
+                f"{record.path}: the model is the same before and after all of {len(self._lengths)} rounds, so that no "
+                "canary is in it; look whether the server ever took up a reply"
+            )
 
-    def _add(self, before: Mapping[str, NDArray[Any]], after: Mapping[str, NDArray[Any]]) -> None:
+    def _add(self, before: Mapping[str, NDArray[Any]], after: Mapping[str, NDArray[Any]], where: str) -> None:
         if not self._lengths:
             self.sizes = sizes_of(before)
             self.ways = np.zeros((2, sum(self.sizes)))
@@ -248,9 +253,14 @@ class _Released:
             if size:
                 parts.append((after[name].astype(np.float64) - array.astype(np.float64)).reshape(-1))
         way = np.concatenate(parts)
-        if not np.isfinite(way).all():
-            raise RecordError("the released model holds numbers that are not finite, against which nothing can be held")
-        length = float(np.linalg.norm(way))
+        # Also infinite where a number is, or is too large to be squared.
+        with np.errstate(over="ignore", invalid="ignore"):
+            length = float(np.linalg.norm(way))
+        if not math.isfinite(length):
+            raise RecordError(
+                f"{where}: the released model holds numbers that are not finite, or are too large, against which "
+                "nothing can be held; leave the round out"
+            )
         self._lengths.append(length)
         self.ways[1] += way
         if length:
@@ -258,8 +268,8 @@ class _Released:
 
     @property
     def rounds(self) -> int:
-        """Rounds in which the model moved at all, at least 1."""
-        return max(1, int(np.count_nonzero(self._lengths)))
+        """Rounds in which the model moved at all."""
+        return int(np.count_nonzero(self._lengths))
 
     def products(self, seed: int, canaries: range) -> Products:
         """Hold the directions of canaries against both ways."""

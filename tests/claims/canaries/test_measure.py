@@ -98,13 +98,24 @@ def test_a_record_without_models_is_refused(tmp_path):
         measure_canaries(Record(tmp_path / "record"), CANARIES, CLAIM)
 
 
-def test_a_model_of_nan_is_refused(tmp_path):
-    writer = RecordWriter(tmp_path / "record")
+def moved_once(folder, **changes):
+    """Write a record of one round, after which some arrays are others."""
+    writer = RecordWriter(folder)
     before = model(np.random.default_rng(0))
     writer.write(Exchange(1, before, [Reply("a", "ok", before, 3)]))
-    writer.close(final=before | {"b": np.full(200, np.nan, np.float32)})
-    with pytest.raises(RecordError, match="not finite"):
-        measure_canaries(Record(tmp_path / "record"), CANARIES, CLAIM)
+    writer.close(final=before | changes)
+    return Record(folder)
+
+
+@pytest.mark.parametrize("number", [np.nan, 1e200])
+def test_a_model_of_nan_is_refused(tmp_path, number):
+    with pytest.raises(RecordError, match=r"round 1: .* not finite"):
+        measure_canaries(moved_once(tmp_path / "record", b=np.full(200, number)), CANARIES, CLAIM)
+
+
+def test_a_model_that_never_moves_is_refused(tmp_path):
+    with pytest.raises(NeedsError, match="the same before and after all of 1 rounds"):
+        measure_canaries(moved_once(tmp_path / "record"), CANARIES, CLAIM)
 
 
 def examples_run(folder, *, noise, count=120, clients=3, rounds=3, seed=0):
