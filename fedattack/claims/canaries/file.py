@@ -158,9 +158,11 @@ def read_canaries(path: Path) -> Canaries:
     """
     try:
         values = tomllib.loads(read_text(path, ConfigError, _HINT))
-        return Canaries.model_validate(values)
-    except tomllib.TOMLDecodeError as cause:
+    # Numbers of thousands of digits, and thousands of lists in one another, end in errors of their own.
+    except (ValueError, RecursionError) as cause:
         raise ConfigError(f"{path} is no TOML file ({short(str(cause), 80)}); {_HINT}") from None
+    try:
+        return Canaries.model_validate(values)
     except ValidationError as cause:
         first = cause.errors(include_url=False)[0]
         said = str(first["ctx"]["error"]) if first["type"] == "value_error" else fault(cause)
