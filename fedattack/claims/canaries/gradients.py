@@ -138,8 +138,8 @@ class Gradients:
         except (RuntimeError, IndexError, TypeError, ValueError) as cause:
             labels = f"labels of type {y.dtype} from {y.min():g} to {y.max():g}"
             raise ConfigError(
-                f"canary examples of shape {x.shape[1:]} and type {x.dtype}, with {labels}, do not go through the model "
-                f"({short(str(cause), 120)}); expected examples like those that it was trained on"
+                f"canary examples of shape {x.shape[1:]} and type {x.dtype}, with {labels}, do not go through the "
+                f"model ({short(str(cause), 120)}); expected examples like those that it was trained on"
             ) from None
 
     def _flat(self, update: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
