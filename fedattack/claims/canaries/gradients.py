@@ -111,7 +111,7 @@ class Gradients:
         others = [self._flat(update) for update in seen.others[: most - len(rows)]]
         public = np.arange(self._canaries, len(self._y))[: most - len(rows) - len(others)]
         examples = np.concatenate([rows, public])
-        update = -self._flat(seen.update)
+        update = self._flat(seen.update)
         count = len(examples) + len(others)
         products = Products(count, 1)
         # All gradients of a large model do not fit into memory: some entries of all are computed at a time.
@@ -124,7 +124,7 @@ class Gradients:
                 last = min(first + step, end)
                 beside = [other[None, first:last] for other in others]
                 directions = np.concatenate([found[:, first - start : last - start], *beside])
-                products.add(directions, update[None, first:last])
+                products.add(directions, -update[None, first:last])
         return products.scores()[: len(rows)]
 
     def _computed(
