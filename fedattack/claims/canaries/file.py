@@ -27,16 +27,6 @@ _LEAST = 2
 MOST_CLIENTS = 2000
 """Canary clients of a run at most."""
 
-_ANEW = "write it anew, with Examples.write"
-_ARRAYS = ("x", "y", "included", "client")
-_LEAST = 2
-
-MOST_CLIENTS = 2000
-"""Canary clients of a run at most."""
-# What n canary clients take in memory: directions of as many again are held against each other, in double precision,
-# and so is the inverse of that.
-_COPIES = 8 * 4 * 4
-
 
 class Canaries(BaseModel):
     """The canaries of one run.

@@ -51,7 +51,7 @@ Arrays = Mapping[str, NDArray[Any]]
 _HALF = (1 - LEVEL) / 2
 # Other clients' updates that are taken out of an update at most, and how many numbers of these are held in memory.
 _OTHERS = 20
-_HELD = 2**25
+_HELD = 2**24
 # Updates that a note names at most.
 _NAMED = 5
 
@@ -268,7 +268,7 @@ class _Released:
         if not math.isfinite(length):
             raise RecordError(
                 f"{where}: the released model holds numbers that are not finite, or are too large, against which "
-                "nothing can be held; leave the round out"
+                "nothing can be held; look at what the server made in that round"
             )
         self._lengths.append(length)
         self.ways[1] += way

@@ -105,6 +105,9 @@ def test_directions_that_tell_nothing_are_left_out():
     # Of three that follow from one another, two are kept.
     assert np.count_nonzero(scores[[2, 4, 7]]) == 2
     assert scores[[0, 6]] == pytest.approx(plain.scores()[[0, 3]])
+    nothing = Products(2, 1)
+    nothing.add(np.zeros((2, 60)), vector[None])
+    assert np.array_equal(nothing.scores(), np.zeros(2))
 
 
 def test_scales_of_directions_do_not_matter():
