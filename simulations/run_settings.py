@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Self
 
+from fedattack.claims.canaries.file import MOST_CLIENTS
 from fedattack.defences import SETTINGS
 from fedattack.errors import ConfigError
 from fedattack.learning import LocalSGD
@@ -191,6 +192,8 @@ class RunSettings(StudySettings):
         for key, count in self.by_key(("canaries", "canary-examples")).items():
             if count == 1:
                 raise ConfigError(f"{key} = 1: expected 2 or more, or 0 for none")
+        if self.canaries > MOST_CLIENTS:
+            raise ConfigError(f"canaries = {self.canaries}: expected at most {MOST_CLIENTS:,}, which can be measured")
         if self.canaries and self.canary_examples:
             raise ConfigError("canaries and canary-examples: expected one of them, since each disturbs the other")
         if self.central_noise and self.secagg:

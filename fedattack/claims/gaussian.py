@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import warnings
 from functools import lru_cache
-from typing import Any
 
 # Deviations that are so close are taken for the same; above this, ε is told as infinite.
 _EQUAL = 1e-6
 _ABSURD = 1e6
+# A Gaussian that is so narrow is a point.
+_POINT = 1e-100
 
 
 @lru_cache(maxsize=65536)
@@ -57,12 +58,14 @@ def epsilon_between(mu: float, deviation: float, delta: float) -> float:
 
     The privacy loss of either is a quadratic of the score, so that its tails are those of two Gaussians. With s = 1 it
     is :func:`epsilon_of`. As an estimate of ε, from the mean and deviation of canaries' scores, it is that of Andrew et
-    al. (2024).
+    al. (2024). With s = 0 it is infinite, because N(0, 1) never hits a point.
     """
     from scipy import optimize
 
     if abs(deviation - 1) < _EQUAL:
         return epsilon_of(abs(mu), delta)
+    if deviation < _POINT:
+        return math.inf
 
     def excess(epsilon: float) -> float:
         return max(_hockey_stick(mu, deviation, epsilon, here) for here in (True, False)) - delta
@@ -79,9 +82,7 @@ def epsilon_between(mu: float, deviation: float, delta: float) -> float:
 
 def _hockey_stick(mu: float, deviation: float, epsilon: float, first: bool) -> float:
     """Return sup_S P(S) − e^ε Q(S), where P is the Gaussian with μ and s, or else the standard one."""
-    from scipy import stats
-
-    own, other = stats.norm(mu, deviation), stats.norm(0, 1)
+    own, other = (mu, deviation), (0.0, 1.0)
     if not first:
         own, other = other, own
     # ln p(x)/q(x) − ε = a x² + b x + c, with the sign turned where P is the standard one.
@@ -95,7 +96,7 @@ def _hockey_stick(mu: float, deviation: float, epsilon: float, first: bool) -> f
         return 1 - math.exp(epsilon) if a > 0 else 0.0
     low, high = sorted(((-b - math.sqrt(square)) / (2 * a), (-b + math.sqrt(square)) / (2 * a)))
     if a > 0:
-        logs = [(own.logcdf(low), other.logcdf(low)), (own.logsf(high), other.logsf(high))]
+        logs = [(_below(own, low), _below(other, low)), (_above(own, high), _above(other, high))]
     else:
         logs = [(_between(own, low, high), _between(other, low, high))]
     total = 0.0
@@ -104,8 +105,21 @@ def _hockey_stick(mu: float, deviation: float, epsilon: float, first: bool) -> f
     return total
 
 
-def _between(law: Any, low: float, high: float) -> float:
+def _below(law: tuple[float, float], place: float) -> float:
+    """Return the log of the probability that a Gaussian of this mean and deviation is below a place."""
+    from scipy import special
+
+    mean, deviation = law
+    return float(special.log_ndtr((place - mean) / deviation))
+
+
+def _above(law: tuple[float, float], place: float) -> float:
+    mean, deviation = law
+    return _below((-mean, deviation), -place)
+
+
+def _between(law: tuple[float, float], low: float, high: float) -> float:
     """Return the log of a Gaussian's probability of an interval, by its nearer tail."""
-    above = law.mean() < (low + high) / 2
-    near, far = (law.logsf(low), law.logsf(high)) if above else (law.logcdf(high), law.logcdf(low))
-    return float(near + math.log1p(-math.exp(min(far - near, -1e-300))))
+    upper = law[0] < (low + high) / 2
+    near, far = (_above(law, low), _above(law, high)) if upper else (_below(law, high), _below(law, low))
+    return near + math.log1p(-math.exp(min(far - near, -1e-300)))

@@ -13,6 +13,8 @@ SHAPE_ERROR = 1e-3
 _LILLIEFORS = 1.24
 # D'Agostino & Pearson's test wants that many.
 _LEAST = 20
+# The noncentral t distribution is computed for values up to this.
+_LARGEST = 1e3
 
 Scores = NDArray[np.float64]
 
@@ -47,8 +49,10 @@ def shift_above(left: Scores, right: Scores, error: float) -> float | None:
     limit = float(stats.norm.isf(SHAPE_ERROR)) * math.sqrt(2 / (n - 1) + 2 / (m - 1))
     if math.log(ratio) < -limit or not (is_normal(left) and is_normal(right)):
         return None
+    # A larger deviation is estimated from few scores, too: so much further away is Student's tail than the normal one.
+    wider = (float(stats.t.isf(error, n - 1)) / float(stats.norm.isf(error))) ** 2
     apart = float(left.mean() - right.mean()) / float(right.std(ddof=1))
-    return max(0.0, _lower(apart, max(ratio, 1.0) / n + 1 / m, 1 / (2 * m), error))
+    return max(0.0, _lower(apart, max(wider * ratio, 1.0) / n + 1 / m, m - 1, error))
 
 
 def shift_at_least(left: Scores, right: Scores, error: float) -> float | None:
@@ -77,7 +81,7 @@ def shift_at_least(left: Scores, right: Scores, error: float) -> float | None:
         return None
     pooled = ((n - 1) * first + (m - 1) * second) / (n + m - 2)
     apart = float(left.mean() - right.mean()) / math.sqrt(pooled)
-    return max(0.0, _lower(apart, 1 / n + 1 / m, 1 / (2 * (n + m)), error))
+    return max(0.0, _lower(apart, 1 / n + 1 / m, n + m - 2, error))
 
 
 def place_at_least(threshold: float, scores: Scores, error: float) -> float | None:
@@ -85,16 +89,18 @@ def place_at_least(threshold: float, scores: Scores, error: float) -> float | No
     if not np.ptp(scores) or not is_normal(scores):
         return None
     m = len(scores)
-    return _lower((threshold - float(scores.mean())) / float(scores.std(ddof=1)), 1 / m, 1 / (2 * m), error)
+    return _lower((threshold - float(scores.mean())) / float(scores.std(ddof=1)), 1 / m, m - 1, error)
 
 
-def _lower(apart: float, of_means: float, of_deviation: float, error: float) -> float:
-    """Solve (d − μ)² = q²·(a + b·μ²) for the smaller μ: the standard error is that at μ."""
-    from scipy import stats
+def _lower(apart: float, variance: float, freedom: int, error: float) -> float:
+    """Bound from below a distance that was measured in an estimated deviation.
 
-    square = float(stats.norm.isf(error)) ** 2
-    first = 1 - square * of_deviation
-    if first <= 0:
-        return 0.0
-    second, third = -2 * apart, apart**2 - square * of_means
-    return (-second - math.sqrt(max(second**2 - 4 * first * third, 0.0))) / (2 * first)
+    Of a distance μ in deviations, the measured one is (μ + √a·Z) / S. Z is standard normal, and a the variance. S² is a
+    χ² over its degrees of freedom. So what is measured, over √a, has the noncentral t distribution of μ / √a (Johnson &
+    Welch 1940). The bound is the μ at which so much is exceeded as rarely as the error says.
+    """
+    from scipy import special
+
+    # Beside so large a distance the error of the means is nothing, and a larger one makes the bound no higher.
+    scale = max(math.sqrt(variance), abs(apart) / _LARGEST)
+    return scale * float(special.nctdtrinc(freedom, 1 - error, apart / scale))

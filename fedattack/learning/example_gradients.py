@@ -14,6 +14,10 @@ from fedattack.learning.losses import mean_loss
 from fedattack.learning.models import check_parameters
 from fedattack.learning.shadows import ShadowModel
 
+# Examples at a time, and numbers of their gradients.
+_MOST_EXAMPLES = 128
+_NUMBERS = 2**24
+
 
 def example_gradients(
     model: nn.Module,
@@ -22,6 +26,7 @@ def example_gradients(
     y: NDArray[Any],
     *,
     loss: str = "cross-entropy",
+    entries: slice = slice(None),
 ) -> tuple[tuple[str, ...], NDArray[np.float32]]:
     """Return each example's gradient of the loss.
 
@@ -35,11 +40,14 @@ def example_gradients(
         (n, …), (n,): examples and labels.
     loss
         What clients minimise.
+    entries
+        Which entries of the gradients are kept, when all parameters are laid flat one after the other. Of large models,
+        many gradients would not fit into memory.
 
     Returns
     -------
     tuple of str, ndarray of float32
-        Names of the parameters in their order, and (n, entries).
+        Names of the parameters in their order, and (n, entries that are kept).
 
     Raises
     ------
@@ -50,5 +58,8 @@ def example_gradients(
     shadow = ShadowModel(model, x[0], mean_loss(loss))
     generator = torch.Generator().manual_seed(0)
     start = shadow.flatten(arrays)
-    found = shadow.record_gradients(start, torch.from_numpy(x), torch.from_numpy(y), generator=generator)
+    chunk = min(_MOST_EXAMPLES, max(1, _NUMBERS // shadow.size))
+    found = shadow.record_gradients(
+        start, torch.from_numpy(x), torch.from_numpy(y), generator=generator, chunk=chunk, entries=entries
+    )
     return shadow.names, found.numpy()

@@ -168,7 +168,14 @@ class ShadowModel:
                 yield Step(rows.to(self.device), self._masks(rows.shape, generator))
 
     def record_gradients(
-        self, start: Tensor, x: Tensor, y: Tensor, *, generator: torch.Generator, chunk: int = 2 * CHUNK
+        self,
+        start: Tensor,
+        x: Tensor,
+        y: Tensor,
+        *,
+        generator: torch.Generator,
+        chunk: int = 2 * CHUNK,
+        entries: slice = slice(None),
     ) -> Tensor:
         """Return the gradient of each example's own loss at ``start``, each under a dropout mask of its own.
 
@@ -178,20 +185,24 @@ class ShadowModel:
             (size,): parameters.
         x, y
             (n, *shape), (n,): examples and labels.
+        chunk
+            Examples whose whole gradients are in memory at a time.
+        entries
+            Which entries are kept.
 
         Returns
         -------
-        Tensor of float32, shape (n, size)
+        Tensor of float32, shape (n, size), or of the entries that are kept
         """
         gradient = vmap(grad(self._loss_of), in_dims=(None, 0, 0, 0), randomness="different")
         parameters = self.unflatten(start)
-        out = torch.empty((len(x), self.size), device=self.device)
+        out = torch.empty((len(x), len(range(self.size)[entries])), device=self.device)
         for first in range(0, len(x), chunk):
             rows = slice(first, first + chunk)
             records = x[rows, None].to(self.device)
             labels = y[rows, None].to(self.device)
             gradients = gradient(parameters, records, labels, self._masks(labels.shape, generator))
-            out[rows] = self._rows(gradients)
+            out[rows] = self._rows(gradients)[:, entries]
         return out
 
     def mean_gradient(self, start: Tensor, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Tensor:

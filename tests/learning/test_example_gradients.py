@@ -23,6 +23,9 @@ def test_gradients_are_those_of_single_examples():
         loss.backward()
         alone = np.concatenate([parameter.grad.numpy().reshape(-1) for parameter in model.parameters()])
         assert found[row] == pytest.approx(alone, abs=1e-6)
+    some = example_gradients(model, arrays, x, y, entries=slice(300, 340))[1]
+    assert np.array_equal(some, found[:, 300:340])
+    assert found.shape[1] > 340
 
 
 def test_a_model_of_other_arrays_is_refused():

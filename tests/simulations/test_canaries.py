@@ -118,6 +118,7 @@ def test_canaries_have_nothing_to_be_told():
     ("changes", "fault"),
     [
         ({"canaries": 1}, "canaries = 1: expected 2 or more"),
+        ({"canaries": 2001}, "canaries = 2001: expected at most 2,000"),
         ({"canary_examples": 1}, "canary-examples = 1: expected 2 or more"),
         ({"canaries": 2, "canary_examples": 2}, "expected one of them"),
         ({"central_noise": 1.0, "secagg": True}, "central-noise and secagg"),

@@ -90,11 +90,13 @@ class Products:
 
     def add(self, directions: NDArray, vectors: NDArray) -> None:
         """Take in some entries: of directions (count, n), and of vectors (vectors, n)."""
-        wide = directions.astype(np.float64)
+        wide, along = directions.astype(np.float64), vectors.astype(np.float64)
         self.entries += wide.shape[1]
-        self._gram += wide @ wide.T
-        self._along += wide @ vectors.T
-        self._squares += np.square(vectors).sum(axis=1)
+        # One that is not finite is left out in the end.
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._gram += wide @ wide.T
+            self._along += wide @ along.T
+        self._squares += np.square(along).sum(axis=1)
 
     def scores(self, vector: int = 0) -> NDArray[np.float64]:
         """Return the t statistic of each direction in the regression of a vector on all of them.
@@ -105,15 +107,21 @@ class Products:
 
         Without the other canaries this is the cosine of Andrew et al. (2024), times √n: Student's t is that cosine g as
         g·√((n − 1)/(1 − g²)).
+
+        Directions that are zero, not finite, or follow from others tell nothing: they are left out, with a score of 0.
         """
-        along = self._along[:, vector]
-        coefficients = np.linalg.solve(self._gram, along)
-        inverse = np.linalg.inv(self._gram)
+        scores = np.zeros(len(self._gram))
+        lengths = np.sqrt(np.diag(self._gram))
+        kept = _independent(self._gram, lengths)
+        inverse = np.linalg.inv(self._gram[np.ix_(kept, kept)] / np.outer(lengths[kept], lengths[kept]))
+        along = self._along[kept, vector] / lengths[kept]
+        coefficients = inverse @ along
         rest = max(float(self._squares[vector] - along @ coefficients), 0.0)
-        error = np.sqrt(rest / self.freedom * np.diag(inverse))
+        error = np.sqrt(rest / (self.entries - len(kept)) * np.diag(inverse))
         with np.errstate(divide="ignore", invalid="ignore"):
-            scores: NDArray[np.float64] = coefficients / error
-        return np.nan_to_num(scores, nan=0.0, posinf=_LARGEST, neginf=-_LARGEST)
+            found = coefficients / error
+        scores[kept] = np.nan_to_num(found, nan=0.0, posinf=_LARGEST, neginf=-_LARGEST)
+        return scores
 
     def of_first(self, count: int) -> Products:
         """Return those of the first so many directions alone."""
@@ -130,3 +138,15 @@ class Products:
 
 # The t statistic where nothing is left beside the canaries.
 _LARGEST = 1e6
+# Directions of length 1 of which so little, squared, is orthogonal to the others follow from them, but for rounding.
+_DEPENDENT = 1e-10
+
+
+def _independent(gram: NDArray[np.float64], lengths: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Choose directions that are independent, by a Cholesky decomposition with pivots."""
+    from scipy.linalg import lapack
+
+    usable = np.flatnonzero(np.isfinite(lengths) & (lengths > 0))
+    scaled = gram[np.ix_(usable, usable)] / np.outer(lengths[usable], lengths[usable])
+    _, order, rank, _ = lapack.dpstrf(scaled, tol=_DEPENDENT)
+    return np.sort(usable[order[:rank] - 1])

@@ -20,8 +20,12 @@ EXAMPLES = "canaries.npz"
 """File of canary examples, beside ``canaries.toml``."""
 
 _HINT = "fedattack/claims/CANARIES.md has its keys"
+_ANEW = "write it anew, with Examples.write"
 _ARRAYS = ("x", "y", "included", "client")
 _LEAST = 2
+
+MOST_CLIENTS = 2000
+"""Canary clients of a run at most."""
 
 
 class Canaries(BaseModel):
@@ -51,6 +55,13 @@ class Canaries(BaseModel):
     def _consistent(self) -> Self:
         if self.kind == "client" and self.clip is None:
             raise ValueError("clip is missing: the length of what a canary client sends")
+        if self.kind == "client" and self.count > MOST_CLIENTS:
+            # Inner products of so many directions, and of as many that nobody sent, in double precision.
+            needed = 8 * (2 * self.count) ** 2 / 1e9
+            raise ValueError(
+                f"count = {self.count}: the inner products of so many canary clients alone take {needed:,.0f} GB of "
+                f"memory; expected at most {MOST_CLIENTS:,}"
+            )
         return self
 
 
@@ -137,9 +148,11 @@ def read_canaries(path: Path) -> Canaries:
     """
     try:
         values = tomllib.loads(read_text(path, ConfigError, _HINT))
-        return Canaries.model_validate(values)
-    except tomllib.TOMLDecodeError as cause:
+    # Numbers of thousands of digits, and thousands of lists in one another, end in errors of their own.
+    except (ValueError, RecursionError) as cause:
         raise ConfigError(f"{path} is no TOML file ({short(str(cause), 80)}); {_HINT}") from None
+    try:
+        return Canaries.model_validate(values)
     except ValidationError as cause:
         first = cause.errors(include_url=False)[0]
         said = str(first["ctx"]["error"]) if first["type"] == "value_error" else fault(cause)
@@ -152,11 +165,29 @@ def read_examples(folder: Path) -> Examples:
     Raises
     ------
     DataError
-        If the file is not there, damaged, or its arrays do not fit together.
+        If the file is not there, damaged, or its arrays are of other kinds, do not fit together or are not finite.
     """
     path = folder / EXAMPLES
-    arrays = read_npz(path, DataError, "write it anew, with Examples.write", *_ARRAYS)
+    arrays = read_npz(path, DataError, _ANEW, *_ARRAYS)
     x, y, included, client = (arrays[name] for name in _ARRAYS)
-    if included.dtype != np.bool_ or client.dtype.kind != "U" or {len(y), len(included), len(client)} != {len(x)}:
-        raise DataError(f"{path}: expected as many labels, coins (true or false) and clients' names as examples")
+    if x.dtype.kind not in "biuf" or y.dtype.kind not in "iuf":
+        raise DataError(
+            f"{path}: expected examples and labels that are numbers, got the types {short(str(x.dtype), 40)} and "
+            f"{short(str(y.dtype), 40)}; {_ANEW}"
+        )
+    if included.dtype != np.bool_ or client.dtype.kind != "U":
+        raise DataError(
+            f"{path}: expected coins that are true or false, and clients' names that are texts, got the types "
+            f"{short(str(included.dtype), 40)} and {short(str(client.dtype), 40)}; {_ANEW}"
+        )
+    count = len(x) if x.ndim else 0
+    if count < _LEAST or any(array.shape != (count,) for array in (y, included, client)):
+        shapes = ", ".join(f"{name} {short(str(arrays[name].shape), 60)}" for name in _ARRAYS)
+        raise DataError(
+            f"{path}: expected {_LEAST} examples or more, and as many labels, coins and clients' names, got the shapes "
+            f"{shapes}; {_ANEW}"
+        )
+    for name, array in (("x", x), ("y", y)):
+        if not np.isfinite(array).all():
+            raise DataError(f"{path}: {name} holds numbers that are not finite; {_ANEW}")
     return Examples(x, y, included, client)

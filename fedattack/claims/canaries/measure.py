@@ -36,7 +36,8 @@ from fedattack.claims.canaries.bounds import (
     shift_from_null,
 )
 from fedattack.claims.canaries.directions import Products, blocks, sizes_of
-from fedattack.claims.canaries.file import Canaries, Examples
+from fedattack.claims.canaries.file import CANARIES, EXAMPLES, Canaries, Examples
+from fedattack.claims.canaries.gradients import SPARSE, Gradients, Seen
 from fedattack.claims.claim import Claim
 from fedattack.claims.figures import in_figures
 from fedattack.claims.gaussian import epsilon_of
@@ -44,13 +45,15 @@ from fedattack.claims.tester import LEVEL
 from fedattack.errors import ConfigError, NeedsError, RecordError
 from fedattack.record import Record, Round
 
+Arrays = Mapping[str, NDArray[Any]]
+
 # Each way to a bound has half of the error.
 _HALF = (1 - LEVEL) / 2
-# Entries of a model for each canary, at least.
-_SPARSE = 10
-# Public examples, and other clients' updates, that are taken out of an update at most.
-_PUBLIC = 150
+# Other clients' updates that are taken out of an update at most, and how many numbers of these are held in memory.
 _OTHERS = 20
+_HELD = 2**24
+# Updates that a note names at most.
+_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,12 @@ def measure_canaries(
         return _of_clients(record, canaries, claim, most)
     if examples is None or model is None:
         raise NeedsError("canary examples need the examples themselves, and the model; give both")
-    return _of_examples(record, examples, claim, most, _Gradients(model, loss, examples, public), nodes or {})
+    if len(examples.y) != canaries.count:
+        raise ConfigError(
+            f"{CANARIES} speaks of {canaries.count:,} canaries, and {EXAMPLES} holds {len(examples.y):,}; give the two "
+            "that were written together"
+        )
+    return _of_examples(record, examples, claim, most, Gradients(model, loss, examples, public), nodes or {})
 
 
 def _check(canaries: Canaries, claim: Claim) -> None:
@@ -153,10 +161,10 @@ def _check(canaries: Canaries, claim: Claim) -> None:
 def _of_clients(record: Record, canaries: Canaries, claim: Claim, accountant: float | None) -> CanaryResult:
     released = _Released(record)
     count, entries = canaries.count, released.ways.shape[1]
-    if entries < _SPARSE * count:
+    if entries < SPARSE * count:
         raise ConfigError(
             f"{count} canaries beside a model of {entries:,} numbers: they would not be far from one another; take "
-            f"{entries // _SPARSE} at most"
+            f"{entries // SPARSE} at most"
         )
     # As many directions again that nobody sent show what chance looks like.
     products = released.products(canaries.seed, range(2 * count))
@@ -225,21 +233,27 @@ class _Released:
         self.ways = np.zeros((2, 0))
         shapes: dict[str, tuple[int, ...]] = {}
         for round_ in record:
-            before, after = round_.common, round_.after
-            if before is None or after is None or not round_.participants:
+            released = _released(round_)
+            if released is None or not round_.participants:
                 continue
-            own = {name: array.shape for name, array in before.items()}
+            before, after = released
+            own = _shapes(before)
             shapes = shapes or own
-            if own != shapes or {name: array.shape for name, array in after.items()} != shapes:
+            if own != shapes:
                 raise RecordError(f"{round_.where}: the model has not the arrays of the rounds before")
-            self._add(before, after)
+            self._add(before, after, round_.where)
             self._replies.append(len(round_.participants))
         if not self._lengths:
             raise NeedsError(
                 f"{record.path}: canaries need the model before and after a round, and no round of the record has both"
             )
+        if not any(self._lengths):
+            raise NeedsError(
+                f"{record.path}: the model is the same before and after all of {len(self._lengths)} rounds, so that no "
+                "canary is in it; look whether the server ever took up a reply"
+            )
 
-    def _add(self, before: Mapping[str, NDArray[Any]], after: Mapping[str, NDArray[Any]]) -> None:
+    def _add(self, before: Arrays, after: Arrays, where: str) -> None:
         if not self._lengths:
             self.sizes = sizes_of(before)
             self.ways = np.zeros((2, sum(self.sizes)))
@@ -248,9 +262,14 @@ class _Released:
             if size:
                 parts.append((after[name].astype(np.float64) - array.astype(np.float64)).reshape(-1))
         way = np.concatenate(parts)
-        if not np.isfinite(way).all():
-            raise RecordError("the released model holds numbers that are not finite, against which nothing can be held")
-        length = float(np.linalg.norm(way))
+        # Also infinite where a number is, or is too large to be squared.
+        with np.errstate(over="ignore", invalid="ignore"):
+            length = float(np.linalg.norm(way))
+        if not math.isfinite(length):
+            raise RecordError(
+                f"{where}: the released model holds numbers that are not finite, or are too large, against which "
+                "nothing can be held; look at what the server made in that round"
+            )
         self._lengths.append(length)
         self.ways[1] += way
         if length:
@@ -258,8 +277,8 @@ class _Released:
 
     @property
     def rounds(self) -> int:
-        """Rounds in which the model moved at all, at least 1."""
-        return max(1, int(np.count_nonzero(self._lengths)))
+        """Rounds in which the model moved at all."""
+        return int(np.count_nonzero(self._lengths))
 
     def products(self, seed: int, canaries: range) -> Products:
         """Hold the directions of canaries against both ways."""
@@ -281,46 +300,26 @@ class _Released:
         }
 
 
-class _Gradients:
-    """Gradients of canary examples, and of public ones, at a model of the record."""
+def _released(round_: Round) -> tuple[Arrays, Arrays] | None:
+    """Return the model before a round and after it; None if the record lacks one.
 
-    def __init__(
-        self,
-        model: Any,
-        loss: str,
-        examples: Examples,
-        public: tuple[NDArray[Any], NDArray[Any]] | None,
-    ) -> None:
-        x, y = examples.x, examples.y
-        if public is not None:
-            x = np.concatenate([x, public[0][:_PUBLIC].astype(x.dtype)])
-            y = np.concatenate([y, public[1][:_PUBLIC].astype(y.dtype)])
-        self._model = model
-        self._loss = loss
-        self._x, self._y = x, y
-        self._canaries = len(examples.y)
-
-    def scores(self, seen: _Seen) -> Scores:
-        """Return the t statistic of each canary's gradient in the regression of what may show it on all gradients."""
-        from fedattack.learning import example_gradients
-
-        rows = np.concatenate([seen.rows, np.arange(self._canaries, len(self._y))])
-        names, own = example_gradients(self._model, seen.received, self._x[rows], self._y[rows], loss=self._loss)
-        others = [_flat(update, names) for update in seen.others]
-        # Of more directions than a tenth of the entries, little would be left.
-        most = own.shape[1] // _SPARSE
-        directions = np.concatenate([own[: len(seen.rows)], *others, own[len(seen.rows) :]])[:most]
-        products = Products(len(directions), 1)
-        products.add(directions, -_flat(seen.update, names))
-        scores = np.zeros(len(seen.rows))
-        found = products.scores()[: len(seen.rows)]
-        scores[: len(found)] = found
-        return scores
+    Raises
+    ------
+    RecordError
+        If they have other arrays.
+    """
+    before, after = round_.common, round_.after
+    if before is None or after is None:
+        return None
+    if _shapes(before) != _shapes(after):
+        raise RecordError(
+            f"{round_.where}: the model after it has not the arrays of the one before; record the run anew"
+        )
+    return before, after
 
 
-def _flat(update: Mapping[str, NDArray[Any]], names: tuple[str, ...]) -> NDArray[np.float64]:
-    """Return an update as one row (1, entries)."""
-    return np.concatenate([np.asarray(update[name], dtype=np.float64).reshape(-1) for name in names])[None]
+def _shapes(arrays: Arrays) -> dict[str, tuple[int, ...]]:
+    return {name: array.shape for name, array in arrays.items()}
 
 
 def _of_examples(
@@ -328,16 +327,18 @@ def _of_examples(
     examples: Examples,
     claim: Claim,
     accountant: float | None,
-    gradients: _Gradients,
+    gradients: Gradients,
     nodes: Mapping[str, str],
 ) -> CanaryResult:
     total, seen = np.zeros(len(examples.y)), np.zeros(len(examples.y))
-    for shown in _updates(record, examples, nodes):
+    left_out: list[str] = []
+    for shown in _updates(record, examples, nodes, left_out):
         total[shown.rows] += gradients.scores(shown)
         seen[shown.rows] += 1
     if not seen.any():
         raise NeedsError(
             f"{record.path}: no reply of a client with canaries, and no move of the common model, is there"
+            + (f" but those that are not finite: {_listed(left_out)}" if left_out else "")
         )
     # A canary whose client never took part has a score of 0, and its coin is a guess.
     scores = total / np.sqrt(np.maximum(seen, 1))
@@ -348,7 +349,10 @@ def _of_examples(
         made, right = guessed(scores, examples.included, share)
         guesses = max(guesses, by_guesses(len(scores), made, right, claim.delta, _HALF / len(GUESSES)))
         ceiling = max(ceiling, by_guesses(len(scores), made, made, claim.delta, _HALF / len(GUESSES)))
-    most = f"by guesses, {len(scores)} coins can show no more than ε = {ceiling:.3g}"
+    notes = [_how(by_shape, guesses, "guesses")]
+    if left_out:
+        notes.append(f"updates that hold numbers that are not finite are left out: {_listed(left_out)}")
+    notes.append(f"by guesses, {len(scores)} coins can show no more than ε = {ceiling:.3g}")
     return CanaryResult(
         kind="record",
         count=len(examples.y),
@@ -359,8 +363,13 @@ def _of_examples(
         accountant=accountant,
         cost=None,
         scores={"in": inside.tolist(), "out": outside.tolist()},
-        notes=(_how(by_shape, guesses, "guesses"), most),
+        notes=tuple(notes),
     )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f", and {more} more" if more > 0 else "")
 
 
 def _estimate_of_two(inside: Scores, outside: Scores, delta: float) -> float:
@@ -371,44 +380,48 @@ def _estimate_of_two(inside: Scores, outside: Scores, delta: float) -> float:
     return epsilon_of(max(apart, 0.0), delta)
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """An update that may show some canaries.
-
-    Attributes
-    ----------
-    rows
-        Which canaries.
-    received
-        The model that it started from.
-    update
-        How far it went.
-    others
-        Of the same round, what other clients sent, which have nothing of these canaries.
-    """
-
-    rows: NDArray[np.int64]
-    received: Mapping[str, NDArray[Any]]
-    update: Mapping[str, NDArray[Any]]
-    others: Sequence[Mapping[str, NDArray[Any]]] = ()
-
-
-def _updates(record: Record, examples: Examples, nodes: Mapping[str, str]) -> Iterator[_Seen]:
+def _updates(record: Record, examples: Examples, nodes: Mapping[str, str], left_out: list[str]) -> Iterator[Seen]:
     known = record.view == "individual" and bool(nodes)
     for round_ in record:
         if known:
-            yield from _of_replies(round_, examples, nodes)
-        elif round_.common is not None and round_.after is not None:
-            before, after = round_.common, round_.after
-            way = {name: after[name] - before[name] for name in before}
-            yield _Seen(np.arange(len(examples.y)), before, way)
+            yield from _of_replies(round_, examples, nodes, left_out)
+            continue
+        released = _released(round_)
+        if released is None:
+            continue
+        before, after = released
+        way = {}
+        with np.errstate(over="ignore", invalid="ignore"):
+            for name, array in before.items():
+                if np.issubdtype(array.dtype, np.floating):
+                    way[name] = (after[name].astype(np.float64) - array.astype(np.float64)).astype(np.float32)
+        if _is_finite(way):
+            yield Seen(np.arange(len(examples.y)), before, way)
+        else:
+            left_out.append(f"the common model of round {round_.number}")
 
 
-def _of_replies(round_: Round, examples: Examples, nodes: Mapping[str, str]) -> Iterator[_Seen]:
+def _of_replies(round_: Round, examples: Examples, nodes: Mapping[str, str], left_out: list[str]) -> Iterator[Seen]:
     replies = [reply for reply in round_.observations if reply.status == "ok" and reply.received is not None]
-    updates = [reply.update() for reply in replies[:_OTHERS]]
+    others, held = [], 0
+    for reply in replies[:_OTHERS]:
+        update = reply.update()
+        held += sum(array.size for array in update.values())
+        if held > _HELD:
+            break
+        if _is_finite(update):
+            others.append((reply.node, update))
     for reply in replies:
-        rows = np.flatnonzero(examples.client == nodes.get(reply.node, ""))
-        if len(rows) and reply.received is not None:
-            others = [update for other, update in zip(replies, updates, strict=False) if other.node != reply.node]
-            yield _Seen(rows, reply.received, reply.update(), others)
+        client = nodes.get(reply.node, "")
+        rows = np.flatnonzero(examples.client == client)
+        if not len(rows) or reply.received is None:
+            continue
+        update = reply.update()
+        if _is_finite(update):
+            yield Seen(rows, reply.received, update, [other for node, other in others if node != reply.node])
+        else:
+            left_out.append(f"that of client {client} in round {round_.number}")
+
+
+def _is_finite(arrays: Arrays) -> bool:
+    return all(bool(np.isfinite(array).all()) for array in arrays.values())

@@ -71,6 +71,8 @@ def test_epsilon_between_gaussians_at_the_ends():
     assert epsilon_between(0.0, 1.0, DELTA) == 0
     assert epsilon_between(1e-9, 1 + 1e-5, 0.5) == 0
     assert epsilon_between(1e5, 0.5, DELTA) == math.inf
+    assert epsilon_between(1.0, 0.0, DELTA) == math.inf
+    assert epsilon_between(1e6, 1e-200, DELTA) == math.inf
     assert epsilon_between(-2.0, 1.0, DELTA) == epsilon_of(2.0, DELTA)
 
 

@@ -89,3 +89,31 @@ def test_canaries_alone_are_told_for_certain():
     products = Products(3, 1)
     products.add(drawn, drawn.sum(axis=0)[None])
     assert (products.scores() > 1e5).all()
+
+
+def test_directions_that_tell_nothing_are_left_out():
+    rng = np.random.default_rng(4)
+    drawn, vector = rng.normal(size=(8, 60)), rng.normal(size=60)
+    drawn[1], drawn[3], drawn[5] = 0, np.nan, np.inf
+    drawn[7] = drawn[2] - drawn[4]
+    products = Products(8, 1)
+    products.add(drawn, vector[None])
+    scores = products.scores()
+    plain = Products(4, 1)
+    plain.add(drawn[[0, 2, 4, 6]], vector[None])
+    assert not scores[[1, 3, 5]].any()
+    # Of three that follow from one another, two are kept.
+    assert np.count_nonzero(scores[[2, 4, 7]]) == 2
+    assert scores[[0, 6]] == pytest.approx(plain.scores()[[0, 3]])
+    nothing = Products(2, 1)
+    nothing.add(np.zeros((2, 60)), vector[None])
+    assert np.array_equal(nothing.scores(), np.zeros(2))
+
+
+def test_scales_of_directions_do_not_matter():
+    rng = np.random.default_rng(5)
+    drawn, vector = rng.normal(size=(3, 40)), rng.normal(size=40)
+    plain, scaled = Products(3, 1), Products(3, 1)
+    plain.add(drawn, vector[None])
+    scaled.add(drawn * np.array([[1e-9], [1.0], [1e30]]), vector[None])
+    assert scaled.scores() == pytest.approx(plain.scores())

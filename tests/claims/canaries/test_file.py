@@ -35,8 +35,11 @@ def test_a_file_is_read_as_it_was_written(tmp_path):
         ("count = 20\nseed = 7\nclip = nan", "clip"),
         ("count = 20\nseed = 7\nclip = 0.0", "clip"),
         ("count = 20\nseed = 7\nclip = 1.0\nwho = 3", "who"),
+        ("count = 100000\nseed = 7\nclip = 1.0", "expected at most 2,000"),
         ('kind = "bird"\ncount = 20\nseed = 7', "kind"),
         ("count = ", "no TOML"),
+        pytest.param(f"count = {'9' * 5000}", "no TOML", id="digits"),
+        pytest.param(f"count = {'[' * 5000}", "no TOML", id="lists"),
     ],
 )
 def test_a_bad_file_is_refused_in_one_line(tmp_path, text, fault):
@@ -80,12 +83,41 @@ def test_examples_of_other_data_are_refused(tmp_path):
         with_canaries(np.zeros((5, 4)), np.zeros(5), client=0, folder=tmp_path)
 
 
-@pytest.mark.parametrize("change", [{"included": np.zeros(40)}, {"client": np.zeros(40)}, {"y": np.zeros(3)}])
-def test_damaged_examples_are_refused(tmp_path, change):
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"x": np.full((40, 3), "a")}, "are numbers, got the types <U1 and int64"),
+        ({"y": np.zeros(40, complex)}, "are numbers"),
+        ({"y": np.zeros(40, bool)}, "are numbers"),
+        ({"included": np.zeros(40)}, "true or false, .* got the types float64 and"),
+        ({"client": np.zeros(40)}, "names that are texts"),
+        ({"x": np.array(3.0)}, r"as many labels, .* x \(\), y \(40,\)"),
+        ({"y": np.array(3)}, "as many labels"),
+        ({"y": np.zeros(3)}, "as many labels"),
+        ({"y": np.zeros((40, 2))}, "as many labels"),
+        ({"included": np.array(True)}, "as many labels"),
+        ({name: array[:1] for name, array in vars(drawn()).items()}, "2 examples or more"),
+        ({"x": np.full((40, 3), np.nan)}, "x holds numbers that are not finite"),
+        ({"y": np.full(40, np.inf)}, "y holds numbers that are not finite"),
+    ],
+)
+def test_damaged_examples_are_refused(tmp_path, change, fault):
     arrays = vars(drawn()) | change
     np.savez(tmp_path / "canaries.npz", **arrays)
-    with pytest.raises(DataError, match="as many labels, coins"):
+    with pytest.raises(DataError, match=fault) as caught:
         read_examples(tmp_path)
+    assert str(caught.value).endswith("write it anew, with Examples.write")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_without_all_arrays_is_refused(tmp_path):
     np.savez(tmp_path / "canaries.npz", x=np.zeros(3))
     with pytest.raises(DataError, match="expected the arrays"):
         read_examples(tmp_path)
+
+
+def test_more_clients_than_memory_holds_are_refused():
+    assert Canaries(count=2000, seed=1, clip=1.0).count == 2000
+    with pytest.raises(ValueError, match=r"alone take 320 GB of memory; expected at most 2,000"):
+        Canaries(count=100_000, seed=1, clip=1.0)
+    assert Canaries(kind="example", count=100_000, seed=1).count == 100_000
