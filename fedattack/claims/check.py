@@ -13,7 +13,7 @@ from fedattack.claims.canaries.finding import canary_finding, canary_sentence
 from fedattack.claims.canaries.measure import CanaryResult
 from fedattack.claims.claim import UPDATE, Claim, make_claim
 from fedattack.claims.figures import equation, in_figures, plain
-from fedattack.claims.finding import CONSISTENT, CONTRADICTED, TOLERANCE, UNCHECKED, ClaimFinding, scope_of
+from fedattack.claims.finding import CONSISTENT, CONTRADICTED, TOLERANCE, UNCHECKED, ClaimFinding, scope_of, verdict_of
 from fedattack.claims.mechanisms import mechanism_of
 from fedattack.claims.reading import claim_of, configuration_of, readable
 from fedattack.claims.recorded import recorded_dict, recorded_findings, sentence_of, testify
@@ -65,10 +65,8 @@ class Answer:
 
     @property
     def verdict(self) -> str:
-        """Contradicted if any finding is; else that of what is configured, because a test alone confirms nothing."""
-        if any(finding.verdict == CONTRADICTED for finding in self.findings):
-            return CONTRADICTED
-        return self.findings[0].verdict
+        """Contradicted if any finding is; else that of what is configured."""
+        return verdict_of([finding.verdict for finding in self.findings])
 
     def to_dict(self) -> dict[str, Any]:
         """Copy into what JSON can hold; an infinite number is the text ``infinity``."""

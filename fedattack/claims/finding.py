@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -70,6 +71,11 @@ class ClaimFinding:
     @property
     def _in_scope(self) -> Epsilon | None:
         return self.message if self.scope == "message" else self.run
+
+
+def verdict_of(verdicts: Sequence[str]) -> str:
+    """Contradicted if any finding is; else that of what is configured, the first: a test alone confirms nothing."""
+    return CONTRADICTED if CONTRADICTED in verdicts else verdicts[0]
 
 
 def scope_of(claim: Claim) -> str:

@@ -40,7 +40,7 @@ _BY = {
 # Keys whose values are numbers that may be infinite, for which JSON has no word.
 _AMOUNTS = (
     *("low", "high", "value", "sigma"),
-    *("noise_claimed", "noise_at_most", "noise_at_least", "norm_most"),
+    *("noise_claimed", "noise_at_most", "noise_at_least", "norm_most", "rounds"),
     *("counting", "ceiling", "mu"),
     *("bound_message", "bound_run", "estimate", "accountant"),
 )

@@ -7,6 +7,7 @@ from importlib import resources
 import pytest
 from jsonschema import Draft202012Validator
 
+from fedattack.claims import Claim
 from fedattack.errors import ReportError
 from fedattack.report import read_claim, render_html, write_report
 from fedattack.report.claim import render_claim, write_claim
@@ -196,6 +197,45 @@ def test_a_changed_file_is_noticed(sheet, tmp_path):
     path.write_text(path.read_text().replace('"verdict": "contradicted"', '"verdict": "consistent"', 1))
     with pytest.raises(ReportError, match="does not match its checksum"):
         read_claim(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("claim", "clip"), "1.0", "claim.clip"),
+        (("stated", "rounds"), "5", "stated.rounds"),
+        (("recorded", "clients", 0, "run"), ["seed-0"], "clients[0].run"),
+        (("recorded", "server", "faults"), 5, "server.faults"),
+        (("recorded", "server", "faults"), [5], "server.faults[0]"),
+        (("recorded", "server", "rounds"), [-1.0], "server.rounds[0]"),
+        (("canaries", "scores", "in"), [1e308, -1e308], "canaries.scores.in[0]"),
+        (("findings", 0, "run"), {"low": "infinity", "high": 0}, "findings[0].run: low is infinity"),
+        (("verdict",), "consistent", "verdict: consistent; by its findings it is contradicted"),
+    ],
+)
+def test_whatever_the_page_would_format_is_checked(sheet, path, value, said):
+    changed = copy(sheet)
+    changed["canaries"] = claims.canaries()
+    changed["recorded"]["server"] = {"noise_at_most": 0.4, "noise_at_least": None, "rounds": [0.4], "faults": []}
+    render_claim(changed)
+    *path, last = path
+    here = changed
+    for key in path:
+        here = here[key]
+    here[last] = value
+    with pytest.raises(ReportError) as raised:
+        render_claim(changed)
+    assert said in str(raised.value)
+
+
+def test_noise_of_a_round_may_be_infinite(sheet):
+    value = readable({"server": {"rounds": ["infinity", None]}})
+    assert value["server"]["rounds"] == [float("inf"), None]
+
+
+def test_the_schema_knows_the_keys_of_a_claim():
+    text = resources.files("fedattack.report").joinpath("claim.schema.json").read_text()
+    assert set(json.loads(text)["$defs"]["keys"]["properties"]) == set(Claim.model_json_schema()["properties"])
 
 
 def test_a_run_folder_says_what_became_of_its_claim(folder, sheet):
