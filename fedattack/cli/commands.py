@@ -466,10 +466,17 @@ def claim(
         print(json.dumps(answer.to_dict(), indent=2, allow_nan=False))
     else:
         _show_answer(answer)
+    crossed = _crossed(conditions, answer.findings)
     if out is not None:
-        page = _keep_answer(answer, out, folder, declared, mechanism, trial)
-        _show_kept(page, as_json, pdf=pdf)
-    if _crossed(conditions, answer.findings):
+        try:
+            page = _keep_answer(answer, out, folder, declared, mechanism, trial)
+            _show_kept(page, as_json, pdf=pdf)
+        except (FedAttackError, OSError) as problem:
+            # That a condition holds counts for more than where the page goes.
+            if not crossed:
+                raise
+            _show_error(problem)
+    if crossed:
         raise typer.Exit(THRESHOLD_CROSSED)
 
 
@@ -907,6 +914,10 @@ def _crossed(conditions: Sequence["Condition"], findings: Sequence[Any]) -> bool
     return bool(crossed)
 
 
+def _show_error(problem: Exception) -> None:
+    err_console.print(f"[red]error:[/red] {escape(short(str(problem)))}", soft_wrap=True)
+
+
 def _print_page(page: Path, as_json: bool) -> None:
     from fedattack.report.pdf import write_pdf
 
@@ -943,7 +954,7 @@ def main() -> None:
         code = app(standalone_mode=False)
     except (FedAttackError, OSError) as problem:
         # Whatever the system refuses (a folder of somebody else, a full disk) is no fault of the program.
-        err_console.print(f"[red]error:[/red] {escape(short(str(problem)))}", soft_wrap=True)
+        _show_error(problem)
         code = BAD_INPUT
     except ModuleNotFoundError:
         lacking = what_to_install("this command")
