@@ -13,7 +13,17 @@ from fedattack.claims.canaries.finding import canary_finding, canary_sentence
 from fedattack.claims.canaries.measure import CanaryResult
 from fedattack.claims.claim import UPDATE, Claim, make_claim
 from fedattack.claims.figures import equation, in_figures, plain
-from fedattack.claims.finding import CONSISTENT, CONTRADICTED, TOLERANCE, UNCHECKED, ClaimFinding, scope_of, verdict_of
+from fedattack.claims.finding import (
+    CONSISTENT,
+    CONTRADICTED,
+    ERROR,
+    TOLERANCE,
+    UNCHECKED,
+    ClaimFinding,
+    checks_by_chance,
+    scope_of,
+    verdict_of,
+)
 from fedattack.claims.mechanisms import mechanism_of
 from fedattack.claims.reading import claim_of, configuration_of, readable
 from fedattack.claims.recorded import recorded_dict, recorded_findings, sentence_of, testify
@@ -68,11 +78,17 @@ class Answer:
         """Contradicted if any finding is; else that of what is configured."""
         return verdict_of([finding.verdict for finding in self.findings])
 
+    @property
+    def error_rate(self) -> float:
+        """How often chance alone contradicts a claim that is true, at most."""
+        return round(ERROR * checks_by_chance([finding.name for finding in self.findings]), 2)
+
     def to_dict(self) -> dict[str, Any]:
         """Copy into what JSON can hold; an infinite number is the text ``infinity``."""
         value = {
             "claim": self.claim.model_dump(by_alias=True, exclude_none=True),
             "verdict": self.verdict,
+            "error_rate": self.error_rate,
             "sentence": self.sentence,
             "findings": [asdict(finding) for finding in self.findings],
             "notes": self.notes,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,6 +13,16 @@ VERDICTS = CONTRADICTED, CONSISTENT, UNCHECKED = "contradicted", "consistent", "
 
 TOLERANCE = 0.01
 """Share of the declared ε by which a computed one may exceed it: people round σ."""
+
+ERROR = 0.05
+"""How often a check that rests on chance contradicts a claim that is true, at most."""
+
+# The findings of each such check; those of a record share its rate.
+_BY_CHANCE = (
+    ("claim.epsilon-recorded", "claim.noise-missing"),
+    ("claim.epsilon-measured",),
+    ("claim.epsilon-canaries",),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +86,28 @@ class ClaimFinding:
 def verdict_of(verdicts: Sequence[str]) -> str:
     """Contradicted if any finding is; else that of what is configured, the first: a test alone confirms nothing."""
     return CONTRADICTED if CONTRADICTED in verdicts else verdicts[0]
+
+
+def checks_by_chance(names: Collection[str]) -> int:
+    """Count the checks that rest on chance, by the names of their findings; each errs by :data:`ERROR` at most."""
+    return sum(any(name in names for name in check) for check in _BY_CHANCE)
+
+
+def sure_of(verdicts: Mapping[str, str]) -> str:
+    """Say in words how often chance alone contradicts a claim that is true.
+
+    Parameters
+    ----------
+    verdicts
+        By the name of each finding.
+    """
+    if verdicts.get("claim.epsilon-configured") == CONTRADICTED:
+        return "The claim fails by arithmetic, which does not err by accident."
+    count = checks_by_chance(verdicts)
+    if not count:
+        return "The answer is by arithmetic, which does not err by accident."
+    said = f"By accident a claim that is true is contradicted in at most {count * ERROR:.0%} of runs"
+    return f"{said}." if count == 1 else f"{said}: {count} checks, with {ERROR:.0%} each."
 
 
 def scope_of(claim: Claim) -> str:

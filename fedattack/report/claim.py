@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedattack.claims.finding import sure_of
 from fedattack.errors import ReportError
 from fedattack.files import write_atomically, write_sealed
 from fedattack.report.claim_words import (
@@ -89,6 +90,7 @@ def render_claim(sheet: Mapping[str, Any]) -> str:
         numbers=numbers_of(sheet),
         meaning=meaning_of(sheet),
         why=why_of(sheet),
+        sure=sure_of({finding["name"]: finding["verdict"] for finding in sheet["findings"]}),
         axis=axis_of(sheet),
         lines=list(map(line_of, sheet["findings"])),
         recorded=recorded,

@@ -61,7 +61,8 @@ WORDS = {
     "Measured": "The mechanism was given two updates thousands of times. How often they were told apart gives a lower "
     "bound on ε.",
     "Canaries": "Extra clients, or extra examples, by which the run itself is measured. A lower bound on ε.",
-    "Contradicted": "ε is higher than claimed: by arithmetic, or by a test that errs in at most one of twenty cases.",
+    "Contradicted": "ε is higher than claimed: by arithmetic, or by a check that errs in at most 5 % of runs. "
+    "With several such checks the rates add up; the answer says to what.",
     "Consistent": "It is not, as far as was checked. A lower bound never proves a claim.",
     "Cannot be checked": "The bounds do not decide it, or a number is missing.",
     "C, σ": "The clipping norm: no update, or no gradient of an example, is longer. The deviation of the noise.",

@@ -7,9 +7,12 @@ from fedattack.claims import make_claim
 from fedattack.claims.accounting import Epsilon
 from fedattack.claims.check import Trial, check_claim, load_mechanism
 from fedattack.claims.figures import bounds_in_figures, equation
-from fedattack.claims.finding import CONSISTENT, CONTRADICTED, UNCHECKED
+from fedattack.claims.finding import CONSISTENT, CONTRADICTED, ERROR, UNCHECKED, sure_of
+from fedattack.claims.tester import LEVEL
+from fedattack.claims.words import answer_lines
 from fedattack.errors import ConfigError, ModelError
 from tests.claims import known
+from tests.claims.recorded.runs import SMALL, Run, write_run
 
 DELTA = 1e-5
 
@@ -131,6 +134,17 @@ def test_nothing_bounds_epsilon():
     assert answer.verdict == CONTRADICTED
     assert "guarantees nothing" in answer.sentence
     assert answer.to_dict()["findings"][0]["value"] == "infinity"
+
+
+def test_checks_that_rest_on_chance_add_up_and_the_answer_says_so(tmp_path):
+    arithmetic = check_claim(claim(sigma=2.0, clip=1.0))
+    assert (arithmetic.error_rate, sure_of({})) == (0, "The answer is by arithmetic, which does not err by accident.")
+    write_run(tmp_path / "record", Run(SMALL, sigma=2.0))
+    both = check_claim(claim(sigma=2.0, clip=1.0), known.own_mod, Trial(draws=2000), record=tmp_path)
+    assert both.to_dict()["error_rate"] == 0.1
+    assert "in at most 10% of runs: 2 checks, with 5% each." in answer_lines(both)[0]
+    assert sum(test["error_rate"] for test in both.recorded["tests"]) <= ERROR == pytest.approx(1 - LEVEL)
+    assert "does not err by accident" in answer_lines(check_claim(claim(sigma=0.1, clip=1.0)))[0]
 
 
 def test_claims_that_cannot_be_tested():

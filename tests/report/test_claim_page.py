@@ -108,6 +108,7 @@ def test_a_claim_that_holds_is_not_said_to_be_proved(tmp_path):
     assert "3 checks: by arithmetic, by the record and by canaries." in text
     assert "a deviation of at most 0.41 and at least 0.39" in text
     assert "point estimate 3.4" in text
+    assert "By accident a claim that is true is contradicted in at most 10% of runs: 2 checks, with 5% each." in text
     assert "No mechanism was given" in text
 
 
