@@ -81,7 +81,7 @@ class Answer:
     @property
     def error_rate(self) -> float:
         """How often chance alone contradicts a claim that is true, at most."""
-        return round(ERROR * checks_by_chance([finding.name for finding in self.findings]), 2)
+        return round(ERROR * len(checks_by_chance([finding.name for finding in self.findings])), 2)
 
     def to_dict(self) -> dict[str, Any]:
         """Copy into what JSON can hold; an infinite number is the text ``infinity``."""

@@ -17,12 +17,12 @@ TOLERANCE = 0.01
 ERROR = 0.05
 """How often a check that rests on chance contradicts a claim that is true, at most."""
 
-# The findings of each such check; those of a record share its rate.
-_BY_CHANCE = (
-    ("claim.epsilon-recorded", "claim.noise-missing"),
-    ("claim.epsilon-measured",),
-    ("claim.epsilon-canaries",),
-)
+# Such checks, with their findings; those of a record share its rate.
+_BY_CHANCE = {
+    "the record": ("claim.epsilon-recorded", "claim.noise-missing"),
+    "the test of the mechanism": ("claim.epsilon-measured",),
+    "canaries": ("claim.epsilon-canaries",),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,13 +88,13 @@ def verdict_of(verdicts: Sequence[str]) -> str:
     return CONTRADICTED if CONTRADICTED in verdicts else verdicts[0]
 
 
-def checks_by_chance(names: Collection[str]) -> int:
-    """Count the checks that rest on chance, by the names of their findings; each errs by :data:`ERROR` at most."""
-    return sum(any(name in names for name in check) for check in _BY_CHANCE)
+def checks_by_chance(names: Collection[str]) -> list[str]:
+    """List the checks that rest on chance, by the names of their findings; each errs by :data:`ERROR` at most."""
+    return [check for check, findings in _BY_CHANCE.items() if any(name in names for name in findings)]
 
 
 def sure_of(verdicts: Mapping[str, str]) -> str:
-    """Say in words how often chance alone contradicts a claim that is true.
+    """Say in words how far a verdict can be relied on, and how often chance alone contradicts a claim that is true.
 
     Parameters
     ----------
@@ -103,11 +103,14 @@ def sure_of(verdicts: Mapping[str, str]) -> str:
     """
     if verdicts.get("claim.epsilon-configured") == CONTRADICTED:
         return "The claim fails by arithmetic, which does not err by accident."
-    count = checks_by_chance(verdicts)
-    if not count:
-        return "The answer is by arithmetic, which does not err by accident."
-    said = f"By accident a claim that is true is contradicted in at most {count * ERROR:.0%} of runs"
-    return f"{said}." if count == 1 else f"{said}: {count} checks, with {ERROR:.0%} each."
+    checks = checks_by_chance(verdicts)
+    if not checks:
+        return "Arithmetic does not err by accident. It looks at what is claimed, and at no run."
+    said = "" if CONTRADICTED in verdicts.values() else "No check proves a claim: it may see too little. "
+    said += f"By accident a claim that is true is contradicted in at most {len(checks) * ERROR:.0%} of runs"
+    if len(checks) == 1:
+        return f"{said}, by {checks[0]}."
+    return f"{said}: {', '.join(f'{ERROR:.0%} by {check}' for check in checks)}."
 
 
 def scope_of(claim: Claim) -> str:

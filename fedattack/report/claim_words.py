@@ -33,7 +33,6 @@ _LABELS = {
 _BY = {
     CONFIGURED: "by arithmetic",
     RECORDED: "by the record",
-    MISSING: "by noise that is missing",
     MEASURED: "by a test of the mechanism",
     CANARIES: "by canaries",
 }
@@ -128,8 +127,9 @@ def contradictions(findings: Sequence[Mapping[str, Any]]) -> list[Mapping[str, A
 
 
 def _by(finding: Mapping[str, Any]) -> str:
-    if finding["name"] == MISSING and finding["verdict"] == CONTRADICTED:
-        return f"{_BY[MISSING]} ({_names(finding)})"
+    if finding["name"] == MISSING:
+        wrong = finding["verdict"] == CONTRADICTED
+        return f"by noise that is missing ({_names(finding)})" if wrong else "by a search for missing noise"
     return _BY.get(finding["name"], f"by {finding['name']}")
 
 
@@ -176,7 +176,7 @@ def meaning_of(sheet: Mapping[str, Any]) -> str:
         said = f"ε = {epsilon:g} promises nothing that matters, even if it is true."
     else:
         times = f"{math.exp(epsilon):,.1f}" if epsilon < 3 else f"{float(f'{math.exp(epsilon):.2g}'):,.0f}"
-        said = f"ε = {epsilon:g} promises: one {unit} makes nothing that is seen more than {times} times as likely."
+        said = f"ε = {epsilon:g} promises: whatever one {unit} holds, nothing gets more than {times} times as likely."
     found = _deciding(sheet["findings"])
     bounds = found[found["scope"]]
     if found["verdict"] == CONTRADICTED and bounds is not None and bounds["low"] > _WORTH >= epsilon:
@@ -243,7 +243,7 @@ def clients_of(sheet: Mapping[str, Any]) -> Table | None:
     caption = _about_clients(sheet["claim"])
     if len(clients) > len(rows):
         caption += f" {counted(len(clients) - len(rows), 'client')} more in claim.json."
-    header = ["Client", "Faults", "Noise at most", "Of what is claimed", "In", "Largest norm", "Updates"]
+    header = ["Client", "Faults", "Noise at most", "Of what is claimed", "In array", "Largest norm", "Updates"]
     known = [place for place in range(len(header)) if any(row[place] != NOTHING for row in rows)]
     rows = [[row[place] for place in known] for row in rows]
     return Table("Client by client", caption.strip(), [header[place] for place in known], rows)
@@ -253,7 +253,7 @@ def _about_clients(claim: Mapping[str, Any]) -> str:
     clip = claim.get("clip")
     if claim["mechanism"].startswith("central"):
         return f"The mean is of updates that are clipped to {clip:g}, by the clients or by the server." if clip else ""
-    noise = "Noise at most: no more noise than this can be in the client's updates, where it is least."
+    noise = "Noise at most: the updates leave room for no larger σ, in the array that leaves the least."
     if claim["mechanism"] == "dp-sgd":
         return f"{noise} What is claimed is that of the last step; gradients are clipped, and not updates."
     return f"{noise} Updates are claimed to be clipped to {clip:g}; noise makes them longer." if clip else noise
@@ -291,19 +291,26 @@ def server_of(recorded: Mapping[str, Any]) -> str:
     return " ".join(filter(None, parts))
 
 
+_METHODS = {
+    "counting": "counting alone",
+    "gaussian": "the scores, which passed the tests of a Gaussian",
+    "sampled gaussian": "the scores, which passed the tests of a sampled Gaussian",
+}
+
+
 def measured_of(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
     """List the facts of the test of a mechanism."""
     facts = [
         ("draws of the mechanism", f"{measured['draws']:,}"),
         ("told apart", f"{measured['told']:,} of {measured['tries']:,}"),
-        ("bound by", measured["method"]),
-        ("bound by counting alone", in_number(measured["counting"])),
-        ("most that counting can show", in_number(measured["ceiling"])),
+        ("the bound is by", _METHODS.get(measured["method"], measured["method"])),
+        ("ε of a draw at least, by counting alone", in_number(measured["counting"])),
+        ("most that counting can show with so many draws", in_number(measured["ceiling"])),
         ("updates that were played", measured["pair"]),
         ("told apart by", measured["score"]),
     ]
     if measured["mu"] is not None:
-        facts.append(("deviations apart, at least", compact(measured["mu"])))
+        facts.append(("scores apart, in standard deviations, at least", compact(measured["mu"])))
     return facts
 
 

@@ -10,8 +10,8 @@ from jsonschema import Draft202012Validator
 from fedattack.claims import Claim
 from fedattack.errors import ReportError
 from fedattack.report import read_claim, render_html, write_report
-from fedattack.report.claim import render_claim, write_claim
-from fedattack.report.claim_words import clients_of, meaning_of, readable, server_of, short_of
+from fedattack.report.claim import axis_of, render_claim, write_claim
+from fedattack.report.claim_words import clients_of, meaning_of, readable, server_of, short_of, ways_of
 from fedattack.report.validate import validate_claim
 from tests.report import claims, example
 from tests.report.test_html import Page
@@ -55,7 +55,14 @@ def test_the_answer_stands_first(html):
 def test_everything_in_the_sheet_is_on_the_page(sheet, html):
     text = Page(html).text
     facts = sheet["facts"]
-    said = [facts["claim_sha256"], facts["checked"], facts["command"], facts["versions"]["flwr"], "10,000, 0"]
+    said = [
+        facts["claim_sha256"],
+        facts["checked"],
+        facts["command"],
+        facts["versions"]["flwr"],
+        "draws 10,000",
+        "seed 0",
+    ]
     said += [*facts["records"], *facts["records"].values()]
     for finding in sheet["findings"]:
         said += [finding["name"], *(words[1:] for words in finding["assumes"]), *finding["clients"]]
@@ -108,8 +115,21 @@ def test_a_claim_that_holds_is_not_said_to_be_proved(tmp_path):
     assert "3 checks: by arithmetic, by the record and by canaries." in text
     assert "a deviation of at most 0.41 and at least 0.39" in text
     assert "point estimate 3.4" in text
-    assert "By accident a claim that is true is contradicted in at most 10% of runs: 2 checks, with 5% each." in text
+    assert "No check proves a claim: it may see too little." in text
+    assert "contradicted in at most 10% of runs: 5% by the record, 5% by canaries." in text
     assert "No mechanism was given" in text
+
+
+def test_noise_that_was_searched_for_is_not_said_to_be_missing(sheet):
+    findings = [{**finding, "verdict": "consistent", "clients": []} for finding in sheet["findings"]]
+    assert "by a search for missing noise and by a test of the mechanism" in ways_of(findings)
+
+
+def test_what_lies_beyond_the_axis_is_explained(sheet):
+    value = readable(sheet)
+    assert "beyond the axis" not in axis_of(value).caption
+    value["findings"][0]["run"] = {"low": 1e14, "high": 1e14}
+    assert "beyond the axis" in axis_of(value).caption
 
 
 def test_an_open_answer_says_what_would_decide_it(tmp_path):
