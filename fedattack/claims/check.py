@@ -14,9 +14,11 @@ from fedattack.claims.canaries.measure import CanaryResult
 from fedattack.claims.claim import UPDATE, Claim, make_claim
 from fedattack.claims.figures import equation, in_figures, plain
 from fedattack.claims.finding import (
+    CONFIGURED,
     CONSISTENT,
     CONTRADICTED,
     ERROR,
+    MEASURED,
     TOLERANCE,
     UNCHECKED,
     ClaimFinding,
@@ -256,7 +258,7 @@ def _configured_finding(claim: Claim, found: Configured) -> ClaimFinding:
     if bounds is not None:
         verdict, reason = _against(claim, bounds)
     return ClaimFinding(
-        name="claim.epsilon-configured",
+        name=CONFIGURED,
         declared=claim.epsilon,
         scope=claim.epsilon_of,
         value=None if bounds is None else bounds.high,
@@ -320,7 +322,7 @@ def _measured_finding(claim: Claim, measured: Measured) -> ClaimFinding:
     else:
         verdict, reason = CONSISTENT, f"{said}, no more than the {claim.epsilon:g} that is claimed"
     return ClaimFinding(
-        name="claim.epsilon-measured",
+        name=MEASURED,
         declared=claim.epsilon,
         scope=claim.epsilon_of,
         value=bound,

@@ -9,6 +9,12 @@ from typing import ClassVar
 from fedattack.claims.accounting import Epsilon
 from fedattack.claims.claim import Claim
 
+CONFIGURED = "claim.epsilon-configured"
+RECORDED = "claim.epsilon-recorded"
+MISSING = "claim.noise-missing"
+MEASURED = "claim.epsilon-measured"
+CANARIES = "claim.epsilon-canaries"
+
 VERDICTS = CONTRADICTED, CONSISTENT, UNCHECKED = "contradicted", "consistent", "cannot be checked"
 
 TOLERANCE = 0.01
@@ -17,11 +23,14 @@ TOLERANCE = 0.01
 ERROR = 0.05
 """How often a check that rests on chance contradicts a claim that is true, at most."""
 
+WORTH = 20.0
+"""e^20 is half a billion: above it ε promises nothing that matters."""
+
 # Such checks, with their findings; those of a record share its rate.
 _BY_CHANCE = {
-    "the record": ("claim.epsilon-recorded", "claim.noise-missing"),
-    "the test of the mechanism": ("claim.epsilon-measured",),
-    "canaries": ("claim.epsilon-canaries",),
+    "the record": (RECORDED, MISSING),
+    "the test of the mechanism": (MEASURED,),
+    "canaries": (CANARIES,),
 }
 
 
@@ -101,7 +110,7 @@ def sure_of(verdicts: Mapping[str, str]) -> str:
     verdicts
         By the name of each finding.
     """
-    if verdicts.get("claim.epsilon-configured") == CONTRADICTED:
+    if verdicts.get(CONFIGURED) == CONTRADICTED:
         return "The claim fails by arithmetic, which does not err by accident."
     checks = checks_by_chance(verdicts)
     if not checks:

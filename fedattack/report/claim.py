@@ -5,15 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedattack.claims.finding import sure_of
+from fedattack.claims.finding import CANARIES, CONFIGURED, MEASURED, RECORDED, sure_of
 from fedattack.errors import ReportError
 from fedattack.files import write_atomically, write_sealed
 from fedattack.report.claim_words import (
-    CANARIES,
     CLAIM_PAGE,
-    CONFIGURED,
-    MEASURED,
-    RECORDED,
     WORDS,
     canaries_of,
     clients_of,

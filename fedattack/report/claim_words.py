@@ -8,19 +8,13 @@ from typing import Any
 from fedattack.audit.finding import listed
 from fedattack.claims.accounting import Epsilon
 from fedattack.claims.figures import bounds_in_figures, in_figures
-from fedattack.claims.finding import CONSISTENT, CONTRADICTED
+from fedattack.claims.finding import CANARIES, CONFIGURED, CONSISTENT, CONTRADICTED, MEASURED, MISSING, RECORDED, WORTH
 from fedattack.report.epsilons import raised
 from fedattack.report.section import Table
 from fedattack.report.words import NOTHING, compact, counted, printable_all, stopped
 
 CLAIM_PAGE = "claim.html"
 """Where the page lies in its folder."""
-
-CONFIGURED = "claim.epsilon-configured"
-RECORDED = "claim.epsilon-recorded"
-MISSING = "claim.noise-missing"
-MEASURED = "claim.epsilon-measured"
-CANARIES = "claim.epsilon-canaries"
 
 _LABELS = {
     CONFIGURED: "Configured",
@@ -45,8 +39,6 @@ _AMOUNTS = (
 )
 _MOST_CLIENTS = 100
 _FEW_NAMES = 5
-# e^20 is half a billion: above it ε promises nothing that matters.
-_WORTH = 20.0
 
 WORDS = {
     "ε (epsilon)": "How well anybody can tell two data sets apart that differ in one unit. At ε = 1 one is at most 2.7 "
@@ -172,14 +164,14 @@ def _deciding(findings: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 def meaning_of(sheet: Mapping[str, Any]) -> str:
     """Say what the claimed ε promises, and what the one that was found leaves of it."""
     epsilon, unit = sheet["claim"]["epsilon"], sheet["stated"].get("unit", "unit")
-    if epsilon > _WORTH:
+    if epsilon > WORTH:
         said = f"ε = {epsilon:g} promises nothing that matters, even if it is true."
     else:
         times = f"{math.exp(epsilon):,.1f}" if epsilon < 3 else f"{float(f'{math.exp(epsilon):.2g}'):,.0f}"
         said = f"ε = {epsilon:g} promises: whatever one {unit} holds, nothing gets more than {times} times as likely."
     found = _deciding(sheet["findings"])
     bounds = found[found["scope"]]
-    if found["verdict"] == CONTRADICTED and bounds is not None and bounds["low"] > _WORTH >= epsilon:
+    if found["verdict"] == CONTRADICTED and bounds is not None and bounds["low"] > WORTH >= epsilon:
         said += " With the ε that was found, nothing that matters is promised."
     return said
 
