@@ -10,10 +10,20 @@ from fedattack.claims.accounting import configured
 from fedattack.claims.check import Answer
 from fedattack.claims.claim import DP_SGD, Claim, classical_sigma
 from fedattack.claims.figures import in_figures
-from fedattack.claims.finding import CONSISTENT, CONTRADICTED, UNCHECKED, ClaimFinding, scope_of
+from fedattack.claims.finding import (
+    CANARIES,
+    CONFIGURED,
+    CONSISTENT,
+    CONTRADICTED,
+    MEASURED,
+    MISSING,
+    RECORDED,
+    UNCHECKED,
+    WORTH,
+    ClaimFinding,
+    scope_of,
+)
 
-# An ε above it promises nothing that is worth a statement: e^20 is half a billion.
-_WORTH = 20.0
 # The range of noise multipliers that is searched, and how close to the least one the search ends.
 _LEAST, _MOST = 1e-3, 1e7
 _CLOSE = 1.001
@@ -21,27 +31,27 @@ _CLOSE = 1.001
 _GUIDE = "fedattack/claims/README.md"
 # Findings, why each may contradict what is configured, and what to look for.
 _LOOK_FOR = {
-    "claim.epsilon-recorded": (
+    RECORDED: (
         "Find out where the noise is lost",
         "The updates are too small for the noise that is claimed. Is the mod in the app that clients run, and the last "
         "step before the message leaves?",
     ),
-    "claim.epsilon-measured": (
+    MEASURED: (
         "Mend the mechanism",
         "It keeps less than its settings promise. The played updates say where: arrays without noise, no clipping, or "
         "noise that follows the update.",
     ),
-    "claim.epsilon-canaries": (
+    CANARIES: (
         "Find out where the released model tells of one unit",
         "Canaries show more than the accountant allows. Is the noise as large as is claimed, and new in each round?",
     ),
 }
 _CHECKS = {
-    "claim.epsilon-configured": "What is configured",
-    "claim.noise-missing": "Whether noise is missing in single messages",
-    "claim.epsilon-recorded": "What a record of the run shows",
-    "claim.epsilon-measured": "What a test of the mechanism shows",
-    "claim.epsilon-canaries": "What canaries in the run show",
+    CONFIGURED: "What is configured",
+    MISSING: "Whether noise is missing in single messages",
+    RECORDED: "What a record of the run shows",
+    MEASURED: "What a test of the mechanism shows",
+    CANARIES: "What canaries in the run show",
 }
 
 
@@ -88,9 +98,9 @@ def steps_of(answer: Answer, given: Given) -> list[Step]:
     by_name = {finding.name: finding for finding in answer.findings}
     steps = []
     wrong = [finding for finding in answer.findings if finding.verdict == CONTRADICTED]
-    if any(finding.name == "claim.epsilon-configured" for finding in wrong):
+    if any(finding.name == CONFIGURED for finding in wrong):
         steps += _more_noise(answer.claim)
-        steps += _another_number(answer.claim, by_name["claim.epsilon-configured"])
+        steps += _another_number(answer.claim, by_name[CONFIGURED])
     for finding in wrong:
         steps += _look(finding, by_name)
     if wrong:
@@ -108,10 +118,9 @@ def open_of(answer: Answer) -> list[Open]:
     done = {finding.name for finding in answer.findings}
     found = [Open(_CHECKS[finding.name], finding.reason) for finding in answer.findings if finding.verdict == UNCHECKED]
     reasons = {
-        "claim.epsilon-recorded": "no record was given; without one nothing says that the run used the mechanism",
-        "claim.epsilon-measured": "no mechanism was given; without one nothing says that the code does what it is "
-        "configured to do",
-        "claim.epsilon-canaries": "no canaries were in the run",
+        RECORDED: "no record was given; without one nothing says that the run used the mechanism",
+        MEASURED: "no mechanism was given; without one nothing says that the code does what it is configured to do",
+        CANARIES: "no canaries were in the run",
     }
     for name, reason in reasons.items():
         if name not in done:
@@ -176,7 +185,7 @@ def _rounded_up(value: float) -> str:
 
 def _another_number(claim: Claim, finding: ClaimFinding) -> list[Step]:
     value = finding.value
-    if value is None or value > _WORTH:
+    if value is None or value > WORTH:
         return []
     return [
         Step(
@@ -187,16 +196,16 @@ def _another_number(claim: Claim, finding: ClaimFinding) -> list[Step]:
 
 
 def _look(finding: ClaimFinding, by_name: dict[str, ClaimFinding]) -> list[Step]:
-    if finding.name == "claim.noise-missing" and not finding.clients:
+    if finding.name == MISSING and not finding.clients:
         why = "Is its wrapper the outermost strategy, and is its noise as large as is claimed?"
         return [Step("Look at what the server adds", why)]
-    if finding.name == "claim.noise-missing":
+    if finding.name == MISSING:
         why = "A mod is opt-in. A client that is started without it sends raw updates, and nothing refuses them."
         return [Step("Ask what the named clients run", why)]
     # What is configured explains all others, and clients that are named explain what the record shows.
-    explains = ["claim.epsilon-configured"]
-    if finding.name == "claim.epsilon-recorded":
-        explains.append("claim.noise-missing")
+    explains = [CONFIGURED]
+    if finding.name == RECORDED:
+        explains.append(MISSING)
     explained = any(name in by_name and by_name[name].verdict == CONTRADICTED for name in explains)
     return [] if explained or finding.name not in _LOOK_FOR else [Step(*_LOOK_FOR[finding.name])]
 
@@ -216,13 +225,13 @@ def _complete(answer: Answer) -> list[Step]:
 
 def _missing(answer: Answer, by_name: dict[str, ClaimFinding], given: Given) -> list[Step]:
     steps = []
-    if "claim.epsilon-recorded" not in by_name:
+    if RECORDED not in by_name:
         why = "It shows whether clients really sent noise, and names those that did not."
         steps.append(Step("Look at the record of a run", why, given.command(folder="DIR")))
-    if "claim.epsilon-measured" not in by_name:
+    if MEASURED not in by_name:
         why = "It shows whether the code does what its settings say. The code is imported and run."
         steps.append(Step("Test the mechanism", why, given.command(mechanism="module:function")))
-    if "claim.epsilon-canaries" not in by_name and (answer.claim.central or answer.claim.mechanism == DP_SGD):
+    if CANARIES not in by_name and (answer.claim.central or answer.claim.mechanism == DP_SGD):
         why = "They show what the released model tells of one unit; fedattack/claims/CANARIES.md says how."
         steps.append(Step("Put canaries into a run", why))
     return steps

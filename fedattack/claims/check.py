@@ -13,7 +13,19 @@ from fedattack.claims.canaries.finding import canary_finding, canary_sentence
 from fedattack.claims.canaries.measure import CanaryResult
 from fedattack.claims.claim import UPDATE, Claim, make_claim
 from fedattack.claims.figures import equation, in_figures, plain
-from fedattack.claims.finding import CONSISTENT, CONTRADICTED, TOLERANCE, UNCHECKED, ClaimFinding, scope_of
+from fedattack.claims.finding import (
+    CONFIGURED,
+    CONSISTENT,
+    CONTRADICTED,
+    ERROR,
+    MEASURED,
+    TOLERANCE,
+    UNCHECKED,
+    ClaimFinding,
+    checks_by_chance,
+    scope_of,
+    verdict_of,
+)
 from fedattack.claims.mechanisms import mechanism_of
 from fedattack.claims.reading import claim_of, configuration_of, readable
 from fedattack.claims.recorded import recorded_dict, recorded_findings, sentence_of, testify
@@ -65,16 +77,20 @@ class Answer:
 
     @property
     def verdict(self) -> str:
-        """Contradicted if any finding is; else that of what is configured, because a test alone confirms nothing."""
-        if any(finding.verdict == CONTRADICTED for finding in self.findings):
-            return CONTRADICTED
-        return self.findings[0].verdict
+        """Contradicted if any finding is; else that of what is configured."""
+        return verdict_of([finding.verdict for finding in self.findings])
+
+    @property
+    def error_rate(self) -> float:
+        """How often chance alone contradicts a claim that is true, at most."""
+        return round(ERROR * len(checks_by_chance([finding.name for finding in self.findings])), 2)
 
     def to_dict(self) -> dict[str, Any]:
         """Copy into what JSON can hold; an infinite number is the text ``infinity``."""
         value = {
             "claim": self.claim.model_dump(by_alias=True, exclude_none=True),
             "verdict": self.verdict,
+            "error_rate": self.error_rate,
             "sentence": self.sentence,
             "findings": [asdict(finding) for finding in self.findings],
             "notes": self.notes,
@@ -242,7 +258,7 @@ def _configured_finding(claim: Claim, found: Configured) -> ClaimFinding:
     if bounds is not None:
         verdict, reason = _against(claim, bounds)
     return ClaimFinding(
-        name="claim.epsilon-configured",
+        name=CONFIGURED,
         declared=claim.epsilon,
         scope=claim.epsilon_of,
         value=None if bounds is None else bounds.high,
@@ -306,7 +322,7 @@ def _measured_finding(claim: Claim, measured: Measured) -> ClaimFinding:
     else:
         verdict, reason = CONSISTENT, f"{said}, no more than the {claim.epsilon:g} that is claimed"
     return ClaimFinding(
-        name="claim.epsilon-measured",
+        name=MEASURED,
         declared=claim.epsilon,
         scope=claim.epsilon_of,
         value=bound,

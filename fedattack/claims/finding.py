@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from fedattack.claims.accounting import Epsilon
 from fedattack.claims.claim import Claim
 
+CONFIGURED = "claim.epsilon-configured"
+RECORDED = "claim.epsilon-recorded"
+MISSING = "claim.noise-missing"
+MEASURED = "claim.epsilon-measured"
+CANARIES = "claim.epsilon-canaries"
+
 VERDICTS = CONTRADICTED, CONSISTENT, UNCHECKED = "contradicted", "consistent", "cannot be checked"
 
 TOLERANCE = 0.01
 """Share of the declared ε by which a computed one may exceed it: people round σ."""
+
+ERROR = 0.05
+"""How often a check that rests on chance contradicts a claim that is true, at most."""
+
+WORTH = 20.0
+"""e^20 is half a billion: above it ε promises nothing that matters."""
+
+# Such checks, with their findings; those of a record share its rate.
+_BY_CHANCE = {
+    "the record": (RECORDED, MISSING),
+    "the test of the mechanism": (MEASURED,),
+    "canaries": (CANARIES,),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +90,36 @@ class ClaimFinding:
     @property
     def _in_scope(self) -> Epsilon | None:
         return self.message if self.scope == "message" else self.run
+
+
+def verdict_of(verdicts: Sequence[str]) -> str:
+    """Contradicted if any finding is; else that of what is configured, the first: a test alone confirms nothing."""
+    return CONTRADICTED if CONTRADICTED in verdicts else verdicts[0]
+
+
+def checks_by_chance(names: Collection[str]) -> list[str]:
+    """List the checks that rest on chance, by the names of their findings; each errs by :data:`ERROR` at most."""
+    return [check for check, findings in _BY_CHANCE.items() if any(name in names for name in findings)]
+
+
+def sure_of(verdicts: Mapping[str, str]) -> str:
+    """Say in words how far a verdict can be relied on, and how often chance alone contradicts a claim that is true.
+
+    Parameters
+    ----------
+    verdicts
+        By the name of each finding.
+    """
+    if verdicts.get(CONFIGURED) == CONTRADICTED:
+        return "The claim fails by arithmetic, which does not err by accident."
+    checks = checks_by_chance(verdicts)
+    if not checks:
+        return "Arithmetic does not err by accident. It looks at what is claimed, and at no run."
+    said = "" if CONTRADICTED in verdicts.values() else "No check proves a claim: it may see too little. "
+    said += f"By accident a claim that is true is contradicted in at most {len(checks) * ERROR:.0%} of runs"
+    if len(checks) == 1:
+        return f"{said}, by {checks[0]}."
+    return f"{said}: {', '.join(f'{ERROR:.0%} by {check}' for check in checks)}."
 
 
 def scope_of(claim: Claim) -> str:

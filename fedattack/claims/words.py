@@ -8,7 +8,7 @@ from fedattack.claims.accounting import Epsilon
 from fedattack.claims.check import Answer
 from fedattack.claims.claim import Claim
 from fedattack.claims.figures import bounds_in_figures
-from fedattack.claims.finding import ClaimFinding
+from fedattack.claims.finding import ClaimFinding, sure_of
 from fedattack.claims.mistakes import Mistake
 
 MISTAKES = ("mistake", "computed for", "claimed ε", "true ε", "because")
@@ -38,7 +38,8 @@ def _bounds(bounds: Epsilon | None) -> str:
 
 def answer_lines(answer: Answer) -> list[str]:
     """Give the sentence for everybody, then the grounds of each verdict, then what they assume."""
-    lines = [f"{answer.verdict.capitalize()}. {answer.sentence}", ""]
+    sure = sure_of({finding.name: finding.verdict for finding in answer.findings})
+    lines = [f"{answer.verdict.capitalize()}. {answer.sentence} {sure}", ""]
     lines.extend(f"- {note}" for note in answer.notes)
     for finding in answer.findings:
         lines.append(f"{finding.name}: {finding.verdict}; {finding.reason}")

@@ -24,6 +24,7 @@ from fedattack.cli.options import (
     Changes,
     Device,
     FailIf,
+    FailIfClaim,
     FirstSeed,
     Folder,
     KeepRecords,
@@ -405,7 +406,7 @@ def claim(
         Path | None, typer.Option("--claim", help="What is claimed: a claim.toml.", metavar="FILE")
     ] = None,
     mechanism: Annotated[
-        str | None, typer.Option(help="What to test, imported: module:function.", metavar="MODULE:FUNCTION")
+        str | None, typer.Option(help="What to test; it is imported and run.", metavar="MODULE:FUNCTION")
     ] = None,
     draws: Annotated[int, typer.Option(help="Draws of the mechanism, for both updates together.", min=1)] = 10_000,
     seed: Annotated[int, typer.Option(help="Seed of these draws.", min=0)] = 0,
@@ -413,22 +414,24 @@ def claim(
     sampled: Annotated[
         bool, typer.Option("--sampled", help="The mechanism itself draws whether the update takes part.")
     ] = False,
-    mistakes: Annotated[bool, typer.Option("--mistakes", help="Show what common mistakes cost instead.")] = False,
+    mistakes: Annotated[
+        bool, typer.Option("--mistakes", help="Show what common mistakes cost; check nothing.")
+    ] = False,
     canaries: Annotated[
         Path | None,
-        typer.Option(help="Who the canaries of the run were; without, its truth says it.", metavar="CANARIES.TOML"),
+        typer.Option(help="Who the canaries of DIR's run were; a run folder's truth says it.", metavar="CANARIES.TOML"),
     ] = None,
     trust: Trust = False,
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", help="Folder to write claim.html and claim.json to; a run folder, if given.", metavar="FOLDER"
+            "--out", help="Folder for claim.html and claim.json; without, DIR if it is a run folder.", metavar="FOLDER"
         ),
     ] = None,
     pdf: Annotated[
         bool, typer.Option("--pdf", help="Print claim.html to claim.pdf, too, by a browser if one is installed.")
     ] = False,
-    fail_if: FailIf = None,
+    fail_if: FailIfClaim = None,
     as_json: AsJson = False,
 ) -> None:
     """Is a privacy claim true? Holds a declared ε against arithmetic, a record, a test of the mechanism, and canaries.
@@ -466,10 +469,17 @@ def claim(
         print(json.dumps(answer.to_dict(), indent=2, allow_nan=False))
     else:
         _show_answer(answer)
+    crossed = _crossed(conditions, answer.findings)
     if out is not None:
-        page = _keep_answer(answer, out, folder, declared, mechanism, trial)
-        _show_kept(page, as_json, pdf=pdf)
-    if _crossed(conditions, answer.findings):
+        try:
+            page = _keep_answer(answer, out, folder, declared, mechanism, trial)
+            _show_kept(page, as_json, pdf=pdf)
+        except (FedAttackError, OSError) as problem:
+            # That a condition holds counts for more than where the page goes.
+            if not crossed:
+                raise
+            _show_error(problem)
+    if crossed:
         raise typer.Exit(THRESHOLD_CROSSED)
 
 
@@ -907,6 +917,10 @@ def _crossed(conditions: Sequence["Condition"], findings: Sequence[Any]) -> bool
     return bool(crossed)
 
 
+def _show_error(problem: Exception) -> None:
+    err_console.print(f"[red]error:[/red] {escape(short(str(problem)))}", soft_wrap=True)
+
+
 def _print_page(page: Path, as_json: bool) -> None:
     from fedattack.report.pdf import write_pdf
 
@@ -943,7 +957,7 @@ def main() -> None:
         code = app(standalone_mode=False)
     except (FedAttackError, OSError) as problem:
         # Whatever the system refuses (a folder of somebody else, a full disk) is no fault of the program.
-        err_console.print(f"[red]error:[/red] {escape(short(str(problem)))}", soft_wrap=True)
+        _show_error(problem)
         code = BAD_INPUT
     except ModuleNotFoundError:
         lacking = what_to_install("this command")

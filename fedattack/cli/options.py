@@ -105,6 +105,15 @@ FailIf = Annotated[
     ),
 ]
 
+FailIfClaim = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fail-if",
+        help='Exit with 3 if this holds: "claim.epsilon-measured > 10"; "claim.noise-missing > 0"; '
+        '"claim.epsilon-configured.verdict == contradicted". Repeatable.',
+    ),
+]
+
 Quiet = Annotated[
     bool,
     typer.Option("--quiet", "-q", help="Show neither progress nor notes; warnings stay.", callback=set_quiet),

@@ -5,14 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedattack.claims.finding import CANARIES, CONFIGURED, MEASURED, RECORDED, sure_of
 from fedattack.errors import ReportError
 from fedattack.files import write_atomically, write_sealed
 from fedattack.report.claim_words import (
-    CANARIES,
     CLAIM_PAGE,
-    CONFIGURED,
-    MEASURED,
-    RECORDED,
     WORDS,
     canaries_of,
     clients_of,
@@ -33,7 +30,6 @@ from fedattack.report.epsilons import Row, epsilon_axis
 from fedattack.report.html import template
 from fedattack.report.scores import canary_scores
 from fedattack.report.validate import CLAIM, validate_claim
-from fedattack.untrusted import check_folder
 
 # The rows of the axis.
 _AXIS = {CONFIGURED: "configured", RECORDED: "in the record", MEASURED: "measured", CANARIES: "canaries"}
@@ -42,7 +38,8 @@ _AXIS = {CONFIGURED: "configured", RECORDED: "in the record", MEASURED: "measure
 def write_claim(folder: Path, sheet: Mapping[str, Any]) -> Path:
     """Write ``claim.json`` and ``claim.html`` to a folder, which is made; returns the path of the page.
 
-    An older print, ``claim.pdf``, is deleted: it would show another answer.
+    An older print, ``claim.pdf``, is deleted: it would show another answer. A link where one of these files goes is
+    replaced, and not followed.
 
     Parameters
     ----------
@@ -52,14 +49,13 @@ def write_claim(folder: Path, sheet: Mapping[str, Any]) -> Path:
     Raises
     ------
     ReportError
-        If it does not fit its schema, a link leaves the folder, or the folder cannot be written to.
+        If it does not fit its schema, or the folder cannot be written to.
     """
     folder = Path(folder)
     content = render_claim(sheet).encode()
     page = folder / CLAIM_PAGE
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        check_folder(folder, ReportError)
         page.with_suffix(".pdf").unlink(missing_ok=True)
         write_sealed(folder / CLAIM, sheet)
         write_atomically(page, content)
@@ -90,6 +86,7 @@ def render_claim(sheet: Mapping[str, Any]) -> str:
         numbers=numbers_of(sheet),
         meaning=meaning_of(sheet),
         why=why_of(sheet),
+        sure=sure_of({finding["name"]: finding["verdict"] for finding in sheet["findings"]}),
         axis=axis_of(sheet),
         lines=list(map(line_of, sheet["findings"])),
         recorded=recorded,

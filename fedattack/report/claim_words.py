@@ -8,19 +8,13 @@ from typing import Any
 from fedattack.audit.finding import listed
 from fedattack.claims.accounting import Epsilon
 from fedattack.claims.figures import bounds_in_figures, in_figures
-from fedattack.claims.finding import CONSISTENT, CONTRADICTED
+from fedattack.claims.finding import CANARIES, CONFIGURED, CONSISTENT, CONTRADICTED, MEASURED, MISSING, RECORDED, WORTH
 from fedattack.report.epsilons import raised
 from fedattack.report.section import Table
 from fedattack.report.words import NOTHING, compact, counted, printable_all, stopped
 
 CLAIM_PAGE = "claim.html"
 """Where the page lies in its folder."""
-
-CONFIGURED = "claim.epsilon-configured"
-RECORDED = "claim.epsilon-recorded"
-MISSING = "claim.noise-missing"
-MEASURED = "claim.epsilon-measured"
-CANARIES = "claim.epsilon-canaries"
 
 _LABELS = {
     CONFIGURED: "Configured",
@@ -33,21 +27,18 @@ _LABELS = {
 _BY = {
     CONFIGURED: "by arithmetic",
     RECORDED: "by the record",
-    MISSING: "by noise that is missing",
     MEASURED: "by a test of the mechanism",
     CANARIES: "by canaries",
 }
 # Keys whose values are numbers that may be infinite, for which JSON has no word.
 _AMOUNTS = (
     *("low", "high", "value", "sigma"),
-    *("noise_claimed", "noise_at_most", "noise_at_least", "norm_most"),
+    *("noise_claimed", "noise_at_most", "noise_at_least", "norm_most", "rounds"),
     *("counting", "ceiling", "mu"),
     *("bound_message", "bound_run", "estimate", "accountant"),
 )
 _MOST_CLIENTS = 100
 _FEW_NAMES = 5
-# e^20 is half a billion: above it ε promises nothing that matters.
-_WORTH = 20.0
 
 WORDS = {
     "ε (epsilon)": "How well anybody can tell two data sets apart that differ in one unit. At ε = 1 one is at most 2.7 "
@@ -61,7 +52,8 @@ WORDS = {
     "Measured": "The mechanism was given two updates thousands of times. How often they were told apart gives a lower "
     "bound on ε.",
     "Canaries": "Extra clients, or extra examples, by which the run itself is measured. A lower bound on ε.",
-    "Contradicted": "ε is higher than claimed: by arithmetic, or by a test that errs in at most one of twenty cases.",
+    "Contradicted": "ε is higher than claimed: by arithmetic, or by a check that errs in at most 5 % of runs. "
+    "With several such checks the rates add up; the answer says to what.",
     "Consistent": "It is not, as far as was checked. A lower bound never proves a claim.",
     "Cannot be checked": "The bounds do not decide it, or a number is missing.",
     "C, σ": "The clipping norm: no update, or no gradient of an example, is longer. The deviation of the noise.",
@@ -127,8 +119,9 @@ def contradictions(findings: Sequence[Mapping[str, Any]]) -> list[Mapping[str, A
 
 
 def _by(finding: Mapping[str, Any]) -> str:
-    if finding["name"] == MISSING and finding["verdict"] == CONTRADICTED:
-        return f"{_BY[MISSING]} ({_names(finding)})"
+    if finding["name"] == MISSING:
+        wrong = finding["verdict"] == CONTRADICTED
+        return f"by noise that is missing ({_names(finding)})" if wrong else "by a search for missing noise"
     return _BY.get(finding["name"], f"by {finding['name']}")
 
 
@@ -171,14 +164,14 @@ def _deciding(findings: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 def meaning_of(sheet: Mapping[str, Any]) -> str:
     """Say what the claimed ε promises, and what the one that was found leaves of it."""
     epsilon, unit = sheet["claim"]["epsilon"], sheet["stated"].get("unit", "unit")
-    if epsilon > _WORTH:
+    if epsilon > WORTH:
         said = f"ε = {epsilon:g} promises nothing that matters, even if it is true."
     else:
         times = f"{math.exp(epsilon):,.1f}" if epsilon < 3 else f"{float(f'{math.exp(epsilon):.2g}'):,.0f}"
-        said = f"ε = {epsilon:g} promises: one {unit} makes nothing that is seen more than {times} times as likely."
+        said = f"ε = {epsilon:g} promises: whatever one {unit} holds, nothing gets more than {times} times as likely."
     found = _deciding(sheet["findings"])
     bounds = found[found["scope"]]
-    if found["verdict"] == CONTRADICTED and bounds is not None and bounds["low"] > _WORTH >= epsilon:
+    if found["verdict"] == CONTRADICTED and bounds is not None and bounds["low"] > WORTH >= epsilon:
         said += " With the ε that was found, nothing that matters is promised."
     return said
 
@@ -242,7 +235,7 @@ def clients_of(sheet: Mapping[str, Any]) -> Table | None:
     caption = _about_clients(sheet["claim"])
     if len(clients) > len(rows):
         caption += f" {counted(len(clients) - len(rows), 'client')} more in claim.json."
-    header = ["Client", "Faults", "Noise at most", "Of what is claimed", "In", "Largest norm", "Updates"]
+    header = ["Client", "Faults", "Noise at most", "Of what is claimed", "In array", "Largest norm", "Updates"]
     known = [place for place in range(len(header)) if any(row[place] != NOTHING for row in rows)]
     rows = [[row[place] for place in known] for row in rows]
     return Table("Client by client", caption.strip(), [header[place] for place in known], rows)
@@ -252,7 +245,7 @@ def _about_clients(claim: Mapping[str, Any]) -> str:
     clip = claim.get("clip")
     if claim["mechanism"].startswith("central"):
         return f"The mean is of updates that are clipped to {clip:g}, by the clients or by the server." if clip else ""
-    noise = "Noise at most: no more noise than this can be in the client's updates, where it is least."
+    noise = "Noise at most: the updates leave room for no larger σ, in the array that leaves the least."
     if claim["mechanism"] == "dp-sgd":
         return f"{noise} What is claimed is that of the last step; gradients are clipped, and not updates."
     return f"{noise} Updates are claimed to be clipped to {clip:g}; noise makes them longer." if clip else noise
@@ -290,19 +283,26 @@ def server_of(recorded: Mapping[str, Any]) -> str:
     return " ".join(filter(None, parts))
 
 
+_METHODS = {
+    "counting": "counting alone",
+    "gaussian": "the scores, which passed the tests of a Gaussian",
+    "sampled gaussian": "the scores, which passed the tests of a sampled Gaussian",
+}
+
+
 def measured_of(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
     """List the facts of the test of a mechanism."""
     facts = [
         ("draws of the mechanism", f"{measured['draws']:,}"),
         ("told apart", f"{measured['told']:,} of {measured['tries']:,}"),
-        ("bound by", measured["method"]),
-        ("bound by counting alone", in_number(measured["counting"])),
-        ("most that counting can show", in_number(measured["ceiling"])),
+        ("the bound is by", _METHODS.get(measured["method"], measured["method"])),
+        ("ε of a draw at least, by counting alone", in_number(measured["counting"])),
+        ("most that counting can show with so many draws", in_number(measured["ceiling"])),
         ("updates that were played", measured["pair"]),
         ("told apart by", measured["score"]),
     ]
     if measured["mu"] is not None:
-        facts.append(("deviations apart, at least", compact(measured["mu"])))
+        facts.append(("scores apart, in standard deviations, at least", compact(measured["mu"])))
     return facts
 
 

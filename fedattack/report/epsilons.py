@@ -90,7 +90,9 @@ def epsilon_axis(declared: float, rows: Sequence[Row], scope: str, slug: str) ->
     header = ["", f"ε of {scope}"]
     numbers = [["claimed", f"{declared:g}"], *([row.name, row.said] for row in rows)]
     words = "; ".join(" ".join(cells) for cells in numbers)
-    caption = "Further right is less private. An arrow: so much at least; no test can say more than that."
+    caption = "Further right is less private. A mark with an arrow is a lower bound: ε is as much, or more."
+    if any(row.low is not None and row.low >= right for row in rows):
+        caption += " Two arrowheads: beyond the axis."
     if any(row.estimate for row in rows):
         caption += " A hollow mark: an estimate, which is no bound."
     return Plot(title, to_svg(figure, slug, title, f"{words}."), caption, header, numbers)

@@ -14,6 +14,7 @@ from jsonschema.exceptions import best_match
 from pydantic import TypeAdapter
 
 from fedattack.audit.finding import Finding, not_finite
+from fedattack.claims.finding import verdict_of
 from fedattack.errors import ReportError, short
 from fedattack.report.section import Lists, Section, section_of
 from fedattack.untrusted import check_folder, parse_json, read_bytes, read_sealed
@@ -135,11 +136,24 @@ def validate_claim(obj: Any, where: str = "claim") -> dict[str, Any]:
     Raises
     ------
     ReportError
-        If it does not fit ``claim.schema.json``, or a number is not finite. The message names the JSON path.
+        If it does not fit ``claim.schema.json``, a number is not finite, or the parts contradict each other. The
+        message names the JSON path.
     """
     # An ε may be larger than any measure, and infinity is written as a text.
     _check(obj, "claim.schema.json", where, largest=sys.float_info.max, hint=_CLAIM_NEXT)
+    for i, finding in enumerate(obj["findings"]):
+        for scope in ("message", "run"):
+            _check_order(finding[scope], f"{where}: $.findings[{i}].{scope}")
+    verdicts = [finding["verdict"] for finding in obj["findings"]]
+    expected = verdict_of(verdicts)
+    if obj["verdict"] != expected:
+        raise ReportError(f"{where}: $.verdict: {obj['verdict']}; by its findings it is {expected}; {_CLAIM_NEXT}")
     return dict(obj)
+
+
+def _check_order(bounds: Mapping[str, Any] | None, where: str) -> None:
+    if bounds is not None and float(bounds["low"]) > float(bounds["high"]):
+        raise ReportError(f"{where}: low is {bounds['low']}, which is above high, {bounds['high']}; {_CLAIM_NEXT}")
 
 
 def _common_lists(series: Mapping[str, Any]) -> Iterator[Lists]:

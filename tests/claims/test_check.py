@@ -7,9 +7,12 @@ from fedattack.claims import make_claim
 from fedattack.claims.accounting import Epsilon
 from fedattack.claims.check import Trial, check_claim, load_mechanism
 from fedattack.claims.figures import bounds_in_figures, equation
-from fedattack.claims.finding import CONSISTENT, CONTRADICTED, UNCHECKED
+from fedattack.claims.finding import CONSISTENT, CONTRADICTED, ERROR, UNCHECKED
+from fedattack.claims.tester import LEVEL
+from fedattack.claims.words import answer_lines
 from fedattack.errors import ConfigError, ModelError
 from tests.claims import known
+from tests.claims.recorded.runs import SMALL, Run, write_run
 
 DELTA = 1e-5
 
@@ -23,7 +26,7 @@ def by_name(answer):
 
 
 def test_the_platform_is_contradicted_twice():
-    answer = check_claim(None, known.platform, Trial(draws=4000))
+    answer = check_claim(None, known.platform, Trial(draws=2000))
     assert answer.verdict == CONTRADICTED
     found = by_name(answer)
     assert [finding.verdict for finding in answer.findings] == [CONTRADICTED] * 2
@@ -31,12 +34,12 @@ def test_the_platform_is_contradicted_twice():
     assert found["claim.epsilon-measured"].value > 1e8
     assert "20,000 times below 2" in found["claim.epsilon-configured"].notes[0]
     assert "ε = 10" in answer.sentence
-    assert "3,200 of 3,200 tries" in answer.sentence
+    assert "1,600 of 1,600 tries" in answer.sentence
     json.dumps(answer.to_dict(), allow_nan=False)
 
 
 def test_the_same_mod_with_honest_numbers_is_consistent():
-    answer = check_claim(None, known.honest, Trial(draws=4000))
+    answer = check_claim(None, known.honest, Trial(draws=2000))
     assert answer.verdict == CONSISTENT
     found = by_name(answer)
     assert found["claim.epsilon-measured"].value < found["claim.epsilon-configured"].value < 0.9
@@ -53,7 +56,7 @@ def test_the_epsilon_of_a_message_quoted_for_the_run():
 
 def test_what_the_mechanism_has_counts_and_not_what_is_said_of_it():
     said = claim(sigma=3.0, clip=1.0, epsilon=0.5, rounds=7)
-    answer = check_claim(said, known.own_mod, Trial(draws=4000))
+    answer = check_claim(said, known.own_mod, Trial(draws=2000))
     assert answer.claim.deviation == 2.0
     assert answer.claim.rounds == 7
     assert answer.claim.epsilon == 0.5
@@ -97,7 +100,7 @@ def test_a_test_alone_confirms_nothing():
 
 
 def test_a_mod_without_noise_is_tested_all_the_same():
-    answer = check_claim(claim(noise_multiplier=2.0, clip=1.0, epsilon=5.0), known.clipping_alone)
+    answer = check_claim(claim(noise_multiplier=2.0, clip=1.0, epsilon=5.0), known.clipping_alone, Trial(draws=2000))
     assert "clips and adds no noise" in answer.notes[0]
     assert answer.findings[0].verdict == CONSISTENT
     assert answer.verdict == CONTRADICTED
@@ -131,6 +134,18 @@ def test_nothing_bounds_epsilon():
     assert answer.verdict == CONTRADICTED
     assert "guarantees nothing" in answer.sentence
     assert answer.to_dict()["findings"][0]["value"] == "infinity"
+
+
+def test_checks_that_rest_on_chance_add_up_and_the_answer_says_so(tmp_path):
+    arithmetic = check_claim(claim(sigma=2.0, clip=1.0))
+    assert arithmetic.error_rate == 0
+    assert "looks at what is claimed, and at no run" in answer_lines(arithmetic)[0]
+    write_run(tmp_path / "record", Run(SMALL, sigma=2.0))
+    both = check_claim(claim(sigma=2.0, clip=1.0), known.gaussian, record=tmp_path)
+    assert both.to_dict()["error_rate"] == 0.1
+    assert "in at most 10% of runs: 5% by the record, 5% by the test of the mechanism." in answer_lines(both)[0]
+    assert sum(test["error_rate"] for test in both.recorded["tests"]) <= ERROR == pytest.approx(1 - LEVEL)
+    assert "does not err by accident" in answer_lines(check_claim(claim(sigma=0.1, clip=1.0)))[0]
 
 
 def test_claims_that_cannot_be_tested():

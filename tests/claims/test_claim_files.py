@@ -66,6 +66,31 @@ def test_nothing_is_written_into_a_record(call, tmp_path):
     assert sorted((tmp_path / "record").iterdir()) == before
 
 
+def test_a_folder_with_links_in_it_takes_a_page(call, claim_file, tmp_path):
+    """As the folder of a project with an environment; what the page replaces is not followed."""
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    (project / ".venv").mkdir(parents=True)
+    elsewhere.write_text("of somebody else")
+    (project / ".venv" / "lib64").symlink_to(tmp_path)
+    (project / "claim.html").symlink_to(elsewhere)
+    (project / "claim.pdf").symlink_to(elsewhere)
+    assert call("claim", "--claim", claim_file, "--out", project)[0] == 0
+    assert {path.name for path in project.iterdir()} == {".venv", "claim.html", "claim.json"}
+    assert not (project / "claim.html").is_symlink()
+    assert elsewhere.read_text() == "of somebody else"
+
+
+@pytest.mark.parametrize(("limit", "expected"), [("10", 3), ("1e12", 2)])
+def test_a_page_that_cannot_be_written_hides_no_condition(call, claim_file, tmp_path, limit, expected):
+    (tmp_path / "file").touch()
+    words = ("claim", "--claim", claim_file, "--out", tmp_path / "file", "--fail-if")
+    code, said, err = call(*words, f"claim.epsilon-configured > {limit}")
+    assert code == expected
+    assert "Contradicted. The run claims" in said
+    assert ("threshold crossed" in err) == (expected == 3)
+    assert "give --out another folder" in err.replace("\n", " ")
+
+
 def test_a_print_needs_a_page(call, claim_file):
     code, _, err = call("claim", "--claim", claim_file, "--pdf")
     assert code == 2

@@ -1,13 +1,19 @@
 """A short version of the fuzzers; `make fuzz` has the long one. And: what they look for, they find."""
 
 import json
+import random
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.fuzz import folders, kills, mutants
+from fedattack.errors import ReportError
+from fedattack.report import read_claim
+from fedattack.report.claim import render_claim
+from tests.fuzz import folders, kills, mutants, mutate
 from tests.fuzz.sandbox import ANSWER, DIED, HANG, REFUSED, TRACEBACK, Outcome, in_child
+from tests.report import claims
 
 
 def test_altered_folders_are_refused_or_read_as_before_or_said_to_be_unsigned():
@@ -26,6 +32,31 @@ def test_killed_writers_leave_every_round_that_they_reported():
     result = kills.run(5, seed=101)
     assert result["bad"] == []
     assert result["reported"] > 0
+
+
+def test_altered_claims_are_refused_in_one_line_or_rendered(tmp_path):
+    """What is claimed, and what was found about it, with up to three things changed."""
+    shown = {
+        **claims.recorded(),
+        "server": {"noise_at_most": 0.4, "noise_at_least": None, "rounds": [], "faults": ["x"]},
+    }
+    answer = replace(claims.platform(), recorded=shown, canaries=claims.canaries())
+    sheet = json.loads(json.dumps(claims.sheet(answer, tmp_path)))
+    draw = random.Random(131)
+    pages, refusals = [], []
+    for _ in range(60):
+        changed = sheet
+        for _ in range(draw.randint(1, 3)):
+            changed = mutate.change(draw, changed)
+        (tmp_path / "claim.json").write_bytes(mutate.sealed(changed))
+        try:
+            pages.append(render_claim(read_claim(tmp_path)))
+        except ReportError as refused:
+            refusals.append(str(refused))
+    assert len(pages) > 5
+    assert len(refusals) > 5
+    assert not any("<script>alert" in page for page in pages)
+    assert not any("\n" in line for line in refusals)
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,11 @@ from importlib import resources
 import pytest
 from jsonschema import Draft202012Validator
 
+from fedattack.claims import Claim
 from fedattack.errors import ReportError
 from fedattack.report import read_claim, render_html, write_report
-from fedattack.report.claim import render_claim, write_claim
-from fedattack.report.claim_words import clients_of, meaning_of, readable, server_of, short_of
+from fedattack.report.claim import axis_of, render_claim, write_claim
+from fedattack.report.claim_words import clients_of, meaning_of, readable, server_of, short_of, ways_of
 from fedattack.report.validate import validate_claim
 from tests.report import claims, example
 from tests.report.test_html import Page
@@ -54,7 +55,14 @@ def test_the_answer_stands_first(html):
 def test_everything_in_the_sheet_is_on_the_page(sheet, html):
     text = Page(html).text
     facts = sheet["facts"]
-    said = [facts["claim_sha256"], facts["checked"], facts["command"], facts["versions"]["flwr"], "10,000, 0"]
+    said = [
+        facts["claim_sha256"],
+        facts["checked"],
+        facts["command"],
+        facts["versions"]["flwr"],
+        "draws 10,000",
+        "seed 0",
+    ]
     said += [*facts["records"], *facts["records"].values()]
     for finding in sheet["findings"]:
         said += [finding["name"], *(words[1:] for words in finding["assumes"]), *finding["clients"]]
@@ -107,7 +115,21 @@ def test_a_claim_that_holds_is_not_said_to_be_proved(tmp_path):
     assert "3 checks: by arithmetic, by the record and by canaries." in text
     assert "a deviation of at most 0.41 and at least 0.39" in text
     assert "point estimate 3.4" in text
+    assert "No check proves a claim: it may see too little." in text
+    assert "contradicted in at most 10% of runs: 5% by the record, 5% by canaries." in text
     assert "No mechanism was given" in text
+
+
+def test_noise_that_was_searched_for_is_not_said_to_be_missing(sheet):
+    findings = [{**finding, "verdict": "consistent", "clients": []} for finding in sheet["findings"]]
+    assert "by a search for missing noise and by a test of the mechanism" in ways_of(findings)
+
+
+def test_what_lies_beyond_the_axis_is_explained(sheet):
+    value = readable(sheet)
+    assert "beyond the axis" not in axis_of(value).caption
+    value["findings"][0]["run"] = {"low": 1e14, "high": 1e14}
+    assert "beyond the axis" in axis_of(value).caption
 
 
 def test_an_open_answer_says_what_would_decide_it(tmp_path):
@@ -196,6 +218,45 @@ def test_a_changed_file_is_noticed(sheet, tmp_path):
     path.write_text(path.read_text().replace('"verdict": "contradicted"', '"verdict": "consistent"', 1))
     with pytest.raises(ReportError, match="does not match its checksum"):
         read_claim(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("claim", "clip"), "1.0", "claim.clip"),
+        (("stated", "rounds"), "5", "stated.rounds"),
+        (("recorded", "clients", 0, "run"), ["seed-0"], "clients[0].run"),
+        (("recorded", "server", "faults"), 5, "server.faults"),
+        (("recorded", "server", "faults"), [5], "server.faults[0]"),
+        (("recorded", "server", "rounds"), [-1.0], "server.rounds[0]"),
+        (("canaries", "scores", "in"), [1e308, -1e308], "canaries.scores.in[0]"),
+        (("findings", 0, "run"), {"low": "infinity", "high": 0}, "findings[0].run: low is infinity"),
+        (("verdict",), "consistent", "verdict: consistent; by its findings it is contradicted"),
+    ],
+)
+def test_whatever_the_page_would_format_is_checked(sheet, path, value, said):
+    changed = copy(sheet)
+    changed["canaries"] = claims.canaries()
+    changed["recorded"]["server"] = {"noise_at_most": 0.4, "noise_at_least": None, "rounds": [0.4], "faults": []}
+    render_claim(changed)
+    *path, last = path
+    here = changed
+    for key in path:
+        here = here[key]
+    here[last] = value
+    with pytest.raises(ReportError) as raised:
+        render_claim(changed)
+    assert said in str(raised.value)
+
+
+def test_noise_of_a_round_may_be_infinite(sheet):
+    value = readable({"server": {"rounds": ["infinity", None]}})
+    assert value["server"]["rounds"] == [float("inf"), None]
+
+
+def test_the_schema_knows_the_keys_of_a_claim():
+    text = resources.files("fedattack.report").joinpath("claim.schema.json").read_text()
+    assert set(json.loads(text)["$defs"]["keys"]["properties"]) == set(Claim.model_json_schema()["properties"])
 
 
 def test_a_run_folder_says_what_became_of_its_claim(folder, sheet):
