@@ -195,7 +195,10 @@ def gaussian_epsilon(
         return Epsilon(least, least)
     if epsilon_of(steps.mu, delta) > _ABSURD:
         return Epsilon(least, whole)
-    loss, error = _by_loss(steps, count, whole)
+    try:
+        loss, error = _by_loss(steps, count, whole)
+    except OverflowError:  # more steps, and rarer ones, than a grid can hold
+        return Epsilon(least, whole)
     high = loss
     if method == "fixed-size":
         high = _fixed_size(steps, count)

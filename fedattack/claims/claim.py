@@ -280,6 +280,7 @@ def read_claim(path: Path) -> Claim:
     """
     try:
         values = tomllib.loads(read_text(path, ConfigError, _HINT))
-    except tomllib.TOMLDecodeError as cause:
+    # Numbers of thousands of digits, and thousands of lists in one another, end in errors of their own.
+    except (ValueError, RecursionError) as cause:
         raise ConfigError(f"{path} is no TOML file ({short(str(cause), 80)}); {_HINT}") from None
     return make_claim(str(path), **values)

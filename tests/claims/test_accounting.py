@@ -95,6 +95,12 @@ def test_numbers_that_nobody_claims_take_no_time():
     assert gaussian_epsilon(0.0, "replace", 1, DELTA, rate=0.5) == Epsilon(math.inf, math.inf)
 
 
+def test_more_steps_than_a_grid_holds_leave_the_plain_bounds():
+    spent = gaussian_epsilon(1.0, "add-remove", 10**14, DELTA, rate=1e-14)
+    assert spent.low <= 1e-5
+    assert spent.high == pytest.approx(epsilon_of(1e7, DELTA))
+
+
 def test_laplace_of_one_entry_is_pure():
     found = laplace_epsilon(2.0, "add-remove", 1, DELTA, 1)
     assert found.high == pytest.approx(0.5)

@@ -105,7 +105,17 @@ def test_what_is_wrong_is_said_in_one_line(values, said):
     assert len(text) <= 300
 
 
-@pytest.mark.parametrize("text", ["mechanism = ", "\udcff", "epsilon = 1", "[epsilon]\nx = 1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mechanism = ",
+        "\udcff",
+        "epsilon = 1",
+        "[epsilon]\nx = 1",
+        pytest.param("epsilon = " + "9" * 5000, id="digits"),
+        pytest.param("epsilon = " + "[" * 5000, id="lists"),
+    ],
+)
 def test_a_file_that_is_no_claim(tmp_path, text):
     path = tmp_path / "claim.toml"
     path.write_text(text, encoding="utf-8", errors="surrogateescape")
