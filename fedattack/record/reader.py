@@ -22,6 +22,7 @@ from fedattack.record.format import (
     MANIFEST,
     PROTOCOLS,
     SIGNATURE,
+    THINNING,
     Arrays,
     Parameter,
     Protocol,
@@ -32,6 +33,7 @@ from fedattack.record.format import (
     unseal_manifest,
 )
 from fedattack.record.index import IndexedLine, file_of, read_index, read_manifest, strangers
+from fedattack.record.keep import Keep, base_of, restored
 from fedattack.record.means import weighted_mean
 from fedattack.record.signature import fingerprint, is_signed
 from fedattack.record.tensors import checksum
@@ -153,9 +155,10 @@ class Observation:
         self.num_examples: float | None = decode_metric(entry.get("num_examples"))
         self.metrics = _decoded(entry.get("metrics", {}))
         self.of_round: int | None = entry.get("of_round")
-        self.arrays: Arrays | None = round_.stored(f"reply/{index}", entry.get("arrays"))
-        self._received = round_.stored(f"received/{index}", entry.get("received"))
         self._round = round_
+        self._received = round_.stored(f"received/{index}", entry.get("received"))
+        arrays = round_.stored(f"reply/{index}", entry.get("arrays"))
+        self.arrays: Arrays | None = round_.unpacked(arrays, entry.get("halved"), lambda: self.received)
         self._index = index
 
     def __eq__(self, other: object) -> bool:
@@ -322,7 +325,8 @@ class Round:
     @property
     def aggregate(self) -> Arrays | None:
         """What a secure-aggregation server sees; ``None`` in the individual view."""
-        return self.stored("aggregate", self._entry["aggregate"])
+        arrays = self.stored("aggregate", self._entry["aggregate"])
+        return self.unpacked(arrays, self._entry.get("halved"), lambda: self.common, summed=True)
 
     @property
     def after(self) -> Arrays | None:
@@ -334,6 +338,34 @@ class Round:
         if names is None:
             return None
         return self._record.stored_in(self, prefix, names)
+
+    def unpacked(
+        self,
+        arrays: Arrays | None,
+        powers: Sequence[int | None] | None,
+        sent: Callable[[], Arrays | None],
+        *,
+        summed: bool = False,
+    ) -> Arrays | None:
+        """Give arrays that were kept in half precision their values; ``sent`` is the model that they answer."""
+        if arrays is None or powers is None:
+            return arrays
+        halves = arrays
+        power_of = dict(zip(halves, powers, strict=False))
+
+        def read(name: str) -> NDArray[Any]:
+            power = power_of.get(name)
+            if power is None:
+                return halves[name]
+            base, dtype = base_of(name, sent(), self.protocol, summed=summed)
+            if dtype is None or dtype.kind != "f":
+                raise RecordError(f"{self.where}: {name} is kept as a difference from a model that is not there")
+            try:
+                return restored(halves[name], power, base, dtype)
+            except (TypeError, ValueError) as cause:
+                raise RecordError(f"{self.where}: {name} is no difference ({short(str(cause), 100)})") from None
+
+        return StoredArrays(read, {name: name for name in halves})
 
 
 def _prefixed(prefix: str, names: Iterable[str] | None) -> set[str]:
@@ -353,11 +385,18 @@ class Record:
         The record's folder.
     skip_damaged
         Leave out rounds whose index line or file is damaged instead of refusing the record.
+    thinned
+        Take also a record that does not hold all that the server saw. Without it such a record is refused, so that what
+        asks for a whole one never computes with less.
 
     Attributes
     ----------
     view, protocol, server, status, seed, facts, parameters
         As the manifest says; see FORMAT.md.
+    keep
+        What of the run is in the record. Its rounds are those that are kept.
+    left_out
+        The arrays that :attr:`keep` leaves out, by name: the checksum of one that nobody changed, ``None`` for others.
     signer
         Fingerprint of the key that the record is signed by; ``None`` where it is not signed.
     damage
@@ -366,12 +405,13 @@ class Record:
     Raises
     ------
     RecordError
-        If there is no record, it is of a newer format, its index is damaged, or it is not what was signed. A
+        If there is no record, it is of a newer format, its index is damaged, it is not what was signed, or it was
+        thinned and need not be. A
         half-written last line, as a killed run leaves it, is no damage: that round was never whole. A damaged file
         is refused when it is read.
     """
 
-    def __init__(self, path: Path | str, *, skip_damaged: bool = False) -> None:
+    def __init__(self, path: Path | str, *, skip_damaged: bool = False, thinned: bool = False) -> None:
         self.path = Path(path)
         check_folder(self.path, RecordError)
         self.manifest = read_manifest(self.path)
@@ -382,6 +422,12 @@ class Record:
         self.seed: int | None = self.manifest["seed"]
         self.facts = _decoded(self.manifest["facts"])
         self.parameters = tuple(map(Parameter.from_dict, self.manifest["parameters"] or ()))
+        self.keep = Keep.from_entry(self.manifest["kept"])
+        self.left_out: dict[str, str | None] = {}
+        for entry in self.manifest["left_out"] or ():
+            self.left_out[entry["name"]] = entry["xxh3"]
+        if self.keep.kinds and not thinned:
+            raise RecordError(f"{self.path} keeps {self.kept}, and this needs a whole record: record the run whole")
         self.index = read_index(self.path, self.manifest)
         self.signer = self._checked_signer()
         self.damage = list(self.index.damage)
@@ -390,8 +436,8 @@ class Record:
         self._means: _Latest[dict[str, NDArray[Any]]] = _Latest(_MEANS)
         self._names_of: _Latest[list[str]] = _Latest(_MEANS)
         self._verified: set[Path] = set()
-        self._lines = self.index.lines
-        self._by_seq = {line.seq: line for line in self._lines}
+        self._lines = [line for line in self.index.lines if self.keep.round(line.number)]
+        self._by_seq = {line.seq: line for line in self.index.lines}
         unknown = [] if self.status == "open" else strangers(self.path, self.index)
         if unknown:
             self.damage.append(f"{self.path}: {short(', '.join(unknown), 100)} is in no line of {INDEX}")
@@ -423,7 +469,8 @@ class Record:
             files.append(final)
         whole = all("sha256" in digests for digests in files)
         # Somebody may have changed the manifest since it was read first.
-        same = whole and dict.fromkeys(CHAIN) | unseal_manifest(manifest, self.path.name) == self.manifest
+        absent = dict.fromkeys((*CHAIN, *THINNING))
+        same = whole and absent | unseal_manifest(manifest, self.path.name) == self.manifest
         if not same or not is_signed(signer, signature, manifest):
             raise RecordError(
                 f"{self.path} is not what its recorder signed: somebody changed it, or it was never signed; ask for "
@@ -443,8 +490,27 @@ class Record:
         return tuple(self)
 
     @property
+    def lines(self) -> tuple[Round, ...]:
+        """All lines of the index: the rounds, and the models after them where those are no rounds of the record."""
+        return tuple(Round(line, self) for line in self.index.lines)
+
+    @property
+    def kept(self) -> str:
+        """What of the run is in the record, in words; empty for all of it."""
+        told = [self.keep.told(kind) for kind in self.keep.kinds]
+        if "layers" in self.keep.kinds:
+            trained = sum(digest is None for digest in self.left_out.values())
+            state = f"{trained} of them trained" if trained else "all of them frozen"
+            told.append(f"not {len(self.left_out)} other arrays, {state}")
+        return " and ".join(told)
+
+    @property
     def remarks(self) -> list[str]:
-        """What nobody can know of this record, in words: who wrote it, and whether it is as it was written."""
+        """What a reader should know, or cannot: what was left out, who wrote the record, whether it was changed."""
+        thinned = [f"the record does not hold all that the server saw: it keeps {self.kept}"] if self.kept else []
+        return [*thinned, *self._origins()]
+
+    def _origins(self) -> list[str]:
         if self.signer is not None:
             return [
                 f"the record is signed by {self.signer}; what lies beside it (knowledge, truth, scores) is not signed"
@@ -540,7 +606,11 @@ class Record:
     def common_after(self, seq: int) -> Arrays | None:
         """Return the common model after the line ``seq``: the next one's model, or the final one."""
         if seq + 1 in self._by_seq:
-            return self.common_of(self._by_seq[seq + 1].origin)
+            following = self._by_seq[seq + 1]
+            if self.keep.every > 1 and self.keep.round(following.number):
+                # It is no model after this round, but after others that are not in the record.
+                return None
+            return self.common_of(following.origin)
         if self.index.lines and seq == self.index.lines[-1].seq:
             return self.final
         return None
