@@ -100,7 +100,7 @@ def _are_scored(parts: Sequence[Part], attack: str) -> bool:
 
 
 def _record_of(part: Part) -> Record:
-    record = Record(part.record, skip_damaged=True)
+    record = Record(part.record, skip_damaged=True, thinned=True)
     if not len(record):
         why = record.damage[0] if record.damage else "no round was recorded"
         raise RecordError(f"{record.path} holds no round that can be read, so that nothing can be judged: {why}")

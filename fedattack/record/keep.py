@@ -60,23 +60,32 @@ class Keep:
     def __post_init__(self) -> None:
         if type(self.every) is not int or not 1 <= self.every <= 2**50:
             raise ConfigError(f"every={self.every!r}: expected a whole number of rounds, 1 or more")
-        if isinstance(self.clients, str):
-            raise ConfigError(f"clients={self.clients!r}: expected a share such as 0.1, or a list of ids of nodes")
-        if not isinstance(self.clients, int | float):
-            object.__setattr__(self, "clients", tuple(map(str, self.clients)))
-        elif not 0 < self.clients <= 1:
-            raise ConfigError(f"clients={self.clients!r}: expected a share above 0 and up to 1, or ids of nodes")
-        else:
-            object.__setattr__(self, "clients", float(self.clients))
-        layers = (self.layers,) if isinstance(self.layers, str) else tuple(self.layers or ())
-        object.__setattr__(self, "layers", layers)
+        by_id = isinstance(self.clients, tuple) and self.clients
+        if not by_id and not (isinstance(self.clients, int | float) and 0 < self.clients <= 1):
+            raise ConfigError(
+                f"clients={self.clients!r}: expected a share above 0 and up to 1, or a list of ids of nodes"
+            )
         if self.precision not in PRECISIONS:
             raise ConfigError(f"precision={self.precision!r}: expected one of {', '.join(PRECISIONS)}")
 
     @classmethod
+    def chosen(
+        cls,
+        every: int,
+        clients: float | Sequence[str],
+        layers: str | Sequence[str],
+        precision: Precision,
+        seed: int | None,
+    ) -> "Keep":
+        """Take a user's choices as they come: one name or several, and a seed or none."""
+        names = (layers,) if isinstance(layers, str) else tuple(layers)
+        share = clients if isinstance(clients, int | float | str) else tuple(map(str, clients))
+        return cls(every, share, names, precision, seed or 0)  # type: ignore[arg-type]  # text is refused by name
+
+    @classmethod
     def from_entry(cls, entry: Mapping[str, Any] | None) -> "Keep":
         """Read the manifest's ``kept``; all is kept where there is none."""
-        return cls(**entry) if entry else cls()
+        return cls.chosen(**entry) if entry else cls()
 
     def to_entry(self) -> dict[str, Any]:
         """Return what the manifest says of it."""

@@ -115,7 +115,7 @@ def test_each_client_is_as_likely_as_any_other_to_be_kept():
 
 
 def test_clients_are_chosen_by_id(tmp_path):
-    written(tmp_path / "r", keep=Keep(clients=["n2", "nobody"]))
+    written(tmp_path / "r", keep=Keep(clients=("n2", "nobody")))
     for item in Record(tmp_path / "r", thinned=True):
         assert [seen.node for seen in item.observations if seen.arrays is not None] == ["n2"]
 
@@ -325,7 +325,7 @@ def test_a_stopped_run_goes_on_keeping_the_same(tmp_path):
         ({"every": 0}, "every=0: expected a whole number"),
         ({"every": 1.5}, "every=1.5"),
         ({"clients": 0}, "clients=0: expected a share above 0"),
-        ({"clients": "n1"}, "expected a share such as 0.1, or a list"),
+        ({"clients": "n1"}, "expected a share above 0 and up to 1, or a list of ids"),
         ({"precision": "bfloat16"}, "expected one of exact, float16"),
     ],
 )
