@@ -164,6 +164,13 @@ def attack(
     training: Annotated[
         str | None, typer.Option(help="How clients train, such as epochs=1,batch-size=10,lr=0.01,momentum=0.9.")
     ] = None,
+    frozen: Annotated[
+        str | None,
+        typer.Option(
+            help="Weights that no client trains and the record lacks: an .npz or .safetensors; or initial, those with "
+            "which --model is made.",
+        ),
+    ] = None,
     options: Options = None,
     seed: Annotated[int, typer.Option(help="Seed of the attack's own draws.", min=0)] = 0,
     device: Device = "auto",
@@ -188,7 +195,8 @@ def attack(
     check_attacks([name], given)
     check_device(device)
     declared = Declared(
-        targets, model, classes, hidden, loss, prior, auxiliary, attributes, public, partial, wanted, training
+        *(targets, model, classes, hidden, loss, prior, auxiliary, attributes, public, partial, wanted, training),
+        frozen,
     )
     declared.check_words()
     find_parts(folder)
@@ -349,7 +357,7 @@ def observe(
     for name, value, known in (("--view", view, VIEWS), ("--protocol", protocol, PROTOCOLS)):
         if value not in known:
             raise ConfigError(f"{name} {value}: expected one of {', '.join(known)}")
-    options = {"view": view, "protocol": protocol} | ({} if lr is None else {"facts": {"lr": lr}})
+    options: dict[str, Any] = {"view": view, "protocol": protocol} | ({} if lr is None else {"facts": {"lr": lr}})
     keep = _keep(every, clients, layers, precision)
     if keep.kinds:
         options |= {"every": every, "clients": keep.clients, "layers": keep.layers, "precision": precision}
@@ -384,6 +392,8 @@ def check(
         if wanted is not None and record_check.signer != wanted:
             signed = record_check.signer or "nobody"
             record_check.problems.append(f"it is signed by {signed}, and not by {wanted}")
+    for path, record_check in checks.items():
+        record_check.remarks.extend(_refusals(Path(path)))
     asked = [*asked_of_knowledge(folder), *asked_of_study(folder)] if is_run else []
     asks = [request.told() for request in asked]
     if as_json:
@@ -392,6 +402,28 @@ def check(
         _show_checks(checks, asks)
     if not all(record_check.whole for record_check in checks.values()):
         raise typer.Exit(BAD_INPUT)
+
+
+def _refusals(path: Path) -> list[str]:
+    """Say which attacks refuse a thinned record; nothing where attacks are not installed."""
+    from fedattack.record import Record
+
+    record = Record(path, skip_damaged=True, thinned=True)
+    if not record.keep.kinds or what_to_install("check"):
+        return []
+    from fedattack.threats import ATTACKS
+
+    told: dict[str, list[str]] = {}
+    for name, attack in ATTACKS.items():
+        if record.view in attack.needs.views and record.protocol in attack.needs.protocols:
+            told.setdefault(attack.needs.lack(record).partition(";")[0], []).append(name)
+    able = told.pop("", [])
+    lines = [f"attacks that need {lack}, and refuse it: {', '.join(names)}" for lack, names in told.items()]
+    if able and record.left_out:
+        lines.append(f"attacks that take it with --frozen, the weights that are not in it: {', '.join(able)}")
+    elif able:
+        lines.append(f"attacks that take it: {', '.join(able)}")
+    return lines
 
 
 def _print_checks(checks: Mapping[str, "CheckReport"], asks: Sequence[str]) -> None:

@@ -156,9 +156,10 @@ class Observation:
         self.metrics = _decoded(entry.get("metrics", {}))
         self.of_round: int | None = entry.get("of_round")
         self._round = round_
-        self._received = round_.stored(f"received/{index}", entry.get("received"))
-        arrays = round_.stored(f"reply/{index}", entry.get("arrays"))
-        self.arrays: Arrays | None = round_.unpacked(arrays, entry.get("halved"), lambda: self.received)
+        self._received = round_.whole(round_.stored(f"received/{index}", entry.get("received")))
+        stored = round_.stored(f"reply/{index}", entry.get("arrays"))
+        arrays = round_.unpacked(stored, entry.get("halved"), lambda: self.received)
+        self.arrays: Arrays | None = round_.whole(arrays, reply=True)
         self._index = index
 
     def __eq__(self, other: object) -> bool:
@@ -320,24 +321,28 @@ class Round:
     @property
     def common(self) -> Arrays | None:
         """The model that the server sent at the start of the round."""
-        return self._record.common_of(self._line.origin)
+        return self.whole(self._record.common_of(self._line.origin))
 
     @property
     def aggregate(self) -> Arrays | None:
         """What a secure-aggregation server sees; ``None`` in the individual view."""
         arrays = self.stored("aggregate", self._entry["aggregate"])
-        return self.unpacked(arrays, self._entry.get("halved"), lambda: self.common, summed=True)
+        return self.whole(self.unpacked(arrays, self._entry.get("halved"), lambda: self.common, summed=True))
 
     @property
     def after(self) -> Arrays | None:
         """The common model after the round, if the server is known to have made one."""
-        return self._record.common_after(self.seq)
+        return self.whole(self._record.common_after(self.seq))
 
     def stored(self, prefix: str, names: Sequence[str] | None) -> Arrays | None:
         """Arrays of this round's file under ``prefix``."""
         if names is None:
             return None
         return self._record.stored_in(self, prefix, names)
+
+    def whole(self, arrays: Arrays | None, *, reply: bool = False) -> Arrays | None:
+        """See :meth:`Record.whole`."""
+        return self._record.whole(arrays, reply=reply)
 
     def unpacked(
         self,
@@ -395,8 +400,9 @@ class Record:
         As the manifest says; see FORMAT.md.
     keep
         What of the run is in the record. Its rounds are those that are kept.
-    left_out
-        The arrays that :attr:`keep` leaves out, by name: the checksum of one that nobody changed, ``None`` for others.
+    absent, left_out
+        The arrays that :attr:`keep` leaves out; and by their names the checksum of each that nobody changed, ``None``
+        for others.
     signer
         Fingerprint of the key that the record is signed by; ``None`` where it is not signed.
     damage
@@ -423,9 +429,10 @@ class Record:
         self.facts = _decoded(self.manifest["facts"])
         self.parameters = tuple(map(Parameter.from_dict, self.manifest["parameters"] or ()))
         self.keep = Keep.from_entry(self.manifest["kept"])
-        self.left_out: dict[str, str | None] = {}
-        for entry in self.manifest["left_out"] or ():
-            self.left_out[entry["name"]] = entry["xxh3"]
+        left_out = self.manifest["left_out"] or ()
+        self.absent = tuple(map(Parameter.from_dict, left_out))
+        self.left_out: dict[str, str | None] = {entry["name"]: entry["xxh3"] for entry in left_out}
+        self._frozen: dict[str, NDArray[Any]] = {}
         if self.keep.kinds and not thinned:
             raise RecordError(f"{self.path} keeps {self.kept}, and this needs a whole record: record the run whole")
         self.index = read_index(self.path, self.manifest)
@@ -550,9 +557,9 @@ class Record:
         """The common model after the last round, if the server recorded it."""
         source = self.manifest["final"]
         if source is None or source["source"] != "stored":
-            return self._computed(source)
+            return self.whole(self._computed(source))
         file = TensorFile(self.path / FINAL, source)
-        return self._stored(file, lambda: source["names"], self.shown(source["names"]))
+        return self.whole(self._stored(file, lambda: source["names"], self.shown(source["names"])))
 
     def renamed(self, names: Mapping[str, str]) -> "Record":
         """Return a view of this record in which parameters have other names; what is on disk stays as it is.
@@ -565,7 +572,41 @@ class Record:
         view = copy.copy(self)
         view._new_names = dict(names)
         view.parameters = tuple(entry.renamed(names.get(entry.name, entry.name)) for entry in self.parameters)
+        view.absent = tuple(entry.renamed(names.get(entry.name, entry.name)) for entry in self.absent)
+        view.left_out = {names.get(name, name): digest for name, digest in self.left_out.items()}
         return view
+
+    def completed(self, frozen: Mapping[str, NDArray[Any]], order: Sequence[str]) -> "Record":
+        """Return a view of this record in which every model has further arrays; what is on disk stays as it is.
+
+        Parameters
+        ----------
+        frozen
+            By name, arrays that no client and no server changed. Where a reply is a gradient, theirs is zero.
+        order
+            The names of all arrays as the model has them.
+        """
+        view = copy.copy(self)
+        view._frozen = dict(frozen)
+        added = [Parameter.of(name, array) for name, array in frozen.items()]
+        place = {name: position for position, name in enumerate(order)}
+        both = [*self.parameters, *added]
+        view.parameters = tuple(sorted(both, key=lambda entry: place.get(entry.name, len(place))))
+        return view
+
+    def whole(self, arrays: Arrays | None, *, reply: bool = False) -> Arrays | None:
+        """Put the arrays of :meth:`completed` beside those that are stored; of a ``reply`` that is no model, zeros."""
+        if arrays is None or not self._frozen:
+            return arrays
+        stored, zero = arrays, reply and not PROTOCOLS[self.protocol].sends_back
+
+        def read(name: str) -> NDArray[Any]:
+            if name in stored:
+                return stored[name]
+            return np.zeros_like(self._frozen[name]) if zero else self._frozen[name].copy()
+
+        names = dict.fromkeys([*(parameter.name for parameter in self.parameters), *stored])
+        return StoredArrays(read, {name: name for name in names if name in stored or name in self._frozen})
 
     def shown(self, names: Iterable[str]) -> dict[str, str]:
         """Map the names under which arrays are shown to those under which they are stored."""
@@ -624,7 +665,10 @@ class Record:
             return None
         if source["source"] == "same":
             return self.common_of(origin.origin)
-        round_ = Round(origin, self)
+        # The mean is of what is stored, in its order.
+        bare = copy.copy(self)
+        bare._frozen = {}
+        round_ = Round(origin, bare)
         key = (origin.seq, source["recipe"], source["xxh3"])
 
         def read(name: str) -> NDArray[Any]:
