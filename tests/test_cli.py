@@ -345,7 +345,9 @@ def test_a_run_folder_is_shrunk_checked_and_attacked(call, tmp_path):
     assert "attacks that take it: aia, ara, attribute-baselines, inversion, membership, private-attribute, sia" in text
     code, _, _ = call("attack", "sia", tmp_path / "small", "--device", "cpu")
     assert code == 0
-    code, _, err = call("claim", tmp_path / "small")
+    claim = "mechanism = 'flower-localdp'\nunit = 'client'\nclip = 1.0\nsensitivity = 1e-4\n"
+    (tmp_path / "claim.toml").write_text(f"{claim}epsilon = 10\ndelta = 1e-5\nrounds = 3\n")
+    code, _, err = call("claim", tmp_path / "small", "--claim", tmp_path / "claim.toml")
     assert code == 2
     assert "and this needs a whole record" in " ".join(err.split())
 
@@ -355,7 +357,9 @@ def test_check_says_which_attacks_refuse_a_thinned_record(call, tmp_path):
     assert call("shrink", run, "--out", tmp_path / "layers", "--layers", "fc2.*", "--json")[0] == 0
     text = " ".join(call("check", tmp_path / "layers")[1].split())
     assert "it keeps the layers fc2.* and not 2 other arrays, 2 of them trained" in text
-    assert "attacks that need whole updates, and refuse it: aia, ara, inversion, membership, private-attribute" in text
+    assert (
+        "attacks that need whole updates, and refuse it: aia, ara, attribute-baselines, inversion, membership" in text
+    )
     code, _, err = call("attack", "inversion", tmp_path / "layers", "--device", "cpu")
     assert code == 2
     assert "attack inversion needs whole updates" in " ".join(err.split())
