@@ -5,7 +5,8 @@ turn with and without the observer, and with what makes a record smaller:
 
 - ``at-once``: 1M parameters, 10 clients a round, which answer at once, the worst case for the recorder's share;
 - ``25-steps``: the same, but clients take 25 steps of SGD, which is still little;
-- ``resnet-18``: 11.2M parameters with batch norm, 4 clients that take two steps on 32 images of 3 x 32 x 32.
+- ``resnet-18``: 11.2M parameters with batch norm, 4 clients that take ten steps on 32 images of 3 x 32 x 32;
+- ``resnet-18-short``: the same, but clients take two steps.
 
 Names of cases as arguments run these alone.
 """
@@ -52,6 +53,9 @@ CASES = {
     ),
     "25-steps": Case("clients that take 25 steps", clients=10, steps=25),
     "resnet-18": Case(
+        "ResNet-18, clients that take ten steps", clients=4, steps=10, model="resnet", blocks=4, rounds=5
+    ),
+    "resnet-18-short": Case(
         "ResNet-18, clients that take two steps",
         clients=4,
         steps=2,
