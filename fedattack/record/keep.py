@@ -294,7 +294,15 @@ def halved(
 
 
 def restored(array: NDArray[Any], exponent: int, base: NDArray[Any] | None, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Undo :func:`halved`, but for the digits that are gone."""
+    """Undo :func:`halved`, but for the digits that are gone.
+
+    Raises
+    ------
+    ValueError
+        If the two arrays are of different shapes.
+    """
+    if base is not None and base.shape != array.shape:
+        raise ValueError(f"its shape is {array.shape}, that of the model's array {base.shape}")
     with np.errstate(over="ignore", invalid="ignore"):
         moved = np.ldexp(array.astype(np.float64), exponent)
         return np.asarray(moved if base is None else base + moved, dtype=dtype)

@@ -17,6 +17,7 @@ from fedattack.record import (
     project_record,
     shrink_record,
 )
+from fedattack.record.keep import restored
 from fedattack.record.means import weighted_mean
 
 ROUNDS, CLIENTS = 7, 4
@@ -317,6 +318,18 @@ def test_a_stopped_run_goes_on_keeping_the_same(tmp_path):
     assert [item.number for item in record] == [1, 3, 5, 7]
     assert record.left_out["back.w"] is not None
     assert record.rounds[1].after is not None
+
+
+def test_a_difference_of_another_shape_is_damage(tmp_path):
+    """Sealed, but not as fedattack writes it: an array that NumPy would stretch to the model's shape."""
+    model = {"w": np.ones((3, 2), dtype=np.float32)}
+    writer = RecordWriter(tmp_path / "r", keep=Keep(precision="float16"))
+    writer.write(Exchange(1, model, [Reply("n", "ok", {"w": model["w"] + 1}, 1)]))
+    writer.close()
+    (seen,) = Record(tmp_path / "r", thinned=True).rounds[0].observations
+    np.testing.assert_array_equal(seen.arrays["w"], model["w"] + 1)
+    with pytest.raises(ValueError, match=r"its shape is \(2,\)"):
+        restored(np.ones(2, dtype=np.float16), 0, model["w"], np.dtype(np.float32))
 
 
 @pytest.mark.parametrize(
