@@ -61,10 +61,8 @@ def check_record(path: Path | str) -> CheckReport:
         else:
             report.rounds += 1
             report.size += round_.file.size
-    rounds = {round_.seq for round_ in record}
     for line in record.lines:
-        # Of a damaged round it is said already.
-        if not record.keep.round(line.number) and line.seq not in rounds:
+        if not record.keep.round(line.number):
             try:
                 _read(line.common)
                 report.size += line.file.size

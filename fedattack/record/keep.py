@@ -201,7 +201,7 @@ class Thinning:
         if not self.keep.kinds:
             return exchange
         if not self.keep.round(exchange.number):
-            if exchange.common is None or not self.keep.round(exchange.number - 1):
+            if not self.keep.round(exchange.number - 1):
                 return None
             return replace(exchange, common=self.model(exchange.common), replies=[], aggregate=None, config={})
         sampled = [reply.node for reply in exchange.replies if reply.status != "late"]

@@ -443,7 +443,8 @@ class Record:
         self._means: _Latest[dict[str, NDArray[Any]]] = _Latest(_MEANS)
         self._names_of: _Latest[list[str]] = _Latest(_MEANS)
         self._verified: set[Path] = set()
-        self._lines = [line for line in self.index.lines if self.keep.round(line.number)]
+        self._whole_lines = self.index.lines
+        self._lines = [line for line in self._whole_lines if self.keep.round(line.number)]
         self._by_seq = {line.seq: line for line in self.index.lines}
         unknown = [] if self.status == "open" else strangers(self.path, self.index)
         if unknown:
@@ -453,7 +454,8 @@ class Record:
                 f"{self.damage[0]}; `fedattack check` lists all damage, --skip-damaged attacks the whole rounds alone"
             )
         if skip_damaged:
-            self._lines = [round_._line for round_ in self if self._is_whole(round_)]
+            self._whole_lines = [line for line in self.index.lines if self._is_whole(Round(line, self))]
+            self._lines = [line for line in self._whole_lines if self.keep.round(line.number)]
 
     def _checked_signer(self) -> str | None:
         """Return the fingerprint of the key that the whole record is signed by; ``None`` where it is not.
@@ -498,8 +500,8 @@ class Record:
 
     @property
     def lines(self) -> tuple[Round, ...]:
-        """All lines of the index: the rounds, and the models after them where those are no rounds of the record."""
-        return tuple(Round(line, self) for line in self.index.lines)
+        """The rounds, and the models after them where those are no rounds of the record."""
+        return tuple(Round(line, self) for line in self._whole_lines)
 
     @property
     def kept(self) -> str:

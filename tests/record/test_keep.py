@@ -71,13 +71,21 @@ def test_no_model_of_a_later_round_stands_for_the_one_after(tmp_path):
     """Where the server's model after a kept round did not pass, nobody takes that of the next kept one for it."""
     writer = RecordWriter(tmp_path / "r", keep=Keep(every=2))
     model = {"w": np.ones(3, dtype=np.float32)}
-    for number, common in ((1, model), (2, None), (3, {"w": model["w"] + 1})):
+    for number, common in ((1, model), (2, None), (3, {"w": model["w"] + 1}), (4, None)):
         writer.write(Exchange(number, common, [Reply("a", "ok", model, 1)]))
     writer.close(final=model)
     record = Record(tmp_path / "r", thinned=True)
     assert [item.number for item in record] == [1, 3]
-    assert record.rounds[0].after is None
-    assert same(record.rounds[1].after, model)
+    assert [item.after for item in record] == [None, None]
+    assert same(record.final, model)
+
+
+def test_damaged_rounds_are_left_out_of_a_thinned_record_too(tmp_path):
+    written(tmp_path / "r", keep=Keep(every=3))
+    (tmp_path / "r" / "rounds" / "000002.safetensors").write_bytes(b"damaged")
+    record = Record(tmp_path / "r", thinned=True, skip_damaged=True)
+    assert [item.number for item in record] == [1, 7]
+    assert [item.number for item in project_record(record, tmp_path / "sums")] == [1, 7]
 
 
 @pytest.mark.parametrize("path", ["rounds/000000.safetensors", "rounds/000001.safetensors"])
