@@ -408,7 +408,11 @@ def _refusals(path: Path) -> list[str]:
     """Say which attacks refuse a thinned record; nothing where attacks are not installed."""
     from fedattack.record import Record
 
-    record = Record(path, skip_damaged=True, thinned=True)
+    try:
+        record = Record(path, thinned=True)
+    except RecordError:
+        # Nothing attacks a damaged one as it is.
+        return []
     if not record.keep.kinds or what_to_install("check"):
         return []
     from fedattack.threats import ATTACKS

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -105,11 +105,9 @@ class ObservedLegacyStrategy(Strategy):
         return instructions
 
     def _foretell(self, parameters: Parameters, sampled: int) -> None:
-        try:
+        # What cannot be read is no reason to stop the run. The recording says so when the round is over.
+        with suppress(Exception):
             self._recorder.foretell(view_tensors(parameters.tensors, self._names), sampled)
-        except ValueError:
-            # What is sent cannot be read. The recording says so when the round is over.
-            return
 
     def aggregate_fit(
         self, server_round: int, results: Results, failures: Failures

@@ -59,7 +59,8 @@ class ObservedStrategy(Strategy):
         recorder.open()
         bound = inspect.signature(self._inner.start).bind(*args, **kwargs)
         bound.apply_defaults()
-        recorder.rounds = bound.arguments.get("num_rounds")
+        rounds = bound.arguments.get("num_rounds")
+        recorder.rounds = rounds if isinstance(rounds, int) else None
         if recorder.resumes:
             # If no round is left, this run ends in the model of the stopped run.
             self._tracker.ended_in(bound.arguments["initial_arrays"])
