@@ -105,7 +105,7 @@ class Report:
         return f'<iframe srcdoc="{page}" sandbox style="width: 100%; height: 45rem; border: 0"></iframe>'
 
 
-def open_record(folder: Path | str, *, skip_damaged: bool = False) -> Record:
+def open_record(folder: Path | str, *, skip_damaged: bool = False, thinned: bool = False) -> Record:
     """Open what a server saw.
 
     Parameters
@@ -114,13 +114,15 @@ def open_record(folder: Path | str, *, skip_damaged: bool = False) -> Record:
         The record's folder: ``record`` in a run folder, or ``record/seed-0`` where there are several seeds.
     skip_damaged
         Whether damaged rounds are left out instead of refused.
+    thinned
+        Whether a record is taken that does not hold all that the server saw.
 
     Raises
     ------
     RecordError
         If there is no record, or it is damaged.
     """
-    return Record(Path(folder), skip_damaged=skip_damaged)
+    return Record(Path(folder), skip_damaged=skip_damaged, thinned=thinned)
 
 
 def read_knowledge(folder: Path | str, *, trusted: Collection[str] = ()) -> Knowledge:

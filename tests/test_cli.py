@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from fedattack.audit.judge import judge_of
 from fedattack.cli.console import PlainSteps, out_console, show_table
@@ -59,6 +60,7 @@ def test_help_names_every_command_with_an_example(call):
         "audit",
         "check",
         "project",
+        "shrink",
         "compare",
         "reproduce",
         "tradeoff",
@@ -310,6 +312,11 @@ BAD = [
     (("attack", "sia", ".", "--option", "shadows=exact"), "--option shadows: sia has no options"),
     (("compare", ".", "--out", "out"), "expected two or more"),
     (("project", ".", "out"), "holds no record"),
+    (("shrink", ".", "--out", "out", "--every", "2"), "holds no record"),
+    (("shrink", ".", "--out", "out", "--every", "0"), "every=0: expected a whole number of rounds"),
+    (("shrink", ".", "--out", "out", "--precision", "bfloat16"), "expected one of exact, float16"),
+    (("observe", "--out", "out", "--clients", "0", "--", "flwr", "run"), "clients=0.0: expected a share above 0"),
+    (("attack", "sia", ".", "--frozen", "nope.npz"), "--frozen nope.npz: expected an .npz or .safetensors"),
     (("reproduce", "sia-table9", "--out", "out"), "unknown reproduction 'sia-table9': did you mean sia-table"),
     (("reproduce", "sia-table3", "--out", "out", "--only", "alpha=7"), "expected one of 100, 1, 0.1"),
     (("reproduce", "sia-table3", "--out", "out", "--set", "alpha=7"), "choose cells with --only"),
@@ -321,6 +328,64 @@ BAD = [
     (("check", "."), "holds no record"),
     (("simulate",), "Missing argument"),
 ]
+
+
+def test_a_run_folder_is_shrunk_checked_and_attacked(call, tmp_path):
+    run = write_run(tmp_path / "run", rounds=3)
+    code, out, _ = call(
+        "shrink", run / "record", "--out", tmp_path / "small" / "record", "--every", 2, "--clients", "0.5"
+    )
+    assert code == 0
+    assert "2 rounds in" in out
+    shutil.copytree(run / "knowledge", tmp_path / "small" / "knowledge")
+    code, out, _ = call("check", tmp_path / "small")
+    text = " ".join(out.split())
+    assert code == 0
+    assert "it keeps every 2nd round and the replies of 50 % of each round's clients" in text
+    assert "attacks that take it: aia, ara, attribute-baselines, inversion, membership, private-attribute, sia" in text
+    code, _, _ = call("attack", "sia", tmp_path / "small", "--device", "cpu")
+    assert code == 0
+    claim = "mechanism = 'flower-localdp'\nunit = 'client'\nclip = 1.0\nsensitivity = 1e-4\n"
+    (tmp_path / "claim.toml").write_text(f"{claim}epsilon = 10\ndelta = 1e-5\nrounds = 3\n")
+    code, _, err = call("claim", tmp_path / "small", "--claim", tmp_path / "claim.toml")
+    assert code == 2
+    assert "and this needs a whole record" in " ".join(err.split())
+
+
+def test_check_says_which_attacks_refuse_a_thinned_record(call, tmp_path):
+    run = write_run(tmp_path / "run")
+    assert call("shrink", run, "--out", tmp_path / "layers", "--layers", "fc2.*", "--json")[0] == 0
+    text = " ".join(call("check", tmp_path / "layers")[1].split())
+    assert "it keeps the layers fc2.* and not 2 other arrays, 2 of them trained" in text
+    assert (
+        "attacks that need whole updates, and refuse it: aia, ara, attribute-baselines, inversion, membership" in text
+    )
+    code, _, err = call("attack", "inversion", tmp_path / "layers", "--device", "cpu")
+    assert code == 2
+    assert "attack inversion needs whole updates" in " ".join(err.split())
+
+
+def test_a_shrunk_record_is_signed_by_the_key_that_is_named(call, tmp_path, monkeypatch):
+    run = write_run(tmp_path / "run")
+    call("keygen", tmp_path / "key.pem")
+    monkeypatch.setenv("FEDATTACK_SIGNING_KEY", str(tmp_path / "key.pem"))
+    assert call("shrink", run / "record", "--out", tmp_path / "small", "--precision", "float16")[0] == 0
+    assert call("check", tmp_path / "small", "--signer", tmp_path / "key.pem.pub")[0] == 0
+
+
+def test_frozen_weights_are_named_on_the_command_line_and_kept(call, tmp_path):
+    run = write_run(tmp_path / "run", epochs=0)
+    start = Record(run / "record").rounds[0].common
+    save_file({name: np.array(start[name]) for name in ("fc1.weight", "fc1.bias")}, tmp_path / "w.safetensors")
+    call("shrink", run / "record", "--out", tmp_path / "small" / "record", "--layers", "fc2.*")
+    shutil.copytree(run / "knowledge", tmp_path / "small" / "knowledge")
+    code, _, err = call("attack", "sia", tmp_path / "small", "--device", "cpu")
+    assert code == 2
+    assert "give the frozen others, fc1.bias, fc1.weight, by --frozen FILE" in " ".join(err.split())
+    words = ("attack", "sia", tmp_path / "small", "--device", "cpu", "--frozen", tmp_path / "w.safetensors")
+    assert call(*words)[0] == 0
+    assert (tmp_path / "small" / "knowledge" / "frozen.npz").exists()
+    assert call(*words[:-2])[0] == 0
 
 
 @pytest.fixture(scope="module")

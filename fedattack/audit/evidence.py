@@ -12,7 +12,7 @@ from fedattack.folder import Part, find_parts, read_study
 from fedattack.nodes import NODES
 from fedattack.record import Record
 from fedattack.threats import ATTACKS, Knowledge, Scores, read_knowledge
-from fedattack.threats.matching import named_for
+from fedattack.threats.matching import completed, named_for
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _are_scored(parts: Sequence[Part], attack: str) -> bool:
 
 
 def _record_of(part: Part) -> Record:
-    record = Record(part.record, skip_damaged=True)
+    record = Record(part.record, skip_damaged=True, thinned=True)
     if not len(record):
         why = record.damage[0] if record.damage else "no round was recorded"
         raise RecordError(f"{record.path} holds no round that can be read, so that nothing can be judged: {why}")
@@ -113,7 +113,9 @@ def _of_part(index: int, part: Part, record: Record, attacks: Sequence[str], tru
     if truth is not None:
         _check_nodes(part, knowledge, truth)
         # Without the truth no model is evaluated, and the project that it comes from need not be at hand.
-        record = named_for(record, knowledge.model)
+        record = named_for(record, knowledge.model, knowledge.frozen or ())
+        if knowledge.frozen is not None:
+            record = completed(record, knowledge, "the judge")
     scores = {name: ATTACKS[name].load_scores(part.scores(name)) for name in attacks}
     return Evidence(part, index, record, knowledge, truth, scores)
 

@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,12 +23,16 @@ from fedattack.cli.options import (
     AttackName,
     CellChanges,
     Changes,
+    Clients,
     Device,
+    Every,
     FailIf,
     FailIfClaim,
     FirstSeed,
     Folder,
+    InPrecision,
     KeepRecords,
+    Layers,
     On,
     Options,
     Out,
@@ -38,6 +43,7 @@ from fedattack.cli.options import (
     SeedCount,
     SkipDamaged,
     Trust,
+    chosen_clients,
 )
 from fedattack.errors import ConfigError, FedAttackError, RecordError, ReportError, RunError, short
 from fedattack.extra import what_to_install
@@ -47,6 +53,7 @@ if TYPE_CHECKING:
     from fedattack.claims.check import Answer, Trial
     from fedattack.folder import Part
     from fedattack.learning.importing import Asked
+    from fedattack.record import Keep
     from fedattack.record.check import CheckReport
     from fedattack.runs.presets import Preset
     from fedattack.runs.settings import Value
@@ -158,6 +165,13 @@ def attack(
     training: Annotated[
         str | None, typer.Option(help="How clients train, such as epochs=1,batch-size=10,lr=0.01,momentum=0.9.")
     ] = None,
+    frozen: Annotated[
+        str | None,
+        typer.Option(
+            help="Weights that no client trains and the record lacks: an .npz or .safetensors; or initial, those with "
+            "which --model is made.",
+        ),
+    ] = None,
     options: Options = None,
     seed: Annotated[int, typer.Option(help="Seed of the attack's own draws.", min=0)] = 0,
     device: Device = "auto",
@@ -182,7 +196,8 @@ def attack(
     check_attacks([name], given)
     check_device(device)
     declared = Declared(
-        targets, model, classes, hidden, loss, prior, auxiliary, attributes, public, partial, wanted, training
+        *(targets, model, classes, hidden, loss, prior, auxiliary, attributes, public, partial, wanted, training),
+        frozen,
     )
     declared.check_words()
     find_parts(folder)
@@ -322,13 +337,20 @@ def observe(
     ),
     protocol: Annotated[str, typer.Option(help="What clients send: fedavg, fedsgd or fedmd.")] = "fedavg",
     lr: Annotated[float | None, typer.Option(help="In fedsgd, the server's learning rate.")] = None,
+    every: Every = 1,
+    clients: Clients = "1",
+    layers: Layers = None,
+    precision: InPrecision = "exact",
     as_json: AsJson = False,
 ) -> None:
     """Run a Flower app as it is, and record what its server sees.
 
     A copy of the app is run in its place, in which the ServerApp is wrapped. It must run on this machine.
 
-    Example: `fedattack observe --out audit/record -- flwr run . --stream`
+    The last four options record less. Before the first round the log says how much the run will write.
+
+    Examples: `fedattack observe --out audit/record -- flwr run . --stream`;
+    `fedattack observe --out audit/record --every 10 --precision float16 -- flwr run . --stream`
     """
     from fedattack.record.format import PROTOCOLS, VIEWS
     from fedattack.runtime.outside import observe_command
@@ -336,7 +358,10 @@ def observe(
     for name, value, known in (("--view", view, VIEWS), ("--protocol", protocol, PROTOCOLS)):
         if value not in known:
             raise ConfigError(f"{name} {value}: expected one of {', '.join(known)}")
-    options = {"view": view, "protocol": protocol} | ({} if lr is None else {"facts": {"lr": lr}})
+    options: dict[str, Any] = {"view": view, "protocol": protocol} | ({} if lr is None else {"facts": {"lr": lr}})
+    keep = _keep(every, clients, layers, precision)
+    if keep.kinds:
+        options |= {"every": every, "clients": keep.clients, "layers": keep.layers, "precision": precision}
     rounds = observe_command(command, out, options)
     done = "Being recorded" if rounds is None else f"{rounds} rounds"
     tell({"record": str(out), "rounds": rounds}, f"{done} in [bold]{escape(str(out))}[/bold].", as_json)
@@ -368,6 +393,8 @@ def check(
         if wanted is not None and record_check.signer != wanted:
             signed = record_check.signer or "nobody"
             record_check.problems.append(f"it is signed by {signed}, and not by {wanted}")
+    for path, record_check in checks.items():
+        record_check.remarks.extend(_refusals(Path(path)))
     asked = [*asked_of_knowledge(folder), *asked_of_study(folder)] if is_run else []
     asks = [request.told() for request in asked]
     if as_json:
@@ -376,6 +403,32 @@ def check(
         _show_checks(checks, asks)
     if not all(record_check.whole for record_check in checks.values()):
         raise typer.Exit(BAD_INPUT)
+
+
+def _refusals(path: Path) -> list[str]:
+    """Say which attacks refuse a thinned record; nothing where attacks are not installed."""
+    from fedattack.record import Record
+
+    try:
+        record = Record(path, thinned=True)
+    except RecordError:
+        # Nothing attacks a damaged one as it is.
+        return []
+    if not record.keep.kinds or what_to_install("check"):
+        return []
+    from fedattack.threats import ATTACKS
+
+    told: dict[str, list[str]] = {}
+    for name, attack in ATTACKS.items():
+        if record.view in attack.needs.views and record.protocol in attack.needs.protocols:
+            told.setdefault(attack.needs.lack(record).partition(";")[0], []).append(name)
+    able = told.pop("", [])
+    lines = [f"attacks that need {lack}, and refuse it: {', '.join(names)}" for lack, names in told.items()]
+    if able and record.left_out:
+        lines.append(f"attacks that take it with --frozen, the weights that are not in it: {', '.join(able)}")
+    elif able:
+        lines.append(f"attacks that take it: {', '.join(able)}")
+    return lines
 
 
 def _print_checks(checks: Mapping[str, "CheckReport"], asks: Sequence[str]) -> None:
@@ -559,8 +612,50 @@ def project(
 
     rounds = 0
     for name, path in records_in(record).items():
-        rounds += len(project_record(Record(path), out / name))
+        rounds += len(project_record(Record(path, thinned=True), out / name))
     tell({"record": str(out), "rounds": rounds}, f"{rounds} rounds in [bold]{escape(str(out))}[/bold].", as_json)
+
+
+@app.command()
+def shrink(
+    record: Annotated[Path, typer.Argument(help="A record, or a run folder with several.", metavar="RECORD")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the copy.", metavar="DIR")],
+    every: Every = 1,
+    clients: Clients = "1",
+    layers: Layers = None,
+    precision: InPrecision = "exact",
+    as_json: AsJson = False,
+) -> None:
+    """Make a smaller copy of a record that is too large to keep; the record stays as it is.
+
+    The copy says what it keeps, and attacks that need more refuse it. `fedattack check` says which. It is signed if
+    FEDATTACK_SIGNING_KEY names a key.
+
+    Example: `fedattack shrink runs/first/record --out runs/small/record --every 10 --precision float16`
+    """
+    import os
+
+    from fedattack.record import Record, check_record, records_in, shrink_record
+    from fedattack.record.signature import SIGNING_KEY
+    from fedattack.record.size import in_bytes
+
+    keep = _keep(every, clients, layers, precision)
+    before = after = rounds = 0
+    for name, path in records_in(record).items():
+        whole = Record(path, thinned=True)
+        made = shrink_record(whole, out / name, replace(keep, seed=whole.seed or 0), key=os.environ.get(SIGNING_KEY))
+        rounds += len(made)
+        before += sum(line.file.size for line in whole.lines)
+        after += check_record(made.path).size
+    line = f"{rounds} rounds in [bold]{escape(str(out))}[/bold]: {in_bytes(after)} of {in_bytes(before)}."
+    tell({"record": str(out), "rounds": rounds, "bytes": after, "of": before}, line, as_json)
+
+
+def _keep(every: int, clients: str, layers: list[str] | None, precision: str) -> "Keep":
+    """Read what is to be kept of a run."""
+    from fedattack.record import Keep
+
+    return Keep(every, chosen_clients(clients), tuple(layers or ()), precision)  # type: ignore[arg-type]  # checked there
 
 
 @app.command(cls=AuditCommand)

@@ -1,6 +1,6 @@
 """What the command line says of the attacker's knowledge."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,9 @@ from fedattack.runs.settings import open_settings
 if TYPE_CHECKING:
     from fedattack.learning import LocalSGD
     from fedattack.threats import Knowledge, ModelKnowledge
+
+INITIAL = "initial"
+"""What ``--frozen`` may name in the place of a file: the weights with which the model is made."""
 
 PRIORS = ("uniform", "examples")
 """What the attacker may assume of who holds an example."""
@@ -43,6 +46,7 @@ class Declared:
     partial: Path | None
     property: str | None
     training: str | None
+    frozen: str | None = None
 
     def check_words(self) -> None:
         """Check words and files without torch, which takes seconds to import.
@@ -66,6 +70,8 @@ class Declared:
             path = getattr(self, name)
             if path is not None and not path.is_file():
                 raise ConfigError(f"--{name} {path}: there is no such file; expected an .npz")
+        if self.frozen not in (None, INITIAL) and not Path(self.frozen or "").is_file():
+            raise ConfigError(f"--frozen {self.frozen}: expected an .npz or .safetensors file, or {INITIAL}")
 
     def on_top_of(self, known: "Knowledge") -> "Knowledge":
         """Return what a run folder says of the attacker's knowledge, with what the command line says in its place.
@@ -94,6 +100,8 @@ class Declared:
             changes["property"] = self.property
         if self.prior is not None:
             changes["prior"] = self.prior
+        if self.frozen is not None:
+            changes["frozen"] = _frozen(self.frozen, model)
         return replace(known, model=model, **changes)
 
     def _model(self, known: "Knowledge") -> "ModelKnowledge":
@@ -117,6 +125,16 @@ class Declared:
             hidden=self.hidden,
             loss=self.loss,
         )
+
+
+def _frozen(text: str, model: "ModelKnowledge | None") -> Mapping[str, Any]:
+    from fedattack.threats.frozen import initial_weights, read_frozen
+
+    if text != INITIAL:
+        return read_frozen(Path(text))
+    if model is None:
+        raise ConfigError(f"--frozen {INITIAL}: expected the model whose weights these are; add --model")
+    return initial_weights(model.build)
 
 
 def _classes_of(records: Sequence[Any]) -> int:

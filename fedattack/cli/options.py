@@ -46,6 +46,15 @@ def complete_setting(incomplete: str) -> list[str]:
     return _beginning([f"{key}={value}" for value in values if value != ":"], incomplete)
 
 
+def chosen_clients(text: str) -> float | tuple[str, ...]:
+    """Read a share of the clients, or ids of nodes. An id is a whole number above 1, or no number at all."""
+    try:
+        share = float(text)
+    except ValueError:
+        return tuple(part.strip() for part in text.split(","))
+    return (text,) if share > 1 and text.isdecimal() else share
+
+
 def complete_runtime(incomplete: str) -> list[str]:
     """List what a preset can run on."""
     from fedattack.runs.checks import RUNTIMES
@@ -157,6 +166,26 @@ Trust = Annotated[
         "--trust",
         help="Follow what the folder names: import its code, read its files elsewhere. What that is is said first.",
     ),
+]
+
+Every = Annotated[int, typer.Option("--every", help="Keep every K-th round, the first one included.", metavar="K")]
+
+Clients = Annotated[
+    str,
+    typer.Option(
+        "--clients",
+        help="Keep the replies of a share of each round's clients, such as 0.1, or of nodes by their ids: ID,ID.",
+        metavar="SHARE|IDS",
+    ),
+]
+
+Layers = Annotated[
+    list[str] | None,
+    typer.Option("--layers", help="Keep arrays of this name alone, such as 'fc*'; repeatable.", metavar="NAME"),
+]
+
+InPrecision = Annotated[
+    str, typer.Option("--precision", help="exact; or float16: replies as their change of the model, in half precision.")
 ]
 
 SkipDamaged = Annotated[bool, typer.Option("--skip-damaged", help="Leave out damaged rounds instead of refusing.")]

@@ -7,18 +7,21 @@ import logging
 import os
 import queue
 import re
+import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fedattack.errors import RecordError
-from fedattack.record import Exchange, RecordWriter
+from fedattack.record import Exchange, Keep, RecordWriter
 from fedattack.record.format import Arrays, Protocol, Server, View
+from fedattack.record.keep import Precision
 from fedattack.record.project import PROJECTED, project_exchange, without_misfits
 from fedattack.record.signature import SIGNING_KEY
+from fedattack.record.size import Size
 
 log = logging.getLogger("fedattack")
 
@@ -69,6 +72,9 @@ class Recorder:
     resumed
         Go on with an existing record: the name in the record by the id of a node now, where they differ. Flower may
         have given the nodes other ids since.
+    every, clients, layers, precision
+        What is recorded of a run that is too large to be recorded whole; see :class:`fedattack.record.Keep`. ``seed``
+        decides which clients a share is.
 
     Attributes
     ----------
@@ -80,6 +86,13 @@ class Recorder:
         Why the run ended early, if an observer noticed that it did.
     resumes
         Whether the recording goes on with an existing record.
+    rounds
+        How many rounds the run will have, where that is known.
+
+    Raises
+    ------
+    ConfigError
+        If what is to be kept is out of range.
     """
 
     def __init__(
@@ -94,8 +107,14 @@ class Recorder:
         aggregation: Mapping[str, Any] | None = None,
         resumed: Mapping[str, str] | None = None,
         key: Path | str | None = None,
+        every: int = 1,
+        clients: float | Sequence[str] = 1.0,
+        layers: str | Sequence[str] = (),
+        precision: Precision = "exact",
     ) -> None:
         self.view = view
+        self._protocol = protocol
+        self._keep = Keep.chosen(every, clients, layers, precision, seed)
         if view == "aggregate" and aggregation is None:
             aggregation = PROJECTED
         self._out = str(out)
@@ -108,7 +127,10 @@ class Recorder:
             "aggregation": aggregation,
             "resume": resumed is not None,
             "key": key or os.environ.get(SIGNING_KEY) or None,
+            "keep": self._keep,
         }
+        self.rounds: int | None = None
+        self._foretold = False
         self.resumes = resumed is not None
         self._names_in_record = resumed or {}
         self._queue: queue.Queue[Exchange | None] = queue.Queue(maxsize=1)
@@ -136,10 +158,24 @@ class Recorder:
         self._writer = RecordWriter(path, versions=versions, **self._options)
         self._queue = queue.Queue(maxsize=1)
         self._error = self.run_error = self.final = None
+        self._foretold = False
         self._thread = threading.Thread(target=self._work, name="fedattack-recorder", daemon=True)
         self._thread.start()
         atexit.register(self.close)
         log.info("recording to %s", path)
+
+    def foretell(self, model: Arrays | None, sampled: int) -> None:
+        """Say, once a record, how much the run will write; ``model`` was sent to so many clients."""
+        if self._foretold or self._writer is None or model is None:
+            return
+        self._foretold = True
+        size = Size.of(model, sampled, self._keep, view=self.view, protocol=self._protocol)
+        try:
+            free = shutil.disk_usage(self._writer.path).free
+        except OSError:
+            return
+        line, fits = size.told(self.rounds, free)
+        log.log(logging.INFO if fits else logging.WARNING, "%s", line)
 
     def put(self, exchange: Exchange) -> None:
         """Hand over a finished round; never raises."""
@@ -204,7 +240,9 @@ class Recorder:
         replies = []
         for reply in exchange.replies:
             replies.append(replace(reply, node=self._names_in_record.get(reply.node, reply.node)))
-        if self.view == "individual" or all(reply.arrays is None for reply in replies):
+        whole = self.view == "individual" or all(reply.arrays is None for reply in replies)
+        # The writer keeps no reply of a round that is not recorded.
+        if whole or not self._keep.round(exchange.number):
             return replace(exchange, replies=replies)
         fitting = without_misfits(replies)
         if "ok" not in [reply.status for reply in fitting]:

@@ -91,6 +91,13 @@ class RoundTracker:
     @_contained
     def sent(self, messages: Sequence[Message]) -> None:
         """Note messages that the server sends."""
+        before = len(self._sent)
+        self._note_all(messages)
+        # Flower's legacy server sends one message a call, and how many there are shows when the round is over.
+        if len(self._sent) > before + 1:
+            self.recorder.foretell(self._sent[-1].model, len(self._sent))
+
+    def _note_all(self, messages: Sequence[Message]) -> None:
         for message in messages:
             kind = message.metadata.message_type.split(".")[0]
             if kind == "evaluate":
@@ -133,6 +140,7 @@ class RoundTracker:
         number = self._number
         self._number = None
         common = _most_sent([sent.model for sent in self._sent])
+        self.recorder.foretell(common, len(self._sent))
         replies: list[Reply] = []
         missing: list[Reply] = []
         # The server averages replies in the order in which it took them.

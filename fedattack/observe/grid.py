@@ -101,6 +101,7 @@ class ObservedServerApp(ServerApp):
         Parameter names, in order, for projects whose arrays have none (legacy NumPyClients).
     options
         ``view``, ``protocol``, ``server``, ``seed``, ``facts`` and ``key`` of :class:`fedattack.record.RecordWriter`.
+        ``every``, ``clients``, ``layers`` and ``precision`` of :class:`fedattack.record.Keep`, to record less.
         In the aggregate view each round is projected before it is written.
 
     Notes

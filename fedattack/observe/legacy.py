@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,8 @@ class ObservedLegacyStrategy(Strategy):
         Parameter names, in order: legacy arrays have none.
     options
         ``view``, ``protocol``, ``server``, ``seed``, ``facts``, ``aggregation`` and ``key`` of
-        :class:`fedattack.record.RecordWriter`.
+        :class:`fedattack.record.RecordWriter`. ``every``, ``clients``, ``layers`` and ``precision`` of
+        :class:`fedattack.record.Keep`, to record less.
 
     Notes
     -----
@@ -100,7 +101,13 @@ class ObservedLegacyStrategy(Strategy):
         if instructions:
             self._config = dict(instructions[0][1].config)
             self._waiting = server_round
+            self._foretell(instructions[0][1].parameters, len(instructions))
         return instructions
+
+    def _foretell(self, parameters: Parameters, sampled: int) -> None:
+        # What cannot be read is no reason to stop the run. The recording says so when the round is over.
+        with suppress(Exception):
+            self._recorder.foretell(view_tensors(parameters.tensors, self._names), sampled)
 
     def aggregate_fit(
         self, server_round: int, results: Results, failures: Failures

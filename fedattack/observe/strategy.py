@@ -35,6 +35,7 @@ class ObservedStrategy(Strategy):
         Parameter names, in order, for projects whose arrays have none.
     options
         ``view``, ``protocol``, ``server``, ``seed``, ``facts`` and ``key`` of :class:`fedattack.record.RecordWriter`.
+        ``every``, ``clients``, ``layers`` and ``precision`` of :class:`fedattack.record.Keep`, to record less.
     """
 
     def __init__(self, inner: Strategy, out: Path | str, *, names: Sequence[str] | None = None, **options: Any) -> None:
@@ -54,11 +55,15 @@ class ObservedStrategy(Strategy):
         RecordError
             Before the run starts, if the folder holds a record already or cannot be written.
         """
-        self._tracker.recorder.open()
-        if self._tracker.recorder.resumes:
+        recorder = self._tracker.recorder
+        recorder.open()
+        bound = inspect.signature(self._inner.start).bind(*args, **kwargs)
+        bound.apply_defaults()
+        rounds = bound.arguments.get("num_rounds")
+        recorder.rounds = rounds if isinstance(rounds, int) else None
+        if recorder.resumes:
             # If no round is left, this run ends in the model of the stopped run.
-            arguments = inspect.signature(self._inner.start).bind(*args, **kwargs).arguments
-            self._tracker.ended_in(arguments["initial_arrays"])
+            self._tracker.ended_in(bound.arguments["initial_arrays"])
         # The inner strategy runs itself, so that its own ``start`` finds its own state. Only the two methods that get
         # the messages are shadowed meanwhile.
         attributes = vars(self._inner)

@@ -1,14 +1,17 @@
 """The record of what a server observed: write, read, check, project. FORMAT.md describes it on disk."""
 
 from fedattack.record.check import CheckReport, check_record
+from fedattack.record.exchange import Exchange, Reply
 from fedattack.record.format import Parameter
-from fedattack.record.project import project_record, records_in
+from fedattack.record.keep import Keep
+from fedattack.record.project import project_record, records_in, shrink_record
 from fedattack.record.reader import Observation, Record, Round
-from fedattack.record.writer import Exchange, RecordWriter, Reply
+from fedattack.record.writer import RecordWriter
 
 __all__ = [
     "CheckReport",
     "Exchange",
+    "Keep",
     "Observation",
     "Parameter",
     "Record",
@@ -18,4 +21,5 @@ __all__ = [
     "check_record",
     "project_record",
     "records_in",
+    "shrink_record",
 ]

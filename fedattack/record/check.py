@@ -51,7 +51,7 @@ def check_record(path: Path | str) -> CheckReport:
         If there is no readable manifest or index, so that nothing can be said about the rest, or if the record is not
         what its recorder signed.
     """
-    record = Record(path, skip_damaged=True)
+    record = Record(path, skip_damaged=True, thinned=True)
     report = CheckReport(problems=list(record.damage), signer=record.signer, remarks=record.remarks)
     for round_ in record:
         try:
@@ -61,6 +61,13 @@ def check_record(path: Path | str) -> CheckReport:
         else:
             report.rounds += 1
             report.size += round_.file.size
+    for line in record.lines:
+        if not record.keep.round(line.number):
+            try:
+                _read(line.common)
+                report.size += line.file.size
+            except RecordError as problem:
+                report.problems.append(str(problem))
     try:
         _read(record.final)
     except RecordError as problem:

@@ -19,7 +19,10 @@ from fedattack.record.schema import LINES, MANIFESTS, MAX_NAME, MAX_VALUE, Proto
 from fedattack.untrusted import fault, parse_json
 
 FORMAT = "fedattack-record"
-VERSION = 2
+WHOLE, THINNED = 2, 3
+"""Versions that are written: of a record of all that the server saw, and of one of which something was left out."""
+
+VERSION = THINNED
 
 MANIFEST = "manifest.json"
 INDEX = "rounds.jsonl"
@@ -98,8 +101,11 @@ class Parameter:
 CHAIN = ("id", "head", "signer")
 """Keys that the manifest has from version 2 on."""
 
-# How many digits of the SHA-256 a seal had in each version.
-_DIGITS = {1: 16, 2: 64}
+THINNING = ("kept", "left_out")
+"""Keys that the manifest has in version 3."""
+
+# How many digits of the SHA-256 a seal has in each version.
+_DIGITS = {1: 16, WHOLE: 64, THINNED: 64}
 _SEAL = re.compile(rb',"check":"([0-9a-f]{16,64})"\}')
 
 
@@ -116,8 +122,8 @@ def seal_line(value: Mapping[str, Any], previous: str | None) -> tuple[bytes, st
 
 def seal_manifest(manifest: Mapping[str, Any]) -> bytes:
     """Encode a manifest for people to read, with its seal; one of version 1 as that version had it."""
-    if manifest["version"] == 1:
-        manifest = {key: value for key, value in manifest.items() if key not in CHAIN}
+    absent = {1: (*CHAIN, *THINNING), WHOLE: THINNING}.get(manifest["version"], ())
+    manifest = {key: value for key, value in manifest.items() if key not in absent}
     sealed = seal(manifest)
     sealed["check"] = sealed["check"][: _DIGITS[manifest["version"]]]
     return (json.dumps(sealed, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()

@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from fedattack.errors import RecordError
-from fedattack.record.format import CHAIN, INDEX, MANIFEST, ROUNDS, UNFINISHED, unseal_line, unseal_manifest
+from fedattack.record.format import (
+    CHAIN,
+    INDEX,
+    MANIFEST,
+    ROUNDS,
+    THINNING,
+    UNFINISHED,
+    unseal_line,
+    unseal_manifest,
+)
 from fedattack.untrusted import open_regular, read_bytes
 
 MAX_LINE = 128 * 2**20
@@ -103,7 +112,7 @@ class Index:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Read and check the manifest of the record at ``path``; in version 1 keys of later ones are ``None``.
+    """Read and check the manifest of the record at ``path``; keys that its version has not are ``None``.
 
     Raises
     ------
@@ -116,7 +125,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
             "`fedattack simulate` wrote"
         )
     data = read_bytes(path / MANIFEST, RecordError, "the record is damaged")
-    manifest = dict.fromkeys(CHAIN) | unseal_manifest(data, str(path / MANIFEST))
+    manifest = dict.fromkeys((*CHAIN, *THINNING)) | unseal_manifest(data, str(path / MANIFEST))
     if (manifest["status"] == "open") != (manifest["rounds"] is None):
         raise RecordError(
             f"{path / MANIFEST} has the status {manifest['status']} and counts {manifest['rounds']} rounds; the two "

@@ -1,4 +1,4 @@
-"""Project what an individual view shows to what a secure-aggregation server would have seen."""
+"""Make another record of one: what a secure-aggregation server would have seen, or a smaller copy."""
 
 import math
 from collections import Counter
@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.errors import RecordError, short
+from fedattack.errors import ConfigError, RecordError, short
+from fedattack.record.check import check_record
+from fedattack.record.exchange import Exchange, Reply
 from fedattack.record.format import MANIFEST
-from fedattack.record.reader import Observation, Record
-from fedattack.record.writer import Exchange, RecordWriter, Reply, cannot_be_kept
+from fedattack.record.keep import Keep
+from fedattack.record.reader import Observation, Record, Round
+from fedattack.record.writer import RecordWriter, cannot_be_kept
 from fedattack.untrusted import check_folder
 
 PROJECTED: Mapping[str, Any] = {"kind": "mean", "weight": "num-examples", "by": "projection"}
@@ -29,26 +32,94 @@ def project_record(record: Record, out: Path) -> Record:
     Raises
     ------
     RecordError
-        If the record is in the aggregate view already, or replies of a round do not fit together.
+        If the record is in the aggregate view already, lacks replies of clients, or replies of a round do not fit
+        together.
     """
     if record.view != "individual":
         raise RecordError(f"{record.path} is in the {record.view} view; only an individual record can be projected")
-    writer = RecordWriter(
+    if record.keep.some_clients:
+        raise RecordError(f"{record.path} keeps {record.kept}, and a sum takes the replies of all")
+    writer = _writer_of(record, out, record.keep, view="aggregate", aggregation=PROJECTED)
+    for round_ in record.lines:
+        exchange = _exchange(round_)
+        if record.keep.round(round_.number):
+            exchange = project_exchange(exchange, round_.where)
+        writer.write(exchange)
+    writer.close(final=record.final)
+    return Record(out, thinned=True)
+
+
+def shrink_record(record: Record, out: Path, keep: Keep, *, key: Path | str | None = None) -> Record:
+    """Write a smaller copy of ``record`` to ``out``; the record stays as it is.
+
+    Parameters
+    ----------
+    record
+        A whole record, or one that was thinned before: the copy keeps what both keep.
+    out
+        Folder of the copy.
+    keep
+        What the copy keeps.
+    key
+        File of the private key that the copy is signed by.
+
+    Raises
+    ------
+    RecordError
+        If the record is damaged or its run goes on, or ``out`` holds a record already.
+    ConfigError
+        If nothing is to be left out, no array has a name in ``keep.layers``, or clients were chosen before.
+    """
+    if not keep.kinds:
+        raise ConfigError("nothing is to be left out: give --every, --clients, --layers or --precision")
+    report = check_record(record.path)
+    if report.problems or record.status == "open":
+        raise RecordError(
+            f"{record.path}: {[*report.problems, *report.notes][0]}; only a closed, whole record is shrunk"
+        )
+    names = [parameter.name for parameter in record.parameters]
+    if keep.layers:
+        chosen = tuple(name for name in names if keep.layer(name))
+        if not chosen:
+            raise ConfigError(f"--layers {', '.join(keep.layers)}: {record.path} has {short(', '.join(names), 160)}")
+        # Of a copy of a copy both choices count.
+        keep = replace(keep, layers=chosen if record.keep.layers else keep.layers)
+    together = keep.within(record.keep)
+    writer = _writer_of(record, out, together, view=record.view, aggregation=record.manifest["aggregation"], key=key)
+    recipe = _recipe(record)
+    for round_ in record.lines:
+        writer.write(replace(_exchange(round_), aggregate=round_.aggregate, mean=recipe))
+    writer.close(final=record.final, error=record.manifest["error"])
+    return Record(out, thinned=True)
+
+
+def _writer_of(record: Record, out: Path, keep: Keep, **options: Any) -> RecordWriter:
+    """Begin a record that is made of another one."""
+    return RecordWriter(
         out,
-        view="aggregate",
         protocol=record.protocol,
         server=record.server,
         seed=record.seed,
         facts=record.facts,
         versions=record.manifest["versions"],
-        aggregation=PROJECTED,
+        keep=keep,
+        left_out=record.manifest["left_out"] or (),
+        **options,
     )
-    for round_ in record:
-        replies = list(map(_reply, round_.observations))
-        exchange = Exchange(number=round_.number, common=round_.common, config=round_.config, replies=replies)
-        writer.write(project_exchange(exchange, round_.where))
-    writer.close(final=record.final)
-    return Record(out)
+
+
+def _recipe(record: Record) -> str | None:
+    """Return how this server averages, if the record has a model that is the mean of replies."""
+    for source in (record.manifest["final"], *(line.source for line in record.lines)):
+        if source is not None and source["source"] == "mean":
+            return str(source["recipe"])
+    return None
+
+
+def _exchange(round_: Round) -> Exchange:
+    """Return what was recorded of a round, for the writer."""
+    replies = list(map(_reply, round_.observations))
+    return Exchange(number=round_.number, common=round_.common, config=round_.config, replies=replies)
 
 
 def records_in(folder: Path) -> dict[str, Path]:
@@ -77,7 +148,7 @@ def records_in(folder: Path) -> dict[str, Path]:
 
 
 def _reply(observation: Observation) -> Reply:
-    """Return what was recorded, for the writer; the model that was sent to this node alone is left out."""
+    """Return what was recorded of a reply, for the writer."""
     return Reply(
         node=observation.node,
         status=observation.status,
@@ -86,6 +157,7 @@ def _reply(observation: Observation) -> Reply:
         metrics=observation.metrics,
         reason=observation.reason,
         of_round=observation.of_round,
+        received=observation.received if observation.singled_out else None,
     )
 
 

@@ -22,6 +22,7 @@ from fedattack.record.format import (
     MANIFEST,
     PROTOCOLS,
     SIGNATURE,
+    THINNING,
     Arrays,
     Parameter,
     Protocol,
@@ -32,6 +33,7 @@ from fedattack.record.format import (
     unseal_manifest,
 )
 from fedattack.record.index import IndexedLine, file_of, read_index, read_manifest, strangers
+from fedattack.record.keep import Keep, base_of, restored
 from fedattack.record.means import weighted_mean
 from fedattack.record.signature import fingerprint, is_signed
 from fedattack.record.tensors import checksum
@@ -153,9 +155,11 @@ class Observation:
         self.num_examples: float | None = decode_metric(entry.get("num_examples"))
         self.metrics = _decoded(entry.get("metrics", {}))
         self.of_round: int | None = entry.get("of_round")
-        self.arrays: Arrays | None = round_.stored(f"reply/{index}", entry.get("arrays"))
-        self._received = round_.stored(f"received/{index}", entry.get("received"))
         self._round = round_
+        self._received = round_.whole(round_.stored(f"received/{index}", entry.get("received")))
+        stored = round_.stored(f"reply/{index}", entry.get("arrays"))
+        arrays = round_.unpacked(stored, entry.get("halved"), lambda: self.received)
+        self.arrays: Arrays | None = round_.whole(arrays, reply=True)
         self._index = index
 
     def __eq__(self, other: object) -> bool:
@@ -317,23 +321,56 @@ class Round:
     @property
     def common(self) -> Arrays | None:
         """The model that the server sent at the start of the round."""
-        return self._record.common_of(self._line.origin)
+        return self.whole(self._record.common_of(self._line.origin))
 
     @property
     def aggregate(self) -> Arrays | None:
         """What a secure-aggregation server sees; ``None`` in the individual view."""
-        return self.stored("aggregate", self._entry["aggregate"])
+        arrays = self.stored("aggregate", self._entry["aggregate"])
+        return self.whole(self.unpacked(arrays, self._entry.get("halved"), lambda: self.common, summed=True))
 
     @property
     def after(self) -> Arrays | None:
         """The common model after the round, if the server is known to have made one."""
-        return self._record.common_after(self.seq)
+        return self.whole(self._record.common_after(self.seq))
 
     def stored(self, prefix: str, names: Sequence[str] | None) -> Arrays | None:
         """Arrays of this round's file under ``prefix``."""
         if names is None:
             return None
         return self._record.stored_in(self, prefix, names)
+
+    def whole(self, arrays: Arrays | None, *, reply: bool = False) -> Arrays | None:
+        """See :meth:`Record.whole`."""
+        return self._record.whole(arrays, reply=reply)
+
+    def unpacked(
+        self,
+        arrays: Arrays | None,
+        powers: Sequence[int | None] | None,
+        sent: Callable[[], Arrays | None],
+        *,
+        summed: bool = False,
+    ) -> Arrays | None:
+        """Give arrays that were kept in half precision their values; ``sent`` is the model that they answer."""
+        if arrays is None or powers is None:
+            return arrays
+        halves = arrays
+        power_of = dict(zip(halves, powers, strict=False))
+
+        def read(name: str) -> NDArray[Any]:
+            power = power_of.get(name)
+            if power is None:
+                return halves[name]
+            base, dtype = base_of(name, sent(), self.protocol, summed=summed)
+            if dtype is None or dtype.kind != "f":
+                raise RecordError(f"{self.where}: {name} is kept as a difference from a model that is not there")
+            try:
+                return restored(halves[name], power, base, dtype)
+            except (TypeError, ValueError) as cause:
+                raise RecordError(f"{self.where}: {name} is no difference ({short(str(cause), 100)})") from None
+
+        return StoredArrays(read, {name: name for name in halves})
 
 
 def _prefixed(prefix: str, names: Iterable[str] | None) -> set[str]:
@@ -353,11 +390,19 @@ class Record:
         The record's folder.
     skip_damaged
         Leave out rounds whose index line or file is damaged instead of refusing the record.
+    thinned
+        Take also a record that does not hold all that the server saw. Without it such a record is refused, so that what
+        asks for a whole one never computes with less.
 
     Attributes
     ----------
     view, protocol, server, status, seed, facts, parameters
         As the manifest says; see FORMAT.md.
+    keep
+        What of the run is in the record. Its rounds are those that are kept.
+    absent, left_out
+        The arrays that :attr:`keep` leaves out; and by their names the checksum of each that nobody changed, ``None``
+        for others.
     signer
         Fingerprint of the key that the record is signed by; ``None`` where it is not signed.
     damage
@@ -366,12 +411,13 @@ class Record:
     Raises
     ------
     RecordError
-        If there is no record, it is of a newer format, its index is damaged, or it is not what was signed. A
+        If there is no record, it is of a newer format, its index is damaged, it is not what was signed, or it was
+        thinned and need not be. A
         half-written last line, as a killed run leaves it, is no damage: that round was never whole. A damaged file
         is refused when it is read.
     """
 
-    def __init__(self, path: Path | str, *, skip_damaged: bool = False) -> None:
+    def __init__(self, path: Path | str, *, skip_damaged: bool = False, thinned: bool = False) -> None:
         self.path = Path(path)
         check_folder(self.path, RecordError)
         self.manifest = read_manifest(self.path)
@@ -382,6 +428,13 @@ class Record:
         self.seed: int | None = self.manifest["seed"]
         self.facts = _decoded(self.manifest["facts"])
         self.parameters = tuple(map(Parameter.from_dict, self.manifest["parameters"] or ()))
+        self.keep = Keep.from_entry(self.manifest["kept"])
+        left_out = self.manifest["left_out"] or ()
+        self.absent = tuple(map(Parameter.from_dict, left_out))
+        self.left_out: dict[str, str | None] = {entry["name"]: entry["xxh3"] for entry in left_out}
+        self._frozen: dict[str, NDArray[Any]] = {}
+        if self.keep.kinds and not thinned:
+            raise RecordError(f"{self.path} keeps {self.kept}, and this needs a whole record: record the run whole")
         self.index = read_index(self.path, self.manifest)
         self.signer = self._checked_signer()
         self.damage = list(self.index.damage)
@@ -390,8 +443,9 @@ class Record:
         self._means: _Latest[dict[str, NDArray[Any]]] = _Latest(_MEANS)
         self._names_of: _Latest[list[str]] = _Latest(_MEANS)
         self._verified: set[Path] = set()
-        self._lines = self.index.lines
-        self._by_seq = {line.seq: line for line in self._lines}
+        self._whole_lines = self.index.lines
+        self._lines = [line for line in self._whole_lines if self.keep.round(line.number)]
+        self._by_seq = {line.seq: line for line in self.index.lines}
         unknown = [] if self.status == "open" else strangers(self.path, self.index)
         if unknown:
             self.damage.append(f"{self.path}: {short(', '.join(unknown), 100)} is in no line of {INDEX}")
@@ -400,7 +454,8 @@ class Record:
                 f"{self.damage[0]}; `fedattack check` lists all damage, --skip-damaged attacks the whole rounds alone"
             )
         if skip_damaged:
-            self._lines = [round_._line for round_ in self if self._is_whole(round_)]
+            self._whole_lines = [line for line in self.index.lines if self._is_whole(Round(line, self))]
+            self._lines = [line for line in self._whole_lines if self.keep.round(line.number)]
 
     def _checked_signer(self) -> str | None:
         """Return the fingerprint of the key that the whole record is signed by; ``None`` where it is not.
@@ -423,7 +478,8 @@ class Record:
             files.append(final)
         whole = all("sha256" in digests for digests in files)
         # Somebody may have changed the manifest since it was read first.
-        same = whole and dict.fromkeys(CHAIN) | unseal_manifest(manifest, self.path.name) == self.manifest
+        absent = dict.fromkeys((*CHAIN, *THINNING))
+        same = whole and absent | unseal_manifest(manifest, self.path.name) == self.manifest
         if not same or not is_signed(signer, signature, manifest):
             raise RecordError(
                 f"{self.path} is not what its recorder signed: somebody changed it, or it was never signed; ask for "
@@ -443,8 +499,27 @@ class Record:
         return tuple(self)
 
     @property
+    def lines(self) -> tuple[Round, ...]:
+        """The rounds, and the models after them where those are no rounds of the record."""
+        return tuple(Round(line, self) for line in self._whole_lines)
+
+    @property
+    def kept(self) -> str:
+        """What of the run is in the record, in words; empty for all of it."""
+        told = [self.keep.told(kind) for kind in self.keep.kinds]
+        if "layers" in self.keep.kinds:
+            trained = sum(digest is None for digest in self.left_out.values())
+            state = f"{trained} of them trained" if trained else "all of them frozen"
+            told.append(f"not {len(self.left_out)} other arrays, {state}")
+        return " and ".join(told)
+
+    @property
     def remarks(self) -> list[str]:
-        """What nobody can know of this record, in words: who wrote it, and whether it is as it was written."""
+        """What a reader should know, or cannot: what was left out, who wrote the record, whether it was changed."""
+        thinned = [f"the record does not hold all that the server saw: it keeps {self.kept}"] if self.kept else []
+        return [*thinned, *self._origins()]
+
+    def _origins(self) -> list[str]:
         if self.signer is not None:
             return [
                 f"the record is signed by {self.signer}; what lies beside it (knowledge, truth, scores) is not signed"
@@ -484,9 +559,9 @@ class Record:
         """The common model after the last round, if the server recorded it."""
         source = self.manifest["final"]
         if source is None or source["source"] != "stored":
-            return self._computed(source)
+            return self.whole(self._computed(source))
         file = TensorFile(self.path / FINAL, source)
-        return self._stored(file, lambda: source["names"], self.shown(source["names"]))
+        return self.whole(self._stored(file, lambda: source["names"], self.shown(source["names"])))
 
     def renamed(self, names: Mapping[str, str]) -> "Record":
         """Return a view of this record in which parameters have other names; what is on disk stays as it is.
@@ -499,7 +574,41 @@ class Record:
         view = copy.copy(self)
         view._new_names = dict(names)
         view.parameters = tuple(entry.renamed(names.get(entry.name, entry.name)) for entry in self.parameters)
+        view.absent = tuple(entry.renamed(names.get(entry.name, entry.name)) for entry in self.absent)
+        view.left_out = {names.get(name, name): digest for name, digest in self.left_out.items()}
         return view
+
+    def completed(self, frozen: Mapping[str, NDArray[Any]], order: Sequence[str]) -> "Record":
+        """Return a view of this record in which every model has further arrays; what is on disk stays as it is.
+
+        Parameters
+        ----------
+        frozen
+            By name, arrays that no client and no server changed. Where a reply is a gradient, theirs is zero.
+        order
+            The names of all arrays as the model has them.
+        """
+        view = copy.copy(self)
+        view._frozen = dict(frozen)
+        added = [Parameter.of(name, array) for name, array in frozen.items()]
+        place = {name: position for position, name in enumerate(order)}
+        both = [*self.parameters, *added]
+        view.parameters = tuple(sorted(both, key=lambda entry: place.get(entry.name, len(place))))
+        return view
+
+    def whole(self, arrays: Arrays | None, *, reply: bool = False) -> Arrays | None:
+        """Put the arrays of :meth:`completed` beside those that are stored; of a ``reply`` that is no model, zeros."""
+        if arrays is None or not self._frozen:
+            return arrays
+        stored, zero = arrays, reply and not PROTOCOLS[self.protocol].sends_back
+
+        def read(name: str) -> NDArray[Any]:
+            if name in stored:
+                return stored[name]
+            return np.zeros_like(self._frozen[name]) if zero else self._frozen[name].copy()
+
+        names = dict.fromkeys([*(parameter.name for parameter in self.parameters), *stored])
+        return StoredArrays(read, {name: name for name in names if name in stored or name in self._frozen})
 
     def shown(self, names: Iterable[str]) -> dict[str, str]:
         """Map the names under which arrays are shown to those under which they are stored."""
@@ -540,7 +649,11 @@ class Record:
     def common_after(self, seq: int) -> Arrays | None:
         """Return the common model after the line ``seq``: the next one's model, or the final one."""
         if seq + 1 in self._by_seq:
-            return self.common_of(self._by_seq[seq + 1].origin)
+            following = self._by_seq[seq + 1]
+            if self.keep.every > 1 and self.keep.round(following.number):
+                # It is no model after this round, but after others that are not in the record.
+                return None
+            return self.common_of(following.origin)
         if self.index.lines and seq == self.index.lines[-1].seq:
             return self.final
         return None
@@ -554,7 +667,10 @@ class Record:
             return None
         if source["source"] == "same":
             return self.common_of(origin.origin)
-        round_ = Round(origin, self)
+        # The mean is of what is stored, in its order.
+        bare = copy.copy(self)
+        bare._frozen = {}
+        round_ = Round(origin, bare)
         key = (origin.seq, source["recipe"], source["xxh3"])
 
         def read(name: str) -> NDArray[Any]:

@@ -112,10 +112,18 @@ class ReplyEntry(TypedDict):
     of_round: NotRequired[Whole | None]
 
 
-@with_config(_STRICT)
-class Line(TypedDict):
-    """One round, in version 1."""
+# By what power of two the array at the same place was divided; nothing for one that is whole.
+Powers = list[Annotated[int, Field(ge=-(2**12), le=2**12)] | None]
 
+
+class ThinnedReply(ReplyEntry):
+    """One node in one round, of which something may have been left out."""
+
+    halved: NotRequired[Powers]
+
+
+@with_config(_STRICT)
+class _AnyLine(TypedDict):
     seq: Count
     round: Whole
     file: Annotated[str, StringConstraints(pattern=r"^rounds/[0-9]{6,12}\.safetensors$")]
@@ -123,18 +131,32 @@ class Line(TypedDict):
     xxh3: Xxh3
     config: dict[Name, Metric]
     common: Source | None
-    replies: list[ReplyEntry]
     aggregate: Names | None
     started: Name
     ended: Name
     check: Name
 
 
+class Line(_AnyLine):
+    """One round, in version 1."""
+
+    replies: list[ReplyEntry]
+
+
 class ChainedLine(Line):
-    """One round, from version 2 on."""
+    """One round, in version 2."""
 
     previous: Name
     sha256: NotRequired[Sha256]
+
+
+class ThinnedLine(_AnyLine):
+    """One round, in version 3."""
+
+    previous: Name
+    sha256: NotRequired[Sha256]
+    replies: list[ThinnedReply]
+    halved: NotRequired[Powers]
 
 
 @with_config(_STRICT)
@@ -145,6 +167,23 @@ class ParameterEntry(TypedDict):
     shape: Annotated[list[Count], Field(max_length=64)]
     dtype: Name
     role: Literal["parameter", "buffer"]
+
+
+class LeftOut(ParameterEntry):
+    """One array of the model that is not in the record."""
+
+    xxh3: Xxh3 | None
+
+
+@with_config(_STRICT)
+class Kept(TypedDict):
+    """What of the run is in the record."""
+
+    every: Annotated[int, Field(ge=1, le=2**50)]
+    clients: Annotated[Finite, Field(gt=0, le=1)] | list[Name]
+    layers: list[Name]
+    precision: Literal["exact", "float16"]
+    seed: Annotated[int, Field(ge=0, lt=2**63)]
 
 
 @with_config(_STRICT)
@@ -200,8 +239,23 @@ class ChainedManifest(Manifest):
     signer: Base64 | None
 
 
-LINES: dict[int, TypeAdapter[Any]] = {1: TypeAdapter(Line), 2: TypeAdapter(ChainedLine)}
+class ThinnedManifest(ChainedManifest):
+    """A run of which something was left out, in version 3."""
+
+    kept: Kept
+    left_out: list[LeftOut]
+
+
+LINES: dict[int, TypeAdapter[Any]] = {
+    1: TypeAdapter(Line),
+    2: TypeAdapter(ChainedLine),
+    3: TypeAdapter(ThinnedLine),
+}
 """The form of a line of the index, by the format's version."""
 
-MANIFESTS: dict[int, TypeAdapter[Any]] = {1: TypeAdapter(Manifest), 2: TypeAdapter(ChainedManifest)}
+MANIFESTS: dict[int, TypeAdapter[Any]] = {
+    1: TypeAdapter(Manifest),
+    2: TypeAdapter(ChainedManifest),
+    3: TypeAdapter(ThinnedManifest),
+}
 """The form of the manifest, by the format's version."""

@@ -7,7 +7,6 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from fedattack import __version__
 from fedattack.errors import RecordError, short
 from fedattack.files import FolderLock, atomic_file, copy_bytes, write_atomically
+from fedattack.record.exchange import Exchange, Reply
 from fedattack.record.format import (
     FINAL,
     FORMAT,
@@ -27,13 +27,13 @@ from fedattack.record.format import (
     ROUNDS,
     SERVERS,
     SIGNATURE,
-    VERSION,
+    THINNED,
     VIEWS,
+    WHOLE,
     Arrays,
     Parameter,
     Protocol,
     Server,
-    Status,
     View,
     encode_metric,
     keep_name,
@@ -43,6 +43,7 @@ from fedattack.record.format import (
     unseal_manifest,
 )
 from fedattack.record.index import file_of, read_index, read_manifest
+from fedattack.record.keep import Keep, Thinning, base_of, halved
 from fedattack.record.means import identical, sample, weighted_mean
 from fedattack.record.schema import MAX_NAME
 from fedattack.record.signature import SIGNING_KEY, read_private_key, signer_of
@@ -60,60 +61,6 @@ MAX_TABLES = 64 * 2**20
 
 MAX_ARRAYS = 2**16
 """Arrays of one reply."""
-
-
-@dataclass(frozen=True)
-class Reply:
-    """What the server got, or did not get, from one node in one round.
-
-    Attributes
-    ----------
-    node
-        The node's id as the server knows it.
-    status
-        ``ok``; ``failed`` (an error came back, or arrays that cannot be read); ``missing`` (sampled, but nothing
-        came); ``late`` (came after its round had been closed).
-    arrays
-        What the client sent, by parameter name; ``None`` without arrays of its own (a failure, an aggregate view).
-    num_examples
-        The example count that the client sent beside the arrays.
-    metrics
-        Everything else that it sent in plaintext.
-    reason
-        Why there is no usable reply.
-    received
-        The model that was sent to this node, if it is not the round's common model.
-    of_round
-        For a late reply, the round that it answers.
-    """
-
-    node: str
-    status: Status
-    arrays: Arrays | None = None
-    num_examples: float | None = None
-    metrics: Mapping[str, Any] = field(default_factory=dict)
-    reason: str = ""
-    received: Arrays | None = None
-    of_round: int | None = None
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """One round as the server saw it, ready to be written.
-
-    ``common`` is the model that was sent to the clients and ``config`` what the server sent with it, ``aggregate``
-    what a secure-aggregation server sees in place of replies, and ``mean`` the recipe of
-    :mod:`fedattack.record.means` by which this server may average.
-    """
-
-    number: int
-    common: Arrays | None
-    replies: Sequence[Reply]
-    aggregate: Arrays | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
-    mean: str | None = None
-    started: float = field(default_factory=time.time)
-    ended: float = field(default_factory=time.time)
 
 
 def _stamp(seconds: float) -> str:
@@ -140,6 +87,10 @@ class RecordWriter:
         is one that was being written when the run was killed.
     key
         File of the private key that the record is signed by, as :func:`fedattack.record.signature.make_key` makes it.
+    keep
+        What goes into the record; all by default. Such a record is of version 3, which older readers refuse.
+    left_out
+        Arrays that were left out before, as a manifest lists them.
 
     Raises
     ------
@@ -164,7 +115,10 @@ class RecordWriter:
         aggregation: Mapping[str, Any] | None = None,
         resume: bool = False,
         key: Path | str | None = None,
+        keep: Keep | None = None,
+        left_out: Sequence[Mapping[str, Any]] = (),
     ) -> None:
+        keep = keep or Keep()
         for name, value, known in (
             ("view", view, VIEWS),
             ("protocol", protocol, PROTOCOLS),
@@ -172,14 +126,17 @@ class RecordWriter:
         ):
             if value not in known:
                 raise RecordError(f"unknown {name} {value!r}: expected one of {', '.join(known)}")
+        _check_keep(keep, view, server)
         self.path = path
+        known_out = {entry["name"]: dict(entry) for entry in left_out}
+        self._thinning = Thinning(keep, PROTOCOLS[protocol].sends_back, known_out)
         self._key = None if key is None else read_private_key(Path(key))
         self._seq = 0
         self._last_common: tuple[int, Arrays] | None = None
         self._last_mean: tuple[int, str, Arrays] | None = None
         self._manifest: dict[str, Any] = {
             "format": FORMAT,
-            "version": VERSION,
+            "version": THINNED if keep.kinds else WHOLE,
             "view": view,
             "protocol": protocol,
             "server": server,
@@ -202,6 +159,8 @@ class RecordWriter:
             "id": secrets.token_hex(16),
             "head": None,
             "signer": None if self._key is None else signer_of(self._key),
+            "kept": keep.to_entry() if keep.kinds else None,
+            "left_out": [*known_out.values()],
         }
         self._check_manifest(self._manifest)
         self._previous: str | None = self._manifest["id"]
@@ -254,6 +213,7 @@ class RecordWriter:
         last = max([line.number for line in lines], default=0)
         resumed = {"after": last, "at": new["started"], "versions": new["versions"]}
         self._manifest = dict(old)
+        self._thinning.left_out = {entry["name"]: entry for entry in old["left_out"] or ()}
         for key in ("status", "error", "rounds", "final", "ended", "head"):
             self._manifest[key] = new[key]
         self._manifest["resumed"] = [*old.get("resumed", []), resumed]
@@ -274,7 +234,7 @@ class RecordWriter:
 
     def _check_same_run(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         """Refuse to go on with the record of another kind of run, or with another key."""
-        for name in ("view", "protocol", "server", "aggregation", "seed"):
+        for name in ("view", "protocol", "server", "aggregation", "seed", "kept"):
             if old[name] != new[name]:
                 raise RecordError(
                     f"{self.path} has the {name} {short(str(old[name]), 60)}, and what is to go on with it "
@@ -290,25 +250,37 @@ class RecordWriter:
         return bool(self._manifest["status"] == "open")
 
     def write(self, exchange: Exchange) -> None:
-        """Append one round and make it durable.
+        """Append what is kept of one round, if anything, and make it durable.
 
         Raises
         ------
         OSError
             If it cannot be written. The record then ends before this round and stays readable.
         """
+        reduced = self._thinning.reduced(exchange)
+        if self._thinning.changed:
+            self._note_left_out()
+        if reduced is None:
+            return
+        exchange = reduced
         tensors: dict[str, NDArray[Any]] = {}
         common = self._place_common(exchange, tensors)
         entries = _entries(exchange.replies)
         usable: list[Reply] = []
         for index, (reply, entry) in enumerate(zip(exchange.replies, entries, strict=True)):
             if "arrays" in entry:
-                _put(tensors, f"reply/{index}", reply.arrays)
+                arrays, powers = self._packed(
+                    reply.arrays, exchange.common if reply.received is None else reply.received
+                )
+                _put(tensors, f"reply/{index}", arrays)
+                if powers:
+                    entry["halved"] = powers
                 if reply.status == "ok":
                     usable.append(reply)
             if "received" in entry:
                 _put(tensors, f"received/{index}", reply.received)
-        _put(tensors, "aggregate", exchange.aggregate)
+        aggregate, of_aggregate = self._packed(exchange.aggregate, exchange.common, summed=True)
+        _put(tensors, "aggregate", aggregate)
         if self._manifest["parameters"] is None:
             self._describe_parameters(exchange, usable)
         file = file_of(self._seq)
@@ -325,6 +297,8 @@ class RecordWriter:
             "started": _stamp(exchange.started),
             "ended": _stamp(exchange.ended),
         }
+        if of_aggregate:
+            line["halved"] = of_aggregate
         try:
             row, check = seal_line(line, self._previous)
             unseal_line(row, self._manifest["version"], f"round {exchange.number}")
@@ -347,11 +321,13 @@ class RecordWriter:
             Why the record is cut short; ``None`` for a run that was recorded to its end.
         """
         if final is not None and error is None:
+            final = self._thinning.model(final) or {}
             source = self._known_source(final)
             if source is None:
                 digests = write_tensors(self.path / FINAL, final, sha256=self._key is not None)
                 source = {"source": "stored", "names": list(final), **digests}
             self._manifest["final"] = source
+        self._note_left_out(write=False)
         self._manifest["status"] = "complete" if error is None else "cut short"
         self._manifest["error"] = None if error is None else short(error)
         self._manifest["rounds"] = self._seq
@@ -362,6 +338,29 @@ class RecordWriter:
             write_atomically(self.path / SIGNATURE, self._key.sign(seal_manifest(self._manifest)))
         self._write_manifest()
         self._lock.close()
+
+    def _note_left_out(self, *, write: bool = True) -> None:
+        """Say in the manifest which arrays are left out; at once, so that no killed run calls a trained one frozen."""
+        self._manifest["left_out"] = [*self._thinning.left_out.values()]
+        self._thinning.changed = False
+        if write:
+            self._check_manifest(self._manifest)
+            self._write_manifest()
+
+    def _packed(
+        self, arrays: Arrays | None, sent: Arrays | None, *, summed: bool = False
+    ) -> tuple[Arrays | None, list[int | None]]:
+        """Halve arrays, if the record is to have half precision; returns them with the powers of two, if any."""
+        if arrays is None or self._thinning.keep.precision == "exact":
+            return arrays, []
+        packed: dict[str, NDArray[Any]] = {}
+        powers: list[int | None] = []
+        for name, array in arrays.items():
+            base, dtype = base_of(name, sent, self._manifest["protocol"], summed=summed)
+            half = None if dtype is None else halved(array, base, dtype)
+            packed[name], power = (array, None) if half is None else half
+            powers.append(power)
+        return packed, powers
 
     def _place_common(self, exchange: Exchange, tensors: dict[str, NDArray[Any]]) -> dict[str, Any] | None:
         if exchange.common is None:
@@ -419,6 +418,13 @@ class RecordWriter:
 
     def _write_manifest(self) -> None:
         write_atomically(self.path / MANIFEST, seal_manifest(self._manifest))
+
+
+def _check_keep(keep: Keep, view: View, server: Server) -> None:
+    if keep.kinds and server == "isolating":
+        raise RecordError("the record of an isolating server is kept whole: each client was sent a model of its own")
+    if keep.some_clients and view == "aggregate":
+        raise RecordError("clients: a record of sums has no single client's reply to leave out; leave the option out")
 
 
 def _entries(replies: Sequence[Reply]) -> list[dict[str, Any]]:

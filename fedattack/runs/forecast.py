@@ -20,6 +20,7 @@ from fedattack.audit.truth import read_truth
 from fedattack.errors import ConfigError
 from fedattack.folder import Part
 from fedattack.record.format import PROTOCOLS
+from fedattack.record.size import in_bytes
 from fedattack.runs.app import Value
 from fedattack.runs.asked import known_to
 from fedattack.runs.pace import Say
@@ -283,12 +284,3 @@ def _message_size(framework: str, knowledge: Knowledge) -> int:
 
 def _size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def in_bytes(size: float) -> str:
-    """Write a number of bytes as people do: ``24 MB``."""
-    units = ["bytes", "kB", "MB", "GB", "TB"]
-    while size >= 1000 and len(units) > 1:
-        size /= 1000
-        del units[0]
-    return f"{size:.2g} {units[0]}" if size < 10 else f"{size:.0f} {units[0]}"

@@ -58,7 +58,7 @@ def attack_folder(
     parts = find_parts(folder)
     pace = AttackPace(attack.name, len(parts), watch.say)
     for place, part in enumerate(parts):
-        record = Record(part.record, skip_damaged=skip_damaged)
+        record = Record(part.record, skip_damaged=skip_damaged, thinned=True)
         known = knowledge(part)
         what = f"{attack.name} on {part.name or 'the record'}"
         watch.step(what, 0, len(record))

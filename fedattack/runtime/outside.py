@@ -206,7 +206,7 @@ def _whole(out: Path) -> int:
             f"the run left no record in {out}; its ServerApp must run on this machine, in an environment that has "
             "fedattack: start its SuperLink with --disable-runtime-dependency-installation"
         )
-    record = Record(out)
+    record = Record(out, thinned=True)
     if record.status != "complete":
         raise RunError(f"the record in {out} ended early ({record.manifest['error']}); {len(record)} rounds are whole")
     return len(record)

@@ -17,7 +17,7 @@ from fedattack.files import make_private, write_npz
 from fedattack.record import Record
 from fedattack.threats.form import Form, Name
 from fedattack.threats.knowledge import Knowledge
-from fedattack.threats.matching import NAMELESS, named_for
+from fedattack.threats.matching import NAMELESS, completed, named_for
 from fedattack.threats.options import Option, options_of
 from fedattack.untrusted import parse_json, read_npz, validated
 
@@ -35,11 +35,30 @@ class Needs:
         The kinds of record that it can use.
     knowledge
         Names of the attributes of :class:`Knowledge` that must be there.
+    takes
+        What may be missing in the record without making a number wrong: ``rounds``, other ``clients``, and digits
+        (``precision``), as :class:`fedattack.record.Keep` leaves them out; and ``frozen`` weights, which the attacker
+        puts back: for attacks that compute with models alone, and with no gradient of all weights.
     """
 
     views: tuple[str, ...]
     protocols: tuple[str, ...]
     knowledge: tuple[str, ...]
+    takes: tuple[str, ...] = ()
+
+    def lack(self, record: Record) -> str:
+        """Say what of a thinned record is too little, and what it keeps; empty if nothing is."""
+        for kind in record.keep.kinds:
+            if kind in _WHOLE and kind not in self.takes:
+                return f"{_WHOLE[kind]}; {record.path} keeps {record.keep.told(kind)}"
+        layers = f"whole updates; {record.path} keeps {record.keep.told('layers')}"
+        trained = [name for name, digest in record.left_out.items() if digest is None]
+        if trained:
+            return f"{layers}, and of the others the run trained {short(', '.join(trained), 80)}"
+        return layers if record.left_out and "frozen" not in self.takes else ""
+
+
+_WHOLE = {"rounds": "every round", "clients": "the replies of all clients", "precision": "updates to their last digit"}
 
 
 @dataclass(frozen=True)
@@ -182,12 +201,14 @@ class Attack(ABC):
         Raises
         ------
         NeedsError
-            If the record is of another view or protocol than the attack needs, knowledge is missing, or there are no
-            rounds in which a client answered.
+            If the record is of another view or protocol than the attack needs, or was thinned too much for it,
+            knowledge is missing, or there are no rounds in which a client answered.
         """
         way = "; `fedattack project` makes one of it" if record.view == "individual" else ""
         self._check_kind("view", record.view, self.needs.views, record, way)
         self._check_kind("protocol", record.protocol, self.needs.protocols, record)
+        if lack := self.needs.lack(record):
+            raise NeedsError(f"attack {self.name} needs {lack}")
         for need in self.needs.knowledge:
             if not knowledge.has(need):
                 raise NeedsError(
@@ -197,9 +218,19 @@ class Attack(ABC):
             raise NeedsError(f"attack {self.name} needs at least one whole round, and {record.path} holds none")
         if record.view == "individual" and record.silence:
             raise NeedsError(f"attack {self.name} needs replies of clients, and in {record.path} {record.silence}")
-        named = named_for(record, knowledge.model)
-        scores = self._run(named, knowledge, seed, device, progress or (lambda done, total: None))
-        return scores if named is record else replace(scores, notes=(NAMELESS, *scores.notes))
+        named = named_for(record, knowledge.model, knowledge.frozen or ())
+        whole = completed(named, knowledge, f"attack {self.name}")
+        if whole is not named and "frozen" not in self.needs.takes:
+            raise NeedsError(
+                f"attack {self.name} needs a record of all that clients train; it takes no frozen weights, whose "
+                "gradients nobody sent"
+            )
+        scores = self._run(whole, knowledge, seed, device, progress or (lambda done, total: None))
+        notes = [NAMELESS] if named is not record else []
+        if whole is not named:
+            added = len(whole.parameters) - len(named.parameters)
+            notes.append(f"{added} arrays are not in the record; they were taken as frozen, from what the attacker has")
+        return replace(scores, notes=(*notes, *scores.notes))
 
     def _check_kind(self, what: str, got: str, wanted: tuple[str, ...], record: Record, way: str = "") -> None:
         if got not in wanted:

@@ -17,6 +17,7 @@ from fedattack.files import make_private, write_npz, write_sealed
 from fedattack.learning import LOSSES, MODELS, LocalSGD, build_model
 from fedattack.learning.importing import Asked, asked_unless, given, import_callable
 from fedattack.nodes import note_node, read_nodes
+from fedattack.threats.frozen import read_frozen
 from fedattack.untrusted import Text, check_folder, read_npz, read_sealed, validated, verify_files
 
 KNOWLEDGE = "knowledge.json"
@@ -25,6 +26,7 @@ AUXILIARY = "auxiliary.npz"
 PUBLIC = "public.npz"
 PARTIAL = "partial.npz"
 ATTRIBUTES = "attributes.npz"
+FROZEN = "frozen.npz"
 
 
 @dataclass(frozen=True)
@@ -233,6 +235,8 @@ class Knowledge:
         What clients do to their updates, where this attacker knows of it.
     limits
         Least and largest model input of each channel of images, as the app's own scaling gives them.
+    frozen
+        By the model's names, weights that no client changes and that the record does not hold.
     nodes
         Which client hides behind each node id, as far as the server knows its customers; a node that is not named
         here is a client of that name.
@@ -251,6 +255,7 @@ class Knowledge:
     attributes: Mapping[str, AuxiliaryAttribute] | None = None
     defence: KnownDefence | None = None
     limits: tuple[tuple[float, float], ...] | None = None
+    frozen: Mapping[str, NDArray[Any]] | None = None
 
     def asked(self) -> str:
         """Return the fingerprint of the examples that are asked about; empty where none are."""
@@ -395,6 +400,8 @@ def _arrays_by_file(knowledge: Knowledge) -> dict[str, dict[str, NDArray[Any]]]:
         files[PUBLIC] = {"x": knowledge.public}
     if knowledge.partial is not None:
         files[PARTIAL] = _arrays_of_partial(knowledge.partial)
+    if knowledge.frozen is not None:
+        files[FROZEN] = dict(knowledge.frozen)
     if knowledge.attributes is not None:
         files[ATTRIBUTES] = _arrays_of_attributes(knowledge.attributes)
     return files
@@ -452,6 +459,7 @@ def read_knowledge(folder: Path, *, trusted: Collection[str] = ()) -> Knowledge:
         attributes=attributes,
         defence=None if defence is None else _read_defence(defence, folder, trusted),
         limits=_read_limits(entry["limits"], where, model) if "limits" in entry else None,
+        frozen=_read_if_there(read_frozen, folder / FROZEN, None),
     )
 
 

@@ -1,17 +1,18 @@
 """Match a record's arrays with the parameters of the model that the attacker knows."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from fedattack.errors import ModelError
+from fedattack.errors import ModelError, NeedsError, short
 from fedattack.learning import check_parameters
 from fedattack.record import Record
 from fedattack.record.format import PROTOCOLS
-from fedattack.threats.knowledge import ModelKnowledge
+from fedattack.record.tensors import checksum
+from fedattack.threats.knowledge import Knowledge, ModelKnowledge
 
 NAMELESS = (
     "the record's arrays have no names; as their number and shapes are those of the model's parameters, they were "
@@ -19,27 +20,72 @@ NAMELESS = (
 )
 
 
-def named_for(record: Record, known: ModelKnowledge | None) -> Record:
+def named_for(record: Record, known: ModelKnowledge | None, frozen: Collection[str] = ()) -> Record:
     """Give nameless arrays the names of the model's parameters, by their positions.
 
     Clients that send a list of arrays, as NumPyClients do, leave the record with ``"0"``, ``"1"`` … for names. They
     are matched only if there are as many as the model's state has entries, with the same shapes in the same order.
+    Entries that are ``frozen`` may be missing all.
 
     Returns
     -------
     Record
         A view with the model's names, or the record itself where its arrays have names or do not match.
     """
-    shapes = _shapes_of(record)
+    shapes = _shapes_of(record) | {parameter.name: parameter.shape for parameter in record.absent}
     if known is None or not shapes or not PROTOCOLS[record.protocol].sends_model:
         return record
     numbers = [str(index) for index in range(len(shapes))]
     if {*shapes} != {*numbers}:
         return record
-    state = known.build().state_dict()
-    if [shapes[number] for number in numbers] != [tuple(tensor.shape) for tensor in state.values()]:
+    whole = {name: tuple(tensor.shape) for name, tensor in known.build().state_dict().items()}
+    trained = {name: shape for name, shape in whole.items() if name not in frozen}
+    for state in (whole, trained):
+        if [shapes[number] for number in numbers] == [*state.values()]:
+            return record.renamed(dict(zip(numbers, state, strict=True)))
+    return record
+
+
+def completed(record: Record, knowledge: Knowledge, what: str) -> Record:
+    """Put frozen weights into every model of a record that does not hold them.
+
+    Parameters
+    ----------
+    record
+        With the model's names.
+    knowledge
+        With the frozen weights, if there are any.
+    what
+        Who needs whole models, for messages.
+
+    Returns
+    -------
+    Record
+        A view with whole models, or the record itself where nothing is missing, or nothing is known of it.
+
+    Raises
+    ------
+    NeedsError
+        If the record left out arrays that nobody has handed over.
+    ModelError
+        If frozen weights are not those of the run.
+    """
+    frozen, known = knowledge.frozen or {}, knowledge.model
+    needs = f"{what} needs whole updates; {record.path} keeps {record.keep.told('layers')}" if record.left_out else ""
+    unknown = sorted(record.left_out.keys() - frozen.keys())
+    if unknown:
+        raise NeedsError(f"{needs}; give the frozen others, {short(', '.join(unknown), 80)}, by --frozen FILE")
+    if known is None or not frozen or not PROTOCOLS[record.protocol].sends_model:
         return record
-    return record.renamed(dict(zip(numbers, state, strict=True)))
+    state = known.build().state_dict()
+    there = {parameter.name for parameter in record.parameters}
+    lacking = {name: np.asarray(frozen[name]) for name in state if name not in there and name in frozen}
+    for name, digest in record.left_out.items():
+        if checksum([frozen[name]]) != digest:
+            raise ModelError(
+                f"{record.path}: the frozen {name} is not that of the run; give the weights that it began with"
+            )
+    return record.completed(lacking, [*state]) if lacking else record
 
 
 def check_model(model: nn.Module, record: Record) -> None:
@@ -53,7 +99,10 @@ def check_model(model: nn.Module, record: Record) -> None:
     try:
         check_parameters(model, _shapes_of(record))
     except ModelError as cause:
-        raise ModelError(f"{record.path}: {cause}") from None
+        way = ""
+        if _shapes_of(record).keys() < model.state_dict().keys():
+            way = "; or the weights that clients do not send, by --frozen FILE"
+        raise ModelError(f"{record.path}: {cause}{way}") from None
 
 
 def check_state(model: nn.Module, arrays: Mapping[str, NDArray[Any]]) -> None:

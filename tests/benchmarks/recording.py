@@ -1,21 +1,70 @@
 """What recording costs: time per round, bytes on disk, memory; with against without in one and the same Flower run.
 
 ``python -m tests.benchmarks.recording`` runs a real ``flwr run`` on Ray, whose ServerApp trains blocks of rounds in
-turn with and without the observer: 1M parameters, 10 clients a round. One client answers at once, which is the worst
-case for the recorder's share; the other takes 25 steps of SGD on the model, which is still little.
+turn with and without the observer, and with what makes a record smaller:
+
+- ``at-once``: 1M parameters, 10 clients a round, which answer at once, the worst case for the recorder's share;
+- ``25-steps``: the same, but clients take 25 steps of SGD, which is still little;
+- ``resnet-18``: 11.2M parameters with batch norm, 4 clients that take ten steps on 32 images of 3 x 32 x 32;
+- ``resnet-18-short``: the same, but clients take two steps.
+
+Names of cases as arguments run these alone.
 """
 
 import json
 import statistics
 import sys
 import tempfile
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from fedattack.runtime.simulator import Simulator
 
-CLIENTS = 10
-BLOCKS = 8
-ROUNDS = 8
+WHOLE: dict[str, dict[str, Any]] = {"whole": {}}
+"""By name, the options of the observers that are compared."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Federations that are compared: blocks of rounds, each without an observer and with each kind of one."""
+
+    title: str
+    clients: int
+    steps: int
+    model: str = "mlp"
+    blocks: int = 8
+    rounds: int = 8
+    kinds: dict[str, dict[str, Any]] = field(default_factory=lambda: WHOLE)
+
+
+CASES = {
+    "at-once": Case(
+        "clients that answer at once",
+        clients=10,
+        steps=0,
+        kinds={
+            **WHOLE,
+            "every=4": {"every": 4},
+            "clients=0.2": {"clients": 0.2},
+            "layers=2.*": {"layers": ["2.*"]},
+            "precision=float16": {"precision": "float16"},
+        },
+    ),
+    "25-steps": Case("clients that take 25 steps", clients=10, steps=25),
+    "resnet-18": Case(
+        "ResNet-18, clients that take ten steps", clients=4, steps=10, model="resnet", blocks=4, rounds=5
+    ),
+    "resnet-18-short": Case(
+        "ResNet-18, clients that take two steps",
+        clients=4,
+        steps=2,
+        model="resnet",
+        blocks=4,
+        rounds=5,
+        kinds={**WHOLE, "precision=float16": {"precision": "float16"}, "every=5": {"every": 5}},
+    ),
+}
 
 PYPROJECT = """
 [project]
@@ -39,6 +88,20 @@ steps = 0
 blocks = 0
 rounds = 0
 clients = 0
+model = ""
+kinds = ""
+"""
+
+MODEL = """
+from torch import nn
+
+def made(name):
+    if name == "mlp":
+        return nn.Sequential(nn.Linear(784, 1258), nn.ReLU(), nn.Linear(1258, 10))
+    from torchvision.models import resnet18
+    return resnet18(num_classes=10)
+
+SHAPES = {"mlp": (64, (784,)), "resnet": (32, (3, 32, 32))}
 """
 
 CLIENT = """
@@ -48,19 +111,21 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
+from model import SHAPES, made
+
 app = ClientApp()
-x, y = torch.randn(1600, 784), torch.randint(10, (1600,))
 
 @app.train()
 def train(message, context):
     arrays = message.content["arrays"]
     steps = int(context.run_config["steps"])
     if steps:
-        model = nn.Sequential(nn.Linear(784, 1258), nn.ReLU(), nn.Linear(1258, 10))
+        model = made(context.run_config["model"])
         model.load_state_dict(arrays.to_torch_state_dict())
+        batch, shape = SHAPES[context.run_config["model"]]
         for step in range(steps):
-            rows = slice(64 * step, 64 * step + 64)
-            loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
+            x, y = torch.randn(batch, *shape), torch.randint(10, (batch,))
+            loss = nn.functional.cross_entropy(model(x), y)
             loss.backward()
             with torch.no_grad():
                 for parameter in model.parameters():
@@ -74,17 +139,16 @@ def train(message, context):
 SERVER = """
 import json
 import os
-import resource
+import shutil
 import time
 from pathlib import Path
 
-import torch
 from flwr.app import ArrayRecord
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
-from torch import nn
 
 from fedattack.observe import ObservedStrategy
+from model import made
 
 app = ServerApp()
 
@@ -100,55 +164,82 @@ def rss():
 def main(grid, context):
     config = context.run_config
     n, rounds = int(config["clients"]), int(config["rounds"])
-    model = nn.Sequential(nn.Linear(784, 1258), nn.ReLU(), nn.Linear(1258, 10))
-    arrays = ArrayRecord(model.state_dict())
-    out = Path(config["out"])
-    times, memory = {"plain": [], "observed": []}, {"plain": 0, "observed": 0}
+    arrays = ArrayRecord(made(config["model"]).state_dict())
+    out, observers = Path(config["out"]), json.loads(config["kinds"])
+    kinds = ["plain", *observers]
+    times, memory = {kind: [] for kind in kinds}, dict.fromkeys(kinds, 0)
+    written, recorded = dict.fromkeys(kinds, 0), dict.fromkeys(kinds, 0)
     for block in range(int(config["blocks"])):
-        # Which comes first alternates, so that a machine that slows down harms both alike.
-        for kind in (("plain", "observed"), ("observed", "plain"))[block % 2]:
+        # Which comes first changes, so that a machine that slows down harms all alike.
+        for kind in kinds[::-1] if block % 2 else kinds:
             before = rss()
             strategy = inner = Timed(fraction_evaluate=0.0, min_train_nodes=n, min_available_nodes=n)
             inner.times = []
-            if kind == "observed":
-                strategy = ObservedStrategy(inner, out / f"record-{block}")
+            record = out / "record"
+            if kind != "plain":
+                strategy = ObservedStrategy(inner, record, **observers[kind])
             strategy.start(grid, arrays, num_rounds=rounds)
             marks = inner.times
             # The first round of the run starts Ray's actors; the last round's end is not marked.
             times[kind] += [b - a for a, b in zip(marks, marks[1:])][1 if block == 0 else 0 :]
             if block > 1:
                 memory[kind] += rss() - before
-    size = sum(array.data.__len__() for array in arrays.values())
-    (out / "times.json").write_text(json.dumps({"times": times, "memory": memory, "model": size}))
+            if kind != "plain":
+                written[kind] += sum(file.stat().st_size for file in record.rglob("*.*"))
+                recorded[kind] += rounds
+                shutil.rmtree(record)
+    size = sum(len(array.data) for array in arrays.values())
+    result = {"times": times, "memory": memory, "model": size, "written": written, "rounds": recorded}
+    (out / "times.json").write_text(json.dumps(result))
 """
+
+
+def measure(case: Case, folder: Path) -> dict[str, Any]:
+    """Run a case; returns times of rounds, memory, and what was written, by kind."""
+    app = folder / "app"
+    app.mkdir(parents=True)
+    for file, text in (
+        ("pyproject.toml", PYPROJECT),
+        ("model.py", MODEL),
+        ("client.py", CLIENT),
+        ("server.py", SERVER),
+    ):
+        (app / file).write_text(text)
+    config = {
+        "out": str(folder),
+        "steps": case.steps,
+        "blocks": case.blocks,
+        "rounds": case.rounds,
+        "clients": case.clients,
+        "model": case.model,
+        "kinds": json.dumps(case.kinds),
+    }
+    with Simulator(app, supernodes=case.clients, log=folder / "log.txt") as simulator:
+        simulator.run(config)
+    result: dict[str, Any] = json.loads((folder / "times.json").read_text())
+    return result
+
+
+def show(case: Case, result: dict[str, Any]) -> None:
+    """Print the figures of a case."""
+    plain = statistics.median(result["times"]["plain"])
+    print(f"{case.title}: {result['model'] / 4e6:.2f}M parameters, {case.clients} clients")
+    print(f"  without an observer: median round {plain:.3f} s")
+    for kind in case.kinds:
+        times = statistics.median(result["times"][kind])
+        arrived = result["rounds"][kind] * case.clients * result["model"]
+        growth = f"{result['memory'][kind] / 1e6:+.0f} MB"
+        share = f"{result['written'][kind] / arrived:.4f} times the {arrived / 1e6:.0f} MB that arrived"
+        print(f"  {kind}: median round {times:.3f} s, ratio {times / plain:.3f}")
+        print(f"    written {share}; server memory {growth}")
+    sys.stdout.flush()
 
 
 def main() -> None:
     """Print the figures."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        app = folder / "app"
-        app.mkdir()
-        for file, text in (("pyproject.toml", PYPROJECT), ("client.py", CLIENT), ("server.py", SERVER)):
-            (app / file).write_text(text)
-        for steps, what in ((0, "a client that answers at once"), (25, "a client that takes 25 steps")):
-            out = folder / f"out-{steps}"
-            out.mkdir()
-            config = {"out": str(out), "steps": steps, "blocks": BLOCKS, "rounds": ROUNDS, "clients": CLIENTS}
-            with Simulator(app, supernodes=CLIENTS, log=out / "log.txt") as simulator:
-                simulator.run(config)
-            result = json.loads((out / "times.json").read_text())
-            plain, observed = (statistics.median(result["times"][kind]) for kind in ("plain", "observed"))
-            rounds = [len((path / "rounds.jsonl").read_text().splitlines()) for path in out.glob("record-*")]
-            arrived = sum(rounds) * CLIENTS * result["model"]
-            written = sum(file.stat().st_size for path in out.glob("record-*") for file in path.rglob("*.*"))
-            growth = {kind: f"{value / 1e6:+.1f} MB" for kind, value in result["memory"].items()}
-            blocks = f"{BLOCKS - 2} blocks of {ROUNDS} rounds"
-            print(f"{what}: {result['model'] / 4e6:.2f}M parameters, {CLIENTS} clients, {len(rounds)} records")
-            print(f"  median round: {plain:.3f} s without, {observed:.3f} s with, ratio {observed / plain:.3f}")
-            print(f"  written: {written / arrived:.4f} times the {arrived / 1e6:.0f} MB that arrived")
-            print(f"  server memory over {blocks}: {growth['plain']} without, {growth['observed']} with")
-            sys.stdout.flush()
+    for name in sys.argv[1:] or CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            show(CASES[name], measure(CASES[name], Path(folder)))
 
 
 if __name__ == "__main__":

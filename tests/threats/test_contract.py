@@ -4,15 +4,17 @@ import hashlib
 import importlib
 import shutil
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from fedattack.audit.describe import notes_of
 from fedattack.audit.evidence import read_evidence
 from fedattack.audit.judge import judge_of
 from fedattack.audit.judging import judge_attacks
 from fedattack.errors import DataError, NeedsError
-from fedattack.record import Exchange, Record, RecordWriter, Reply, project_record
+from fedattack.record import Exchange, Keep, Record, RecordWriter, Reply, project_record, shrink_record
 from fedattack.record.format import PROTOCOLS
 from fedattack.threats import ATTACKS, Knowledge, Scores, read_knowledge
 from fedattack.threats.registry import threat_of, threats
@@ -146,6 +148,67 @@ def test_arrays_of_half_precision_are_taken(case, tmp_path):
     writer.close(final=halved(record.final))
     (tmp_path / "knowledge").symlink_to(folder / "knowledge")
     assert run(attack, tmp_path).arrays.keys() == run(attack, folder).arrays.keys()
+
+
+def thinned(folder, to, keep):
+    """Copy a run folder with a record that keeps less."""
+    shutil.copytree(folder, to, ignore=shutil.ignore_patterns("record", "scores"))
+    return shrink_record(Record(folder / "record"), to / "record", keep)
+
+
+# One kind of thinning each, and what an attack that does not take it says.
+THINNINGS = {
+    "rounds": (Keep(every=2), "needs every round; .* keeps every 2nd round"),
+    "clients": (Keep(clients=0.5), "needs the replies of all clients; .* keeps the replies of 50 %"),
+    "precision": (Keep(precision="float16"), "needs updates to their last digit; .* keeps updates in half precision"),
+}
+
+
+@pytest.mark.parametrize("kind", THINNINGS)
+def test_a_thinned_record_is_refused_by_name_or_gives_the_scores_of_what_is_there(case, kind, tmp_path):
+    """Refused as declared; or as good as a record in which what was left out never arrived."""
+    attack, folder = case
+    keep, words = THINNINGS[kind]
+    if kind == "clients" and attack.needs.views == ("aggregate",):
+        pytest.skip("sums have no clients to leave out")
+    record = thinned(folder, tmp_path / "thin", keep)
+    known = read_knowledge(folder / "knowledge")
+    if kind not in attack.needs.takes:
+        with pytest.raises(NeedsError, match=f"attack {attack.name} {words}"):
+            attack.run(record, known)
+        return
+    scores = attack.run(record, known, device="cpu", seed=5)
+    assert not attack.form.fault(scores.facts, scores.arrays)
+    whole = run(attack, folder, seed=5)
+    # Of few clients FedMIA has too few others to compare with.
+    assert scores.arrays.keys() <= whole.arrays.keys()
+    assert scores.arrays.keys() == whole.arrays.keys() or kind == "clients"
+    if "rounds" in scores.facts and kind == "rounds" and isinstance(scores.facts["rounds"], list):
+        assert scores.facts["rounds"] == [number for number in whole.facts["rounds"] if number % 2]
+    if judge_of(attack.name) is not None and (folder / "truth").exists():
+        scores.save(tmp_path / "thin" / "scores" / f"{attack.name}.npz")
+        evidence = read_evidence(tmp_path / "thin")
+        assert judge_attacks(evidence, setting={}, provenance={})
+        assert any("does not hold all that the server saw" in note for note in notes_of(evidence))
+
+
+def test_layers_are_refused_by_name_and_trained_ones_for_good(case, tmp_path):
+    attack, folder = case
+    whole = Record(folder / "record")
+    if not PROTOCOLS[whole.protocol].sends_model:
+        pytest.skip("predictions have no layers")
+    first, second = (parameter.name for parameter in whole.parameters[:2])
+    record = thinned(folder, tmp_path / "thin", Keep(layers=(first,)))
+    assert second in record.left_out
+    known = read_knowledge(folder / "knowledge")
+    words = f"attack {attack.name} needs whole updates; .* keeps the layers {first}"
+    if "frozen" in attack.needs.takes:
+        words += ", and of the others the run trained"
+    with pytest.raises(NeedsError, match=words):
+        attack.run(record, known)
+    frozen = {name: whole.rounds[0].common[name] for name in record.left_out}
+    with pytest.raises(NeedsError, match=f"attack {attack.name} needs whole updates"):
+        attack.run(record, replace(known, frozen=frozen))
 
 
 def test_what_the_judge_lists_gives_the_headline_again(case, tmp_path):

@@ -175,7 +175,10 @@ class ModelBased(Attack):
     title: ClassVar[str] = "Model-based attribute inference"
     paper: ClassVar[str] = "Driouich et al. 2022, A novel model-based attribute inference attack, Section 4"
     needs: ClassVar[Needs] = Needs(
-        views=("individual",), protocols=("fedavg",), knowledge=("model", "training", "partial")
+        views=("individual",),
+        protocols=("fedavg",),
+        knowledge=("model", "training", "partial"),
+        takes=("rounds", "clients"),
     )
     form: ClassVar[Form] = Form(
         TypeAdapter(_Facts),

@@ -108,7 +108,10 @@ class GradientMatching(GradientMatchingOptions, Attack):
     title: ClassVar[str] = "Attribute reconstruction by gradient matching"
     paper: ClassVar[str] = "Lyu & Chen 2021, A novel attribute reconstruction attack in federated learning, Section 3"
     needs: ClassVar[Needs] = Needs(
-        views=("individual",), protocols=("fedavg",), knowledge=("model", "training", "partial")
+        views=("individual",),
+        protocols=("fedavg",),
+        knowledge=("model", "training", "partial"),
+        takes=("rounds", "clients", "precision"),
     )
     form: ClassVar[Form] = Form(
         TypeAdapter(_Facts),

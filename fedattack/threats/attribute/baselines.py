@@ -139,7 +139,12 @@ class AttributeBaselines(Attack):
     name: ClassVar[str] = "attribute-baselines"
     title: ClassVar[str] = "Attribute inference without gradients: guesses, public records, statistics"
     paper: ClassVar[str] = "Lyu & Chen 2021, A novel attribute reconstruction attack in federated learning, Section 4.3"
-    needs: ClassVar[Needs] = Needs(views=("individual",), protocols=("fedavg",), knowledge=("model", "partial"))
+    needs: ClassVar[Needs] = Needs(
+        views=("individual",),
+        protocols=("fedavg",),
+        knowledge=("model", "partial"),
+        takes=("rounds", "clients", "precision", "frozen"),
+    )
     form: ClassVar[Form] = Form(
         TypeAdapter(_Facts),
         {

@@ -282,7 +282,10 @@ class PrivateAttribute(PrivateAttributeOptions, Attack):
         "collaborative learning"
     )
     needs: ClassVar[Needs] = Needs(
-        views=("individual",), protocols=("fedavg",), knowledge=("model", "training", "auxiliary", "attributes")
+        views=("individual",),
+        protocols=("fedavg",),
+        knowledge=("model", "training", "auxiliary", "attributes"),
+        takes=("rounds", "clients", "precision"),
     )
     form: ClassVar[Form] = Form(
         TypeAdapter(_Facts),

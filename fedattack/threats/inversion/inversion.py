@@ -111,7 +111,10 @@ class GradientInversion(GradientInversionOptions, Attack):
         "Geiping et al. 2020, Inverting gradients – how easy is it to break privacy in federated learning?, Section 4"
     )
     needs: ClassVar[Needs] = Needs(
-        views=("individual",), protocols=("fedsgd", "fedavg"), knowledge=("model", "training")
+        views=("individual",),
+        protocols=("fedsgd", "fedavg"),
+        knowledge=("model", "training"),
+        takes=("rounds", "clients", "precision"),
     )
     form: ClassVar[Form] = Form(
         TypeAdapter(_Facts),

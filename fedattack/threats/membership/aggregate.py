@@ -7,6 +7,7 @@ auxiliary examples, in which nobody holds a target, and asks how much better the
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import ClassVar
 
 import numpy as np
@@ -34,6 +35,9 @@ Floats = NDArray[np.float64]
 # A reference federation has no more clients than this, however many the real one has: its model is a mean anyway.
 _MOST_CLIENTS = 5
 
+# A thinned record has rounds that are far apart, and a reference federation plays those between them, too.
+_MOST_ROUNDS = 10_000
+
 
 @dataclass(frozen=True)
 class AggregateMembership(AggregateMembershipOptions, Attack):
@@ -53,6 +57,7 @@ class AggregateMembership(AggregateMembershipOptions, Attack):
         views=("aggregate",),
         protocols=tuple(name for name, messages in PROTOCOLS.items() if messages.sends_back),
         knowledge=("model", "targets"),
+        takes=("rounds", "precision"),
     )
     form = SCORES_FORM
     knows: ClassVar[tuple[str, ...]] = (
@@ -67,7 +72,8 @@ class AggregateMembership(AggregateMembershipOptions, Attack):
         notes: list[str] = []
         model = knowledge.model.build()
         check_model(model, record)
-        start = next(filter(None, (readable(round_.common) for round_ in record)), None)
+        starts = ((round_.number, readable(round_.common)) for round_ in record)
+        first, start = next(filter(itemgetter(1), starts), (0, None))
         models = _models_after(record, model, notes)
         if not models or start is None:
             raise NeedsError(f"attack {self.name} needs the common model after a round, and {record.path} holds none")
@@ -81,11 +87,13 @@ class AggregateMembership(AggregateMembershipOptions, Attack):
         scores: dict[str, Floats] = {}
         per_round = np.full((len(rounds), len(targets), 1), np.nan)
         trained = 0
-        if self._can_train(knowledge, notes):
+        steps = _steps(record, rounds, first)
+        if self._can_train(knowledge, notes) and _can_play(steps, notes):
             federations = _Federations(knowledge, record, seed, torch_device)
             of_references: list[Floats] = []
             for number in range(self.references):
-                of_references.append(np.stack(list(map(losses_of, federations.run(start, len(rounds))))))
+                played = federations.run(start, steps[-1] + 1)
+                of_references.append(np.stack([losses_of(played[step]) for step in steps]))
                 progress(2 + number, 1 + self.references)
             trained = federations.trained
             others = logits_of(np.stack(of_references, axis=-1))
@@ -118,6 +126,20 @@ def _models_after(record: Record, model: nn.Module, notes: list[str]) -> dict[in
         if fits_model(model, read, f"round {round_.number} left out", notes):
             models[round_.number] = after
     return models
+
+
+def _steps(record: Record, rounds: Sequence[int], first: int) -> list[int]:
+    """Return after how many further rounds of a federation its model is compared with those of the record."""
+    if record.keep.every == 1:
+        return [*range(len(rounds))]
+    return [number - first for number in rounds]
+
+
+def _can_play(steps: Sequence[int], notes: list[str]) -> bool:
+    if min(steps) >= 0 and max(steps) == steps[-1] < _MOST_ROUNDS:
+        return True
+    notes.append(f"no reference federations: the rounds of the record are too far apart, {max(steps) + 1:,} in all")
+    return False
 
 
 class _Federations:

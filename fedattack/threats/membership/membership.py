@@ -106,7 +106,12 @@ class Membership(MembershipOptions, Attack):
     name: ClassVar[str] = "membership"
     title: ClassVar[str] = "Membership inference"
     paper: ClassVar[str] = "Zhu et al. 2025, FedMIA, Section 4"
-    needs: ClassVar[Needs] = Needs(views=("individual",), protocols=tuple(REBUILD), knowledge=("model", "targets"))
+    needs: ClassVar[Needs] = Needs(
+        views=("individual",),
+        protocols=tuple(REBUILD),
+        knowledge=("model", "targets"),
+        takes=("rounds", "clients", "precision"),
+    )
     form: ClassVar[Form] = SCORES_FORM
     knows: ClassVar[tuple[str, ...]] = (
         "the model's architecture and loss",

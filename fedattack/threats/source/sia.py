@@ -42,7 +42,12 @@ class SourceInference(Attack):
     name: ClassVar[str] = "sia"
     title: ClassVar[str] = "Source inference"
     paper: ClassVar[str] = "Hu et al. 2023, Source inference attacks, Sections 3.2 to 3.4"
-    needs: ClassVar[Needs] = Needs(views=("individual",), protocols=tuple(REBUILD), knowledge=("model", "targets"))
+    needs: ClassVar[Needs] = Needs(
+        views=("individual",),
+        protocols=tuple(REBUILD),
+        knowledge=("model", "targets"),
+        takes=("rounds", "clients", "precision", "frozen"),
+    )
     form: ClassVar[Form] = Form(
         TypeAdapter(_Facts),
         {

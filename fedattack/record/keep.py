@@ -1,0 +1,308 @@
+"""What a record keeps of a run that is too large to keep whole: some rounds, some clients, some layers, fewer digits.
+
+What is left out is chosen without a look at the data, so that it does not bias what attacks find.
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.errors import ConfigError, short
+from fedattack.record.exchange import Exchange, Reply
+from fedattack.record.format import PROTOCOLS, Arrays, Parameter, Protocol
+from fedattack.record.tensors import DTYPES, checksum
+
+Precision = Literal["exact", "float16"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
+# A half-precision number has so many bits before the point at most; an entry of the largest size takes one less.
+_TOP = 15
+
+
+@dataclass(frozen=True)
+class Keep:
+    """What of a run goes into its record.
+
+    Attributes
+    ----------
+    every
+        Of the rounds that the server counts as 1, 1 + every, 1 + 2 · every … all is kept, the model after them too.
+    clients
+        Ids of the nodes whose replies are kept; or the share of each round's nodes, above 0 and up to 1. In each round
+        these are the nodes with the smallest SHA-256 of seed and id: the same ones as far as they are sampled.
+        Who took part, and with how many examples, is always kept.
+    layers
+        Names of the arrays that are kept, with ``*`` and ``?`` as in file names; all arrays without any.
+    precision
+        ``float16``: replies and sums are kept as their difference from the model that was sent, in eleven bits. Common
+        models stay exact.
+    seed
+        Which nodes a share is.
+
+    Raises
+    ------
+    ConfigError
+        If a value is out of range.
+    """
+
+    every: int = 1
+    clients: float | tuple[str, ...] = 1.0
+    layers: tuple[str, ...] = ()
+    precision: Precision = "exact"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if type(self.every) is not int or not 1 <= self.every <= 2**50:
+            raise ConfigError(f"every={self.every!r}: expected a whole number of rounds, 1 or more")
+        by_id = isinstance(self.clients, tuple) and self.clients
+        if not by_id and not (isinstance(self.clients, int | float) and 0 < self.clients <= 1):
+            raise ConfigError(
+                f"clients={self.clients!r}: expected a share above 0 and up to 1, or a list of ids of nodes"
+            )
+        if self.precision not in PRECISIONS:
+            raise ConfigError(f"precision={self.precision!r}: expected one of {', '.join(PRECISIONS)}")
+
+    @classmethod
+    def chosen(
+        cls,
+        every: int,
+        clients: float | Sequence[str],
+        layers: str | Sequence[str],
+        precision: Precision,
+        seed: int | None,
+    ) -> "Keep":
+        """Take a user's choices as they come: one name or several, and a seed or none."""
+        names = (layers,) if isinstance(layers, str) else tuple(layers)
+        share = clients if isinstance(clients, int | float | str) else tuple(map(str, clients))
+        return cls(every, share, names, precision, seed or 0)  # type: ignore[arg-type]  # text is refused by name
+
+    @classmethod
+    def from_entry(cls, entry: Mapping[str, Any] | None) -> "Keep":
+        """Read the manifest's ``kept``; all is kept where there is none."""
+        return cls.chosen(**entry) if entry else cls()
+
+    def to_entry(self) -> dict[str, Any]:
+        """Return what the manifest says of it."""
+        entry = vars(self) | {"layers": list(self.layers)}
+        if isinstance(self.clients, tuple):
+            entry["clients"] = list(self.clients)
+        return entry
+
+    @property
+    def some_clients(self) -> bool:
+        """Whether replies of some clients are left out."""
+        return self.clients != 1
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What is thinned: some of ``rounds``, ``clients``, ``layers`` and ``precision``; empty if all is kept."""
+        thinned = {
+            "rounds": self.every > 1,
+            "clients": self.some_clients,
+            "layers": bool(self.layers),
+            "precision": self.precision != "exact",
+        }
+        return tuple(kind for kind, applies in thinned.items() if applies)
+
+    def told(self, kind: str) -> str:
+        """Say in words what is kept, by one of :attr:`kinds`."""
+        if kind == "rounds":
+            return f"every {_ordinal(self.every)} round"
+        if kind == "layers":
+            return short(f"the layers {', '.join(self.layers)}", 120)
+        if kind == "precision":
+            return "updates in half precision"
+        if isinstance(self.clients, tuple):
+            return short(f"the replies of the nodes {', '.join(self.clients)}", 120)
+        return f"the replies of {100 * self.clients:g} % of each round's clients"
+
+    def round(self, number: int) -> bool:
+        """Whether a round is kept, by the server's number of it."""
+        return (number - 1) % self.every == 0
+
+    def layer(self, name: str) -> bool:
+        """Whether an array is kept."""
+        return not self.layers or any(fnmatchcase(name, pattern) for pattern in self.layers)
+
+    def count(self, sampled: int) -> int:
+        """Return of how many of a round's nodes replies are kept."""
+        if isinstance(self.clients, tuple):
+            return min(len(self.clients), sampled)
+        return math.ceil(round(self.clients * sampled, 9))
+
+    def nodes(self, sampled: Sequence[str]) -> set[str]:
+        """Choose of a round's nodes those whose replies are kept."""
+        if isinstance(self.clients, tuple):
+            return set(self.clients) & set(sampled)
+        return set(sorted(sampled, key=self._rank)[: self.count(len(sampled))])
+
+    def _rank(self, node: str) -> bytes:
+        return hashlib.sha256(f"{self.seed} {node}".encode("utf-8", "replace")).digest()
+
+    def split(self, arrays: Arrays) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+        """Part arrays into those that are kept and those that are left out."""
+        kept = {name: array for name, array in arrays.items() if self.layer(name)}
+        return kept, {name: array for name, array in arrays.items() if name not in kept}
+
+    def within(self, other: "Keep") -> "Keep":
+        """Return what a record keeps that is made by this of one that keeps ``other``.
+
+        Raises
+        ------
+        ConfigError
+            If both choose clients: of those that are left, no share of all clients can be taken.
+        """
+        if self.some_clients and other.some_clients:
+            raise ConfigError(f"clients: this record keeps {other.told('clients')} already; leave the option out")
+        first = other if other.some_clients else self
+        precision = self.precision if other.precision == "exact" else other.precision
+        both = Keep(math.lcm(self.every, other.every), first.clients, self.layers or other.layers, precision)
+        return replace(both, seed=first.seed)
+
+
+def _ordinal(number: int) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if number % 100 in (11, 12, 13) else ending}"
+
+
+@dataclass
+class Thinning:
+    """Takes from rounds what is not kept, and watches the arrays that are left out.
+
+    An array that is the same in every model that passes, of server and clients, is *frozen*: whoever attacks the record
+    can put it back, and its checksum says that it is the right one.
+
+    Attributes
+    ----------
+    keep
+        What is kept.
+    left_out
+        By name, the manifest's entry of an array that is left out; its ``xxh3`` is ``None`` once it was seen to change.
+    changed
+        Whether ``left_out`` says something new.
+    """
+
+    keep: Keep
+    sends_back: bool
+    left_out: dict[str, dict[str, Any]] = field(default_factory=dict)
+    changed: bool = False
+
+    def reduced(self, exchange: Exchange) -> Exchange | None:
+        """Return what is kept of a round; ``None`` if that is nothing.
+
+        Of the round after a kept one the model that was sent is kept: the model after the kept round.
+        """
+        if not self.keep.kinds:
+            return exchange
+        if not self.keep.round(exchange.number):
+            if not self.keep.round(exchange.number - 1):
+                return None
+            return replace(exchange, common=self.model(exchange.common), replies=[], aggregate=None, config={})
+        sampled = [reply.node for reply in exchange.replies if reply.status != "late"]
+        nodes = self.keep.nodes(sampled) if self.keep.some_clients else {reply.node for reply in exchange.replies}
+        aggregate = exchange.aggregate
+        return replace(
+            exchange,
+            common=self.model(exchange.common),
+            replies=[self._reply(reply, reply.node in nodes) for reply in exchange.replies],
+            aggregate=None if aggregate is None else self.keep.split(aggregate)[0],
+            # The mean of other replies than the server took is no common model.
+            mean=None if self.keep.some_clients or self.keep.precision != "exact" else exchange.mean,
+        )
+
+    def model(self, arrays: Arrays | None) -> dict[str, NDArray[Any]] | None:
+        """Return the kept arrays of a model, and watch the others."""
+        if arrays is None:
+            return None
+        kept, others = self.keep.split(arrays)
+        for name, array in others.items():
+            self._watch(name, array)
+        return kept
+
+    def _reply(self, reply: Reply, kept: bool) -> Reply:
+        arrays = reply.arrays
+        if not kept or arrays is None:
+            return replace(reply, arrays=None, received=None)
+        # A gradient is no model, and has nothing to compare.
+        sent = self.model(arrays) if self.sends_back and reply.status == "ok" else self.keep.split(arrays)[0]
+        return replace(reply, arrays=sent, received=self.model(reply.received))
+
+    def _watch(self, name: str, array: NDArray[Any]) -> None:
+        seen = vars(Parameter.of(name, array)) | {"shape": list(array.shape), "xxh3": None}
+        before = self.left_out.get(name)
+        if array.dtype.name in DTYPES and (before is None or before["xxh3"] is not None):
+            seen["xxh3"] = checksum([array])
+        if before is None:
+            self.left_out[name] = seen
+            self.changed = True
+        elif before["xxh3"] is not None and before != seen:
+            before["xxh3"] = None
+            self.changed = True
+
+
+def base_of(
+    name: str, sent: Arrays | None, protocol: Protocol, *, summed: bool = False
+) -> tuple[NDArray[Any] | None, np.dtype[Any] | None]:
+    """Say from what an array's difference is kept in half precision, and of which type the array is.
+
+    A client's model, and a sum of such, is near to the model that was ``sent``. A gradient is small by itself. There is
+    no type if the array is to be kept as it is.
+    """
+    if not PROTOCOLS[protocol].sends_back:
+        return None, np.dtype(np.float64 if summed else np.float32)
+    if sent is None or name not in sent:
+        return None, None
+    base = sent[name]
+    return base, np.dtype(np.float64) if summed else base.dtype
+
+
+def halved(
+    array: NDArray[Any], base: NDArray[Any] | None, dtype: np.dtype[Any]
+) -> tuple[NDArray[np.float16], int] | None:
+    """Take an array's difference from ``base`` in half precision, scaled by a power of two.
+
+    Parameters
+    ----------
+    array
+        What arrived.
+    base
+        What it is near to, such as the model that was sent; ``None`` for nothing.
+    dtype
+        Of what :func:`restored` will make of it; an array of another type stays as it is.
+
+    Returns
+    -------
+    tuple or None
+        The scaled difference and the power; ``None`` if the array has to be kept as it is.
+    """
+    if array.dtype != dtype or dtype.kind != "f" or dtype.itemsize < 4:
+        return None
+    if base is not None and (base.shape != array.shape or base.dtype.kind != "f"):
+        return None
+    # Entries that are infinite or no number pass through unchanged.
+    with np.errstate(over="ignore", invalid="ignore"):
+        moved = array.astype(np.float64) if base is None else array.astype(np.float64) - base
+        largest = float(np.abs(moved).max(initial=0, where=np.isfinite(moved)))
+        exponent = 0 if largest == 0 else math.frexp(largest)[1] - _TOP
+        return np.ldexp(moved, -exponent).astype(np.float16), exponent
+
+
+def restored(array: NDArray[Any], exponent: int, base: NDArray[Any] | None, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Undo :func:`halved`, but for the digits that are gone.
+
+    Raises
+    ------
+    ValueError
+        If the two arrays are of different shapes.
+    """
+    if base is not None and base.shape != array.shape:
+        raise ValueError(f"its shape is {array.shape}, that of the model's array {base.shape}")
+    with np.errstate(over="ignore", invalid="ignore"):
+        moved = np.ldexp(array.astype(np.float64), exponent)
+        return np.asarray(moved if base is None else base + moved, dtype=dtype)

@@ -1,0 +1,360 @@
+"""What a thinned record keeps, what it says of the rest, and who refuses it."""
+
+import json
+
+import numpy as np
+import pytest
+
+from fedattack.errors import ConfigError, RecordError
+from fedattack.files import seal
+from fedattack.record import (
+    Exchange,
+    Keep,
+    Record,
+    RecordWriter,
+    Reply,
+    check_record,
+    project_record,
+    shrink_record,
+)
+from fedattack.record.keep import restored
+from fedattack.record.means import weighted_mean
+
+ROUNDS, CLIENTS = 7, 4
+FROZEN = np.linspace(-1, 1, 12, dtype=np.float32)
+
+
+def written(path, rounds=ROUNDS, frozen=True, **options):
+    """A run that averages, of which ``back.w`` never changes if it is ``frozen``: its exchanges and last model."""
+    draw = np.random.default_rng(3)
+    common = {"back.w": FROZEN, "head.w": draw.normal(size=(5, 4)).astype(np.float32), "head.n": np.array(0)}
+    writer, exchanges = RecordWriter(path, seed=5, **options), []
+    for number in range(1, rounds + 1):
+        replies = []
+        for client in range(CLIENTS):
+            step = draw.normal(scale=1e-3, size=(5, 4)).astype(np.float32)
+            back = FROZEN if frozen else FROZEN + np.float32(number)
+            sent = {"back.w": back, "head.w": common["head.w"] + step, "head.n": common["head.n"] + 1}
+            replies.append(Reply(f"n{client}", "ok", sent, 10 + client, {"loss": 0.5}))
+        exchanges.append(Exchange(number, common, replies, config={"lr": 0.1}, mean="message"))
+        writer.write(exchanges[-1])
+        mean = weighted_mean([reply.arrays for reply in replies], [reply.num_examples for reply in replies], "message")
+        # A server may round; the frozen array and the count stay what they are.
+        common = {**mean, "back.w": replies[0].arrays["back.w"], "head.n": replies[0].arrays["head.n"]}
+    writer.close(final=common)
+    return exchanges, common
+
+
+def same(left, right):
+    return {name: array.tobytes() for name, array in left.items()} == {
+        name: array.tobytes() for name, array in right.items()
+    }
+
+
+def test_every_third_round_is_kept_with_the_model_after_it(tmp_path):
+    exchanges, final = written(tmp_path / "r", keep=Keep(every=3))
+    record = Record(tmp_path / "r", thinned=True)
+    assert [item.number for item in record] == [1, 4, 7]
+    for item in record:
+        whole = exchanges[item.number - 1]
+        assert same(item.common, whole.common)
+        following = exchanges[item.number].common if item.number < ROUNDS else final
+        assert same(item.after, following)
+        for seen, reply in zip(item.observations, whole.replies, strict=True):
+            assert same(seen.arrays, reply.arrays)
+    assert len(list((tmp_path / "r" / "rounds").iterdir())) == 5
+    assert check_record(tmp_path / "r").rounds == 3
+    assert check_record(tmp_path / "r").whole
+
+
+def test_no_model_of_a_later_round_stands_for_the_one_after(tmp_path):
+    """Where the server's model after a kept round did not pass, nobody takes that of the next kept one for it."""
+    writer = RecordWriter(tmp_path / "r", keep=Keep(every=2))
+    model = {"w": np.ones(3, dtype=np.float32)}
+    for number, common in ((1, model), (2, None), (3, {"w": model["w"] + 1}), (4, None)):
+        writer.write(Exchange(number, common, [Reply("a", "ok", model, 1)]))
+    writer.close(final=model)
+    record = Record(tmp_path / "r", thinned=True)
+    assert [item.number for item in record] == [1, 3]
+    assert [item.after for item in record] == [None, None]
+    assert same(record.final, model)
+
+
+def test_damaged_rounds_are_left_out_of_a_thinned_record_too(tmp_path):
+    written(tmp_path / "r", keep=Keep(every=3))
+    (tmp_path / "r" / "rounds" / "000002.safetensors").write_bytes(b"damaged")
+    record = Record(tmp_path / "r", thinned=True, skip_damaged=True)
+    assert [item.number for item in record] == [1, 7]
+    assert [item.number for item in project_record(record, tmp_path / "sums")] == [1, 7]
+
+
+@pytest.mark.parametrize("path", ["rounds/000000.safetensors", "rounds/000001.safetensors"])
+def test_damage_of_a_round_or_of_the_model_after_it_is_found(tmp_path, path):
+    written(tmp_path / "r", keep=Keep(every=3, clients=0.5))
+    data = bytearray((tmp_path / "r" / path).read_bytes())
+    data[-1] ^= 1
+    (tmp_path / "r" / path).write_bytes(data)
+    assert not check_record(tmp_path / "r").whole
+
+
+def test_a_share_of_the_clients_is_the_same_in_each_round_and_says_who_took_part(tmp_path):
+    exchanges, _ = written(tmp_path / "r", keep=Keep(clients=0.5, seed=5))
+    record = Record(tmp_path / "r", thinned=True)
+    chosen = {seen.node for seen in record.rounds[0].observations if seen.arrays is not None}
+    assert len(chosen) == 2
+    for item, whole in zip(record, exchanges, strict=True):
+        assert same(item.common, whole.common)
+        assert len(item.participants) == CLIENTS
+        for seen, reply in zip(item.observations, whole.replies, strict=True):
+            assert (seen.num_examples, seen.metrics) == (reply.num_examples, reply.metrics)
+            assert (seen.arrays is not None) == (seen.node in chosen)
+
+
+def test_each_client_is_as_likely_as_any_other_to_be_kept():
+    nodes = [str(number) for number in range(10)]
+    counts = dict.fromkeys(nodes, 0)
+    for seed in range(2000):
+        chosen = Keep(clients=0.3, seed=seed).nodes(nodes)
+        assert chosen == Keep(clients=0.3, seed=seed).nodes(nodes[::-1])
+        assert len(chosen) == 3
+        for node in chosen:
+            counts[node] += 1
+    # 600 each, five standard deviations of 20 at most away from it.
+    assert max(abs(count - 600) for count in counts.values()) < 103
+
+
+def test_clients_are_chosen_by_id(tmp_path):
+    written(tmp_path / "r", keep=Keep(clients=("n2", "nobody")))
+    for item in Record(tmp_path / "r", thinned=True):
+        assert [seen.node for seen in item.observations if seen.arrays is not None] == ["n2"]
+
+
+def test_layers_are_chosen_by_name_and_frozen_ones_have_a_checksum(tmp_path):
+    exchanges, final = written(tmp_path / "r", keep=Keep(layers=("head.*",)))
+    record = Record(tmp_path / "r", thinned=True)
+    assert [parameter.name for parameter in record.parameters] == ["head.w", "head.n"]
+    assert list(record.left_out) == ["back.w"]
+    assert record.left_out["back.w"] is not None
+    for item, whole in zip(record, exchanges, strict=True):
+        assert item.common.keys() == {"head.w", "head.n"}
+        for seen, reply in zip(item.observations, whole.replies, strict=True):
+            assert same(seen.arrays, {name: reply.arrays[name] for name in ("head.w", "head.n")})
+    assert same(record.final, {name: final[name] for name in ("head.w", "head.n")})
+    assert "not 1 other arrays, all of them frozen" in record.kept
+
+
+def test_a_layer_that_was_trained_is_not_called_frozen(tmp_path):
+    written(tmp_path / "r", keep=Keep(layers=("head.*",)), frozen=False)
+    record = Record(tmp_path / "r", thinned=True)
+    assert record.left_out == {"back.w": None}
+    assert "1 of them trained" in record.kept
+
+
+def test_a_killed_run_does_not_call_a_trained_layer_frozen(tmp_path):
+    """The manifest says that it changed before the round is there that shows it."""
+    writer = RecordWriter(tmp_path / "r", keep=Keep(layers=("a",)))
+    for number in (1, 2):
+        model = {"a": np.ones(2, dtype=np.float32), "b": np.full(2, number, dtype=np.float32)}
+        writer.write(Exchange(number, model, [Reply("n", "ok", model, 1)]))
+    assert Record(tmp_path / "r", thinned=True).left_out == {"b": None}
+
+
+def test_half_precision_keeps_eleven_bits_of_each_update_and_exact_models(tmp_path):
+    exchanges, final = written(tmp_path / "r", keep=Keep(precision="float16"))
+    record = Record(tmp_path / "r", thinned=True)
+    for item, whole in zip(record, exchanges, strict=True):
+        assert same(item.common, whole.common)
+        for seen, reply in zip(item.observations, whole.replies, strict=True):
+            assert seen.arrays["head.w"].dtype == np.float32
+            assert same(
+                {"back.w": seen.arrays["back.w"], "head.n": seen.arrays["head.n"]},
+                {"back.w": FROZEN, "head.n": reply.arrays["head.n"]},
+            )
+            exact = reply.arrays["head.w"].astype(np.float64) - whole.common["head.w"]
+            got = seen.update()["head.w"]
+            # Half a unit of eleven bits, and what adding to the model in single precision rounds.
+            np.testing.assert_allclose(got, exact, rtol=2**-11, atol=2.5e-7)
+    assert same(record.final, final)
+    assert check_record(tmp_path / "r").whole
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-6, 1.0, 1e30])
+def test_half_precision_takes_updates_of_any_size(tmp_path, scale):
+    draw = np.random.default_rng(0).normal(size=200) * scale
+    gradient = {"w": draw.astype(np.float32), "odd": np.array([np.inf, np.nan, -np.inf, scale, 0], dtype=np.float32)}
+    writer = RecordWriter(tmp_path / "r", protocol="fedsgd", keep=Keep(precision="float16"))
+    common = {name: np.zeros_like(array) for name, array in gradient.items()}
+    writer.write(Exchange(1, common, [Reply("n", "ok", gradient, 1), Reply("late", "late", gradient, 1)]))
+    writer.close()
+    for seen in Record(tmp_path / "r", thinned=True).rounds[0].observations:
+        np.testing.assert_allclose(seen.arrays["w"], gradient["w"], rtol=2**-11, atol=2**-26 * np.abs(draw).max())
+        np.testing.assert_allclose(seen.arrays["odd"], gradient["odd"], rtol=2**-11)
+
+
+def test_sums_are_kept_in_half_precision_too(tmp_path):
+    written(tmp_path / "r")
+    whole = project_record(Record(tmp_path / "r"), tmp_path / "sums")
+    half = shrink_record(whole, tmp_path / "half", Keep(precision="float16"))
+    size = {name: check_record(tmp_path / name).size for name in ("sums", "half")}
+    assert size["half"] < size["sums"]
+    for left, right in zip(whole, half, strict=True):
+        assert same(left.common, right.common)
+        moved = left.aggregate["head.w"] - left.common["head.w"]
+        np.testing.assert_allclose(right.aggregate["head.w"] - right.common["head.w"], moved, rtol=2**-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        Keep(every=2),
+        Keep(clients=0.5, seed=5),
+        Keep(layers=("head.*",)),
+        Keep(precision="float16"),
+        Keep(3, 0.5, ("head.*",), "float16", 5),
+    ],
+    ids=lambda keep: "-".join(keep.kinds),
+)
+def test_a_shrunk_record_is_what_the_observer_would_have_written(tmp_path, keep):
+    written(tmp_path / "whole")
+    written(tmp_path / "thin", keep=keep)
+    before = {path: path.read_bytes() for path in (tmp_path / "whole").rglob("*") if path.is_file()}
+    shrink_record(Record(tmp_path / "whole"), tmp_path / "shrunk", keep)
+    assert {path: path.read_bytes() for path in (tmp_path / "whole").rglob("*") if path.is_file()} == before
+    left, right = Record(tmp_path / "thin", thinned=True), Record(tmp_path / "shrunk", thinned=True)
+    assert left.manifest["kept"] == right.manifest["kept"]
+    assert left.left_out == right.left_out
+    assert [line.file.xxh3 for line in left.lines] == [line.file.xxh3 for line in right.lines]
+    assert same(left.final, right.final)
+    assert check_record(tmp_path / "shrunk").whole
+
+
+def test_a_shrunk_record_can_be_shrunk_again(tmp_path):
+    written(tmp_path / "whole")
+    first = shrink_record(Record(tmp_path / "whole"), tmp_path / "a", Keep(every=2, clients=0.5, layers=("head.*",)))
+    second = shrink_record(first, tmp_path / "b", Keep(every=3, layers=("*.w",), precision="float16"))
+    assert [item.number for item in second] == [1, 7]
+    assert [parameter.name for parameter in second.parameters] == ["head.w"]
+    assert set(second.left_out) == {"back.w", "head.n"}
+    assert second.left_out["back.w"] == first.left_out["back.w"]
+    assert second.keep.kinds == ("rounds", "clients", "layers", "precision")
+    with pytest.raises(ConfigError, match="keeps the replies of 50 % of each round's clients already"):
+        shrink_record(first, tmp_path / "c", Keep(clients=0.5))
+
+
+def test_what_cannot_be_shrunk_is_refused_in_a_line(tmp_path):
+    written(tmp_path / "whole")
+    record = Record(tmp_path / "whole")
+    with pytest.raises(ConfigError, match="nothing is to be left out"):
+        shrink_record(record, tmp_path / "out", Keep())
+    with pytest.raises(ConfigError, match=r"--layers conv\*: .* has back.w, head.w, head.n"):
+        shrink_record(record, tmp_path / "out", Keep(layers=("conv*",)))
+    sums = project_record(record, tmp_path / "sums")
+    with pytest.raises(RecordError, match="a record of sums has no single client's reply"):
+        shrink_record(sums, tmp_path / "out", Keep(clients=0.5))
+    with pytest.raises(RecordError, match="a sum takes the replies of all"):
+        project_record(shrink_record(record, tmp_path / "few", Keep(clients=0.5)), tmp_path / "out")
+    with pytest.raises(RecordError, match="holds a record already"):
+        shrink_record(record, tmp_path / "sums", Keep(every=2))
+    (tmp_path / "whole" / "rounds" / "000002.safetensors").write_bytes(b"damaged")
+    with pytest.raises(RecordError, match="does not match its checksum"):
+        shrink_record(record, tmp_path / "out", Keep(every=2))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_thinned_record_is_projected_as_it_is(tmp_path):
+    written(tmp_path / "whole")
+    thin = shrink_record(Record(tmp_path / "whole"), tmp_path / "thin", Keep(every=3, layers=("head.*",)))
+    sums = project_record(thin, tmp_path / "sums")
+    whole = project_record(Record(tmp_path / "whole"), tmp_path / "all")
+    assert [item.number for item in sums] == [1, 4, 7]
+    assert (sums.keep, sums.left_out) == (thin.keep, thin.left_out)
+    for item in sums:
+        assert same(item.aggregate, {n: whole.rounds[item.number - 1].aggregate[n] for n in ("head.w", "head.n")})
+
+
+def test_who_needs_a_whole_record_is_refused_a_thinned_one(tmp_path):
+    written(tmp_path / "r", keep=Keep(every=10))
+    with pytest.raises(RecordError, match="keeps every 10th round, and this needs a whole record"):
+        Record(tmp_path / "r")
+
+
+def test_a_reader_of_version_2_refuses_it_and_a_whole_record_stays_of_version_2(tmp_path, monkeypatch):
+    written(tmp_path / "thin", keep=Keep(every=2))
+    written(tmp_path / "whole")
+    assert json.loads((tmp_path / "whole" / "manifest.json").read_text())["version"] == 2
+    assert "kept" not in json.loads((tmp_path / "whole" / "manifest.json").read_text())
+    monkeypatch.setattr("fedattack.record.format.VERSION", 2)
+    Record(tmp_path / "whole")
+    with pytest.raises(RecordError, match="format version 3 is newer than 2"):
+        Record(tmp_path / "thin", thinned=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kept": {"every": 0, "clients": 1.0, "layers": [], "precision": "exact", "seed": 0}},
+        {"kept": {"every": 2, "clients": 2.0, "layers": [], "precision": "exact", "seed": 0}},
+        {"kept": {"every": 2, "clients": 1.0, "layers": [], "precision": "bfloat16", "seed": 0}},
+        {"kept": None},
+        {"left_out": [{"name": "x"}]},
+    ],
+    ids=str,
+)
+def test_odd_notes_of_what_is_kept_are_refused(tmp_path, change):
+    written(tmp_path / "r", keep=Keep(every=2))
+    file = tmp_path / "r" / "manifest.json"
+    value = {key: item for key, item in json.loads(file.read_text()).items() if key != "check"}
+    file.write_text(json.dumps(seal(value | change)))
+    with pytest.raises(RecordError, match="sealed, but not as fedattack writes it"):
+        Record(tmp_path / "r", thinned=True)
+
+
+def test_a_stopped_run_goes_on_keeping_the_same(tmp_path):
+    exchanges, _ = written(tmp_path / "whole")
+    keep = Keep(every=2, layers=("head.*",), clients=0.5)
+    writer = RecordWriter(tmp_path / "r", seed=5, keep=keep)
+    for exchange in exchanges[:3]:
+        writer.write(exchange)
+    writer.close(error="stopped")
+    with pytest.raises(RecordError, match="has the kept"):
+        RecordWriter(tmp_path / "r", seed=5, resume=True, keep=Keep(every=3))
+    again = RecordWriter(tmp_path / "r", seed=5, resume=True, keep=keep)
+    for exchange in exchanges[3:]:
+        again.write(exchange)
+    again.close()
+    record = Record(tmp_path / "r", thinned=True)
+    assert [item.number for item in record] == [1, 3, 5, 7]
+    assert record.left_out["back.w"] is not None
+    assert record.rounds[1].after is not None
+
+
+def test_a_difference_of_another_shape_is_damage(tmp_path):
+    """Sealed, but not as fedattack writes it: an array that NumPy would stretch to the model's shape."""
+    model = {"w": np.ones((3, 2), dtype=np.float32)}
+    writer = RecordWriter(tmp_path / "r", keep=Keep(precision="float16"))
+    writer.write(Exchange(1, model, [Reply("n", "ok", {"w": model["w"] + 1}, 1)]))
+    writer.close()
+    (seen,) = Record(tmp_path / "r", thinned=True).rounds[0].observations
+    np.testing.assert_array_equal(seen.arrays["w"], model["w"] + 1)
+    with pytest.raises(ValueError, match=r"its shape is \(2,\)"):
+        restored(np.ones(2, dtype=np.float16), 0, model["w"], np.dtype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"every": 0}, "every=0: expected a whole number"),
+        ({"every": 1.5}, "every=1.5"),
+        ({"clients": 0}, "clients=0: expected a share above 0"),
+        ({"clients": "n1"}, "expected a share above 0 and up to 1, or a list of ids"),
+        ({"precision": "bfloat16"}, "expected one of exact, float16"),
+    ],
+)
+def test_options_out_of_range_are_refused(options, words):
+    with pytest.raises(ConfigError, match=words):
+        Keep(**options)
+
+
+def test_the_record_of_an_isolating_server_is_kept_whole(tmp_path):
+    with pytest.raises(RecordError, match="isolating server is kept whole"):
+        RecordWriter(tmp_path / "r", server="isolating", keep=Keep(every=2))
