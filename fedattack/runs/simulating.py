@@ -287,8 +287,7 @@ def _going_on(part: Part, config: Mapping[str, Value], record: Record) -> dict[s
     truth = read_truth(part.truth)
     truth.check_nodes(record.nodes, seed=int(config["seed"]))
     write_resumption(part.resumption, truth.nodes, truth.data)
-    # Clients have noted who they are by the names that the record keeps.
-    return {"resume": str(part.resumption), "truth": "", "knowledge": ""}
+    return {"resume": str(part.resumption)}
 
 
 def _alone(out: Path) -> FolderLock:
