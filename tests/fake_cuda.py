@@ -6,6 +6,8 @@ PyTorch's ``FakeTensorMode`` carries tensors without numbers. Three things are a
   tensor refuses to be read, it is refused.
 - A generator must be of the device on which it draws, which ``FakeTensorMode`` does not look at.
 - Layers move to the device, which they do not in ``FakeTensorMode`` alone.
+
+Within, the device ``meta`` stands for the GPU: a backward pass through tensors of ``cuda`` asks for a driver.
 """
 
 import importlib
@@ -18,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
+from torch.utils._mode_utils import no_dispatch
 
 STAND_IN = torch.device("meta")
 
@@ -103,7 +106,7 @@ class _Checked(TorchFunctionMode):
         if name in _READ and isinstance(args[0], FakeTensor):
             if name in _ON_CPU_ALONE and args[0].device.type != "cpu":
                 raise TypeError(f"can't convert {args[0].device} device type tensor to numpy; use Tensor.cpu()")
-            with torch._C.DisableTorchFunction(), _out_of_fake():
+            with torch._C.DisableTorchFunction(), no_dispatch():
                 return _READ[name](args[0])
         result = func(*args, **kwargs)
         generator = kwargs.get("generator")
@@ -112,14 +115,6 @@ class _Checked(TorchFunctionMode):
             if drawn_on.type != result.device.type:
                 raise RuntimeError(f"{name}: expected a generator on {result.device}, found one on {drawn_on}")
         return result
-
-
-@contextmanager
-def _out_of_fake() -> Iterator[None]:
-    from torch.utils._mode_utils import no_dispatch
-
-    with no_dispatch():
-        yield
 
 
 def _moved(self: nn.Module, move: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:

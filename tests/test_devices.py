@@ -6,8 +6,8 @@ Whole attacks and whole clients run, with ones in the place of numbers. What is 
 - The networks on pooled updates (private attributes, RecUP's zoo) are trained on the CPU on purpose.
 - ``ara`` as a whole takes a quarter of a minute; its kernel :func:`match_gradients` runs here.
 - cuDNN's own choices, TF32, streams, what is out of memory and what is not deterministic: no device is there.
-- ``where`` there are decisions on numbers, the branch that ones lead to runs, and the other does not.
-- An index on the CPU into what is on a GPU is allowed, as it is in PyTorch.
+- Where a number decides what runs next, only the branch runs to which ones lead.
+- A layer of one type that is given tensors of another is not refused here, as a GPU would refuse it.
 """
 
 from functools import partial
