@@ -45,6 +45,7 @@ benchmark: $(DEV) ## Time and size of recording, speed of attacks; prints ratios
 	$(VENV)/bin/python -m tests.benchmarks.model_based
 	$(VENV)/bin/python -m tests.benchmarks.gradient_matching
 	$(VENV)/bin/python -m tests.benchmarks.deployment
+	$(VENV)/bin/python -m tests.benchmarks.scale --seconds 120
 
 calibration: $(DEV) ## How often reports cry wolf, see what is there, and state intervals that hold (hours); CI runs a short version.
 	$(VENV)/bin/python -m tests.benchmarks.calibration

@@ -1,6 +1,9 @@
 """The ClientApp. Its NumPyClients serve the legacy workflow as they are and Message-API strategies over the bridge."""
 
+import os
 from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
 
 from flwr.app import Context, Message
 from flwr.client import Client, NumPyClient
@@ -13,6 +16,7 @@ from clients.poisoning import AscendingClient, InvertingClient
 from fedattack.bridge import numpy_client_bridge
 from fedattack.defences import DP_SGD
 from fedattack.defences.mods import DefenceMod
+from fedattack.folder import read_resumption
 from fedattack.nodes import note_node
 from simulations.frameworks import framework_of
 from simulations.run_settings import RunSettings
@@ -42,13 +46,23 @@ def client_fn(context: Context) -> Client:
     """Make the client that this node runs, and note where the run asks for it which partition the node holds."""
     settings = RunSettings.of(context.run_config)
     client = int(context.node_config["partition-id"])
+    node = str(context.node_id)
+    if settings.resume:
+        # The record keeps the name of a node that it knew before the run was stopped.
+        node = _names(settings.resume).get(str(client), node)
     if settings.truth:
-        note_node(settings.truth, node=str(context.node_id), client=str(client))
+        note_node(settings.truth, node=node, client=str(client))
     study = study_of(settings)
     if settings.sensitive and settings.knowledge:
         # A server that knows its customers knows whose node is whose.
-        note_node(settings.knowledge, node=str(context.node_id), client=str(client))
+        note_node(settings.knowledge, node=node, client=str(client))
     return kind_of(study, client)(study, client, context.state).to_client()
+
+
+@lru_cache(maxsize=1)
+def _names(resumption: str) -> Mapping[str, str]:
+    """By client, the names in the record of a run that goes on; none on a client's own machine, which has no file."""
+    return read_resumption(Path(resumption))[0] if os.access(resumption, os.R_OK) else {}
 
 
 def secure_aggregation(message: Message, context: Context, call_next: ClientAppCallable) -> Message:

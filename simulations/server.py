@@ -112,8 +112,10 @@ def _checkpoint(study: Study, grid: OrderedGrid) -> Checkpoint | None:
     names, data = read_resumption(Path(settings.resume))
     if data != study.data.fingerprint:
         raise DataError("the data are not those of the stopped run; put its data back, or start a run of its own")
-    grid.get_node_ids()
+    record = Record(settings.record)
+    # Of many clients, those that were never sampled have said nothing, and have no name in the record.
+    grid.nodes_at(map(int, names))
     known = {str(node): names[client] for node, client in grid.partitions.items() if client in names}
-    if len(known) < settings.nodes:
+    if len(known) < len(names) or not {*names.values()} >= {*record.nodes}:
         raise ConfigError("not every client has said which one it is, now and in the stopped run; resume it again")
-    return Checkpoint.of(Record(settings.record), known)
+    return Checkpoint.of(record, known)

@@ -43,6 +43,14 @@ class Sampling:
         return random.Random(f"{self.seed}/{server_round}").sample(list(nodes), self.size)  # noqa: S311
 
 
+def nodes_at(grid: Grid, places: Iterable[int]) -> list[int]:
+    """Return the nodes at these places of a Grid's list; a Grid that asks nodes for their order asks these alone."""
+    if hasattr(grid, "nodes_at"):
+        return list(grid.nodes_at(places))
+    nodes = list(grid.get_node_ids())
+    return [nodes[place] for place in places]
+
+
 class SeededFedAvg(FedAvg):
     """A FedAvg that samples by a seed."""
 
@@ -82,8 +90,8 @@ class SeededFedAvg(FedAvg):
         # Flower counts the rounds of a run that goes on from one again.
         server_round += self._done
         config["server-round"] = server_round
-        nodes = self._sampling.draw(grid.get_node_ids(), server_round)
-        return [self._message(node, arrays, config) for node in nodes]
+        places = self._sampling.draw(range(self._sampling.clients), server_round)
+        return [self._message(node, arrays, config) for node in nodes_at(grid, places)]
 
     def _message(self, node: int, arrays: ArrayRecord, config: ConfigRecord) -> Message:
         content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})

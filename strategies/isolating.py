@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
-from strategies.honest_but_curious import Sampling, SeededFedAvg
+from strategies.honest_but_curious import Sampling, SeededFedAvg, nodes_at
 
 
 class IsolatingFedAvg(SeededFedAvg):
@@ -39,9 +39,8 @@ class IsolatingFedAvg(SeededFedAvg):
         """Send this round's sample the model, and victims who have answered before their own."""
         server_round += self._done
         config["server-round"] = server_round
-        nodes = list(grid.get_node_ids())
-        self._isolated = set(nodes[: self._victims])
-        sample = self._sampling.draw(nodes, server_round)
+        self._isolated = set(nodes_at(grid, range(self._victims)))
+        sample = nodes_at(grid, self._sampling.draw(range(self._sampling.clients), server_round))
         return [self._message(node, self._models.get(node, arrays), config) for node in sample]
 
     def aggregate_train(

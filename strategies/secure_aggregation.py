@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from fedattack.errors import ConfigError
 from fedattack.observe import ObservedLegacyStrategy
 from strategies.checkpoint import Checkpoint
-from strategies.honest_but_curious import Sampling
+from strategies.honest_but_curious import Sampling, nodes_at
 
 # Flower computes in integers below 2³², and a sum of that many clients must stay below it. Finer steps than 2²² would
 # gain little: the clients quantise in single precision, whose mantissa has 24 bits.
@@ -199,7 +199,7 @@ class SecureFedAvg(FedAvg):
     ) -> list[tuple[ClientProxy, FitIns]]:
         """Send the model to this round's sample."""
         server_round += self._done
-        nodes = self._sampling.draw(self._grid.get_node_ids(), server_round)
+        nodes = nodes_at(self._grid, self._sampling.draw(range(self._sampling.clients), server_round))
         proxies = client_manager.all()
         instructions = FitIns(parameters, self._config | {"server-round": server_round})
         return [(proxies[str(node)], instructions) for node in nodes]

@@ -1,7 +1,6 @@
 """Run a preset's federated training into a run folder, and go on with one that was stopped."""
 
 import os
-import re
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
@@ -31,10 +30,6 @@ from fedattack.untrusted import check_folder, remove_inside
 
 # Frameworks have the names of their protocols. Clients of these keep their models for themselves.
 _WITHOUT_COMMON_MODEL = [name for name, messages in PROTOCOLS.items() if not messages.sends_model]
-
-
-# What Ray says of a client whose process is gone.
-_KILLED = re.compile("ActorDied|WorkerCrashed|OutOfMemory")
 
 
 def _simulator(clients: int, device: str, log: Path) -> Runtime:
@@ -292,8 +287,7 @@ def _going_on(part: Part, config: Mapping[str, Value], record: Record) -> dict[s
     truth = read_truth(part.truth)
     truth.check_nodes(record.nodes, seed=int(config["seed"]))
     write_resumption(part.resumption, truth.nodes, truth.data)
-    # Clients have noted who they are by the names that the record keeps.
-    return {"resume": str(part.resumption), "truth": "", "knowledge": ""}
+    return {"resume": str(part.resumption)}
 
 
 def _alone(out: Path) -> FolderLock:
@@ -347,11 +341,10 @@ def _tell_of_clients(part: Part, client_error: str | None, watch: Watch) -> None
     """
     if (part.record / MANIFEST).exists() and (silence := Record(part.record).silence):
         if client_error is not None:
-            killed = "; it was killed, often for lack of memory" if _KILLED.search(client_error) else ""
-            silence = f"{silence.partition(':')[0]}: {short(client_error, 200)}{killed}"
+            silence = f"{silence.partition(':')[0]}: {client_error}"
         raise RunError(f"{part.label}: {silence}")
     if client_error:
-        watch.say("warning", f"a client failed: {short(client_error, 200)}")
+        watch.say("warning", f"a client failed: {client_error}")
 
 
 def _now() -> str:

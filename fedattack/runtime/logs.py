@@ -2,6 +2,8 @@
 
 import re
 
+from fedattack.errors import short
+
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 _RAY_PREFIX = re.compile(r"^\(\w+ pid=\d+[^)]*\) ", re.MULTILINE)
@@ -19,6 +21,12 @@ _CLIENT_FAILURE = re.compile(
 )
 
 _SERVER_FAILURE = re.compile(r"(?:Simulation|ServerApp) failed with exception: *(.*)", re.DOTALL)
+
+# What Ray says of a process that is gone; of one that took too much memory, with a list of all that took much.
+_KILLED = re.compile("ActorDied|WorkerCrashed|OutOfMemory")
+
+# Characters of what is told of a log: a message has room for what was done, and for where the whole log is, too.
+_LONGEST = 200
 
 _WRAPPERS = {
     "RuntimeError: Simulation Runtime crashed.",
@@ -44,16 +52,24 @@ def exceptions_in(log: str) -> list[str]:
 
 
 def client_error(log: str) -> str | None:
-    """Return the exception that a ClientApp raised last in a log, or None when none did."""
+    """Return the exception that a ClientApp raised last in a log, in one short line, or None when none did."""
     parts = _CLIENT_FAILURE.split(log)
     if len(parts) == 1:
         return None
     raised = exceptions_in(parts[-1])
-    return raised[0] if raised else None
+    return explained(raised[0]) if raised else None
+
+
+def explained(exception: str) -> str:
+    """Put an exception of Ray's into one line of at most 200 characters, and say it where a process was killed."""
+    if not _KILLED.search(exception):
+        return short(exception, _LONGEST)
+    killed = "; it was killed, often for lack of memory"
+    return short(exception, _LONGEST - len(killed)) + killed
 
 
 def failure_reason(log: str, details: str) -> str:
-    """Say in one line why a run failed.
+    """Say in one line of at most 200 characters why a run failed.
 
     Parameters
     ----------
@@ -77,15 +93,15 @@ def failure_reason(log: str, details: str) -> str:
     of_client = client_error(log)
     if of_client is not None and of_client != reason:
         reason += f" (a client had failed before with {of_client})"
-    return reason
+    return short(reason, _LONGEST)
 
 
 def refusal_reason(log: str) -> str:
-    """Say in one line why ``flwr run`` did not start a run, from the log of that command and its SuperLink."""
+    """Say in one short line why ``flwr run`` did not start a run, by the log of that command and its SuperLink."""
     plain = _ANSI.sub("", log)
     lines = [line.strip("│ ") for line in plain.splitlines() if line.startswith("│")]
     cause = _REFUSED.search(plain)
     if cause:
         lines.append(cause[1])
     last = (plain.strip().splitlines() or ["no output"])[-1]
-    return " ".join(lines) or last
+    return short(" ".join(lines) or last, _LONGEST)

@@ -5,13 +5,14 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import joblib
 import torch
 
-from fedattack.errors import ConfigError
+from fedattack.errors import ConfigError, RunError, short
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -59,6 +60,8 @@ def fan_out(
     ------
     ConfigError
         If there is no such cluster.
+    RunError
+        If a process that does a piece is killed.
     """
     rest = list(items)
     if ray:
@@ -80,7 +83,12 @@ def fan_out(
 
 def _parallel(work: Callable[[Item], Result], items: Iterable[Item], count: int) -> Iterator[Result]:
     pieces = joblib.Parallel(n_jobs=count, return_as="generator")
-    yield from pieces(joblib.delayed(_alone)(work, item) for item in items)
+    try:
+        yield from pieces(joblib.delayed(_alone)(work, item) for item in items)
+    except BrokenProcessPool:
+        raise RunError(
+            "a worker of the attack was killed, often for lack of memory; ask for fewer with the option workers"
+        ) from None
 
 
 def _alone(work: Callable[[Item], Result], item: Item) -> Result:
@@ -105,7 +113,18 @@ def _on_ray(work: Callable[[Item], Result], items: Sequence[Item], address: str)
     shared = ray.put(work)
     waiting = [piece.remote(shared, item) for item in items]
     for reference in waiting:
-        yield ray.get(reference)
+        try:
+            result = ray.get(reference)
+        except ray.exceptions.RayTaskError as error:
+            # Its own text is the traceback of a process elsewhere.
+            raise error.cause from None
+        except ray.exceptions.RayError as error:
+            # Ray lists all processes of the machine where one took too much memory.
+            name = type(error).__name__
+            raise RunError(
+                f"Ray lost a piece of the attack, often for lack of memory: {name}: {short(str(error), 150)}"
+            ) from None
+        yield result
 
 
 @contextmanager

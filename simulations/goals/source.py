@@ -20,10 +20,12 @@ def held_targets(study: Study, rng: np.random.Generator) -> tuple[NDArray[np.int
     occur more than once in the data are left out: they have no single owner.
     """
     single_train, _ = singles(study.data)
+    is_single = np.zeros(len(study.data.y_train), dtype=np.bool_)
+    is_single[single_train] = True
     chosen = []
     owners = []
     for client, part in enumerate(study.division.parts):
-        candidates = np.intersect1d(part, single_train)
+        candidates = np.unique(part[is_single[part]])
         targets = rng.choice(candidates, size=min(study.settings.targets, len(candidates)), replace=False)
         chosen.append(targets)
         owners += [str(client)] * len(targets)

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import fedattack
-from fedattack.errors import ConfigError, RunError
+from fedattack.errors import MESSAGE, ConfigError, RunError
 from fedattack.runtime import base, bundle, logs, reaper
 from fedattack.runtime.simulator import Simulator, federation_config
 
@@ -63,6 +63,7 @@ def main(grid: Grid, context: Context) -> None:
 """
 CLIENT = """
 import os
+import signal
 
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -74,6 +75,8 @@ def train(msg: Message, context: Context) -> Message:
     print("client threads", os.environ.get("OMP_NUM_THREADS"))
     if context.run_config["fault"] == "client" and context.node_config["partition-id"] == 0:
         raise ValueError("the client fell over")
+    if context.run_config["fault"] == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
     arrays = ArrayRecord({"w": Array(msg.content["arrays"]["w"].numpy() + 1)})
     return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})}), reply_to=msg)
 """
@@ -223,6 +226,20 @@ def test_client_error_is_none_without_a_client_failure() -> None:
     assert logs.client_error(WRAPPED_LOG) is None
 
 
+def test_what_ray_says_of_a_killed_client_becomes_one_short_line() -> None:
+    """Ray names the processes that took most memory, with their whole commands."""
+    listed = "ray::ClientAppActor.run " * 150
+    died = f"ray.exceptions.OutOfMemoryError: Task was killed: {listed}"
+    log = f'An exception was raised when processing a message by RayBackend\n  File "a.py", line 1, in f\n{died}\n'
+    told = logs.client_error(log) or ""
+    assert told.startswith("ray.exceptions.OutOfMemoryError: Task was killed: ray::")
+    assert told.endswith("; it was killed, often for lack of memory")
+    assert len(told) <= 200
+    for reason in (logs.failure_reason(log, died), logs.refusal_reason(died)):
+        assert reason.startswith("ray.exceptions.OutOfMemoryError")
+        assert len(reason) <= 200
+
+
 def test_refusal_reason_joins_the_box_and_the_superlinks_reason() -> None:
     log = (
         "\x1b[91mERROR \x1b[0m:     Could not start run: Key 'nope' is not present\n"
@@ -367,6 +384,14 @@ def test_a_crashed_serverapp_is_an_error_that_names_the_exception(simulator: Sim
     assert str(simulator.log) in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "Traceback" in simulator.log.read_text()
+
+
+@pytest.mark.flower
+def test_clients_that_are_killed_end_a_run_in_one_line(simulator: Simulator, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"ActorDiedError.*; it was killed, often for lack of memory") as caught:
+        simulator.run({"fault": "killed", "output": str(tmp_path / "result")})
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) <= MESSAGE
 
 
 @pytest.mark.flower

@@ -13,6 +13,7 @@ from fedattack.nodes import read_nodes
 from fedattack.record import Record, check_record
 from fedattack.record.format import INDEX, UNFINISHED
 from fedattack.runs.settings import load_settings
+from simulations import order
 from simulations.study import Study
 from strategies.checkpoint import Checkpoint
 from tests.runtime.test_simulator import wait_until
@@ -124,6 +125,21 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been_stopped(kind, tmp_path):
         assert (record.path / INDEX).read_bytes().splitlines()[:DONE] == before
         assert [item["after"] for item in record.manifest["resumed"]] == [DONE]
         assert record.nodes == whole.nodes
+
+
+def test_clients_that_take_part_after_the_break_alone_are_known_too(tmp_path, monkeypatch):
+    """Of many clients only those are asked that are drawn."""
+    monkeypatch.setattr(order, "FEW", 0)
+    config = CONFIG | {"clients": 8, "fraction": 0.25}
+    whole = run_app(tmp_path / "whole", config)
+    nodes = stop(tmp_path, config)
+    record = go_on(tmp_path / "stopped", config, nodes)
+    known = read_nodes(tmp_path / "stopped" / "truth", RecordError, "")
+    assert {*nodes} < {*known} == {*record.nodes}
+    assert sorted(known.values()) == sorted(read_nodes(tmp_path / "whole" / "truth", RecordError, "").values())
+    for one, other in zip(record, whole, strict=True):
+        for name, array in (one.after or {}).items():
+            assert np.array_equal(array, other.after[name])
 
 
 @pytest.mark.parametrize("kind", ["fedavg", "projected", "secagg"])

@@ -1,10 +1,12 @@
 import os
+import signal
 import socket
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from fedattack.errors import ConfigError
+from fedattack.errors import MESSAGE, ConfigError, RunError
 from fedattack.threats import _fan_out
 from fedattack.threats._fan_out import fan_out
 
@@ -19,6 +21,10 @@ def place(number):
 
 def refuse(number):
     raise ConfigError(f"piece {number} is refused")
+
+
+def die(number):
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.fixture
@@ -117,3 +123,48 @@ def test_an_address_where_nobody_listens_is_refused_at_once(monkeypatch, scheme)
         address = f"{scheme}127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(ConfigError, match=f"option ray={address}: no Ray cluster answers there"):
             list(fan_out(square, range(3), workers=0, memory=1.0, ray=address))
+
+
+def test_a_worker_that_is_killed_is_told_of_in_one_line():
+    with pytest.raises(RunError, match="a worker of the attack was killed, often for lack of memory; ") as told:
+        list(fan_out(die, range(3), workers=2, memory=1.0))
+    assert "\n" not in str(told.value)
+    assert len(str(told.value)) <= MESSAGE
+
+
+@pytest.fixture
+def on_a_cluster(monkeypatch):
+    """Run pieces on what stands for Ray, where all end in the same error."""
+    ray = pytest.importorskip("ray")
+
+    def run(error):
+        def get(reference):
+            raise error
+
+        monkeypatch.setattr(ray, "init", lambda **options: None)
+        monkeypatch.setattr(ray, "put", lambda value: value)
+        monkeypatch.setattr(ray, "remote", lambda function: SimpleNamespace(remote=lambda *words: None))
+        monkeypatch.setattr(ray, "get", get)
+        return list(fan_out(square, range(3), workers=0, memory=1.0, ray="auto"))
+
+    return run
+
+
+def test_what_ray_says_of_lacking_memory_is_told_in_one_line(on_a_cluster):
+    """Ray lists the processes that took most, with their whole commands."""
+    from ray.exceptions import OutOfMemoryError
+
+    listed = "\n".join(f"{place}\t1.5\tray::piece {'x' * 300}" for place in range(10))
+    with pytest.raises(RunError, match=r"Ray lost a piece .* memory: OutOfMemoryError: Task was killed") as told:
+        on_a_cluster(OutOfMemoryError(f"Task was killed due to the node running low on memory.\n{listed}"))
+    assert "\n" not in str(told.value)
+    assert len(str(told.value)) <= MESSAGE
+
+
+def test_an_error_of_a_piece_on_ray_is_the_callers_without_its_traceback(on_a_cluster):
+    from ray.exceptions import RayTaskError
+
+    cause = ConfigError("piece 0 is refused")
+    with pytest.raises(ConfigError) as told:
+        on_a_cluster(RayTaskError("piece", "Traceback: line\n" * 200, cause).as_instanceof_cause())
+    assert told.value is cause

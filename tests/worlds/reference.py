@@ -35,9 +35,7 @@ def run_app(
 
     ``drop`` and ``first`` are those of :class:`tests.worlds.local_grid.LocalGrid`.
     """
-    # Clients of a run that goes on have noted who they are.
-    truth = "" if config["resume"] else str(folder / "truth")
-    config = config | {"record": str(folder / "record"), "truth": truth}
+    config = config | {"record": str(folder / "record"), "truth": str(folder / "truth")}
     grid = LocalGrid(clients.app.app, config["clients"], drop, first)
     for context in grid._contexts.values():
         context.run_config.update(config)
