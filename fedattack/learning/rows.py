@@ -503,12 +503,15 @@ class GradientRows:
         self.y = y
         self.generator = generator
         self.room = room
-        at_once = 4 * (PASSES * model.activations + 3 * model.dense)
+        # Layers whose gradients are smaller than what makes them up, and layers of many positions, whose gradients are
+        # faster to multiply with. The latter are multiplied out for as many rows as there is room for.
+        self.small = tuple(layer for layer in model.layers if layer.size < layer.numbers)
+        self.large = tuple(layer for layer in model.layers if layer.positions > 1 or layer in self.small)
+        each = 4 * numbers_kept(model)
+        more = 4 * numbers_kept(model, self.large) - each
+        self.multiplied = len(x) if more <= 0 else int(max(0, room - each * len(x)) // more)
+        at_once = 4 * (PASSES * model.activations + 3 * numbers_kept(model, self.large))
         self.chunk = int(min(_DRAWN, max(1, scratch // at_once)))
-        # The gradient itself is faster where a layer has many positions.
-        self.multiplied = tuple(layer for layer in model.layers if layer.positions > 1 or layer.size < layer.numbers)
-        if numbers_kept(model, self.multiplied) * 4 * len(x) > room:
-            self.multiplied = tuple(layer for layer in model.layers if layer.size < layer.numbers)
         # by the first row: blocks, and the state in which the draws of their masks leave the generator
         self._kept: dict[int, tuple[list[tuple[slice, LayerBlock]], Tensor]] = {}
 
@@ -542,7 +545,8 @@ class GradientRows:
             own = tuple(mask[begin - first : rows.stop - first] for mask in masks)
             # what draws its own dropout must draw the same in each pass
             with seeded(begin, shadow.device):
-                block = self.model.block(self.start, self.x[rows], self.y[rows], own, self.multiplied)
+                layers = self.large if rows.stop <= self.multiplied else self.small
+                block = self.model.block(self.start, self.x[rows], self.y[rows], own, layers)
             yield rows, block
 
 

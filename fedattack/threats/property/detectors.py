@@ -81,9 +81,10 @@ _SAMPLED = 200
 # Vectors of all parameters beside the Krylov space itself, and those that a shadow client's training holds.
 _BESIDE = 8
 _TRAINED = 8
-# Shares of the memory: for the Krylov space, and for what is computed at a time.
+# Shares of the memory: for the Krylov space, for what is computed at a time, and for what the system does not get back.
 _SPANNED = 0.75
-_AT_A_TIME = 0.125
+_AT_A_TIME = 0.1
+_LOST = 0.15
 
 log = logging.getLogger("fedattack")
 
@@ -228,21 +229,18 @@ def fit_detectors(setting: Setting, start: NDArray[Any], shares: Array, number: 
     if needed(setting, shadow.size, random=shadow.random) > setting.memory:
         log.info("round %d: gradients do not fit into %s and are computed in parts", number, shown_size(setting.memory))
     common = to_tensor(start, dtype=torch.float32, device=setting.device)
-    shadows: _Shadows
-    checker: _Shadows | None = None
-    if setting.mode == "linear":
-        shadows = _Linear(setting, shadow, common, number)
-        if check:
-            checker = _Exact(setting, shadow, common, number, count=_CHECKED)
-    else:
-        shadows = _Exact(setting, shadow, common, number)
+    shadows: _Shadows = (_Linear if setting.mode == "linear" else _Exact)(setting, shadow, common, number)
     detectors = []
     for question, space in enumerate(shadows.spaces()):
-        detector = _fit(shadows, question, space, shares, checker, setting.features)
-        if check and setting.mode == "exact":
-            detector = replace(detector, checked=detector.accuracy)
-        detectors.append(detector)
-    return detectors
+        detectors.append(_fit(shadows, question, space, shares, setting.features))
+    if not check:
+        return detectors
+    if setting.mode == "exact":
+        return [replace(detector, checked=detector.accuracy) for detector in detectors]
+    # the gradients and what is made for the check need not be in memory together
+    del shadows, space
+    checker = _Exact(setting, shadow, common, number, count=_CHECKED)
+    return [_checked(checker, question, detector, shares) for question, detector in enumerate(detectors)]
 
 
 def can_be_linear(model: ModelKnowledge, record: NDArray[np.float32]) -> bool:
@@ -283,9 +281,7 @@ def steps_within(memory: float, size: int) -> int:
     return int(np.clip(_SPANNED * memory / (4 * size) - _BESIDE, 2, STEPS))
 
 
-def _fit(
-    shadows: _Shadows, question: int, space: _Space, shares: Array, checker: _Shadows | None, features: int
-) -> Detector:
+def _fit(shadows: _Shadows, question: int, space: _Space, shares: Array, features: int) -> Detector:
     """Choose a direction on the part "choose", and measure it on the part "test"."""
     chosen_on: Sequence[Array] = _joined(shadows.project(question, "choose", space.basis))
     best = max(space.coefficients(), key=lambda c: _separation(chosen_on[0] @ c, chosen_on[1] @ c))
@@ -301,12 +297,6 @@ def _fit(
         chosen_on, plus, minus = _zeros(chosen_on), _zeros(plus), _zeros(minus)
     weights = scale * directions[0]
     with_it, without = _affine(plus, scale, offset), _affine(minus, scale, offset)
-    checked = None
-    if checker is not None and scale == 0:
-        checked = 0.5
-    elif checker is not None:
-        fresh = checker.project(question, "test", weights[None])
-        checked = _accuracy(_affine(fresh[0], 1.0, offset), _affine(fresh[1], 1.0, offset), shares)
     many = None
     if features > 1:
         combined = [_with_first(side, best, features) for side in chosen_on]
@@ -319,11 +309,21 @@ def _fit(
         minus_mean=_each(np.mean, without),
         minus_sd=_each(np.std, without),
         accuracy=_accuracy(with_it, without, shares),
-        checked=checked,
+        checked=None,
         plus_sample=_sample(with_it),
         minus_sample=_sample(without),
         many=many,
     )
+
+
+def _checked(checker: "_Exact", question: int, detector: Detector, shares: Array) -> Detector:
+    """Measure a detector's accuracy on exact shadow updates."""
+    if not detector.spread:
+        return replace(detector, checked=0.5)
+    weights = to_tensor(detector.weights, device=checker.start.device)[None]
+    sides = checker.project(question, "test", weights)
+    with_it, without = (_affine(side, 1.0, detector.offset) for side in sides)
+    return replace(detector, checked=_accuracy(with_it, without, shares))
 
 
 def _joined(sides: Sequence[Sequence[Array]]) -> tuple[Array, Array]:
@@ -402,6 +402,10 @@ def divide(records: int, seed: int) -> dict[Part, NDArray[np.int64]]:
 _DIVISION, _BATCHES, _TRAINING = 1, 2, 3
 
 
+def _generator(*stream: int) -> torch.Generator:
+    return torch.Generator().manual_seed(int(np.random.SeedSequence(stream).generate_state(1)[0]))
+
+
 class _Base:
     """What both modes need: the divided examples and the draws of one round."""
 
@@ -419,7 +423,7 @@ class _Base:
     def room(self, questions: int) -> float:
         """Return the bytes that are left beside the Krylov spaces of some questions for what passes over rows keep."""
         spanned = 4.0 * self.shadow.size * (self.steps + _BESIDE) * questions
-        return max(0.0, self.setting.memory * (1 - _AT_A_TIME) - spanned)
+        return max(0.0, self.setting.memory * (1 - _AT_A_TIME - _LOST) - spanned)
 
     def numbers(self, *stream: int) -> np.random.Generator:
         """Make a generator of one use's batches, the same in all rounds: clients keep their examples."""
@@ -427,8 +431,14 @@ class _Base:
 
     def masks(self, *stream: int) -> torch.Generator:
         """Make a generator of one use's local training, another in each round, the same if the round is done again."""
-        root = np.random.SeedSequence((self.setting.seed, _TRAINING, self.number, *stream))
-        return torch.Generator().manual_seed(int(root.generate_state(1)[0]))
+        return self.masks_of(*stream)()
+
+    def masks_of(self, *stream: int) -> Callable[[], torch.Generator]:
+        """Return what makes that generator, again and again, and holds nothing of this object.
+
+        What an object holds that holds the object again would fill the memory until Python looks for such circles.
+        """
+        return partial(_generator, self.setting.seed, _TRAINING, self.number, *stream)
 
     def behaviour(self, question: int, has: bool) -> Behaviour:
         """Say what a client with or without the property does with its batch."""
@@ -655,7 +665,7 @@ class _Linear(_Base):
         self._at_start: dict[Part, Rows] = {}
         for stream, (part, rows) in enumerate(self.rows.items()):
             self._at_start[part] = self._gradients(
-                self.start, self.x[rows], self.y[rows], partial(self.masks, 1, stream), training=part == "train"
+                self.start, self.x[rows], self.y[rows], self.masks_of(1, stream), training=part == "train"
             )
         self._paths: dict[bool, list[Tensor]] = {}
         self._later: dict[tuple[bool, int], Rows] = {}
@@ -783,7 +793,7 @@ class _Linear(_Base):
         masks = self._masks_of(part)
         x = to_tensor(extra.x).repeat_interleave(masks, dim=0)
         y = to_tensor(extra.y).repeat_interleave(masks, dim=0)
-        return self._gradients(at, x, y, partial(self.masks, 2, _PARTS.index(part), question, point))
+        return self._gradients(at, x, y, self.masks_of(2, _PARTS.index(part), question, point))
 
     def _path(self, ascend: bool) -> list[Tensor]:
         """Points that the mean client passes, the first of them the common model."""
@@ -840,7 +850,7 @@ class _Linear(_Base):
         """Gradients of the test examples at a later point of the path, once for all questions."""
         if (ascend, number) not in self._later:
             x, y = self.x[self.rows["test"]], self.y[self.rows["test"]]
-            self._later[ascend, number] = self._gradients(point, x, y, partial(self.masks, 4, ascend, number))
+            self._later[ascend, number] = self._gradients(point, x, y, self.masks_of(4, ascend, number))
         return self._later[ascend, number]
 
     def _assemble(
