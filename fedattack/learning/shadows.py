@@ -25,6 +25,10 @@ CHUNK = 64
 """Clients trained at a time; on a CPU larger chunks fall out of its caches."""
 
 
+TRAINED = 8
+"""Copies of its model that a client's training holds."""
+
+
 class GivenDropout(nn.Module):
     """Dropout whose masks come from outside: ``mask`` is set before a pass.
 

@@ -46,10 +46,10 @@ from fedattack.learning.rows import (
     group_means,
     numbers_kept,
 )
-from fedattack.learning.shadows import CHUNK, ShadowModel
+from fedattack.learning.shadows import CHUNK, TRAINED, ShadowModel
 from fedattack.learning.torch_utils import seeded, to_tensor
 from fedattack.threats.knowledge import ModelKnowledge, Targets
-from fedattack.threats.memory import MEMORY, shown_size
+from fedattack.threats.memory import MEMORY, give_back_large_blocks, shown_size
 from fedattack.threats.property.disaggregation import Array
 from fedattack.threats.property.many_features import FeatureDetector
 from fedattack.threats.property.options import Mode
@@ -78,9 +78,8 @@ _MEAN = 2.0
 _FLOOR = 0.1
 _TINY = 1e-30
 _SAMPLED = 200
-# Vectors of all parameters beside the Krylov space itself, and those that a shadow client's training holds.
+# Vectors of all parameters beside the Krylov space itself.
 _BESIDE = 8
-_TRAINED = 8
 # Shares of the memory: for the Krylov space, for what is computed at a time, and for what the system does not get back.
 _SPANNED = 0.75
 _AT_A_TIME = 0.1
@@ -227,6 +226,7 @@ def fit_detectors(setting: Setting, start: NDArray[Any], shares: Array, number: 
     loss = mean_loss(given(setting.model.loss))
     shadow = ShadowModel(setting.model.build(), setting.auxiliary.x[0], loss, device=setting.device)
     if needed(setting, shadow.size, random=shadow.random) > setting.memory:
+        give_back_large_blocks()
         log.info("round %d: gradients do not fit into %s and are computed in parts", number, shown_size(setting.memory))
     common = to_tensor(start, dtype=torch.float32, device=setting.device)
     shadows: _Shadows = (_Linear if setting.mode == "linear" else _Exact)(setting, shadow, common, number)
@@ -257,7 +257,7 @@ def needed(setting: Setting, size: int, *, random: bool) -> float:
     records, questions = len(setting.auxiliary), setting.questions
     spaces = 2 * (STEPS + _BESIDE) * len(questions)
     if setting.mode == "exact":
-        return 4.0 * size * (6 * records + _TRAINED * CHUNK + spaces)
+        return 4.0 * size * (6 * records + TRAINED * CHUNK + spaces)
     extra = [question.extra_count * (_MASKS["train"] if random else 1) for question in questions]
     sides = len({question.behaviour == "ascend" for question in questions} | {False})
     later = sides * (_points(setting) - 1) * _SHARES["test"] * records
@@ -599,7 +599,7 @@ class _ShadowRows:
     def _trained(self, at: int, batches: NDArray[np.int64], masks: torch.Generator) -> Iterator[Tensor]:
         exact, shadow = self.exact, self.exact.shadow
         behaviour = exact.behaviour(self.question, self.has)
-        together = int(np.clip(_AT_A_TIME * exact.setting.memory / (4 * shadow.size * _TRAINED), 1, CHUNK))
+        together = int(np.clip(_AT_A_TIME * exact.setting.memory / (4 * shadow.size * TRAINED), 1, CHUNK))
         x, y = exact.records(self.question, batches)
         # what draws its own dropout must draw the same in each pass
         with seeded(at, shadow.device):
