@@ -307,9 +307,14 @@ BAD = [
     (("audit", "prolin-membership", "--out", "out", "--option", "shadows=soft"), "option shadows=soft"),
     (
         ("audit", "prolin-membership", "--out", "out", "--option", "magic=1"),
-        "--option magic: prolin has no option 'magic': expected one of features, ray",
+        "--option magic: prolin has no option 'magic': expected one of features, memory, ray",
     ),
     (("attack", "sia", ".", "--option", "shadows=exact"), "--option shadows: sia has no options"),
+    (("attack", "sia", ".", "--memory", "much"), "--memory much: expected a size such as 2GiB or 300MB"),
+    (
+        ("audit", "prolin-membership", "--out", "out", "--memory", "1MB"),
+        "--memory 1MB: expected a size of at least 64MB",
+    ),
     (("compare", ".", "--out", "out"), "expected two or more"),
     (("project", ".", "out"), "holds no record"),
     (("shrink", ".", "--out", "out", "--every", "2"), "holds no record"),

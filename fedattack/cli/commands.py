@@ -33,6 +33,7 @@ from fedattack.cli.options import (
     InPrecision,
     KeepRecords,
     Layers,
+    Memory,
     On,
     Options,
     Out,
@@ -173,6 +174,7 @@ def attack(
         ),
     ] = None,
     options: Options = None,
+    memory: Memory = None,
     seed: Annotated[int, typer.Option(help="Seed of the attack's own draws.", min=0)] = 0,
     device: Device = "auto",
     skip_damaged: SkipDamaged = False,
@@ -192,7 +194,7 @@ def attack(
     from fedattack.runs.asked import asked_of_knowledge
     from fedattack.runs.checks import check_attacks, check_device
 
-    given = pairs("--option", options or [])
+    given = _options(options, memory, [name])
     check_attacks([name], given)
     check_device(device)
     declared = Declared(
@@ -242,6 +244,7 @@ def audit(
     seed: FirstSeed = None,
     seeds: SeedCount = None,
     options: Options = None,
+    memory: Memory = None,
     on: On = "simulation",
     device: Device = "auto",
     fail_if: FailIf = None,
@@ -260,7 +263,8 @@ def audit(
     conditions = _conditions(fail_if)
     check_runtime(on)
     check_device(device)
-    study, given = load_preset(preset), pairs("--option", options or [])
+    study = load_preset(preset)
+    given = _options(options, memory, study.attacks)
     wanted = {**study.options, **given}
     check_attacks(study.attacks, wanted)
     settings = resolve_settings(study, changes or [])
@@ -907,6 +911,21 @@ def _attack(
             knowledge=knowledge,
             watch=watch,
         )
+
+
+def _options(options: Sequence[str] | None, memory: str | None, names: Sequence[str]) -> dict[str, str]:
+    """Read --option, and --memory for those attacks that have it; the others hold one model at a time."""
+    from fedattack.runs.checks import options_among
+    from fedattack.threats.memory import read_size
+
+    given = dict(pairs("--option", options or []))
+    if memory is not None:
+        try:
+            read_size(memory)
+        except ConfigError as cause:
+            raise ConfigError(f"--memory {memory}: {cause}") from None
+        given |= options_among({"memory": memory}, names)
+    return given
 
 
 def _choose(names: Sequence[str], options: Mapping[str, str], device: str) -> list["Attack"]:

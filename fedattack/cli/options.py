@@ -145,6 +145,14 @@ Options = Annotated[
     typer.Option("--option", help="How the attack computes, such as shadows=exact; repeatable.", metavar="KEY=VALUE"),
 ]
 
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        help="What the attack's work may hold in each process, such as 2GiB (the default) or 300MB, beside 0.4 GiB of "
+        "Python and torch; with less it is slower. Short for --option memory=…"
+    ),
+]
+
 CellChanges = Annotated[
     list[str] | None,
     typer.Option(

@@ -3,7 +3,8 @@
 Cui et al. 2023 (RecUP-FL), Sections 5.3 and 5.4: attackers train their classifiers on them, defenders their model zoo.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import nn
 
 from fedattack.errors import DataError
 from fedattack.learning.losses import mean_loss
-from fedattack.learning.shadows import ShadowModel
+from fedattack.learning.shadows import CHUNK, TRAINED, ShadowModel
 from fedattack.learning.torch_utils import to_tensor
 from fedattack.learning.training import LocalSGD
 
@@ -35,6 +36,26 @@ class AttributeUpdates:
     updates: list[dict[str, NDArray[np.float32]]]
     values: NDArray[np.int64]
     rows: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class UpdatesInParts:
+    """The same, made anew each time they are gone through, and never all in memory.
+
+    Attributes
+    ----------
+    values, rows
+        As of :class:`AttributeUpdates`.
+    make
+        Begins to make the updates.
+    """
+
+    values: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    make: Callable[[], Iterator[dict[str, NDArray[np.float32]]]]
+
+    def __iter__(self) -> Iterator[dict[str, NDArray[np.float32]]]:
+        return self.make()
 
 
 def attribute_updates(
@@ -76,6 +97,44 @@ def attribute_updates(
     DataError
         If a value has fewer examples than a client holds.
     """
+    parts = updates_in_parts(
+        model,
+        start,
+        x,
+        y,
+        attribute,
+        training,
+        clients=clients,
+        records=records,
+        seed=seed,
+        loss=loss,
+        device=device,
+    )
+    return AttributeUpdates(list(parts), parts.values, parts.rows)
+
+
+def updates_in_parts(
+    model: nn.Module,
+    start: Mapping[str, NDArray[np.float32]],
+    x: NDArray[np.float32],
+    y: NDArray[np.int64],
+    attribute: NDArray[np.int64],
+    training: LocalSGD,
+    *,
+    clients: int,
+    records: int,
+    seed: int,
+    loss: str = "cross-entropy",
+    device: str = "cpu",
+    memory: float = math.inf,
+) -> UpdatesInParts:
+    """Compute the updates of :func:`attribute_updates` as they are asked for.
+
+    Raises
+    ------
+    DataError
+        As there. ``memory`` bounds the bytes of the clients that are trained together.
+    """
     known, counts = np.unique(attribute, return_counts=True)
     if len(known) == 0 or counts.min() < records or records < 1:
         raise DataError(
@@ -87,15 +146,19 @@ def attribute_updates(
     rows_of = {value: np.flatnonzero(attribute == value) for value in known.tolist()}
     rows = np.stack([rng.choice(rows_of[value], size=records, replace=False) for value in values.tolist()])
     shadow = ShadowModel(model, x[0], mean_loss(loss), device=device)
-    vectors = shadow.updates(
-        shadow.flatten(start),
-        to_tensor(x[rows], dtype=torch.float32),
-        to_tensor(y[rows]),
-        training,
-        generator=torch.Generator().manual_seed(int(rng.integers(2**31))),
-    )
-    updates = []
-    for vector in vectors.cpu():
-        parameters = shadow.unflatten(vector)
-        updates.append({name: part.numpy() for name, part in parameters.items()})
-    return AttributeUpdates(updates, values, rows)
+    drawn = int(rng.integers(2**31))
+    together = int(min(CHUNK, max(1, memory / (4 * shadow.size * TRAINED))))
+
+    def make() -> Iterator[dict[str, NDArray[np.float32]]]:
+        generator = torch.Generator().manual_seed(drawn)
+        for first in range(0, clients, CHUNK):
+            own = rows[first : first + CHUNK]
+            x_of, y_of = to_tensor(x[own], dtype=torch.float32), to_tensor(y[own])
+            for vectors in shadow.update_parts(
+                shadow.flatten(start), x_of, y_of, training, generator=generator, together=together
+            ):
+                for vector in vectors.cpu():
+                    parameters = shadow.unflatten(vector)
+                    yield {name: part.numpy() for name, part in parameters.items()}
+
+    return UpdatesInParts(values, rows, make)

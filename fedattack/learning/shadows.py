@@ -7,7 +7,7 @@ its masks are drawn beforehand from the caller's generator, so that the same dra
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,10 @@ from fedattack.learning.training import LocalSGD
 
 CHUNK = 64
 """Clients trained at a time; on a CPU larger chunks fall out of its caches."""
+
+
+TRAINED = 8
+"""Copies of its model that a client's training holds."""
 
 
 class GivenDropout(nn.Module):
@@ -50,6 +54,10 @@ class Step:
 
     rows: Tensor
     masks: tuple[Tensor, ...]
+
+    def of(self, clients: slice) -> Step:
+        """Return the same step of some of the clients."""
+        return Step(self.rows[clients], tuple(mask[clients] for mask in self.masks))
 
 
 class ShadowModel:
@@ -152,20 +160,45 @@ class ShadowModel:
                 f"and labels {tuple(y.shape)}"
             )
         out = torch.empty((len(x), self.size), device=self.device)
-        for first in range(0, len(x), chunk):
-            clients = slice(first, first + chunk)
-            records = x[clients].to(self.device)
-            labels = y[clients].to(self.device)
-            steps = self.schedule(len(records), records.shape[1], training, generator)
-            out[clients] = self._train(start, records, labels, training, steps, maximise)
+        at = 0
+        for part in self.update_parts(start, x, y, training, generator=generator, maximise=maximise, chunk=chunk):
+            out[at : at + len(part)] = part
+            at += len(part)
         return out
+
+    def update_parts(
+        self,
+        start: Tensor,
+        x: Tensor,
+        y: Tensor,
+        training: LocalSGD,
+        *,
+        generator: torch.Generator,
+        maximise: bool = False,
+        chunk: int = CHUNK,
+        together: int | None = None,
+    ) -> Iterator[Tensor]:
+        """Yield the updates of :meth:`updates` as they are made, of ``together`` clients at a time.
+
+        The draws are those of ``chunk`` clients at a time, whatever ``together`` is.
+        """
+        for first in range(0, len(x), chunk):
+            last = min(first + chunk, len(x))
+            steps: Iterable[Step] = self.schedule(last - first, x.shape[1], training, generator)
+            if together is not None and together < last - first:
+                steps = list(steps)
+            for begin in range(first, last, together or chunk):
+                clients = slice(begin, min(begin + (together or chunk), last))
+                own = (step.of(slice(begin - first, clients.stop - first)) for step in steps)
+                records, labels = x[clients].to(self.device), y[clients].to(self.device)
+                yield self._train(start, records, labels, training, own, maximise)
 
     def schedule(self, clients: int, records: int, training: LocalSGD, generator: torch.Generator) -> Iterator[Step]:
         """Draw the local steps of ``clients`` clients with ``records`` examples each, one by one."""
         for _ in range(training.epochs):
             order = torch.rand((clients, records), generator=generator).argsort(dim=1)
             for rows in order.split(training.batch_size or records, dim=1):
-                yield Step(rows.to(self.device), self._masks(rows.shape, generator))
+                yield Step(rows.to(self.device), self.draw_masks(rows.shape, generator))
 
     def record_gradients(
         self,
@@ -194,28 +227,39 @@ class ShadowModel:
         -------
         Tensor of float32, shape (n, size), or of the entries that are kept
         """
-        gradient = vmap(grad(self._loss_of), in_dims=(None, 0, 0, 0), randomness="different")
+        gradient = vmap(grad(self.loss_of), in_dims=(None, 0, 0, 0), randomness="different")
         parameters = self.unflatten(start)
         out = torch.empty((len(x), len(range(self.size)[entries])), device=self.device)
         for first in range(0, len(x), chunk):
             rows = slice(first, first + chunk)
             records = x[rows, None].to(self.device)
             labels = y[rows, None].to(self.device)
-            gradients = gradient(parameters, records, labels, self._masks(labels.shape, generator))
+            gradients = gradient(parameters, records, labels, self.draw_masks(labels.shape, generator))
             out[rows] = self._rows(gradients)[:, entries]
         return out
 
-    def mean_gradient(self, start: Tensor, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Tensor:
-        """Return the gradient (size,) of the mean loss over examples ``x``, ``y`` at ``start``."""
-        masks = tuple(mask[0] for mask in self._masks((1, len(y)), generator))
-        gradient = grad(self._loss_of)(self.unflatten(start), x.to(self.device), y.to(self.device), masks)
-        return torch.cat([gradient[name].reshape(-1) for name in self.names])
+    def mean_gradient(
+        self, start: Tensor, x: Tensor, y: Tensor, *, generator: torch.Generator, chunk: int | None = None
+    ) -> Tensor:
+        """Return the gradient (size,) of the mean loss over examples ``x``, ``y`` at ``start``, ``chunk`` at a time."""
+        masks = tuple(mask[0] for mask in self.draw_masks((1, len(y)), generator))
+        parameters, chunk = self.unflatten(start), chunk or len(y)
+        total: Tensor | None = None
+        for first in range(0, len(y), chunk):
+            rows = slice(first, first + chunk)
+            own = tuple(mask[rows] for mask in masks)
+            gradient = grad(self.loss_of)(parameters, x[rows].to(self.device), y[rows].to(self.device), own)
+            part = torch.cat([gradient[name].reshape(-1) for name in self.names])
+            if chunk < len(y):
+                part *= len(y[rows]) / len(y)
+            total = part if total is None else total.add_(part)
+        return torch.zeros_like(start) if total is None else total
 
     def _train(
         self, start: Tensor, x: Tensor, y: Tensor, training: LocalSGD, steps: Iterator[Step], maximise: bool
     ) -> Tensor:
         """Follow :class:`torch.optim.SGD`'s rule, which has no form for many clients at once."""
-        gradient = vmap(grad(self._loss_of), randomness="different")
+        gradient = vmap(grad(self.loss_of), randomness="different")
         common = self.unflatten(start)
         parameters = {name: value.expand(len(x), *value.shape) for name, value in common.items()}
         velocity: dict[str, Tensor] = {}
@@ -233,7 +277,8 @@ class ShadowModel:
                 parameters[name] = parameters[name] - training.lr * move
         return self._rows(parameters) - start
 
-    def _loss_of(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor, masks: tuple[Tensor, ...]) -> Tensor:
+    def loss_of(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor, masks: tuple[Tensor, ...]) -> Tensor:
+        """Return the mean loss of a batch under dropout masks that :meth:`draw_masks` drew."""
         for dropout, mask in zip(self._dropouts, masks, strict=True):
             dropout.mask = mask
         loss = self.loss(functional_call(self.model, parameters, (x,)), y)
@@ -244,7 +289,8 @@ class ShadowModel:
     def _rows(self, values: Mapping[str, Tensor]) -> Tensor:
         return torch.cat([values[name].flatten(1) for name in self.names], dim=1)
 
-    def _masks(self, shape: tuple[int, ...], generator: torch.Generator) -> tuple[Tensor, ...]:
+    def draw_masks(self, shape: tuple[int, ...], generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Draw a mask (*shape, …) for each dropout."""
         masks = []
         for dropout in self._dropouts:
             # Drawn on the generator's device and moved: the same seed then gives the same masks everywhere.

@@ -51,6 +51,11 @@ def has_batch_norm(model: nn.Module) -> bool:
     return any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules())
 
 
+def has_dropout(model: nn.Module) -> bool:
+    """Say whether a model drops values at random while it trains."""
+    return any(isinstance(part, nn.modules.dropout._DropoutNd) for part in model.modules())
+
+
 def shapes_of(arrays: Mapping[str, NDArray[Any] | Tensor]) -> dict[str, tuple[int, ...]]:
     """Return the shape of each array by its name."""
     return {name: tuple(array.shape) for name, array in arrays.items()}

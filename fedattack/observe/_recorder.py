@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedattack.errors import RecordError
+from fedattack.errors import RecordError, short
 from fedattack.record import Exchange, Keep, RecordWriter
 from fedattack.record.format import Arrays, Protocol, Server, View
 from fedattack.record.keep import Precision
@@ -248,7 +248,7 @@ class Recorder:
         if "ok" not in [reply.status for reply in fitting]:
             reasons = [reply.reason for reply in fitting if reply.reason]
             reason = reasons[0] if reasons else "nobody answered"
-            log.warning("fedattack, round %d: there is no mean: %s", exchange.number, reason)
+            log.warning("fedattack, round %d: there is no mean: %s", exchange.number, short(reason, 200))
         return project_exchange(replace(exchange, replies=fitting), "the aggregate view")
 
     def _end(self, writer: RecordWriter) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedattack.errors import ConfigError
+from fedattack.threats.memory import MEMORY, read_size
 from fedattack.threats.replies import choose_rounds
 
 _KEY = "option"
@@ -77,6 +78,11 @@ def number(default: float | None, help: str, *, zero: bool = False) -> Any:  # n
     return _field(default, help, read)
 
 
+def size(default: int, help: str) -> Any:  # noqa: A002 likewise
+    """Declare an amount of memory, such as 2GiB."""
+    return _field(default, help, read_size)
+
+
 def interval(default: str, help: str, known: Collection[str]) -> Any:  # noqa: A002 likewise
     """Declare two numbers, the first below the second, or one of some words."""
     expected = f"expected {', '.join(known)}, or two numbers, the lower one first, such as 0,1"
@@ -124,3 +130,12 @@ def text(default: str, help: str, *, reaches_out: bool = False) -> Any:  # noqa:
 
 def _field(default: Any, what: str, read: Callable[[str], Any], reaches_out: bool = False) -> Any:
     return field(default=default, metadata={_KEY: Option(what, read, reaches_out)})
+
+
+@dataclass(frozen=True)
+class MemoryOptions:
+    """How much memory an attack takes."""
+
+    memory: int = size(
+        MEMORY, "what the work of a process may hold, beside the examples and the 0.4 GiB of Python and torch (2GiB)"
+    )

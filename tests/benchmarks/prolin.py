@@ -27,6 +27,7 @@ from fedattack.learning import LocalSGD, train_local
 from fedattack.learning.losses import mean_loss
 from fedattack.learning.shadows import ShadowModel
 from fedattack.threats import ModelKnowledge, Targets
+from fedattack.threats.memory import MEMORY, read_size
 from fedattack.threats.property.detectors import Mode, Setting, fit_detectors
 from fedattack.threats.property.disaggregation import Joint, least_squares, posterior, weighted_ridge
 from fedattack.threats.property.properties import draw_records, membership
@@ -142,11 +143,17 @@ def logistic_regression(updates: torch.Tensor, labels: torch.Tensor) -> Linear:
 
 
 def of_mode(
-    start: NDArray[np.float32], auxiliary: Targets, target: Targets, each: int, mode: Mode, number: int
+    start: NDArray[np.float32],
+    auxiliary: Targets,
+    target: Targets,
+    each: int,
+    mode: Mode,
+    number: int,
+    memory: float = MEMORY,
 ) -> Linear:
     """Fit fedattack's own detector."""
     asked = [membership(auxiliary, target)]
-    setting = Setting(LENET, TRAINING, auxiliary, asked, mode, (each,), number, "cpu")
+    setting = Setting(LENET, TRAINING, auxiliary, asked, mode, (each,), number, "cpu", memory=memory)
     (detector,) = fit_detectors(setting, start, np.ones(1), number, check=False)
     return Linear(detector.weights, detector.offset)
 
@@ -164,7 +171,7 @@ def fresh_updates(
     return shadow.updates(torch.from_numpy(start), x, y, TRAINING, generator=generator).numpy()
 
 
-def compare_detectors(targets: int, rounds: list[int], modes: Sequence[Mode], each: int) -> None:
+def compare_detectors(targets: int, rounds: list[int], modes: Sequence[Mode], each: int, memory: float) -> None:
     """Print seconds and accuracy of one round's detector by the plain loop and by our modes."""
     parts = load(targets, each)
     print(
@@ -191,7 +198,7 @@ def compare_detectors(targets: int, rounds: list[int], modes: Sequence[Mode], ea
             right["plain"].append(detector.accuracy(having, lacking))
             for mode in modes:
                 began = time.perf_counter()
-                detector = of_mode(start, parts.auxiliary, target, each, mode, number)
+                detector = of_mode(start, parts.auxiliary, target, each, mode, number, memory)
                 seconds[mode].append(time.perf_counter() - began)
                 right[mode].append(detector.accuracy(having, lacking))
         s = {name: float(np.median(values)) for name, values in seconds.items()}
@@ -292,6 +299,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, nargs="+", default=[1, 50, 200], help="stages of training")
     parser.add_argument("--records", type=int, default=EACH, help="of a client")
     parser.add_argument("--modes", choices=MODES, nargs="+", default=MODES, help="of the detectors")
+    parser.add_argument("--memory", type=read_size, default=MEMORY, help="of a detector, such as 300MB")
     parser.add_argument("--steps", type=int, default=20_000, help="steps of Adam (200,000 in full)")
     parser.add_argument("--seeds", type=int, default=20, help="synthetic runs")
     parser.add_argument("--only", choices=("memory", "detectors", "solvers", "methods"), help="one part alone")
@@ -300,7 +308,9 @@ def main() -> None:
     parts: dict[str, Callable[[], None]] = {
         # first: a process starts with the peak of the one that it is made from
         "memory": measure_memory,
-        "detectors": lambda: compare_detectors(chosen.targets, chosen.rounds, chosen.modes, chosen.records),
+        "detectors": lambda: compare_detectors(
+            chosen.targets, chosen.rounds, chosen.modes, chosen.records, chosen.memory
+        ),
         "solvers": lambda: compare_solvers(chosen.steps),
         "methods": lambda: compare_methods(chosen.seeds),
     }

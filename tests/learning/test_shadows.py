@@ -130,7 +130,7 @@ def test_one_step_is_the_mean_of_record_gradients(data):
 def test_record_gradients_are_autograds_under_their_masks(shadow, start, data):
     x, y = data[0][0], data[1][0]
     got = shadow.record_gradients(start, x, y, generator=torch.Generator().manual_seed(8))
-    masks = shadow._masks((len(y), 1), torch.Generator().manual_seed(8))
+    masks = shadow.draw_masks((len(y), 1), torch.Generator().manual_seed(8))
     dropouts = [part for part in shadow.model.modules() if isinstance(part, GivenDropout)]
     with torch.no_grad():
         for name, value in shadow.unflatten(start).items():

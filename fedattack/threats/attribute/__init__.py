@@ -14,7 +14,7 @@ THREAT = Threat(
         "attribute-baselines": "baselines:AttributeBaselines",
     },
     judges={"aia": "judge:ModelBasedJudge", "ara": "judge:AttributeJudge"},
-    options={"ara": "options:GradientMatchingOptions"},
+    options={"aia": "options:ModelBasedOptions", "ara": "options:GradientMatchingOptions"},
     findings={"aia": _FINDINGS, "ara": _FINDINGS},
     section="section:SECTION",
 )

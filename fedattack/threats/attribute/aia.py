@@ -35,6 +35,7 @@ from fedattack.threats.attribute.local_optimum import (
     extrapolate,
     fit_update_maps,
 )
+from fedattack.threats.attribute.options import ModelBasedOptions
 from fedattack.threats.base import Attack, Needs, Progress, Scores
 from fedattack.threats.form import ArrayForm, Finite, Form, Name, Share
 from fedattack.threats.knowledge import Knowledge, ModelKnowledge, PartialRecords
@@ -54,9 +55,6 @@ that the decoded problem holds of the attribute
 
 DOMAIN_LIMIT = 1_000
 """Most values of the attribute that are tried one after another."""
-
-MEMORY = 2**30
-"""Bytes that the models of all clients may take; of longer runs the last rounds are used."""
 
 # Rows evaluated in one go, values times records.
 _ROWS = 1 << 15
@@ -150,7 +148,7 @@ class _Facts(TypedDict):
 
 
 @dataclass(frozen=True)
-class ModelBased(Attack):
+class ModelBased(ModelBasedOptions, Attack):
     """Algorithms 3 and 4 under three models, global, last returned and reconstructed, and what else messages hold.
 
     For least squares and a binary attribute the client's problem is decoded, and its ⌈ρm⌉ examples with the largest
@@ -194,7 +192,6 @@ class ModelBased(Attack):
         "how clients train: learning rate, epochs, batch size",
         "clients' examples and labels but for one attribute, its possible values, and whose they are",
     )
-    memory: int = MEMORY
 
     def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
         if knowledge.model is None or knowledge.partial is None or knowledge.training is None:

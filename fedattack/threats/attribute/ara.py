@@ -222,7 +222,9 @@ class GradientMatching(GradientMatchingOptions, Attack):
                 how = Matching(method, self.steps, restarts, self.temperature, self.relaxation, kind)
                 victims = [case.victim for case in chosen]
                 reported = _progress_from(done, total, progress)
-                matches = match_gradients(model, loss, victims, how, seed=seed, device=device, progress=reported)
+                matches = match_gradients(
+                    model, loss, victims, how, seed=seed, device=device, progress=reported, memory=self.memory
+                )
                 done += len(chosen)
                 for case, match in zip(chosen, matches, strict=True):
                     yield row, case, match

@@ -26,15 +26,13 @@ from fedattack.learning.soft_losses import SOFT_LOSSES, soft_loss, soft_targets
 from fedattack.learning.torch_utils import in_mode, to_tensor
 from fedattack.threats.attribute.options import RELAXATIONS, Relaxation
 from fedattack.threats.matching import is_finite, is_zero
+from fedattack.threats.memory import MEMORY
 
 Arrays = Mapping[str, NDArray[Any]]
 Method = Literal["cos", "l2"]
 Weights = Literal["uniform", "shared", "round"]
 
 METHODS: tuple[Method, ...] = ("cos", "l2")
-
-MEMORY = 2**30
-"""Bytes that the victims attacked together may take; more victims are attacked in groups."""
 
 _RATES = {"logits": 0.3, "labels": 0.3, "weights": 0.1}
 # A value that first goes astray comes back soon only if Adam forgets the steep slopes of the start (0.999 does not).
@@ -187,7 +185,7 @@ def match_gradients(
     progress
         Called with how many victims are done.
     memory
-        Bytes that the victims attacked together may take.
+        Bytes that the victims attacked together may take; more victims are attacked in groups.
 
     Raises
     ------

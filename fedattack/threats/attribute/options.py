@@ -1,4 +1,4 @@
-"""Options of the gradient matching, apart from it: they are checked before torch is imported."""
+"""Options of the attacks, apart from them: they are checked before torch is imported."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,7 +14,12 @@ _KNOWS = ("known", "unknown")
 
 
 @dataclass(frozen=True)
-class GradientMatchingOptions:
+class ModelBasedOptions(options.MemoryOptions):
+    """How much memory the models of all clients may take; of longer runs the last rounds are used."""
+
+
+@dataclass(frozen=True)
+class GradientMatchingOptions(options.MemoryOptions):
     """How gradients are matched."""
 
     updates: str = options.rounds("pre5", f"{', '.join(UPDATES)}, or numbers of rounds such as 1,2,10 (pre5)")

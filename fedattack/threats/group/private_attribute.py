@@ -7,7 +7,8 @@ trains on such updates as they are, an adaptive one on updates that it has put t
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, ClassVar, Protocol
 
 import numpy as np
@@ -19,7 +20,7 @@ from typing_extensions import TypedDict
 
 from fedattack.errors import ConfigError, NeedsError, RecordError
 from fedattack.learning import LocalSGD, pick_device
-from fedattack.learning.attribute_updates import AttributeUpdates, attribute_updates
+from fedattack.learning.attribute_updates import UpdatesInParts, updates_in_parts
 from fedattack.learning.importing import given
 from fedattack.learning.pooled_updates import (
     FEATURES,
@@ -45,6 +46,9 @@ Beliefs = Callable[[NDArray[np.float32]], NDArray[np.float64]]
 TREES = 120
 STRUCTURE_KNOWN = (512, 512)
 STRUCTURE_UNKNOWN = (1024, 1024, 512, 128)
+# Share of the memory for shadow clients that are trained together, and for the updates of all if they are kept.
+_SHARE = 0.4
+
 SHADOWS = 500
 """Clients made up from auxiliary records, by default."""
 
@@ -137,7 +141,11 @@ class Adversary:
         ModelError, DataError
             If an update has other parameters than those of the training, or is not finite.
         """
-        beliefs = self.classifier(self.pooling.pooled(updates))
+        return self.infer_pooled(self.pooling.pooled(updates))
+
+    def infer_pooled(self, pooled: NDArray[np.float32]) -> Inference:
+        """Infer the attribute of n updates that are pooled already, (n, features)."""
+        beliefs = self.classifier(pooled)
         return Inference(beliefs.argmax(axis=1), beliefs)
 
 
@@ -194,11 +202,12 @@ class _Made:
     auxiliary: Targets
     clients: int
     device: str
+    memory: int
 
     def updates(
         self, start: Mapping[str, NDArray[np.float32]], codes: NDArray[np.int64], *, records: int, seed: int
-    ) -> AttributeUpdates:
-        return attribute_updates(
+    ) -> UpdatesInParts:
+        made = updates_in_parts(
             self.architecture,
             start,
             self.auxiliary.x,
@@ -210,25 +219,28 @@ class _Made:
             seed=seed,
             loss=given(self.model.loss),
             device=self.device,
+            memory=_SHARE * self.memory,
         )
+        if 4 * self.clients * sum(value.size for value in start.values()) > _SHARE * self.memory:
+            return made
+        return replace(made, make=partial(iter, list(made)))
 
     def defended(
         self,
-        made: AttributeUpdates,
+        made: UpdatesInParts,
         start: Mapping[str, NDArray[np.float32]],
         defend: Defend | None,
         rng: np.random.Generator,
-    ) -> Sequence[Update]:
+    ) -> Iterator[Update]:
         """Put updates through the clients' defence, if there is one."""
         if defend is None:
-            return made.updates
+            yield from made
+            return
         received = copy.deepcopy(self.architecture)
         received.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in start.items()})
         x, y = self.auxiliary.x, self.auxiliary.y
-        defended = []
-        for update, rows in zip(made.updates, made.rows, strict=True):
-            defended.append(defend(update, rng=rng, model=received, x=x[rows], y=y[rows]))
-        return defended
+        for update, rows in zip(made, made.rows, strict=True):
+            yield defend(update, rng=rng, model=received, x=x[rows], y=y[rows])
 
 
 def _replies(round_: Round) -> dict[str, Observation]:
@@ -316,7 +328,7 @@ class PrivateAttribute(PrivateAttributeOptions, Attack):
             )
         architecture = model.build()
         check_model(architecture, record)
-        made = _Made(architecture, model, training, auxiliary, self.clients, str(pick_device(device)))
+        made = _Made(architecture, model, training, auxiliary, self.clients, str(pick_device(device)), self.memory)
         chosen = self._chosen(record)
         nodes = sorted(set().union(*map(_replies, chosen.values())))
         beliefs: dict[str, NDArray[np.float64]] = {}
@@ -363,26 +375,30 @@ class PrivateAttribute(PrivateAttributeOptions, Attack):
     ) -> Iterator[tuple[str, int, NDArray[np.float64]]]:
         """Yield the name of an attribute, the index of an adversary, and its beliefs for the round's replies."""
         replies, start = _replies(round_).values(), _start_of(round_)
-        updates = [_update(reply, made.architecture) for reply in replies]
+        pooling = Pooling.of({name: start[name] for name, _ in made.architecture.named_parameters()})
+        # one by one, and pooled at once: all of them may not fit into memory
+        pooled = pooling.pooled(_update(reply, made.architecture) for reply in replies)
         for stream, (name, known) in enumerate(attributes.items()):
             rng = np.random.default_rng((seed, round_.number, stream))
             clean = made.updates(start, known.codes, records=_records(replies), seed=_drawn(rng))
-            trained = self._trained(made, clean, start, changes, len(known.values), rng)
+            trained = self._trained(made, clean, start, changes, len(known.values), pooling, rng)
             for line, adversary in enumerate(trained):
-                yield name, line, adversary.infer(updates).beliefs
+                yield name, line, adversary.infer_pooled(pooled).beliefs
 
     def _trained(
         self,
         made: _Made,
-        clean: AttributeUpdates,
+        clean: UpdatesInParts,
         start: Mapping[str, NDArray[np.float32]],
         changes: Sequence[Defend | None],
         values: int,
+        pooling: Pooling,
         rng: np.random.Generator,
     ) -> Iterator[Adversary]:
         """Train all adversaries at the model of one round: static ones, then adaptive ones."""
         fit = Fit(epochs=self.epochs)
         for change in changes:
-            defended = made.defended(clean, start, change, rng)
+            pooled = pooling.pooled(made.defended(clean, start, change, rng))
+            check_labels(pooled, clean.values, values)
             for name in self.adversaries:
-                yield train_adversary(name, defended, clean.values, values=values, seed=_drawn(rng), fit=fit)
+                yield Adversary(pooling, ADVERSARIES[name](pooled, clean.values, values, _drawn(rng), fit))

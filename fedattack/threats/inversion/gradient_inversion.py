@@ -38,13 +38,11 @@ from fedattack.threats.attribute.gradient_matching import descend, entries, gene
 from fedattack.threats.inversion.batch_norm import MEAN, VARIANCE, distances, seen, step_weights, tracked
 from fedattack.threats.inversion.options import MOST_ORDERED, Method, Order
 from fedattack.threats.matching import is_finite, is_zero
+from fedattack.threats.memory import MEMORY
 
 Arrays = Mapping[str, NDArray[Any]]
 Tensors = Mapping[str, Tensor]
 Box = tuple[NDArray[np.float32], NDArray[np.float32]]
-
-MEMORY = 2**30
-"""Bytes that the batches searched together may take; more batches are searched in groups."""
 
 ONE_GRADIENT = LocalSGD(epochs=1, batch_size=0, lr=1.0)
 """Local training whose movement is the gradient over all examples: what a client of FedSGD sends."""
@@ -372,7 +370,7 @@ def invert(
     progress
         Called with how many batches are done.
     memory
-        Bytes that the batches searched together may take.
+        Bytes that the batches searched together may take; more batches are searched in groups.
 
     Returns
     -------

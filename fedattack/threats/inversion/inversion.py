@@ -191,6 +191,7 @@ class GradientInversion(GradientInversionOptions, Attack):
             Search(self.method, self.iterations, self.restarts, variation, box, self.statistics, self.order),
             seed=seed,
             progress=lambda done: progress(done, len(batches)),
+            memory=self.memory,
         )
         images, labels, objectives = zip(*found, strict=True)
         return Scores(

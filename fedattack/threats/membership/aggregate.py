@@ -4,7 +4,7 @@ The server sees the common model of each round, and nothing of single clients. I
 auxiliary examples, in which nobody holds a target, and asks how much better the real models know it than these do.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -155,16 +155,14 @@ class _Federations:
         self._clients = max(1, min(_MOST_CLIENTS, fewest, len(self._examples) // 2))
         self.trained = 0
 
-    def run(self, start: Arrays, rounds: int) -> list[State]:
-        """Return the common model after each round of a federation of half of the examples."""
+    def run(self, start: Arrays, rounds: int) -> Iterator[State]:
+        """Yield the common model after each round of a federation of half of the examples."""
         order = self._rng.permutation(len(self._examples))
         parts = np.array_split(order[: max(len(order) // 2, self._clients)], self._clients)
         common: State = {name: np.array(value) for name, value in start.items()}
-        models = []
         for _ in range(rounds):
             common = self._round(common, parts)
-            models.append(common)
-        return models
+            yield common
 
     def _round(self, common: State, parts: Sequence[NDArray[np.int64]]) -> State:
         total = {name: np.zeros(value.shape, dtype=np.float64) for name, value in common.items()}

@@ -19,11 +19,12 @@ from fedattack.learning.torch_utils import in_mode, to_tensor
 from fedattack.record.format import Arrays
 from fedattack.threats.knowledge import Targets
 from fedattack.threats.membership.fedmia import LARGEST_LOSS
+from fedattack.threats.memory import MEMORY
 
 Floats = NDArray[np.float64]
 
-BOUND = 2**28
-"""Bytes of gradients, and of updates, that are held at a time."""
+BOUND = MEMORY // 8
+"""Bytes of gradients, and of updates, that are held at a time: of each there are several copies."""
 
 # How many arrays of the size of a chunk's gradients torch.func holds at once, beside activations.
 _COPIES = 3

@@ -125,7 +125,9 @@ class Membership(MembershipOptions, Attack):
             raise AssertionError("checked by run")
         notes: list[str] = []
         shadows = self._shadows_of(record, knowledge, seed, pick_device(device), notes)
-        meter = _Meter(record, knowledge, knowledge.targets, shadows, seed, pick_device(device), notes)
+        meter = _Meter(
+            record, knowledge, knowledge.targets, shadows, seed, pick_device(device), notes, bound=self.memory // 8
+        )
         tally = _Tally()
         rounds: list[int] = []
         for done, round_ in enumerate(record):
@@ -197,6 +199,8 @@ class _Meter:
         seed: int,
         device: torch.device,
         notes: list[str],
+        *,
+        bound: int,
     ) -> None:
         if knowledge.model is None:
             raise AssertionError("checked by run")
@@ -211,7 +215,7 @@ class _Meter:
         self.gradients: ExampleGradients | None = None
         if PROTOCOLS[record.protocol].sends_model:
             self.gradients = ExampleGradients(
-                self.model, given(knowledge.model.loss), targets.x, targets.y, device=device
+                self.model, given(knowledge.model.loss), targets.x, targets.y, device=device, bound=bound
             )
         self.last = _last_rounds(record)
         # In FedSGD the update is the server's step, of which the gradient is what the client sent.
@@ -257,7 +261,7 @@ class _Meter:
 
     def _batches(self, round_: Round) -> Iterator[list[tuple[Observation, Arrays]]]:
         """Group the replies: as many as fit into memory, and each that was sent a model of its own alone."""
-        most = rows_at_once(self.gradients.size) if self.gradients is not None else 1
+        most = rows_at_once(self.gradients.size, self.gradients.bound) if self.gradients is not None else 1
         batch: list[tuple[Observation, Arrays]] = []
         for observation, state in self.models_of(round_):
             if observation.singled_out:

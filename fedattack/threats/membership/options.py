@@ -6,7 +6,7 @@ from fedattack.threats import options
 
 
 @dataclass(frozen=True)
-class MembershipOptions:
+class MembershipOptions(options.MemoryOptions):
     """How each client's members are told."""
 
     shadows: int = options.whole(

@@ -14,10 +14,16 @@ are chosen on examples apart. What Σ and the means are taken from is the mode:
     are then taken along the mean client's path. Densities come from clients made of the gradients of unseen examples.
 ``exact``
     Shadow clients are trained as clients are, in batches.
+
+A row of all parameters for each example, or for each shadow client, may be more than there is memory for. Of these
+matrices only products are then computed, block by block (:mod:`fedattack.learning.rows`). The detector is the same but
+for rounding.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -29,9 +35,21 @@ from fedattack.errors import NeedsError
 from fedattack.learning import LocalSGD
 from fedattack.learning.importing import given, one_line
 from fedattack.learning.losses import mean_loss
-from fedattack.learning.shadows import ShadowModel
-from fedattack.learning.torch_utils import to_tensor
+from fedattack.learning.rows import (
+    PASSES,
+    Block,
+    Centred,
+    GradientRows,
+    LayerModel,
+    Rows,
+    Whole,
+    group_means,
+    numbers_kept,
+)
+from fedattack.learning.shadows import CHUNK, TRAINED, ShadowModel
+from fedattack.learning.torch_utils import seeded, to_tensor
 from fedattack.threats.knowledge import ModelKnowledge, Targets
+from fedattack.threats.memory import MEMORY, give_back_large_blocks, shown_size
 from fedattack.threats.property.disaggregation import Array
 from fedattack.threats.property.many_features import FeatureDetector
 from fedattack.threats.property.options import Mode
@@ -42,7 +60,7 @@ Part = Literal["train", "choose", "test"]
 # How the auxiliary records are divided. The paper trains on 80 % and takes the densities from the other 20 %; the part
 # to choose with comes out of the 80.
 _SHARES = {"train": 0.7, "choose": 0.1, "test": 0.2}
-_STEPS = 24
+STEPS = 24
 _SIZES = (1, 2, 4, 6, 8, 10, 12, 16, 20, 24)
 _SHRINKAGE = (1e-4, 1e-3, 1e-2, 1e-1)
 # Clients that the linear mode puts together: to weigh records with, and to choose and to measure densities with.
@@ -59,8 +77,15 @@ _MEAN = 2.0
 # Parameters whose gradient hardly varies are not blown up to the spread of the others.
 _FLOOR = 0.1
 _TINY = 1e-30
-_ROWS = 512
 _SAMPLED = 200
+# Vectors of all parameters beside the Krylov space itself.
+_BESIDE = 8
+# Shares of the memory: for the Krylov space, for what is computed at a time, and for what the system does not get back.
+_SPANNED = 0.75
+_AT_A_TIME = 0.1
+_LOST = 0.15
+
+log = logging.getLogger("fedattack")
 
 
 @dataclass(frozen=True)
@@ -83,6 +108,8 @@ class Setting:
         Of all draws; where to compute.
     features
         How many features a round has: t of the paper.
+    memory
+        Bytes that the work on one round may hold, beside the auxiliary examples and what torch takes.
     """
 
     model: ModelKnowledge
@@ -94,6 +121,7 @@ class Setting:
     seed: int
     device: str
     features: int = 1
+    memory: float = MEMORY
 
 
 @dataclass(frozen=True)
@@ -146,7 +174,7 @@ Features = tuple[list[Array], list[Array]]
 class _Shadows(Protocol):
     """Where updates' means, covariance and projections are taken from."""
 
-    def spaces(self) -> "list[_Space]": ...
+    def spaces(self) -> "Iterator[_Space]": ...
 
     def project(self, question: int, part: Part, directions: Tensor) -> Features: ...
 
@@ -197,22 +225,22 @@ def fit_detectors(setting: Setting, start: NDArray[Any], shares: Array, number: 
     """
     loss = mean_loss(given(setting.model.loss))
     shadow = ShadowModel(setting.model.build(), setting.auxiliary.x[0], loss, device=setting.device)
+    if needed(setting, shadow.size, random=shadow.random) > setting.memory:
+        give_back_large_blocks()
+        log.info("round %d: gradients do not fit into %s and are computed in parts", number, shown_size(setting.memory))
     common = to_tensor(start, dtype=torch.float32, device=setting.device)
-    shadows: _Shadows
-    checker: _Shadows | None = None
-    if setting.mode == "linear":
-        shadows = _Linear(setting, shadow, common, number)
-        if check:
-            checker = _Exact(setting, shadow, common, number, count=_CHECKED)
-    else:
-        shadows = _Exact(setting, shadow, common, number)
+    shadows: _Shadows = (_Linear if setting.mode == "linear" else _Exact)(setting, shadow, common, number)
     detectors = []
     for question, space in enumerate(shadows.spaces()):
-        detector = _fit(shadows, question, space, shares, checker, setting.features)
-        if check and setting.mode == "exact":
-            detector = replace(detector, checked=detector.accuracy)
-        detectors.append(detector)
-    return detectors
+        detectors.append(_fit(shadows, question, space, shares, setting.features))
+    if not check:
+        return detectors
+    if setting.mode == "exact":
+        return [replace(detector, checked=detector.accuracy) for detector in detectors]
+    # the gradients and what is made for the check need not be in memory together
+    del shadows, space
+    checker = _Exact(setting, shadow, common, number, count=_CHECKED)
+    return [_checked(checker, question, detector, shares) for question, detector in enumerate(detectors)]
 
 
 def can_be_linear(model: ModelKnowledge, record: NDArray[np.float32]) -> bool:
@@ -220,14 +248,46 @@ def can_be_linear(model: ModelKnowledge, record: NDArray[np.float32]) -> bool:
     return ShadowModel(model.build(), record, mean_loss(given(model.loss))).separable
 
 
-def _fit(
-    shadows: _Shadows, question: int, space: _Space, shares: Array, checker: _Shadows | None, features: int
-) -> Detector:
+def needed(setting: Setting, size: int, *, random: bool) -> float:
+    """Return how many bytes the usual way takes for a model of ``size`` parameters, which keeps whole matrices.
+
+    Where it is more than the memory, products of these matrices are computed in parts. ``random`` says whether the
+    model has dropout.
+    """
+    records, questions = len(setting.auxiliary), setting.questions
+    spaces = 2 * (STEPS + _BESIDE) * len(questions)
+    if setting.mode == "exact":
+        return 4.0 * size * (6 * records + TRAINED * CHUNK + spaces)
+    extra = [question.extra_count * (_MASKS["train"] if random else 1) for question in questions]
+    sides = len({question.behaviour == "ascend" for question in questions} | {False})
+    later = sides * (_points(setting) - 1) * _SHARES["test"] * records
+    return 4.0 * size * (records + later + sum(extra) + 3 * max(extra) + 6 * CHUNK + spaces)
+
+
+def _points(setting: Setting) -> int:
+    """Return at how many points of the mean client's path gradients are taken."""
+    return min(_POINTS, len(_step_sizes(setting.training, max(setting.sizes))))
+
+
+def _step_sizes(training: LocalSGD, size: int) -> list[int]:
+    """Return how many examples each local step of a client with ``size`` examples takes."""
+    batch = min(training.batch_size or size, size)
+    epoch = [min(batch, size - at) for at in range(0, size, batch)]
+    return epoch * training.epochs
+
+
+def steps_within(memory: float, size: int) -> int:
+    """Return how many steps a Krylov space may have for a model of ``size`` parameters."""
+    return int(np.clip(_SPANNED * memory / (4 * size) - _BESIDE, 2, STEPS))
+
+
+def _fit(shadows: _Shadows, question: int, space: _Space, shares: Array, features: int) -> Detector:
     """Choose a direction on the part "choose", and measure it on the part "test"."""
     chosen_on: Sequence[Array] = _joined(shadows.project(question, "choose", space.basis))
     best = max(space.coefficients(), key=lambda c: _separation(chosen_on[0] @ c, chosen_on[1] @ c))
     weights = torch.as_tensor(best, dtype=torch.float32, device=space.basis.device) @ space.basis
-    others = torch.nn.functional.pad(space.basis, (0, 0, 0, features))[: features - 1]
+    others = space.basis[: features - 1]
+    others = torch.nn.functional.pad(others, (0, 0, 0, features - 1 - len(others)))
     directions = torch.cat([weights[None], others])
     plus, minus = shadows.project(question, "test", directions)
     scale, offset = _log_odds(plus, minus, shares)
@@ -237,12 +297,6 @@ def _fit(
         chosen_on, plus, minus = _zeros(chosen_on), _zeros(plus), _zeros(minus)
     weights = scale * directions[0]
     with_it, without = _affine(plus, scale, offset), _affine(minus, scale, offset)
-    checked = None
-    if checker is not None and scale == 0:
-        checked = 0.5
-    elif checker is not None:
-        fresh = checker.project(question, "test", weights[None])
-        checked = _accuracy(_affine(fresh[0], 1.0, offset), _affine(fresh[1], 1.0, offset), shares)
     many = None
     if features > 1:
         combined = [_with_first(side, best, features) for side in chosen_on]
@@ -255,11 +309,21 @@ def _fit(
         minus_mean=_each(np.mean, without),
         minus_sd=_each(np.std, without),
         accuracy=_accuracy(with_it, without, shares),
-        checked=checked,
+        checked=None,
         plus_sample=_sample(with_it),
         minus_sample=_sample(without),
         many=many,
     )
+
+
+def _checked(checker: "_Exact", question: int, detector: Detector, shares: Array) -> Detector:
+    """Measure a detector's accuracy on exact shadow updates."""
+    if not detector.spread:
+        return replace(detector, checked=0.5)
+    weights = to_tensor(detector.weights, device=checker.start.device)[None]
+    sides = checker.project(question, "test", weights)
+    with_it, without = (_affine(side, 1.0, detector.offset) for side in sides)
+    return replace(detector, checked=_accuracy(with_it, without, shares))
 
 
 def _joined(sides: Sequence[Sequence[Array]]) -> tuple[Array, Array]:
@@ -338,6 +402,10 @@ def divide(records: int, seed: int) -> dict[Part, NDArray[np.int64]]:
 _DIVISION, _BATCHES, _TRAINING = 1, 2, 3
 
 
+def _generator(*stream: int) -> torch.Generator:
+    return torch.Generator().manual_seed(int(np.random.SeedSequence(stream).generate_state(1)[0]))
+
+
 class _Base:
     """What both modes need: the divided examples and the draws of one round."""
 
@@ -349,6 +417,13 @@ class _Base:
         self.rows = divide(len(setting.auxiliary), setting.seed)
         self.x = to_tensor(setting.auxiliary.x)
         self.y = to_tensor(setting.auxiliary.y)
+        self.fits = needed(setting, shadow.size, random=shadow.random) <= setting.memory
+        self.steps = steps_within(setting.memory, shadow.size)
+
+    def room(self, questions: int) -> float:
+        """Return the bytes that are left beside the Krylov spaces of some questions for what passes over rows keep."""
+        spanned = 4.0 * self.shadow.size * (self.steps + _BESIDE) * questions
+        return max(0.0, self.setting.memory * (1 - _AT_A_TIME - _LOST) - spanned)
 
     def numbers(self, *stream: int) -> np.random.Generator:
         """Make a generator of one use's batches, the same in all rounds: clients keep their examples."""
@@ -356,8 +431,14 @@ class _Base:
 
     def masks(self, *stream: int) -> torch.Generator:
         """Make a generator of one use's local training, another in each round, the same if the round is done again."""
-        root = np.random.SeedSequence((self.setting.seed, _TRAINING, self.number, *stream))
-        return torch.Generator().manual_seed(int(root.generate_state(1)[0]))
+        return self.masks_of(*stream)()
+
+    def masks_of(self, *stream: int) -> Callable[[], torch.Generator]:
+        """Return what makes that generator, again and again, and holds nothing of this object.
+
+        What an object holds that holds the object again would fill the memory until Python looks for such circles.
+        """
+        return partial(_generator, self.setting.seed, _TRAINING, self.number, *stream)
 
     def behaviour(self, question: int, has: bool) -> Behaviour:
         """Say what a client with or without the property does with its batch."""
@@ -419,9 +500,11 @@ class _Exact(_Base):
         super().__init__(*args)
         self.count = count
 
-    def spaces(self) -> list[_Space]:
-        spaces = []
+    def spaces(self) -> Iterator[_Space]:
         for question in range(len(self.setting.questions)):
+            if not self.fits:
+                yield self._space_in_parts(question)
+                continue
             plus = torch.cat(list(self._updates(question, "train", True)))
             minus = torch.cat(list(self._updates(question, "train", False)))
             mean_plus, mean_minus = plus.mean(dim=0), minus.mean(dim=0)
@@ -431,25 +514,128 @@ class _Exact(_Base):
             matrix = torch.cat([plus, minus])
             del plus, minus
             weights = torch.full((len(matrix),), 1 / len(matrix), device=matrix.device)
-            spaces += _krylov(matrix, weights, (mean_plus - mean_minus)[None])
-        return spaces
+            yield from _krylov(Whole(matrix), weights, (mean_plus - mean_minus)[None], self.steps)
+
+    def _space_in_parts(self, question: int) -> _Space:
+        room = self.room(1)
+        rows = _Sides(*(_ShadowRows(self, question, "train", has, room / 2) for has in (True, False)))
+        sides = [torch.full((len(side),), number) for number, side in enumerate((rows.plus, rows.minus))]
+        group = torch.cat(sides).to(self.start.device)
+        means = group_means(rows, group, 2, self.shadow.size)
+        weights = torch.full((len(rows),), 1 / len(rows), device=means.device)
+        (space,) = _krylov(Centred(rows, means, group), weights, (means[0] - means[1])[None], self.steps)
+        return space
 
     def project(self, question: int, part: Part, directions: Tensor) -> Features:
-        plus = [_host(updates @ directions.T) for updates in self._updates(question, part, True)]
-        minus = [_host(updates @ directions.T) for updates in self._updates(question, part, False)]
-        return plus, minus
+        sides = []
+        for has in (True, False):
+            if self.fits:
+                sides.append([_host(updates @ directions.T) for updates in self._updates(question, part, has)])
+            else:
+                rows = _ShadowRows(self, question, part, has, 0.0)
+                sides.append(np.split(_projected(rows, directions), np.cumsum(rows.counts)[:-1]))
+        return sides[0], sides[1]
+
+    def streams(self, question: int, part: Part, has: bool) -> tuple[np.random.Generator, torch.Generator]:
+        """Make the generators of clients' batches and of their training."""
+        stream = (_PARTS.index(part), question, has)
+        return self.numbers(*stream), self.masks(0, *stream)
+
+    def clients(self, part: Part) -> list[int]:
+        """How many shadow clients to make of each size."""
+        return self.counts(self.count or len(self.rows[part]))
 
     def _updates(self, question: int, part: Part, has: bool) -> Iterator[Tensor]:
-        stream = (_PARTS.index(part), question, has)
-        numbers, masks = self.numbers(*stream), self.masks(0, *stream)
+        numbers, masks = self.streams(question, part, has)
         behaviour = self.behaviour(question, has)
-        counts = self.counts(self.count or len(self.rows[part]))
-        for batches in self.batches(question, has, part, counts, numbers):
+        for batches in self.batches(question, has, part, self.clients(part), numbers):
             x, y = self.records(question, batches)
             updates = self.shadow.updates(
                 self.start, x, y, self.setting.training, generator=masks, maximise=behaviour == "ascend"
             )
             yield -updates if behaviour == "invert" else updates
+
+
+class _ShadowRows:
+    """Updates of shadow clients, trained again in each pass but for what fits into ``room`` bytes."""
+
+    def __init__(self, exact: _Exact, question: int, part: Part, has: bool, room: float) -> None:
+        self.exact = exact
+        self.question = question
+        self.part: Part = part
+        self.has = has
+        self.room = room
+        self.counts = exact.clients(part)
+        # by the first row: updates, and the state in which the draws of their training leave the generator
+        self._kept: dict[int, tuple[list[Tensor], Tensor]] = {}
+
+    def __len__(self) -> int:
+        return sum(self.counts)
+
+    def blocks(self) -> Iterator[tuple[slice, Block]]:
+        exact = self.exact
+        numbers, masks = exact.streams(self.question, self.part, self.has)
+        at = 0
+        for batches in exact.batches(self.question, self.has, self.part, self.counts, numbers):
+            for first in range(0, len(batches), CHUNK):
+                for updates in self._chunk(at, batches[first : first + CHUNK], masks):
+                    yield slice(at, at + len(updates)), Whole(updates)
+                    at += len(updates)
+
+    def _chunk(self, at: int, batches: NDArray[np.int64], masks: torch.Generator) -> Iterable[Tensor]:
+        """Return the updates of clients whose steps are drawn together."""
+        if at in self._kept:
+            updates, state = self._kept[at]
+            masks.set_state(state)
+            return updates
+        made = self._trained(at, batches, masks)
+        taken = 4.0 * self.exact.shadow.size * len(batches)
+        if taken > self.room:
+            return made
+        self.room -= taken
+        self._kept[at] = list(made), masks.get_state()
+        return self._kept[at][0]
+
+    def _trained(self, at: int, batches: NDArray[np.int64], masks: torch.Generator) -> Iterator[Tensor]:
+        exact, shadow = self.exact, self.exact.shadow
+        behaviour = exact.behaviour(self.question, self.has)
+        together = int(np.clip(_AT_A_TIME * exact.setting.memory / (4 * shadow.size * TRAINED), 1, CHUNK))
+        x, y = exact.records(self.question, batches)
+        # what draws its own dropout must draw the same in each pass
+        with seeded(at, shadow.device):
+            for updates in shadow.update_parts(
+                exact.start,
+                x,
+                y,
+                exact.setting.training,
+                generator=masks,
+                maximise=behaviour == "ascend",
+                together=together,
+            ):
+                yield -updates if behaviour == "invert" else updates
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """Rows with the property, and after them rows without."""
+
+    plus: _ShadowRows
+    minus: _ShadowRows
+
+    def __len__(self) -> int:
+        return len(self.plus) + len(self.minus)
+
+    def blocks(self) -> Iterator[tuple[slice, Block]]:
+        yield from self.plus.blocks()
+        for where, block in self.minus.blocks():
+            yield slice(len(self.plus) + where.start, len(self.plus) + where.stop), block
+
+
+def _projected(rows: Rows, directions: Tensor) -> Array:
+    """Return the rows' products (n, k) with directions (k, size)."""
+    if isinstance(rows, Whole):
+        return _host(rows.matrix @ directions.T)
+    return np.concatenate([_host(block.project(directions).T) for _, block in rows.blocks()])
 
 
 @dataclass(frozen=True)
@@ -471,41 +657,105 @@ class _Linear(_Base):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._at_start: dict[Part, Tensor] = {}
+        # How many questions' Krylov spaces are in memory together.
+        self._together = len(self.setting.questions)
+        if not self.fits:
+            spanned = 4 * self.shadow.size * (self.steps + _BESIDE)
+            self._together = int(np.clip(_SPANNED * self.setting.memory / spanned, 1, self._together))
+        self._at_start: dict[Part, Rows] = {}
         for stream, (part, rows) in enumerate(self.rows.items()):
-            generator = self.masks(1, stream)
-            self._at_start[part] = self.shadow.record_gradients(
-                self.start, self.x[rows], self.y[rows], generator=generator
+            self._at_start[part] = self._gradients(
+                self.start, self.x[rows], self.y[rows], self.masks_of(1, stream), training=part == "train"
             )
         self._paths: dict[bool, list[Tensor]] = {}
-        self._later: dict[tuple[bool, int], Tensor] = {}
+        self._later: dict[tuple[bool, int], Rows] = {}
 
-    def spaces(self) -> list[_Space]:
-        rows, gradients = torch.as_tensor(self.rows["train"]), self._at_start["train"]
+    def _gradients(
+        self, at: Tensor, x: Tensor, y: Tensor, masks: Callable[[], torch.Generator], *, training: bool = False
+    ) -> Rows:
+        """Return the gradient of each example at a point."""
+        if self.fits:
+            return Whole(self.shadow.record_gradients(at, x, y, generator=masks()))
+        whole, each = self._rooms
+        room = whole if training else each * len(x)
+        return GradientRows(self._model, at, x, y, masks, room=room, scratch=_AT_A_TIME * self.setting.memory)
+
+    @cached_property
+    def _model(self) -> LayerModel:
+        return LayerModel(self.shadow, self.start, self.x[:1], self.y[:1])
+
+    @cached_property
+    def _rooms(self) -> tuple[float, float]:
+        """Bytes for what is kept of all the gradients to train on, and of each other gradient."""
+        room = self.room(self._together)
+        train, choose, test = map(len, self.rows.values())
+        extra = sum(question.extra_count for question in self.setting.questions) * self._masks_of("train")
+        others = choose + test * (2 * _points(self.setting) - 1) + extra
+        each = min(4.0 * numbers_kept(self._model), room / (train + others))
+        return room - each * others, each
+
+    def _masks_of(self, part: Part) -> int:
+        """How many dropout masks are drawn for an example beside the auxiliary ones."""
+        return _MASKS[part] if self.shadow.random else 1
+
+    def spaces(self) -> Iterator[_Space]:
         count = len(self.x)
         weights = torch.zeros(count, dtype=torch.float64)
-        differences, extras = [], []
+        changes = []
+        often = []
         for question in range(len(self.setting.questions)):
             usual, odd = self._weights(question, False), self._weights(question, True)
             weights += usual[:count] + odd[:count]
             change = odd - usual
             if self.behaviour(question, True) != "descend":
                 change = -odd - usual
-            difference = -(change[:count][rows].float().to(gradients.device) @ gradients)
+            changes.append(change)
+            often.append((usual + odd)[count:])
+        use = weights[torch.as_tensor(self.rows["train"])].float().to(self.start.device)
+        for first in range(0, len(changes), self._together):
+            group = range(first, min(first + self._together, len(changes)))
+            yield from self._spaces_of(group, use, changes, often)
+
+    def _spaces_of(
+        self, group: Sequence[int], use: Tensor, changes: Sequence[Tensor], often: Sequence[Tensor]
+    ) -> list[_Space]:
+        """Span the spaces of some questions side by side.
+
+        ``use`` is how often each example to train on is in a client's batch; ``changes`` and ``often`` are by question
+        how much more often all examples are with the property, and how often those beside the auxiliary ones.
+        """
+        rows, gradients = torch.as_tensor(self.rows["train"]), self._at_start["train"]
+        count = len(self.x)
+        share = use.sum() / len(self.setting.questions)
+        differences = torch.zeros((len(group), self.shadow.size), device=use.device)
+        changed = [changes[question][:count][rows].float().to(use.device) for question in group]
+        for where, block in gradients.blocks():
+            for difference, change in zip(differences, changed, strict=True):
+                block.accumulate(difference, change[where])
+        differences.neg_()
+        extras: list[tuple[Rows, Tensor]] = []
+        for difference, question in zip(differences, group, strict=True):
             extra = self._extra_gradients(question, "train", self.start)
             if extra is None:
-                extras.append((gradients[:0], torch.zeros(0, device=gradients.device)))
-            else:
-                mean, masks = extra.mean(dim=1, keepdim=True), extra.shape[1]
-                difference -= change[count:].float().to(gradients.device) @ mean[:, 0]
-                # a record that is always there adds no spread but that of its dropout masks
-                often = (usual + odd)[count:].float().to(gradients.device) / masks
-                extras.append(((extra - mean).flatten(0, 1), often.repeat_interleave(masks)))
-            differences.append(difference)
-        use = weights[rows].float().to(gradients.device)
-        share = use.sum() / len(self.setting.questions)
-        weighted = [(varied, often / share) for varied, often in extras]
-        return _krylov(gradients, use / use.sum(), torch.stack(differences), weighted)
+                extras.append((Whole(differences[:0]), torch.zeros(0, device=use.device)))
+                continue
+            masks = self._masks_of("train")
+            varied, means = self._apart(extra, masks)
+            difference -= changes[question][count:].float().to(use.device) @ means
+            # a record that is always there adds no spread but that of its dropout masks
+            part = often[question].float().to(use.device) / masks
+            extras.append((varied, part.repeat_interleave(masks) / share))
+        return _krylov(gradients, use / use.sum(), differences, self.steps, extras)
+
+    def _apart(self, extra: Rows, masks: int) -> tuple[Rows, Tensor]:
+        """Return the gradients of extra examples less their means over dropout masks, and the means."""
+        if isinstance(extra, Whole):
+            each = extra.matrix.view(-1, masks, self.shadow.size)
+            mean = each.mean(dim=1, keepdim=True)
+            return Whole((each - mean).flatten(0, 1)), mean[:, 0]
+        group = torch.arange(len(extra) // masks, device=self.start.device).repeat_interleave(masks)
+        means = group_means(extra, group, len(extra) // masks, self.shadow.size)
+        return Centred(extra, means, group), means
 
     def project(self, question: int, part: Part, directions: Tensor) -> Features:
         usual = odd = self._along_path(question, part, directions, ascend=False)
@@ -535,16 +785,15 @@ class _Linear(_Base):
             total += torch.bincount(torch.as_tensor(batches).reshape(-1), minlength=length)
         return total / sum(counts)
 
-    def _extra_gradients(self, question: int, part: Part, at: Tensor, point: int = 0) -> Tensor | None:
-        """(extra examples, masks, size): gradients of the examples beside the auxiliary ones, under several masks."""
+    def _extra_gradients(self, question: int, part: Part, at: Tensor, point: int = 0) -> Rows | None:
+        """(extra examples · masks, size): gradients of the examples beside the auxiliary ones, under several masks."""
         extra = self.setting.questions[question].extra
         if extra is None:
             return None
-        masks = _MASKS[part] if self.shadow.random else 1
+        masks = self._masks_of(part)
         x = to_tensor(extra.x).repeat_interleave(masks, dim=0)
         y = to_tensor(extra.y).repeat_interleave(masks, dim=0)
-        generator = self.masks(2, _PARTS.index(part), question, point)
-        return self.shadow.record_gradients(at, x, y, generator=generator).view(len(extra), masks, -1)
+        return self._gradients(at, x, y, self.masks_of(2, _PARTS.index(part), question, point))
 
     def _path(self, ascend: bool) -> list[Tensor]:
         """Points that the mean client passes, the first of them the common model."""
@@ -552,12 +801,19 @@ class _Linear(_Base):
             self._paths[ascend] = self._walk(ascend)
         return self._paths[ascend]
 
+    @cached_property
+    def _walking(self) -> int | None:
+        """How many examples of the path's are computed at a time; ``None`` for all."""
+        if self.fits:
+            return None
+        return int(max(1, _AT_A_TIME * self.setting.memory // (4 * PASSES * self._model.activations)))
+
     def _walk(self, ascend: bool) -> list[Tensor]:
         training = self.setting.training
         rows = self.rows["train"][:_PATH_RECORDS]
         generator = self.masks(3, ascend)
-        steps = len(self._step_sizes(max(self.setting.sizes)))
-        wanted = min(_POINTS, steps)
+        steps = len(_step_sizes(training, max(self.setting.sizes)))
+        wanted = _points(self.setting)
         parameters, velocity = self.start, torch.zeros_like(self.start)
         points: list[Tensor] = []
         for step in range(steps):
@@ -565,7 +821,9 @@ class _Linear(_Base):
                 points.append(parameters)
             if len(points) == wanted:
                 break
-            gradient = self.shadow.mean_gradient(parameters, self.x[rows], self.y[rows], generator=generator)
+            gradient = self.shadow.mean_gradient(
+                parameters, self.x[rows], self.y[rows], generator=generator, chunk=self._walking
+            )
             if ascend:
                 gradient = -gradient
             velocity = training.momentum * velocity + gradient + training.weight_decay * parameters
@@ -579,18 +837,20 @@ class _Linear(_Base):
         points = self._path(ascend) if part == "test" else [self.start]
         for number, point in enumerate(points):
             gradients = self._later_gradients(ascend, number, point) if number else self._at_start[part]
-            auxiliary.append(_host(gradients @ directions.T))
+            auxiliary.append(_projected(gradients, directions))
             extra = self._extra_gradients(question, part, point, number)
-            extras.append(np.zeros((0, 1, 0)) if extra is None else _host(extra @ directions.T))
+            features = np.zeros((0, 1, 0))
+            if extra is not None:
+                features = _projected(extra, directions).reshape(-1, self._masks_of(part), len(directions))
+            extras.append(features)
             positions.append(_host(directions @ point))
         return _Projected(np.stack(auxiliary), np.stack(extras), np.stack(positions))
 
-    def _later_gradients(self, ascend: bool, number: int, point: Tensor) -> Tensor:
+    def _later_gradients(self, ascend: bool, number: int, point: Tensor) -> Rows:
         """Gradients of the test examples at a later point of the path, once for all questions."""
         if (ascend, number) not in self._later:
             x, y = self.x[self.rows["test"]], self.y[self.rows["test"]]
-            generator = self.masks(4, ascend, number)
-            self._later[ascend, number] = self.shadow.record_gradients(point, x, y, generator=generator)
+            self._later[ascend, number] = self._gradients(point, x, y, self.masks_of(4, ascend, number))
         return self._later[ascend, number]
 
     def _assemble(
@@ -609,7 +869,7 @@ class _Linear(_Base):
         position[known] = np.arange(len(known))
         count, size = batches.shape
         total = np.zeros((count, projected.auxiliary.shape[2]))
-        lengths = self._step_sizes(size)
+        lengths = _step_sizes(training, size)
         reach = _reach(training.momentum, len(lengths))
         at = 0
         order = batches
@@ -631,12 +891,6 @@ class _Linear(_Base):
             total -= training.lr * reach[step] * (mean + training.weight_decay * projected.points[point])
         return total
 
-    def _step_sizes(self, size: int) -> list[int]:
-        """How many examples each local step of a client with ``size`` examples takes."""
-        batch = min(self.setting.training.batch_size or size, size)
-        epoch = [min(batch, size - at) for at in range(0, size, batch)]
-        return epoch * self.setting.training.epochs
-
 
 _PARTS: tuple[Part, ...] = ("train", "choose", "test")
 
@@ -654,7 +908,11 @@ def _reach(momentum: float, steps: int) -> Array:
 
 
 def _krylov(
-    matrix: Tensor, weights: Tensor, differences: Tensor, extra: Sequence[tuple[Tensor, Tensor]] = ()
+    rows: Rows,
+    weights: Tensor,
+    differences: Tensor,
+    most: int,
+    extra: Sequence[tuple[Rows, Tensor]] = (),
 ) -> list[_Space]:
     """Span the spaces of (Σ, d) for many d side by side (Lanczos, fully reorthogonalised).
 
@@ -663,37 +921,41 @@ def _krylov(
 
     Parameters
     ----------
-    matrix, weights
+    rows, weights
         (n, size), (n,) summing to one: Σ is their weighted covariance.
     differences
-        (questions, size): each question's μ⁺ − μ⁻.
+        (questions, size): each question's μ⁺ − μ⁻; it is overwritten.
+    most
+        Steps at most.
     extra
         For each question, centred rows (k, size) that add to its Σ, and their weights (k,).
     """
-    mean = weights @ matrix
-    square = sum(part @ rows.square() for rows, part in zip(matrix.split(_ROWS), weights.split(_ROWS), strict=True))
-    variance = torch.as_tensor(square, device=matrix.device) - mean**2
+    mean = torch.zeros_like(differences[0])
+    variance = torch.zeros_like(mean)
+    for where, block in rows.blocks():
+        block.accumulate(mean, weights[where])
+        block.accumulate_squares(variance, weights[where])
+    variance -= mean**2
     scale = (variance / variance.mean().clamp_min(_TINY) + _FLOOR).rsqrt()
-    scaled = differences * scale
-    lengths = scaled.norm(dim=1)
-    current = scaled / lengths.clamp_min(_TINY)[:, None]
-    basis: list[Tensor] = []
+    del variance
+    current = differences.mul_(scale)
+    lengths = current.norm(dim=1)
+    current /= lengths.clamp_min(_TINY)[:, None]
+    steps = min(most, current.shape[1], len(rows) - 1)
+    basis = torch.empty((steps, *current.shape), device=current.device)
     diagonal, beside = [], []
-    for _ in range(min(_STEPS, matrix.shape[1], len(matrix) - 1)):
-        basis.append(current)
-        vectors = current * scale
-        centred = vectors @ matrix.T - (vectors @ mean)[:, None]
-        image = (centred * weights) @ matrix - (centred @ weights)[:, None] * mean
-        for question, (rows, part) in enumerate(extra):
-            image[question] += ((rows @ vectors[question]) * part) @ rows
-        image = image * scale
+    for step in range(steps):
+        basis[step] = current
+        image = _covariance_times(current * scale, rows, weights, mean, extra)
+        image *= scale
         diagonal.append((image * current).sum(dim=1))
-        for vector in basis:
-            image = image - (image * vector).sum(dim=1, keepdim=True) * vector
+        for vector in basis[: step + 1]:
+            image -= (image * vector).sum(dim=1, keepdim=True) * vector
         length = image.norm(dim=1)
         beside.append(length)
-        current = image / length.clamp_min(_TINY)[:, None]
+        current = image.div_(length.clamp_min(_TINY)[:, None])
     on, off = _host(torch.stack(diagonal)), _host(torch.stack(beside))
+    basis *= scale
     spaces = []
     for question in range(len(differences)):
         steps = len(basis)
@@ -703,6 +965,25 @@ def _krylov(
             steps = int(ended[0]) + 1
         inner = off[: steps - 1, question]
         covariance = np.diag(on[:steps, question]) + np.diag(inner, 1) + np.diag(inner, -1)
-        vectors = torch.stack([vector[question] for vector in basis[:steps]]) * scale
-        spaces.append(_Space(vectors, covariance, float(lengths[question])))
+        spaces.append(_Space(basis[:steps, question], covariance, float(lengths[question])))
     return spaces
+
+
+def _covariance_times(
+    vectors: Tensor, rows: Rows, weights: Tensor, mean: Tensor, extra: Sequence[tuple[Rows, Tensor]]
+) -> Tensor:
+    """Return Σ times each question's vector (questions, size)."""
+    image = torch.zeros_like(vectors)
+    along = (vectors @ mean)[:, None]
+    total = torch.zeros_like(along[:, 0])
+    for where, block in rows.blocks():
+        centred = block.project(vectors) - along
+        part = weights[where]
+        block.accumulate(image, centred * part)
+        total = total + centred @ part
+    image -= total[:, None] * mean
+    for question, (varied, often) in enumerate(extra):
+        for where, block in varied.blocks():
+            own = block.project(vectors[question : question + 1])[0]
+            block.accumulate(image[question], own * often[where])
+    return image

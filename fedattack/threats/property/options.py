@@ -10,7 +10,7 @@ MODES: tuple[Mode, ...] = ("linear", "exact")
 
 
 @dataclass(frozen=True)
-class ProlinOptions:
+class ProlinOptions(options.MemoryOptions):
     """How the detectors are trained."""
 
     shadows: Mode | None = options.choice(

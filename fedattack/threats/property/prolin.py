@@ -9,7 +9,8 @@ a changing group of clients is a linear equation in each client's features. Four
 4. a joint likelihood.
 """
 
-from collections.abc import Mapping, Sequence
+import mmap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress
@@ -26,6 +27,7 @@ from typing_extensions import TypedDict
 from fedattack.errors import NeedsError
 from fedattack.learning import pick_device
 from fedattack.learning.importing import given
+from fedattack.learning.torch_utils import has_dropout
 from fedattack.record import Record, Round
 from fedattack.record.format import Arrays
 from fedattack.threats._fan_out import fan_out
@@ -33,7 +35,17 @@ from fedattack.threats.base import Attack, Needs, Progress, Scores
 from fedattack.threats.form import ArrayForm, Form, Name, Number
 from fedattack.threats.knowledge import Knowledge
 from fedattack.threats.matching import check_model, flattened
-from fedattack.threats.property.detectors import Detector, Setting, can_be_linear, divide, fit_detectors
+from fedattack.threats.memory import shown_size
+from fedattack.threats.property.detectors import (
+    STEPS,
+    Detector,
+    Setting,
+    can_be_linear,
+    divide,
+    fit_detectors,
+    needed,
+    steps_within,
+)
 from fedattack.threats.property.disaggregation import (
     Array,
     Densities,
@@ -59,10 +71,10 @@ _RESAMPLED = 100
 _LARGEST = float(np.finfo(np.float32).max) / 1e4
 _MOST_SIZES = 4
 _SHOWN_ROUNDS = 4
+# Share of the memory that what is read from disk may take.
+_ON_DISK = 0.0625
 # Standard deviation that stands for none.
 _SILENCE = 1e-6
-# Bytes for each parameter and auxiliary record: two gradients, or three updates with and three without the property.
-_MEMORY = {"linear": 8.0, "exact": 24.0}
 
 _MOMENTS = ("plus_mean", "plus_sd", "minus_mean", "minus_sd")
 _LIMITS = ("posterior_low", "posterior_high")
@@ -135,7 +147,10 @@ class Prolin(ProlinOptions, Attack):
     title: ClassVar[str] = "Property inference against secure aggregation"
     paper: ClassVar[str] = "Kerkouche et al. 2023, PROLIN, Sections 5 and 6"
     needs: ClassVar[Needs] = Needs(
-        views=("aggregate",), protocols=("fedavg",), knowledge=("model", "auxiliary", "training", "property")
+        views=("aggregate",),
+        protocols=("fedavg",),
+        knowledge=("model", "auxiliary", "training", "property"),
+        takes=("rounds", "precision"),
     )
     form: ClassVar[Form] = Form(
         TypeAdapter(_Facts),
@@ -179,19 +194,24 @@ class Prolin(ProlinOptions, Attack):
             sizes, group = _groups(sums.counts)
             shares = _shares(group, sums.counts > 0, len(sizes))
             shown = np.unique(np.linspace(0, rounds - 1, _SHOWN_ROUNDS).round().astype(int)).tolist()
-            setting = Setting(model, training, auxiliary, (), mode, sizes, seed, torch_device, self.features)
+            setting = Setting(
+                model, training, auxiliary, properties, mode, sizes, seed, torch_device, self.features, self.memory
+            )
+            held = needed(setting, sums.starts.shape[1], random=has_dropout(architecture))
+            setting = replace(setting, questions=())
             work = partial(_detect, setting, asked, knowledge)
             tasks = [_Task(sums.rounds[row], sums.starts[row], shares[row], row in shown) for row in range(rounds)]
             fits = fan_out(
                 work,
                 tasks,
                 workers=self.workers if torch_device == "cpu" else 1,
-                memory=_MEMORY[mode] * sums.starts.shape[1] * len(auxiliary),
+                memory=min(held, self.memory),
                 ray=self.ray,
             )
             fitted = _Fitted.empty(len(properties), rounds, self.features)
             for row, detectors in enumerate(fits):
-                fitted.add(detectors, sums.sums)
+                fitted.add(detectors, partial(_products, sums.sums, memory=self.memory))
+                _let_go(sums.starts)
                 progress(row + 1, steps)
         windows = _windows(rounds)
         evidence, answers = [], []
@@ -203,6 +223,12 @@ class Prolin(ProlinOptions, Attack):
             progress(rounds + question + 1, steps)
         unknown = list(compress(record.nodes, ~np.any(sums.A, axis=0)))
         notes += _warnings(sums.A, unknown)
+        steps_taken = steps_within(self.memory, sums.starts.shape[1])
+        if steps_taken < STEPS:
+            notes.append(
+                f"detectors are sought in {steps_taken} dimensions in place of {STEPS}, which do not fit into "
+                f"{shown_size(self.memory)}; more memory may find more"
+            )
         silent = list(compress(sums.rounds, ~np.any(fitted.stacked("spread"), axis=0)))
         if silent:
             notes.append(
@@ -275,13 +301,16 @@ class _Fitted:
         products = np.zeros((properties, rounds, rounds))
         return cls([[] for _ in range(properties)], products, np.zeros((*products.shape, features)))
 
-    def add(self, detectors: Sequence[Detector], sums: NDArray[np.float32]) -> None:
-        """Add the next round's detectors; their weights are let go, which grow with the model."""
+    def add(self, detectors: Sequence[Detector], products: Callable[[NDArray[np.float32]], Array]) -> None:
+        """Add the next round's detectors; their weights are let go, which grow with the model.
+
+        ``products`` gives those of all rounds' sums with weights (size,) or (t, size): (rounds,) or (rounds, t).
+        """
         row = len(self.detectors[0])
         for question, detector in enumerate(detectors):
-            self.products[question, row] = sums @ detector.weights
+            self.products[question, row] = products(detector.weights)
             if detector.many is not None:
-                self.many_products[question, row] = sums @ detector.many.weights.T
+                self.many_products[question, row] = products(detector.many.weights)
             self.detectors[question].append(detector.without_weights())
 
     def stacked(self, name: str) -> Array:
@@ -484,8 +513,29 @@ def _read_sums(usable: Sequence[Round], nodes: Sequence[str], parameters: Mappin
         before = flattened(round_.common or {}, parameters)
         starts[row] = before
         sums[row] = present * (flattened(round_.aggregate or {}, parameters) - before)
+        _let_go(starts)
+        _let_go(sums)
         numbers.append(round_.number)
     return _Sums(numbers, A, counts, starts, sums)
+
+
+def _products(sums: NDArray[np.float32], weights: NDArray[np.float32], *, memory: float) -> Array:
+    """Multiply sums (rounds, size), which lie on disk, with weights (size,) or (t, size)."""
+    if sums.nbytes <= _ON_DISK * memory:
+        return np.asarray(sums @ weights.T)
+    parts = []
+    step = max(1, int(_ON_DISK * memory // (4 * sums.shape[1])))
+    for first in range(0, len(sums), step):
+        parts.append(sums[first : first + step] @ weights.T)
+        _let_go(sums)
+    return np.concatenate(parts)
+
+
+def _let_go(array: NDArray[np.float32]) -> None:
+    """Give back the memory in which the system keeps what was read of an array on disk."""
+    mapped = getattr(array, "_mmap", None)
+    if mapped is not None and hasattr(mapped, "madvise"):
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def _fault(round_: Round) -> str:

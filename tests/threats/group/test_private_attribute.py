@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -69,6 +71,19 @@ def test_an_adaptive_adversary_undoes_a_defence_that_a_static_one_does_not():
     turned, asked = ([{name: -array for name, array in update.items()} for update in many] for many in (known, asked))
     assert success(trained("random-forest", turned, labels), asked, truth) > 0.6
     assert success(trained("random-forest", known, labels), asked, truth) < 0.45
+
+
+@pytest.mark.parametrize("memory", [1, 4_000])
+def test_with_little_memory_the_same_is_found(tmp_path, memory):
+    """Updates of shadow clients are then made again for adaptive adversaries, and few clients are trained together."""
+    folder = write_private_run(tmp_path)
+    record = Record(folder / "record")
+    known = replace(read_knowledge(folder / "knowledge"), defence=KnownDefence("dp-gaussian", {"dp-scale": 0.01}))
+    usual, little = (
+        chosen.run(record, known, seed=1, device="cpu") for chosen in (ATTACK, replace(ATTACK, memory=memory))
+    )
+    assert little.facts == usual.facts
+    np.testing.assert_allclose(little.arrays["beliefs-level"], usual.arrays["beliefs-level"], atol=1e-4)
 
 
 def test_adversaries_refuse_what_does_not_fit():

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +12,16 @@ from fedattack.learning import LocalSGD
 from fedattack.learning.losses import mean_loss
 from fedattack.learning.shadows import ShadowModel
 from fedattack.threats import ModelKnowledge, Targets
-from fedattack.threats.property.detectors import Detector, Setting, can_be_linear, divide, fit_detectors
+from fedattack.threats.property.detectors import (
+    STEPS,
+    Detector,
+    Setting,
+    can_be_linear,
+    divide,
+    fit_detectors,
+    needed,
+    steps_within,
+)
 from fedattack.threats.property.properties import Property, questions
 from tests.worlds.federation import ONE_STEP, SMALL, blobs, odd_record
 
@@ -178,6 +189,109 @@ def test_with_dropout_the_linear_detector_is_as_good_as_the_exact_one():
             accuracies.append(accuracy(fit(setting, start=start), setting, start=start))
     assert np.mean(found["exact"]) > 0.9
     assert np.mean(found["linear"]) > np.mean(found["exact"]) - 0.015
+
+
+def same_but_for_rounding(expected: Detector, found: Detector) -> None:
+    length = np.linalg.norm(expected.weights)
+    np.testing.assert_allclose(found.weights, expected.weights, rtol=0, atol=1e-3 * length)
+    for name in ("offset", "plus_mean", "plus_sd", "minus_mean", "minus_sd"):
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-3, atol=1e-3)
+    assert found.accuracy == pytest.approx(expected.accuracy, abs=2e-3)
+    if expected.checked is not None:
+        assert found.checked == pytest.approx(expected.checked, abs=5e-3)
+
+
+@pytest.mark.parametrize(("model", "memory"), [(SMALL, 120e3), (DROPPING, 300e3)], ids=["plain", "dropout"])
+@pytest.mark.parametrize("asked", PROPERTIES)
+def test_gradients_that_are_not_in_memory_make_the_same_detector(model, memory, asked):
+    """Only some of the gradients fit, and the others are computed again in each pass."""
+    usual = replace(make(asked, model=model, training=THREE_STEPS, auxiliary=600), features=3, sizes=(4, 9))
+    little = replace(usual, memory=memory)
+    size = len(start_of(model))
+    assert steps_within(memory, size) == STEPS
+    assert needed(little, size, random=model is DROPPING) > memory
+    shares = np.array([0.5, 0.5])
+    expected, found = (fit(setting, start=start_of(model), shares=shares, check=True) for setting in (usual, little))
+    same_but_for_rounding(expected, found)
+    np.testing.assert_allclose(found.many.minus_mean, expected.many.minus_mean, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize(("model", "memory"), [(SMALL, 150e3), (DROPPING, 400e3)], ids=["plain", "dropout"])
+def test_shadow_clients_that_are_not_in_memory_make_the_same_detector(model, memory):
+    """Some of their updates are kept, and the others are trained again in each pass."""
+    usual = make("membership", "exact", model=model, auxiliary=150)
+    little = replace(usual, memory=memory)
+    size = len(start_of(model))
+    assert steps_within(memory, size) == STEPS
+    assert needed(little, size, random=model is DROPPING) > memory
+    same_but_for_rounding(*(fit(setting, start=start_of(model), check=True) for setting in (usual, little)))
+
+
+def test_several_questions_find_the_same_with_little_memory():
+    """So little that their Krylov spaces are not in memory together."""
+    one = make("membership", model=DROPPING, auxiliary=300)
+    usual = replace(one, questions=[*one.questions, *make("inversion").questions, *make("ascent").questions])
+    little = replace(usual, memory=100e3)
+    start = start_of(DROPPING)
+    assert 2 * 4 * len(start) * STEPS > 0.75 * little.memory
+    both = (fit_detectors(setting, start, ALONE, 3, check=False) for setting in (usual, little))
+    for expected, found in zip(*both, strict=True):
+        same_but_for_rounding(expected, found)
+
+
+def test_where_the_krylov_space_does_not_fit_it_has_fewer_dimensions():
+    setting = make("inversion", auxiliary=400)
+    size = len(start_of(SMALL))
+    assert steps_within(7e3, size) < STEPS == steps_within(100e3, size)
+    assert steps_within(0, size) == 2
+    detector = fit(replace(setting, memory=7e3))
+    assert accuracy(detector, setting) > 0.9
+
+
+_PEAK = """
+import sys
+import numpy as np, torch
+from fedattack.learning import LocalSGD
+from fedattack.threats import ModelKnowledge, Targets
+from fedattack.threats.property.detectors import Setting, fit_detectors
+from fedattack.threats.property.properties import questions
+
+def taken(name):
+    status = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) for line in status if line.startswith(name)) / 1000
+
+torch.set_num_threads(1)
+draw = np.random.default_rng(0)
+known = Targets(draw.normal(size=(6_000, 1, 28, 28)).astype(np.float32), draw.integers(10, size=6_000))
+model = ModelKnowledge(spec="lenet-mnist", input_shape=(1, 28, 28), classes=10)
+start = torch.cat([value.detach().reshape(-1) for value in model.build().parameters()]).numpy() * 0 + 0.01
+start += draw.normal(size=len(start)).astype(np.float32) * 0.1
+training = LocalSGD(epochs=1, batch_size=10, lr=0.01)
+
+def fit(auxiliary, memory):
+    asked = questions("inversion", auxiliary, None)
+    setting = Setting(model, training, auxiliary, asked, "linear", (10,), 0, "cpu", memory=memory)
+    return fit_detectors(setting, start, np.ones(1), 1, check=True)[0]
+
+fit(Targets(known.x[:300], known.y[:300]), 300e6)  # what torch itself takes the first time
+before = taken("VmRSS")
+detector = fit(known, float(sys.argv[1]))
+print(taken("VmHWM") - before, detector.accuracy, float(detector.plus_mean[0]), float(detector.minus_mean[0]))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory's high-water mark is Linux's")
+def test_memory_stays_within_its_bound_and_findings_are_the_same():
+    """LeNet with 6,000 auxiliary examples takes 600 MB of gradients, and is given 300 MB."""
+    taken, found = {}, {}
+    for memory in (300e6, 2e9):
+        told = subprocess.run(
+            [sys.executable, "-c", _PEAK, str(memory)], capture_output=True, text=True, check=True, timeout=300
+        ).stdout.split()
+        taken[memory], found[memory] = float(told[0]), [float(number) for number in told[1:]]
+    assert taken[300e6] < 300 < 500 < taken[2e9]
+    np.testing.assert_allclose(found[300e6], found[2e9], rtol=2e-3, atol=2e-3)
 
 
 def test_inverted_and_ascending_clients_look_alike_after_one_step():

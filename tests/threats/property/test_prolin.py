@@ -400,7 +400,7 @@ def test_an_individual_record_is_refused_by_name_and_projects_to_the_same_findin
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"shadow": "linear"}, "attack prolin has no option 'shadow'; it has shadows, workers"),
+        ({"shadow": "linear"}, "attack prolin has no option 'shadow'; it has memory, shadows, workers"),
         ({"shadows": "quick"}, "option shadows=quick: expected one of linear, exact"),
         ({"workers": "-1"}, "option workers=-1: expected a whole number, 0 or more"),
         ({"workers": "two"}, "option workers=two: expected a whole number"),
@@ -438,6 +438,24 @@ def test_what_is_asked_must_be_known_and_possible(inversion):
 def test_two_workers_find_what_one_does(tmp_path):
     folder = write_property_run(tmp_path, rounds=4, model=ModelKnowledge("tests.threats.plugins:dropping", (12,), 4))
     same_scores(attack(folder, {"workers": "2"}), attack(folder, {"workers": "0"}))
+
+
+def test_with_little_memory_the_same_is_found(inversion, found):
+    little = replace(PROLIN, memory=120_000, workers=1).run(
+        Record(inversion / "record"), read_knowledge(inversion / "knowledge"), seed=3, device="cpu"
+    )
+    assert little.notes == found.notes
+    np.testing.assert_array_equal(little.arrays["decisions"], found.arrays["decisions"])
+    for name in ("scores", "posterior", "sums", "overlap", "checked"):
+        np.testing.assert_allclose(little.arrays[name], found.arrays[name], rtol=1e-2, atol=1e-2, err_msg=name)
+
+
+def test_too_little_memory_for_the_usual_search_is_told(inversion):
+    little = replace(PROLIN, memory=7_000, workers=1).run(
+        Record(inversion / "record"), read_knowledge(inversion / "knowledge"), seed=3, device="cpu"
+    )
+    (note,) = [note for note in little.notes if "dimensions" in note]
+    assert "in place of 24, which do not fit into 0 MB" in note
 
 
 def test_torchs_threads_do_not_matter(tmp_path):

@@ -1,0 +1,558 @@
+"""Matrices with a column for each parameter, by their products alone: gradients of examples, updates of clients.
+
+A million parameters and ten thousand examples are 40 GB of gradients. Who solves linear systems with such a matrix G
+needs only Gv, Gᵀw and the columns' squares. Three forms give them, block of rows by block:
+
+- :class:`Whole`: the matrix itself.
+- :class:`GradientRows`: of a linear or convolutional layer a gradient is δaᵀ, summed over the layer's positions. The
+  inputs a and what comes back δ are kept in place of the product. What does not fit is computed again in each pass.
+- :class:`Centred`: rows less the mean of their group.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import grad, vmap
+
+from fedattack.learning.shadows import ShadowModel
+from fedattack.learning.torch_utils import seeded
+
+# Examples whose dropout masks are drawn together, as :meth:`ShadowModel.record_gradients` does.
+_DRAWN = 128
+# Bytes of what is laid out for one product.
+_SCRATCH = 32 * 2**20
+PASSES = 4
+"""Copies of the layers' outputs that a forward and a backward pass hold."""
+
+_ROWS = 512
+
+
+class Block(Protocol):
+    """Some rows (n, size) of a matrix."""
+
+    def project(self, directions: Tensor) -> Tensor:
+        """Return the products (k, n) of directions (k, size) with the rows."""
+
+    def accumulate(self, out: Tensor, weights: Tensor) -> None:
+        """Add weights (k, n) times the rows to ``out`` (k, size); or weights (n,) to ``out`` (size,)."""
+
+    def accumulate_squares(self, out: Tensor, weights: Tensor) -> None:
+        """Add weights (n,) times the squared rows to ``out`` (size,)."""
+
+
+class Rows(Protocol):
+    """A matrix (n, size), which can be gone through again and again."""
+
+    def __len__(self) -> int: ...
+
+    def blocks(self) -> Iterator[tuple[slice, Block]]:
+        """Yield all rows, block by block, and where each block's rows are."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A matrix (n, size) that is in memory, as one block."""
+
+    matrix: Tensor
+
+    def __len__(self) -> int:
+        return len(self.matrix)
+
+    def blocks(self) -> Iterator[tuple[slice, Block]]:
+        """Yield the matrix."""
+        yield slice(0, len(self.matrix)), self
+
+    def project(self, directions: Tensor) -> Tensor:
+        """See :class:`Block`."""
+        return directions @ self.matrix.T
+
+    def accumulate(self, out: Tensor, weights: Tensor) -> None:
+        """See :class:`Block`."""
+        out += weights @ self.matrix
+
+    def accumulate_squares(self, out: Tensor, weights: Tensor) -> None:
+        """See :class:`Block`."""
+        for rows, part in zip(self.matrix.split(_ROWS), weights.split(_ROWS), strict=True):
+            out += part @ rows.square()
+
+
+@dataclass(frozen=True)
+class Centred:
+    """Rows less the mean of their group.
+
+    Attributes
+    ----------
+    rows
+        (n, size).
+    means, group
+        (groups, size), (n,): each row is of the group of which ``group`` is the number.
+    """
+
+    rows: Rows
+    means: Tensor
+    group: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def blocks(self) -> Iterator[tuple[slice, Block]]:
+        """Yield all rows, block by block."""
+        for where, block in self.rows.blocks():
+            yield where, _CentredBlock(block, self.means, self.group[where])
+
+
+@dataclass(frozen=True)
+class _CentredBlock:
+    block: Block
+    means: Tensor
+    group: Tensor
+
+    def project(self, directions: Tensor) -> Tensor:
+        return self.block.project(directions) - (directions @ self.means.T)[:, self.group]
+
+    def accumulate(self, out: Tensor, weights: Tensor) -> None:
+        self.block.accumulate(out, weights)
+        out -= self._by_group(weights) @ self.means
+
+    def accumulate_squares(self, out: Tensor, weights: Tensor) -> None:
+        """Add Σw(r − m)² = Σwr² − 2mΣwr + m²Σw."""
+        self.block.accumulate_squares(out, weights)
+        for number, mean in enumerate(self.means):
+            own = torch.where(self.group == number, weights, 0)
+            total = torch.zeros_like(out)
+            self.block.accumulate(total, own)
+            out += mean * (own.sum() * mean - 2 * total)
+
+    def _by_group(self, weights: Tensor) -> Tensor:
+        total = weights.new_zeros((*weights.shape[:-1], len(self.means)))
+        return total.index_add(-1, self.group, weights)
+
+
+def group_means(rows: Rows, group: Tensor, groups: int, size: int) -> Tensor:
+    """Return the mean (groups, size) of each group's rows, in one pass."""
+    means = torch.zeros((groups, size), device=group.device)
+    often = torch.bincount(group, minlength=groups)
+    for where, block in rows.blocks():
+        for number, mean in enumerate(means):
+            block.accumulate(mean, (group[where] == number) / often[number])
+    return means
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer whose gradient is a product.
+
+    Attributes
+    ----------
+    name
+        Of the module.
+    weight, bias
+        Where its parameters lie among all.
+    outputs, inputs
+        Of the weight as a matrix.
+    shape
+        Of its output for a batch of one example.
+    numbers
+        How many numbers of an example are kept in place of its gradient.
+    module
+        The layer itself.
+    """
+
+    name: str
+    weight: slice
+    bias: slice | None
+    outputs: int
+    inputs: int
+    shape: torch.Size
+    numbers: int
+    module: nn.Module
+
+    @property
+    def positions(self) -> int:
+        """At how many places the weight is used."""
+        return self.shape.numel() // self.outputs
+
+    @property
+    def size(self) -> int:
+        """Numbers of its gradient."""
+        return self.outputs * (self.inputs + (self.bias is not None))
+
+    def laid_out(self, inputs: Tensor) -> Tensor:
+        """Return what goes into each position, (n, positions, inputs)."""
+        module = self.module
+        if isinstance(module, nn.Conv2d) and not isinstance(module.padding, str):
+            windows: Tensor = nn.functional.unfold(
+                inputs.flatten(0, 1), module.kernel_size, module.dilation, module.padding, module.stride
+            )
+            return windows.mT
+        return inputs.reshape(len(inputs), self.positions, self.inputs)
+
+    def came_back(self, deltas: Tensor) -> Tensor:
+        """Return the loss's gradient at each position, (n, positions, outputs)."""
+        if isinstance(self.module, nn.Conv2d):
+            return deltas.flatten(3).flatten(0, 1).mT.contiguous()
+        return deltas.reshape(len(deltas), self.positions, self.outputs)
+
+
+class LayerModel:
+    """A model with what is needed to take its layers' gradients apart.
+
+    Layers are :class:`torch.nn.Linear` and :class:`torch.nn.Conv2d` that a pass uses once. Whether their gradients are
+    the products that they should be is tried on one example; if not, no layer is taken apart.
+
+    Parameters
+    ----------
+    shadow
+        The model.
+    start
+        (size,): its parameters.
+    x, y
+        (1, *shape), (1,): an example with its label.
+
+    Attributes
+    ----------
+    layers
+        Those whose gradients are kept as products.
+    activations
+        Numbers that the layers of one example put out.
+    """
+
+    def __init__(self, shadow: ShadowModel, start: Tensor, x: Tensor, y: Tensor) -> None:
+        self.shadow = shadow
+        self.places: dict[str, slice] = {}
+        at = 0
+        for name, value in shadow.unflatten(start).items():
+            self.places[name] = slice(at, at + value.numel())
+            at += value.numel()
+        self.layers, self.activations = self._layers(x.to(shadow.device))
+        if self.layers and not self._are_products(start, x, y):
+            self.layers = ()
+
+    @property
+    def dense(self) -> int:
+        """Numbers of an example's gradient that are in no layer."""
+        return self.shadow.size - sum(layer.size for layer in self.layers)
+
+    def _layers(self, x: Tensor) -> tuple[tuple[Layer, ...], int]:
+        """Find the layers that a pass uses once, and how much all modules put out."""
+        seen: dict[str, list[tuple[Tensor, Tensor]]] = {}
+        modules = dict(self.shadow.model.named_modules())
+        hooks = []
+        for name, module in modules.items():
+            if not list(module.children()):
+                hooks.append(module.register_forward_hook(_noting(name, seen)))
+        try:
+            with torch.no_grad(), seeded(0, self.shadow.device):
+                self.shadow.model(x)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        layers = []
+        activations = x.numel()
+        for name, passes in seen.items():
+            activations += sum(output.numel() for _, output in passes)
+            if len(passes) == 1 and _can_be_taken_apart(modules[name]):
+                layers.append(self._layer(name, modules[name], *passes[0]))
+        return tuple(layer for layer in layers if layer.positions and layer.weight.stop), activations
+
+    def _layer(self, name: str, module: Any, inputs: Tensor, output: Tensor) -> Layer:
+        outputs = len(module.weight)
+        return Layer(
+            name=name,
+            weight=self.places.get(f"{name}.weight", slice(0, 0)),
+            bias=self.places.get(f"{name}.bias"),
+            outputs=outputs,
+            inputs=module.weight.numel() // outputs,
+            shape=output.shape,
+            numbers=inputs.numel() + output.numel(),
+            module=module,
+        )
+
+    def _are_products(self, start: Tensor, x: Tensor, y: Tensor) -> bool:
+        device = self.shadow.device
+        generator = torch.Generator().manual_seed(0)
+        with seeded(0, device):
+            expected = self.shadow.record_gradients(start, x, y, generator=generator)
+        with seeded(0, device):
+            block = self.block(start, x, y, self.shadow.draw_masks((1, 1), generator.manual_seed(0)), ())
+        found = torch.zeros_like(expected)
+        block.accumulate(found, torch.ones((1, 1), device=device))
+        return bool((found - expected).norm() <= 1e-3 * expected.norm())
+
+    def block(
+        self, start: Tensor, x: Tensor, y: Tensor, masks: tuple[Tensor, ...], multiplied: Sequence[Layer]
+    ) -> "LayerBlock":
+        """Return the gradients of examples (n, *shape) at ``start``; those of the layers ``multiplied`` as they are."""
+        device = self.shadow.device
+        parameters = self.shadow.unflatten(start)
+        for layer in self.layers:
+            for name in (f"{layer.name}.weight", f"{layer.name}.bias"):
+                if name in parameters:
+                    parameters[name] = parameters[name].detach()
+        fixed = {name for name, place in self.places.items() if any(_within(place, layer) for layer in self.layers)}
+        free = {name: value for name, value in parameters.items() if name not in fixed}
+        held = {name: value for name, value in parameters.items() if name in fixed}
+        taps = {layer.name: torch.zeros(layer.shape, device=device) for layer in self.layers}
+
+        def loss_of(
+            wanted: tuple[dict[str, Tensor], dict[str, Tensor]], x: Tensor, y: Tensor, masks: tuple[Tensor, ...]
+        ) -> tuple[Tensor, dict[str, Tensor]]:
+            free, taps = wanted
+            seen: dict[str, Tensor] = {}
+            hooks = [layer.module.register_forward_hook(_tapping(layer.name, taps, seen)) for layer in self.layers]
+            try:
+                return self.shadow.loss_of({**held, **free}, x, y, masks), seen
+            finally:
+                for hook in hooks:
+                    hook.remove()
+
+        of_each = vmap(grad(loss_of, has_aux=True), in_dims=(None, 0, 0, 0), randomness="different")
+        (others, deltas), inputs = of_each((free, taps), x[:, None].to(device), y[:, None].to(device), masks)
+        columns = [(self.places[name].start, values.flatten(1)) for name, values in others.items()]
+        products = []
+        for layer in self.layers:
+            product = _Product(layer, inputs[layer.name].detach(), layer.came_back(deltas[layer.name]))
+            if layer in multiplied:
+                columns += product.columns()
+            else:
+                products.append(product)
+        return LayerBlock(self.shadow.size, _joined(columns), products)
+
+
+def _noting(name: str, seen: dict[str, list[tuple[Tensor, Tensor]]]) -> Callable[..., None]:
+    def note(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        if isinstance(output, Tensor) and len(inputs) == 1 and isinstance(inputs[0], Tensor):
+            seen.setdefault(name, []).append((inputs[0], output))
+
+    return note
+
+
+def _tapping(name: str, taps: dict[str, Tensor], seen: dict[str, Tensor]) -> Callable[..., Tensor]:
+    """Return a hook that notes a layer's input and adds zeros to its output, whose gradient is then asked for."""
+
+    def tap(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+        seen[name] = inputs[0]
+        return output + taps[name]
+
+    return tap
+
+
+def _can_be_taken_apart(module: nn.Module) -> bool:
+    if type(module) is nn.Linear:
+        return True
+    if type(module) is not nn.Conv2d:
+        return False
+    return module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str)
+
+
+def _within(place: slice, layer: Layer) -> bool:
+    return place in (layer.weight, layer.bias)
+
+
+def _joined(columns: list[tuple[int, Tensor]]) -> list[tuple[slice, Tensor]]:
+    """Put columns that follow one another together."""
+    runs: list[tuple[int, list[Tensor]]] = []
+    end = -1
+    for start, values in sorted(columns, key=lambda item: item[0]):
+        if start == end:
+            runs[-1][1].append(values)
+        else:
+            runs.append((start, [values]))
+        end = start + values.shape[1]
+    joined = []
+    for start, parts in runs:
+        matrix = torch.cat(parts, dim=1)
+        joined.append((slice(start, start + matrix.shape[1]), matrix))
+    return joined
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A layer's gradients of n examples: ``inputs`` as they came, ``deltas`` (n, positions, outputs)."""
+
+    layer: Layer
+    inputs: Tensor
+    deltas: Tensor
+
+    @property
+    def bytes(self) -> int:
+        return 4 * (self.inputs.numel() + self.deltas.numel())
+
+    def _parts(self, numbers: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Yield rows, inputs (m, positions, inputs) and deltas, few enough that ``numbers`` for each of them fit."""
+        step = max(1, _SCRATCH // (4 * numbers))
+        for first in range(0, len(self.deltas), step):
+            rows = slice(first, first + step)
+            yield rows, self.layer.laid_out(self.inputs[rows]), self.deltas[rows]
+
+    def columns(self) -> list[tuple[int, Tensor]]:
+        """Return the gradients themselves, each parameter's with where it begins."""
+        layer = self.layer
+        parts = []
+        for _, inputs, deltas in self._parts(layer.positions * layer.inputs + layer.size):
+            parts.append((deltas.mT @ inputs).flatten(1))
+        columns = [(layer.weight.start, torch.cat(parts))]
+        if layer.bias is not None:
+            columns.append((layer.bias.start, self.deltas.sum(dim=1)))
+        return columns
+
+    def project(self, directions: Tensor) -> Tensor:
+        layer, count = self.layer, len(directions)
+        weights = directions[:, layer.weight].unflatten(1, (layer.outputs, layer.inputs))
+        out = directions.new_empty((count, len(self.deltas)))
+        for rows, inputs, deltas in self._parts(layer.positions * (layer.inputs + count * layer.outputs)):
+            moved = inputs.flatten(0, 1) @ weights.mT
+            out[:, rows] = (moved * deltas.flatten(0, 1)).view(count, len(deltas), -1).sum(dim=2)
+        if layer.bias is not None:
+            out += directions[:, layer.bias] @ self.deltas.sum(dim=1).T
+        return out
+
+    def accumulate(self, out: Tensor, weights: Tensor) -> None:
+        layer, count = self.layer, len(weights)
+        for rows, inputs, deltas in self._parts(layer.positions * (layer.inputs + count * layer.outputs)):
+            weighted = weights[:, rows, None, None] * deltas
+            out[:, layer.weight] += (weighted.flatten(1, 2).mT @ inputs.flatten(0, 1)).flatten(1)
+        if layer.bias is not None:
+            out[:, layer.bias] += weights @ self.deltas.sum(dim=1)
+
+    def accumulate_squares(self, out: Tensor, weights: Tensor) -> None:
+        layer = self.layer
+        if layer.positions == 1:
+            squares = (weights[:, None] * self.deltas[:, 0].square()).T @ layer.laid_out(self.inputs)[:, 0].square()
+            out[layer.weight] += squares.flatten()
+        else:
+            for rows, inputs, deltas in self._parts(layer.positions * layer.inputs + 2 * layer.size):
+                out[layer.weight] += weights[rows] @ (deltas.mT @ inputs).flatten(1).square_()
+        if layer.bias is not None:
+            out[layer.bias] += weights @ self.deltas.sum(dim=1).square()
+
+
+@dataclass(frozen=True)
+class LayerBlock:
+    """Gradients of some examples: columns of the matrix as they are, and layers' as products."""
+
+    size: int
+    columns: list[tuple[slice, Tensor]]
+    products: list[_Product]
+
+    @property
+    def bytes(self) -> int:
+        """What it takes of memory."""
+        return sum(4 * values.numel() for _, values in self.columns) + sum(product.bytes for product in self.products)
+
+    def project(self, directions: Tensor) -> Tensor:
+        """See :class:`Block`."""
+        parts = [directions[:, where] @ values.T for where, values in self.columns]
+        parts += [product.project(directions) for product in self.products]
+        return torch.stack(parts).sum(dim=0)
+
+    def accumulate(self, out: Tensor, weights: Tensor) -> None:
+        """See :class:`Block`."""
+        if weights.ndim == 1:
+            self.accumulate(out[None], weights[None])
+            return
+        for where, values in self.columns:
+            out[:, where] += weights @ values
+        for product in self.products:
+            product.accumulate(out, weights)
+
+    def accumulate_squares(self, out: Tensor, weights: Tensor) -> None:
+        """See :class:`Block`."""
+        for where, values in self.columns:
+            out[where] += weights @ values.square()
+        for product in self.products:
+            product.accumulate_squares(out, weights)
+
+
+class GradientRows:
+    """Gradients (n, size) of examples at one point, within a bound of memory.
+
+    Parameters
+    ----------
+    model
+        The model, taken apart.
+    start
+        (size,): parameters.
+    x, y
+        (n, *shape), (n,): examples and labels.
+    generator
+        Makes the generator of dropout masks, which are those of :meth:`ShadowModel.record_gradients`.
+    room
+        Bytes for what is kept from pass to pass. What does not fit is computed again in each.
+    scratch
+        Bytes for what is computed at a time.
+    """
+
+    def __init__(
+        self,
+        model: LayerModel,
+        start: Tensor,
+        x: Tensor,
+        y: Tensor,
+        generator: Callable[[], torch.Generator],
+        *,
+        room: float,
+        scratch: float,
+    ) -> None:
+        self.model = model
+        self.start = start
+        self.x = x
+        self.y = y
+        self.generator = generator
+        self.room = room
+        # Layers whose gradients are smaller than what makes them up, and layers of many positions, whose gradients are
+        # faster to multiply with. The latter are multiplied out for as many rows as there is room for.
+        self.small = tuple(layer for layer in model.layers if layer.size < layer.numbers)
+        self.large = tuple(layer for layer in model.layers if layer.positions > 1 or layer in self.small)
+        each = 4 * numbers_kept(model)
+        more = 4 * numbers_kept(model, self.large) - each
+        self.multiplied = len(x) if more <= 0 else int(max(0, room - each * len(x)) // more)
+        at_once = 4 * (PASSES * model.activations + 3 * numbers_kept(model, self.large))
+        self.chunk = int(min(_DRAWN, max(1, scratch // at_once)))
+        # by the first row: blocks, and the state in which the draws of their masks leave the generator
+        self._kept: dict[int, tuple[list[tuple[slice, LayerBlock]], Tensor]] = {}
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def blocks(self) -> Iterator[tuple[slice, Block]]:
+        """Yield all rows, block by block; see :class:`Rows`."""
+        generator = self.generator()
+        for first in range(0, len(self), _DRAWN):
+            if first in self._kept:
+                blocks, state = self._kept[first]
+                generator.set_state(state)
+                yield from blocks
+                continue
+            made: list[tuple[slice, LayerBlock]] = []
+            for where, block in self._computed(first, min(first + _DRAWN, len(self)), generator):
+                self.room -= block.bytes
+                if self.room >= 0:
+                    made.append((where, block))
+                yield where, block
+            if self.room >= 0:
+                self._kept[first] = made, generator.get_state()
+
+    def _computed(self, first: int, last: int, generator: torch.Generator) -> Iterator[tuple[slice, LayerBlock]]:
+        """Compute the gradients of examples whose masks are drawn together."""
+        shadow = self.model.shadow
+        masks = shadow.draw_masks((last - first, 1), generator)
+        for begin in range(first, last, self.chunk):
+            rows = slice(begin, min(begin + self.chunk, last))
+            own = tuple(mask[begin - first : rows.stop - first] for mask in masks)
+            # what draws its own dropout must draw the same in each pass
+            with seeded(begin, shadow.device):
+                layers = self.large if rows.stop <= self.multiplied else self.small
+                block = self.model.block(self.start, self.x[rows], self.y[rows], own, layers)
+            yield rows, block
+
+
+def numbers_kept(model: LayerModel, multiplied: Sequence[Layer] = ()) -> int:
+    """Return how many numbers are kept of an example if the gradients of some layers are multiplied out."""
+    total = model.dense
+    for layer in model.layers:
+        total += layer.size if layer in multiplied else min(layer.numbers, layer.size)
+    return total

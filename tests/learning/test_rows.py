@@ -1,0 +1,182 @@
+"""Products with gradients that are never written out, against those with the matrix itself."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedattack.learning.losses import mean_loss
+from fedattack.learning.models import build_model
+from fedattack.learning.rows import Centred, GradientRows, LayerModel, Whole, group_means
+from fedattack.learning.shadows import ShadowModel
+
+COUNT = 150
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+
+
+class Sequence(nn.Module):
+    """Uses linear layers at several positions, and parameters that belong to no layer that is taken apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = nn.Parameter(torch.randn(3, 4))
+        self.mix = nn.Linear(4, 5)
+        self.norm = nn.LayerNorm(5)
+        self.out = nn.Linear(15, 4, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        value = torch.tanh(self.mix(x.view(-1, 3, 4) + self.place))
+        return self.out(self.norm(value).flatten(1))
+
+
+class Twice(nn.Module):
+    """Uses one layer twice, and the weight of another outside of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.twice = nn.Linear(12, 12)
+        self.tied = nn.Linear(12, 12)
+        self.out = nn.Linear(12, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        value = torch.relu(self.twice(torch.relu(self.twice(x))))
+        return self.out(torch.tanh(self.tied(value)) @ self.tied.weight)
+
+
+class Drawing(nn.Module):
+    """Draws its own dropout, which cannot be given to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(12, 30)
+        self.drop = nn.Dropout1d(0.4)
+        self.out = nn.Linear(30, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.drop(torch.relu(self.inner(x))[..., None])[..., 0])
+
+
+def _strided() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(4, 6, 3, dilation=2, bias=False),
+        nn.GroupNorm(2, 6),
+        nn.Conv2d(6, 6, 3, groups=2, padding="same"),
+        nn.Flatten(),
+        nn.Linear(6 * 6 * 10, 4),
+    )
+
+
+MODELS = {
+    "linear": ((12,), lambda: nn.Linear(12, 4), ["weights"]),
+    "network": (
+        (12,),
+        lambda: nn.Sequential(nn.Linear(12, 40), nn.Dropout(0.5), nn.ReLU(), nn.Linear(40, 4)),
+        ["0", "3"],
+    ),
+    "lenet": ((1, 28, 28), lambda: build_model("lenet-mnist", input_shape=(1, 28, 28), classes=4, seed=0), None),
+    "strided": ((1, 20, 28), _strided, ["0", "2", "6"]),
+    "sequence": ((12,), Sequence, ["mix", "out"]),
+    "twice": ((12,), Twice, []),
+    "drawing": ((12,), Drawing, ["inner", "out"]),
+}
+
+
+def made(name: str) -> tuple[ShadowModel, Tensor, Tensor, Tensor]:
+    shape, build, _ = MODELS[name]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = build()
+        x, y = torch.randn(COUNT, *shape), torch.randint(4, (COUNT,))
+        start = torch.cat([value.detach().reshape(-1) for value in model.parameters()])
+    return ShadowModel(model, x[0].numpy(), mean_loss("cross-entropy")), start, x, y
+
+
+def masks() -> torch.Generator:
+    return torch.Generator().manual_seed(5)
+
+
+def taken_together(rows) -> Tensor:
+    """Return the matrix, from its products with all directions."""
+    size = rows.model.shadow.size
+    return torch.cat([block.project(torch.eye(size)) for _, block in rows.blocks()], dim=1).T
+
+
+@pytest.mark.parametrize("scratch", [1, 1e9], ids=["one at a time", "many"])
+@pytest.mark.parametrize("room", [0, 1.2e6, 1e9], ids=["nothing kept", "some kept", "all kept"])
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "drawing"])
+def test_products_are_those_of_the_matrix(name, room, scratch):
+    shadow, start, x, y = made(name)
+    matrix = shadow.record_gradients(start, x, y, generator=masks())
+    model = LayerModel(shadow, start, x[:1], y[:1])
+    rows = GradientRows(model, start, x, y, masks, room=room, scratch=scratch)
+    draw = torch.Generator().manual_seed(2)
+    directions, weights = torch.randn(3, shadow.size, generator=draw), torch.randn(2, COUNT, generator=draw)
+    for _ in range(2):  # what is kept from the first time must be the same the second time
+        seen = torch.zeros(COUNT)
+        projected, summed, single = torch.empty(3, COUNT), torch.zeros(2, shadow.size), torch.zeros(shadow.size)
+        squares = torch.zeros(shadow.size)
+        for where, block in rows.blocks():
+            seen[where] += 1
+            projected[:, where] = block.project(directions)
+            block.accumulate(summed, weights[:, where])
+            block.accumulate(single, weights[0, where])
+            block.accumulate_squares(squares, weights[1, where].abs())
+        assert (seen == 1).all()
+        for found, expected in (
+            (projected, directions @ matrix.T),
+            (summed, weights @ matrix),
+            (single, weights[0] @ matrix),
+            (squares, weights[1].abs() @ matrix.square()),
+        ):
+            torch.testing.assert_close(found / expected.norm(), expected / expected.norm(), rtol=1e-4, atol=1e-5)
+
+
+def test_layers_that_a_pass_uses_once_are_taken_apart():
+    for name, (_, _, layers) in MODELS.items():
+        shadow, start, x, y = made(name)
+        found = [layer.name for layer in LayerModel(shadow, start, x[:1], y[:1]).layers]
+        if name == "lenet":
+            assert found == ["conv1", "conv2", "fc1", "fc2"]
+        elif name == "linear":
+            assert [layer for layer in found if layer] == []
+        else:
+            assert found == layers, name
+
+
+def test_what_draws_its_own_dropout_draws_the_same_in_each_pass():
+    shadow, start, x, y = made("drawing")
+    rows = GradientRows(LayerModel(shadow, start, x[:1], y[:1]), start, x, y, masks, room=0, scratch=1e5)
+    torch.testing.assert_close(taken_together(rows), taken_together(rows))
+
+
+def test_no_more_is_kept_than_there_is_room_for():
+    shadow, start, x, y = made("lenet")
+    model = LayerModel(shadow, start, x[:1], y[:1])
+    for room in (0.0, 5e5, 2e6):
+        rows = GradientRows(model, start, x, y, masks, room=room, scratch=4e6)
+        for _ in rows.blocks():
+            pass
+        kept = sum(block.bytes for blocks, _ in rows._kept.values() for _, block in blocks)
+        assert kept <= room
+    rows = GradientRows(model, start, x, y, masks, room=1e9, scratch=4e6)
+    assert len(list(rows.blocks())) == len(list(rows.blocks())) > 1
+    assert len(rows._kept) == 2
+
+
+def test_rows_less_the_mean_of_their_group():
+    draw = torch.Generator().manual_seed(0)
+    matrix, group = torch.randn(20, 7, generator=draw) + 2, torch.arange(20) % 3
+    means = group_means(Whole(matrix), group, 3, 7)
+    expected = matrix - means[group]
+    np.testing.assert_allclose(means[1], matrix[1::3].mean(dim=0), rtol=1e-5)
+    directions, weights = torch.randn(2, 7, generator=draw), torch.randn(2, 20, generator=draw)
+    ((where, block),) = Centred(Whole(matrix), means, group).blocks()
+    assert (where.start, where.stop) == (0, 20)
+    torch.testing.assert_close(block.project(directions), directions @ expected.T, **CLOSE)
+    summed, squares = torch.ones(2, 7), torch.ones(7)
+    block.accumulate(summed, weights)
+    block.accumulate_squares(squares, weights[0].abs())
+    torch.testing.assert_close(summed, 1 + weights @ expected, **CLOSE)
+    torch.testing.assert_close(squares, 1 + weights[0].abs() @ expected.square(), **CLOSE)
