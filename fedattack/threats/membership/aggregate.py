@@ -90,10 +90,14 @@ class AggregateMembership(AggregateMembershipOptions, Attack):
         steps = _steps(record, rounds, first)
         if self._can_train(knowledge, notes) and _can_play(steps, notes):
             federations = _Federations(knowledge, record, seed, torch_device)
+            compared = set(steps)
             of_references: list[Floats] = []
             for number in range(self.references):
-                played = federations.run(start, steps[-1] + 1)
-                of_references.append(np.stack([losses_of(played[step]) for step in steps]))
+                losses_at_steps: list[Floats] = []
+                for step, played in enumerate(federations.run(start, steps[-1] + 1)):
+                    if step in compared:
+                        losses_at_steps.append(losses_of(played))
+                of_references.append(np.stack(losses_at_steps))
                 progress(2 + number, 1 + self.references)
             trained = federations.trained
             others = logits_of(np.stack(of_references, axis=-1))
