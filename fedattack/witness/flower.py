@@ -12,7 +12,7 @@ from flwr.common.logger import log
 
 from fedattack.errors import short
 from fedattack.witness import sources
-from fedattack.witness.node import Call, save
+from fedattack.witness.node import Call, known_rows, save
 from fedattack.witness.seen import SERVER
 from fedattack.witness.watch import KEEP, Arrays, Watch, watching
 
@@ -91,7 +91,8 @@ class _Calls:
         trains = message.metadata.message_type.partition(".")[0] == MessageType.TRAIN
         # Mods and clients may take arrays out of the message.
         arrays = _models(message)
-        watch = Watch(self._seed, self._keep, received=lambda: _numpy(arrays))
+        known = known_rows(self._folder, node)
+        watch = Watch(self._seed, self._keep, known, received=lambda: _numpy(arrays))
         watch.notes |= dict.fromkeys(sources.install())
         loaded = sources.loaded()
         failed = "it raised an error"

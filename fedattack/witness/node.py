@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,6 +97,19 @@ class Node:
             tuple(notes)[:_NOTES],
         )
 
+    def facts(self) -> tuple[Any, ...]:
+        """Return what may change without other examples."""
+        counts = tuple(self.counts.items())
+        return self.client, self.model, self.training, self.mods, tuple(self.notes), counts, self.augmented
+
+    def rows(self) -> Collection[bytes]:
+        """Return the hashes of the examples that are kept."""
+        return {*self.trained.rows, *self.evaluated.rows}
+
+    def size(self) -> int:
+        """Return how many bytes the examples that are kept take."""
+        return sum(row.nbytes for role in (self.trained, self.evaluated) for row in role.rows.items.values())
+
     def memory(self) -> dict[str, NDArray[Any]]:
         """Return the arrays from which another process goes on."""
         extras = json.dumps({"counts": self.counts, "augmented": self.augmented}).encode()
@@ -131,6 +144,42 @@ class Node:
         return known
 
 
+# Nodes that this process has served, by file, with what tells a file from a newer one; the latest last.
+_Stamp = tuple[int, int, int]
+_served: dict[Path, tuple[_Stamp, Node]] = {}
+_SERVED = 16
+_SERVED_BYTES = 2**27
+
+
+def known_rows(folder: Path, node: str) -> Collection[bytes]:
+    """Return hashes of the examples that are kept of a node, as far as this process knows them."""
+    _, known = _served.get(witness_file(folder, node), (None, None))
+    return known.rows() if known is not None else ()
+
+
+def _open(path: Path, call: Call, keep: int) -> Node:
+    stamp, known = _served.get(path, (None, None))
+    if known is not None and stamp == _stamp(path):
+        return known
+    return Node.read(path, call.node, keep)
+
+
+def _serve(path: Path, known: Node) -> None:
+    """Hold a node for its next call, and let go of those that were served long ago."""
+    _served.pop(path, None)
+    _served[path] = _stamp(path), known
+    while len(_served) > _SERVED or sum(node.size() for _, node in _served.values()) > _SERVED_BYTES:
+        _served.pop(next(iter(_served)))
+
+
+def _stamp(path: Path) -> _Stamp:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return 0, 0, 0
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
 def save(folder: Path, watch: Watch, call: Call) -> None:
     """Add what was watched to what is known of the node, on disk.
 
@@ -146,15 +195,20 @@ def save(folder: Path, watch: Watch, call: Call) -> None:
         make_private(folder)
         path = witness_file(folder, call.node)
         with _locked(path):
-            known = Node.read(path, call.node, watch.keep)
+            known = _open(path, call, watch.keep)
+            # Whatever fails below, the next call goes on from the file.
+            _served.pop(path, None)
+            before = known.facts()
             known.client, known.mods = call.client or known.client, call.mods or known.mods
+            news = not path.exists()
             if call.failed:
                 watch.note(f"a call ended early, and what it did is left out: {call.failed}")
             else:
-                _add(known, watch, call)
-            for note in watch.notes:
-                known.notes[note] = None
-            write_witness(folder, known.witness(), known.memory())
+                news |= _add(known, watch, call)
+            known.notes |= watch.notes
+            if news or known.facts() != before:
+                write_witness(folder, known.witness(), known.memory())
+            _serve(path, known)
 
 
 @contextmanager
@@ -173,28 +227,30 @@ def _locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _add(known: Node, watch: Watch, call: Call) -> None:
-    """Add one call."""
+def _add(known: Node, watch: Watch, call: Call) -> bool:
+    """Add one call, and return whether it brought other examples."""
     shared, alike = _shared(watch, call)
     trained = [model for model in shared if len(model.trained.labels)]
-    if trained:
-        _add_training(known, watch, call, trained)
+    news = _add_training(known, watch, call, trained) if trained else False
     for model in alike:
-        known.evaluated.join(model.evaluated)
-    described = next((model for model in [*trained, *shared] if model.describe is not None), None)
-    if described is None or described.describe is None:
-        return
-    with_loss = described.describe(described)
-    if known.model is None or trained:
-        known.model = with_loss
+        news |= known.evaluated.join(model.evaluated)
+    if news:
+        # An example that was known in one role may have been seen in the other.
+        known.trained.take_rows(known.evaluated)
+        known.evaluated.take_rows(known.trained)
+    for model in [*trained, *shared]:
+        if model.describe is not None and (known.model is None or trained):
+            known.model = model.describe(model)
+            break
+    return news
 
 
-def _add_training(known: Node, watch: Watch, call: Call, trained: list[SeenModel]) -> None:
+def _add_training(known: Node, watch: Watch, call: Call, trained: list[SeenModel]) -> bool:
     own = Examples(watch.keep)
     for model in trained:
         own.join(model.trained)
     before = known.trained.total
-    known.trained.join(own)
+    news = known.trained.join(own)
     grew = before > 0 and known.trained.total > before
     counts = {str(label): count for label, count in own.seen().counts.items()}
     count, uses = own.total, sum(model.uses for model in trained)
@@ -210,6 +266,7 @@ def _add_training(known: Node, watch: Watch, call: Call, trained: list[SeenModel
     known.counts = counts
     examples = call.stated if known.augmented else count
     known.training = _training(known, watch, trained, uses / examples if examples else None)
+    return news
 
 
 def _training(known: Node, watch: Watch, trained: list[SeenModel], epochs: float | None) -> WitnessedTraining | None:

@@ -116,22 +116,22 @@ def _before(module: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = Non
 def _begin(watch: Watch, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
     if getattr(module, "_is_replica", False) or torch.jit.is_tracing():
         return
-    if next(module.parameters(), None) is None:
+    inner = _unwrapped(module)
+    model = watch.models.get(id(inner))
+    if model is None and next(module.parameters(), None) is None:
         _parameterless.add(module)
         return
     local = watch.local
     local.open, local.begun = module, None
-    inner = _unwrapped(module)
-    model = watch.model_of(inner, lambda: _seen_model(watch, inner))
+    if model is None:
+        model = watch.model_of(inner, lambda: _seen_model(watch, inner))
     if model is None:
         return
     x = _only_input(watch, model, [*args, *kwargs.values()])
     if x is None:
         return
     trains = torch.is_grad_enabled() and not x.requires_grad
-    # `next` alone would look at the first, which may be frozen.
-    trains = trains and any(parameter.requires_grad for parameter in module.parameters())
-    local.begun = model.start(_rows(x), seed=watch.seed, trains=trains)
+    local.begun = model.start(_array(x), seed=watch.seed, trains=trains)
 
 
 def _after(module: nn.Module, args: Any, kwargs: Any, output: Any = None) -> None:
@@ -153,7 +153,7 @@ def _returned(watch: Watch, begun: Pass, output: Any) -> None:
         watch.note(f"{model.name} does not return one output an example: this call of it was left out")
         return
     model.classes = int(tensor.shape[1]) if tensor.ndim > 1 else 1
-    if tensor.requires_grad:
+    if begun.trains and tensor.requires_grad:
         # It returns nothing, so that the gradient stays as it is.
         tensor.register_hook(functools.partial(_differentiated, begun))
     recent: deque[_Begun] = getattr(watch.local, "recent", None) or deque(maxlen=_RECENT)
@@ -305,7 +305,7 @@ def _is_log_softmax(outputs: Tensor) -> bool:
 
 def _seen_model(watch: Watch, module: nn.Module) -> SeenModel:
     signature = (type(module), tuple((name, tuple(value.shape)) for name, value in _entries(module)))
-    model = SeenModel(module, type(module).__name__, signature, watch.keep)
+    model = SeenModel(watch, module, type(module).__name__, signature)
     model.state = functools.partial(_state, module)
     model.describe = torch_models.describe
     own = [array for _, array in _state(module)]
@@ -341,10 +341,6 @@ def _only_input(watch: Watch, model: SeenModel, values: Sequence[Any]) -> Tensor
         watch.note(f"{model.name} was called with a tensor of {tensors[0].ndim} axes: no examples in rows")
         return None
     return tensors[0]
-
-
-def _rows(x: Tensor) -> NDArray[Any]:
-    return _array(x)
 
 
 def _array(x: Tensor) -> NDArray[Any]:
