@@ -6,7 +6,6 @@ import collections
 import functools
 import importlib
 import inspect
-import json
 import random
 import sys
 import textwrap
@@ -30,7 +29,9 @@ _HELPERS = {range, zip, len, list, tuple, dict, int, collections.OrderedDict}
 Made = tuple[str, dict[str, Any]]
 """An import path, and the keyword arguments of a call."""
 
-_made: "weakref.WeakKeyDictionary[nn.Module, list[Made]]" = weakref.WeakKeyDictionary()
+# By class, and not by model: what a client trains is often a copy, which no constructor made.
+_made: "weakref.WeakKeyDictionary[type, dict[str, Made]]" = weakref.WeakKeyDictionary()
+_CALLS = 64
 _found: dict[object, Made] = {}
 
 
@@ -64,7 +65,10 @@ def _note(watch: object, module: nn.Module, frame: FrameType | None) -> None:
         arguments = _arguments(frame, skip=0) if function is not None else None
         if function is not None and arguments is not None:
             calls.append((f"{function.__module__}:{function.__name__}", arguments))
-    _made[module] = calls
+    known = _made.setdefault(type(module), {})
+    for made in calls:
+        if len(known) < _CALLS:
+            known.setdefault(repr(made), made)
 
 
 def _first(frame: FrameType) -> object:
@@ -141,14 +145,11 @@ def _search(module: nn.Module, signature: Any) -> Made | None:
 
 def _candidates(module: nn.Module) -> Iterator[Made]:
     """Give the calls that may build a model, those without arguments first."""
-    noted = [*_made.get(module, [])]
-    # A copy was not made by a constructor, but most often its original was.
-    noted += [made for other, calls in list(_made.items()) if type(other) is type(module) for made in calls]
+    noted = [*_made.get(type(module), {}).values()]
     own = _path_of(type(module).__module__, type(module).__qualname__)
-    given: dict[str, Made] = {}
-    for path, arguments in [*([(own, {})] if own else []), *[(path, {}) for path, _ in noted], *noted]:
-        given[json.dumps([path, arguments])] = (path, arguments)
-    yield from given.values()
+    paths = dict.fromkeys([*([own] if own else []), *[path for path, _ in noted]])
+    yield from [(path, {}) for path in paths]
+    yield from [made for made in noted if made[1]]
 
 
 def _rebuilds(made: Made, module: nn.Module) -> bool:

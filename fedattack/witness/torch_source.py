@@ -5,10 +5,12 @@ gradient came back through the model's output, and then an optimizer that holds 
 """
 
 import functools
+import sys
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -59,8 +61,11 @@ def install() -> None:
     """Put the hooks in, unless they are in."""
     if _undo:
         return
-    _undo.append(_hook(hooks.register_module_forward_pre_hook, _before))
-    _undo.append(_hook(hooks.register_module_forward_hook, _after, always_call=True))
+    # It says that hooks fire once more for a compiled model: they do, and count one call.
+    warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks")
+    _undo.append(hooks.register_module_forward_pre_hook(_before).remove)
+    # Also where the forward pass raises an error, so that the next model counts as called on its own.
+    _undo.append(hooks.register_module_forward_hook(_after, always_call=True).remove)
     _undo.append(register_optimizer_step_post_hook(_stepped).remove)
     for name in _LABELLED:
         original = getattr(nn.functional, name)
@@ -77,14 +82,6 @@ def remove() -> None:
         _undo.pop()()
 
 
-def _hook(register: Callable[..., Any], function: Callable[..., None], **options: Any) -> Callable[[], Any]:
-    try:
-        handle = register(function, with_kwargs=True, **options)
-    except TypeError:  # an older PyTorch, which does not show keyword arguments
-        handle = register(function, **options)
-    return cast(Callable[[], Any], handle.remove)
-
-
 def _replace(owner: Any, name: str, new: Any) -> None:
     _undo.append(functools.partial(setattr, owner, name, getattr(owner, name)))
     setattr(owner, name, new)
@@ -92,8 +89,6 @@ def _replace(owner: Any, name: str, new: Any) -> None:
 
 def _replace_copies() -> None:
     """Put watched losses where modules have imported the losses by name."""
-    import sys
-
     watched = {id(getattr(nn.functional, name).__wrapped__): getattr(nn.functional, name) for name in _LABELLED}
     for module_name, module in list(sys.modules.items()):
         if module_name.partition(".")[0] in ("torch", "fedattack"):
@@ -103,17 +98,17 @@ def _replace_copies() -> None:
                 _replace(module, name, watched[id(value)])
 
 
-def _before(module: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None) -> None:
+def _before(module: nn.Module, args: Any) -> None:
     # What compiles a model must see nothing of this.
     if torch.compiler.is_compiling():
         return
     watch = current()
     if watch is None or getattr(watch.local, "open", None) is not None or module in _parameterless:
         return
-    watch.guard("what a model was called with", _begin, module, args, kwargs or {})
+    watch.guard("what a model was called with", _begin, module, args)
 
 
-def _begin(watch: Watch, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
+def _begin(watch: Watch, module: nn.Module, args: Sequence[Any]) -> None:
     if getattr(module, "_is_replica", False) or torch.jit.is_tracing():
         return
     inner = _unwrapped(module)
@@ -127,14 +122,14 @@ def _begin(watch: Watch, module: nn.Module, args: Any, kwargs: Mapping[str, Any]
         model = watch.model_of(inner, lambda: _seen_model(watch, inner))
     if model is None:
         return
-    x = _only_input(watch, model, [*args, *kwargs.values()])
+    x = _only_input(watch, model, args)
     if x is None:
         return
     trains = torch.is_grad_enabled() and not x.requires_grad
     local.begun = model.start(_array(x), seed=watch.seed, trains=trains)
 
 
-def _after(module: nn.Module, args: Any, kwargs: Any, output: Any = None) -> None:
+def _after(module: nn.Module, args: Any, output: Any) -> None:
     if torch.compiler.is_compiling():
         return
     watch = current()
@@ -308,9 +303,13 @@ def _seen_model(watch: Watch, module: nn.Module) -> SeenModel:
     model = SeenModel(watch, module, type(module).__name__, signature)
     model.state = functools.partial(_state, module)
     model.describe = torch_models.describe
-    own = [array for _, array in _state(module)]
-    model.received = any(same(own, state) for state in watch.received())
+    model.received = bool(watch.guard("which model the client received", _is_received, module))
     return model
+
+
+def _is_received(watch: Watch, module: nn.Module) -> bool:
+    own = [array for _, array in _state(module)]
+    return any(same(own, state) for state in watch.received())
 
 
 def _entries(module: nn.Module) -> list[tuple[str, Tensor]]:
@@ -335,7 +334,7 @@ def _only_input(watch: Watch, model: SeenModel, values: Sequence[Any]) -> Tensor
     tensors = [value for value in values if isinstance(value, Tensor)]
     others = [value for value in values if not isinstance(value, Tensor | int | float | str | None)]
     if len(tensors) != 1 or others:
-        watch.note(f"{model.name} takes other inputs than one array, which is not covered: its examples are unknown")
+        watch.note(f"{model.name} takes other inputs than one array by position: not covered, its examples are unknown")
         return None
     if tensors[0].ndim < 2:
         watch.note(f"{model.name} was called with a tensor of {tensors[0].ndim} axes: no examples in rows")
