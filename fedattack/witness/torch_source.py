@@ -10,6 +10,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.overrides import TorchFunctionMode
 
 from fedattack.witness import torch_models
 from fedattack.witness.sample import Label
@@ -44,7 +46,25 @@ _NODES = 64
 _RECENT = 64
 
 _undo: list[Callable[[], Any]] = []
+_moved_by: "weakref.WeakKeyDictionary[nn.Module, weakref.WeakSet[Any]]" = weakref.WeakKeyDictionary()
 _parameterless: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
+
+
+class _Through(TorchFunctionMode):
+    """Lets PyTorch look up each function by its name, so that even a loss that was kept elsewhere is the watched one.
+
+    It costs time at every call of PyTorch, and is on only where labels could not be seen without.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class _Blind:
+    """Whether an app trained by a loss that was not seen, and whether it compiles models, which a mode might change."""
+
+    labels = False
+    compiles = False
 
 
 class _Begun:
@@ -76,10 +96,16 @@ def install() -> None:
     _replace_copies()
 
 
+def context() -> AbstractContextManager[Any]:
+    """Return what a client's call is to run in."""
+    return _Through() if _Blind.labels and not _Blind.compiles else nullcontext()
+
+
 def remove() -> None:
     """Take the hooks out again."""
     while _undo:
         _undo.pop()()
+    _Blind.labels = _Blind.compiles = False
 
 
 def _replace(owner: Any, name: str, new: Any) -> None:
@@ -112,6 +138,7 @@ def _begin(watch: Watch, module: nn.Module, args: Sequence[Any]) -> None:
     if getattr(module, "_is_replica", False) or torch.jit.is_tracing():
         return
     inner = _unwrapped(module)
+    _Blind.compiles |= type(module).__name__ == "OptimizedModule"
     model = watch.models.get(id(inner))
     if model is None and next(module.parameters(), None) is None:
         _parameterless.add(module)
@@ -168,11 +195,12 @@ def _stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
 
 def _step(watch: Watch, optimizer: Optimizer) -> None:
     watch.steps += 1
-    for model in _holders(watch, _parameters_of(optimizer)):
+    for model in _moved(watch, optimizer):
         model.step()
-        numbers = {_numbers(group) for group in optimizer.param_groups}
-        for lr, momentum, decay in numbers:
-            model.optimizers[(type(optimizer).__name__, lr, momentum, decay)] = None
+        _Blind.labels |= not model.losses
+        for group in optimizer.param_groups:
+            lr, momentum, decay = group.get("lr", 0.0), group.get("momentum", 0.0), group.get("weight_decay", 0.0)
+            model.optimizers[(type(optimizer).__name__, float(lr), float(momentum), float(decay))] = None
 
 
 def _watched_zero_grad(original: Callable[..., None]) -> Callable[..., None]:
@@ -187,30 +215,31 @@ def _watched_zero_grad(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _discard(watch: Watch, owner: Optimizer | nn.Module) -> None:
-    parameters = _parameters_of(owner) if isinstance(owner, Optimizer) else {id(one) for one in owner.parameters()}
-    for model in _holders(watch, parameters):
+    for model in _moved(watch, owner):
         model.discard()
 
 
-def _holders(watch: Watch, parameters: set[int]) -> Iterator[SeenModel]:
-    """Give the models with something open of which one of these is a parameter."""
+def _moved(watch: Watch, owner: Optimizer | nn.Module) -> Iterator[SeenModel]:
+    """Give the models with something open of which a parameter is one of an optimizer's, or of another module's."""
     for model in watch.models.values():
-        if not isinstance(model.model, nn.Module) or not model.pending:
+        if not model.pending or not isinstance(model.model, nn.Module):
             continue
-        if any(id(parameter) in parameters for parameter in model.model.parameters()):
-            yield model
+        # A step is made for every batch: what is known of its optimizer is not looked up again.
+        moved_by = _moved_by.setdefault(model.model, weakref.WeakSet())
+        if owner not in moved_by:
+            if not _parameters_of(owner) & _parameters_of(model.model):
+                continue
+            moved_by.add(owner)
+        yield model
 
 
-def _parameters_of(optimizer: Optimizer) -> set[int]:
+def _parameters_of(owner: Optimizer | nn.Module) -> set[int]:
+    if isinstance(owner, nn.Module):
+        return {id(parameter) for parameter in owner.parameters()}
     found: set[int] = set()
-    for group in optimizer.param_groups:
+    for group in owner.param_groups:
         found.update(map(id, group["params"]))
     return found
-
-
-def _numbers(group: Mapping[str, Any]) -> tuple[float, float, float]:
-    momentum = group.get("momentum", 0.0)
-    return float(group.get("lr", 0.0)), float(momentum), float(group.get("weight_decay", 0.0))
 
 
 def _watched_loss(name: str, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -227,8 +256,8 @@ def _watched_loss(name: str, original: Callable[..., Tensor]) -> Callable[..., T
 
 
 def _lost(watch: Watch, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    named = dict(zip(("input", "target"), args, strict=False)) | dict(kwargs)
-    outputs, target = named.get("input"), named.get("target")
+    outputs = args[0] if args else kwargs.get("input")
+    target = args[1] if len(args) > 1 else kwargs.get("target")
     if not isinstance(outputs, Tensor) or not isinstance(target, Tensor):
         return
     item = _origin(watch, outputs)
@@ -247,9 +276,10 @@ def _lost(watch: Watch, name: str, args: Sequence[Any], kwargs: Mapping[str, Any
     model.losses.setdefault(name, spec)
     if len(model.losses) > 1:
         watch.note(f"the loss has several terms ({', '.join(model.losses)}); the first is noted")
-    if named.get("weight") is not None or named.get("label_smoothing"):
+    weight = args[2] if len(args) > 2 else kwargs.get("weight")
+    if weight is not None or kwargs.get("label_smoothing"):
         watch.note(f"{name} weighs classes or smooths labels, which the noted loss does not")
-    if named.get("reduction", "mean") == "sum":
+    if kwargs.get("reduction", "mean") == "sum":
         watch.note(f"{name} is a sum over the batch, and the noted loss is a mean")
 
 
@@ -280,6 +310,9 @@ def _number(node: Any) -> int | None:
 
 
 def _labels(name: str, target: Tensor, count: int) -> Sequence[Label] | None:
+    if target.dtype == torch.int64 and target.ndim == 1 and len(target) == count:
+        classes: list[int] = target.tolist()
+        return classes
     values = target.detach().cpu()
     if values.dtype == torch.bfloat16:
         values = values.float()
@@ -331,6 +364,8 @@ def _unwrapped(module: nn.Module) -> nn.Module:
 
 def _only_input(watch: Watch, model: SeenModel, values: Sequence[Any]) -> Tensor | None:
     """Return the one tensor that a model was called with; anything else is noted, and not covered."""
+    if len(values) == 1 and isinstance(values[0], Tensor) and values[0].ndim > 1:
+        return values[0]
     tensors = [value for value in values if isinstance(value, Tensor)]
     others = [value for value in values if not isinstance(value, Tensor | int | float | str | None)]
     if len(tensors) != 1 or others:

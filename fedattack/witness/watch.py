@@ -121,6 +121,9 @@ class SeenModel:
         self.evaluated.take_rows(self.trained)
 
     def _differentiated(self) -> list[Pass]:
+        if len(self.pending) == 1 and self.pending[0].differentiated:
+            done, self.pending = self.pending, []
+            return done
         done = [one for one in self.pending if one.differentiated]
         self.pending = [one for one in self.pending if not one.differentiated]
         return done

@@ -80,6 +80,20 @@ def test_labels_and_loss_are_seen_through_any_loss_of_pytorch(name, tmp_path):
     assert witness.trained.counts == dict.fromkeys(range(4), 10)
 
 
+def test_a_loss_that_a_function_holds_is_seen_from_the_second_call_on(tmp_path):
+    held = F.cross_entropy
+    first = witness_of(lambda: fit(loss=held), tmp_path)
+    assert seen(first.trained) == hashes_of(X)
+    assert set(first.trained.y) == {-1}
+    assert first.model.why == "no loss of PyTorch was seen"
+    plain = state(fit(loss=held))
+    kept = []
+    second = witness_of(lambda: kept.append(fit(loss=held)) or kept[0], tmp_path)
+    check_all(second)
+    assert state(kept[0]) == plain
+    assert second.model.loss == "cross-entropy"
+
+
 def test_a_regression_and_a_loss_of_the_projects_own(tmp_path):
     target = X.sum(dim=1)
 
