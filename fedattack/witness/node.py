@@ -238,6 +238,10 @@ def _add(known: Node, watch: Watch, call: Call) -> bool:
         # An example that was known in one role may have been seen in the other.
         known.trained.take_rows(known.evaluated)
         known.evaluated.take_rows(known.trained)
+    if call.trains and call.sent and not len(known.trained.labels):
+        watch.note(
+            "the client replied a model, and no training was seen: state examples by fedattack.witness.trained_on"
+        )
     for model in [*trained, *shared]:
         if model.describe is not None and (known.model is None or trained):
             known.model = model.describe(model)
@@ -276,7 +280,7 @@ def _training(known: Node, watch: Watch, trained: list[SeenModel], epochs: float
     name, lr, momentum, decay = next(iter(kinds))
     before = known.training
     if len(kinds) > 1:
-        watch.note("the optimizer, or one of its numbers, changed within a round; the first is noted, without its rate")
+        watch.note("the optimizer has several settings within a round; the first is noted, without its rate")
         lr = None
     elif before is not None and before.lr != lr:
         watch.note("the learning rate changed from round to round")

@@ -11,7 +11,8 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from types import FunctionType
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -243,16 +244,18 @@ def _parameters_of(owner: Optimizer | nn.Module) -> set[int]:
 
 
 def _watched_loss(name: str, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    @functools.wraps(original)
+    compiling, watch_of, lost = torch.compiler.is_compiling, current, _lost
+
     def loss(*args: Any, **kwargs: Any) -> Tensor:
         result = original(*args, **kwargs)
-        if not torch.compiler.is_compiling():
-            watch = current()
-            if watch is not None:
-                watch.guard("a loss", _lost, name, args, kwargs)
+        watch = None if compiling() else watch_of()
+        if watch is not None:
+            watch.guard("a loss", lost, name, args, kwargs)
         return result
 
-    return loss
+    # TorchScript compiles the source of the original, and looks up its names where this function would.
+    own = FunctionType(loss.__code__, cast(FunctionType, original).__globals__, name, None, loss.__closure__)
+    return functools.update_wrapper(own, original)
 
 
 def _lost(watch: Watch, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -264,6 +267,12 @@ def _lost(watch: Watch, name: str, args: Sequence[Any], kwargs: Mapping[str, Any
     if item is None:
         return
     begun, model = item.begun, item.begun.model
+    if target.ndim and len(target) != item.count and not isinstance(begun.labels, Sequence):
+        # A batch of sequences, say, of which the first axis is time.
+        if begun in model.pending:
+            model.pending.remove(begun)
+        watch.note(f"{name} has not as many labels as {model.name} has inputs: what it was called with is left out")
+        return
     if begun.labels is None:
         begun.labels = _labels(name, target, item.count)
         if begun.labels is None:

@@ -378,6 +378,29 @@ def test_what_is_not_covered_becomes_a_note(tmp_path):
         def forward(self, x):
             return (x * self.weight).sum()
 
+    def time_first():
+        model = nn.LSTM(6, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        outputs, _ = model(torch.rand(7, 5, 6))
+        F.cross_entropy(outputs[-1], Y[:5]).backward()
+        optimizer.step()
+        return model
+
+    sequences = witness_of(time_first, tmp_path, node="6")
+    assert sequences.trained.total == 0
+    assert "not as many labels" in sequences.notes[0]
+
+    def all_compiled():
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        torch.compile(lambda x, y: F.cross_entropy(model(x), y), backend="aot_eager")(X, Y).backward()
+        optimizer.step()
+        return model
+
+    compiled = witness_of(all_compiled, tmp_path, node="7")
+    assert compiled.trained.total == 0
+    assert "no training was seen" in compiled.notes[0]
+
     odd = witness_of(lambda: Shapeless()(X), tmp_path, node="4")
     assert odd.evaluated.total == 0
     assert "does not return one output an example" in odd.notes[0]
@@ -442,6 +465,57 @@ def test_clients_side_by_side_are_kept_apart(tmp_path):
 
     for witness, part in zip(read_witnesses(tmp_path), parts, strict=True):
         assert seen(witness.trained) == hashes_of(X[part])
+
+
+def scripted(outputs: torch.Tensor, y: torch.Tensor):
+    return F.cross_entropy(outputs, y)
+
+
+def test_what_pytorch_traces_exports_and_scripts_it_does_as_without(tmp_path):
+    def client():
+        model = Net()
+        torch.export.export(model, (X,))
+        torch.jit.trace(model, (X,))
+        return fit(torch.jit.script(model), loss=torch.jit.script(scripted))
+
+    seed(2)
+    plain = state(client())
+    seed(2)
+    kept = []
+    witness = witness_of(lambda: kept.append(client()) or kept[0], tmp_path)
+    assert state(kept[0]) == plain
+    assert seen(witness.trained) == hashes_of(X)
+    # A scripted loss shows no labels.
+    assert set(witness.trained.y) == {-1}
+    assert witness.evaluated.total == 0
+
+
+def test_private_training_by_opacus(tmp_path):
+    from opacus import PrivacyEngine
+
+    def client():
+        seed(1)
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        private, optimizer, loader = PrivacyEngine().make_private(
+            module=model,
+            optimizer=optimizer,
+            data_loader=DataLoader(TensorDataset(X, Y), batch_size=8),
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+        )
+        for x, y in [batch for _ in range(8) for batch in loader]:
+            optimizer.zero_grad()
+            F.cross_entropy(private(x), y).backward()
+            optimizer.step()
+        return model
+
+    plain = state(client())
+    kept = []
+    witness = witness_of(lambda: kept.append(client()) or kept[0], tmp_path, stated=40)
+    assert state(kept[0]) == plain
+    check_all(witness)
+    assert (witness.model.spec, witness.training.augmented) == (f"{__name__}:Net", False)
 
 
 def test_hooks_are_put_in_once_and_taken_out_again():
