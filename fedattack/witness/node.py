@@ -230,7 +230,7 @@ def _locked(path: Path) -> Iterator[None]:
 def _add(known: Node, watch: Watch, call: Call) -> bool:
     """Add one call, and return whether it brought other examples."""
     shared, alike = _shared(watch, call)
-    trained = [model for model in shared if len(model.trained.labels)]
+    trained = _trained(shared)
     news = _add_training(known, watch, call, trained) if trained else False
     for model in alike:
         news |= known.evaluated.join(model.evaluated)
@@ -250,8 +250,8 @@ def _add(known: Node, watch: Watch, call: Call) -> bool:
 
 
 def _add_training(known: Node, watch: Watch, call: Call, trained: list[SeenModel]) -> bool:
-    own = Examples(watch.keep)
-    for model in trained:
+    own = trained[0].trained
+    for model in trained[1:]:
         own.join(model.trained)
     before = known.trained.total
     news = known.trained.join(own)
@@ -302,13 +302,13 @@ def _shared(watch: Watch, call: Call) -> tuple[list[SeenModel], list[SeenModel]]
     """Find the models that the client shares, and those of their kind, whose evaluations count, too."""
     models = [*watch.models.values()]
     if watch.stated is not None:
-        if any(len(model.trained.labels) for model in models):
+        if _trained(models):
             watch.note("the client states what it trains on: what hooks saw is left out")
         return [watch.stated], [watch.stated]
     shared = _found(watch, call, models)
     kinds = {model.signature for model in shared}
-    for model in models:
-        if len(model.trained.labels) and model not in shared:
+    for model in _trained(models):
+        if model not in shared:
             watch.note(f"a model {model.name} was trained that the client did not share: its examples are left out")
     return shared, [model for model in models if model.signature in kinds]
 
@@ -316,12 +316,12 @@ def _shared(watch: Watch, call: Call) -> tuple[list[SeenModel], list[SeenModel]]
 def _found(watch: Watch, call: Call, models: list[SeenModel]) -> list[SeenModel]:
     sent = [model for model in models if _is_in(model, call.sent)]
     received = [model for model in models if model.received]
-    if found := [model for model in sent if len(model.trained.labels)] or sent:
-        return found
-    if found := [model for model in received if len(model.trained.labels)] or received:
-        return found
+    # An average of what was trained may be what is sent: what was received and trained comes before it.
+    for found in (_trained(sent), _trained(received), sent, received):
+        if found:
+            return found
     # What is sent may be compressed, noisy, or a part of the model.
-    busy = [model for model in models if len(model.trained.labels)] or models
+    busy = _trained(models) or models
     if not busy:
         return []
     if len({model.signature for model in busy}) > 1:
@@ -330,6 +330,10 @@ def _found(watch: Watch, call: Call, models: list[SeenModel]) -> list[SeenModel]
     if call.trains:
         watch.note(f"{busy[0].name} is the only model seen; its state is not what the client received or sent")
     return busy
+
+
+def _trained(models: list[SeenModel]) -> list[SeenModel]:
+    return [model for model in models if len(model.trained.labels)]
 
 
 def _is_in(model: SeenModel, states: Sequence[Arrays]) -> bool:

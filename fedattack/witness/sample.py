@@ -132,11 +132,12 @@ class Examples:
     def join(self, other: "Examples") -> bool:
         """Take over what others saw, and return whether that was news; labels that are known here stay."""
         mine = self.labels.items
-        fresh = [
-            (key, label)
-            for key, label in other.labels.items.items()
-            if (key not in mine and self.labels.takes(key)) or (mine.get(key) is None and label is not None)
-        ]
+        fresh = []
+        # In most rounds there is nothing new, which is found out fast.
+        if not other.labels.items.keys() <= mine.keys() or None in mine.values():
+            for key, label in other.labels.items.items():
+                if (key not in mine and self.labels.takes(key)) or (mine.get(key) is None and label is not None):
+                    fresh.append((key, label))
         self.labels.put([key for key, _ in fresh], [label for _, label in fresh])
         rows = len(self.rows)
         self.take_rows(other)

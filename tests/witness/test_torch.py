@@ -164,7 +164,11 @@ def test_a_model_is_rebuilt_by_what_it_was_made_with(tmp_path):
 
     inner = witness_of(lambda: fit(Inner(11)), tmp_path, node="3")
     assert inner.model.spec is None
-    assert "no import path is known by which Inner" in inner.model.why
+    assert "is known by which Inner is made" in inner.model.why
+    # Two that have the same shapes, and compute other things.
+    both = witness_of(lambda: (Net(13), fit(Net(13, act="tanh")))[1], tmp_path, node="4")
+    assert both.model.spec is None
+    assert "more than one way" in both.model.why
 
 
 def test_gradients_that_are_added_up_and_one_that_never_becomes_a_step(tmp_path):
