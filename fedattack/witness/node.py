@@ -1,0 +1,343 @@
+"""From one call of a client to what is known of its node, which lies on disk: other processes may serve it next."""
+
+import json
+import os
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.files import make_private
+from fedattack.untrusted import parse_json
+from fedattack.witness.sample import Examples
+from fedattack.witness.seen import Witness, WitnessedModel, WitnessedTraining
+from fedattack.witness.store import read_memory, read_witness, witness_file, write_witness
+from fedattack.witness.watch import Arrays, SeenModel, Watch, same
+
+_NOTES = 50
+_ROLES = ("trained", "evaluated")
+
+
+@dataclass(frozen=True)
+class Call:
+    """What is known of one call of a client besides what was watched.
+
+    Attributes
+    ----------
+    node, client, mods
+        See :class:`fedattack.witness.Witness`.
+    sent
+        The arrays of each model that the client replied.
+    stated
+        With how many examples it says it trained, if it says so.
+    trains
+        Whether it was asked to train.
+    failed
+        Why it ended early, else empty.
+    """
+
+    node: str
+    client: str = ""
+    mods: tuple[str, ...] = ()
+    sent: Sequence[Arrays] = ()
+    stated: int | None = None
+    trains: bool = False
+    failed: str = ""
+
+
+@dataclass
+class Node:
+    """All that is known of a node."""
+
+    node: str
+    keep: int
+    client: str = ""
+    model: WitnessedModel | None = None
+    training: WitnessedTraining | None = None
+    mods: tuple[str, ...] = ()
+    notes: dict[str, None] = field(default_factory=dict)
+    trained: Examples = field(init=False)
+    evaluated: Examples = field(init=False)
+    # Of the last call in which it trained: how many examples of each class, for what comes augmented.
+    counts: dict[str, int] = field(default_factory=dict)
+    augmented: bool | None = None
+
+    def __post_init__(self) -> None:
+        self.trained, self.evaluated = Examples(self.keep), Examples(self.keep)
+
+    def witness(self) -> Witness:
+        """Return what the witness says."""
+        notes = dict(self.notes)
+        if self.evaluated.without(self.trained.labels):
+            notes["some evaluated examples were left out: whether they were trained on is not known"] = None
+        for role in _ROLES:
+            examples: Examples = getattr(self, role)
+            if examples.labels.dropped:
+                notes[f"the number of {role} examples is an estimate"] = None
+            if examples.other_shapes:
+                notes[f"{role} examples of other shapes or types than the first are counted, but not kept"] = None
+            if examples.too_large:
+                notes[f"{role} examples are large: fewer than {self.keep} are kept"] = None
+        if self.augmented:
+            notes["inputs are augmented: what is counted and kept are inputs, of which one example gives several"] = (
+                None
+            )
+        return Witness(
+            self.node,
+            self.client,
+            self.trained.seen(),
+            self.evaluated.seen(),
+            self.model,
+            self.training,
+            self.mods,
+            tuple(notes)[:_NOTES],
+        )
+
+    def facts(self) -> tuple[Any, ...]:
+        """Return what may change without other examples."""
+        counts = tuple(self.counts.items())
+        return self.client, self.model, self.training, self.mods, tuple(self.notes), counts, self.augmented
+
+    def rows(self) -> Collection[bytes]:
+        """Return the hashes of the examples that are kept."""
+        return {*self.trained.rows, *self.evaluated.rows}
+
+    def size(self) -> int:
+        """Return how many bytes the examples that are kept take."""
+        return sum(row.nbytes for role in (self.trained, self.evaluated) for row in role.rows.items.values())
+
+    def memory(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays from which another process goes on."""
+        extras = json.dumps({"counts": self.counts, "augmented": self.augmented}).encode()
+        arrays = {"extras": np.frombuffer(extras, np.uint8)}
+        for role in _ROLES:
+            for name, array in getattr(self, role).memory().items():
+                arrays[f"{role}_{name}"] = array
+        return arrays
+
+    @classmethod
+    def read(cls, path: Path, node: str, keep: int) -> "Node":
+        """Go on from a file, if it is there.
+
+        Raises
+        ------
+        ConfigError
+            If it is no witness's.
+        """
+        known = cls(node, keep)
+        if not path.exists():
+            return known
+        said = read_witness(path)
+        known.client, known.model, known.training, known.mods = said.client, said.model, said.training, said.mods
+        known.notes = dict.fromkeys(said.notes)
+        names = [f"{role}_{name}" for role in _ROLES for name in known.trained.memory()]
+        arrays = read_memory(path, "extras", *names)
+        for role in _ROLES:
+            own = {name.removeprefix(f"{role}_"): array for name, array in arrays.items() if name.startswith(role)}
+            getattr(known, role).remember(own, getattr(said, role))
+        extras = parse_json(arrays["extras"].tobytes())
+        known.counts, known.augmented = extras["counts"], extras["augmented"]
+        return known
+
+
+# Nodes that this process has served, by file, with what tells a file from a newer one; the latest last.
+_Stamp = tuple[int, int, int]
+_served: dict[Path, tuple[_Stamp, Node]] = {}
+_SERVED = 16
+_SERVED_BYTES = 2**27
+
+
+def known_rows(folder: Path, node: str) -> Collection[bytes]:
+    """Return hashes of the examples that are kept of a node, as far as this process knows them."""
+    _, known = _served.get(witness_file(folder, node), (None, None))
+    return known.rows() if known is not None else ()
+
+
+def _open(path: Path, call: Call, keep: int) -> Node:
+    stamp, known = _served.get(path, (None, None))
+    if known is not None and stamp == _stamp(path):
+        return known
+    return Node.read(path, call.node, keep)
+
+
+def _serve(path: Path, known: Node) -> None:
+    """Hold a node for its next call, and let go of those that were served long ago."""
+    _served.pop(path, None)
+    _served[path] = _stamp(path), known
+    while len(_served) > _SERVED or sum(node.size() for _, node in _served.values()) > _SERVED_BYTES:
+        _served.pop(next(iter(_served)))
+
+
+def _stamp(path: Path) -> _Stamp:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return 0, 0, 0
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def save(folder: Path, watch: Watch, call: Call) -> None:
+    """Add what was watched to what is known of the node, on disk.
+
+    Raises
+    ------
+    OSError
+        If the folder cannot be written.
+    ConfigError
+        If what lies there was written by something else.
+    """
+    with watch.lock:
+        watch.end(without_steps=call.trains and not watch.steps)
+        make_private(folder)
+        path = witness_file(folder, call.node)
+        with _locked(path):
+            known = _open(path, call, watch.keep)
+            # Whatever fails below, the next call goes on from the file.
+            _served.pop(path, None)
+            before = known.facts()
+            known.client, known.mods = call.client or known.client, call.mods or known.mods
+            news = not path.exists()
+            if call.failed:
+                watch.note(f"a call ended early, and what it did is left out: {call.failed}")
+            else:
+                news |= _add(known, watch, call)
+            known.notes |= watch.notes
+            if news or known.facts() != before:
+                write_witness(folder, known.witness(), known.memory())
+            _serve(path, known)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Let one process at a time change a file; a system without such locks (Windows) lets all."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _add(known: Node, watch: Watch, call: Call) -> bool:
+    """Add one call, and return whether it brought other examples."""
+    shared, alike = _shared(watch, call)
+    trained = _trained(shared)
+    news = _add_training(known, watch, call, trained) if trained else False
+    for model in alike:
+        news |= known.evaluated.join(model.evaluated)
+    if news:
+        # An example that was known in one role may have been seen in the other.
+        known.trained.take_rows(known.evaluated)
+        known.evaluated.take_rows(known.trained)
+    if call.trains and call.sent and not len(known.trained.labels):
+        watch.note(
+            "the client replied a model, and no training was seen: state examples by fedattack.witness.trained_on"
+        )
+    for model in [*trained, *shared]:
+        if model.describe is not None and (known.model is None or trained):
+            known.model = model.describe(model)
+            break
+    return news
+
+
+def _add_training(known: Node, watch: Watch, call: Call, trained: list[SeenModel]) -> bool:
+    own = trained[0].trained
+    for model in trained[1:]:
+        own.join(model.trained)
+    before = known.trained.total
+    news = known.trained.join(own)
+    grew = before > 0 and known.trained.total > before
+    counts = {str(label): count for label, count in own.seen().counts.items()}
+    count, uses = own.total, sum(model.uses for model in trained)
+    same_mix = len(counts) > 1 and counts == known.counts
+    if known.augmented or (call.stated and count > call.stated) or (grew and same_mix):
+        known.augmented = True
+    elif call.stated and not grew and (uses > count or before):
+        known.augmented = False
+    else:
+        known.augmented = None
+    if grew and not known.augmented:
+        watch.note("the client trains on other examples in other rounds")
+    known.counts = counts
+    examples = call.stated if known.augmented else count
+    known.training = _training(known, watch, trained, uses / examples if examples else None)
+    return news
+
+
+def _training(known: Node, watch: Watch, trained: list[SeenModel], epochs: float | None) -> WitnessedTraining | None:
+    kinds = {kind: None for model in trained for kind in model.optimizers}
+    if not kinds:
+        return None
+    name, lr, momentum, decay = next(iter(kinds))
+    before = known.training
+    if len(kinds) > 1:
+        watch.note("the optimizer has several settings within a round; the first is noted, without its rate")
+        lr = None
+    elif before is not None and before.lr != lr:
+        watch.note("the learning rate changed from round to round")
+        lr = None
+    sizes = sum((model.batch_sizes for model in trained[1:]), trained[0].batch_sizes)
+    return WitnessedTraining(
+        optimizer=name,
+        lr=lr,
+        momentum=momentum,
+        weight_decay=decay,
+        batch_sizes=tuple(size for size, _ in sizes.most_common(8)),
+        steps=max(model.steps for model in trained),
+        epochs=epochs,
+        augmented=known.augmented,
+    )
+
+
+def _shared(watch: Watch, call: Call) -> tuple[list[SeenModel], list[SeenModel]]:
+    """Find the models that the client shares, and those of their kind, whose evaluations count, too."""
+    models = [*watch.models.values()]
+    if watch.stated is not None:
+        if _trained(models):
+            watch.note("the client states what it trains on: what hooks saw is left out")
+        return [watch.stated], [watch.stated]
+    shared = _found(watch, call, models)
+    kinds = {model.signature for model in shared}
+    for model in _trained(models):
+        if model not in shared:
+            watch.note(f"a model {model.name} was trained that the client did not share: its examples are left out")
+    return shared, [model for model in models if model.signature in kinds]
+
+
+def _found(watch: Watch, call: Call, models: list[SeenModel]) -> list[SeenModel]:
+    sent = [model for model in models if _is_in(model, call.sent)]
+    received = [model for model in models if model.received]
+    # An average of what was trained may be what is sent: what was received and trained comes before it.
+    for found in (_trained(sent), _trained(received), sent, received):
+        if found:
+            return found
+    # What is sent may be compressed, noisy, or a part of the model.
+    busy = _trained(models) or models
+    if not busy:
+        return []
+    if len({model.signature for model in busy}) > 1:
+        watch.note("the client used several models, and none has the state that it received or sent: left out")
+        return []
+    if call.trains:
+        watch.note(f"{busy[0].name} is the only model seen; its state is not what the client received or sent")
+    return busy
+
+
+def _trained(models: list[SeenModel]) -> list[SeenModel]:
+    return [model for model in models if len(model.trained.labels)]
+
+
+def _is_in(model: SeenModel, states: Sequence[Arrays]) -> bool:
+    if model.state is None:
+        return False
+    own = [array for _, array in model.state()]
+    return any(same(own, state) for state in states)

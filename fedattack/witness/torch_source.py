@@ -1,0 +1,405 @@
+"""What PyTorch does, through its global hooks and through its losses.
+
+Three things must come together until an example counts as trained on: a model that nobody else called took it, a
+gradient came back through the model's output, and then an optimizer that holds the model's parameters made a step.
+"""
+
+import functools
+import sys
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import FunctionType
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.modules import module as hooks
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.overrides import TorchFunctionMode
+
+from fedattack.witness import torch_models
+from fedattack.witness.sample import Label
+from fedattack.witness.watch import Pass, SeenModel, State, Watch, current, labels_of, same
+
+_LABELLED = {
+    "cross_entropy": "cross-entropy",
+    "nll_loss": "cross-entropy",
+    "mse_loss": "mse",
+    "binary_cross_entropy": None,
+    "binary_cross_entropy_with_logits": None,
+    "l1_loss": None,
+    "smooth_l1_loss": None,
+    "huber_loss": None,
+    "multi_margin_loss": None,
+}
+"""Losses whose second argument are labels, and what fedattack calls them."""
+
+_WRAPPERS = {"OptimizedModule": "_orig_mod", "DataParallel": "module", "DistributedDataParallel": "module"}
+_WRAPPERS |= {"GradSampleModule": "_module"}
+
+_NODES = 64
+_RECENT = 64
+
+_undo: list[Callable[[], Any]] = []
+_moved_by: "weakref.WeakKeyDictionary[nn.Module, weakref.WeakSet[Any]]" = weakref.WeakKeyDictionary()
+_parameterless: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
+
+
+class _Through(TorchFunctionMode):
+    """Lets PyTorch look up each function by its name, so that even a loss that was kept elsewhere is the watched one.
+
+    It costs time at every call of PyTorch, and is on only where labels could not be seen without.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class _Blind:
+    """Whether an app trained by a loss that was not seen, and whether it compiles models, which a mode might change."""
+
+    labels = False
+    compiles = False
+
+
+class _Begun:
+    """A forward pass of which the loss is awaited; it keeps no graph alive."""
+
+    def __init__(self, begun: Pass, output: Tensor) -> None:
+        self.begun = begun
+        self.output = weakref.ref(output)
+        self.number = _number(output.grad_fn)
+        self.count = len(begun.hashes)
+
+
+def install() -> None:
+    """Put the hooks in, unless they are in."""
+    if _undo:
+        return
+    # It says that hooks fire once more for a compiled model: they do, and count one call.
+    warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks")
+    _undo.append(hooks.register_module_forward_pre_hook(_before).remove)
+    # Also where the forward pass raises an error, so that the next model counts as called on its own.
+    _undo.append(hooks.register_module_forward_hook(_after, always_call=True).remove)
+    _undo.append(register_optimizer_step_post_hook(_stepped).remove)
+    for name in _LABELLED:
+        original = getattr(nn.functional, name)
+        _replace(nn.functional, name, _watched_loss(name, original))
+    for owner in (Optimizer, nn.Module):
+        _replace(owner, "zero_grad", _watched_zero_grad(owner.zero_grad))
+    _replace(nn.Module, "__init__", torch_models.noting(nn.Module.__init__))
+    _replace_copies()
+
+
+def context() -> AbstractContextManager[Any]:
+    """Return what a client's call is to run in."""
+    return _Through() if _Blind.labels and not _Blind.compiles else nullcontext()
+
+
+def remove() -> None:
+    """Take the hooks out again."""
+    while _undo:
+        _undo.pop()()
+    _Blind.labels = _Blind.compiles = False
+
+
+def _replace(owner: Any, name: str, new: Any) -> None:
+    _undo.append(functools.partial(setattr, owner, name, getattr(owner, name)))
+    setattr(owner, name, new)
+
+
+def _replace_copies() -> None:
+    """Put watched losses where modules have imported the losses by name."""
+    watched = {id(getattr(nn.functional, name).__wrapped__): getattr(nn.functional, name) for name in _LABELLED}
+    for module_name, module in list(sys.modules.items()):
+        if module_name.partition(".")[0] in ("torch", "fedattack"):
+            continue
+        for name, value in list(getattr(module, "__dict__", {}).items()):
+            if id(value) in watched:
+                _replace(module, name, watched[id(value)])
+
+
+def _before(module: nn.Module, args: Any) -> None:
+    # What compiles a model must see nothing of this.
+    if torch.compiler.is_compiling():
+        return
+    watch = current()
+    if watch is None or getattr(watch.local, "open", None) is not None or module in _parameterless:
+        return
+    watch.guard("what a model was called with", _begin, module, args)
+
+
+def _begin(watch: Watch, module: nn.Module, args: Sequence[Any]) -> None:
+    if getattr(module, "_is_replica", False) or torch.jit.is_tracing():
+        return
+    inner = _unwrapped(module)
+    _Blind.compiles |= type(module).__name__ == "OptimizedModule"
+    model = watch.models.get(id(inner))
+    if model is None and next(module.parameters(), None) is None:
+        _parameterless.add(module)
+        return
+    local = watch.local
+    local.open, local.begun = module, None
+    if model is None:
+        model = watch.model_of(inner, lambda: _seen_model(watch, inner))
+    if model is None:
+        return
+    x = _only_input(watch, model, args)
+    if x is None:
+        return
+    trains = torch.is_grad_enabled() and not x.requires_grad
+    local.begun = model.start(_array(x), seed=watch.seed, trains=trains)
+
+
+def _after(module: nn.Module, args: Any, output: Any) -> None:
+    if torch.compiler.is_compiling():
+        return
+    watch = current()
+    if watch is None or getattr(watch.local, "open", None) is not module:
+        return
+    begun, watch.local.open, watch.local.begun = watch.local.begun, None, None
+    if begun is not None:
+        watch.guard("what a model returned", _returned, begun, output)
+
+
+def _returned(watch: Watch, begun: Pass, output: Any) -> None:
+    model, tensor = begun.model, _first_tensor(output)
+    if tensor is None or tensor.ndim < 1 or len(tensor) != len(begun.hashes):
+        if begun in model.pending:
+            model.pending.remove(begun)
+        watch.note(f"{model.name} does not return one output an example: this call of it was left out")
+        return
+    model.classes = int(tensor.shape[1]) if tensor.ndim > 1 else 1
+    if begun.trains and tensor.requires_grad:
+        # It returns nothing, so that the gradient stays as it is.
+        tensor.register_hook(functools.partial(_differentiated, begun))
+    recent: deque[_Begun] = getattr(watch.local, "recent", None) or deque(maxlen=_RECENT)
+    watch.local.recent = recent
+    recent.append(_Begun(begun, tensor))
+
+
+def _differentiated(begun: Pass, gradient: Tensor) -> None:
+    begun.differentiated = True
+
+
+def _stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    watch = current()
+    if watch is not None:
+        watch.guard("a step of an optimizer", _step, optimizer)
+
+
+def _step(watch: Watch, optimizer: Optimizer) -> None:
+    watch.steps += 1
+    for model in _moved(watch, optimizer):
+        model.step()
+        _Blind.labels |= not model.losses
+        for group in optimizer.param_groups:
+            lr, momentum, decay = group.get("lr", 0.0), group.get("momentum", 0.0), group.get("weight_decay", 0.0)
+            model.optimizers[(type(optimizer).__name__, float(lr), float(momentum), float(decay))] = None
+
+
+def _watched_zero_grad(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def zero_grad(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        watch = current()
+        if watch is not None and not torch.compiler.is_compiling():
+            watch.guard("what became of gradients", _discard, self)
+
+    return zero_grad
+
+
+def _discard(watch: Watch, owner: Optimizer | nn.Module) -> None:
+    for model in _moved(watch, owner):
+        model.discard()
+
+
+def _moved(watch: Watch, owner: Optimizer | nn.Module) -> Iterator[SeenModel]:
+    """Give the models with something open of which a parameter is one of an optimizer's, or of another module's."""
+    for model in watch.models.values():
+        if not model.pending or not isinstance(model.model, nn.Module):
+            continue
+        # A step is made for every batch: what is known of its optimizer is not looked up again.
+        moved_by = _moved_by.setdefault(model.model, weakref.WeakSet())
+        if owner not in moved_by:
+            if not _parameters_of(owner) & _parameters_of(model.model):
+                continue
+            moved_by.add(owner)
+        yield model
+
+
+def _parameters_of(owner: Optimizer | nn.Module) -> set[int]:
+    if isinstance(owner, nn.Module):
+        return {id(parameter) for parameter in owner.parameters()}
+    found: set[int] = set()
+    for group in owner.param_groups:
+        found.update(map(id, group["params"]))
+    return found
+
+
+def _watched_loss(name: str, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    compiling, watch_of, lost = torch.compiler.is_compiling, current, _lost
+
+    def loss(*args: Any, **kwargs: Any) -> Tensor:
+        result = original(*args, **kwargs)
+        watch = None if compiling() else watch_of()
+        if watch is not None:
+            watch.guard("a loss", lost, name, args, kwargs)
+        return result
+
+    # TorchScript compiles the source of the original, and looks up its names where this function would.
+    own = FunctionType(loss.__code__, cast(FunctionType, original).__globals__, name, None, loss.__closure__)
+    return functools.update_wrapper(own, original)
+
+
+def _lost(watch: Watch, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    outputs = args[0] if args else kwargs.get("input")
+    target = args[1] if len(args) > 1 else kwargs.get("target")
+    if not isinstance(outputs, Tensor) or not isinstance(target, Tensor):
+        return
+    item = _origin(watch, outputs)
+    if item is None:
+        return
+    begun, model = item.begun, item.begun.model
+    if target.ndim and len(target) != item.count and not isinstance(begun.labels, Sequence):
+        # A batch of sequences, say, of which the first axis is time.
+        if begun in model.pending:
+            model.pending.remove(begun)
+        watch.note(f"{name} has not as many labels as {model.name} has inputs: what it was called with is left out")
+        return
+    if begun.labels is None:
+        begun.labels = _labels(name, target, item.count)
+        if begun.labels is None:
+            watch.note(f"the labels of {name} are not one number an example: they are unknown")
+    if not begun.trains:
+        return
+    spec = _LABELLED[name]
+    if name == "nll_loss" and name not in model.losses and not _is_log_softmax(outputs):
+        spec = None
+    model.losses.setdefault(name, spec)
+    if len(model.losses) > 1:
+        watch.note(f"the loss has several terms ({', '.join(model.losses)}); the first is noted")
+    weight = args[2] if len(args) > 2 else kwargs.get("weight")
+    if weight is not None or kwargs.get("label_smoothing"):
+        watch.note(f"{name} weighs classes or smooths labels, which the noted loss does not")
+    if kwargs.get("reduction", "mean") == "sum":
+        watch.note(f"{name} is a sum over the batch, and the noted loss is a mean")
+
+
+def _origin(watch: Watch, outputs: Tensor) -> _Begun | None:
+    """Find the forward pass that these outputs come from."""
+    recent: deque[_Begun] = getattr(watch.local, "recent", None) or deque()
+    for item in reversed(recent):
+        if item.output() is outputs:
+            return item
+    if outputs.grad_fn is None:
+        # Without a graph only the pass just before can have led here.
+        last = recent[-1] if recent else None
+        return last if last is not None and last.number is None and last.count == len(outputs) else None
+    numbers = {item.number: item for item in recent if item.number is not None}
+    waiting, seen = deque([outputs.grad_fn]), 0
+    while waiting and seen < _NODES:
+        node, seen = waiting.popleft(), seen + 1
+        number = _number(node)
+        if number in numbers:
+            return numbers[number]
+        waiting.extend(parent for parent, _ in node.next_functions if parent is not None)
+    return None
+
+
+def _number(node: Any) -> int | None:
+    """Return the number of a node of the graph, by which it is known without being held."""
+    return None if node is None else int(node._sequence_nr())
+
+
+def _labels(name: str, target: Tensor, count: int) -> Sequence[Label] | None:
+    if target.dtype == torch.int64 and target.ndim == 1 and len(target) == count:
+        classes: list[int] = target.tolist()
+        return classes
+    values = target.detach().cpu()
+    if values.dtype == torch.bfloat16:
+        values = values.float()
+    if name == "cross_entropy" and values.is_floating_point() and values.ndim == 2 and len(values) == count:
+        one_hot = ((values == 0) | (values == 1)).all() and (values.sum(dim=1) == 1).all()
+        if not bool(one_hot):
+            return None
+        values = values.argmax(dim=1)
+    return labels_of(values.numpy(), count, classes=name.startswith("binary"))
+
+
+def _is_log_softmax(outputs: Tensor) -> bool:
+    """Say whether these are logarithms of probabilities; their cross-entropy is then what nll_loss gives."""
+    with torch.no_grad():
+        total = outputs.detach().double().logsumexp(dim=1)
+    return bool(total.abs().max() < 1e-3)
+
+
+def _seen_model(watch: Watch, module: nn.Module) -> SeenModel:
+    signature = (type(module), tuple((name, tuple(value.shape)) for name, value in _entries(module)))
+    model = SeenModel(watch, module, type(module).__name__, signature)
+    model.state = functools.partial(_state, module)
+    model.describe = torch_models.describe
+    model.received = bool(watch.guard("which model the client received", _is_received, module))
+    return model
+
+
+def _is_received(watch: Watch, module: nn.Module) -> bool:
+    own = [array for _, array in _state(module)]
+    return any(same(own, state) for state in watch.received())
+
+
+def _entries(module: nn.Module) -> list[tuple[str, Tensor]]:
+    return [(name, value) for name, value in module.state_dict().items() if isinstance(value, Tensor)]
+
+
+def _state(module: nn.Module) -> State:
+    return [(name, _array(value)) for name, value in _entries(module)]
+
+
+def _unwrapped(module: nn.Module) -> nn.Module:
+    while type(module).__name__ in _WRAPPERS:
+        inner = getattr(module, _WRAPPERS[type(module).__name__], None)
+        if not isinstance(inner, nn.Module):
+            break
+        module = inner
+    return module
+
+
+def _only_input(watch: Watch, model: SeenModel, values: Sequence[Any]) -> Tensor | None:
+    """Return the one tensor that a model was called with; anything else is noted, and not covered."""
+    if len(values) == 1 and isinstance(values[0], Tensor) and values[0].ndim > 1:
+        return values[0]
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    others = [value for value in values if not isinstance(value, Tensor | int | float | str | None)]
+    if len(tensors) != 1 or others:
+        watch.note(f"{model.name} takes other inputs than one array by position: not covered, its examples are unknown")
+        return None
+    if tensors[0].ndim < 2:
+        watch.note(f"{model.name} was called with a tensor of {tensors[0].ndim} axes: no examples in rows")
+        return None
+    return tensors[0]
+
+
+def _array(x: Tensor) -> NDArray[Any]:
+    values = x.detach().cpu()
+    if values.dtype == torch.bfloat16:
+        values = values.float()
+    return np.ascontiguousarray(values.numpy())
+
+
+def _first_tensor(output: Any) -> Tensor | None:
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(output, Mapping):
+        output = [output["logits"]] if "logits" in output else [*output.values()]
+    if isinstance(output, list | tuple):
+        for value in output:
+            if isinstance(value, Tensor) and value.ndim:
+                return value
+    return None
