@@ -18,6 +18,7 @@ ALLOWED = {
     "nodes": BASE,
     "record": BASE,
     "observe": BASE | {"record"},
+    "witness": BASE,
     "bridge": {"errors"},
     "data": BASE,
     "learning": BASE,
@@ -47,6 +48,7 @@ FORBIDDEN_PACKAGES = {
     "audit": {"flwr", "ray"},
     "report": {"flwr", "ray", "torch"},
     "reaper": {"flwr", "ray", "torch"},
+    "witness": {"ray"},
 }
 
 

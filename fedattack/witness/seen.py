@@ -1,0 +1,152 @@
+"""What a witness notes of one client: examples, model, training."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+SERVER = "server"
+"""The node of what the server's own process did."""
+
+UNKNOWN = -1
+"""The label of an example whose label nobody saw."""
+
+HASH = 16
+"""Bytes of an example's hash."""
+
+
+@dataclass(frozen=True)
+class SeenExamples:
+    """Distinct examples, as the model took them.
+
+    Attributes
+    ----------
+    x
+        (kept, …): those with the smallest hashes, which are a uniform sample of all.
+    y
+        (kept,): their labels, int64, or float32 where they are no classes; :data:`UNKNOWN` where no label was seen.
+    hashes
+        (kept, 16) uint8: keyed hash of each one's ``x`` alone, in ascending order.
+    total
+        How many distinct ones there were; an estimate where a note says so.
+    counts
+        How many of each class are among them.
+    """
+
+    x: NDArray[Any]
+    y: NDArray[Any]
+    hashes: NDArray[np.uint8]
+    total: int
+    counts: dict[int, int]
+
+    @classmethod
+    def none(cls) -> "SeenExamples":
+        """Return no examples."""
+        return cls(np.zeros((0, 0), np.float32), np.zeros(0, np.int64), np.zeros((0, HASH), np.uint8), 0, {})
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+
+@dataclass(frozen=True)
+class WitnessedModel:
+    """The model that the client shares.
+
+    Attributes
+    ----------
+    spec
+        ``package.module:Name`` of what builds a model of the same names and shapes when it is called with
+        ``arguments``; ``None`` if none is known.
+    arguments
+        Keyword arguments, as JSON knows them.
+    input_shape
+        Shape of one example.
+    classes
+        Width of the output.
+    loss
+        A name of :data:`fedattack.learning.LOSSES`; ``None`` if it is none of them.
+    why
+        Why ``spec`` or ``loss`` is ``None``, else empty.
+    """
+
+    spec: str | None
+    arguments: dict[str, Any]
+    input_shape: tuple[int, ...]
+    classes: int
+    loss: str | None
+    why: str
+
+
+@dataclass(frozen=True)
+class WitnessedTraining:
+    """How the client trains in one round.
+
+    Attributes
+    ----------
+    optimizer
+        Name of its class.
+    lr
+        Learning rate; ``None`` if it is not one number.
+    momentum, weight_decay
+        0 where the optimizer has none.
+    batch_sizes
+        The most frequent first.
+    steps
+        Steps of the optimizer in one round.
+    epochs
+        Passes over the training examples in one round; ``None`` if that is not known.
+    augmented
+        Whether one example came as several inputs; ``None`` if that is not known.
+    """
+
+    optimizer: str
+    lr: float | None
+    momentum: float
+    weight_decay: float
+    batch_sizes: tuple[int, ...]
+    steps: int
+    epochs: float | None
+    augmented: bool | None
+
+
+@dataclass(frozen=True)
+class Witness:
+    """What was seen of one node.
+
+    Attributes
+    ----------
+    node
+        The node's id, as the record names it, or :data:`SERVER`.
+    client
+        Its ``partition-id``, if it has one, else empty.
+    trained
+        Examples that led to a step of the optimizer.
+    evaluated
+        Examples that the model took and that never led to one.
+    model, training
+        ``None`` where none was seen.
+    mods
+        The ClientApp's mods, with their numbers.
+    notes
+        What a reader must know: what was not covered, and what is an estimate.
+    """
+
+    node: str
+    client: str = ""
+    trained: SeenExamples = field(default_factory=SeenExamples.none)
+    evaluated: SeenExamples = field(default_factory=SeenExamples.none)
+    model: WitnessedModel | None = None
+    training: WitnessedTraining | None = None
+    mods: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def counts_of(labels: Mapping[bytes, float | None]) -> dict[int, int]:
+    """Count the classes among labels, in ascending order; labels that are no whole numbers are no classes."""
+    counts: dict[int, int] = {}
+    for label in labels.values():
+        if isinstance(label, int) and label >= 0:
+            counts[label] = counts.get(label, 0) + 1
+    return dict(sorted(counts.items()))

@@ -1,0 +1,224 @@
+"""Write and read what a witness notes: one ``.npz`` a node, so that it is whole or absent.
+
+It holds the examples that are kept, the hashes of all that were seen, by which another process goes on, and everything
+else as JSON in an array of bytes. Nothing is pickled.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, with_config
+from typing_extensions import TypedDict
+
+from fedattack.errors import ConfigError, short
+from fedattack.files import make_private, write_npz
+from fedattack.untrusted import PLAIN, Text, check_folder, parse_json, read_npz, validated
+from fedattack.witness.seen import HASH, SeenExamples, Witness, WitnessedModel, WitnessedTraining
+
+_ABOUT = "about"
+_ROLES = ("trained", "evaluated")
+_HINT = "delete it, and run the app again"
+_STRICT = ConfigDict(extra="forbid", strict=True)
+
+_Count = Annotated[int, Field(ge=0, le=2**50)]
+_Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+@with_config(_STRICT)
+class _Examples(TypedDict):
+    total: _Count
+    counts: dict[Text, _Count]
+
+
+@with_config(_STRICT)
+class _Model(TypedDict):
+    spec: Text | None
+    arguments: dict[Text, JsonValue]
+    input_shape: list[_Count]
+    classes: _Count
+    loss: Text | None
+    why: Text
+
+
+@with_config(_STRICT)
+class _Training(TypedDict):
+    optimizer: Text
+    lr: _Number | None
+    momentum: _Number
+    weight_decay: _Number
+    batch_sizes: list[_Count]
+    steps: _Count
+    epochs: _Number | None
+    augmented: bool | None
+
+
+@with_config(_STRICT)
+class _About(TypedDict):
+    node: Text
+    client: Text
+    trained: _Examples
+    evaluated: _Examples
+    model: _Model | None
+    training: _Training | None
+    mods: list[Text]
+    notes: list[Text]
+
+
+_ADAPTER: TypeAdapter[_About] = TypeAdapter(_About)
+
+
+def witness_file(folder: Path, node: str) -> Path:
+    """Return where the witness of a node lies."""
+    stem = node if PLAIN.fullmatch(node) else hashlib.sha256(node.encode()).hexdigest()
+    return folder / f"{stem}.npz"
+
+
+def write_witness(folder: Path, witness: Witness, memory: Mapping[str, NDArray[Any]] | None = None) -> Path:
+    """Write a witness, in the place of an older one of its node, and return the file.
+
+    Parameters
+    ----------
+    folder
+        Made, for its owner alone, if it is not there.
+    witness
+        What to write.
+    memory
+        Further arrays, by which another process goes on; see :func:`read_memory`.
+
+    Raises
+    ------
+    OSError
+        If the folder cannot be written.
+    """
+    make_private(folder)
+    about: dict[str, Any] = {"node": witness.node, "client": witness.client}
+    arrays: dict[str, NDArray[Any]] = {}
+    for role, seen in (("trained", witness.trained), ("evaluated", witness.evaluated)):
+        counts = {str(label): count for label, count in seen.counts.items()}
+        about[role] = {"total": seen.total, "counts": counts}
+        arrays |= {f"{role}_x": seen.x, f"{role}_y": seen.y, f"{role}_hashes": seen.hashes}
+    about["model"] = None if witness.model is None else dict(vars(witness.model))
+    about["training"] = None if witness.training is None else dict(vars(witness.training))
+    about["mods"] = [short(mod) for mod in witness.mods]
+    about["notes"] = [short(note) for note in witness.notes]
+    text = json.dumps(about, ensure_ascii=False, allow_nan=False)
+    arrays[_ABOUT] = np.frombuffer(text.encode(), dtype=np.uint8)
+    for name, array in (memory or {}).items():
+        arrays[f"memory_{name}"] = array
+    path = witness_file(folder, witness.node)
+    write_npz(path, arrays)
+    return path
+
+
+def read_witnesses(folder: Path) -> list[Witness]:
+    """Read all witnesses of a folder, by their nodes' names.
+
+    Raises
+    ------
+    ConfigError
+        In one line, if there is no such folder, or a file in it is no witness.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is no folder; expected one that a witness has written")
+    check_folder(folder, ConfigError)
+    witnesses = [read_witness(path) for path in sorted(folder.glob("[!.]*.npz"))]
+    nodes = [witness.node for witness in witnesses]
+    for node in nodes:
+        if nodes.count(node) > 1:
+            raise ConfigError(f"{folder} has two witnesses of the node {short(node, 60)}; keep one of them")
+    return sorted(witnesses, key=lambda witness: witness.node)
+
+
+def read_witness(path: Path) -> Witness:
+    """Read one file.
+
+    Raises
+    ------
+    ConfigError
+        In one line, if it is no witness.
+    """
+    names = [_ABOUT]
+    for role in _ROLES:
+        names += [f"{role}_x", f"{role}_y", f"{role}_hashes"]
+    arrays = read_npz(path, ConfigError, _HINT, *names)
+    if arrays[_ABOUT].dtype != np.uint8:
+        raise ConfigError(f"{path}: {_ABOUT}: expected bytes, got {arrays[_ABOUT].dtype}; {_HINT}")
+    try:
+        value = parse_json(arrays[_ABOUT].tobytes())
+    except ValueError as cause:
+        raise ConfigError(f"{path}: {_ABOUT} is no JSON ({short(str(cause), 100)}); {_HINT}") from None
+    about = validated(_ADAPTER, value, f"{path}: {_ABOUT}", ConfigError, _HINT)
+    return Witness(
+        node=about["node"],
+        client=about["client"],
+        trained=_examples(path, "trained", about["trained"], arrays),
+        evaluated=_examples(path, "evaluated", about["evaluated"], arrays),
+        model=_model(about["model"]),
+        training=_training(about["training"]),
+        mods=tuple(about["mods"]),
+        notes=tuple(about["notes"]),
+    )
+
+
+def read_memory(path: Path, *names: str) -> dict[str, NDArray[Any]]:
+    """Read the further arrays of :func:`write_witness`.
+
+    Raises
+    ------
+    ConfigError
+        In one line, if they are not there.
+    """
+    arrays = read_npz(path, ConfigError, _HINT, *(f"memory_{name}" for name in names))
+    return {name: arrays[f"memory_{name}"] for name in names}
+
+
+def _examples(path: Path, role: str, about: _Examples, arrays: Mapping[str, NDArray[Any]]) -> SeenExamples:
+    x, y, hashes = arrays[f"{role}_x"], arrays[f"{role}_y"], arrays[f"{role}_hashes"]
+    if hashes.dtype != np.uint8 or hashes.ndim != 2 or hashes.shape[1] != HASH:
+        raise ConfigError(f"{path}: {role}_hashes: expected uint8 (n, {HASH}), got {hashes.dtype} {hashes.shape}")
+    if y.dtype not in (np.int64, np.float32) or y.shape != hashes.shape[:1]:
+        raise ConfigError(
+            f"{path}: {role}_y: expected {len(hashes)} labels, int64 or float32, got {y.dtype} {y.shape}; {_HINT}"
+        )
+    if x.dtype.kind not in "biuf" or x.ndim < 1 or len(x) != len(y):
+        raise ConfigError(f"{path}: {role}_x: expected {len(y)} examples of numbers, got {x.dtype} {x.shape}; {_HINT}")
+    try:
+        counts = {int(label): count for label, count in about["counts"].items()}
+    except ValueError:
+        raise ConfigError(f"{path}: {role}: counts: expected classes by number; {_HINT}") from None
+    if about["total"] < len(y):
+        raise ConfigError(f"{path}: {role}: {len(y)} examples, of a total of {about['total']}; {_HINT}")
+    return SeenExamples(x, y, hashes, about["total"], counts)
+
+
+def _model(about: _Model | None) -> WitnessedModel | None:
+    if about is None:
+        return None
+    return WitnessedModel(
+        spec=about["spec"],
+        arguments=dict(about["arguments"]),
+        input_shape=tuple(about["input_shape"]),
+        classes=about["classes"],
+        loss=about["loss"],
+        why=about["why"],
+    )
+
+
+def _training(about: _Training | None) -> WitnessedTraining | None:
+    if about is None:
+        return None
+    return WitnessedTraining(
+        optimizer=about["optimizer"],
+        lr=about["lr"],
+        momentum=about["momentum"],
+        weight_decay=about["weight_decay"],
+        batch_sizes=tuple(about["batch_sizes"]),
+        steps=about["steps"],
+        epochs=about["epochs"],
+        augmented=about["augmented"],
+    )
