@@ -60,6 +60,16 @@ PresetName = Annotated[
     ),
 ]
 
+PresetOrApp = Annotated[
+    list[str],
+    typer.Argument(
+        help="Name of a preset, which `fedattack list` shows; the folder of a Flower app; or, after --, the `flwr run` "
+        "that runs it.",
+        metavar="PRESET | APP | -- flwr run …",
+        autocompletion=complete_preset,
+    ),
+]
+
 AttackName = Annotated[
     str,
     typer.Argument(
