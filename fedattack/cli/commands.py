@@ -20,6 +20,7 @@ from fedattack.cli.declared import HIDDEN, LOSS, Declared, pairs
 from fedattack.cli.options import (
     AsJson,
     AttackName,
+    AuditChanges,
     CellChanges,
     Changes,
     Device,
@@ -223,7 +224,7 @@ def report(
 def audit(
     what: PresetOrApp,
     out: Out,
-    changes: Changes = None,
+    changes: AuditChanges = None,
     seed: FirstSeed = None,
     seeds: SeedCount = None,
     options: Options = None,

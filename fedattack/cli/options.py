@@ -100,6 +100,16 @@ Changes = Annotated[
     ),
 ]
 
+AuditChanges = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="Change a setting of the preset, or a key of the app's run config; repeatable.",
+        metavar="KEY=VALUE",
+        autocompletion=complete_setting,
+    ),
+]
+
 FirstSeed = Annotated[int | None, typer.Option("--seed", help="First seed; the preset's if not given.", min=0)]
 
 SeedCount = Annotated[int | None, typer.Option("--seeds", help="How many seeds; the preset's if not given.", min=1)]
