@@ -1,18 +1,25 @@
 """Note, on the auditor's side, what clients train on: what an audit holds the attacks against.
 
-No attack reads it. Nothing here imports torch or scikit-learn: what is not there is not watched.
+No attack reads it. Nothing here imports torch or scikit-learn: what an app does not import is not watched.
 """
 
+from fedattack.witness.flower import WitnessedClientApp, WitnessMod, watching_server
 from fedattack.witness.seen import SERVER, UNKNOWN, SeenExamples, Witness, WitnessedModel, WitnessedTraining
 from fedattack.witness.store import read_witnesses, write_witness
+from fedattack.witness.watch import evaluated_on, trained_on
 
 __all__ = [
     "SERVER",
     "UNKNOWN",
     "SeenExamples",
     "Witness",
+    "WitnessMod",
+    "WitnessedClientApp",
     "WitnessedModel",
     "WitnessedTraining",
+    "evaluated_on",
     "read_witnesses",
+    "trained_on",
+    "watching_server",
     "write_witness",
 ]

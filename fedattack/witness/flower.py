@@ -1,0 +1,185 @@
+"""Watch Flower's clients and its server."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message, MessageType
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable
+from flwr.common.logger import log
+
+from fedattack.errors import short
+from fedattack.witness import sources
+from fedattack.witness.node import Call, save
+from fedattack.witness.seen import SERVER
+from fedattack.witness.watch import KEEP, Arrays, Watch, watching
+
+_COUNTS = ("num-examples", "num_examples")
+_EMPTY = "_empty"
+_WARNING = 30
+
+
+class WitnessedClientApp(ClientApp):
+    """A ClientApp that notes what it trains on, and otherwise is the app that it wraps.
+
+    Parameters
+    ----------
+    inner
+        The project's own ClientApp.
+    folder
+        Where to write, on the client's own machine; see :func:`fedattack.witness.read_witnesses`.
+    seed
+        Key of the hashes; the same for all clients.
+    keep
+        Examples to keep of each role.
+
+    Notes
+    -----
+    Nothing here draws a random number, and no error of the watching reaches the app.
+    """
+
+    def __init__(self, inner: ClientApp, folder: Path | str, *, seed: int = 0, keep: int = KEEP) -> None:
+        super().__init__()
+        self._inner = inner
+        self._witness = _Calls(Path(folder), seed, keep)
+        self._witness.mods = mods_of(inner)
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Run the inner app and watch."""
+        return self._witness.call(message, context, self._inner)
+
+
+class WitnessMod:
+    """The same as a client mod: ``ClientApp(client_fn, mods=[WitnessMod("witness")])``; parameters as there."""
+
+    def __init__(self, folder: Path | str, *, seed: int = 0, keep: int = KEEP) -> None:
+        self._witness = _Calls(Path(folder), seed, keep)
+
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """Pass the message on and watch."""
+        self._witness.mods = _mods_behind(call_next)
+        return self._witness.call(message, context, call_next)
+
+
+@contextmanager
+def watching_server(folder: Path | str, *, seed: int = 0, keep: int = KEEP) -> Iterator[None]:
+    """Note what a ServerApp's own process evaluates on, which no client holds; the node is then ``server``."""
+    watch = Watch(seed, keep)
+    watch.notes |= dict.fromkeys(sources.install())
+    try:
+        with watching(watch):
+            yield
+    finally:
+        _save(Path(folder), watch, Call(SERVER))
+
+
+class _Calls:
+    """Watches the calls of one app."""
+
+    def __init__(self, folder: Path, seed: int, keep: int) -> None:
+        self._folder = folder
+        self._seed = seed
+        self._keep = keep
+        self.mods: tuple[str, ...] = ()
+
+    def call(self, message: Message, context: Context, inner: Callable[[Message, Context], Message]) -> Message:
+        """Call an app."""
+        node = str(message.metadata.dst_node_id)
+        client = str(context.node_config.get("partition-id", ""))
+        trains = message.metadata.message_type.partition(".")[0] == MessageType.TRAIN
+        # Mods and clients may take arrays out of the message.
+        arrays = _models(message)
+        watch = Watch(self._seed, self._keep, received=lambda: _numpy(arrays))
+        watch.notes |= dict.fromkeys(sources.install())
+        loaded = sources.loaded()
+        failed = "it raised an error"
+        reply: Message | None = None
+        try:
+            with watching(watch):
+                reply = inner(message, context)
+            failed = ""
+        except BaseException as cause:
+            failed = f"{type(cause).__name__}: {cause}"
+            raise
+        finally:
+            for name in sources.loaded() - loaded:
+                watch.note(f"{name} was imported while the client was called, and not watched until its next call")
+            call = Call(node, client, self.mods, trains=trains, failed=short(failed, 120))
+            _save(self._folder, watch, _with_reply(watch, call, reply))
+        return reply
+
+
+def _with_reply(watch: Watch, call: Call, reply: Message | None) -> Call:
+    """Add what a reply tells."""
+    if reply is None:
+        return call
+    if reply.has_error():
+        return Call(call.node, call.client, call.mods, trains=call.trains, failed=short(str(reply.error), 120))
+    try:
+        sent, stated = _numpy(_models(reply)), _stated(reply)
+    except Exception as cause:
+        watch.note(f"the reply cannot be read ({short(str(cause), 120)})")
+        return call
+    return Call(call.node, call.client, call.mods, sent, stated, call.trains)
+
+
+def _save(folder: Path, watch: Watch, call: Call) -> None:
+    """Write; an error ends in Flower's log, and never in the run."""
+    try:
+        save(folder, watch, call)
+    except Exception as cause:
+        log(_WARNING, "fedattack.witness: node %s was not noted: %s", call.node, short(str(cause)))
+
+
+def _models(message: Message) -> list[list[Any]]:
+    if not message.has_content():
+        return []
+    records = message.content.array_records.values()
+    return [[array for name, array in record.items() if name != _EMPTY] for record in records]
+
+
+def _numpy(models: Sequence[Sequence[Any]]) -> list[Arrays]:
+    return [[array.numpy() for array in model] for model in models]
+
+
+def _stated(reply: Message) -> int | None:
+    """Return with how many examples a client says that it trained."""
+    for record in reply.content.metric_records.values():
+        for name in _COUNTS:
+            value = record.get(name)
+            if isinstance(value, int | float) and value > 0:
+                return int(value)
+    return None
+
+
+def mods_of(app: ClientApp) -> tuple[str, ...]:
+    """List an app's mods, the outermost first, with the numbers that they were made with."""
+    functions = [app._call, *app._registered_funcs.values()]
+    found: dict[str, None] = {}
+    for function in functions:
+        for mod in _mods_behind(function):
+            found[mod] = None
+    return tuple(found)
+
+
+def _mods_behind(function: Any) -> tuple[str, ...]:
+    """List the mods that Flower has put around a function, one in the closure of the other."""
+    found = []
+    for _ in range(100):
+        code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None) or ()
+        held = dict(zip(code.co_freevars if code else (), cells, strict=False))
+        if "_mod" not in held or "_ffn" not in held:
+            break
+        found.append(_told(held["_mod"].cell_contents))
+        function = held["_ffn"].cell_contents
+    return tuple(found)
+
+
+def _told(mod: Any) -> str:
+    name = getattr(mod, "__name__", type(mod).__name__)
+    numbers = [
+        f"{key}={value}" for key, value in getattr(mod, "__dict__", {}).items() if isinstance(value, int | float | str)
+    ]
+    return short(f"{name}({', '.join(numbers)})" if numbers else name)

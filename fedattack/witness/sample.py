@@ -1,0 +1,202 @@
+"""Uniform samples of distinct examples, in bounded memory.
+
+An example is known by a hash of its bytes. Those with the smallest hashes are a uniform sample of the distinct ones,
+and the same sample in every epoch, round and process.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from fedattack.witness.seen import HASH, UNKNOWN, SeenExamples, counts_of
+
+Label = int | float | None
+"""A class, a number, or ``None`` where none was seen."""
+
+COUNTED = 100_000
+"""Distinct examples up to which they are counted one by one; beyond it their number is an estimate."""
+
+KEPT_BYTES = 256 * 2**20
+"""Bytes of the examples that are kept of one model."""
+
+_INTEGER, _REAL = 1, 2
+
+V = TypeVar("V")
+
+
+def hash_rows(rows: NDArray[Any], seed: int) -> list[bytes]:
+    """Hash each row's bytes; the same seed gives the same hashes everywhere.
+
+    It runs on every batch, so that it must be fast: XXH3 takes a fiftieth of the time of a cryptographic hash. Whoever
+    could look for collisions would be the client itself, which can lie to its own witness anyway.
+    """
+    flat = np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8)
+    digest: Callable[..., bytes] = xxhash.xxh3_128_digest
+    return [digest(row, seed) for row in flat]
+
+
+class Smallest(Generic[V]):
+    """A dict of the ``limit`` smallest keys that it was ever given, and sometimes a few more."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.items: dict[bytes, V] = {}
+        self._largest: bytes | None = None
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.items)
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self.items
+
+    @property
+    def dropped(self) -> bool:
+        """Whether keys were left out."""
+        return self._largest is not None
+
+    def takes(self, key: bytes) -> bool:
+        """Say whether a key belongs to the smallest so far, itself among them or not."""
+        return self._largest is None or key <= self._largest
+
+    def put(self, keys: Iterable[bytes], values: Iterable[V]) -> None:
+        """Add keys with their values, in the place of older values."""
+        if self._largest is None:
+            self.items.update(zip(keys, values, strict=True))
+        else:
+            for key, value in zip(keys, values, strict=True):
+                if key <= self._largest:
+                    self.items[key] = value
+        if len(self.items) > 2 * self.limit:
+            self.prune()
+
+    def prune(self) -> None:
+        """Leave exactly the smallest."""
+        if len(self.items) > self.limit:
+            kept = sorted(self.items)[: self.limit]
+            self.items = {key: self.items[key] for key in kept}
+            self._largest = kept[-1]
+
+    def shrink(self, limit: int) -> None:
+        """Keep fewer from now on."""
+        self.limit = limit
+        self.prune()
+
+
+class Examples:
+    """The examples of one role: the labels of all, by hash, and the inputs of some."""
+
+    def __init__(self, keep: int, counted: int = COUNTED) -> None:
+        self.labels: Smallest[Label] = Smallest(counted)
+        self.rows: Smallest[NDArray[Any]] = Smallest(keep)
+        self.other_shapes = False
+        self.too_large = False
+
+    def add(self, hashes: Sequence[bytes], labels: Sequence[Label] | None) -> None:
+        """Note that these examples were seen; a label that is known stays."""
+        if labels is not None:
+            self.labels.put(hashes, labels)
+            return
+        unknown = [key for key in hashes if key not in self.labels]
+        self.labels.put(unknown, [None] * len(unknown))
+
+    def keep_rows(self, hashes: Sequence[bytes], rows: NDArray[Any]) -> None:
+        """Copy those inputs that belong to the sample."""
+        kept = self.rows
+        new = [index for index, key in enumerate(hashes) if key not in kept.items and kept.takes(key)]
+        if not new:
+            return
+        some = next(iter(kept.items.values()), rows[0])
+        if some.shape != rows.shape[1:] or some.dtype != rows.dtype:
+            self.other_shapes = True
+            return
+        fits = max(1, KEPT_BYTES // max(1, some.nbytes))
+        if fits < kept.limit:
+            self.too_large = True
+            kept.shrink(fits)
+        # In parts, so that a batch of any size takes no more memory than the sample.
+        for start in range(0, len(new), kept.limit):
+            part = new[start : start + kept.limit]
+            kept.put([hashes[index] for index in part], [rows[index].copy() for index in part])
+
+    def join(self, other: "Examples") -> None:
+        """Take over what others saw; labels that are known here stay."""
+        mine = self.labels.items
+        fresh = [key for key, label in other.labels.items.items() if mine.get(key) is None and label is not None]
+        self.labels.put(fresh, [other.labels.items[key] for key in fresh])
+        self.add([key for key in other.labels if key not in mine], None)
+        if other.rows.items:
+            self.keep_rows([*other.rows], np.stack([*other.rows.items.values()]))
+        self.other_shapes |= other.other_shapes
+        self.too_large |= other.too_large
+
+    def without(self, others: "Smallest[Label]") -> bool:
+        """Take away what others hold; return whether examples of which that is not known were taken away too."""
+        doubtful = [key for key in self.labels if not others.takes(key)]
+        for key in [key for key in self.labels if key in others] + doubtful:
+            del self.labels.items[key]
+        return bool(doubtful)
+
+    @property
+    def total(self) -> int:
+        """How many distinct ones there were."""
+        self.labels.prune()
+        count = len(self.labels)
+        if not self.labels.dropped or not count:
+            return count
+        # The k-th smallest of n uniform draws lies at about k / n.
+        return int((count - 1) * 2 ** (8 * HASH) // int.from_bytes(max(self.labels), "big"))
+
+    def seen(self) -> SeenExamples:
+        """Return what a witness says of them."""
+        total = self.total
+        keys = [key for key in sorted(self.rows) if key in self.labels][: self.rows.limit]
+        counts = counts_of(self.labels.items)
+        if self.labels.dropped:
+            counts = {label: count * total // len(self.labels) for label, count in counts.items()}
+        if not keys:
+            return SeenExamples(*_no_rows(), total, counts)
+        labels = [self.labels.items[key] for key in keys]
+        real = any(isinstance(label, float) for label in self.labels.items.values())
+        y = np.array([UNKNOWN if label is None else label for label in labels], np.float32 if real else np.int64)
+        x = np.stack([self.rows.items[key] for key in keys])
+        return SeenExamples(x, y, np.frombuffer(b"".join(keys), np.uint8).reshape(-1, HASH), total, counts)
+
+    def memory(self) -> dict[str, NDArray[Any]]:
+        """Return the hashes and labels of all, as arrays."""
+        keys, labels = [*self.labels], [*self.labels.items.values()]
+        kinds = [0 if label is None else _REAL if isinstance(label, float) else _INTEGER for label in labels]
+        return {
+            "hashes": np.frombuffer(b"".join(keys), np.uint8).reshape(-1, HASH),
+            "labels": np.array([0 if label is None else label for label in labels], np.float64),
+            "kinds": np.array(kinds, np.uint8),
+            "dropped": np.array([self.labels.dropped, self.other_shapes, self.too_large]),
+        }
+
+    def remember(self, memory: dict[str, NDArray[Any]], seen: SeenExamples) -> None:
+        """Go on from what another process wrote."""
+        keys = [bytes(row) for row in memory["hashes"]]
+        values = zip(memory["labels"].tolist(), memory["kinds"].tolist(), strict=True)
+        self.labels.put(keys, [_label(value, kind) for value, kind in values])
+        dropped, self.other_shapes, self.too_large = memory["dropped"].tolist()
+        if dropped and keys:
+            self.labels.limit = min(self.labels.limit, len(keys))
+            self.labels._largest = max(keys)
+        if len(seen):
+            self.keep_rows([bytes(row) for row in seen.hashes], seen.x)
+
+
+def _label(value: float, kind: int) -> Label:
+    if not kind:
+        return None
+    return int(value) if kind == _INTEGER else value
+
+
+def _no_rows() -> tuple[NDArray[Any], NDArray[Any], NDArray[np.uint8]]:
+    none = SeenExamples.none()
+    return none.x, none.y, none.hashes

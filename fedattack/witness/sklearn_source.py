@@ -1,0 +1,148 @@
+"""What scikit-learn's classifiers and regressors are fitted on, and what they only predict."""
+
+import functools
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, is_classifier, is_regressor
+
+from fedattack.witness.seen import WitnessedModel
+from fedattack.witness.watch import SeenModel, State, Watch, current, labels_of, plain, same
+
+_FITS = ("fit", "partial_fit")
+_METHODS = (*_FITS, "score", "predict", "predict_proba", "decision_function")
+_LINEAR = {"SGDClassifier", "LogisticRegression", "LogisticRegressionCV"}
+_MEAN_SQUARES = {"SGDRegressor", "LinearRegression", "Ridge", "MLPRegressor"}
+
+_undo: list[Callable[[], Any]] = []
+_wrapped: set[tuple[type, str]] = set()
+
+
+def install() -> None:
+    """Wrap the methods of all estimators that are loaded by now."""
+    for estimator in _estimators(BaseEstimator):
+        for cls in estimator.__mro__:
+            for name in _METHODS:
+                if name in vars(cls) and (cls, name) not in _wrapped:
+                    _wrapped.add((cls, name))
+                    _wrap(cls, name)
+
+
+def remove() -> None:
+    """Put the methods back."""
+    while _undo:
+        _undo.pop()()
+    _wrapped.clear()
+
+
+def _estimators(cls: type) -> Iterator[type]:
+    yield cls
+    children: list[type] = cls.__subclasses__()
+    for child in children:
+        yield from _estimators(child)
+
+
+def _wrap(cls: type, name: str) -> None:
+    # Methods that some estimators have only with some options are descriptors that hold the function.
+    method = vars(cls)[name]
+    owner, attribute = (cls, name) if isinstance(method, FunctionType) else (method, "fn")
+    function = getattr(method, "fn", method)
+    if isinstance(function, FunctionType):
+        _undo.append(functools.partial(setattr, owner, attribute, function))
+        setattr(owner, attribute, _watched(name, function))
+
+
+def _watched(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        watch = current()
+        if watch is None or getattr(watch.local, "estimator", None) is not None:
+            return original(self, *args, **kwargs)
+        model = watch.guard("an estimator", _model_of, self)
+        if model is None:
+            return original(self, *args, **kwargs)
+        # What it calls itself, such as the steps of a pipeline, is no model of the client.
+        watch.local.estimator = self
+        try:
+            result = original(self, *args, **kwargs)
+        finally:
+            watch.local.estimator = None
+        watch.guard(f"what {model.name}.{name} was given", _note, model, name, args, kwargs)
+        return result
+
+    return method
+
+
+def _model_of(watch: Watch, estimator: Any) -> SeenModel | None:
+    if not (is_classifier(estimator) or is_regressor(estimator)):
+        return None
+    known = watch.model_of(estimator, lambda: _seen_model(watch, estimator))
+    if known is not None and not known.received and not len(known.trained.labels):
+        own = [array for _, array in _state(estimator)]
+        known.received = any(own and same(own, state) for state in watch.received())
+    return known
+
+
+def _seen_model(watch: Watch, estimator: Any) -> SeenModel:
+    model = SeenModel(estimator, type(estimator).__name__, type(estimator), watch.keep)
+    model.state = functools.partial(_state, estimator)
+    model.describe = _describe
+    return model
+
+
+def _note(watch: Watch, model: SeenModel, name: str, args: Any, kwargs: Any) -> None:
+    named = dict(zip(("X", "y"), args, strict=False)) | dict(kwargs)
+    x, y = plain(named["X"]), named.get("y")
+    labels = None
+    if y is not None and name in (*_FITS, "score"):
+        values = np.asarray(y)
+        if values.dtype.kind in "biuf":
+            labels = labels_of(values, len(x), classes=bool(is_classifier(model.model)))
+        if labels is None:
+            watch.note(f"the labels of {model.name} are not one number an example: they are unknown")
+    begun = model.start(x, seed=watch.seed, trains=name in _FITS)
+    begun.labels = labels
+    if name in _FITS:
+        begun.differentiated = True
+        model.step()
+        watch.steps += 1
+
+
+def _state(estimator: Any) -> State:
+    """Return the arrays that projects send of an estimator, in their usual order."""
+    found: State = []
+    for name in ("coef_", "intercept_", "coefs_", "intercepts_"):
+        value = getattr(estimator, name, None)
+        if isinstance(value, np.ndarray):
+            found.append((name, value))
+        elif isinstance(value, list):
+            found += [(f"{name}{index}", array) for index, array in enumerate(value)]
+    return found
+
+
+def _describe(model: SeenModel) -> WitnessedModel:
+    estimator: Any = model.model
+    classes = len(getattr(estimator, "classes_", [0]))
+    spec, arguments = None, {}
+    why = f"{model.name} is no model of PyTorch; give one whose parameters have the same shapes in the same order"
+    if model.name in _LINEAR and _shapes(estimator) == [(classes, *model.input_shape), (classes,)]:
+        spec, arguments = "torch.nn:Linear", {"in_features": model.input_shape[0], "out_features": classes}
+        why = ""
+    loss = "mse" if model.name in _MEAN_SQUARES else None
+    if model.name == "MLPClassifier" or (model.name in _LINEAR and _is_logistic(estimator)):
+        loss = "cross-entropy"
+    if loss is None:
+        why = "; ".join(filter(None, [why, f"the loss of {model.name} has no name"]))
+    return WitnessedModel(spec, arguments, model.input_shape, classes, loss, why)
+
+
+def _is_logistic(estimator: Any) -> bool:
+    return getattr(estimator, "loss", "log_loss") == "log_loss"
+
+
+def _shapes(estimator: Any) -> list[tuple[int, ...]]:
+    shapes: list[NDArray[Any]] = [array for _, array in _state(estimator)]
+    return [tuple(array.shape) for array in shapes]

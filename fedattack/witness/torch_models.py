@@ -1,0 +1,216 @@
+"""By which import path, and with which arguments, a model can be built again."""
+
+import ast
+import builtins
+import collections
+import functools
+import importlib
+import inspect
+import json
+import random
+import sys
+import textwrap
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType, FunctionType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedattack.witness.seen import WitnessedModel
+from fedattack.witness.watch import SeenModel, current, unwatched
+
+_LARGE = 10**7
+_METHODS = {"append", "extend", "add_module"}
+_HELPERS = {range, zip, len, list, tuple, dict, int, collections.OrderedDict}
+
+Made = tuple[str, dict[str, Any]]
+"""An import path, and the keyword arguments of a call."""
+
+_made: "weakref.WeakKeyDictionary[nn.Module, list[Made]]" = weakref.WeakKeyDictionary()
+_found: dict[object, Made] = {}
+
+
+def noting(original: Callable[..., None]) -> Callable[..., None]:
+    """Wrap ``torch.nn.Module.__init__`` so that it notes what a model was made with."""
+
+    @functools.wraps(original)
+    def make(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if not torch.compiler.is_compiling():
+            watch = current()
+            if watch is not None:
+                watch.guard("what a model was made with", _note, self, sys._getframe(1))
+
+    return make
+
+
+def _note(watch: object, module: nn.Module, frame: FrameType | None) -> None:
+    """Note the arguments of the constructors that are under way, and of the function that called the outermost."""
+    outermost = None
+    while frame is not None and frame.f_code.co_name == "__init__" and _first(frame) is module:
+        outermost, frame = frame, frame.f_back
+    calls: list[Made] = []
+    of_class = _path_of(type(module).__module__, type(module).__qualname__)
+    if of_class:
+        arguments = {} if outermost is None else _arguments(outermost, skip=1)
+        if arguments is not None:
+            calls.append((of_class, arguments))
+    if frame is not None:
+        function = _function_of(frame)
+        arguments = _arguments(frame, skip=0) if function is not None else None
+        if function is not None and arguments is not None:
+            calls.append((f"{function.__module__}:{function.__name__}", arguments))
+    _made[module] = calls
+
+
+def _first(frame: FrameType) -> object:
+    code = frame.f_code
+    return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+
+
+def _arguments(frame: FrameType, skip: int) -> dict[str, Any] | None:
+    """Return what a function was called with, if JSON can say it."""
+    code, values = frame.f_code, frame.f_locals
+    positional_only, count = code.co_posonlyargcount, code.co_argcount + code.co_kwonlyargcount
+    names = code.co_varnames[skip:count]
+    rest = list(code.co_varnames[count:])
+    if positional_only > skip:
+        return None
+    if code.co_flags & inspect.CO_VARARGS and values.get(rest.pop(0)):
+        return None
+    found = {name: values.get(name) for name in names}
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        found |= values.get(rest[0]) or {}
+    return found if _is_plain(found) else None
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return all(_is_plain(item) for item in value)
+    return value is None or isinstance(value, str | bool | int | float)
+
+
+def _path_of(module: str, name: str) -> str | None:
+    reachable = "." not in name and module != "__main__" and hasattr(sys.modules.get(module), name)
+    return f"{module}:{name}" if reachable else None
+
+
+def _function_of(frame: FrameType) -> FunctionType | None:
+    """Return the function of a module that a frame runs, if it only puts layers together."""
+    module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_name
+    function = getattr(sys.modules.get(module), name, None)
+    if module == "__main__" or not isinstance(function, FunctionType) or function.__code__ is not frame.f_code:
+        return None
+    return function
+
+
+def describe(model: SeenModel) -> WitnessedModel:
+    """Return what a witness says of a model of PyTorch."""
+    module = model.model
+    assert isinstance(module, nn.Module)  # noqa: S101 - for mypy
+    made = _search(module, model.signature)
+    loss = next(iter(model.losses.values()), None)
+    reasons = []
+    if made is None:
+        reasons.append(
+            f"no import path is known by which {model.name} is made with these names and shapes; give a function "
+            "without arguments that makes it"
+        )
+    if loss is None:
+        kinds = ", ".join(model.losses)
+        reasons.append(f"the loss is {kinds}, which has no name" if kinds else "no loss of PyTorch was seen")
+    spec, arguments = made or (None, {})
+    return WitnessedModel(spec, arguments, model.input_shape, model.classes, loss, "; ".join(reasons))
+
+
+def _search(module: nn.Module, signature: Any) -> Made | None:
+    """Find a call that builds the same; what was found once holds for all models of the same kind."""
+    if signature not in _found:
+        for made in _candidates(module):
+            if _rebuilds(made, module):
+                _found[signature] = made
+                break
+    return _found.get(signature)
+
+
+def _candidates(module: nn.Module) -> Iterator[Made]:
+    """Give the calls that may build a model, those without arguments first."""
+    noted = [*_made.get(module, [])]
+    # A copy was not made by a constructor, but most often its original was.
+    noted += [made for other, calls in list(_made.items()) if type(other) is type(module) for made in calls]
+    own = _path_of(type(module).__module__, type(module).__qualname__)
+    given: dict[str, Made] = {}
+    for path, arguments in [*([(own, {})] if own else []), *[(path, {}) for path, _ in noted], *noted]:
+        given[json.dumps([path, arguments])] = (path, arguments)
+    yield from given.values()
+
+
+def _rebuilds(made: Made, module: nn.Module) -> bool:
+    """Say whether a call builds a model of the same names and shapes; it leaves all random states as they are."""
+    path, arguments = made
+    function = getattr(importlib.import_module(path.partition(":")[0]), path.partition(":")[2])
+    if isinstance(function, FunctionType) and not _only_builds(function):
+        return False
+    wanted = _shapes(module)
+    devices = ["meta", "cpu"] if sum(parameter.numel() for parameter in module.parameters()) < _LARGE else ["meta"]
+    for device in devices:
+        try:
+            with unwatched(), _same_randomness(), torch.device(device):
+                built = function(**arguments)
+        except Exception:  # noqa: S112 - the project's own code, which may raise anything; then it is another call
+            continue
+        if isinstance(built, nn.Module) and _shapes(built) == wanted:
+            return True
+    return False
+
+
+def _shapes(module: nn.Module) -> list[tuple[str, tuple[int, ...]]]:
+    return [
+        (name, tuple(value.shape)) for name, value in module.state_dict().items() if isinstance(value, torch.Tensor)
+    ]
+
+
+@contextmanager
+def _same_randomness() -> Iterator[None]:
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        random.setstate(states[2])
+
+
+def _only_builds(function: FunctionType) -> bool:
+    """Say whether all that a function calls are layers: calling it once more then does nothing else."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, SyntaxError, TypeError):
+        return False
+    for node in ast.walk(tree):
+        if isinstance(node, ast.With | ast.Import | ast.ImportFrom | ast.Global | ast.While | ast.Await):
+            return False
+        if isinstance(node, ast.Call) and not _is_layer(node.func, function):
+            return False
+    return True
+
+
+def _is_layer(node: ast.expr, function: FunctionType) -> bool:
+    if isinstance(node, ast.Attribute) and node.attr in _METHODS:
+        return True
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return False
+    value = function.__globals__.get(node.id, getattr(builtins, node.id, None))
+    for name in reversed(names):
+        value = getattr(value, name, None)
+    return value in _HELPERS or (isinstance(value, type) and issubclass(value, nn.Module))

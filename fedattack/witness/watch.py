@@ -1,0 +1,356 @@
+"""One call of a client under watch: which models it called, on what, and what became of it.
+
+Sources such as the hooks in PyTorch tell the watch that is current in their thread. No error of a source may reach the
+run: it becomes a note.
+"""
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.errors import short
+from fedattack.witness.sample import Examples, Label, hash_rows
+from fedattack.witness.seen import WitnessedModel
+
+KEEP = 1000
+"""Examples of each role that are kept of a client."""
+
+MODELS = 32
+"""Models that are watched in one call of a client."""
+
+_PASSES = 1024
+
+Arrays = list[NDArray[Any]]
+State = list[tuple[str, NDArray[Any]]]
+
+
+@dataclass(eq=False)
+class Pass:
+    """One batch on its way through a model.
+
+    Attributes
+    ----------
+    model
+        Which.
+    hashes
+        (n,) of its examples.
+    labels
+        (n,), as soon as a loss shows them.
+    trains
+        Whether it may lead to a step of an optimizer.
+    differentiated
+        Whether a gradient came back.
+    """
+
+    model: "SeenModel"
+    hashes: list[bytes]
+    trains: bool
+    labels: Sequence[Label] | None = None
+    differentiated: bool = False
+
+
+class SeenModel:
+    """A model that was called on its own, not by another.
+
+    Attributes
+    ----------
+    model
+        The object itself, held until the call of the client ends.
+    name
+        Of its class.
+    signature
+        What models of the same kind have in common.
+    received
+        Whether it was called with the very state that the client had received.
+    state, describe
+        What gives its state, and the model as a witness notes it; ``None`` where nothing does.
+    """
+
+    def __init__(self, model: object, name: str, signature: object, keep: int) -> None:
+        self.model = model
+        self.name = name
+        self.signature = signature
+        self.received = False
+        self.state: Callable[[], State] | None = None
+        self.describe: Callable[[SeenModel], WitnessedModel] | None = None
+        self.trained = Examples(keep)
+        self.evaluated = Examples(keep)
+        self.pending: list[Pass] = []
+        self.uses = 0
+        self.steps = 0
+        self.batch_sizes: Counter[int] = Counter()
+        self.optimizers: dict[tuple[str, float | None, float, float], None] = {}
+        self.losses: dict[str, str | None] = {}
+        self.input_shape: tuple[int, ...] = ()
+        self.classes = 0
+
+    def start(self, rows: NDArray[Any], *, seed: int, trains: bool) -> Pass:
+        """Note a batch that the model takes."""
+        begun = Pass(self, hash_rows(rows, seed), trains)
+        role = self.trained if trains else self.evaluated
+        role.keep_rows(begun.hashes, rows)
+        self.input_shape = tuple(rows.shape[1:])
+        self.pending.append(begun)
+        if len(self.pending) > _PASSES:
+            self._settle(self.pending.pop(0), False)
+        return begun
+
+    def step(self) -> None:
+        """Note that what was differentiated has changed the model."""
+        self.steps += 1
+        for one in self._differentiated():
+            self._train(one)
+
+    def discard(self) -> None:
+        """Note that gradients were thrown away."""
+        self._differentiated()
+
+    def end(self, *, without_steps: bool) -> None:
+        """Settle what is open; ``without_steps``: what was differentiated counts though no optimizer made a step."""
+        for one in self.pending:
+            self._settle(one, without_steps)
+        self.pending.clear()
+        # Rows were kept before it was known what would become of them.
+        for key, row in self.trained.rows.items.items():
+            if key not in self.trained.labels and key in self.evaluated.labels:
+                self.evaluated.keep_rows([key], row[None])
+
+    def _differentiated(self) -> list[Pass]:
+        done = [one for one in self.pending if one.differentiated]
+        self.pending = [one for one in self.pending if not one.differentiated]
+        return done
+
+    def _settle(self, one: Pass, without_steps: bool) -> None:
+        if not one.differentiated:
+            self.evaluated.add(one.hashes, one.labels)
+        elif without_steps:
+            self._train(one)
+
+    def _train(self, one: Pass) -> None:
+        self.trained.add(one.hashes, one.labels)
+        self.uses += len(one.hashes)
+        self.batch_sizes[len(one.hashes)] += 1
+
+
+@dataclass(eq=False)
+class Watch:
+    """What is seen in one call of a client.
+
+    Attributes
+    ----------
+    seed
+        Key of the hashes; the same for all clients, or else nobody can tell who holds the same example.
+    keep
+        Examples to keep of each role.
+    received
+        What gives the arrays of each model that the client was sent.
+    stated
+        What was stated by :func:`trained_on` and :func:`evaluated_on`.
+    """
+
+    seed: int = 0
+    keep: int = KEEP
+    received: Callable[[], list[Arrays]] = list
+    models: dict[int, SeenModel] = field(default_factory=dict)
+    notes: dict[str, None] = field(default_factory=dict)
+    stated: SeenModel | None = None
+    steps: int = 0
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    local: threading.local = field(default_factory=threading.local)
+
+    def note(self, text: str) -> None:
+        """Note what a reader must know, once."""
+        self.notes[short(text)] = None
+
+    def guard(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function of a source; its error becomes a note."""
+        try:
+            with self.lock:
+                return function(self, *arguments)
+        except Exception as cause:
+            self.note(f"{what} was not seen ({short(f'{type(cause).__name__}: {cause}', 120)})")
+            return None
+
+    def model_of(self, model: object, make: Callable[[], SeenModel]) -> SeenModel | None:
+        """Return what was seen of a model, or ``None`` if there are too many."""
+        known = self.models.get(id(model))
+        if known is None:
+            if len(self.models) >= MODELS:
+                self.note(f"the client called more than {MODELS} models; the others were not watched")
+                return None
+            known = self.models[id(model)] = make()
+        return known
+
+    def state(self, x: NDArray[Any], labels: Sequence[Label] | None, *, trained: bool) -> None:
+        """Note examples that the client names itself."""
+        if self.stated is None:
+            self.stated = SeenModel(None, "the model", "stated", self.keep)
+        model = self.stated
+        model.start(x, seed=self.seed, trains=trained)
+        begun = model.pending.pop()
+        begun.labels, begun.differentiated = labels, trained
+        model._settle(begun, True)
+
+    def end(self, *, without_steps: bool) -> None:
+        """Settle what is open in all models."""
+        for model in [*self.models.values(), *([self.stated] if self.stated else [])]:
+            open_ones = any(one.differentiated for one in model.pending)
+            if without_steps and open_ones:
+                self.note(
+                    f"no optimizer of PyTorch made a step: examples count as trained whose loss {model.name} was "
+                    "differentiated by"
+                )
+            model.end(without_steps=without_steps)
+
+
+_lock = threading.Lock()
+_watches: list[Watch] = []
+_local = threading.local()
+
+
+def current() -> Watch | None:
+    """Return the watch that this thread's doings belong to."""
+    stack: list[Watch | None] | None = getattr(_local, "stack", None)
+    if stack:
+        return stack[-1]
+    # A thread that the client started itself.
+    watches = _watches
+    if len(watches) == 1:
+        return watches[0]
+    for watch in watches:
+        watch.note("a thread of which client it was is not known did something, which was not watched")
+    return None
+
+
+@contextmanager
+def watching(watch: Watch) -> Iterator[Watch]:
+    """Make a watch the current one of this thread, and of threads that are started meanwhile."""
+    with _lock:
+        _watches.append(watch)
+    try:
+        with _stacked(watch):
+            yield watch
+    finally:
+        with _lock:
+            _watches.remove(watch)
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Do something in this thread that nobody watches."""
+    with _stacked(None):
+        yield
+
+
+@contextmanager
+def _stacked(watch: Watch | None) -> Iterator[None]:
+    if not hasattr(_local, "stack"):
+        _local.stack = []
+    _local.stack.append(watch)
+    try:
+        yield
+    finally:
+        _local.stack.pop()
+
+
+def _forget() -> None:
+    """In a forked process, such as a DataLoader's worker, nobody watches."""
+    global _lock
+    _lock = threading.Lock()
+    _watches.clear()
+    _local.stack = []
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+def trained_on(x: Any, y: Any = None) -> None:
+    """State on which examples a client trains, where no framework is watched; nothing happens where nobody watches.
+
+    Parameters
+    ----------
+    x
+        (n, …): inputs as the model takes them; whatever ``numpy.asarray`` takes.
+    y
+        (n,): their labels, whole numbers for classes.
+    """
+    _stated(x, y, True)
+
+
+def evaluated_on(x: Any, y: Any = None) -> None:
+    """State which examples a client only evaluates; see :func:`trained_on`."""
+    _stated(x, y, False)
+
+
+def _stated(x: Any, y: Any, trained: bool) -> None:
+    watch = current()
+    if watch is not None:
+        watch.guard("what trained_on or evaluated_on was given", _state, x, y, trained)
+
+
+def _state(watch: Watch, x: Any, y: Any, trained: bool) -> None:
+    rows = plain(x)
+    if rows.ndim < 2:
+        raise ValueError(f"expected one row an example, got an array of shape {rows.shape}")
+    labels = None if y is None else labels_of(plain(y), len(rows))
+    if y is not None and labels is None:
+        watch.note("the labels that trained_on or evaluated_on was given are not one number an example: left out")
+    watch.state(rows, labels, trained=trained)
+
+
+def plain(values: Any) -> NDArray[Any]:
+    """Return numbers as an array.
+
+    Raises
+    ------
+    TypeError
+        If they are no dense numbers.
+    """
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"expected numbers, got {type(values).__name__} of {array.dtype}")
+    return array
+
+
+def labels_of(values: NDArray[Any], count: int, *, classes: bool = False) -> Sequence[Label] | None:
+    """Return a label for each example, or ``None`` if there is not one number for each.
+
+    Parameters
+    ----------
+    values
+        Whole numbers are classes, others are what a regression is to predict.
+    count
+        Number of examples.
+    classes
+        Whether whole numbers of floating type are classes, too.
+    """
+    if values.size != count or len(values) != count:
+        return None
+    flat = values.reshape(-1)
+    if flat.dtype.kind in "biu" or (classes and bool((flat == np.floor(flat)).all())):
+        labels: list[int] = flat.astype(np.int64).tolist()
+        return labels
+    if not np.isfinite(flat).all():
+        return None
+    reals: list[float] = flat.astype(np.float64).tolist()
+    return reals
+
+
+def same(one: Arrays, other: Arrays) -> bool:
+    """Say whether a state is another, bit for bit and in the order of its arrays, once that has the types of the first.
+
+    Under SecAgg+ clients are sent float64, which their models round.
+    """
+    if [array.shape for array in one] != [array.shape for array in other]:
+        return False
+    return all(a.tobytes() == b.astype(a.dtype, copy=False).tobytes() for a, b in zip(one, other, strict=True))
