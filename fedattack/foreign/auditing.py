@@ -12,7 +12,7 @@ from typing import Any
 from fedattack.audit.untried import lacking
 from fedattack.errors import ConfigError, FedAttackError, RunError, short
 from fedattack.files import make_private
-from fedattack.folder import Part, new_parts, write_study
+from fedattack.folder import Part, new_parts, read_study, write_study
 from fedattack.foreign.app import App
 from fedattack.foreign.posing import FEW, Posed, pose
 from fedattack.record import Record
@@ -218,6 +218,9 @@ def attack_all(
     if not scored:
         reasons = "; ".join(f"{name}: {why}" for name, why in failed.items())
         raise RunError(f"no attack could be made of {parts[0].record}: {reasons}")
+    # The report begins with the first of them.
+    folder = parts[0].folder
+    write_study(folder, {**read_study(folder), "attacks": scored})
     return Attacked(tuple(scored), failed, frozenset(trusted))
 
 
