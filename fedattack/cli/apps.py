@@ -96,7 +96,7 @@ def audit_app(app: "App", told: AppWords, out: Path, device: str, fail_if: list[
     given = pairs("--option", told.options)
     check_attacks(attack_names(), given)
     check_conditions(conditions, attack_names(), isolating=False)
-    auditing.check_free(out)
+    out = auditing.check_free(out)
     if app.command is None:
         say("note", f"{app.folder.name}: {app.supernodes} clients, {len(told.seeds)} run on {told.on}")
     with auditing.importable(app), watch_bars() as watch:

@@ -3,7 +3,7 @@
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +29,9 @@ from fedattack.witness import read_witnesses
 
 WITNESS = "witness"
 """Folder of a run folder that witnesses write in; no attack reads it."""
+
+# Examples of each role that are kept of all clients, and of one: all of them are read at once.
+_KEPT, _KEPT_LEAST, _KEPT_MOST = 10_000, 50, 1000
 
 _FIRST = ("sia", "membership")
 _INVERSION = "inversion"
@@ -80,7 +83,9 @@ def importable(app: App) -> Iterator[None]:
     try:
         yield
     finally:
-        sys.path.remove(str(app.folder))
+        # The app's modules may have changed the list, too.
+        with suppress(ValueError):
+            sys.path.remove(str(app.folder))
 
 
 def check_free(out: Path) -> Path:
@@ -143,7 +148,8 @@ def _run(app: App, out: Path, part: Part, seed: int, on: str, watch: Watch) -> N
 
     with tempfile.TemporaryDirectory(prefix="fa-") as folder:
         copy = Path(folder) / app.folder.name
-        wrap_app(app.folder, copy, part.record, {}, witness_of(part))
+        keep = min(max(_KEPT // app.supernodes, _KEPT_LEAST), _KEPT_MOST)
+        wrap_app(app.folder, copy, part.record, {}, witness_of(part), keep)
         with RUNTIMES[on](copy, app.supernodes, out / "flower.log") as runner:
             # Where the app itself would run, so that relative paths mean what they mean there.
             runner.cwd = app.folder

@@ -251,7 +251,7 @@ def _model_of(
     loss = named_loss or model.loss
     if loss is None:
         loss = "cross-entropy" if holding.kind == "i" else "mse"
-        notes.append(f"the clients' loss was not seen ({model.why}); it is taken for {loss}")
+        notes.append(f"the clients' loss is not known ({model.why}); it is taken for {loss}")
     if loss == "cross-entropy" and (holding.kind != "i" or most >= classes):
         raise ConfigError(
             f"the clients' loss is not known: labels go up to {most:g}, and the model has {classes} outputs; name it "

@@ -125,7 +125,14 @@ def read_app(app: Path) -> dict[str, Any]:
     return config
 
 
-def wrap_app(app: Path, to: Path, out: Path, options: Mapping[str, Any], witness: Path | None = None) -> None:
+def wrap_app(
+    app: Path,
+    to: Path,
+    out: Path,
+    options: Mapping[str, Any],
+    witness: Path | None = None,
+    keep: int | None = None,
+) -> None:
     """Copy an app and put an observer around its ServerApp.
 
     Parameters
@@ -140,6 +147,8 @@ def wrap_app(app: Path, to: Path, out: Path, options: Mapping[str, Any], witness
         Further options of the observer.
     witness
         Folder, absolute, that what clients and server train and evaluate on is noted in; ``None`` for nowhere.
+    keep
+        How many examples of each client to keep; as many as the witness does by itself where it is ``None``.
 
     Raises
     ------
@@ -172,11 +181,12 @@ def wrap_app(app: Path, to: Path, out: Path, options: Mapping[str, Any], witness
     added = [f"{MODULE}.py"]
     if witness is not None:
         module, _, client = components["clientapp"].partition(":")
+        kept = "" if keep is None else f", keep={keep}"
         (to / f"{WITNESSED}.py").write_text(
             '"""Written by fedattack: the project\'s own ClientApp, witnessed."""\n\n'
             f"from {module} import {client.partition('.')[0]}\n\n"
             "from fedattack.witness import WitnessedClientApp\n\n"
-            f"app = WitnessedClientApp({client}, {str(witness)!r})\n",
+            f"app = WitnessedClientApp({client}, {str(witness)!r}{kept})\n",
             encoding="utf-8",
         )
         components["clientapp"] = f"{WITNESSED}:app"

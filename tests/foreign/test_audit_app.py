@@ -23,7 +23,7 @@ from tests.foreign.projects import (
     findings_of,
     write_what_is_true,
 )
-from tests.foreign.test_foreign import task  # noqa: F401 - a fixture
+from tests.foreign.test_foreign import superlink, task  # noqa: F401 - fixtures
 
 # What judging states of a finding.
 STATED = ("value", "low", "high", "n", "chance", "null", "verdict", "baselines")
@@ -197,3 +197,20 @@ def test_several_runs_of_an_app_that_observes_itself(tmp_path):
         truth = read_truth(out / "truth" / name)
         assert sorted(truth.clients)[:2] == ["1", "2"]
         assert any("1 of the record's nodes were not seen to train" in note for note in truth.notes)
+
+
+@pytest.mark.long
+@pytest.mark.flower
+def test_a_whole_command_is_audited(tmp_path, superlink):  # noqa: F811
+    """On the caller's own SuperLink; what Flower prints is kept apart from what is found."""
+    where = LEGACY.copy(tmp_path)
+    federation = "num-supernodes=4 client-resources-num-cpus=1 init-args-num-cpus=1"
+    done = fedattack(
+        *("audit", "--out", str(tmp_path / "out"), "--json", "--"),
+        *("flwr", "run", ".", "--stream", "--federation-config", federation, "-c", "num-server-rounds=2"),
+        cwd=where,
+    )
+    headlines = [item for item in json.loads(done.stdout) if item["headline"]]
+    assert {item["attack"] for item in headlines} == {"sia", "membership"}
+    assert len(Record(tmp_path / "out" / "record")) == 2
+    assert "Successfully started run" in done.stderr

@@ -87,6 +87,27 @@ def test_the_copy_wraps_the_projects_own_serverapp_and_the_project_stays(tmp_pat
     assert done.stdout == f"None; {tmp_path}/a 'quoted' record; {{'view': 'aggregate', 'facts': {{'lr': 0.1}}}}\n"
 
 
+def test_the_copy_wraps_the_clientapp_too_where_clients_are_witnessed(tmp_path):
+    project = BATCH_NORM.copy(tmp_path)
+    for name in ("client_app", "server_app"):
+        (project / "hospitals" / f"{name}.py").write_text("class own:\n    app = None\napp = own\n")
+    text = (project / "pyproject.toml").read_text().replace("client_app:app", "client_app:own.app")
+    (project / "pyproject.toml").write_text(text)
+    wrap_app(project, tmp_path / "copy", tmp_path / "record", {}, tmp_path / "seen", keep=7)
+    config = tomllib.loads((tmp_path / "copy" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    assert config["components"] == {"serverapp": "fedattack_observed:app", "clientapp": "fedattack_witnessed:app"}
+    script = (tmp_path / "copy" / "fedattack_witnessed.py").read_text()
+    assert script.endswith(f"app = WitnessedClientApp(own.app, {str(tmp_path / 'seen')!r}, keep=7)\n")
+    script = (tmp_path / "copy" / "fedattack_observed.py").read_text()
+    assert f"ObservedServerApp(WitnessedServerApp(app, {str(tmp_path / 'seen')!r})" in script
+    for name in ("fedattack_witnessed", "fedattack_observed"):
+        subprocess.run([sys.executable, "-c", f"import {name}"], cwd=tmp_path / "copy", check=True, timeout=60)
+    text = (project / "pyproject.toml").read_text().replace("clientapp", "nothing")
+    (project / "pyproject.toml").write_text(text)
+    with pytest.raises(ConfigError, match="names no clientapp"):
+        wrap_app(project, tmp_path / "again", tmp_path / "record", {}, tmp_path / "seen")
+
+
 @pytest.mark.parametrize(
     ("script", "message"),
     [
