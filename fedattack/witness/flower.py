@@ -12,7 +12,7 @@ from flwr.common.logger import log
 
 from fedattack.errors import short
 from fedattack.witness import sources
-from fedattack.witness.node import Call, save
+from fedattack.witness.node import Call, known_rows, save
 from fedattack.witness.seen import SERVER
 from fedattack.witness.watch import KEEP, Arrays, Watch, watching
 
@@ -69,7 +69,7 @@ def watching_server(folder: Path | str, *, seed: int = 0, keep: int = KEEP) -> I
     watch = Watch(seed, keep)
     watch.notes |= dict.fromkeys(sources.install())
     try:
-        with watching(watch):
+        with watching(watch), sources.context():
             yield
     finally:
         _save(Path(folder), watch, Call(SERVER))
@@ -91,13 +91,14 @@ class _Calls:
         trains = message.metadata.message_type.partition(".")[0] == MessageType.TRAIN
         # Mods and clients may take arrays out of the message.
         arrays = _models(message)
-        watch = Watch(self._seed, self._keep, received=lambda: _numpy(arrays))
+        known = known_rows(self._folder, node)
+        watch = Watch(self._seed, self._keep, known, received=lambda: _numpy(arrays))
         watch.notes |= dict.fromkeys(sources.install())
         loaded = sources.loaded()
         failed = "it raised an error"
         reply: Message | None = None
         try:
-            with watching(watch):
+            with watching(watch), sources.context():
                 reply = inner(message, context)
             failed = ""
         except BaseException as cause:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,6 +97,19 @@ class Node:
             tuple(notes)[:_NOTES],
         )
 
+    def facts(self) -> tuple[Any, ...]:
+        """Return what may change without other examples."""
+        counts = tuple(self.counts.items())
+        return self.client, self.model, self.training, self.mods, tuple(self.notes), counts, self.augmented
+
+    def rows(self) -> Collection[bytes]:
+        """Return the hashes of the examples that are kept."""
+        return {*self.trained.rows, *self.evaluated.rows}
+
+    def size(self) -> int:
+        """Return how many bytes the examples that are kept take."""
+        return sum(row.nbytes for role in (self.trained, self.evaluated) for row in role.rows.items.values())
+
     def memory(self) -> dict[str, NDArray[Any]]:
         """Return the arrays from which another process goes on."""
         extras = json.dumps({"counts": self.counts, "augmented": self.augmented}).encode()
@@ -131,6 +144,42 @@ class Node:
         return known
 
 
+# Nodes that this process has served, by file, with what tells a file from a newer one; the latest last.
+_Stamp = tuple[int, int, int]
+_served: dict[Path, tuple[_Stamp, Node]] = {}
+_SERVED = 16
+_SERVED_BYTES = 2**27
+
+
+def known_rows(folder: Path, node: str) -> Collection[bytes]:
+    """Return hashes of the examples that are kept of a node, as far as this process knows them."""
+    _, known = _served.get(witness_file(folder, node), (None, None))
+    return known.rows() if known is not None else ()
+
+
+def _open(path: Path, call: Call, keep: int) -> Node:
+    stamp, known = _served.get(path, (None, None))
+    if known is not None and stamp == _stamp(path):
+        return known
+    return Node.read(path, call.node, keep)
+
+
+def _serve(path: Path, known: Node) -> None:
+    """Hold a node for its next call, and let go of those that were served long ago."""
+    _served.pop(path, None)
+    _served[path] = _stamp(path), known
+    while len(_served) > _SERVED or sum(node.size() for _, node in _served.values()) > _SERVED_BYTES:
+        _served.pop(next(iter(_served)))
+
+
+def _stamp(path: Path) -> _Stamp:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return 0, 0, 0
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
 def save(folder: Path, watch: Watch, call: Call) -> None:
     """Add what was watched to what is known of the node, on disk.
 
@@ -146,15 +195,20 @@ def save(folder: Path, watch: Watch, call: Call) -> None:
         make_private(folder)
         path = witness_file(folder, call.node)
         with _locked(path):
-            known = Node.read(path, call.node, watch.keep)
+            known = _open(path, call, watch.keep)
+            # Whatever fails below, the next call goes on from the file.
+            _served.pop(path, None)
+            before = known.facts()
             known.client, known.mods = call.client or known.client, call.mods or known.mods
+            news = not path.exists()
             if call.failed:
                 watch.note(f"a call ended early, and what it did is left out: {call.failed}")
             else:
-                _add(known, watch, call)
-            for note in watch.notes:
-                known.notes[note] = None
-            write_witness(folder, known.witness(), known.memory())
+                news |= _add(known, watch, call)
+            known.notes |= watch.notes
+            if news or known.facts() != before:
+                write_witness(folder, known.witness(), known.memory())
+            _serve(path, known)
 
 
 @contextmanager
@@ -173,28 +227,34 @@ def _locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _add(known: Node, watch: Watch, call: Call) -> None:
-    """Add one call."""
+def _add(known: Node, watch: Watch, call: Call) -> bool:
+    """Add one call, and return whether it brought other examples."""
     shared, alike = _shared(watch, call)
-    trained = [model for model in shared if len(model.trained.labels)]
-    if trained:
-        _add_training(known, watch, call, trained)
+    trained = _trained(shared)
+    news = _add_training(known, watch, call, trained) if trained else False
     for model in alike:
-        known.evaluated.join(model.evaluated)
-    described = next((model for model in [*trained, *shared] if model.describe is not None), None)
-    if described is None or described.describe is None:
-        return
-    with_loss = described.describe(described)
-    if known.model is None or trained:
-        known.model = with_loss
+        news |= known.evaluated.join(model.evaluated)
+    if news:
+        # An example that was known in one role may have been seen in the other.
+        known.trained.take_rows(known.evaluated)
+        known.evaluated.take_rows(known.trained)
+    if call.trains and call.sent and not len(known.trained.labels):
+        watch.note(
+            "the client replied a model, and no training was seen: state examples by fedattack.witness.trained_on"
+        )
+    for model in [*trained, *shared]:
+        if model.describe is not None and (known.model is None or trained):
+            known.model = model.describe(model)
+            break
+    return news
 
 
-def _add_training(known: Node, watch: Watch, call: Call, trained: list[SeenModel]) -> None:
-    own = Examples(watch.keep)
-    for model in trained:
+def _add_training(known: Node, watch: Watch, call: Call, trained: list[SeenModel]) -> bool:
+    own = trained[0].trained
+    for model in trained[1:]:
         own.join(model.trained)
     before = known.trained.total
-    known.trained.join(own)
+    news = known.trained.join(own)
     grew = before > 0 and known.trained.total > before
     counts = {str(label): count for label, count in own.seen().counts.items()}
     count, uses = own.total, sum(model.uses for model in trained)
@@ -210,6 +270,7 @@ def _add_training(known: Node, watch: Watch, call: Call, trained: list[SeenModel
     known.counts = counts
     examples = call.stated if known.augmented else count
     known.training = _training(known, watch, trained, uses / examples if examples else None)
+    return news
 
 
 def _training(known: Node, watch: Watch, trained: list[SeenModel], epochs: float | None) -> WitnessedTraining | None:
@@ -219,7 +280,7 @@ def _training(known: Node, watch: Watch, trained: list[SeenModel], epochs: float
     name, lr, momentum, decay = next(iter(kinds))
     before = known.training
     if len(kinds) > 1:
-        watch.note("the optimizer, or one of its numbers, changed within a round; the first is noted, without its rate")
+        watch.note("the optimizer has several settings within a round; the first is noted, without its rate")
         lr = None
     elif before is not None and before.lr != lr:
         watch.note("the learning rate changed from round to round")
@@ -241,13 +302,13 @@ def _shared(watch: Watch, call: Call) -> tuple[list[SeenModel], list[SeenModel]]
     """Find the models that the client shares, and those of their kind, whose evaluations count, too."""
     models = [*watch.models.values()]
     if watch.stated is not None:
-        if any(len(model.trained.labels) for model in models):
+        if _trained(models):
             watch.note("the client states what it trains on: what hooks saw is left out")
         return [watch.stated], [watch.stated]
     shared = _found(watch, call, models)
     kinds = {model.signature for model in shared}
-    for model in models:
-        if len(model.trained.labels) and model not in shared:
+    for model in _trained(models):
+        if model not in shared:
             watch.note(f"a model {model.name} was trained that the client did not share: its examples are left out")
     return shared, [model for model in models if model.signature in kinds]
 
@@ -255,12 +316,12 @@ def _shared(watch: Watch, call: Call) -> tuple[list[SeenModel], list[SeenModel]]
 def _found(watch: Watch, call: Call, models: list[SeenModel]) -> list[SeenModel]:
     sent = [model for model in models if _is_in(model, call.sent)]
     received = [model for model in models if model.received]
-    if found := [model for model in sent if len(model.trained.labels)] or sent:
-        return found
-    if found := [model for model in received if len(model.trained.labels)] or received:
-        return found
+    # An average of what was trained may be what is sent: what was received and trained comes before it.
+    for found in (_trained(sent), _trained(received), sent, received):
+        if found:
+            return found
     # What is sent may be compressed, noisy, or a part of the model.
-    busy = [model for model in models if len(model.trained.labels)] or models
+    busy = _trained(models) or models
     if not busy:
         return []
     if len({model.signature for model in busy}) > 1:
@@ -269,6 +330,10 @@ def _found(watch: Watch, call: Call, models: list[SeenModel]) -> list[SeenModel]
     if call.trains:
         watch.note(f"{busy[0].name} is the only model seen; its state is not what the client received or sent")
     return busy
+
+
+def _trained(models: list[SeenModel]) -> list[SeenModel]:
+    return [model for model in models if len(model.trained.labels)]
 
 
 def _is_in(model: SeenModel, states: Sequence[Arrays]) -> bool:

@@ -4,7 +4,7 @@ An example is known by a hash of its bytes. Those with the smallest hashes are a
 and the same sample in every epoch, round and process.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -89,9 +89,13 @@ class Smallest(Generic[V]):
 
 
 class Examples:
-    """The examples of one role: the labels of all, by hash, and the inputs of some."""
+    """The examples of one role: the labels of all, by hash, and the inputs of some.
 
-    def __init__(self, keep: int, counted: int = COUNTED) -> None:
+    Inputs that are ``known`` are kept elsewhere, and not copied again.
+    """
+
+    def __init__(self, keep: int, counted: int = COUNTED, known: Collection[bytes] = ()) -> None:
+        self.known = known
         self.labels: Smallest[Label] = Smallest(counted)
         self.rows: Smallest[NDArray[Any]] = Smallest(keep)
         self.other_shapes = False
@@ -108,7 +112,8 @@ class Examples:
     def keep_rows(self, hashes: Sequence[bytes], rows: NDArray[Any]) -> None:
         """Copy those inputs that belong to the sample."""
         kept = self.rows
-        new = [index for index, key in enumerate(hashes) if key not in kept.items and kept.takes(key)]
+        known, items = self.known, kept.items
+        new = [index for index, key in enumerate(hashes) if key not in known and key not in items and kept.takes(key)]
         if not new:
             return
         some = next(iter(kept.items.values()), rows[0])
@@ -124,16 +129,28 @@ class Examples:
             part = new[start : start + kept.limit]
             kept.put([hashes[index] for index in part], [rows[index].copy() for index in part])
 
-    def join(self, other: "Examples") -> None:
-        """Take over what others saw; labels that are known here stay."""
+    def join(self, other: "Examples") -> bool:
+        """Take over what others saw, and return whether that was news; labels that are known here stay."""
         mine = self.labels.items
-        fresh = [key for key, label in other.labels.items.items() if mine.get(key) is None and label is not None]
-        self.labels.put(fresh, [other.labels.items[key] for key in fresh])
-        self.add([key for key in other.labels if key not in mine], None)
-        if other.rows.items:
-            self.keep_rows([*other.rows], np.stack([*other.rows.items.values()]))
+        fresh = []
+        # In most rounds there is nothing new, which is found out fast.
+        if not other.labels.items.keys() <= mine.keys() or None in mine.values():
+            for key, label in other.labels.items.items():
+                if (key not in mine and self.labels.takes(key)) or (mine.get(key) is None and label is not None):
+                    fresh.append((key, label))
+        self.labels.put([key for key, _ in fresh], [label for _, label in fresh])
+        rows = len(self.rows)
+        self.take_rows(other)
+        flags = self.other_shapes, self.too_large
         self.other_shapes |= other.other_shapes
         self.too_large |= other.too_large
+        return bool(fresh) or len(self.rows) != rows or flags != (self.other_shapes, self.too_large)
+
+    def take_rows(self, other: "Examples") -> None:
+        """Copy inputs of examples that were seen here, too."""
+        for key, row in other.rows.items.items():
+            if key in self.labels:
+                self.keep_rows([key], row[None])
 
     def without(self, others: "Smallest[Label]") -> bool:
         """Take away what others hold; return whether examples of which that is not known were taken away too."""

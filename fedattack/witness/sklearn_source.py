@@ -87,7 +87,7 @@ def _model_of(watch: Watch, estimator: Any) -> SeenModel | None:
 
 
 def _seen_model(watch: Watch, estimator: Any) -> SeenModel:
-    model = SeenModel(estimator, type(estimator).__name__, type(estimator), watch.keep)
+    model = SeenModel(watch, estimator, type(estimator).__name__, type(estimator))
     model.state = functools.partial(_state, estimator)
     model.describe = _describe
     return model

@@ -6,7 +6,6 @@ import collections
 import functools
 import importlib
 import inspect
-import json
 import random
 import sys
 import textwrap
@@ -30,8 +29,10 @@ _HELPERS = {range, zip, len, list, tuple, dict, int, collections.OrderedDict}
 Made = tuple[str, dict[str, Any]]
 """An import path, and the keyword arguments of a call."""
 
-_made: "weakref.WeakKeyDictionary[nn.Module, list[Made]]" = weakref.WeakKeyDictionary()
-_found: dict[object, Made] = {}
+# By class, and not by model: what a client trains is often a copy, which no constructor made.
+_made: "weakref.WeakKeyDictionary[type, dict[str, Made]]" = weakref.WeakKeyDictionary()
+_CALLS = 64
+_rebuilding: dict[tuple[object, str], bool] = {}
 
 
 def noting(original: Callable[..., None]) -> Callable[..., None]:
@@ -56,15 +57,18 @@ def _note(watch: object, module: nn.Module, frame: FrameType | None) -> None:
     calls: list[Made] = []
     of_class = _path_of(type(module).__module__, type(module).__qualname__)
     if of_class:
-        arguments = {} if outermost is None else _arguments(outermost, skip=1)
+        arguments = {} if outermost is None else _arguments(outermost, type(module), skip=1)
         if arguments is not None:
             calls.append((of_class, arguments))
     if frame is not None:
         function = _function_of(frame)
-        arguments = _arguments(frame, skip=0) if function is not None else None
+        arguments = _arguments(frame, function, skip=0) if function is not None else None
         if function is not None and arguments is not None:
             calls.append((f"{function.__module__}:{function.__name__}", arguments))
-    _made[module] = calls
+    known = _made.setdefault(type(module), {})
+    for made in calls:
+        if len(known) < _CALLS:
+            known.setdefault(repr(made), made)
 
 
 def _first(frame: FrameType) -> object:
@@ -72,8 +76,8 @@ def _first(frame: FrameType) -> object:
     return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
 
 
-def _arguments(frame: FrameType, skip: int) -> dict[str, Any] | None:
-    """Return what a function was called with, if JSON can say it."""
+def _arguments(frame: FrameType, function: Callable[..., Any], skip: int) -> dict[str, Any] | None:
+    """Return what a function was called with, if JSON can say it, without what are the defaults anyway."""
     code, values = frame.f_code, frame.f_locals
     positional_only, count = code.co_posonlyargcount, code.co_argcount + code.co_kwonlyargcount
     names = code.co_varnames[skip:count]
@@ -82,7 +86,8 @@ def _arguments(frame: FrameType, skip: int) -> dict[str, Any] | None:
         return None
     if code.co_flags & inspect.CO_VARARGS and values.get(rest.pop(0)):
         return None
-    found = {name: values.get(name) for name in names}
+    defaults = {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
+    found = {name: values.get(name) for name in names if values.get(name) is not defaults.get(name)}
     if code.co_flags & inspect.CO_VARKEYWORDS:
         found |= values.get(rest[0]) or {}
     return found if _is_plain(found) else None
@@ -119,8 +124,8 @@ def describe(model: SeenModel) -> WitnessedModel:
     reasons = []
     if made is None:
         reasons.append(
-            f"no import path is known by which {model.name} is made with these names and shapes; give a function "
-            "without arguments that makes it"
+            f"no import path, or more than one way, is known by which {model.name} is made with these names and "
+            "shapes; give a function without arguments that makes it"
         )
     if loss is None:
         kinds = ", ".join(model.losses)
@@ -130,25 +135,22 @@ def describe(model: SeenModel) -> WitnessedModel:
 
 
 def _search(module: nn.Module, signature: Any) -> Made | None:
-    """Find a call that builds the same; what was found once holds for all models of the same kind."""
-    if signature not in _found:
-        for made in _candidates(module):
-            if _rebuilds(made, module):
-                _found[signature] = made
-                break
-    return _found.get(signature)
+    """Find the one call that builds the same; models of the same names and shapes may still compute other things."""
+    found: dict[str, Made] = {}
+    for made in _candidates(module):
+        attempt = (signature, repr(made))
+        if attempt not in _rebuilding:
+            _rebuilding[attempt] = _rebuilds(made, module)
+        if _rebuilding[attempt] and found.setdefault(made[0], made) != made:
+            return None
+    return next(iter(found.values()), None)
 
 
-def _candidates(module: nn.Module) -> Iterator[Made]:
-    """Give the calls that may build a model, those without arguments first."""
-    noted = [*_made.get(module, [])]
-    # A copy was not made by a constructor, but most often its original was.
-    noted += [made for other, calls in list(_made.items()) if type(other) is type(module) for made in calls]
+def _candidates(module: nn.Module) -> list[Made]:
+    """Return the calls that may have built a model; one that was made unwatched may have no arguments."""
     own = _path_of(type(module).__module__, type(module).__qualname__)
-    given: dict[str, Made] = {}
-    for path, arguments in [*([(own, {})] if own else []), *[(path, {}) for path, _ in noted], *noted]:
-        given[json.dumps([path, arguments])] = (path, arguments)
-    yield from given.values()
+    noted = [*_made.get(type(module), {}).values()]
+    return noted or ([(own, {})] if own else [])
 
 
 def _rebuilds(made: Made, module: nn.Module) -> bool:

@@ -5,9 +5,13 @@ gradient came back through the model's output, and then an optimizer that holds 
 """
 
 import functools
+import sys
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import FunctionType
 from typing import Any, cast
 
 import numpy as np
@@ -17,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.overrides import TorchFunctionMode
 
 from fedattack.witness import torch_models
 from fedattack.witness.sample import Label
@@ -42,7 +47,25 @@ _NODES = 64
 _RECENT = 64
 
 _undo: list[Callable[[], Any]] = []
+_moved_by: "weakref.WeakKeyDictionary[nn.Module, weakref.WeakSet[Any]]" = weakref.WeakKeyDictionary()
 _parameterless: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
+
+
+class _Through(TorchFunctionMode):
+    """Lets PyTorch look up each function by its name, so that even a loss that was kept elsewhere is the watched one.
+
+    It costs time at every call of PyTorch, and is on only where labels could not be seen without.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class _Blind:
+    """Whether an app trained by a loss that was not seen, and whether it compiles models, which a mode might change."""
+
+    labels = False
+    compiles = False
 
 
 class _Begun:
@@ -59,8 +82,11 @@ def install() -> None:
     """Put the hooks in, unless they are in."""
     if _undo:
         return
-    _undo.append(_hook(hooks.register_module_forward_pre_hook, _before))
-    _undo.append(_hook(hooks.register_module_forward_hook, _after, always_call=True))
+    # It says that hooks fire once more for a compiled model: they do, and count one call.
+    warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks")
+    _undo.append(hooks.register_module_forward_pre_hook(_before).remove)
+    # Also where the forward pass raises an error, so that the next model counts as called on its own.
+    _undo.append(hooks.register_module_forward_hook(_after, always_call=True).remove)
     _undo.append(register_optimizer_step_post_hook(_stepped).remove)
     for name in _LABELLED:
         original = getattr(nn.functional, name)
@@ -71,18 +97,16 @@ def install() -> None:
     _replace_copies()
 
 
+def context() -> AbstractContextManager[Any]:
+    """Return what a client's call is to run in."""
+    return _Through() if _Blind.labels and not _Blind.compiles else nullcontext()
+
+
 def remove() -> None:
     """Take the hooks out again."""
     while _undo:
         _undo.pop()()
-
-
-def _hook(register: Callable[..., Any], function: Callable[..., None], **options: Any) -> Callable[[], Any]:
-    try:
-        handle = register(function, with_kwargs=True, **options)
-    except TypeError:  # an older PyTorch, which does not show keyword arguments
-        handle = register(function, **options)
-    return cast(Callable[[], Any], handle.remove)
+    _Blind.labels = _Blind.compiles = False
 
 
 def _replace(owner: Any, name: str, new: Any) -> None:
@@ -92,8 +116,6 @@ def _replace(owner: Any, name: str, new: Any) -> None:
 
 def _replace_copies() -> None:
     """Put watched losses where modules have imported the losses by name."""
-    import sys
-
     watched = {id(getattr(nn.functional, name).__wrapped__): getattr(nn.functional, name) for name in _LABELLED}
     for module_name, module in list(sys.modules.items()):
         if module_name.partition(".")[0] in ("torch", "fedattack"):
@@ -103,38 +125,39 @@ def _replace_copies() -> None:
                 _replace(module, name, watched[id(value)])
 
 
-def _before(module: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None) -> None:
+def _before(module: nn.Module, args: Any) -> None:
     # What compiles a model must see nothing of this.
     if torch.compiler.is_compiling():
         return
     watch = current()
     if watch is None or getattr(watch.local, "open", None) is not None or module in _parameterless:
         return
-    watch.guard("what a model was called with", _begin, module, args, kwargs or {})
+    watch.guard("what a model was called with", _begin, module, args)
 
 
-def _begin(watch: Watch, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
+def _begin(watch: Watch, module: nn.Module, args: Sequence[Any]) -> None:
     if getattr(module, "_is_replica", False) or torch.jit.is_tracing():
         return
-    if next(module.parameters(), None) is None:
+    inner = _unwrapped(module)
+    _Blind.compiles |= type(module).__name__ == "OptimizedModule"
+    model = watch.models.get(id(inner))
+    if model is None and next(module.parameters(), None) is None:
         _parameterless.add(module)
         return
     local = watch.local
     local.open, local.begun = module, None
-    inner = _unwrapped(module)
-    model = watch.model_of(inner, lambda: _seen_model(watch, inner))
+    if model is None:
+        model = watch.model_of(inner, lambda: _seen_model(watch, inner))
     if model is None:
         return
-    x = _only_input(watch, model, [*args, *kwargs.values()])
+    x = _only_input(watch, model, args)
     if x is None:
         return
     trains = torch.is_grad_enabled() and not x.requires_grad
-    # `next` alone would look at the first, which may be frozen.
-    trains = trains and any(parameter.requires_grad for parameter in module.parameters())
-    local.begun = model.start(_rows(x), seed=watch.seed, trains=trains)
+    local.begun = model.start(_array(x), seed=watch.seed, trains=trains)
 
 
-def _after(module: nn.Module, args: Any, kwargs: Any, output: Any = None) -> None:
+def _after(module: nn.Module, args: Any, output: Any) -> None:
     if torch.compiler.is_compiling():
         return
     watch = current()
@@ -153,7 +176,7 @@ def _returned(watch: Watch, begun: Pass, output: Any) -> None:
         watch.note(f"{model.name} does not return one output an example: this call of it was left out")
         return
     model.classes = int(tensor.shape[1]) if tensor.ndim > 1 else 1
-    if tensor.requires_grad:
+    if begun.trains and tensor.requires_grad:
         # It returns nothing, so that the gradient stays as it is.
         tensor.register_hook(functools.partial(_differentiated, begun))
     recent: deque[_Begun] = getattr(watch.local, "recent", None) or deque(maxlen=_RECENT)
@@ -173,11 +196,12 @@ def _stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
 
 def _step(watch: Watch, optimizer: Optimizer) -> None:
     watch.steps += 1
-    for model in _holders(watch, _parameters_of(optimizer)):
+    for model in _moved(watch, optimizer):
         model.step()
-        numbers = {_numbers(group) for group in optimizer.param_groups}
-        for lr, momentum, decay in numbers:
-            model.optimizers[(type(optimizer).__name__, lr, momentum, decay)] = None
+        _Blind.labels |= not model.losses
+        for group in optimizer.param_groups:
+            lr, momentum, decay = group.get("lr", 0.0), group.get("momentum", 0.0), group.get("weight_decay", 0.0)
+            model.optimizers[(type(optimizer).__name__, float(lr), float(momentum), float(decay))] = None
 
 
 def _watched_zero_grad(original: Callable[..., None]) -> Callable[..., None]:
@@ -192,54 +216,63 @@ def _watched_zero_grad(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _discard(watch: Watch, owner: Optimizer | nn.Module) -> None:
-    parameters = _parameters_of(owner) if isinstance(owner, Optimizer) else {id(one) for one in owner.parameters()}
-    for model in _holders(watch, parameters):
+    for model in _moved(watch, owner):
         model.discard()
 
 
-def _holders(watch: Watch, parameters: set[int]) -> Iterator[SeenModel]:
-    """Give the models with something open of which one of these is a parameter."""
+def _moved(watch: Watch, owner: Optimizer | nn.Module) -> Iterator[SeenModel]:
+    """Give the models with something open of which a parameter is one of an optimizer's, or of another module's."""
     for model in watch.models.values():
-        if not isinstance(model.model, nn.Module) or not model.pending:
+        if not model.pending or not isinstance(model.model, nn.Module):
             continue
-        if any(id(parameter) in parameters for parameter in model.model.parameters()):
-            yield model
+        # A step is made for every batch: what is known of its optimizer is not looked up again.
+        moved_by = _moved_by.setdefault(model.model, weakref.WeakSet())
+        if owner not in moved_by:
+            if not _parameters_of(owner) & _parameters_of(model.model):
+                continue
+            moved_by.add(owner)
+        yield model
 
 
-def _parameters_of(optimizer: Optimizer) -> set[int]:
+def _parameters_of(owner: Optimizer | nn.Module) -> set[int]:
+    if isinstance(owner, nn.Module):
+        return {id(parameter) for parameter in owner.parameters()}
     found: set[int] = set()
-    for group in optimizer.param_groups:
+    for group in owner.param_groups:
         found.update(map(id, group["params"]))
     return found
 
 
-def _numbers(group: Mapping[str, Any]) -> tuple[float, float, float]:
-    momentum = group.get("momentum", 0.0)
-    return float(group.get("lr", 0.0)), float(momentum), float(group.get("weight_decay", 0.0))
-
-
 def _watched_loss(name: str, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    @functools.wraps(original)
+    compiling, watch_of, lost = torch.compiler.is_compiling, current, _lost
+
     def loss(*args: Any, **kwargs: Any) -> Tensor:
         result = original(*args, **kwargs)
-        if not torch.compiler.is_compiling():
-            watch = current()
-            if watch is not None:
-                watch.guard("a loss", _lost, name, args, kwargs)
+        watch = None if compiling() else watch_of()
+        if watch is not None:
+            watch.guard("a loss", lost, name, args, kwargs)
         return result
 
-    return loss
+    # TorchScript compiles the source of the original, and looks up its names where this function would.
+    own = FunctionType(loss.__code__, cast(FunctionType, original).__globals__, name, None, loss.__closure__)
+    return functools.update_wrapper(own, original)
 
 
 def _lost(watch: Watch, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    named = dict(zip(("input", "target"), args, strict=False)) | dict(kwargs)
-    outputs, target = named.get("input"), named.get("target")
+    outputs = args[0] if args else kwargs.get("input")
+    target = args[1] if len(args) > 1 else kwargs.get("target")
     if not isinstance(outputs, Tensor) or not isinstance(target, Tensor):
         return
     item = _origin(watch, outputs)
     if item is None:
         return
     begun, model = item.begun, item.begun.model
+    if target.ndim and len(target) != item.count and not isinstance(begun.labels, Sequence):
+        # A batch of sequences, say, of which the first axis is time.
+        if begun in model.pending:
+            model.pending.remove(begun)
+        watch.note(f"{name} has not as many labels as {model.name} has inputs: what it was called with is left out")
+        return
     if begun.labels is None:
         begun.labels = _labels(name, target, item.count)
         if begun.labels is None:
@@ -252,9 +285,10 @@ def _lost(watch: Watch, name: str, args: Sequence[Any], kwargs: Mapping[str, Any
     model.losses.setdefault(name, spec)
     if len(model.losses) > 1:
         watch.note(f"the loss has several terms ({', '.join(model.losses)}); the first is noted")
-    if named.get("weight") is not None or named.get("label_smoothing"):
+    weight = args[2] if len(args) > 2 else kwargs.get("weight")
+    if weight is not None or kwargs.get("label_smoothing"):
         watch.note(f"{name} weighs classes or smooths labels, which the noted loss does not")
-    if named.get("reduction", "mean") == "sum":
+    if kwargs.get("reduction", "mean") == "sum":
         watch.note(f"{name} is a sum over the batch, and the noted loss is a mean")
 
 
@@ -285,6 +319,9 @@ def _number(node: Any) -> int | None:
 
 
 def _labels(name: str, target: Tensor, count: int) -> Sequence[Label] | None:
+    if target.dtype == torch.int64 and target.ndim == 1 and len(target) == count:
+        classes: list[int] = target.tolist()
+        return classes
     values = target.detach().cpu()
     if values.dtype == torch.bfloat16:
         values = values.float()
@@ -305,12 +342,16 @@ def _is_log_softmax(outputs: Tensor) -> bool:
 
 def _seen_model(watch: Watch, module: nn.Module) -> SeenModel:
     signature = (type(module), tuple((name, tuple(value.shape)) for name, value in _entries(module)))
-    model = SeenModel(module, type(module).__name__, signature, watch.keep)
+    model = SeenModel(watch, module, type(module).__name__, signature)
     model.state = functools.partial(_state, module)
     model.describe = torch_models.describe
-    own = [array for _, array in _state(module)]
-    model.received = any(same(own, state) for state in watch.received())
+    model.received = bool(watch.guard("which model the client received", _is_received, module))
     return model
+
+
+def _is_received(watch: Watch, module: nn.Module) -> bool:
+    own = [array for _, array in _state(module)]
+    return any(same(own, state) for state in watch.received())
 
 
 def _entries(module: nn.Module) -> list[tuple[str, Tensor]]:
@@ -332,19 +373,17 @@ def _unwrapped(module: nn.Module) -> nn.Module:
 
 def _only_input(watch: Watch, model: SeenModel, values: Sequence[Any]) -> Tensor | None:
     """Return the one tensor that a model was called with; anything else is noted, and not covered."""
+    if len(values) == 1 and isinstance(values[0], Tensor) and values[0].ndim > 1:
+        return values[0]
     tensors = [value for value in values if isinstance(value, Tensor)]
     others = [value for value in values if not isinstance(value, Tensor | int | float | str | None)]
     if len(tensors) != 1 or others:
-        watch.note(f"{model.name} takes other inputs than one array, which is not covered: its examples are unknown")
+        watch.note(f"{model.name} takes other inputs than one array by position: not covered, its examples are unknown")
         return None
     if tensors[0].ndim < 2:
         watch.note(f"{model.name} was called with a tensor of {tensors[0].ndim} axes: no examples in rows")
         return None
     return tensors[0]
-
-
-def _rows(x: Tensor) -> NDArray[Any]:
-    return _array(x)
 
 
 def _array(x: Tensor) -> NDArray[Any]:

@@ -7,7 +7,7 @@ run: it becomes a note.
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,7 +31,7 @@ Arrays = list[NDArray[Any]]
 State = list[tuple[str, NDArray[Any]]]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Pass:
     """One batch on its way through a model.
 
@@ -73,15 +73,15 @@ class SeenModel:
         What gives its state, and the model as a witness notes it; ``None`` where nothing does.
     """
 
-    def __init__(self, model: object, name: str, signature: object, keep: int) -> None:
+    def __init__(self, watch: "Watch", model: object, name: str, signature: object) -> None:
         self.model = model
         self.name = name
         self.signature = signature
         self.received = False
         self.state: Callable[[], State] | None = None
         self.describe: Callable[[SeenModel], WitnessedModel] | None = None
-        self.trained = Examples(keep)
-        self.evaluated = Examples(keep)
+        self.trained = Examples(watch.keep, known=watch.known)
+        self.evaluated = Examples(watch.keep, known=watch.known)
         self.pending: list[Pass] = []
         self.uses = 0
         self.steps = 0
@@ -118,11 +118,12 @@ class SeenModel:
             self._settle(one, without_steps)
         self.pending.clear()
         # Rows were kept before it was known what would become of them.
-        for key, row in self.trained.rows.items.items():
-            if key not in self.trained.labels and key in self.evaluated.labels:
-                self.evaluated.keep_rows([key], row[None])
+        self.evaluated.take_rows(self.trained)
 
     def _differentiated(self) -> list[Pass]:
+        if len(self.pending) == 1 and self.pending[0].differentiated:
+            done, self.pending = self.pending, []
+            return done
         done = [one for one in self.pending if one.differentiated]
         self.pending = [one for one in self.pending if not one.differentiated]
         return done
@@ -149,6 +150,8 @@ class Watch:
         Key of the hashes; the same for all clients, or else nobody can tell who holds the same example.
     keep
         Examples to keep of each role.
+    known
+        Hashes of examples that are kept from earlier calls.
     received
         What gives the arrays of each model that the client was sent.
     stated
@@ -157,6 +160,7 @@ class Watch:
 
     seed: int = 0
     keep: int = KEEP
+    known: Collection[bytes] = ()
     received: Callable[[], list[Arrays]] = list
     models: dict[int, SeenModel] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
@@ -191,7 +195,7 @@ class Watch:
     def state(self, x: NDArray[Any], labels: Sequence[Label] | None, *, trained: bool) -> None:
         """Note examples that the client names itself."""
         if self.stated is None:
-            self.stated = SeenModel(None, "the model", "stated", self.keep)
+            self.stated = SeenModel(self, None, "the model", "stated")
         model = self.stated
         model.start(x, seed=self.seed, trains=trained)
         begun = model.pending.pop()

@@ -11,8 +11,11 @@ import numpy as np
 import torch
 import xxhash
 from flwr.app import Context, RecordDict
+from torch import nn
 
-from fedattack.witness import WitnessedClientApp, read_witnesses
+from fedattack.witness import WitnessedClientApp, read_witnesses, sources
+from fedattack.witness.node import Call, save
+from fedattack.witness.watch import Watch, watching
 from tests.foreign.projects import CLIENTS, HERE, Project
 from tests.worlds.local_grid import FIRST_NODE, LocalGrid
 
@@ -78,3 +81,18 @@ def witnessed(project: Project, folder: Path, **options):
     witnesses = read_witnesses(folder)
     assert [witness.node for witness in witnesses] == [str(FIRST_NODE + int(one.client)) for one in witnesses]
     return sent, {witness.client: witness for witness in witnesses}
+
+
+def witness_of(client, folder: Path, *, received=(), sent=(), stated=None, trains=True, node="1", **options):
+    """Call a function as a client is called; ``sent`` may be a model, whose state the client replies."""
+    watch = Watch(received=lambda: [arrays_of(model) for model in received], **options)
+    assert not sources.install()
+    with watching(watch), sources.context():
+        result = client()
+    replied = [arrays_of(model) for model in (sent or ([result] if isinstance(result, nn.Module) else []))]
+    save(folder, watch, Call(node, sent=replied, stated=stated, trains=trains))
+    return next(witness for witness in read_witnesses(folder) if witness.node == node)
+
+
+def arrays_of(model: nn.Module):
+    return [value.detach().numpy() for value in model.state_dict().values()]

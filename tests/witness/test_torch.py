@@ -1,0 +1,532 @@
+"""What PyTorch does is seen as it is, or noted as not seen; the data itself is the oracle."""
+
+import copy
+import threading
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+from torch.nn.functional import cross_entropy as imported_by_name
+from torch.utils.data import DataLoader, TensorDataset
+
+from fedattack.witness import sources
+from fedattack.witness.watch import Watch, watching
+from tests.witness.apps import hashes_of, randomness, seed, seen, witness_of
+
+X = torch.rand(40, 6, generator=torch.Generator().manual_seed(1))
+Y = torch.arange(40) % 4
+OTHER = torch.rand(20, 6, generator=torch.Generator().manual_seed(2))
+
+
+class Net(nn.Module):
+    def __init__(self, hidden: int = 5, *, act: str = "relu") -> None:
+        super().__init__()
+        self.act = getattr(torch, act)
+        self.one = nn.Linear(6, hidden)
+        self.two = nn.Linear(hidden, 4)
+
+    def forward(self, x):
+        return self.two(self.act(self.one(x)))
+
+
+def batches(size=8):
+    return torch.arange(len(Y)).split(size)
+
+
+def fit(model=None, loss=lambda out, y: F.cross_entropy(out, y), epochs=1, optimizer=torch.optim.SGD, **options):
+    """Train, and return the model."""
+    seed(5)
+    model = Net() if model is None else model
+    optimizer = optimizer(model.parameters(), lr=0.1, **options)
+    for _ in range(epochs):
+        for rows in batches():
+            optimizer.zero_grad()
+            loss(model(X[rows]), Y[rows]).backward()
+            optimizer.step()
+    return model
+
+
+def state(model):
+    return [value.numpy().tobytes() for value in model.state_dict().values()]
+
+
+def check_all(witness):
+    assert seen(witness.trained) == hashes_of(X)
+    labels = {row.numpy().tobytes(): int(label) for row, label in zip(X, Y, strict=True)}
+    assert [labels[row.tobytes()] for row in witness.trained.x] == witness.trained.y.tolist()
+
+
+LOSSES = {
+    "module": (nn.CrossEntropyLoss(), "cross-entropy"),
+    "functional": (lambda out, y: F.cross_entropy(out, y), "cross-entropy"),
+    "by name": (lambda out, y: imported_by_name(out, y), "cross-entropy"),
+    "keywords": (lambda out, y: F.cross_entropy(target=y, input=out), "cross-entropy"),
+    "one-hot": (lambda out, y: F.cross_entropy(out, F.one_hot(y, 4).float()), "cross-entropy"),
+    "nll of log-softmax": (lambda out, y: F.nll_loss(out.log_softmax(1), y), "cross-entropy"),
+    "nll of something else": (lambda out, y: F.nll_loss(out, y), None),
+    "margin": (lambda out, y: F.multi_margin_loss(out, y), None),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_labels_and_loss_are_seen_through_any_loss_of_pytorch(name, tmp_path):
+    loss, spec = LOSSES[name]
+    witness = witness_of(lambda: fit(loss=loss), tmp_path)
+    check_all(witness)
+    assert witness.model.loss == spec
+    assert ("has no name" in witness.model.why) is (spec is None)
+    assert witness.trained.counts == dict.fromkeys(range(4), 10)
+
+
+def test_a_loss_that_a_function_holds_is_seen_from_the_second_call_on(tmp_path):
+    held = F.cross_entropy
+    first = witness_of(lambda: fit(loss=held), tmp_path)
+    assert seen(first.trained) == hashes_of(X)
+    assert set(first.trained.y) == {-1}
+    assert first.model.why == "no loss of PyTorch was seen"
+    plain = state(fit(loss=held))
+    kept = []
+    second = witness_of(lambda: kept.append(fit(loss=held)) or kept[0], tmp_path)
+    check_all(second)
+    assert state(kept[0]) == plain
+    assert second.model.loss == "cross-entropy"
+
+
+def test_a_regression_and_a_loss_of_the_projects_own(tmp_path):
+    target = X.sum(dim=1)
+
+    def client(loss):
+        model = nn.Linear(6, 1)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        loss(model(X).squeeze(1), target).backward()
+        optimizer.step()
+        return model
+
+    seen_loss = witness_of(lambda: client(F.mse_loss), tmp_path)
+    assert (seen_loss.model.loss, seen_loss.training.optimizer) == ("mse", "Adam")
+    assert seen_loss.trained.y.dtype == np.float32
+    assert sorted(seen_loss.trained.y) == pytest.approx(sorted(target.tolist()))
+    assert seen_loss.trained.counts == {}
+    own = witness_of(lambda: client(lambda out, y: (out - y).square().mean()), tmp_path, node="2")
+    assert seen(own.trained) == hashes_of(X)
+    assert set(own.trained.y) == {-1}
+    assert (own.model.loss, own.model.why) == (None, "no loss of PyTorch was seen")
+
+
+def test_weights_and_random_states_are_the_same_bit_for_bit(tmp_path):
+    def client():
+        model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 4))
+        return fit(model, epochs=2, momentum=0.9, weight_decay=0.01)
+
+    seed(9)
+    plain, after = state(client()), randomness()
+    seed(9)
+    kept = []
+    witness = witness_of(lambda: kept.append(client()) or kept[0], tmp_path)
+    assert (state(kept[0]), randomness()) == (plain, after)
+    training = witness.training
+    assert (training.lr, training.momentum, training.weight_decay) == (0.1, 0.9, 0.01)
+    assert (training.steps, training.epochs, training.batch_sizes) == (10, 2.0, (8,))
+    assert witness.model.spec is None  # nothing makes it but this test
+
+
+def test_evaluation_is_kept_apart(tmp_path):
+    def client():
+        model = fit()
+        model.eval()
+        model(OTHER[:10])  # forgot no_grad
+        with torch.no_grad():
+            F.cross_entropy(model(OTHER[10:]), Y[:10])
+            model(X)
+        return model
+
+    witness = witness_of(client, tmp_path)
+    check_all(witness)
+    assert seen(witness.evaluated) == hashes_of(OTHER)
+    assert sorted(set(witness.evaluated.y)) == [-1, 0, 1, 2, 3]
+    # What is trained on in a later round is no longer evaluated only.
+    later = witness_of(lambda: fit(nn.Linear(6, 4), loss=lambda out, y: F.cross_entropy(out, y)), tmp_path)
+    assert seen(later.evaluated) == hashes_of(OTHER)
+
+
+def test_a_model_is_rebuilt_by_what_it_was_made_with(tmp_path):
+    plain = witness_of(fit, tmp_path)
+    assert plain.model.spec == f"{__name__}:Net"
+    assert plain.model.arguments == {}
+    wide = witness_of(lambda: fit(copy.deepcopy(Net(9, act="tanh"))), tmp_path, node="2")
+    assert wide.model.spec == f"{__name__}:Net"
+    assert wide.model.arguments == {"hidden": 9, "act": "tanh"}
+
+    class Inner(Net):
+        pass
+
+    inner = witness_of(lambda: fit(Inner(11)), tmp_path, node="3")
+    assert inner.model.spec is None
+    assert "is known by which Inner is made" in inner.model.why
+    # Two that have the same shapes, and compute other things.
+    both = witness_of(lambda: (Net(13), fit(Net(13, act="tanh")))[1], tmp_path, node="4")
+    assert both.model.spec is None
+    assert "more than one way" in both.model.why
+
+
+def test_gradients_that_are_added_up_and_one_that_never_becomes_a_step(tmp_path):
+    def client():
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for number, rows in enumerate(batches()):
+            F.cross_entropy(model(X[rows]), Y[rows]).backward()
+            if number % 2:
+                optimizer.step()
+                optimizer.zero_grad()
+        return model
+
+    witness = witness_of(client, tmp_path)
+    assert seen(witness.trained) == hashes_of(X[:32])
+    assert witness.training.steps == 2
+    assert witness.evaluated.total == 0
+
+
+def test_gradients_that_are_thrown_away_train_nothing(tmp_path):
+    def client():
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        F.cross_entropy(model(X[:8]), Y[:8]).backward()
+        optimizer.zero_grad()
+        attacked = X[8:16].clone().requires_grad_()
+        F.cross_entropy(model(attacked), Y[8:16]).backward()
+        model.zero_grad()
+        F.cross_entropy(model(X[16:]), Y[16:]).backward()
+        optimizer.step()
+        return model
+
+    witness = witness_of(client, tmp_path)
+    assert seen(witness.trained) == hashes_of(X[16:])
+
+
+def test_mixed_precision_with_a_step_that_is_skipped(tmp_path):
+    def client():
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+        for number, rows in enumerate(batches()):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = F.cross_entropy(model(X[rows]), Y[rows])
+            scaler.scale(loss * (float("inf") if number == 0 else 1.0)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        return model
+
+    witness = witness_of(client, tmp_path)
+    assert seen(witness.trained) == hashes_of(X[8:])
+    assert (witness.model.loss, witness.training.steps) == ("cross-entropy", 4)
+
+
+def test_a_compiled_model_computes_the_same_and_is_seen(tmp_path):
+    def client():
+        model = Net()
+        fit(torch.compile(model, backend="aot_eager"))
+        return model
+
+    seed(4)
+    torch.compiler.reset()
+    plain = state(client())
+    seed(4)
+    torch.compiler.reset()
+    kept = []
+    witness = witness_of(lambda: kept.append(client()) or kept[0], tmp_path)
+    assert state(kept[0]) == plain
+    check_all(witness)
+    assert witness.model.spec == f"{__name__}:Net"
+
+
+def test_a_loader_with_workers_and_inputs_that_differ_each_time(tmp_path):
+    class Flipped(TensorDataset):
+        def __getitem__(self, index):
+            x, y = super().__getitem__(index)
+            return (x.flip(0) if torch.rand(()) < 0.5 else x), y
+
+    def client(dataset, epochs):
+        seed(6)
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(epochs):
+            for x, y in DataLoader(dataset, 8, shuffle=True, num_workers=1):
+                optimizer.zero_grad()
+                F.cross_entropy(model(x), y).backward()
+                optimizer.step()
+        return model
+
+    plain = state(client(TensorDataset(X, Y), 1))
+    kept = []
+    witness = witness_of(lambda: kept.append(client(TensorDataset(X, Y), 1)) or kept[0], tmp_path, stated=40)
+    assert state(kept[0]) == plain
+    check_all(witness)
+    # One epoch of one round does not tell.
+    assert witness.training.augmented is None
+    flipped = witness_of(lambda: client(Flipped(X, Y), 4), tmp_path, stated=40, node="2")
+    assert seen(flipped.trained) <= hashes_of(X) | hashes_of(X.flip(1))
+    assert flipped.trained.total > 40
+    assert flipped.training.augmented is True
+    assert flipped.training.epochs == 4
+    assert any("augmented" in note for note in flipped.notes)
+
+
+def test_augmentation_of_one_epoch_a_round_shows_in_the_next_round(tmp_path):
+    def client(shift):
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        F.cross_entropy(model(X + shift), Y).backward()
+        optimizer.step()
+        return model
+
+    assert witness_of(lambda: client(0), tmp_path, stated=40).training.augmented is None
+    assert witness_of(lambda: client(1), tmp_path, stated=40).training.augmented is True
+    assert witness_of(lambda: client(0), tmp_path, stated=40, node="2").training.augmented is None
+    assert witness_of(lambda: client(0), tmp_path, stated=40, node="2").training.augmented is False
+
+
+def test_of_two_models_the_one_that_is_shared_counts(tmp_path):
+    def client():
+        seed(3)
+        judge, maker = nn.Linear(6, 1), nn.Linear(3, 6)
+        steps = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (judge, maker)]
+        noise = torch.rand(8, 3)
+        steps[0].zero_grad()
+        F.binary_cross_entropy_with_logits(judge(X), torch.ones(40, 1)).backward()
+        F.binary_cross_entropy_with_logits(judge(maker(noise).detach()), torch.zeros(8, 1)).backward()
+        steps[0].step()
+        steps[1].zero_grad()
+        F.binary_cross_entropy_with_logits(judge(maker(noise)), torch.ones(8, 1)).backward()
+        steps[1].step()
+        return judge, maker, noise
+
+    kept = []
+    alone = witness_of(lambda: kept.append(client()), tmp_path)
+    assert alone.trained.total == alone.evaluated.total == 0
+    assert alone.model is None
+    assert any("several models" in note for note in alone.notes)
+    judge, maker, noise = kept[0]
+    shared = witness_of(client, tmp_path, sent=[judge], node="2")
+    assert shared.trained.total == 48
+    assert hashes_of(X) < seen(shared.trained)
+    assert shared.trained.counts == {0: 8, 1: 40}
+    assert any("did not share" in note for note in shared.notes)
+    other = witness_of(client, tmp_path, sent=[maker], node="3")
+    assert seen(other.trained) == hashes_of(noise)
+
+
+def test_a_teacher_of_the_same_class_and_its_soft_labels(tmp_path):
+    teacher = fit(epochs=2)
+
+    def client():
+        student = Net()
+        optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+        with torch.no_grad():
+            soft = teacher(X).softmax(1)
+        out = student(X)
+        (F.kl_div(out.log_softmax(1), soft, reduction="batchmean") + F.cross_entropy(out, Y)).backward()
+        optimizer.step()
+        return student
+
+    check_all(witness_of(client, tmp_path))
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(12, 4)
+
+    def forward(self, x, z):
+        return self.layer(torch.cat([x, z], dim=1))
+
+
+def test_what_is_not_covered_becomes_a_note(tmp_path):
+    def two():
+        model = Two()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        F.cross_entropy(model(X, X), Y).backward()
+        optimizer.step()
+        return model
+
+    witness = witness_of(two, tmp_path)
+    assert witness.trained.total == 0
+    assert witness.notes[0].startswith("Two takes other inputs than one array")
+
+    keyword = witness_of(lambda: Net()(x=X), tmp_path, node="5")
+    assert keyword.evaluated.total == 0
+    assert keyword.notes[0].startswith("Net takes other inputs than one array by position")
+
+    def by_hand():
+        model = Net()
+        F.cross_entropy(model(X), Y).backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.1 * parameter.grad
+        return model
+
+    witness = witness_of(by_hand, tmp_path, node="2")
+    check_all(witness)
+    assert witness.training is None
+    assert witness.notes[0].startswith("no optimizer of PyTorch made a step")
+    never = witness_of(lambda: Net()(X).sum().backward(), tmp_path, trains=False, node="3")
+    assert never.trained.total == 0
+
+    class Shapeless(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(6))
+
+        def forward(self, x):
+            return (x * self.weight).sum()
+
+    def time_first():
+        model = nn.LSTM(6, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        outputs, _ = model(torch.rand(7, 5, 6))
+        F.cross_entropy(outputs[-1], Y[:5]).backward()
+        optimizer.step()
+        return model
+
+    sequences = witness_of(time_first, tmp_path, node="6")
+    assert sequences.trained.total == 0
+    assert "not as many labels" in sequences.notes[0]
+
+    def all_compiled():
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        torch.compile(lambda x, y: F.cross_entropy(model(x), y), backend="aot_eager")(X, Y).backward()
+        optimizer.step()
+        return model
+
+    compiled = witness_of(all_compiled, tmp_path, node="7")
+    assert compiled.trained.total == 0
+    assert "no training was seen" in compiled.notes[0]
+
+    odd = witness_of(lambda: Shapeless()(X), tmp_path, node="4")
+    assert odd.evaluated.total == 0
+    assert "does not return one output an example" in odd.notes[0]
+
+
+def test_a_source_that_fails_does_not_disturb_the_run(tmp_path, monkeypatch):
+    from fedattack.witness import watch
+
+    def broken(*arguments):
+        raise RuntimeError("broken on purpose")
+
+    plain = state(fit())
+    monkeypatch.setattr(watch, "hash_rows", broken)
+    kept = []
+    witness = witness_of(lambda: kept.append(fit()) or kept[0], tmp_path)
+    assert state(kept[0]) == plain
+    assert "broken on purpose" in witness.notes[0]
+    assert witness.trained.total == 0
+
+
+def test_threads_that_the_client_starts_are_its_own_unless_there_are_other_clients(tmp_path):
+    def client():
+        kept = []
+        thread = threading.Thread(target=lambda: kept.append(fit()))
+        thread.start()
+        thread.join()
+        return kept[0]
+
+    check_all(witness_of(client, tmp_path))
+    with watching(Watch()) as other:
+        witness = witness_of(client, tmp_path, node="2")
+    assert witness.trained.total == 0
+    assert "of which client it was is not known" in witness.notes[0]
+    assert not other.models
+
+
+def test_clients_side_by_side_are_kept_apart(tmp_path):
+    barrier = threading.Barrier(2)
+
+    def client(part):
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for rows in part.split(4):
+            barrier.wait()
+            F.cross_entropy(model(X[rows]), Y[rows]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return model
+
+    parts = torch.arange(40).split(20)
+    threads = [
+        threading.Thread(
+            target=witness_of, args=(lambda part=part: client(part), tmp_path), kwargs={"node": str(index)}
+        )
+        for index, part in enumerate(parts)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    from fedattack.witness import read_witnesses
+
+    for witness, part in zip(read_witnesses(tmp_path), parts, strict=True):
+        assert seen(witness.trained) == hashes_of(X[part])
+
+
+def scripted(outputs: torch.Tensor, y: torch.Tensor):
+    return F.cross_entropy(outputs, y)
+
+
+def test_what_pytorch_traces_exports_and_scripts_it_does_as_without(tmp_path):
+    def client():
+        model = Net()
+        torch.export.export(model, (X,))
+        torch.jit.trace(model, (X,))
+        return fit(torch.jit.script(model), loss=torch.jit.script(scripted))
+
+    seed(2)
+    plain = state(client())
+    seed(2)
+    kept = []
+    witness = witness_of(lambda: kept.append(client()) or kept[0], tmp_path)
+    assert state(kept[0]) == plain
+    assert seen(witness.trained) == hashes_of(X)
+    # A scripted loss shows no labels.
+    assert set(witness.trained.y) == {-1}
+    assert witness.evaluated.total == 0
+
+
+def test_private_training_by_opacus(tmp_path):
+    from opacus import PrivacyEngine
+
+    def client():
+        seed(1)
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        private, optimizer, loader = PrivacyEngine().make_private(
+            module=model,
+            optimizer=optimizer,
+            data_loader=DataLoader(TensorDataset(X, Y), batch_size=8),
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+        )
+        for x, y in [batch for _ in range(8) for batch in loader]:
+            optimizer.zero_grad()
+            F.cross_entropy(private(x), y).backward()
+            optimizer.step()
+        return model
+
+    plain = state(client())
+    kept = []
+    witness = witness_of(lambda: kept.append(client()) or kept[0], tmp_path, stated=40)
+    assert state(kept[0]) == plain
+    check_all(witness)
+    assert (witness.model.spec, witness.training.augmented) == (f"{__name__}:Net", False)
+
+
+def test_hooks_are_put_in_once_and_taken_out_again():
+    before = F.cross_entropy, nn.Module.__init__, torch.optim.Optimizer.zero_grad
+    sources.install()
+    sources.install()
+    during = F.cross_entropy, globals()["imported_by_name"]
+    assert during[0] is during[1] is not before[0]
+    sources.remove()
+    assert (F.cross_entropy, nn.Module.__init__, torch.optim.Optimizer.zero_grad) == before
