@@ -34,6 +34,7 @@ ALLOWED = {
     "runtime": BASE | {"nodes", "reaper", "record"},
     "reaper": set(),
     "runs": BASE | {"audit", "data", "folder", "learning", "nodes", "record", "report", "runtime", "threats"},
+    "foreign": BASE | {"audit", "folder", "learning", "record", "runs", "runtime", "threats", "witness"},
     "library": BASE | {"audit", "record", "report", "runs", "threats"},
     "reproduce": BASE | {"audit", "data", "folder", "report", "runs", "threats"},
     "tradeoff": BASE | {"audit", "defences", "learning", "report", "reproduce", "runs", "threats"},

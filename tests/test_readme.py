@@ -141,7 +141,14 @@ def claimed(folder: Path) -> None:
         (folder / name).write_text(next(content for language, content in blocks if language == wanted))
 
 
-README = Document("README.md")
+def app_at_hand(folder: Path) -> None:
+    """Put a Flower app where the README has one."""
+    MESSAGE_API.copy(folder).rename(folder / "app")
+    (folder / "path" / "to").mkdir(parents=True)
+    (folder / "app").rename(folder / "path" / "to" / "app")
+
+
+README = Document("README.md", app_at_hand)
 CLAIMS = Document("fedattack/claims/README.md", claimed)
 OBSERVE = Document("fedattack/observe/README.md", your_project)
 DATA = Document("fedattack/data/README.md")
@@ -301,8 +308,8 @@ def test_commands_that_are_mentioned_are_understood(line):
     missing = [option for option in command.params if option.required and isinstance(option, click.Option)]
     words += [word for option in missing if option.opts[0] not in words for word in (option.opts[0], "x")]
     context = command.make_context(words[0], words[1:])
-    preset = context.params.get("preset", "NAME")
-    if not re.search(r"\b(NAME|PRESET)\b", preset):
+    preset = context.params.get("preset") or context.params.get("what", ["NAME"])[0]
+    if not re.search(r"\b(NAME|PRESET)\b|/|^flwr$", preset):
         changes = [text for text in context.params["changes"] if not re.search(r"\b[A-Z]+\b", text)]
         resolve_settings(load_preset(preset), changes)
 

@@ -98,7 +98,7 @@ def judge_isolation(
 
 def _quality(seed: Evidence, last: Mapping[str, Arrays], device: str) -> tuple[list[float], list[float]]:
     """Evaluate the victims' last models, and the common model of the others; empty where they are not known."""
-    if seed.truth is None or seed.knowledge.model is None or not last:
+    if seed.truth is None or not len(seed.truth.evaluation[1]) or seed.knowledge.model is None or not last:
         return [], []
     model, (x, y), on = seed.knowledge.model.build(), seed.truth.evaluation, pick_device(device)
     own = quality_of_models(model, list(last.values()), x, y, device=on).tolist()

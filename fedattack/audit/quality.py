@@ -106,7 +106,7 @@ def measure_quality(
     """
     if not PROTOCOLS[record.protocol].sends_model:
         return _noted_quality(record, truth)
-    if knowledge.model is None:
+    if knowledge.model is None or not len(truth.evaluation[1]):
         return Quality([], [], [], [])
     model, on, (x, y) = knowledge.model.build(), pick_device(device), truth.evaluation
     loss = per_record_loss(given(knowledge.model.loss))

@@ -151,7 +151,8 @@ class Truth:
         :data:`SEVERAL` for those in ``shared``. Empty where the truth is about a property that several clients may
         have, or about an attribute.
     evaluation
-        Examples ``x`` and labels ``y`` that no client holds, to measure the quality of models with.
+        Examples ``x`` and labels ``y`` that no client holds, to measure the quality of models with; none of either
+        where nobody knows such examples.
     nodes
         Which client hides behind each node id of the record.
     targets
@@ -230,7 +231,7 @@ def write_truth(
     clients: list[str],
     classes: list[str],
     counts: NDArray[np.int64],
-    evaluation: tuple[NDArray[np.float32], NDArray[Any]],
+    evaluation: tuple[NDArray[np.float32], NDArray[Any]] | None,
     targets: str,
     owners: Sequence[str | Collection[str]] | None = None,
     origins: Sequence[str] | None = None,
@@ -247,7 +248,8 @@ def write_truth(
 
     The clients themselves note these with :func:`note_node` and :func:`note_accuracy`. Parameters are those of
     :class:`Truth`, but that ``owners`` says all there is to say of a target: the name of the client that holds it,
-    :data:`NOBODY`, or the names of all clients that hold it.
+    :data:`NOBODY`, or the names of all clients that hold it; and that ``evaluation`` is ``None`` where nobody knows
+    examples that no client holds.
 
     Raises
     ------
@@ -256,8 +258,10 @@ def write_truth(
         something else, there is no example to measure the quality of models with, or the name of an answer is none of
         letters a-z, digits and hyphens.
     """
-    if not len(evaluation[1]):
+    if evaluation is not None and not len(evaluation[1]):
         raise DataError("the truth's evaluation has no example; give some that no client holds, such as a test split")
+    if evaluation is None and records is not None:
+        raise DataError("reconstructed examples are judged beside examples that no client holds; give evaluation, too")
     sole, shared = _told_apart(owners or [], clients)
     come_from = np.full(len(sole), "") if origins is None else np.array(origins, dtype=np.str_)
     _check_origins(come_from, sole, clients, "the truth's origins")
@@ -265,8 +269,9 @@ def write_truth(
     (folder / NODES).mkdir(exist_ok=True)
     tables: dict[str, dict[str, NDArray[Any]]] = {
         OWNERS: {"owners": sole, "shared": shared, "origins": come_from},
-        EVALUATION: {"x": evaluation[0], "y": evaluation[1]},
     }
+    if evaluation is not None:
+        tables[EVALUATION] = {"x": evaluation[0], "y": evaluation[1]}
     if positives is not None:
         tables[POSITIVES] = {"positives": positives}
     if attributes is not None:
@@ -438,7 +443,7 @@ def read_truth(folder: Path) -> Truth:
         counts=_read_counts(holdings, folder),
         owners=owners,
         origins=origins,
-        evaluation=_read_evaluation(folder / EVALUATION),
+        evaluation=_read_evaluation(folder / EVALUATION, holdings.get("files", {})),
         nodes=read_nodes(folder, DataError, _HINT),
         targets=holdings["targets"],
         data=holdings["data"],
@@ -460,6 +465,8 @@ def read_truth(folder: Path) -> Truth:
     if unknown := named - {*truth.clients}:
         listed = short(", ".join(sorted(unknown)), 100)
         raise DataError(f"{folder}: {listed} is no client of {HOLDINGS}; the truth contradicts itself")
+    if truth.records is not None and not len(truth.evaluation[1]):
+        raise DataError(f"{folder}: {RECORDS} is there without {EVALUATION}; {_HINT}")
     if {*truth.shared} != {*np.flatnonzero(truth.owners == SEVERAL).tolist()}:
         raise DataError(f"{folder / OWNERS}: the targets of several owners are not those of `shared`; {_HINT}")
     return truth
@@ -480,7 +487,9 @@ def _read_owners(owners: NDArray[Any], folder: Path) -> NDArray[np.str_]:
     return owners.astype(np.str_)
 
 
-def _read_evaluation(path: Path) -> tuple[NDArray[np.float32], NDArray[Any]]:
+def _read_evaluation(path: Path, files: Collection[str]) -> tuple[NDArray[np.float32], NDArray[Any]]:
+    if files and EVALUATION not in files:
+        return np.zeros((0, 1), dtype=np.float32), np.zeros(0, dtype=np.int64)
     arrays = read_npz(path, DataError, _HINT, "x", "y")
     return _checked_records(path, arrays["x"], arrays["y"])
 

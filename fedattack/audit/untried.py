@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from fedattack.audit.evidence import Evidence
 from fedattack.audit.judge import judge_of
-from fedattack.threats import ATTACKS, Attack
+from fedattack.record import Record
+from fedattack.threats import ATTACKS, Attack, Knowledge
 from fedattack.threats.registry import threats
 from fedattack.threats.threat import Threat
 
@@ -38,28 +39,34 @@ def _why(threat: Threat, evidence: Evidence) -> str:
     """Say what keeps the attack of a threat that lacks least from being tried."""
     fewest: list[str] | None = None
     for name in threat.judges:
-        lacking = _lacking(ATTACKS[name], evidence)
-        if not lacking:
+        missing = _missing(ATTACKS[name], evidence)
+        if not missing:
             return f"`fedattack attack {name} DIR` asks it of this record"
-        if fewest is None or len(lacking) < len(fewest):
-            fewest = lacking
+        if fewest is None or len(missing) < len(fewest):
+            fewest = missing
     return "; ".join(fewest or ["it has no attack that can be judged"])
 
 
-def _lacking(attack: Attack, evidence: Evidence) -> list[str]:
-    needs, record = attack.needs, evidence.record
-    lacking = []
+def _missing(attack: Attack, evidence: Evidence) -> list[str]:
+    missing = lacking(attack, evidence.record, evidence.knowledge)
+    judge = judge_of(attack.name)
+    if judge is not None and not missing:
+        unjudged = [name for name in judge.needs_truth if getattr(evidence.truth, name, None) is None]
+        if unjudged:
+            missing.append("the truth does not hold what it would be judged by")
+    return missing
+
+
+def lacking(attack: Attack, record: Record, knowledge: Knowledge) -> list[str]:
+    """Say what an attack needs that is neither in a record nor known besides; nothing if it can be made."""
+    needs = attack.needs
+    found = []
     if record.view not in needs.views:
-        lacking.append(_VIEWS[needs.views[0]])
+        found.append(_VIEWS[needs.views[0]])
     if record.protocol not in needs.protocols:
         wanted = " or ".join(_PROTOCOLS[name] for name in needs.protocols)
-        lacking.append(f"it needs {wanted}, and these clients send {_PROTOCOLS[record.protocol]}")
-    unknown = [_KNOWLEDGE.get(need, need) for need in needs.knowledge if not evidence.knowledge.has(need)]
+        found.append(f"it needs {wanted}, and these clients send {_PROTOCOLS[record.protocol]}")
+    unknown = [_KNOWLEDGE.get(need, need) for need in needs.knowledge if not knowledge.has(need)]
     if unknown:
-        lacking.append(f"the attacker does not know {', '.join(unknown)}")
-    judge = judge_of(attack.name)
-    if judge is not None and not lacking:
-        missing = [name for name in judge.needs_truth if getattr(evidence.truth, name, None) is None]
-        if missing:
-            lacking.append("the truth does not hold what it would be judged by")
-    return lacking
+        found.append(f"the attacker does not know {', '.join(unknown)}")
+    return found

@@ -21,6 +21,7 @@ from fedattack.cli.declared import HIDDEN, LOSS, Declared, pairs
 from fedattack.cli.options import (
     AsJson,
     AttackName,
+    AuditChanges,
     CellChanges,
     Changes,
     Clients,
@@ -39,6 +40,7 @@ from fedattack.cli.options import (
     Out,
     Pdf,
     PresetName,
+    PresetOrApp,
     Quiet,
     ReproductionName,
     SeedCount,
@@ -238,24 +240,37 @@ def report(
 
 @app.command(cls=AuditCommand)
 def audit(
-    preset: PresetName,
+    what: PresetOrApp,
     out: Out,
-    changes: Changes = None,
+    changes: AuditChanges = None,
     seed: FirstSeed = None,
     seeds: SeedCount = None,
     options: Options = None,
     memory: Memory = None,
     on: On = "simulation",
     device: Device = "auto",
+    supernodes: Annotated[
+        int | None, typer.Option(help="Clients of an app; by default as many as it says, or 10.", min=1)
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The app's model, where it cannot be seen: module:function.")
+    ] = None,
+    loss: Annotated[str | None, typer.Option(help="The app's loss, where it cannot be seen.")] = None,
     fail_if: FailIf = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Simulate, attack and report in one.
+    """Run a preset, or a Flower app of your own as it is; attack what its server saw; and report.
+
+    An app is not edited: a copy is run, in which clients are watched while they train. It is your own code that is run
+    and imported. Behind -- goes the whole command that runs it.
 
     Examples: `fedattack audit quickstart --out runs/first`;
-    `fedattack audit sia-fedavg --out runs/mnist --set dataset=mnist --set alpha=0.1 --fail-if "sia.asr > 0.3"`
+    `fedattack audit sia-fedavg --out runs/mnist --set dataset=mnist --set alpha=0.1 --fail-if "sia.asr > 0.3"`;
+    `fedattack audit path/to/app --out runs/mine --supernodes 20 --set learning-rate=0.1`;
+    `fedattack audit --out runs/mine -- flwr run path/to/app --stream`
     """
+    from fedattack.cli.apps import AppWords, app_of_words, audit_app
     from fedattack.runs.checks import check_attacks, check_conditions, check_data, check_device, check_runtime
     from fedattack.runs.presets import load_preset, resolve_settings
 
@@ -263,7 +278,14 @@ def audit(
     conditions = _conditions(fail_if)
     check_runtime(on)
     check_device(device)
-    study = load_preset(preset)
+    runs = range(seed or 0, (seed or 0) + (seeds or 1))
+    told = AppWords(changes or [], supernodes, on, runs, model, loss, options or [], memory)
+    own = app_of_words(what, told)
+    if own is not None:
+        audit_app(own, told, out, device, fail_if, as_json)
+        return
+    told.check_preset()
+    study = load_preset(what[0])
     given = _options(options, memory, study.attacks)
     wanted = {**study.options, **given}
     check_attacks(study.attacks, wanted)

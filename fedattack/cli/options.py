@@ -69,6 +69,16 @@ PresetName = Annotated[
     ),
 ]
 
+PresetOrApp = Annotated[
+    list[str],
+    typer.Argument(
+        help="Name of a preset, which `fedattack list` shows; the folder of a Flower app; or, after --, the `flwr run` "
+        "that runs it.",
+        metavar="PRESET | APP | -- flwr run …",
+        autocompletion=complete_preset,
+    ),
+]
+
 AttackName = Annotated[
     str,
     typer.Argument(
@@ -94,6 +104,16 @@ Changes = Annotated[
     typer.Option(
         "--set",
         help="Change a setting of the preset; repeatable.",
+        metavar="KEY=VALUE",
+        autocompletion=complete_setting,
+    ),
+]
+
+AuditChanges = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="Change a setting of the preset, or a key of the app's run config; repeatable.",
         metavar="KEY=VALUE",
         autocompletion=complete_setting,
     ),

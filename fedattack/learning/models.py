@@ -181,6 +181,7 @@ def build_model(
     seed: int | None = None,
     hidden: int = 128,
     dropout: float = 0.0,
+    arguments: Mapping[str, Any] | None = None,
 ) -> nn.Module:
     """Build a model; the global random state is left as it was.
 
@@ -202,6 +203,8 @@ def build_model(
         Probability, in [0, 1), with which each activation of the built-in models' hidden fully connected layers (of all
         layers where there are none, as in FedMD's) is dropped in training. Names and initial values of the parameters
         stay as they are without.
+    arguments : mapping, optional
+        Further keyword arguments of a function that an import path names.
 
     Returns
     -------
@@ -228,10 +231,10 @@ def build_model(
             # torch.manual_seed would seed the GPUs as well, whose states are not put back
             torch.default_generator.manual_seed(seed)
         if spec not in MODELS:
-            arguments: dict[str, Any] = {"input_shape": tuple(input_shape), "classes": classes}
+            offered: dict[str, Any] = {"input_shape": tuple(input_shape), "classes": classes}
             if dropout:
-                arguments["dropout"] = dropout
-            return _build_imported(spec, arguments)
+                offered["dropout"] = dropout
+            return _build_imported(spec, offered, arguments or {})
         model = MODELS[spec](tuple(input_shape), classes, hidden)
         if dropout:
             model = _with_dropout(spec, model, dropout)
@@ -324,16 +327,16 @@ def _flat_size(channels: int, input_shape: tuple[int, ...]) -> int:
     return channels * height * width
 
 
-def _build_imported(spec: str, offered: Mapping[str, Any]) -> nn.Module:
-    """Call a user's function with those of the offered arguments that it accepts."""
+def _build_imported(spec: str, offered: Mapping[str, Any], demanded: Mapping[str, Any]) -> nn.Module:
+    """Call a user's function with those of the offered arguments that it accepts, and with all that are demanded."""
     function = import_callable(spec, what="model", known=MODELS)
     try:
-        arguments = _accepted(function, offered)
+        arguments = _accepted(function, offered) | dict(demanded)
         model = function(**arguments)
     except Exception as error:  # the user's code may raise anything
         raise ModelError(
             f"model {spec!r}: calling it failed ({one_line(error)}); it must work with no other arguments than "
-            f"{' and '.join(offered)}"
+            f"{' and '.join([*offered, *demanded])}"
         ) from error
     if "dropout" in offered and "dropout" not in arguments:
         raise ModelError(

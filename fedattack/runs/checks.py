@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 RUNTIMES = ("simulation", "processes", "processes-insecure", "superlink")
 """What a preset can run on; :mod:`fedattack.runs.simulating` says how."""
 
+# So many attacks are named in a message.
+_FEW = 4
+
 # An active server's own findings, which belong to no attack.
 _ISOLATION = "isolation"
 
@@ -48,8 +51,9 @@ def check_attacks(names: Sequence[str], options: Mapping[str, str]) -> None:
     for key, text in options.items():
         if key not in there:
             have = "have" if len(names) > 1 else "has"
+            who = " and ".join(names) if len(names) <= _FEW else f"all {len(names)} attacks"
             words = f"no option {key!r}: {instead(key, there, listed=False)}" if there else "no options"
-            raise ConfigError(f"--option {key}: {' and '.join(names)} {have} {words}")
+            raise ConfigError(f"--option {key}: {who} {have} {words}")
         for name in names:
             if key in allowed[name]:
                 try:

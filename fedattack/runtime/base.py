@@ -134,11 +134,18 @@ class Runtime(ABC):
     log : Path
         File that the output of all runs is appended to.
 
+    Attributes
+    ----------
+    cwd : Path or None
+        Where the app's processes run in place of the empty folder; set it before the first run.
+
     Raises
     ------
     ConfigError
         If the app has no pyproject.toml.
     """
+
+    cwd: Path | None = None
 
     def __init__(self, app: Path, *, log: Path) -> None:
         if not (app / "pyproject.toml").is_file():
@@ -279,7 +286,7 @@ class Runtime(ABC):
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=subprocess.STDOUT,
-                cwd=self._private("cwd"),
+                cwd=self.cwd or self._private("cwd"),
                 env={**self._environment, **(environment or {})},
                 start_new_session=True,
             )

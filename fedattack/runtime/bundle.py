@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 # What flwr may put into a bundle at all; fab-include can only narrow it down.
@@ -16,14 +17,20 @@ def copy_app(source: Path, target: Path) -> None:
     ``flwr run`` walks the whole folder, a virtual environment included, for each run, and rewrites an old-style
     pyproject.toml in place; the caller's folder may be huge or read-only.
     """
+    for path in app_files(source):
+        copy = target / path.relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+
+
+def app_files(source: Path) -> Iterator[Path]:
+    """Yield the files that flwr may bundle."""
     for folder, subfolders, files in os.walk(source):
         subfolders[:] = [name for name in subfolders if _may_hold_app(Path(folder, name))]
         for name in files:
             path = Path(folder, name)
             if (path.suffix in APP_SUFFIXES or name in APP_NAMES) and not path.is_symlink():
-                copy = target / path.relative_to(source)
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, copy)
+                yield path
 
 
 def _may_hold_app(folder: Path) -> bool:

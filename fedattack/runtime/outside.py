@@ -1,7 +1,7 @@
 """Observe a ``flwr run`` from outside: a copy of its app is wrapped and run in its place, and the app stays as it is.
 
 The copy has one more module, which wraps the project's own ServerApp as its owner would have done it. Its
-pyproject.toml names this module's ServerApp.
+pyproject.toml names this module's ServerApp. Where clients are witnessed, too, another module wraps the ClientApp.
 """
 
 import os
@@ -23,6 +23,7 @@ from fedattack.record import Record
 from fedattack.runtime.bundle import copy_app
 
 MODULE = "fedattack_observed"
+WITNESSED = "fedattack_witnessed"
 _PYPROJECT = "pyproject.toml"
 _USAGE = "expected the command that runs the app, such as: fedattack observe --out audit/record -- flwr run . --stream"
 
@@ -104,7 +105,34 @@ def _parameters(arguments: Sequence[str]) -> dict[str, Any]:
     return parameters | {"app": str(parameters["app"])}
 
 
-def wrap_app(app: Path, to: Path, out: Path, options: Mapping[str, Any]) -> None:
+def read_app(app: Path) -> dict[str, Any]:
+    """Read the pyproject.toml of a Flower app.
+
+    Raises
+    ------
+    ConfigError
+        If there is none, or it states no ServerApp.
+    """
+    try:
+        config = tomllib.loads((app / _PYPROJECT).read_text(encoding="utf-8"))
+        config["tool"]["flwr"]["app"]["components"]["serverapp"].partition(":")
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as cause:
+        raise ConfigError(f"{app / _PYPROJECT} cannot be read ({cause}); give the folder of a Flower app") from None
+    except (KeyError, TypeError, AttributeError):
+        raise ConfigError(
+            f"{app / _PYPROJECT} names no serverapp in [tool.flwr.app.components]; give the folder of a Flower app"
+        ) from None
+    return config
+
+
+def wrap_app(
+    app: Path,
+    to: Path,
+    out: Path,
+    options: Mapping[str, Any],
+    witness: Path | None = None,
+    keep: int | None = None,
+) -> None:
     """Copy an app and put an observer around its ServerApp.
 
     Parameters
@@ -117,47 +145,74 @@ def wrap_app(app: Path, to: Path, out: Path, options: Mapping[str, Any]) -> None
         Folder of the record, absolute; see :class:`fedattack.observe.ObservedServerApp`.
     options
         Further options of the observer.
+    witness
+        Folder, absolute, that what clients and server train and evaluate on is noted in; ``None`` for nowhere.
+    keep
+        How many examples of each client to keep; as many as the witness does by itself where it is ``None``.
 
     Raises
     ------
     ConfigError
-        If there is no app, or it states no ServerApp.
+        If there is no app, or it states no ServerApp, or clients are to be witnessed and it states no ClientApp.
     """
-    try:
-        config = tomllib.loads((app / _PYPROJECT).read_text(encoding="utf-8"))
-        flower = config["tool"]["flwr"]["app"]
-        module, _, attribute = flower["components"]["serverapp"].partition(":")
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as cause:
-        raise ConfigError(f"{app / _PYPROJECT} cannot be read ({cause}); give the folder of a Flower app") from None
-    except (KeyError, TypeError, AttributeError):
+    config = read_app(app)
+    flower = config["tool"]["flwr"]["app"]
+    components = flower["components"]
+    if witness is not None and not isinstance(components.get("clientapp"), str):
         raise ConfigError(
-            f"{app / _PYPROJECT} names no serverapp in [tool.flwr.app.components]; give the folder of a Flower app"
-        ) from None
+            f"{app / _PYPROJECT} names no clientapp in [tool.flwr.app.components]; its clients train by it"
+        )
     copy_app(app, to)
+    module, _, server = components["serverapp"].partition(":")
     arguments = "".join(f", {name}={value!r}" for name, value in options.items())
+    imports = "from fedattack.observe import ObservedServerApp\n"
+    inner = server
+    if witness is not None:
+        imports = f"from fedattack.foreign.server import WitnessedServerApp\n{imports}"
+        inner = f"WitnessedServerApp({server}, {str(witness)!r})"
     (to / f"{MODULE}.py").write_text(
-        '"""Written by `fedattack observe`: the project\'s own ServerApp, observed."""\n\n'
-        f"from {module} import {attribute.partition('.')[0]}\n\n"
-        "from fedattack.observe import ObservedServerApp\n\n"
-        f"app = ObservedServerApp({attribute}, {str(out)!r}{arguments})\n",
+        '"""Written by fedattack: the project\'s own ServerApp, observed."""\n\n'
+        f"from {module} import {server.partition('.')[0]}\n\n"
+        f"{imports}\n"
+        f"app = ObservedServerApp({inner}, {str(out)!r}{arguments})\n",
         encoding="utf-8",
     )
-    flower["components"]["serverapp"] = f"{MODULE}:app"
+    components["serverapp"] = f"{MODULE}:app"
+    added = [f"{MODULE}.py"]
+    if witness is not None:
+        module, _, client = components["clientapp"].partition(":")
+        kept = "" if keep is None else f", keep={keep}"
+        (to / f"{WITNESSED}.py").write_text(
+            '"""Written by fedattack: the project\'s own ClientApp, witnessed."""\n\n'
+            f"from {module} import {client.partition('.')[0]}\n\n"
+            "from fedattack.witness import WitnessedClientApp\n\n"
+            f"app = WitnessedClientApp({client}, {str(witness)!r}{kept})\n",
+            encoding="utf-8",
+        )
+        components["clientapp"] = f"{WITNESSED}:app"
+        added.append(f"{WITNESSED}.py")
     if "fab-include" in flower:
-        flower["fab-include"] = [*flower["fab-include"], f"{MODULE}.py"]
+        flower["fab-include"] = [*flower["fab-include"], *added]
     (to / _PYPROJECT).write_text(tomli_w.dumps(config), encoding="utf-8")
 
 
 @contextmanager
-def observed(run: FlwrRun, out: Path, options: Mapping[str, Any]) -> Iterator[list[str]]:
+def observed(run: FlwrRun, out: Path, options: Mapping[str, Any], witness: Path | None = None) -> Iterator[list[str]]:
     """Yield the words that run the app under observation; its copy is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="fa-") as folder:
         copy = Path(folder) / run.app.name
-        wrap_app(run.app, copy, out, options)
+        wrap_app(run.app, copy, out, options, witness)
         yield run.of(copy)
 
 
-def observe_command(words: Sequence[str], out: Path, options: Mapping[str, Any]) -> int | None:
+def observe_command(
+    words: Sequence[str],
+    out: Path,
+    options: Mapping[str, Any],
+    *,
+    witness: Path | None = None,
+    stdout: int | None = None,
+) -> int | None:
     """Run a ``flwr run`` whose server is observed.
 
     Parameters
@@ -168,6 +223,10 @@ def observe_command(words: Sequence[str], out: Path, options: Mapping[str, Any])
         Folder of the record; ``strftime`` directives are filled in when the run starts.
     options
         Further options of :class:`fedattack.observe.ObservedServerApp`.
+    witness
+        As for :func:`wrap_app`.
+    stdout
+        Where the command's output goes, as :func:`subprocess.run` takes it.
 
     Returns
     -------
@@ -187,20 +246,26 @@ def observe_command(words: Sequence[str], out: Path, options: Mapping[str, Any])
         raise ConfigError(f"{out} exists already; record into a folder of its own, or delete that one first")
     # It counts where this command is the one that starts the local SuperLink; a fresh environment lacks fedattack.
     environment = {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", **os.environ}
-    with observed(run, out, options) as command:
+    with observed(run, out, options, witness) as command:
         try:
-            code = subprocess.run(command, env=environment, check=False).returncode
+            code = subprocess.run(command, env=environment, stdout=stdout, check=False).returncode
         except OSError as cause:
             raise RunError(f"{words[0]} cannot be run ({cause.strerror}); install flwr") from None
     if code:
         raise RunError(f"{' '.join(words)} ended with exit code {code}; its own output says why")
     if not run.streams or "%" in str(out):
         return None
-    return _whole(out)
+    return whole_rounds(out)
 
 
-def _whole(out: Path) -> int:
-    """Count the rounds of the run's record; `flwr run` ends with 0 even if the ServerApp crashed."""
+def whole_rounds(out: Path) -> int:
+    """Count the rounds of a run's record; `flwr run` ends with 0 even if the ServerApp crashed.
+
+    Raises
+    ------
+    RunError
+        If there is no record, or it ended early.
+    """
     if not (out / "manifest.json").exists():
         raise RunError(
             f"the run left no record in {out}; its ServerApp must run on this machine, in an environment that has "

@@ -42,6 +42,8 @@ class ModelKnowledge:
         As for :func:`fedattack.learning.build_model`.
     loss
         A loss of :data:`fedattack.learning.LOSSES` or an import path.
+    arguments
+        Keyword arguments of what an import path names: numbers, texts, and lists of them.
     """
 
     spec: str | Asked
@@ -50,6 +52,7 @@ class ModelKnowledge:
     hidden: int = 128
     loss: str | Asked = "cross-entropy"
     dropout: float = 0.0
+    arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def build(self) -> nn.Module:
         """Build the architecture; its parameters are arbitrary."""
@@ -59,6 +62,7 @@ class ModelKnowledge:
             classes=self.classes,
             hidden=self.hidden,
             dropout=self.dropout,
+            arguments=self.arguments,
         )
 
 
@@ -291,6 +295,12 @@ _Rate = Annotated[float, Field(gt=0, le=10**6, allow_inf_nan=False)]
 _Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
 
+_Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
+_Number = Annotated[float, Field(allow_inf_nan=False)]
+_Plain = Text | bool | _Whole | _Number | None
+_Argument = _Plain | Annotated[list[_Plain], Field(max_length=1000)]
+
+
 @with_config(_STRICT)
 class _ModelEntry(TypedDict):
     spec: Text
@@ -299,6 +309,7 @@ class _ModelEntry(TypedDict):
     hidden: _Count
     loss: Text
     dropout: NotRequired[_Share]
+    arguments: NotRequired[dict[Text, _Argument]]
 
 
 @with_config(_STRICT)
@@ -310,8 +321,6 @@ class _TrainingEntry(TypedDict):
     weight_decay: NotRequired[Annotated[float, Field(ge=0, le=10**6, allow_inf_nan=False)]]
 
 
-_Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
-_Number = Annotated[float, Field(allow_inf_nan=False)]
 _Setting = Text | bool | _Whole | _Number | _TrainingEntry
 
 
@@ -411,7 +420,10 @@ def _entry_of_model(model: ModelKnowledge | None) -> dict[str, Any] | None:
     if model is None:
         return None
     texts = {"spec": str(model.spec), "loss": str(model.loss)}
-    return vars(model) | texts | {"input_shape": [*model.input_shape]}
+    entry = vars(model) | texts | {"input_shape": [*model.input_shape]}
+    if not model.arguments:
+        del entry["arguments"]
+    return entry
 
 
 def read_knowledge(folder: Path, *, trusted: Collection[str] = ()) -> Knowledge:
@@ -489,6 +501,7 @@ def _read_model(value: _ModelEntry | None, where: Path, trusted: Collection[str]
         hidden=value["hidden"],
         loss=_named("loss", value["loss"], LOSSES, trusted, where),
         dropout=value.get("dropout", ModelKnowledge.dropout),
+        arguments=value.get("arguments", {}),
     )
 
 

@@ -216,6 +216,20 @@ def test_labels_that_are_no_classes_are_refused(tmp_path, label):
         read_truth(tmp_path)
 
 
+def test_a_truth_may_know_no_example_that_nobody_holds(tmp_path):
+    given = {"clients": CLIENTS, "classes": ["0"], "counts": np.ones((3, 1), int), "evaluation": None, "targets": ""}
+    write_truth(tmp_path, **given, owners=["b"])
+    assert not len(read_truth(tmp_path).evaluation[1])
+    held = HeldRecords(np.zeros((1, 2), np.float32), np.zeros(1, np.int64), ("b",))
+    with pytest.raises(DataError, match="give evaluation, too"):
+        write_truth(tmp_path / "other", **given, records=held)
+    # A file that is gone is not the same as one that was never there.
+    write(tmp_path, ["b"])
+    (tmp_path / "evaluation.npz").unlink()
+    with pytest.raises(DataError, match=r"evaluation\.npz"):
+        read_truth(tmp_path)
+
+
 def test_another_threat_s_answer_is_kept_and_checked(tmp_path):
     nothing = np.zeros((1, 2), dtype=np.float32), np.zeros(1, dtype=np.int64)
     given = {"clients": CLIENTS, "classes": ["0"], "counts": np.ones((3, 1), int), "evaluation": nothing, "targets": ""}

@@ -1,5 +1,6 @@
 """A `flwr run` is understood as Flower understands it, and its app is wrapped in a copy."""
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -9,7 +10,10 @@ import pytest
 
 from fedattack.errors import ConfigError, RunError
 from fedattack.runtime.outside import FlwrRun, observe_command, wrap_app
-from tests.foreign.projects import BATCH_NORM
+from tests.foreign.projects import BATCH_NORM, ROOT
+
+# The fedattack that is tested, also where another one is installed.
+HERE = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 @pytest.mark.parametrize(
@@ -85,6 +89,28 @@ def test_the_copy_wraps_the_projects_own_serverapp_and_the_project_stays(tmp_pat
         [sys.executable, "-c", script], cwd=tmp_path / "copy", capture_output=True, text=True, check=True
     )
     assert done.stdout == f"None; {tmp_path}/a 'quoted' record; {{'view': 'aggregate', 'facts': {{'lr': 0.1}}}}\n"
+
+
+def test_the_copy_wraps_the_clientapp_too_where_clients_are_witnessed(tmp_path):
+    project = BATCH_NORM.copy(tmp_path)
+    for kind, name in (("Client", "client_app"), ("Server", "server_app")):
+        code = f"from flwr.{kind.lower()}app import {kind}App\nclass own:\n    app = {kind}App()\napp = own.app\n"
+        (project / "hospitals" / f"{name}.py").write_text(code)
+    text = (project / "pyproject.toml").read_text().replace("client_app:app", "client_app:own.app")
+    (project / "pyproject.toml").write_text(text)
+    wrap_app(project, tmp_path / "copy", tmp_path / "record", {}, tmp_path / "seen", keep=7)
+    config = tomllib.loads((tmp_path / "copy" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    assert config["components"] == {"serverapp": "fedattack_observed:app", "clientapp": "fedattack_witnessed:app"}
+    script = (tmp_path / "copy" / "fedattack_witnessed.py").read_text()
+    assert script.endswith(f"app = WitnessedClientApp(own.app, {str(tmp_path / 'seen')!r}, keep=7)\n")
+    script = (tmp_path / "copy" / "fedattack_observed.py").read_text()
+    assert f"ObservedServerApp(WitnessedServerApp(app, {str(tmp_path / 'seen')!r})" in script
+    for name in ("fedattack_witnessed", "fedattack_observed"):
+        subprocess.run([sys.executable, "-c", f"import {name}"], cwd=tmp_path / "copy", check=True, env=HERE)
+    text = (project / "pyproject.toml").read_text().replace("clientapp", "nothing")
+    (project / "pyproject.toml").write_text(text)
+    with pytest.raises(ConfigError, match="names no clientapp"):
+        wrap_app(project, tmp_path / "again", tmp_path / "record", {}, tmp_path / "seen")
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,32 @@ def test_knowledge_survives_the_disk(tmp_path):
     np.testing.assert_array_equal(again.targets.y, Y)
 
 
+def test_a_model_is_built_with_the_arguments_of_its_own(tmp_path):
+    arguments = {"in_features": 3, "out_features": 2, "bias": False, "device": None}
+    model = ModelKnowledge("torch.nn:Linear", (3,), 2, arguments=arguments)
+    write_knowledge(tmp_path, Knowledge(model=model))
+    again = read_knowledge(tmp_path, trusted={"torch.nn:Linear"}).model
+    assert again == model
+    assert {name: tuple(value.shape) for name, value in again.build().state_dict().items()} == {"weight": (2, 3)}
+    with pytest.raises(ModelError, match="no other arguments than input_shape and classes and nope"):
+        replace(model, arguments={"nope": 1}).build()
+    edit(
+        tmp_path / "knowledge.json",
+        {
+            "model": {
+                "spec": "torch.nn:Linear",
+                "input_shape": [3],
+                "classes": 2,
+                "hidden": 1,
+                "loss": "mse",
+                "arguments": {"a": {"b": 1}},
+            }
+        },
+    )
+    with pytest.raises(DataError, match="arguments"):
+        read_knowledge(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [

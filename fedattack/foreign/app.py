@@ -1,0 +1,170 @@
+"""Somebody's Flower app: where it is, how many clients it has, what can be set, whether it can be audited at all."""
+
+import ast
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedattack.errors import ConfigError, instead, short
+from fedattack.runs.presets import preset_names
+from fedattack.runtime.bundle import app_files
+from fedattack.runtime.outside import FlwrRun, read_app
+
+SUPERNODES = 10
+"""Clients of an app that does not say how many it is simulated with."""
+
+_MASKING = ("SecAggPlusWorkflow", "SecAggWorkflow")
+
+
+@dataclass(frozen=True)
+class App:
+    """A Flower app, and how it is to be run.
+
+    Attributes
+    ----------
+    folder
+        Folder of its pyproject.toml.
+    config
+        What of its run config is set to another value.
+    supernodes
+        How many clients to simulate.
+    seeded
+        Whether its run config has a key ``seed``, which then is the seed of each run.
+    command
+        The ``flwr run`` that runs it, where the caller gave one.
+    """
+
+    folder: Path
+    config: Mapping[str, Any] = field(default_factory=dict)
+    supernodes: int = SUPERNODES
+    seeded: bool = False
+    command: FlwrRun | None = None
+
+
+def is_app(word: str) -> bool:
+    """Say whether a word of the command line names an app's folder, and not a preset.
+
+    Raises
+    ------
+    ConfigError
+        If it is both.
+    """
+    is_path = "/" in word or "\\" in word or word in (".", "..") or word.startswith("~")
+    there = (Path(word) / "pyproject.toml").is_file()
+    if not is_path and there and word in preset_names():
+        raise ConfigError(f"{word} is a preset, and the folder of an app: write ./{word} for the folder")
+    return is_path or (there and word not in preset_names())
+
+
+def app_of(folder: Path, changes: Sequence[str] = (), supernodes: int | None = None) -> App:
+    """Read an app.
+
+    Raises
+    ------
+    ConfigError
+        If there is none, a change is of a key that it has not, or its server sees masked arrays.
+    """
+    folder = folder.expanduser().resolve()
+    project = read_app(folder)
+    flower = project["tool"]["flwr"]
+    known = _flat(flower["app"].get("config", {}))
+    refuse_masked(folder)
+    return App(
+        folder,
+        _changed(known, changes, folder),
+        supernodes or _declared_supernodes(flower.get("federations")) or SUPERNODES,
+        "seed" in known,
+    )
+
+
+def app_of_command(words: Sequence[str]) -> App:
+    """Read the app that a ``flwr run`` runs.
+
+    Raises
+    ------
+    ConfigError
+        If it is no such command, does not last as long as its run, or the app is none that can be audited.
+    """
+    command = FlwrRun.parse(words)
+    if not command.streams:
+        raise ConfigError(f"{' '.join(words)} would not wait for the end of its run; add --stream")
+    return App(app_of(command.app).folder, command=command)
+
+
+def refuse_masked(folder: Path) -> None:
+    """Refuse an app that makes a SecAgg+ workflow: where its ServerApp is observed from outside, arrays are masked.
+
+    Raises
+    ------
+    ConfigError
+        If it does.
+    """
+    for path in app_files(folder):
+        for name in _called(path) if path.suffix == ".py" else ():
+            if name in _MASKING:
+                raise ConfigError(
+                    f"{path.relative_to(folder)} makes a {name}, whose messages are masked where this command looks; "
+                    "observe its strategy instead: ObservedLegacyStrategy(strategy, out, view='aggregate')"
+                )
+
+
+def _called(path: Path) -> Iterator[str]:
+    """Yield the names of what a file calls; none of a file that is no Python."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = node.func
+            yield called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+
+
+def _declared_supernodes(federations: Any) -> int | None:
+    """Return the number of SuperNodes of the app's default federation, as older apps state it."""
+    try:
+        count = federations[federations["default"]]["options"]["num-supernodes"]
+    except (KeyError, TypeError):
+        return None
+    return count if isinstance(count, int) and count > 0 else None
+
+
+def _flat(config: Any, before: str = "") -> dict[str, Any]:
+    """Name the keys of inner tables as Flower does: ``outer.inner``."""
+    flat: dict[str, Any] = {}
+    for key, value in (config if isinstance(config, dict) else {}).items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{before}{key}.")
+        else:
+            flat[f"{before}{key}"] = value
+    return flat
+
+
+def _changed(known: Mapping[str, Any], changes: Sequence[str], folder: Path) -> dict[str, Any]:
+    changed = {}
+    for change in changes:
+        key, separator, text = change.partition("=")
+        if not separator:
+            raise ConfigError(f"--set {change}: expected key=value")
+        if key not in known:
+            there = instead(key, sorted(known), listed=False) if known else "it has none"
+            raise ConfigError(f"--set {change}: {folder.name} has no {key!r} in its run config: {there}")
+        changed[key] = _value(known[key], text, change)
+    return changed
+
+
+def _value(default: Any, text: str, change: str) -> Any:
+    """Read a value as one of the default's type."""
+    if isinstance(default, str):
+        return text
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    if isinstance(default, float) and type(value) is int:
+        value = float(value)
+    if type(value) is not type(default):
+        raise ConfigError(f"--set {short(change, 80)}: expected a value like {default!r}")
+    return value

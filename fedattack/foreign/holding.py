@@ -1,0 +1,231 @@
+"""Who holds what, as far as witnesses can tell: by hashes of examples, across all clients.
+
+A witness keeps the examples of a client with the smallest hashes. So it lists all of them up to a hash, and says
+nothing of those beyond. An example counts only if its hash is one up to which every client lists what it trained on: of
+any other nobody knows whether a further client holds it, too.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedattack.errors import DataError, short
+from fedattack.witness import SERVER, UNKNOWN, SeenExamples, Witness
+
+_ALL = b"\xff" * 32
+"""A hash that none is larger than."""
+
+_MOST_NOTES = 20
+
+
+@dataclass(frozen=True)
+class Client:
+    """What the witnesses of one client saw; it may have had several nodes, one after the other.
+
+    Attributes
+    ----------
+    name
+        Its ``partition-id``, or its node where there is none.
+    witnesses
+        Those of its nodes, the one first that saw most.
+    """
+
+    name: str
+    witnesses: tuple[Witness, ...]
+
+    @property
+    def trained(self) -> SeenExamples:
+        """What it trained on."""
+        return self.witnesses[0].trained
+
+    @property
+    def nodes(self) -> list[str]:
+        """Its nodes."""
+        return [witness.node for witness in self.witnesses]
+
+
+@dataclass
+class Holding:
+    """All examples of which it is certain who trained on them.
+
+    Attributes
+    ----------
+    clients
+        By name, those that trained.
+    kind
+        Whether labels are classes (``i``) or numbers (``f``).
+    shape
+        Shape of one example.
+    examples
+        By hash, an example and its label.
+    holders
+        By hash, the names of the clients that trained on it; also of what has no label, and is no example here.
+    origins
+        By hash of what nobody trained on, the client from whose evaluation alone it comes; empty where several
+        evaluated on it, or the server, or it is not certain.
+    notes
+        What a reader must know.
+    """
+
+    clients: dict[str, Client]
+    kind: str = "i"
+    shape: tuple[int, ...] = ()
+    examples: dict[bytes, tuple[NDArray[Any], float]] = field(default_factory=dict)
+    holders: dict[bytes, list[str]] = field(default_factory=dict)
+    origins: dict[bytes, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def hold(witnesses: Sequence[Witness]) -> Holding:
+    """Find out who holds what.
+
+    Raises
+    ------
+    DataError
+        If no client's training was witnessed, or the model's inputs are of a kind that cannot be asked about.
+    """
+    holding = Holding(_clients_of(witnesses))
+    holding.notes += _notes_of(witnesses)
+    if not holding.clients:
+        raise DataError(
+            "no client's training was witnessed: what trains must be PyTorch or scikit-learn, on this machine; else "
+            "call fedattack.witness.trained_on(x, y) where the client trains"
+        )
+    holding.kind, holding.shape = _form_of(holding.clients.values())
+    _note_the_trained(holding)
+    if not holding.examples:
+        raise DataError("no example of which it is certain who trained on it was witnessed with its label")
+    _note_the_evaluated(holding, witnesses)
+    return holding
+
+
+def _clients_of(witnesses: Iterable[Witness]) -> dict[str, Client]:
+    """Put the witnesses of each client that trained together."""
+    found: dict[str, list[Witness]] = {}
+    for witness in witnesses:
+        if witness.node != SERVER and witness.trained.total:
+            found.setdefault(witness.client or witness.node, []).append(witness)
+    clients = {}
+    for name in sorted(found, key=lambda name: (len(name), name)):
+        most_first = sorted(found[name], key=lambda witness: -witness.trained.total)
+        clients[name] = Client(name, tuple(most_first))
+    return clients
+
+
+def _form_of(clients: Iterable[Client]) -> tuple[str, tuple[int, ...]]:
+    """Return kind of labels and shape of examples that most clients have.
+
+    Raises
+    ------
+    DataError
+        If the inputs are whole numbers, such as the ids of tokens, or have no features.
+    """
+    kinds, shapes, inputs = Counter[str](), Counter[tuple[int, ...]](), Counter[str]()
+    for client in clients:
+        kinds[client.trained.y.dtype.kind] += 1
+        shapes[client.trained.x.shape[1:]] += 1
+        inputs[client.trained.x.dtype.kind] += 1
+    shape = shapes.most_common(1)[0][0]
+    if inputs.most_common(1)[0][0] != "f":
+        raise DataError(
+            "the model takes whole numbers, such as the ids of tokens; there is no attack on such a model yet"
+        )
+    if not shape or 0 in shape:
+        raise DataError(f"the model takes examples of shape {shape}; expected one feature or more")
+    return kinds.most_common(1)[0][0], shape
+
+
+def _note_the_trained(holding: Holding) -> None:
+    """Note who trained on what, up to the largest hash of which it is certain."""
+    bound = _bound([witness.trained for client in holding.clients.values() for witness in client.witnesses])
+    for client in holding.clients.values():
+        asked = 0
+        for witness in client.witnesses:
+            for key in filter(bound.__ge__, _keys(witness.trained)):
+                names = holding.holders.setdefault(key, [])
+                if client.name not in names:
+                    names.append(client.name)
+            for key, x, y in _usable(witness.trained, holding):
+                if key <= bound:
+                    holding.examples.setdefault(key, (x, y))
+                    asked += 1
+        if not asked:
+            holding.notes.append(f"client {client.name}: of no example of it is it certain that it alone holds it")
+
+
+def _note_the_evaluated(holding: Holding, witnesses: Sequence[Witness]) -> None:
+    """Note what was only evaluated on, and by whom, up to the largest hash of which it is certain."""
+    if any(witness.training and witness.training.augmented for witness in witnesses):
+        # A client may evaluate on its training examples as they are, which have other hashes than what it trained on.
+        holding.notes.append(
+            "clients train on examples that are changed each time, so that nobody knows which of those that they "
+            "evaluate on are among them; none is taken for one that nobody holds"
+        )
+        return
+    trained = [witness.trained for witness in witnesses]
+    touched = {key for seen in trained for key in _keys(seen)}
+    bound = _bound(trained)
+    certain = _bound([witness.evaluated for witness in witnesses])
+    seen_by: dict[bytes, set[str]] = {}
+    for witness in witnesses:
+        name = "" if witness.node == SERVER else witness.client or witness.node
+        for key, x, y in _usable(witness.evaluated, holding):
+            if key <= bound and key not in touched:
+                holding.examples.setdefault(key, (x, y))
+                seen_by.setdefault(key, set()).add(name)
+    for key, names in seen_by.items():
+        alone = len(names) == 1 and key <= certain and names <= {*holding.clients}
+        holding.origins[key] = min(names) if alone else ""
+
+
+def _bound(seen: Iterable[SeenExamples]) -> bytes:
+    """Return the largest hash up to which all list what they saw."""
+    bound = _ALL
+    for each in seen:
+        if each.total > len(each):
+            bound = min(bound, max(_keys(each), default=b""))
+    return bound
+
+
+def _keys(seen: SeenExamples) -> list[bytes]:
+    return list(map(bytes, seen.hashes))
+
+
+def _usable(seen: SeenExamples, holding: Holding) -> Iterator[tuple[bytes, NDArray[Any], float]]:
+    """Yield hash, example and label of those that are finite, have a label, and are of the form of the others."""
+    if seen.x.shape[1:] != holding.shape or seen.y.dtype.kind != holding.kind:
+        return
+    labels = seen.y >= 0 if holding.kind == "i" else np.isfinite(seen.y) & (seen.y != UNKNOWN)
+    finite = np.isfinite(seen.x).reshape(len(seen), -1).all(axis=1)
+    for row in np.flatnonzero(labels & finite):
+        yield bytes(seen.hashes[row]), seen.x[row], seen.y[row].item()
+
+
+def _notes_of(witnesses: Iterable[Witness]) -> list[str]:
+    """Put the notes of all witnesses together, each with the clients that it is about."""
+    about: dict[str, list[str]] = {}
+    for witness in witnesses:
+        for note in witness.notes:
+            about.setdefault(note, []).append(witness.client or witness.node)
+    notes = []
+    for note, names in about.items():
+        listed = short(", ".join(names), 60)
+        who = f"clients {listed}" if len(names) > 1 else f"client {listed}"
+        notes.append(f"{'server' if names == [SERVER] else who}: {note}")
+    if len(notes) > _MOST_NOTES:
+        notes = [*notes[:_MOST_NOTES], f"and {len(notes) - _MOST_NOTES} notes of witnesses more"]
+    return notes
+
+
+def class_counts(clients: Mapping[str, Client], classes: int) -> NDArray[np.int64]:
+    """Return (clients, classes): how many training examples of each class each client holds."""
+    counts = np.zeros((len(clients), classes), dtype=np.int64)
+    for row, client in enumerate(clients.values()):
+        for label, count in client.trained.counts.items():
+            if 0 <= label < classes:
+                counts[row, label] = count
+    return counts

@@ -1,0 +1,109 @@
+"""Which words name an app, what can be set of it, and which apps are refused before they run."""
+
+import pytest
+import tomli_w
+
+from fedattack.errors import ConfigError
+from fedattack.foreign.app import app_of, app_of_command, is_app
+from tests.foreign.projects import LEGACY, MESSAGE_API, SECAGG
+
+
+def make(folder, **flower):
+    components = {"serverapp": "a:app", "clientapp": "b:app"}
+    folder.mkdir(parents=True, exist_ok=True)
+    text = tomli_w.dumps({"tool": {"flwr": {"app": {"components": components, **flower.pop("app", {})}, **flower}}})
+    (folder / "pyproject.toml").write_text(text)
+    return folder
+
+
+def test_a_preset_and_a_folder_are_told_apart(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "mine")
+    assert not is_app("quickstart")
+    assert not is_app("nonsense")
+    for word in (".", "..", "./quickstart", "~/somewhere", "a/b", "mine"):
+        assert is_app(word), word
+    (tmp_path / "quickstart").mkdir()
+    assert not is_app("quickstart"), "a folder without an app is none"
+    make(tmp_path / "quickstart")
+    with pytest.raises(ConfigError, match=r"write \./quickstart for the folder"):
+        is_app("quickstart")
+
+
+def test_what_is_set_has_the_type_that_the_app_gave_it(tmp_path):
+    config = {"lr": 0.1, "rounds": 3, "name": "x", "fast": False, "inner": {"deep": 1}}
+    app = app_of(make(tmp_path, app={"config": config}), ["lr=1", "rounds=5", "name=7", "fast=true", "inner.deep=2"])
+    assert app.config == {"lr": 1.0, "rounds": 5, "name": "7", "fast": True, "inner.deep": 2}
+    assert {key: type(value) for key, value in app.config.items()}["lr"] is float
+    assert not app.seeded
+    assert app_of(make(tmp_path, app={"config": {"seed": 1}})).seeded
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("round=3", "has no 'round' in its run config: did you mean rounds"),
+        ("rounds", "expected key=value"),
+        ("rounds=many", "--set rounds=many: expected a value like 3"),
+        ("rounds=1.5", "expected a value like 3"),
+    ],
+)
+def test_what_the_app_does_not_know_is_refused(tmp_path, change, message):
+    with pytest.raises(ConfigError, match=message):
+        app_of(make(tmp_path, app={"config": {"rounds": 3}}), [change])
+
+
+def test_how_many_clients_an_app_has(tmp_path):
+    stated = {"default": "local", "local": {"options": {"num-supernodes": 7}}}
+    assert app_of(make(tmp_path, federations=stated)).supernodes == 7
+    assert app_of(make(tmp_path, federations=stated), supernodes=3).supernodes == 3
+    assert app_of(make(tmp_path)).supernodes == 10
+
+
+def test_masked_apps_and_what_is_no_app_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"server_app.py makes a SecAggPlusWorkflow, .* view='aggregate'"):
+        app_of(SECAGG.copy(tmp_path / "masked"))
+    assert app_of(LEGACY.copy(tmp_path / "plain")).folder.name == "project"
+    (tmp_path / "plain" / "project" / "broken.py").write_text("def (:\n")
+    assert app_of(tmp_path / "plain" / "project")
+    with pytest.raises(ConfigError, match="give the folder of a Flower app"):
+        app_of(tmp_path / "nowhere")
+
+
+def test_a_command_is_taken_if_it_lasts_as_long_as_its_run(tmp_path):
+    folder = MESSAGE_API.copy(tmp_path)
+    assert app_of_command(["flwr", "run", str(folder), "--stream"]).folder == folder
+    with pytest.raises(ConfigError, match="add --stream"):
+        app_of_command(["flwr", "run", str(folder)])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("./nowhere",), "give the folder of a Flower app"),
+        (("quickstart", "--supernodes", "3"), "--supernodes is about an app of your own"),
+        (("quickstart", "--model", "x:y"), "--model is about an app of your own"),
+        (("quickstart", "membership"), "quickstart membership: expected the command that runs the app"),
+        (("APP", "--on", "superlink"), "witnessed on this machine alone"),
+        (("APP", "--fail-if", "sai.asr > 1"), "there are no findings of 'sai'"),
+        (("APP", "--option", "magic=1"), "no option 'magic'"),
+        (("APP", "--set", "nope=1"), "has no 'nope' in its run config"),
+        (("--set", "a=1", "--", "flwr", "run", "APP", "--stream"), "--set goes into the command after --"),
+        (("--seeds", "2", "--", "flwr", "run", "APP", "--stream"), "--seeds and --on are for an app's folder"),
+        (("--", "flwr", "run", "APP"), "add --stream"),
+        (("--", "python", "server.py"), "expected the command that runs the app"),
+    ],
+)
+def test_words_are_refused_before_anything_runs(words, message, call, tmp_path):
+    folder = str(MESSAGE_API.copy(tmp_path))
+    code, _, err = call("audit", "--out", tmp_path / "out", *[folder if word == "APP" else word for word in words])
+    assert code == 2
+    assert message in err, err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_folder_that_is_taken_is_refused(call, tmp_path):
+    folder = MESSAGE_API.copy(tmp_path)
+    code, _, err = call("audit", folder, "--out", folder)
+    assert code == 2
+    assert "exists already; give this run a folder of its own" in err

@@ -1,0 +1,83 @@
+"""From a witnessed run to scores: what applies is made, what does not is told, and only the app itself is trusted."""
+
+import sys
+from dataclasses import replace
+
+import pytest
+
+from fedattack.errors import ConfigError, NeedsError, RunError
+from fedattack.folder import Part, read_study, write_study
+from fedattack.foreign.app import App
+from fedattack.foreign.auditing import attack_all, check_free, importable, pose_all, witness_of
+from fedattack.runs.pipeline import choose_attacks, judge_folder
+from fedattack.runs.watch import Watch
+from fedattack.threats.source.sia import SourceInference
+from fedattack.witness import write_witness
+from tests.foreign.test_holding import World, rows
+from tests.foreign.worlds import TRAINING, witness, write_record
+
+
+@pytest.fixture
+def part(tmp_path) -> Part:
+    write_record(tmp_path / "record", ["100", "101", "102"], rounds=1)
+    write_study(tmp_path, {"commands": ["fedattack audit ."], "seeds": [0]})
+    part = Part(tmp_path, "")
+    small = witness("0", rows((0, 6)), rows((300, 340)), training=replace(TRAINING, epochs=1.0, momentum=0.0))
+    for each in (small, *World.witnesses(10**6)[1:]):
+        write_witness(witness_of(part), each)
+    return part
+
+
+def choose(names):
+    return choose_attacks(names, {})
+
+
+def test_all_that_applies_is_made_and_judged(part):
+    posed = pose_all([part])
+    attacked = attack_all([part], posed, choose, "cpu", Watch())
+    assert attacked.scored == ("sia", "membership", "inversion")
+    assert attacked.failed == {}
+    assert read_study(part.folder)["attacks"] == ["sia", "membership", "inversion"]
+    assert "torch.nn:Linear" in attacked.trusted
+    findings, _ = judge_folder(part.folder, device="cpu", watch=Watch(), trusted=attacked.trusted)
+    headlines = [finding.attack for finding in findings if finding.headline]
+    assert headlines[0] == "sia"
+    assert {*headlines} == {"sia", "membership", "inversion"}
+    (recognised,) = (finding for finding in findings if finding.metric == "recognised")
+    assert recognised.n == 6
+
+
+def test_what_does_not_apply_is_told(part):
+    posed = [replace(each, few=()) for each in pose_all([part])]
+    attacked = attack_all([part], posed, choose, "cpu", Watch())
+    assert attacked.scored == ("sia", "membership")
+    assert "clients of 8 examples or fewer" in attacked.failed["inversion"]
+
+
+def test_an_attack_that_fails_does_not_keep_the_others(part, monkeypatch):
+    def refuse(*_):
+        raise NeedsError("it lacks something")
+
+    monkeypatch.setattr(SourceInference, "_run", refuse)
+    posed = pose_all([part])
+    assert (
+        attack_all([part], posed, lambda names: choose(names[:2]), "cpu", Watch()).failed["sia"] == "it lacks something"
+    )
+    with pytest.raises(RunError, match=r"no attack could be made of .*: sia: it lacks something"):
+        attack_all([part], posed, lambda names: choose(names[:1]), "cpu", Watch())
+
+
+def test_the_apps_modules_are_importable_meanwhile(tmp_path):
+    (tmp_path / "only_in_this_app.py").write_text("here = 1\n")
+    before = list(sys.path)
+    with importable(App(tmp_path)):
+        assert __import__("only_in_this_app").here == 1
+    assert sys.path == before
+
+
+def test_a_folder_that_is_taken_is_refused(tmp_path):
+    assert check_free(tmp_path / "new") == tmp_path / "new"
+    (tmp_path / "file").write_text("")
+    for taken in (tmp_path, tmp_path / "file"):
+        with pytest.raises(ConfigError, match="exists already"):
+            check_free(taken)

@@ -1,0 +1,155 @@
+"""What is written beside a record of a witnessed run: the judge takes it, and it is what the clients had."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedattack.audit.run import audit_folder
+from fedattack.audit.truth import read_truth
+from fedattack.errors import ConfigError, DataError
+from fedattack.folder import Part
+from fedattack.foreign.posing import pose
+from fedattack.learning import LocalSGD
+from fedattack.record import Record
+from fedattack.threats import ATTACKS, read_knowledge
+from fedattack.witness import WitnessedModel
+from tests.foreign.test_holding import World, rows
+from tests.foreign.worlds import CLASSES, FEATURES, MODEL, TRAINING, server, witness, write_record
+
+
+@pytest.fixture
+def part(tmp_path) -> Part:
+    write_record(tmp_path / "record", ["100", "101", "102"])
+    return Part(tmp_path, "")
+
+
+def judged(part: Part, trusted=("torch.nn:Linear",)):
+    knowledge = read_knowledge(part.knowledge, trusted=trusted)
+    for name in ("sia", "membership"):
+        ATTACKS[name].run(Record(part.record), knowledge, device="cpu").save(part.scores(name))
+    found = audit_folder(part.folder, device="cpu", trusted=trusted)
+    return {f"{finding.attack}.{finding.metric}": finding for finding in found}
+
+
+def test_the_truth_is_what_the_clients_had_and_is_judged(part):
+    posed = pose(part, World.witnesses(10**6), most=90)
+    truth = read_truth(part.truth)
+    assert truth.clients == ("0", "1", "2")
+    assert truth.nodes == {"100": "0", "101": "1", "102": "2"}
+    for row, name in enumerate(truth.clients):
+        assert truth.counts[row].tolist() == np.bincount(World.trains[name][1], minlength=CLASSES).tolist()
+    knowledge = read_knowledge(part.knowledge, trusted={"torch.nn:Linear"})
+    assert truth.targets == knowledge.targets.fingerprint
+    for row, x in enumerate(knowledge.targets.x):
+        owners = World.owners(x)
+        if len(owners) < 2:
+            assert truth.owners[row] == "".join(owners)
+            assert truth.origins[row] == ("" if owners else World.origin(x))
+        else:
+            assert sorted(truth.shared[row]) == owners
+    assert knowledge.training == LocalSGD(epochs=3, batch_size=8, lr=0.1, momentum=0.9)
+    assert knowledge.nodes == {}
+    assert posed.few == ()
+    findings = judged(part)
+    assert findings["sia.asr"].n == (truth.owners != "").sum() - len(truth.shared)
+    assert findings["sia.asr"].chance == pytest.approx(1 / 3)
+    assert findings["sia.asr"].null is not None
+    assert findings["membership.tpr-at-1pct-fpr"].verdict != "not applicable"
+
+
+def test_without_examples_of_nobody_there_is_no_null_and_it_is_judged_all_the_same(part):
+    pose(part, [witness(name, World.trains[name]) for name in "012"])
+    assert not len(read_truth(part.truth).evaluation[1])
+    findings = judged(part)
+    assert findings["sia.asr"].n == 290
+    assert findings["sia.asr"].null is None
+    assert findings["membership.tpr-at-1pct-fpr"].verdict == "not applicable"
+    assert any("there is no null run" in note for note in read_truth(part.truth).notes)
+
+
+def test_a_node_that_was_not_witnessed_is_a_client_of_its_own_and_is_told(part):
+    pose(part, World.witnesses(10**6)[:2])
+    truth = read_truth(part.truth)
+    assert truth.nodes["102"] == "node 102"
+    assert truth.counts[2].sum() == 0
+    assert any("1 of the record's nodes were not seen to train, such as 102" in note for note in truth.notes)
+    assert judged(part)["sia.asr"].chance == pytest.approx(1 / 3)
+
+
+def test_a_regression_is_posed(part):
+    model = WitnessedModel("torch.nn:Linear", {"in_features": FEATURES, "out_features": 1}, (FEATURES,), 1, "mse", "")
+    ages = [(x, (y * 1.5).astype(np.float32)) for x, y in World.trains.values()]
+    witnesses = [witness(name, data, model=model) for name, data in zip("012", ages, strict=True)]
+    pose(part, [*witnesses, server((World.central[0], World.central[1].astype(np.float32)))])
+    truth = read_truth(part.truth)
+    assert truth.classes == ("all",)
+    assert truth.counts.tolist() == [[60], [80], [170]]
+    assert read_knowledge(part.knowledge, trusted={"torch.nn:Linear"}).model.loss == "mse"
+
+
+def test_a_linear_layer_is_recognised_by_its_arrays(part):
+    unknown = WitnessedModel(None, {}, (FEATURES,), 0, None, "no PyTorch model was seen")
+    posed = pose(part, [witness(name, World.trains[name], model=unknown, training=None) for name in "012"])
+    model = posed.knowledge.model
+    assert (model.spec, model.loss, model.classes) == ("torch.nn:Linear", "cross-entropy", CLASSES)
+    assert any("taken for (no PyTorch model was seen)" in note for note in posed.notes)
+    assert posed.knowledge.training is None
+    assert judged(part)["sia.asr"].n > 0
+
+
+def test_a_model_that_is_named_takes_the_place(part):
+    pose(part, World.witnesses(10**6), model="mlp", loss="mse")
+    known = read_knowledge(part.knowledge).model
+    assert (known.spec, known.loss, known.classes, dict(known.arguments)) == ("mlp", "mse", CLASSES, {})
+
+
+def test_clients_that_differ_are_told(part):
+    other = replace(TRAINING, lr=0.5)
+    posed = pose(
+        part, [witness(name, World.trains[name], training=other if name == "2" else TRAINING) for name in "012"]
+    )
+    assert posed.knowledge.training.lr == 0.1
+    assert "clients were seen with 2 different ways to train; that of most is taken" in posed.notes
+
+
+def test_training_that_no_attack_imitates_is_told(part):
+    adam = replace(TRAINING, optimizer="Adam")
+    posed = pose(part, [witness(name, World.trains[name], training=adam) for name in "012"])
+    assert posed.knowledge.training is None
+    assert any("clients train by Adam" in note for note in posed.notes)
+
+
+def test_few_examples_are_to_be_reconstructed_beside_those_of_nobody(part):
+    small = witness("0", rows((0, 6)), rows((300, 340)))
+    posed = pose(part, [small, *World.witnesses(10**6)[1:]])
+    records = read_truth(part.truth).records
+    assert posed.few == ("100",)
+    assert {*records.owners} == {"0"}
+    assert sorted(map(tuple, records.x.tolist())) == sorted(map(tuple, rows((0, 6))[0].tolist()))
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (replace(MODEL, classes=2), "labels go up to 3, and the model has 2 outputs"),
+        (replace(MODEL, classes=1, loss=None), "labels go up to 3, and the model has 1 outputs"),
+    ],
+)
+def test_a_loss_that_is_not_known_is_asked_for(tmp_path, model, message):
+    write_record(tmp_path / "record", ["100"])
+    with pytest.raises(ConfigError, match=message):
+        pose(Part(tmp_path, ""), [witness("0", rows((0, 20)), model=model)])
+
+
+def test_a_model_that_is_not_known_is_asked_for(part):
+    unknown = WitnessedModel(None, {}, (2, 3), 9, None, "it cannot be rebuilt")
+    x, y = rows((0, 20))
+    with pytest.raises(ConfigError, match=r"not known \(it cannot be rebuilt\): name it by --model"):
+        pose(part, [witness("0", (x.reshape(-1, 2, 3), y), (x[:0].reshape(-1, 2, 3), y[:0]), model=unknown)])
+
+
+def test_nothing_witnessed_ends_in_one_line(part):
+    with pytest.raises(DataError, match="no client's training was witnessed"):
+        pose(part, [])
+    assert not part.truth.exists()

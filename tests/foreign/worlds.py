@@ -1,0 +1,63 @@
+"""Made-up federations, and what witnesses would have noted of them."""
+
+import hashlib
+from collections import Counter
+
+import numpy as np
+
+from fedattack.learning import build_model
+from fedattack.record import Exchange, RecordWriter, Reply
+from fedattack.witness import SERVER, SeenExamples, Witness, WitnessedModel, WitnessedTraining
+
+FEATURES, CLASSES = 6, 4
+MODEL = WitnessedModel(
+    "torch.nn:Linear", {"in_features": FEATURES, "out_features": CLASSES}, (FEATURES,), CLASSES, "cross-entropy", ""
+)
+TRAINING = WitnessedTraining("SGD", 0.1, 0.9, 0.0, (8, 3), 12, 3.0, None)
+
+
+def pool(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """All examples there are, each different."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(count, FEATURES)).astype(np.float32), rng.integers(CLASSES, size=count)
+
+
+def hash_of(x: np.ndarray) -> bytes:
+    return hashlib.blake2b(x.tobytes(), digest_size=16, key=b"seed").digest()
+
+
+def seen(x: np.ndarray, y: np.ndarray, keep: int = 10**6) -> SeenExamples:
+    """What is kept of some examples, each of which may be there twice."""
+    if not len(x):
+        return SeenExamples.none()
+    rows = {hash_of(example): row for row, example in enumerate(x)}
+    kept = sorted(rows)[:keep]
+    picked = [rows[key] for key in kept]
+    hashes = np.array([list(key) for key in kept], dtype=np.uint8)
+    counts = Counter(int(y[row]) for row in rows.values() if y[row] >= 0) if y.dtype.kind == "i" else {}
+    return SeenExamples(x[picked], y[picked], hashes, len(rows), dict(counts))
+
+
+def witness(client: str, trained, evaluated=None, *, keep: int = 10**6, node: str = "", **facts) -> Witness:
+    nothing = np.zeros((0, FEATURES), np.float32), np.zeros(0, np.int64)
+    facts = {"model": MODEL, "training": TRAINING} | facts
+    return Witness(node or f"10{client}", client, seen(*trained, keep), seen(*(evaluated or nothing), keep), **facts)
+
+
+def server(evaluated, **facts) -> Witness:
+    return Witness(SERVER, "", SeenExamples.none(), seen(*evaluated), **facts)
+
+
+def write_record(folder, nodes, rounds: int = 2, **options) -> None:
+    """A record in which each node sends a model of its own."""
+    rng = np.random.default_rng(1)
+    state = build_model(MODEL.spec, input_shape=(FEATURES,), classes=CLASSES, seed=0, arguments=MODEL.arguments)
+    common = {name: value.numpy() for name, value in state.state_dict().items()}
+    writer = RecordWriter(folder, **options)
+    for number in range(1, rounds + 1):
+        replies = []
+        for node in nodes:
+            moved = {name: (a + rng.normal(size=a.shape)).astype(np.float32) for name, a in common.items()}
+            replies.append(Reply(node, "ok", moved, 10))
+        writer.write(Exchange(number, common, replies))
+    writer.close()
