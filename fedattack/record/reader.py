@@ -292,6 +292,11 @@ class Round:
     @property
     def observations(self) -> tuple[Observation, ...]:
         """One per sampled node, and late replies to earlier rounds, in the order in which the server took them."""
+        return tuple(seen for seen in self.all_observations if seen.node not in self._record.left_out)
+
+    @property
+    def all_observations(self) -> tuple[Observation, ...]:
+        """Those of nodes that are left out, too: the next model is made of these."""
         return tuple(Observation(entry, index, self) for index, entry in enumerate(self._entry["replies"]))
 
     @property
@@ -312,7 +317,7 @@ class Round:
     @property
     def empty(self) -> bool:
         """Whether no reply of it was usable."""
-        return self._line.empty
+        return self._line.empty or (bool(self._record.left_out) and not self.participants)
 
     @property
     def common(self) -> Arrays | None:
@@ -362,6 +367,8 @@ class Record:
         Fingerprint of the key that the record is signed by; ``None`` where it is not signed.
     damage
         What was left out because of ``skip_damaged``, in words.
+    left_out
+        Nodes that :meth:`without` left out.
 
     Raises
     ------
@@ -385,6 +392,7 @@ class Record:
         self.index = read_index(self.path, self.manifest)
         self.signer = self._checked_signer()
         self.damage = list(self.index.damage)
+        self.left_out: frozenset[str] = frozenset()
         self._new_names: dict[str, str] = {}
         self._open_files: _Latest[Any] = _Latest(_OPEN_FILES)
         self._means: _Latest[dict[str, NDArray[Any]]] = _Latest(_MEANS)
@@ -465,7 +473,7 @@ class Record:
     @property
     def silence(self) -> str:
         """A sentence on a record in which no client ever answered, with the first one's reason; empty for others."""
-        if not self._lines or not all(line.empty for line in self._lines):
+        if not self._lines or not all(round_.empty for round_ in self):
             return ""
         reasons = [observation.reason for observation in self.rounds[0].observations if observation.reason]
         reason = f": {reasons[0]}".rstrip(": ") if reasons else ""
@@ -499,6 +507,13 @@ class Record:
         view = copy.copy(self)
         view._new_names = dict(names)
         view.parameters = tuple(entry.renamed(names.get(entry.name, entry.name)) for entry in self.parameters)
+        return view
+
+    def without(self, nodes: Iterable[str]) -> "Record":
+        """Return a view of this record in which nothing of some nodes is seen; common models and sums stay."""
+        view = copy.copy(self)
+        view.left_out = self.left_out | {*nodes}
+        view.__dict__.pop("nodes", None)  # kept from before
         return view
 
     def shown(self, names: Iterable[str]) -> dict[str, str]:
@@ -573,7 +588,7 @@ class Record:
         RecordError
             If it is not the model that was recorded, whose checksum is ``xxh3``.
         """
-        usable = [reply for reply in round_.observations if reply.status == "ok" and reply.arrays is not None]
+        usable = [reply for reply in round_.all_observations if reply.status == "ok" and reply.arrays is not None]
         stored = self.shown(round_.names_of_replies)
 
         def arrays_of(reply: Observation) -> Arrays:
