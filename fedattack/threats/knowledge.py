@@ -236,6 +236,9 @@ class Knowledge:
     nodes
         Which client hides behind each node id, as far as the server knows its customers; a node that is not named
         here is a client of that name.
+    canaries
+        Names of clients that an auditor put among the others to measure ε, and that nobody would meet otherwise:
+        attacks do not see their replies.
     """
 
     model: ModelKnowledge | None = None
@@ -251,6 +254,7 @@ class Knowledge:
     attributes: Mapping[str, AuxiliaryAttribute] | None = None
     defence: KnownDefence | None = None
     limits: tuple[tuple[float, float], ...] | None = None
+    canaries: tuple[str, ...] = ()
 
     def asked(self) -> str:
         """Return the fingerprint of the examples that are asked about; empty where none are."""
@@ -355,6 +359,7 @@ class _Entry(TypedDict):
     positive_share: NotRequired[Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]]
     defence: NotRequired[_DefenceEntry | None]
     limits: NotRequired[list[Annotated[list[_Number], Field(min_length=2, max_length=2)]]]
+    canaries: NotRequired[list[Text]]
     files: NotRequired[dict[Text, Text]]
 
 
@@ -382,6 +387,8 @@ def write_knowledge(folder: Path, knowledge: Knowledge) -> None:
         entry["defence"] = _entry_of_defence(knowledge.defence)
     if knowledge.limits is not None:
         entry["limits"] = [list(limits) for limits in knowledge.limits]
+    if knowledge.canaries:
+        entry["canaries"] = list(knowledge.canaries)
     entry["files"] = files
     write_sealed(folder / KNOWLEDGE, entry)
 
@@ -452,6 +459,7 @@ def read_knowledge(folder: Path, *, trusted: Collection[str] = ()) -> Knowledge:
         attributes=attributes,
         defence=None if defence is None else _read_defence(defence, folder, trusted),
         limits=_read_limits(entry["limits"], where, model) if "limits" in entry else None,
+        canaries=tuple(entry.get("canaries", ())),
     )
 
 
