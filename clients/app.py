@@ -53,8 +53,9 @@ def client_fn(context: Context) -> Client:
     if settings.truth:
         note_node(settings.truth, node=node, client=str(client))
     study = study_of(settings)
-    if settings.sensitive and settings.knowledge:
-        # A server that knows its customers knows whose node is whose.
+    is_canary = client >= settings.clients
+    if (settings.sensitive or is_canary) and settings.knowledge:
+        # A server that knows its customers knows whose node is whose. Attacks have to leave canaries out.
         note_node(settings.knowledge, node=node, client=str(client))
     return kind_of(study, client)(study, client, context.state).to_client()
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
-from fedattack.audit.truth import Privacy
 from fedattack.claims import Claim, configured, make_claim
 from fedattack.claims.canaries import CANARIES, write_canaries
 from fedattack.claims.figures import in_figures
@@ -22,17 +20,6 @@ def write_canaries_of(study: Study) -> None:
         write_canaries(Path(settings.truth) / CANARIES, canaries_of(settings))
     if study.canary_examples is not None:
         study.canary_examples.write(Path(settings.truth), derive_seed(settings.seed, CANARY_STREAM, 1))
-
-
-def with_canaries(privacy: Privacy, count: int) -> Privacy:
-    """Add canaries to what clients guarantee: they hold nothing that could be told."""
-    nothing = (0.0,) * count
-    return replace(
-        privacy,
-        noise=privacy.noise + nothing,
-        epsilon_round=privacy.epsilon_round + nothing,
-        epsilon_run=privacy.epsilon_run + nothing,
-    )
 
 
 def central_claim(settings: RunSettings, epsilon: float = 1.0) -> Claim:

@@ -19,7 +19,7 @@ from fedattack.data import label_counts
 from fedattack.errors import ConfigError, FedAttackError
 from fedattack.learning import pick_device
 from fedattack.threats import Knowledge, KnownDefence, ModelKnowledge, write_knowledge
-from simulations.claims import central_notes, with_canaries, write_canaries_of
+from simulations.claims import central_notes, write_canaries_of
 from simulations.defences import defence_notes, known_defence, privacy_of
 from simulations.goals import goal_of
 from simulations.overlap import overlap_notes
@@ -73,26 +73,27 @@ def prepare(
     model.build()
     rng = generator(settings.seed, TARGET_STREAM)
     goal = goal_of(settings)
-    common = Knowledge(model=model, training=settings.training, limits=data.limits)
+    # Canaries are nodes after all clients.
+    canaries = [str(client) for client in range(settings.clients, settings.nodes)]
+    common = Knowledge(model=model, training=settings.training, limits=data.limits, canaries=tuple(canaries))
     known, answer = goal.pose(study, common, rng)
     if goal.knows_defence:
         known = replace(known, defence=defence)
     write_knowledge(knowledge, known)
     labels, names = data.labels
-    # Canaries are clients that hold nothing.
-    empty = [np.zeros(0, dtype=np.int64)] * settings.canaries
     sample = np.sort(rng.permutation(len(data.y_test))[:_EVALUATION_RECORDS])
     write_truth(
         truth,
-        clients=[str(client) for client in range(settings.nodes)],
+        clients=[str(client) for client in range(settings.clients)],
         classes=list(names),
-        counts=label_counts(labels, [*study.division.parts, *empty], len(names)),
+        counts=label_counts(labels, study.division.parts, len(names)),
         evaluation=(data.x_test[sample], data.y_test[sample]),
         targets=known.asked(),
         data=data.fingerprint,
-        privacy=privacy and with_canaries(privacy, settings.canaries),
+        privacy=privacy,
         records=_few_records(study),
         notes=[*notes, *overlap_notes(study)],
+        canaries=canaries,
         **vars(answer),
     )
 

@@ -149,6 +149,7 @@ def notes_of(evidence: Sequence[Evidence]) -> list[str]:
     notes += _once(remarks)
     for seed in evidence:
         notes += _notes_of_record(seed)
+    notes += _notes_of_canaries(evidence[0])
     for seed in evidence:
         if seed.truth is not None and _are_exchanged(seed.record, seed.truth):
             notes.append(
@@ -184,6 +185,19 @@ def _notes_of_attacks(evidence: Sequence[Evidence]) -> list[str]:
         for seed in evidence:
             notes += _labelled(seed, seed.scores[attack].notes)
     return notes
+
+
+def _notes_of_canaries(seed: Evidence) -> list[str]:
+    count = len(seed.knowledge.canaries)
+    if not count:
+        return []
+    left = "what attacks read, of chance, of counts of replies, and of the privacy spent per client"
+    if seed.record.view == "aggregate":
+        left = "the privacy spent per client, but not of the sums that the server saw"
+    return [
+        f"{count} canaries took part: clients of the auditor's own, that hold nothing and measure ε. They are left out "
+        f"of {left}. The trained model holds what they sent"
+    ]
 
 
 def _notes_of_record(seed: Evidence) -> list[str]:

@@ -1,7 +1,7 @@
 """What an audit judges by: of each seed its record, what the attacker knew, what is true, and the attacks' scores."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from fedattack.nodes import NODES
 from fedattack.record import Record
 from fedattack.threats import ATTACKS, Knowledge, Scores, read_knowledge
 from fedattack.threats.matching import completed, named_for
+from fedattack.threats.replies import without_canaries
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,11 @@ class Evidence:
     index
         Which of the seeds it is.
     record
-        What the server saw.
+        What the server saw, without the replies of canaries.
     knowledge
         What the attacker knew.
     truth
-        What is true; ``None`` if nobody says.
+        What is true; ``None`` if nobody says. Its nodes are those of clients that are no canaries.
     scores
         What each attack made of the record, by the attack's name.
     """
@@ -110,20 +111,32 @@ def _record_of(part: Part) -> Record:
 def _of_part(index: int, part: Part, record: Record, attacks: Sequence[str], trusted: Collection[str]) -> Evidence:
     truth = read_truth(part.truth) if (part.truth / HOLDINGS).exists() else None
     knowledge = read_knowledge(part.knowledge, trusted=trusted)
+    record = without_canaries(record, knowledge)
     if truth is not None:
         _check_nodes(part, knowledge, truth)
         # Without the truth no model is evaluated, and the project that it comes from need not be at hand.
         record = named_for(record, knowledge.model, knowledge.frozen or ())
         if knowledge.frozen is not None:
             record = completed(record, knowledge, "the judge")
+        clients_alone = {node: name for node, name in truth.nodes.items() if name not in truth.canaries}
+        truth = replace(truth, nodes=clients_alone)
     scores = {name: ATTACKS[name].load_scores(part.scores(name)) for name in attacks}
     return Evidence(part, index, record, knowledge, truth, scores)
 
 
 def _check_nodes(part: Part, knowledge: Knowledge, truth: Truth) -> None:
     """Check that both folders say the same of nodes: clients note themselves in both, so that neither is sealed."""
-    if knowledge.nodes and knowledge.nodes != truth.nodes:
-        odd = min({*knowledge.nodes.items()} ^ {*truth.nodes.items()})[0]
+    if {*knowledge.canaries} != {*truth.canaries}:
+        raise DataError(
+            f"{part.knowledge} names {len(knowledge.canaries)} canaries, and {part.truth} {len(truth.canaries)}; "
+            "expected the same ones in both, so that attacks leave out whom the audit leaves out"
+        )
+    known = dict(truth.nodes)
+    if knowledge.canaries and not {*knowledge.nodes.values()} - {*truth.canaries}:
+        # A server that does not know its customers is told the auditor's own.
+        known = {node: name for node, name in truth.nodes.items() if name in truth.canaries}
+    if knowledge.nodes and knowledge.nodes != known:
+        odd = min({*knowledge.nodes.items()} ^ {*known.items()})[0]
         raise DataError(
             f"{part.knowledge / NODES} and {part.truth / NODES} do not say the same of node {short(odd, 60)}; put "
             "back the files as their clients wrote them"

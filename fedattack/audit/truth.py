@@ -184,6 +184,9 @@ class Truth:
         something else.
     answers
         By the name of a threat, further arrays that its judge asks for, of a form that the judge checks.
+    canaries
+        Names of clients that an auditor put among the others to measure ε. They hold nothing, and are none of
+        ``clients``; only ``nodes`` names them, too.
     """
 
     clients: tuple[str, ...]
@@ -204,6 +207,7 @@ class Truth:
     records: HeldRecords | None = None
     private: Mapping[str, ClientAttribute] = field(default_factory=dict)
     answers: Mapping[str, Mapping[str, NDArray[Any]]] = field(default_factory=dict)
+    canaries: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not len(self.origins):
@@ -243,6 +247,7 @@ def write_truth(
     data: str = "",
     privacy: Privacy | None = None,
     notes: Sequence[str] = (),
+    canaries: Sequence[str] = (),
 ) -> None:
     """Write all of :class:`Truth` but ``nodes`` and ``accuracy``.
 
@@ -293,8 +298,11 @@ def write_truth(
     files = {name: write_npz(folder / name, arrays) for name, arrays in tables.items()}
     files |= {name: write_sealed(folder / name, value) for name, value in objects.items()}
     holdings = {"clients": clients, "classes": classes, "counts": counts.tolist(), "targets": targets, "data": data}
-    notes_of_run = {"notes": [*notes]} if notes else {}
-    write_sealed(folder / HOLDINGS, holdings | notes_of_run | {"files": files})
+    if notes:
+        holdings["notes"] = [*notes]
+    if canaries:
+        holdings["canaries"] = [*canaries]
+    write_sealed(folder / HOLDINGS, holdings | {"files": files})
 
 
 def _file_of_answer(name: str) -> str:
@@ -378,6 +386,7 @@ class _Holdings(TypedDict):
     targets: Text
     data: Text
     notes: NotRequired[list[Annotated[str, StringConstraints(max_length=10_000)]]]
+    canaries: NotRequired[list[Text]]
     files: NotRequired[dict[Text, Text]]
 
 
@@ -429,7 +438,9 @@ def read_truth(folder: Path) -> Truth:
     holdings = read_sealed(folder / HOLDINGS, _HOLDINGS, DataError, _HINT)
     verify_files(folder, holdings.get("files", {}), DataError, folder / HOLDINGS)
     clients = tuple(holdings["clients"])
-    if len(set(clients)) != len(clients) or {NOBODY, SEVERAL} & {*clients}:
+    canaries = tuple(holdings.get("canaries", ()))
+    everyone = {*clients, *canaries}
+    if len(everyone) != len(clients) + len(canaries) or {NOBODY, SEVERAL} & everyone:
         raise DataError(f"{folder / HOLDINGS}: clients: a name stands there twice, or means something else; {_HINT}")
     owned = read_npz(folder / OWNERS, DataError, _HINT)
     if "owners" not in owned:
@@ -456,9 +467,10 @@ def read_truth(folder: Path) -> Truth:
         records=_read_records(folder),
         private=_read_private(folder / PRIVATE, len(clients)),
         answers=_read_answers(folder, holdings.get("files", {})),
+        canaries=canaries,
     )
     named = {*truth.owners.tolist()} - {NOBODY, SEVERAL}
-    named |= {*truth.nodes.values()}
+    named |= {*truth.nodes.values()} - {*canaries}
     for about in (truth.attributes, truth.records):
         if about is not None:
             named |= {*about.owners}

@@ -296,6 +296,11 @@ class Round:
     @property
     def observations(self) -> tuple[Observation, ...]:
         """One per sampled node, and late replies to earlier rounds, in the order in which the server took them."""
+        return tuple(seen for seen in self.all_observations if seen.node not in self._record.unseen)
+
+    @property
+    def all_observations(self) -> tuple[Observation, ...]:
+        """Those of nodes that are left out, too: the next model is made of these."""
         return tuple(Observation(entry, index, self) for index, entry in enumerate(self._entry["replies"]))
 
     @property
@@ -316,7 +321,7 @@ class Round:
     @property
     def empty(self) -> bool:
         """Whether no reply of it was usable."""
-        return self._line.empty
+        return self._line.empty or (bool(self._record.unseen) and not self.participants)
 
     @property
     def common(self) -> Arrays | None:
@@ -407,6 +412,8 @@ class Record:
         Fingerprint of the key that the record is signed by; ``None`` where it is not signed.
     damage
         What was left out because of ``skip_damaged``, in words.
+    unseen
+        Nodes that :meth:`without` left out.
 
     Raises
     ------
@@ -438,6 +445,7 @@ class Record:
         self.index = read_index(self.path, self.manifest)
         self.signer = self._checked_signer()
         self.damage = list(self.index.damage)
+        self.unseen: frozenset[str] = frozenset()
         self._new_names: dict[str, str] = {}
         self._open_files: _Latest[Any] = _Latest(_OPEN_FILES)
         self._means: _Latest[dict[str, NDArray[Any]]] = _Latest(_MEANS)
@@ -540,7 +548,7 @@ class Record:
     @property
     def silence(self) -> str:
         """A sentence on a record in which no client ever answered, with the first one's reason; empty for others."""
-        if not self._lines or not all(line.empty for line in self._lines):
+        if not self._lines or not all(round_.empty for round_ in self):
             return ""
         reasons = [observation.reason for observation in self.rounds[0].observations if observation.reason]
         reason = f": {reasons[0]}".rstrip(": ") if reasons else ""
@@ -609,6 +617,13 @@ class Record:
 
         names = dict.fromkeys([*(parameter.name for parameter in self.parameters), *stored])
         return StoredArrays(read, {name: name for name in names if name in stored or name in self._frozen})
+
+    def without(self, nodes: Iterable[str]) -> "Record":
+        """Return a view of this record in which nothing of some nodes is seen; common models and sums stay."""
+        view = copy.copy(self)
+        view.unseen = self.unseen | {*nodes}
+        view.__dict__.pop("nodes", None)  # kept from before
+        return view
 
     def shown(self, names: Iterable[str]) -> dict[str, str]:
         """Map the names under which arrays are shown to those under which they are stored."""
@@ -689,7 +704,7 @@ class Record:
         RecordError
             If it is not the model that was recorded, whose checksum is ``xxh3``.
         """
-        usable = [reply for reply in round_.observations if reply.status == "ok" and reply.arrays is not None]
+        usable = [reply for reply in round_.all_observations if reply.status == "ok" and reply.arrays is not None]
         stored = self.shown(round_.names_of_replies)
 
         def arrays_of(reply: Observation) -> Arrays:

@@ -176,15 +176,16 @@ def _unlucky(
 ) -> dict[str, float]:
     """Return by attack how often so few clients take part in any round that no outcome can be a leak."""
     clients = len(runs[0].truth.clients)
+    nodes = clients + len(runs[0].truth.canaries)
     counts = dict.fromkeys(attacks, 0)
-    if sampled == clients or clients > _MOST_CLIENTS:
+    if sampled == nodes or clients > _MOST_CLIENTS:
         return {}
     draws = draws or _draws_for(runs)
     rng = np.random.default_rng(0)
     for _ in range(draws):
         seen = []
         for run in runs:
-            sample = rng.random((rounds, clients)).argsort(axis=1)[:, :sampled]
+            sample = rng.random((rounds, nodes)).argsort(axis=1)[:, :sampled]
             seen.append(run.seen(np.isin(np.arange(clients), sample)))
         reaches = _reaches(attacks, seen)
         hopeless = {*_out_of_reach(reaches, alone=True), *(set(attacks) - reaches.keys())}

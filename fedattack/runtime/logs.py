@@ -23,7 +23,7 @@ _CLIENT_FAILURE = re.compile(
 _SERVER_FAILURE = re.compile(r"(?:Simulation|ServerApp) failed with exception: *(.*)", re.DOTALL)
 
 # What Ray says of a process that is gone; of one that took too much memory, with a list of all that took much.
-_KILLED = re.compile("ActorDied|WorkerCrashed|OutOfMemory")
+_KILLED = re.compile("ActorDied|ActorUnavailable|WorkerCrashed|OutOfMemory")
 
 # Characters of what is told of a log: a message has room for what was done, and for where the whole log is, too.
 _LONGEST = 200

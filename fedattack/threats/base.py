@@ -19,6 +19,7 @@ from fedattack.threats.form import Form, Name
 from fedattack.threats.knowledge import Knowledge
 from fedattack.threats.matching import NAMELESS, completed, named_for
 from fedattack.threats.options import Option, options_of
+from fedattack.threats.replies import without_canaries
 from fedattack.untrusted import parse_json, read_npz, validated
 
 Progress = Callable[[int, int], None]
@@ -214,6 +215,7 @@ class Attack(ABC):
                 raise NeedsError(
                     f"attack {self.name} needs knowledge of {need}, and there is none; add it to knowledge/"
                 )
+        record = without_canaries(record, knowledge)
         if not len(record):
             raise NeedsError(f"attack {self.name} needs at least one whole round, and {record.path} holds none")
         if record.view == "individual" and record.silence:

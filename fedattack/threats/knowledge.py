@@ -244,6 +244,9 @@ class Knowledge:
     nodes
         Which client hides behind each node id, as far as the server knows its customers; a node that is not named
         here is a client of that name.
+    canaries
+        Names of clients that an auditor put among the others to measure ε, and that nobody would meet otherwise:
+        attacks do not see their replies.
     """
 
     model: ModelKnowledge | None = None
@@ -260,6 +263,7 @@ class Knowledge:
     defence: KnownDefence | None = None
     limits: tuple[tuple[float, float], ...] | None = None
     frozen: Mapping[str, NDArray[Any]] | None = None
+    canaries: tuple[str, ...] = ()
 
     def asked(self) -> str:
         """Return the fingerprint of the examples that are asked about; empty where none are."""
@@ -369,6 +373,7 @@ class _Entry(TypedDict):
     positive_share: NotRequired[Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]]
     defence: NotRequired[_DefenceEntry | None]
     limits: NotRequired[list[Annotated[list[_Number], Field(min_length=2, max_length=2)]]]
+    canaries: NotRequired[list[Text]]
     files: NotRequired[dict[Text, Text]]
 
 
@@ -396,6 +401,8 @@ def write_knowledge(folder: Path, knowledge: Knowledge) -> None:
         entry["defence"] = _entry_of_defence(knowledge.defence)
     if knowledge.limits is not None:
         entry["limits"] = [list(limits) for limits in knowledge.limits]
+    if knowledge.canaries:
+        entry["canaries"] = list(knowledge.canaries)
     entry["files"] = files
     write_sealed(folder / KNOWLEDGE, entry)
 
@@ -472,6 +479,7 @@ def read_knowledge(folder: Path, *, trusted: Collection[str] = ()) -> Knowledge:
         defence=None if defence is None else _read_defence(defence, folder, trusted),
         limits=_read_limits(entry["limits"], where, model) if "limits" in entry else None,
         frozen=_read_if_there(read_frozen, folder / FROZEN, None),
+        canaries=tuple(entry.get("canaries", ())),
     )
 
 

@@ -58,6 +58,13 @@ def replies_of(record: "Record", knowledge: "Knowledge", client: str) -> Iterato
                 break
 
 
+def without_canaries(record: "Record", knowledge: "Knowledge") -> "Record":
+    """Leave out the replies of canaries, which nobody would meet but for the audit; sums are what they are."""
+    if record.view == "aggregate" or not knowledge.canaries:
+        return record
+    return record.without(node for node in record.nodes if knowledge.client_of(node) in knowledge.canaries)
+
+
 def replied(observation: "Observation") -> bool:
     """Whether a client's reply arrived in time and holds arrays."""
     return observation.status == "ok" and observation.arrays is not None

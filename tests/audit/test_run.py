@@ -1,5 +1,6 @@
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,8 +14,8 @@ from fedattack.folder import Part, find_parts
 from fedattack.learning import accuracy_of_models
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.report import read_findings, read_run, write_report
-from fedattack.threats import ATTACKS, Knowledge, Targets, read_knowledge
-from tests.worlds.federation import CLIENTS, EACH, LR, MODEL, write_run
+from fedattack.threats import ATTACKS, Knowledge, Targets, read_knowledge, write_knowledge
+from tests.worlds.federation import CLIENTS, EACH, LR, MODEL, write_run, write_sums_run
 from tests.worlds.sealed import edit
 
 
@@ -190,6 +191,68 @@ def test_nodes_of_which_knowledge_and_truth_say_different_things_are_refused(tmp
     audit_folder(tmp_path, device="cpu")
     (tmp_path / "knowledge" / "nodes" / "node2.json").unlink()
     with pytest.raises(DataError, match="do not say the same of node node2"):
+        audit_folder(tmp_path, device="cpu")
+
+
+def test_canaries_are_no_candidates(tmp_path):
+    """In the first round, all that attacks read of clients is what it is without canaries."""
+    for attack in ("sia", "membership"):
+        plain, planted = tmp_path / f"{attack}-plain", tmp_path / f"{attack}-planted"
+        found = []
+        for folder, canaries in ((plain, 0), (planted, 6)):
+            write_run(folder, rounds=1, canaries=canaries)
+            ATTACKS[attack].run(Record(folder / "record"), read_knowledge(folder / "knowledge"), device="cpu").save(
+                Part(folder, "").scores(attack)
+            )
+            found.append(audit_folder(folder, device="cpu"))
+        without, beside = found
+        assert [finding.metric for finding in beside] == [finding.metric for finding in without]
+        for one, other in zip(without, beside, strict=True):
+            assert (one.value, one.low, one.high, one.chance, one.n) == pytest.approx(
+                (other.value, other.low, other.high, other.chance, other.n), nan_ok=True
+            )
+        run = json.loads((planted / "run.json").read_text())
+        assert any(note.startswith("6 canaries took part") for note in run["notes"])
+        assert run["observed"]["replies"] == len(run["holdings"]["clients"]) == CLIENTS
+        assert "canaries" not in " ".join(json.loads((plain / "run.json").read_text())["notes"])
+
+
+def test_beside_canaries_clients_that_learn_nothing_stay_at_chance(tmp_path):
+    write_run(tmp_path, rounds=3, epochs=0, canaries=6)
+    attack_all(tmp_path)
+    headline = audit_folder(tmp_path, device="cpu")[0]
+    assert headline.chance == pytest.approx(1 / CLIENTS)
+    assert headline.low <= headline.chance <= headline.high
+    assert headline.verdict != "leak"
+
+
+def test_sums_are_judged_with_the_canaries_that_they_hold(tmp_path):
+    folder = write_sums_run(tmp_path, canaries=2, auxiliary=60)
+    known, scores = read_knowledge(folder / "knowledge"), Part(folder, "").scores("membership-aggregate")
+    ATTACKS["membership-aggregate"].run(Record(folder / "record"), known, device="cpu").save(scores)
+    assert audit_folder(folder, device="cpu")[0].value is not None
+    run = json.loads((folder / "run.json").read_text())
+    assert any("but not of the sums" in note for note in run["notes"])
+    assert run["observed"]["replies"] == 2 * (CLIENTS + 2)
+
+
+@pytest.mark.parametrize("left", ["no file", "one file less", "no names"])
+def test_canaries_that_attacks_would_not_leave_out_are_refused(tmp_path, left):
+    write_run(tmp_path, canaries=2)
+    if left == "no names":
+        known = read_knowledge(tmp_path / "knowledge")
+        write_knowledge(tmp_path / "knowledge", replace(known, canaries=()))
+    elif left == "no file":
+        shutil.rmtree(tmp_path / "knowledge" / "nodes")
+    else:
+        (tmp_path / "knowledge" / "nodes" / "node5.json").unlink()
+    attack_all(tmp_path)
+    fault = {
+        "no names": "names 0 canaries, and .* 2; expected the same",
+        "no file": "node4 is in the record but not in the truth",
+        "one file less": "do not say the same of node node5",
+    }
+    with pytest.raises(DataError, match=fault[left]):
         audit_folder(tmp_path, device="cpu")
 
 

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -462,3 +463,27 @@ def test_reading_many_rounds_keeps_none_of_them(tmp_path):
 def test_the_manifest_can_be_read_by_people(folder):
     text = (folder / "manifest.json").read_text()
     assert textwrap.dedent(text).count("\n") > 20
+
+
+def test_a_view_without_some_nodes_keeps_the_models_that_they_are_in(folder, tmp_path):
+    """The model after a round is the mean of all replies; in a view of fewer it would be another one."""
+    first = exchange(1)
+    mean = {
+        name: np.average([reply.arrays[name] for reply in first.replies[:3]], axis=0, weights=[10, 11, 12])
+        for name in model(1)
+    }
+    writer = RecordWriter(tmp_path / "means")
+    writer.write(replace(first, mean="message"))
+    common = {name: array.astype(np.float32) for name, array in mean.items()}
+    writer.write(replace(exchange(2), common=common))
+    writer.close()
+    whole = Record(tmp_path / "means")
+    assert whole.nodes[0] == "node-0"
+    view = whole.without(["node-0", "node-gone"])
+    assert view.nodes == ("node-1", "node-2")
+    assert view.rounds[0].participants == view.rounds[0].sampled == ("node-1", "node-2")
+    assert len(whole.rounds[0].observations) == 4
+    for name, array in common.items():
+        assert np.allclose(view.rounds[1].common[name], array)
+    assert not view.silence
+    assert view.without(["node-1", "node-2"]).silence == "no client answered in any of 2 rounds"

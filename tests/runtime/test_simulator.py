@@ -388,7 +388,7 @@ def test_a_crashed_serverapp_is_an_error_that_names_the_exception(simulator: Sim
 
 @pytest.mark.flower
 def test_clients_that_are_killed_end_a_run_in_one_line(simulator: Simulator, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"ActorDiedError.*; it was killed, often for lack of memory") as caught:
+    with pytest.raises(RunError, match="; it was killed, often for lack of memory") as caught:
         simulator.run({"fault": "killed", "output": str(tmp_path / "result")})
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) <= MESSAGE

@@ -1,5 +1,6 @@
 """Central noise, canary clients and canary examples as settings of the reference system."""
 
+import json
 import subprocess
 import sys
 
@@ -9,15 +10,16 @@ import pytest
 from clients.app import kind_of
 from clients.canary import CanaryClient
 from clients.fedavg import FedAvgClient, dump_arrays
-from fedattack.audit.truth import Privacy, read_truth
+from fedattack.audit.truth import read_truth
 from fedattack.claims import configured
 from fedattack.claims.canaries import CANARIES, measure_canaries, read_canaries, read_examples
 from fedattack.claims.canaries.directions import moved
 from fedattack.errors import ConfigError
 from fedattack.record import Record
 from fedattack.runs.settings import load_settings, nodes_of
+from fedattack.threats import read_knowledge
 from simulations.canaries import canaries_of
-from simulations.claims import central_claim, central_notes, with_canaries
+from simulations.claims import central_claim, central_notes
 from simulations.prepare import prepare_run
 from simulations.study import Study
 
@@ -84,9 +86,11 @@ def test_who_the_canaries_are_stands_in_the_truth(tmp_path):
     canaries = read_canaries(tmp_path / "truth" / CANARIES)
     assert (canaries.kind, canaries.count, canaries.clip) == ("client", 4, 1.0)
     truth = read_truth(tmp_path / "truth")
-    assert list(truth.clients) == [str(client) for client in range(14)]
-    assert not truth.counts[10:].any()
-    assert truth.privacy.epsilon_run[10:] == (0.0,) * 4
+    assert list(truth.clients) == [str(client) for client in range(10)]
+    assert len(truth.counts) == len(truth.privacy.noise) == 10
+    assert min(truth.privacy.epsilon_run) > 0
+    assert list(truth.canaries) == [str(canary) for canary in range(10, 14)]
+    assert read_knowledge(tmp_path / "knowledge").canaries == truth.canaries
     assert "central noise: ε = " in truth.notes[-1]
 
 
@@ -106,12 +110,6 @@ def test_central_noise_claims_what_arithmetic_says():
     assert configured(claim).run.high == pytest.approx(4.3772, rel=1e-3)
     assert "ε = 4.38" in central_notes(settings)[0]
     assert central_notes(study().settings) == []
-
-
-def test_canaries_have_nothing_to_be_told():
-    privacy = Privacy(1.0, 1e-5, 3, (2.0,), (1.0,), (2.0,))
-    assert with_canaries(privacy, 2).noise == (2.0, 0.0, 0.0)
-    assert with_canaries(privacy, 0) == privacy
 
 
 @pytest.mark.parametrize(
@@ -153,3 +151,6 @@ def test_a_real_run_is_told_by_its_canaries(tmp_path):
     found = measure_canaries(Record(out / "record"), canaries, central_claim(run))
     assert 0 < found.bound_run < 1.1 * found.accountant
     assert np.mean(found.scores["in"]) > 0.7
+    asr = json.loads((out / "findings.json").read_text())[0]
+    assert asr["chance"] == pytest.approx(1 / 4)
+    assert any(note.startswith("10 canaries took part") for note in json.loads((out / "run.json").read_text())["notes"])

@@ -40,13 +40,14 @@ def write_run(
     auxiliary: int = 0,
     defence: KnownDefence | None = None,
     origins: bool = False,
+    canaries: int = 0,
 ) -> Path:
     """Write record, knowledge and truth; ``epochs=0`` gives clients that learn nothing, so that nothing can leak.
 
     ``skip`` lists (round, client) pairs that were not sampled. In the protocol fedsgd clients send their gradient,
     whatever the epochs, or zeros where there are none. Client 1 holds the first ``shared`` examples of client 0, too.
     With ``auxiliary`` examples the attacker also knows how clients train. With ``origins`` the targets of nobody come
-    from the clients in turn: all clients' examples are drawn alike.
+    from the clients in turn: all clients' examples are drawn alike. ``canaries`` clients that hold nothing send noise.
     """
     draw = np.random.default_rng(seed)
     total = CLIENTS * EACH
@@ -73,6 +74,10 @@ def write_run(
                     )
                 sent = _state(model)
             replies.append(Reply(f"node{client}", "ok", sent, len(rows), {"train-loss": 0.1}))
+        for canary in range(CLIENTS, CLIENTS + canaries):
+            noise = np.random.default_rng((seed, number, canary))
+            sent = {name: array + noise.normal(size=array.shape).astype(np.float32) for name, array in common.items()}
+            replies.append(Reply(f"node{canary}", "ok", sent, EACH, {"train-loss": 0.0}))
         writer.write(Exchange(number, common, replies, config={"lr": LR}, mean="message"))
         mean = {name: sum(reply.arrays[name] for reply in replies) / len(replies) for name in common}
         mean = {name: np.asarray(array, dtype=np.float32) for name, array in mean.items()}
@@ -84,7 +89,8 @@ def write_run(
     owners[:shared] = [("0", "1")] * shared
     come_from = [""] * total + [str(row % CLIENTS if origins else "") for row in range(total)]
     targets = Targets(x[order], y[order])
-    known = Knowledge(model=MODEL, targets=targets, defence=defence)
+    plants = tuple(str(canary) for canary in range(CLIENTS, CLIENTS + canaries))
+    known = Knowledge(model=MODEL, targets=targets, defence=defence, canaries=plants)
     if auxiliary:
         known = replace(known, auxiliary=_noise(auxiliary, seed), training=LocalSGD(epochs or 1, 10, LR))
     write_knowledge(folder / "knowledge" / part, known)
@@ -97,9 +103,12 @@ def write_run(
         origins=[come_from[row] for row in order],
         evaluation=(x[total:], y[total:]),
         targets=targets.fingerprint,
+        canaries=plants,
     )
-    for client in range(CLIENTS):
+    for client in range(CLIENTS + canaries):
         note_node(folder / "truth" / part, node=f"node{client}", client=str(client))
+    for canary in plants:
+        note_node(folder / "knowledge" / part, node=f"node{canary}", client=canary)
     return folder
 
 

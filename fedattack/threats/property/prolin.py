@@ -179,6 +179,11 @@ class Prolin(ProlinOptions, Attack):
         model, auxiliary, training = knowledge.model, knowledge.auxiliary, knowledge.training
         if model is None or auxiliary is None or training is None or knowledge.property is None:
             raise AssertionError("checked by run")
+        if knowledge.canaries:
+            raise NeedsError(
+                f"attack {self.name} takes sums apart by client, and those of {record.path} hold the replies of "
+                f"{len(knowledge.canaries)} canaries, too; take the record of a run without canaries"
+            )
         architecture = model.build()
         asked = given(knowledge.property)
         check_model(architecture, record)

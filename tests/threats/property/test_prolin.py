@@ -370,6 +370,11 @@ def test_the_order_of_parameters_in_the_record_does_not_matter(inversion, found,
     np.testing.assert_allclose(scores.arrays["sums"], found.arrays["sums"], rtol=1e-3, atol=1e-3)
 
 
+def test_sums_that_hold_canaries_are_refused(inversion):
+    with pytest.raises(NeedsError, match="hold the replies of 2 canaries, too; take the record of a run without"):
+        attack(inversion, canaries=("20", "21"))
+
+
 def test_no_usable_round_is_refused(inversion, tmp_path):
     record = rewrite(Record(inversion / "record"), tmp_path / "none", lambda item: replace(item, aggregate=None))
     with pytest.raises(NeedsError, match=r"needs at least one round with an aggregate, and .* holds none") as refusal:
