@@ -57,6 +57,8 @@ class ClaimFinding:
         What the number rests on.
     clients
         Nodes that are named.
+    rounds
+        Of the run that `run` is about, where these are more than the claim's; else None.
     """
 
     name: str
@@ -70,6 +72,7 @@ class ClaimFinding:
     notes: tuple[str, ...] = ()
     assumes: tuple[str, ...] = ()
     clients: tuple[str, ...] = ()
+    rounds: int | None = None
 
     # What gates ask of any finding; an ε is no share, and none of them is chosen in advance.
     units: ClassVar[str] = ""
@@ -126,4 +129,9 @@ def scope_of(claim: Claim) -> str:
     """Say in words what the declared ε speaks of."""
     if claim.epsilon_of == "message":
         return "a released model" if claim.central else "one message"
-    return "the run" if claim.rounds == 1 else f"the run of {claim.rounds} rounds"
+    return run_of(claim.rounds)
+
+
+def run_of(rounds: int) -> str:
+    """Name a run by its rounds."""
+    return "the run" if rounds == 1 else f"the run of {rounds} rounds"
