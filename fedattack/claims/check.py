@@ -43,6 +43,7 @@ _SAMPLED = {
 }
 # How far a stated sensitivity may be below what clipping allows for; C and 2C are both in use.
 _FAR_BELOW = 0.99
+_FORMULA = "the classical formula is for one message, and is proved for ε up to 1"
 
 
 @dataclass(frozen=True)
@@ -289,22 +290,32 @@ def _against(claim: Claim, bounds: Epsilon) -> tuple[str, str]:
 def _mistakes(claim: Claim, found: Configured) -> list[str]:
     """Say which of the usual mistakes explain the number."""
     notes = []
-    if claim.clip is not None and claim.sensitivity is not None and claim.mechanism in UPDATE:
-        apart = claim.clip * (2 if claim.relation == "replace" else 1)
-        if claim.sensitivity < _FAR_BELOW * apart:
-            notes.append(
-                f"the sensitivity {claim.sensitivity:g} is {_times(apart / claim.sensitivity)} times below {apart:g}, "
-                "how far apart clipped updates may be"
-            )
-    if found.stated is not None and found.stated > claim.epsilon * (1 + TOLERANCE):
-        notes.append(
-            f"even with the sensitivity that is stated, ε is {in_figures(found.stated)}: the classical formula is "
-            "proved for ε up to 1"
-        )
-    fits = found.message is not None and found.message.high <= claim.epsilon * (1 + TOLERANCE)
-    if fits and claim.epsilon_of == "run" and found.run is not None and found.run.low > claim.epsilon * (1 + TOLERANCE):
+    most = claim.epsilon * (1 + TOLERANCE)
+    below = _below(claim)
+    if below:
+        notes.append(below)
+        if found.stated is not None and found.stated > most:
+            said = f"even with the sensitivity that is stated, ε of {scope_of(claim)} is {in_figures(found.stated)}"
+            notes.append(f"{said}: {_FORMULA}" if claim.mechanism == "flower-localdp" else said)
+    elif claim.mechanism == "flower-localdp" and found.message is not None and found.message.low > most:
+        notes.append(_FORMULA)
+    fits = found.message is not None and found.message.high <= most
+    if fits and claim.epsilon_of == "run" and found.run is not None and found.run.low > most:
         notes.append(f"ε is that of one message, quoted for a run of {claim.rounds} rounds")
     return notes
+
+
+def _below(claim: Claim) -> str:
+    """Say how far the stated sensitivity is below what clipping allows for; empty if it is not."""
+    if claim.clip is None or claim.sensitivity is None or claim.mechanism not in UPDATE:
+        return ""
+    apart = claim.clip * (2 if claim.relation == "replace" else 1)
+    if claim.sensitivity >= _FAR_BELOW * apart:
+        return ""
+    times = _times(apart / claim.sensitivity)
+    return (
+        f"the sensitivity {claim.sensitivity:g} is {times} times below {apart:g}, how far apart clipped updates may be"
+    )
 
 
 def _times(ratio: float) -> str:

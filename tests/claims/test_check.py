@@ -38,6 +38,23 @@ def test_the_platform_is_contradicted_twice():
     json.dumps(answer.to_dict(), allow_nan=False)
 
 
+def notes_of(**values):
+    """What explains the configured number of Flower's mod at ε = 10."""
+    return check_claim(claim(mechanism="flower-localdp", clip=1.0, **values)).findings[0].notes
+
+
+def test_the_stated_sensitivity_is_spoken_of_in_the_scope_that_is_claimed():
+    _, run = notes_of(sensitivity=1e-4, rounds=5)
+    assert run.startswith("even with the sensitivity that is stated, ε of the run of 5 rounds is 29.6: ")
+    _, message = notes_of(sensitivity=1e-4, epsilon_of="message")
+    assert "ε of one message is 10.4: the classical formula is for one message" in message
+
+
+def test_a_sensitivity_that_clipping_allows_for_is_not_blamed():
+    assert notes_of(sensitivity=4.62, rounds=5) == ()
+    assert notes_of(sensitivity=2.0) == ("the classical formula is for one message, and is proved for ε up to 1",)
+
+
 def test_the_same_mod_with_honest_numbers_is_consistent():
     answer = check_claim(None, known.honest, Trial(draws=2000))
     assert answer.verdict == CONSISTENT
