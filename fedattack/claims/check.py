@@ -29,7 +29,7 @@ from fedattack.claims.finding import (
 from fedattack.claims.mechanisms import mechanism_of
 from fedattack.claims.reading import claim_of, configuration_of, readable
 from fedattack.claims.recorded import recorded_dict, recorded_findings, sentence_of, testify
-from fedattack.claims.recorded.settings import claim_of_run
+from fedattack.claims.recorded.settings import claim_of_run, claimed_besides
 from fedattack.claims.tester import LEVEL, Measured, Play, measure
 from fedattack.errors import ConfigError
 from fedattack.learning.importing import import_callable
@@ -151,7 +151,8 @@ def check_claim(
     name = name or "the mechanism"
     if claim is None and record is not None and mechanism is None:
         claim = claim_of_run(record)
-        notes = ("what is claimed is read off the settings of the run",)
+        besides = claimed_besides(record)
+        notes = ("what is claimed is read off the settings of the run", *filter(None, [besides]))
     elif claim is None:
         if mechanism is None or not readable(mechanism):
             raise ConfigError("nothing says what is claimed; give --claim claim.toml (fedattack/claims/README.md)")

@@ -1,7 +1,8 @@
 import pytest
 
 from fedattack.claims.check import check_claim
-from fedattack.claims.recorded.settings import claim_of_run
+from fedattack.claims.claim import read_claim
+from fedattack.claims.recorded.settings import claim_of_run, claimed_besides
 from fedattack.defences.guarantee import update_privacy
 from fedattack.errors import ConfigError
 from fedattack.folder import write_study
@@ -86,6 +87,28 @@ def test_runs_that_claim_nothing(folder, settings, said):
 CENTRAL = {"central-noise": 1.0, "central-clip": 1.0, "clients": 10, "canaries": 0, "fraction": 1.0}
 UPDATES = {"defence": "dp-gaussian", "defence-strength": 0.1}
 STEPS = {"dp-noise": 1.5}
+
+
+@pytest.mark.parametrize("besides", [STEPS, UPDATES])
+def test_what_clients_claim_beside_the_noise_of_the_server_is_said(folder, besides, tmp_path):
+    run = Run(LAYERS, sigma=0.1, central=0.1, counts=[64] * 10, weights="equal")
+    made = folder(run, **CENTRAL, **besides)
+    answer = check_claim(None, record=made)
+    assert answer.claim.mechanism == "central-gaussian"
+    keys = answer.notes[1].partition("a line each: ")[2]
+    (tmp_path / "claim.toml").write_text(keys.replace(", ", "\n"))
+    write_study(made, {"settings": {**SETTINGS, **besides}})
+    assert read_claim(tmp_path / "claim.toml") == claim_of_run(made)
+    assert f"too, which is not checked here: ε = {claim_of_run(made).epsilon:g} (δ = 1e-05)" in answer.notes[1]
+
+
+def test_a_server_that_adds_noise_alone_claims_nothing_besides(folder):
+    made = folder(**CENTRAL)
+    assert claimed_besides(made) == ""
+    write_study(made, {"settings": {**SETTINGS, **CENTRAL, "dp-epsilon": 3.0}})
+    said = claimed_besides(made)
+    assert "DP-SGD by the clients, too, which is not checked here" in said
+    assert "each client has noise of its own" in said
 
 
 @pytest.mark.parametrize(
