@@ -178,7 +178,7 @@ def check_claim(
         result = canaries(claim)
         findings.append(canary_finding(claim, result))
         shown = plain(asdict(result))
-        sentence = f"{sentence} {canary_sentence(findings[-1])}"
+        sentence = f"{sentence} {canary_sentence(claim, findings[-1], result)}"
     return Answer(claim, tuple(findings), sentence, notes, measured, recorded, shown)
 
 
@@ -369,11 +369,22 @@ def _sentence(claim: Claim, found: Configured, measured: Measured | None) -> str
     who = "The run claims" if claim.epsilon_of == "run" else "Each message is claimed to have"
     parts = [f"{who} ε = {claim.epsilon:g} (δ = {claim.delta:g}).", _configured_sentence(claim, found)]
     if measured is not None:
-        bound = measured.bound.message if claim.epsilon_of == "message" else measured.bound.run
-        shown = f"no ε below {in_figures(bound)} is possible" if bound else "it shows nothing about ε"
-        told = f"{measured.told:,} of {measured.tries:,} tries"
-        parts.append(f"A test told two updates apart in {told}: {shown} for {scope_of(claim)}.")
+        parts.append(_measured_sentence(claim, measured))
     return " ".join(parts)
+
+
+def _measured_sentence(claim: Claim, measured: Measured) -> str:
+    bound = measured.bound.message if claim.epsilon_of == "message" else measured.bound.run
+    told = f"A test told two updates apart in {measured.told:,} of {measured.tries:,} tries"
+    if not bound:
+        return f"{told}, which shows nothing about ε."
+    shown = f"{told}. At {100 * LEVEL:.0f} %, ε of {scope_of(claim)} is {in_figures(bound)} or more"
+    if measured.method == "counting":
+        return f"{shown} by counting alone."
+    draws = claim.steps if claim.epsilon_of == "message" else claim.steps * claim.rounds
+    one = "one step" if claim.steps > 1 else "one message"
+    counting = in_figures(measured.counting) + (f" for {one}" if draws > 1 else "")
+    return f"{shown} if the noise is Gaussian, as it looks; counting alone shows {counting}."
 
 
 def _configured_sentence(claim: Claim, found: Configured) -> str:

@@ -47,6 +47,8 @@ _AMOUNTS = (
     *("counting", "ceiling", "mu"),
     *("bound_message", "bound_run", "estimate", "accountant"),
 )
+# At which all lower bounds hold.
+_LEVEL = "95 %"
 _MOST_CLIENTS = 100
 _FEW_NAMES = 5
 
@@ -121,7 +123,8 @@ def short_of(sheet: Mapping[str, Any]) -> str:
         if wrong[0].get("rounds"):
             scope = run_of(wrong[0]["rounds"])
             claimed += f" for {counted(sheet['claim']['rounds'], 'round')}"
-        return f"No: ε of {scope} is {figures} {_by(wrong[0])}, and {claimed}."
+        sure = "" if wrong[0]["name"] == CONFIGURED else f"at {_LEVEL}, "
+        return f"No: {sure}ε of {scope} is {figures} {_by(wrong[0])}, and {claimed}."
     if sheet["verdict"] == CONSISTENT:
         return f"Nothing speaks against it: ε of {scope} is {in_number(findings[0]['value'])} at most, by arithmetic."
     return f"It cannot be said: {findings[0]['reason']}."

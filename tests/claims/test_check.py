@@ -34,7 +34,8 @@ def test_the_platform_is_contradicted_twice():
     assert found["claim.epsilon-measured"].value > 1e8
     assert "20,000 times below 2" in found["claim.epsilon-configured"].notes[0]
     assert "ε = 10" in answer.sentence
-    assert "1,600 of 1,600 tries" in answer.sentence
+    assert "1,600 of 1,600 tries. At 95 %, ε of one message is 10^" in answer.sentence
+    assert "or more if the noise is Gaussian, as it looks; counting alone shows 5." in answer.sentence
     json.dumps(answer.to_dict(), allow_nan=False)
 
 
@@ -137,6 +138,7 @@ def test_a_step_of_dp_sgd_is_played_beside_zeros(neighbours):
 def test_a_bound_that_counting_can_show():
     shown = check_claim(claim(clip=1.0, epsilon=6.0), known.bare)
     assert by_name(shown)["claim.epsilon-measured"].verdict == CONTRADICTED
+    assert "At 95 %, ε of the run is 6.82 or more by counting alone." in shown.sentence
     none = check_claim(claim(clip=1.0, epsilon=40.0), known.bare)
     assert "no number of draws" in by_name(none)["claim.epsilon-measured"].reason
 
