@@ -83,7 +83,9 @@ class Answer:
 
     @property
     def error_rate(self) -> float:
-        """How often chance alone contradicts a claim that is true, at most."""
+        """How often chance alone contradicts a claim that is true, at most; 0 where arithmetic contradicts it."""
+        if self.findings[0].verdict == CONTRADICTED:
+            return 0.0
         return round(ERROR * len(checks_by_chance([finding.name for finding in self.findings])), 2)
 
     def to_dict(self) -> dict[str, Any]:

@@ -164,7 +164,9 @@ def test_checks_that_rest_on_chance_add_up_and_the_answer_says_so(tmp_path):
     assert both.to_dict()["error_rate"] == 0.1
     assert "in at most 10% of runs: 5% by the record, 5% by the test of the mechanism." in answer_lines(both)[0]
     assert sum(test["error_rate"] for test in both.recorded["tests"]) <= ERROR == pytest.approx(1 - LEVEL)
-    assert "does not err by accident" in answer_lines(check_claim(claim(sigma=0.1, clip=1.0)))[0]
+    wrong = check_claim(claim(sigma=0.1, clip=1.0), known.gaussian)
+    assert "does not err by accident" in answer_lines(wrong)[0]
+    assert wrong.error_rate == 0
 
 
 def test_claims_that_cannot_be_tested():
