@@ -156,7 +156,7 @@ class Play:
             raise ConfigError("a mechanism that samples by itself is not sampled again before it")
         if min(self.inside, self.rate) < 1 and self.relation != "add-remove":
             # What is sent without the unit has to be known, and is what is sent for zeros.
-            raise ConfigError("a mechanism with a sampler is tested for neighbours = add-remove")
+            raise ConfigError('a mechanism with a sampler is tested for neighbours = "add-remove"')
 
 
 @dataclass(frozen=True)
