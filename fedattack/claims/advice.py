@@ -112,7 +112,7 @@ def steps_of(answer: Answer, given: Given) -> list[Step]:
     steps += _complete(answer)
     steps += _missing(answer, by_name, given)
     if not steps and answer.verdict == CONSISTENT:
-        gate = shlex.join(["--fail-if", "claim.epsilon-configured.verdict == contradicted"])
+        gate = shlex.join(["--fail-if", "claim.verdict != consistent"])
         steps.append(Step("Keep it so", "A pipeline fails when the claim does.", f"{given.command()} {gate}"))
     return steps
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from fedattack.claims.finding import (
     MEASURED,
     TOLERANCE,
     UNCHECKED,
+    WHOLE,
     ClaimFinding,
     checks_by_chance,
     scope_of,
@@ -80,6 +81,11 @@ class Answer:
     def verdict(self) -> str:
         """Contradicted if any finding is; else that of what is configured."""
         return verdict_of([finding.verdict for finding in self.findings])
+
+    @property
+    def whole(self) -> ClaimFinding:
+        """The verdict on the whole claim as one more finding, for conditions that name it."""
+        return replace(self.findings[0], name=WHOLE, verdict=self.verdict)
 
     @property
     def error_rate(self) -> float:

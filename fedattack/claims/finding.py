@@ -15,6 +15,9 @@ MISSING = "claim.noise-missing"
 MEASURED = "claim.epsilon-measured"
 CANARIES = "claim.epsilon-canaries"
 
+WHOLE = "claim.verdict"
+"""What conditions call the verdict on the whole claim."""
+
 VERDICTS = CONTRADICTED, CONSISTENT, UNCHECKED = "contradicted", "consistent", "cannot be checked"
 
 TOLERANCE = 0.01
