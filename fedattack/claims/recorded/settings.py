@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from decimal import ROUND_CEILING, Context
 from pathlib import Path
@@ -125,8 +126,14 @@ def claimed_besides(folder: Path) -> str:
 def _settings_of(folder: Path) -> tuple[_Kind, Mapping[str, Any]]:
     settings = read_study(folder).get("settings", {})
     if settings.get("defence") is None:
-        raise ConfigError(f"{folder} does not say what is claimed of it; {_ASK}")
+        raise ConfigError(f"{folder} does not say what is claimed of it; {_ask(folder)}")
     return _read(_Kind, _where(folder), settings), settings
+
+
+def _ask(folder: Path) -> str:
+    """Ask for a claim, by the file that lies in the folder if there is one; nobody says that it is about this run."""
+    file = folder / "claim.toml"
+    return f"give --claim {shlex.quote(str(file))}" if file.is_file() else _ASK
 
 
 def _where(folder: Path) -> str:
@@ -138,7 +145,7 @@ def _of_clients(folder: Path, kind: _Kind, settings: Mapping[str, Any]) -> Claim
     if kind.by_steps:
         return make_claim(where, **_dp_sgd(where, kind, _read(_DpSgd, where, settings), folder))
     if not kind.by_update:
-        raise ConfigError(f"{folder}: defence = {kind.defence!r} claims no ε; {_ASK}")
+        raise ConfigError(f"{folder}: defence = {kind.defence!r} claims no ε; {_ask(folder)}")
     from fedattack.defences.guarantee import update_privacy
 
     run = _read(_OfUpdates, where, settings)
@@ -187,11 +194,13 @@ def _dp_sgd(where: str, kind: _Kind, settings: _DpSgd, folder: Path) -> dict[str
     from fedattack.learning.accounting import Sampling, privacy_spent
 
     if kind.dp_epsilon:
-        raise ConfigError(f"{folder}: by dp-epsilon each client has noise of its own, and no one claim holds; {_ASK}")
+        raise ConfigError(
+            f"{folder}: by dp-epsilon each client has noise of its own, and no one claim holds; {_ask(folder)}"
+        )
     records = list(map(Record, records_in(folder).values()))
     sizes = {size for record in records for size in _sizes(record)}
     if not sizes:
-        raise ConfigError(f"{folder}: no client says on how many examples it trained; {_ASK}")
+        raise ConfigError(f"{folder}: no client says on how many examples it trained; {_ask(folder)}")
     noise = kind.dp_noise or kind.defence_strength
     batch = 0 if records[0].protocol == "fedsgd" else settings.batch_size
     most, sampling = 0.0, Sampling(1.0, 1)
