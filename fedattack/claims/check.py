@@ -97,7 +97,12 @@ class Answer:
     def to_dict(self) -> dict[str, Any]:
         """Copy into what JSON can hold; an infinite number is the text ``infinity``."""
         value = {
-            "claim": self.claim.model_dump(by_alias=True, exclude_none=True),
+            "claim": {
+                # What holds where the claim says nothing: by it neighbours are C or 2C apart.
+                "unit": self.claim.protects,
+                "neighbours": self.claim.relation,
+                **self.claim.model_dump(by_alias=True, exclude_none=True),
+            },
             "verdict": self.verdict,
             "error_rate": self.error_rate,
             "sentence": self.sentence,

@@ -95,6 +95,13 @@ def test_bounds_on_both_sides_of_the_claim_decide_nothing():
     assert bounds_in_figures(finding.run) == "1.99–33.1"
 
 
+def test_the_answer_says_which_neighbours_its_numbers_are_of():
+    dictionary = check_claim(claim(noise_multiplier=2.0)).to_dict()["claim"]
+    assert (dictionary["unit"], dictionary["neighbours"]) == ("client", "replace")
+    removed = check_claim(claim(noise_multiplier=2.0, neighbours="add-remove")).to_dict()["claim"]
+    assert removed["neighbours"] == "add-remove"
+
+
 def test_rounding_of_sigma_is_forgiven():
     exact = check_claim(claim(noise_multiplier=2.0)).findings[0].value
     assert check_claim(claim(noise_multiplier=2.0, epsilon=exact / 1.005)).verdict == CONSISTENT
