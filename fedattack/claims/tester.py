@@ -54,8 +54,8 @@ _THRESHOLDS = 60
 _DRIFT = 1e-5
 _TOGETHER = 5
 _OWN_SEED = (
-    "the mechanism draws from a generator of its own, so that the seed does not repeat these numbers; those of a function "
-    "f(update, rng) it repeats"
+    "the mechanism draws from a generator of its own, so that the seed does not repeat these numbers; it repeats those "
+    "of a function f(update, rng)"
 )
 # √n times the largest distance between a mixture that is fitted in part and its draws: rarely above.
 _KOLMOGOROV = 1.95
