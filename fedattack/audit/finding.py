@@ -300,7 +300,7 @@ def listed(items: Sequence[str], conjunction: str) -> str:
     return f"{', '.join(first)} {conjunction} {last}" if first else last
 
 
-_VALUE, _VERDICT = "value", "verdict"
+_VALUE, _VERDICT, _CLAIM = "value", "verdict", "claim"
 # What a condition may ask of a finding, beside its value, and how its complaint calls that.
 _PARTS = {_VALUE: "value", "low": "lower end", "high": "upper end"}
 _ORDER: dict[str, Callable[[float, float], bool]] = {
@@ -317,6 +317,14 @@ _CONDITION = re.compile(
 _FORMS = (
     'ATTACK.METRIC with a number, such as "sia.asr > 0.3" or "sia.asr.low > 0.3", or a verdict, such as '
     '"sia.asr.verdict == leak" or, of any headline, "verdict == leak"'
+)
+
+WHOLE_CLAIM = "claim.verdict"
+"""What conditions call the verdict on a privacy claim as a whole."""
+
+_CLAIM_FORMS = (
+    f'a verdict, such as "{WHOLE_CLAIM} == contradicted" or "claim.noise-missing.verdict != consistent", or a finding '
+    'with a number, such as "claim.epsilon-configured > 10"'
 )
 
 
@@ -378,10 +386,12 @@ class Condition:
                     f'run more seeds or clients, or ask for "{instead_of_this}", which stops on it, too'
                 )
             if self._is_open(finding):
+                other = "name a finding that was measured"
+                if self.attack == _CLAIM:
+                    other = f'ask for "{WHOLE_CLAIM} == contradicted", which always decides'
                 raise ConfigError(
                     f"--fail-if {self.text}: {finding.name} has no {_PARTS.get(self.part, self.part)} "
-                    f"({finding.reason}), so the condition can be neither crossed nor passed; name a finding that was "
-                    "measured"
+                    f"({finding.reason}), so the condition can be neither crossed nor passed; {other}"
                 )
         return False
 
@@ -411,24 +421,33 @@ class Condition:
         return getattr(finding, self.part) is None
 
 
-def parse_fail_if(text: str) -> Condition:
+def parse_fail_if(text: str, *, of_claim: bool = False) -> Condition:
     """Read a condition such as ``sia.asr > 0.3``, ``sia.asr.low > 0.3`` or ``verdict == leak``.
 
     Numbers are compared by >, >=, < and <=, verdicts by == and !=.
+
+    Parameters
+    ----------
+    text
+        The condition.
+    of_claim
+        Whether it has to be about a privacy claim, such as ``claim.verdict == contradicted``.
 
     Raises
     ------
     ConfigError
         If the text is no such condition.
     """
-    nonsense = ConfigError(f"--fail-if {text!r}: expected {_FORMS}")
+    nonsense = ConfigError(f"--fail-if {text!r}: expected {_CLAIM_FORMS if of_claim else _FORMS}")
     match = _CONDITION.fullmatch(text)
-    if not match:
+    if not match or (match["name"] == WHOLE_CLAIM and match["part"]):
         raise nonsense
     name, comparison, than = match["name"] or "", match["comparison"], match["than"].strip("'\"")
-    part = match["part"] or (_VALUE if name else _VERDICT)
+    if of_claim and not name.startswith(f"{_CLAIM}."):
+        raise nonsense
+    part = match["part"] or (_VALUE if name and name != WHOLE_CLAIM else _VERDICT)
     if part == _VERDICT:
-        known = CLAIM_VERDICTS if name.startswith("claim.") else VERDICTS
+        known = CLAIM_VERDICTS if name.startswith(f"{_CLAIM}.") else VERDICTS
         if comparison not in _SAME or than not in known:
             words = instead(than, known, listed=False)
             raise ConfigError(f"--fail-if {text!r}: a verdict is compared by == or != with a verdict; {words}")

@@ -50,8 +50,8 @@ class Configured:
     message, run
         ε of one message (or released model), and of all rounds; None if the claim lacks what they follow from.
     stated
-        ε of one message if the unit moved it by no more than the sensitivity that the claim states; None if it states
-        none, or the noise is not that of an update.
+        ε of what is claimed, a message or the run, if the unit moved a message by no more than the sensitivity that the
+        claim states; None if it states none, or the noise is not that of an update.
     assumes
         What the numbers rest on, a sentence each.
     lacks
@@ -317,9 +317,11 @@ def _stated(claim: Claim) -> float | None:
     if not claim.deviation:
         return math.inf
     ratio = claim.sensitivity / claim.deviation
+    count = claim.rounds if claim.epsilon_of == "run" else 1
     if claim.mechanism == "laplace":
-        return ratio
-    return epsilon_of(ratio, claim.delta)
+        # By δ, a run has less than the sum.
+        return ratio if count == 1 else None
+    return epsilon_of(ratio * math.sqrt(count), claim.delta)
 
 
 def _lacking(claim: Claim) -> str:

@@ -21,6 +21,7 @@ from fedattack.claims.finding import (
     UNCHECKED,
     WORTH,
     ClaimFinding,
+    run_of,
     scope_of,
 )
 
@@ -102,13 +103,16 @@ def steps_of(answer: Answer, given: Given) -> list[Step]:
         steps += _more_noise(answer.claim)
         steps += _another_number(answer.claim, by_name[CONFIGURED])
     for finding in wrong:
-        steps += _look(finding, by_name)
+        if finding.rounds:
+            steps.append(_fewer_rounds(answer.claim, finding.rounds))
+        if not _explained_by_rounds(answer.claim, finding):
+            steps += _look(finding, by_name)
     if wrong:
         steps.append(Step("Check again", "A claim that was mended is a new claim.", given.command()))
     steps += _complete(answer)
     steps += _missing(answer, by_name, given)
     if not steps and answer.verdict == CONSISTENT:
-        gate = shlex.join(["--fail-if", "claim.epsilon-configured.verdict == contradicted"])
+        gate = shlex.join(["--fail-if", "claim.verdict != consistent"])
         steps.append(Step("Keep it so", "A pipeline fails when the claim does.", f"{given.command()} {gate}"))
     return steps
 
@@ -193,6 +197,27 @@ def _another_number(claim: Claim, finding: ClaimFinding) -> list[Step]:
             "This is what the noise gives that is configured now.",
         )
     ]
+
+
+def _of_rounds(claim: Claim, rounds: int) -> float:
+    """Return the ε of what is configured for so many rounds, at most; infinite if it cannot be worked out."""
+    run = configured(claim.model_copy(update={"rounds": rounds})).run
+    return math.inf if run is None else run.high
+
+
+def _fewer_rounds(claim: Claim, rounds: int) -> Step:
+    what = f"Claim the rounds that are run, rounds = {rounds}, or stop after {claim.rounds}"
+    high = _of_rounds(claim, rounds)
+    if high > WORTH:
+        return Step(what, "ε grows with each round.")
+    return Step(what, f"The noise that is configured gives ε = {in_figures(high)} for {run_of(rounds)}.")
+
+
+def _explained_by_rounds(claim: Claim, finding: ClaimFinding) -> bool:
+    """Whether the noise that is configured gives as much, in the rounds that were run."""
+    if not finding.rounds or finding.value is None:
+        return False
+    return finding.value <= _of_rounds(claim, finding.rounds)
 
 
 def _look(finding: ClaimFinding, by_name: dict[str, ClaimFinding]) -> list[Step]:

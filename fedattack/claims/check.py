@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from fedattack.claims.finding import (
     MEASURED,
     TOLERANCE,
     UNCHECKED,
+    WHOLE,
     ClaimFinding,
     checks_by_chance,
     scope_of,
@@ -29,7 +30,7 @@ from fedattack.claims.finding import (
 from fedattack.claims.mechanisms import mechanism_of
 from fedattack.claims.reading import claim_of, configuration_of, readable
 from fedattack.claims.recorded import recorded_dict, recorded_findings, sentence_of, testify
-from fedattack.claims.recorded.settings import claim_of_run
+from fedattack.claims.recorded.settings import claim_of_run, claimed_besides
 from fedattack.claims.tester import LEVEL, Measured, Play, measure
 from fedattack.errors import ConfigError
 from fedattack.learning.importing import import_callable
@@ -43,6 +44,7 @@ _SAMPLED = {
 }
 # How far a stated sensitivity may be below what clipping allows for; C and 2C are both in use.
 _FAR_BELOW = 0.99
+_FORMULA = "the classical formula is for one message, and is proved for ε up to 1"
 
 
 @dataclass(frozen=True)
@@ -81,14 +83,26 @@ class Answer:
         return verdict_of([finding.verdict for finding in self.findings])
 
     @property
+    def whole(self) -> ClaimFinding:
+        """The verdict on the whole claim as one more finding, for conditions that name it."""
+        return replace(self.findings[0], name=WHOLE, verdict=self.verdict)
+
+    @property
     def error_rate(self) -> float:
-        """How often chance alone contradicts a claim that is true, at most."""
+        """How often chance alone contradicts a claim that is true, at most; 0 where arithmetic contradicts it."""
+        if self.findings[0].verdict == CONTRADICTED:
+            return 0.0
         return round(ERROR * len(checks_by_chance([finding.name for finding in self.findings])), 2)
 
     def to_dict(self) -> dict[str, Any]:
         """Copy into what JSON can hold; an infinite number is the text ``infinity``."""
         value = {
-            "claim": self.claim.model_dump(by_alias=True, exclude_none=True),
+            "claim": {
+                # What holds where the claim says nothing: by it neighbours are C or 2C apart.
+                "unit": self.claim.protects,
+                "neighbours": self.claim.relation,
+                **self.claim.model_dump(by_alias=True, exclude_none=True),
+            },
             "verdict": self.verdict,
             "error_rate": self.error_rate,
             "sentence": self.sentence,
@@ -150,7 +164,8 @@ def check_claim(
     name = name or "the mechanism"
     if claim is None and record is not None and mechanism is None:
         claim = claim_of_run(record)
-        notes = ("what is claimed is read off the settings of the run",)
+        besides = claimed_besides(record)
+        notes = ("what is claimed is read off the settings of the run", *filter(None, [besides]))
     elif claim is None:
         if mechanism is None or not readable(mechanism):
             raise ConfigError("nothing says what is claimed; give --claim claim.toml (fedattack/claims/README.md)")
@@ -176,7 +191,7 @@ def check_claim(
         result = canaries(claim)
         findings.append(canary_finding(claim, result))
         shown = plain(asdict(result))
-        sentence = f"{sentence} {canary_sentence(findings[-1])}"
+        sentence = f"{sentence} {canary_sentence(claim, findings[-1], result)}"
     return Answer(claim, tuple(findings), sentence, notes, measured, recorded, shown)
 
 
@@ -289,22 +304,32 @@ def _against(claim: Claim, bounds: Epsilon) -> tuple[str, str]:
 def _mistakes(claim: Claim, found: Configured) -> list[str]:
     """Say which of the usual mistakes explain the number."""
     notes = []
-    if claim.clip is not None and claim.sensitivity is not None and claim.mechanism in UPDATE:
-        apart = claim.clip * (2 if claim.relation == "replace" else 1)
-        if claim.sensitivity < _FAR_BELOW * apart:
-            notes.append(
-                f"the sensitivity {claim.sensitivity:g} is {_times(apart / claim.sensitivity)} times below {apart:g}, "
-                "how far apart clipped updates may be"
-            )
-    if found.stated is not None and found.stated > claim.epsilon * (1 + TOLERANCE):
-        notes.append(
-            f"even with the sensitivity that is stated, ε is {in_figures(found.stated)}: the classical formula is "
-            "proved for ε up to 1"
-        )
-    fits = found.message is not None and found.message.high <= claim.epsilon * (1 + TOLERANCE)
-    if fits and claim.epsilon_of == "run" and found.run is not None and found.run.low > claim.epsilon * (1 + TOLERANCE):
+    most = claim.epsilon * (1 + TOLERANCE)
+    below = _below(claim)
+    if below:
+        notes.append(below)
+        if found.stated is not None and found.stated > most:
+            said = f"even with the sensitivity that is stated, ε of {scope_of(claim)} is {in_figures(found.stated)}"
+            notes.append(f"{said}: {_FORMULA}" if claim.mechanism == "flower-localdp" else said)
+    elif claim.mechanism == "flower-localdp" and found.message is not None and found.message.low > most:
+        notes.append(_FORMULA)
+    fits = found.message is not None and found.message.high <= most
+    if fits and claim.epsilon_of == "run" and found.run is not None and found.run.low > most:
         notes.append(f"ε is that of one message, quoted for a run of {claim.rounds} rounds")
     return notes
+
+
+def _below(claim: Claim) -> str:
+    """Say how far the stated sensitivity is below what clipping allows for; empty if it is not."""
+    if claim.clip is None or claim.sensitivity is None or claim.mechanism not in UPDATE:
+        return ""
+    apart = claim.clip * (2 if claim.relation == "replace" else 1)
+    if claim.sensitivity >= _FAR_BELOW * apart:
+        return ""
+    times = _times(apart / claim.sensitivity)
+    return (
+        f"the sensitivity {claim.sensitivity:g} is {times} times below {apart:g}, how far apart clipped updates may be"
+    )
 
 
 def _times(ratio: float) -> str:
@@ -357,11 +382,22 @@ def _sentence(claim: Claim, found: Configured, measured: Measured | None) -> str
     who = "The run claims" if claim.epsilon_of == "run" else "Each message is claimed to have"
     parts = [f"{who} ε = {claim.epsilon:g} (δ = {claim.delta:g}).", _configured_sentence(claim, found)]
     if measured is not None:
-        bound = measured.bound.message if claim.epsilon_of == "message" else measured.bound.run
-        shown = f"no ε below {in_figures(bound)} is possible" if bound else "it shows nothing about ε"
-        told = f"{measured.told:,} of {measured.tries:,} tries"
-        parts.append(f"A test told two updates apart in {told}: {shown} for {scope_of(claim)}.")
+        parts.append(_measured_sentence(claim, measured))
     return " ".join(parts)
+
+
+def _measured_sentence(claim: Claim, measured: Measured) -> str:
+    bound = measured.bound.message if claim.epsilon_of == "message" else measured.bound.run
+    told = f"A test told two updates apart in {measured.told:,} of {measured.tries:,} tries"
+    if not bound:
+        return f"{told}, which shows nothing about ε."
+    shown = f"{told}. At {100 * LEVEL:.0f} %, ε of {scope_of(claim)} is {in_figures(bound)} or more"
+    if measured.method == "counting":
+        return f"{shown} by counting alone."
+    draws = claim.steps if claim.epsilon_of == "message" else claim.steps * claim.rounds
+    one = "one step" if claim.steps > 1 else "one message"
+    counting = in_figures(measured.counting) + (f" for {one}" if draws > 1 else "")
+    return f"{shown} if the noise is Gaussian, as it looks; counting alone shows {counting}."
 
 
 def _configured_sentence(claim: Claim, found: Configured) -> str:

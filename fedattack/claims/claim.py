@@ -164,9 +164,11 @@ class Claim(BaseModel):
             if self.mechanism not in mechanisms:
                 raise ValueError(f"{key} is a key of {', '.join(mechanisms)}, and the mechanism is {self.mechanism}")
         if self.epsilon_of == "run" and "rounds" not in self.model_fields_set:
-            raise ValueError("rounds is missing, which the ε of a run needs; or write epsilon-of = message")
+            raise ValueError('rounds is missing, which the ε of a run needs; or write epsilon-of = "message"')
         if self.mechanism == DP_SGD and self.unit == "client":
-            raise ValueError("unit = client contradicts dp-sgd, which clips each example by itself; write example")
+            raise ValueError(
+                'unit = "client" contradicts dp-sgd, which clips each example by itself; write unit = "example"'
+            )
         if self.mechanism == "flower-localdp" and (self.clip is None or self.sensitivity is None):
             raise ValueError("flower-localdp needs clip and sensitivity, the first two numbers of LocalDpMod")
 

@@ -15,6 +15,9 @@ MISSING = "claim.noise-missing"
 MEASURED = "claim.epsilon-measured"
 CANARIES = "claim.epsilon-canaries"
 
+WHOLE = "claim.verdict"
+"""What conditions call the verdict on the whole claim."""
+
 VERDICTS = CONTRADICTED, CONSISTENT, UNCHECKED = "contradicted", "consistent", "cannot be checked"
 
 TOLERANCE = 0.01
@@ -57,6 +60,8 @@ class ClaimFinding:
         What the number rests on.
     clients
         Nodes that are named.
+    rounds
+        Of the run that `run` is about, where these are more than the claim's; else None.
     """
 
     name: str
@@ -70,6 +75,7 @@ class ClaimFinding:
     notes: tuple[str, ...] = ()
     assumes: tuple[str, ...] = ()
     clients: tuple[str, ...] = ()
+    rounds: int | None = None
 
     # What gates ask of any finding; an ε is no share, and none of them is chosen in advance.
     units: ClassVar[str] = ""
@@ -126,4 +132,9 @@ def scope_of(claim: Claim) -> str:
     """Say in words what the declared ε speaks of."""
     if claim.epsilon_of == "message":
         return "a released model" if claim.central else "one message"
-    return "the run" if claim.rounds == 1 else f"the run of {claim.rounds} rounds"
+    return run_of(claim.rounds)
+
+
+def run_of(rounds: int) -> str:
+    """Name a run by its rounds."""
+    return "the run" if rounds == 1 else f"the run of {rounds} rounds"

@@ -122,8 +122,8 @@ class Mechanism:
             raise ConfigError(f"{self.name} sends NaN or infinity for a finite update; mend it, then test it again")
         return vectors
 
-    def check(self, update: Vector, seed: int) -> None:
-        """Refuse a mechanism that is not repeatable although it takes a generator.
+    def check(self, update: Vector, seed: int) -> bool:
+        """Refuse a mechanism that is not repeatable although it takes a generator; say whether another one is.
 
         Raises
         ------
@@ -131,11 +131,13 @@ class Mechanism:
             Also as :meth:`draws`.
         """
         first, again = (self.draws(update, 3, np.random.default_rng(seed)) for _ in range(2))
-        if self.seeded and not np.array_equal(first, again):
+        repeatable = np.array_equal(first, again)
+        if self.seeded and not repeatable:
             raise ConfigError(
                 f"{self.name} is not repeatable: the same update and the same generator give something else; it draws "
                 "from elsewhere, or keeps state between calls; take all randomness from rng"
             )
+        return repeatable
 
 
 def mechanism_of(source: object, *, name: str = "the mechanism", size: int = 64, clip: float = 1.0) -> Mechanism:

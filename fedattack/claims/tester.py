@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -53,6 +53,10 @@ _THRESHOLDS = 60
 # A mechanism without state passes for one with state by accident so rarely; and that many standard errors.
 _DRIFT = 1e-5
 _TOGETHER = 5
+_OWN_SEED = (
+    "the mechanism draws from a generator of its own, so that the seed does not repeat these numbers; it repeats those "
+    "of a function f(update, rng)"
+)
 # √n times the largest distance between a mixture that is fitted in part and its draws: rarely above.
 _KOLMOGOROV = 1.95
 
@@ -156,7 +160,7 @@ class Play:
             raise ConfigError("a mechanism that samples by itself is not sampled again before it")
         if min(self.inside, self.rate) < 1 and self.relation != "add-remove":
             # What is sent without the unit has to be known, and is what is sent for zeros.
-            raise ConfigError("a mechanism with a sampler is tested for neighbours = add-remove")
+            raise ConfigError('a mechanism with a sampler is tested for neighbours = "add-remove"')
 
 
 @dataclass(frozen=True)
@@ -213,7 +217,7 @@ def measure(mechanism: Mechanism, play: Play, *, seed: int = 0) -> Measured:
     """
     rng = np.random.default_rng(seed)
     pairs = _pairs(mechanism.size, play)
-    mechanism.check(pairs[0].left, seed)
+    repeatable = mechanism.check(pairs[0].left, seed)
     pair, name, score = _chosen(mechanism, pairs, play, rng)
     pilot = _drawn(mechanism, pair, score, round(play.draws * _SHARE_THRESHOLD), rng)
     sign = 1.0 if pilot.apart >= 0 else -1.0
@@ -222,7 +226,8 @@ def measure(mechanism: Mechanism, play: Play, *, seed: int = 0) -> Measured:
     found = _drawn(mechanism, pair, score, rest, rng)
     found = _Scored(sign * found.left, sign * found.right)
     _check_steady(mechanism, found)
-    return _judged(pilot, found, play, pair.name, name)
+    measured = _judged(pilot, found, play, pair.name, name)
+    return measured if repeatable else replace(measured, notes=(*measured.notes, _OWN_SEED))
 
 
 def _pairs(size: int, play: Play) -> list[_Pair]:

@@ -517,7 +517,7 @@ def claim(
 
     Examples: `fedattack claim runs/first --claim claim.toml`;
     `fedattack claim --claim claim.toml --mechanism mypackage.privacy:noisy`;
-    `fedattack claim --claim claim.toml --fail-if "claim.epsilon-configured > 10"`; `fedattack claim --mistakes`
+    `fedattack claim --claim claim.toml --fail-if "claim.verdict == contradicted"`; `fedattack claim --mistakes`
     """
     from fedattack.claims.claim import read_claim
 
@@ -528,7 +528,7 @@ def claim(
         out = folder
     if pdf and out is None:
         raise ConfigError("fedattack claim: --pdf prints the page that --out FOLDER writes; give --out, too")
-    conditions = _conditions(fail_if)
+    conditions = _conditions(fail_if, of_claim=True)
     told = None if declared is None else read_claim(declared)
     if told is None and mechanism is None and folder is None:
         raise ConfigError(
@@ -548,7 +548,7 @@ def claim(
         print(json.dumps(answer.to_dict(), indent=2, allow_nan=False))
     else:
         _show_answer(answer)
-    crossed = _crossed(conditions, answer.findings)
+    crossed = _crossed(conditions, [*answer.findings, answer.whole])
     if out is not None:
         try:
             page = _keep_answer(answer, out, folder, declared, mechanism, trial)
@@ -1065,11 +1065,11 @@ def _print_page(page: Path, as_json: bool) -> None:
         show_page("On paper", printed)
 
 
-def _conditions(texts: list[str] | None) -> list["Condition"]:
+def _conditions(texts: list[str] | None, *, of_claim: bool = False) -> list["Condition"]:
     """Parse conditions before any long work, so that a typing error does not cost a run."""
     from fedattack.audit.finding import parse_fail_if
 
-    return list(map(parse_fail_if, texts or []))
+    return [parse_fail_if(text, of_claim=of_claim) for text in texts or []]
 
 
 def _version(value: bool) -> None:

@@ -138,8 +138,8 @@ FailIfClaim = Annotated[
     list[str] | None,
     typer.Option(
         "--fail-if",
-        help='Exit with 3 if this holds: "claim.epsilon-measured > 10"; "claim.noise-missing > 0"; '
-        '"claim.epsilon-configured.verdict == contradicted". Repeatable.',
+        help='Exit with 3 if this holds: "claim.verdict == contradicted"; "claim.verdict != consistent"; '
+        '"claim.epsilon-configured > 10". Repeatable.',
     ),
 ]
 

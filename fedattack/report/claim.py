@@ -117,4 +117,7 @@ def _row(sheet: Mapping[str, Any], label: str, finding: Mapping[str, Any] | None
     if not bounds["low"] and math.isinf(bounds["high"]):
         return Row(label, "nothing shown")
     canaries = sheet["canaries"] if finding["name"] == CANARIES else None
-    return Row(label, in_bounds(bounds), bounds["low"], bounds["high"], canaries["estimate"] if canaries else None)
+    said = in_bounds(bounds)
+    if finding.get("rounds"):
+        said += f" of {finding['rounds']} rounds"
+    return Row(label, said, bounds["low"], bounds["high"], canaries["estimate"] if canaries else None)

@@ -8,7 +8,17 @@ from typing import Any
 from fedattack.audit.finding import listed
 from fedattack.claims.accounting import Epsilon
 from fedattack.claims.figures import bounds_in_figures, in_figures
-from fedattack.claims.finding import CANARIES, CONFIGURED, CONSISTENT, CONTRADICTED, MEASURED, MISSING, RECORDED, WORTH
+from fedattack.claims.finding import (
+    CANARIES,
+    CONFIGURED,
+    CONSISTENT,
+    CONTRADICTED,
+    MEASURED,
+    MISSING,
+    RECORDED,
+    WORTH,
+    run_of,
+)
 from fedattack.report.epsilons import raised
 from fedattack.report.section import Table
 from fedattack.report.words import NOTHING, compact, counted, printable_all, stopped
@@ -37,6 +47,8 @@ _AMOUNTS = (
     *("counting", "ceiling", "mu"),
     *("bound_message", "bound_run", "estimate", "accountant"),
 )
+# At which all lower bounds hold.
+_LEVEL = "95 %"
 _MOST_CLIENTS = 100
 _FEW_NAMES = 5
 
@@ -107,7 +119,12 @@ def short_of(sheet: Mapping[str, Any]) -> str:
         return f"No: nothing bounds the ε of {scope}."
     if wrong:
         figures = in_bounds(wrong[0][wrong[0]["scope"]]).replace("> ", "above ").replace("≥ ", "at least ")
-        return f"No: ε of {scope} is {figures} {_by(wrong[0])}, and {sheet['claim']['epsilon']:g} is claimed."
+        claimed = f"{sheet['claim']['epsilon']:g} is claimed"
+        if wrong[0].get("rounds"):
+            scope = run_of(wrong[0]["rounds"])
+            claimed += f" for {counted(sheet['claim']['rounds'], 'round')}"
+        sure = "" if wrong[0]["name"] == CONFIGURED else f"at {_LEVEL}, "
+        return f"No: {sure}ε of {scope} is {figures} {_by(wrong[0])}, and {claimed}."
     if sheet["verdict"] == CONSISTENT:
         return f"Nothing speaks against it: ε of {scope} is {in_number(findings[0]['value'])} at most, by arithmetic."
     return f"It cannot be said: {findings[0]['reason']}."
@@ -122,7 +139,8 @@ def _by(finding: Mapping[str, Any]) -> str:
     if finding["name"] == MISSING:
         wrong = finding["verdict"] == CONTRADICTED
         return f"by noise that is missing ({_names(finding)})" if wrong else "by a search for missing noise"
-    return _BY.get(finding["name"], f"by {finding['name']}")
+    by = _BY.get(finding["name"], f"by {finding['name']}")
+    return f"{by} of {finding['rounds']} rounds" if finding.get("rounds") else by
 
 
 def _names(finding: Mapping[str, Any]) -> str:

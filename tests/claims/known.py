@@ -100,6 +100,10 @@ def not_repeatable(update, rng):
 calls = counting()
 
 
+def seeds_itself(update):
+    return {name: a + np.random.default_rng().normal(0, 2.0, a.shape) for name, a in scaled(update).items()}
+
+
 def with_state(update):
     moved = next(calls) / 100
     return {name: array + moved + np.random.normal(size=array.shape) for name, array in update.items()}  # noqa: NPY002

@@ -126,6 +126,5 @@ def test_a_claim_that_was_checked_in_every_way_is_guarded():
     answer = type(answer)(answer.claim, (*answer.findings, *more), answer.sentence)
     (step,) = steps_of(answer, Given("runs/first", "claim.toml", "privacy:mod"))
     assert step.command == (
-        "fedattack claim runs/first --claim claim.toml --mechanism privacy:mod "
-        "--fail-if 'claim.epsilon-configured.verdict == contradicted'"
+        "fedattack claim runs/first --claim claim.toml --mechanism privacy:mod --fail-if 'claim.verdict != consistent'"
     )

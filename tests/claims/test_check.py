@@ -34,8 +34,26 @@ def test_the_platform_is_contradicted_twice():
     assert found["claim.epsilon-measured"].value > 1e8
     assert "20,000 times below 2" in found["claim.epsilon-configured"].notes[0]
     assert "ε = 10" in answer.sentence
-    assert "1,600 of 1,600 tries" in answer.sentence
+    assert "1,600 of 1,600 tries. At 95 %, ε of one message is 10^" in answer.sentence
+    assert "or more if the noise is Gaussian, as it looks; counting alone shows 5." in answer.sentence
     json.dumps(answer.to_dict(), allow_nan=False)
+
+
+def notes_of(**values):
+    """What explains the configured number of Flower's mod at ε = 10."""
+    return check_claim(claim(mechanism="flower-localdp", clip=1.0, **values)).findings[0].notes
+
+
+def test_the_stated_sensitivity_is_spoken_of_in_the_scope_that_is_claimed():
+    _, run = notes_of(sensitivity=1e-4, rounds=5)
+    assert run.startswith("even with the sensitivity that is stated, ε of the run of 5 rounds is 29.6: ")
+    _, message = notes_of(sensitivity=1e-4, epsilon_of="message")
+    assert "ε of one message is 10.4: the classical formula is for one message" in message
+
+
+def test_a_sensitivity_that_clipping_allows_for_is_not_blamed():
+    assert notes_of(sensitivity=4.62, rounds=5) == ()
+    assert notes_of(sensitivity=2.0) == ("the classical formula is for one message, and is proved for ε up to 1",)
 
 
 def test_the_same_mod_with_honest_numbers_is_consistent():
@@ -75,6 +93,13 @@ def test_bounds_on_both_sides_of_the_claim_decide_nothing():
     assert finding.verdict == answer.verdict == UNCHECKED
     assert "no closer bounds are known" in finding.reason
     assert bounds_in_figures(finding.run) == "1.99–33.1"
+
+
+def test_the_answer_says_which_neighbours_its_numbers_are_of():
+    dictionary = check_claim(claim(noise_multiplier=2.0)).to_dict()["claim"]
+    assert (dictionary["unit"], dictionary["neighbours"]) == ("client", "replace")
+    removed = check_claim(claim(noise_multiplier=2.0, neighbours="add-remove")).to_dict()["claim"]
+    assert removed["neighbours"] == "add-remove"
 
 
 def test_rounding_of_sigma_is_forgiven():
@@ -120,6 +145,7 @@ def test_a_step_of_dp_sgd_is_played_beside_zeros(neighbours):
 def test_a_bound_that_counting_can_show():
     shown = check_claim(claim(clip=1.0, epsilon=6.0), known.bare)
     assert by_name(shown)["claim.epsilon-measured"].verdict == CONTRADICTED
+    assert "At 95 %, ε of the run is 6.82 or more by counting alone." in shown.sentence
     none = check_claim(claim(clip=1.0, epsilon=40.0), known.bare)
     assert "no number of draws" in by_name(none)["claim.epsilon-measured"].reason
 
@@ -145,7 +171,9 @@ def test_checks_that_rest_on_chance_add_up_and_the_answer_says_so(tmp_path):
     assert both.to_dict()["error_rate"] == 0.1
     assert "in at most 10% of runs: 5% by the record, 5% by the test of the mechanism." in answer_lines(both)[0]
     assert sum(test["error_rate"] for test in both.recorded["tests"]) <= ERROR == pytest.approx(1 - LEVEL)
-    assert "does not err by accident" in answer_lines(check_claim(claim(sigma=0.1, clip=1.0)))[0]
+    wrong = check_claim(claim(sigma=0.1, clip=1.0), known.gaussian)
+    assert "does not err by accident" in answer_lines(wrong)[0]
+    assert wrong.error_rate == 0
 
 
 def test_claims_that_cannot_be_tested():

@@ -1,4 +1,6 @@
 import math
+import re
+import tomllib
 
 import pytest
 
@@ -127,6 +129,15 @@ def test_the_epsilon_of_a_run_needs_the_number_of_rounds():
     with pytest.raises(ConfigError, match="rounds is missing"):
         make_claim("claim.toml", mechanism="gaussian", epsilon=1.0, delta=1e-5)
     assert make_claim("claim.toml", mechanism="gaussian", epsilon=1.0, delta=1e-5, epsilon_of="message").rounds == 1
+
+
+@pytest.mark.parametrize("values", [{"rounds": None}, {"mechanism": "dp-sgd", "unit": "client"}])
+def test_what_is_to_be_written_is_toml(values):
+    said = {"mechanism": "gaussian", "epsilon": 1.0, "delta": 1e-5, "rounds": 1, **values}
+    with pytest.raises(ConfigError) as caught:
+        make_claim("claim.toml", **{key: value for key, value in said.items() if value is not None})
+    keys = tomllib.loads(re.search("write (.*);", str(caught.value))[1])
+    make_claim("claim.toml", **{**said, "rounds": 1, **keys})
 
 
 def test_a_file_that_is_not_there(tmp_path):

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from fedattack.audit.finding import CLAIM_VERDICTS
-from fedattack.claims.finding import VERDICTS
+from fedattack.audit.finding import CLAIM_VERDICTS, WHOLE_CLAIM
+from fedattack.claims.finding import VERDICTS, WHOLE
 from tests.claims.known import PLATFORM_CLAIM
 from tests.claims.recorded.runs import LAYERS, Run, write_run
 
@@ -61,6 +61,36 @@ def test_a_pipeline_can_fail_on_it(call, claim_file, condition, code):
     assert call(*words)[0] == code
 
 
+@pytest.mark.parametrize(
+    ("condition", "honest", "wrong", "open_"),
+    [("== contradicted", 0, 3, 0), ("!= consistent", 0, 3, 3), ("== 'cannot be checked'", 0, 0, 3)],
+)
+def test_a_pipeline_can_fail_on_the_whole_claim(call, tmp_path, condition, honest, wrong, open_):
+    for noise, code in (("sigma = 9.69\n", honest), ("sigma = 0.1\n", wrong), ("", open_)):
+        path = tmp_path / "claim.toml"
+        path.write_text(f'mechanism = "gaussian"\nclip = 1.0\nepsilon = 2\ndelta = 1e-5\nrounds = 5\n{noise}')
+        assert call("claim", "--claim", path, "--fail-if", f"claim.verdict {condition}")[0] == code
+
+
+@pytest.mark.parametrize(
+    "condition", ["claim", "verdict == leak", "sia.asr > 0.3", "claim.verdict.low > 1", "claim.epsilon-configured > x"]
+)
+def test_a_condition_that_is_none_is_answered_by_those_of_claims(call, claim_file, condition):
+    code, _, err = call("claim", "--claim", claim_file, "--fail-if", condition)
+    assert code == 2
+    assert '"claim.verdict == contradicted"' in err
+    assert "leak" not in err.replace("verdict == leak", "")
+    assert "sia.asr" not in err.replace("sia.asr > 0.3", "")
+
+
+def test_a_condition_on_what_cannot_be_checked_names_one_that_decides(call, claim_file, tmp_path):
+    write_run(tmp_path / "record", Run(LAYERS, rounds=2, sigma=4.845e-5))
+    words = ("claim", tmp_path, "--claim", claim_file, "--fail-if", "claim.noise-missing > 0")
+    code, _, err = call(*words)
+    assert code == 2
+    assert 'ask for "claim.verdict == contradicted", which always decides' in err
+
+
 def test_a_condition_on_what_was_not_measured_is_no_pass(call, claim_file):
     code, _, err = call("claim", "--claim", claim_file, "--fail-if", "claim.epsilon-measured > 10")
     assert code == 2
@@ -94,3 +124,4 @@ def test_bad_input(call, words, said):
 
 def test_gates_know_the_verdicts_of_claims():
     assert CLAIM_VERDICTS == VERDICTS
+    assert WHOLE_CLAIM == WHOLE

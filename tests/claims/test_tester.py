@@ -150,3 +150,11 @@ def test_bad_numbers():
             Play(**sampler)
     with pytest.raises(ConfigError, match="not sampled again"):
         Play(inside=0.5, rate=0.5, relation="add-remove")
+
+
+def test_numbers_that_no_seed_repeats_are_said_to_be_so():
+    for name in ("seeds_itself", "own_mod"):
+        (note,) = measured(name, Play(draws=2000)).notes
+        assert "the seed does not repeat these numbers" in note
+    for name in ("honest", "gaussian", "wrapped"):
+        assert measured(name, Play(draws=2000)).notes == ()

@@ -134,6 +134,15 @@ def requests(browser):
     return [url for url in urls if not url.startswith("chrome:")]
 
 
+@pytest.mark.parametrize("width", [360, 400, 700])
+def test_nothing_of_a_claim_is_cut_at_the_right_of_a_narrow_screen(browser, tmp_path, width):
+    open_page(browser, claims.page(claims.platform(), tmp_path), width=width, scheme="light")
+    cut = "return [...document.querySelectorAll('.scroll')].map(e => e.scrollWidth - e.clientWidth)"
+    assert browser.execute_script(cut) == [0] * 3
+    shown = "return getComputedStyle(document.querySelector('.texts td'), '::before').content"
+    assert "Faults" in browser.execute_script(shown)
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 800, 1600])
 def test_the_page_fits_loads_nothing_else_and_reports_no_errors(browser, page, width, theme):

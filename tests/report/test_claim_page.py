@@ -148,6 +148,13 @@ def test_named_clients_alone_contradict_a_claim(sheet):
         assert short_of(value) == f"No: what {said} sent contradicts the claim."
 
 
+def test_a_headline_that_rests_on_chance_says_how_sure_it_is(sheet):
+    value = readable(sheet)
+    value["findings"] = [finding for finding in value["findings"] if finding["name"] == "claim.epsilon-measured"]
+    said = "No: at 95 %, ε of the run of 5 rounds is above 10⁹ by a test of the mechanism, and 10 is claimed."
+    assert short_of(value).replace("at least", "above") == said
+
+
 def test_no_guarantee_at_all_is_said_so(sheet):
     value = copy(sheet)
     value["findings"][0] |= {"value": "infinity", "run": {"low": "infinity", "high": "infinity"}}

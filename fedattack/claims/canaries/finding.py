@@ -46,10 +46,17 @@ def canary_finding(claim: Claim, result: CanaryResult) -> ClaimFinding:
     )
 
 
-def canary_sentence(finding: ClaimFinding) -> str:
+def canary_sentence(claim: Claim, finding: ClaimFinding, result: CanaryResult) -> str:
     """Say for people who are not statisticians what the canaries show."""
     if finding.value is None:
         return f"The canaries cannot show it: {finding.reason}."
     if not finding.value:
         return "Canaries in the run were not told apart."
-    return f"Canaries in the run were told so well that no ε below {in_figures(finding.value)} is possible for it."
+    said = f"Canaries in the run were told apart. At {100 * result.confidence:.0f} %, ε of {scope_of(claim)} is "
+    said += f"{in_figures(finding.value)} or more"
+    if result.by_order is None:
+        return f"{said}."
+    said += " if their scores are Gaussian, as they look"
+    if claim.epsilon_of == "run":
+        said += f"; their order alone shows {in_figures(result.by_order)}"
+    return f"{said}."

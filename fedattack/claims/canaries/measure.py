@@ -78,6 +78,8 @@ class CanaryResult:
         ``in``: of canaries that took part. ``out``: of examples that were left out, or directions that nobody sent.
     notes
         What a reader should know besides, a sentence each.
+    by_order
+        What ranks or guesses show alone of the run, where the bounds rest on a Gaussian shape; else None.
     """
 
     kind: Literal["client", "record"]
@@ -90,6 +92,7 @@ class CanaryResult:
     cost: Mapping[str, float] | None
     scores: Mapping[str, list[float]]
     notes: tuple[str, ...] = ()
+    by_order: float | None = None
 
 
 def measure_canaries(
@@ -195,6 +198,7 @@ def _of_clients(record: Record, canaries: Canaries, claim: Claim, accountant: fl
         cost=released.cost(canaries),
         scores={"in": scores.tolist(), "out": out.tolist()},
         notes=tuple(notes),
+        by_order=max(0.0, by_rank) if by_shape >= by_rank or claim.epsilon_of == "message" else None,
     )
 
 
@@ -364,6 +368,7 @@ def _of_examples(
         cost=None,
         scores={"in": inside.tolist(), "out": outside.tolist()},
         notes=tuple(notes),
+        by_order=guesses if by_shape >= guesses else None,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from fedattack.claims.accounting import Epsilon, gaussian_epsilon, laplace_epsilon
 from fedattack.claims.claim import DP_SGD, Claim
 from fedattack.claims.figures import in_figures
-from fedattack.claims.finding import CONSISTENT, CONTRADICTED, TOLERANCE, UNCHECKED, ClaimFinding, scope_of
+from fedattack.claims.finding import CONSISTENT, CONTRADICTED, TOLERANCE, UNCHECKED, ClaimFinding, run_of, scope_of
 from fedattack.claims.gaussian import epsilon_of
 from fedattack.claims.recorded.testimony import Party, Testimony
 from fedattack.record import Record
@@ -80,10 +80,15 @@ def _epsilon_finding(claim: Claim, testimony: Testimony) -> ClaimFinding:
     message, run = recorded_epsilon(claim, exposed)
     value = message if claim.epsilon_of == "message" else run
     count = max(map(len, exposed))
-    rounds = "a round" if count == 1 else f"{count:,} rounds"
-    said = (
-        f"by the record of {rounds} there is so little noise that ε of {scope_of(claim)} is {in_figures(value)} or more"
-    )
+    more = count if claim.epsilon_of == "run" and count > claim.rounds else None
+    if more:
+        said = f"{_other_rounds(claim, more)}; by the record ε of {run_of(more)} is {in_figures(value)} or more"
+        _, first = recorded_epsilon(claim, [multipliers[: claim.rounds] for multipliers in exposed])
+        said += f" ({in_figures(first)} or more after {claim.rounds})"
+    else:
+        rounds = "a round" if count == 1 else f"{count:,} rounds"
+        said = f"by the record of {rounds} there is so little noise that ε of {scope_of(claim)} is "
+        said += f"{in_figures(value)} or more"
     verdict, reason = CONSISTENT, f"{said}, no more than the {claim.epsilon:g} that is claimed"
     if value > claim.epsilon * (1 + TOLERANCE):
         verdict, reason = CONTRADICTED, f"{said}, and {claim.epsilon:g} is claimed"
@@ -97,7 +102,16 @@ def _epsilon_finding(claim: Claim, testimony: Testimony) -> ClaimFinding:
         verdict=verdict,
         reason=reason,
         assumes=tuple(_assumptions(claim, testimony)),
+        rounds=more,
     )
+
+
+def _other_rounds(claim: Claim, rounds: int) -> str:
+    return f"the claim is of {_counted(claim.rounds)}, and a client of the record takes part in {rounds}"
+
+
+def _counted(rounds: int) -> str:
+    return "1 round" if rounds == 1 else f"{rounds} rounds"
 
 
 def _assumptions(claim: Claim, testimony: Testimony) -> list[str]:
@@ -264,7 +278,11 @@ def sentence_of(claim: Claim, testimony: Testimony, findings: Sequence[ClaimFind
     if epsilon.value is None:
         parts.append(f"The record cannot show it: {epsilon.reason}.")
     else:
-        parts.append(f"The record leaves room for no ε below {in_figures(epsilon.value)} for {scope_of(claim)}.")
+        of = scope_of(claim)
+        if epsilon.rounds:
+            parts.append(f"T{_other_rounds(claim, epsilon.rounds)[1:]}.")
+            of = run_of(epsilon.rounds)
+        parts.append(f"The record leaves room for no ε below {in_figures(epsilon.value)} for {of}.")
     named = [party for party in testimony.parties if party.faults]
     if missing.verdict == CONSISTENT:
         parts.append("Noise of the claimed size can be in each message.")

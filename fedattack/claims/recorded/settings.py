@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from decimal import ROUND_CEILING, Context
 from pathlib import Path
@@ -40,6 +41,18 @@ class _Kind(_Settings):
     dp_epsilon: Amount
     central_noise: Amount = 0.0
 
+    @property
+    def by_steps(self) -> bool:
+        """Whether clients train by DP-SGD."""
+        return self.defence == DP_SGD or self.dp_noise > 0 or self.dp_epsilon > 0
+
+    @property
+    def by_update(self) -> bool:
+        """Whether clients clip their updates, and add noise to them."""
+        from fedattack.defences.guarantee import NOISY
+
+        return self.defence in NOISY and self.defence_strength > 0 and self.defence_clip > 0
+
 
 class _OfUpdates(_Settings):
     rounds: Count
@@ -77,19 +90,64 @@ def claim_of_run(folder: Path) -> Claim:
     ConfigError
         If it is no such folder, or a setting is missing or out of its range.
     """
-    settings = read_study(folder).get("settings", {})
-    if settings.get("defence") is None:
-        raise ConfigError(f"{folder} does not say what is claimed of it; {_ASK}")
-    where = f"{folder}, its settings"
-    kind = _read(_Kind, where, settings)
+    kind, settings = _settings_of(folder)
+    where = _where(folder)
     if kind.central_noise:
         return _central(where, _read(_Central, where, settings))
-    if kind.defence == DP_SGD or kind.dp_noise or kind.dp_epsilon:
-        return make_claim(where, **_dp_sgd(where, kind, _read(_DpSgd, where, settings), folder))
-    from fedattack.defences.guarantee import NOISY, update_privacy
+    return _of_clients(folder, kind, settings)
 
-    if kind.defence not in NOISY or not kind.defence_strength or not kind.defence_clip:
-        raise ConfigError(f"{folder}: defence = {kind.defence!r} claims no ε; {_ASK}")
+
+def claimed_besides(folder: Path) -> str:
+    """Say what the clients of a run claim whose server adds noise, too, and how to check it; empty if nothing.
+
+    Raises
+    ------
+    ConfigError
+        As :func:`claim_of_run`.
+    """
+    kind, settings = _settings_of(folder)
+    if not kind.central_noise or not (kind.by_steps or kind.by_update):
+        return ""
+    what = "DP-SGD by the clients" if kind.by_steps else "noise on each client's update"
+    said = f"the settings claim {what}, too, which is not checked here"
+    try:
+        claim = _of_clients(folder, kind, settings)
+    except ConfigError as problem:
+        return f"{said}: {problem}"
+    keys = []
+    for key, value in claim.model_dump(by_alias=True, exclude_unset=True).items():
+        keys.append(f'{key} = "{value}"' if isinstance(value, str) else f"{key} = {value}")
+    return (
+        f"{said}: ε = {claim.epsilon:g} (δ = {claim.delta:g}) for one {claim.protects}. To check it give --claim a "
+        f"claim.toml with these keys, a line each: {', '.join(keys)}"
+    )
+
+
+def _settings_of(folder: Path) -> tuple[_Kind, Mapping[str, Any]]:
+    settings = read_study(folder).get("settings", {})
+    if settings.get("defence") is None:
+        raise ConfigError(f"{folder} does not say what is claimed of it; {_ask(folder)}")
+    return _read(_Kind, _where(folder), settings), settings
+
+
+def _ask(folder: Path) -> str:
+    """Ask for a claim, by the file that lies in the folder if there is one; nobody says that it is about this run."""
+    file = folder / "claim.toml"
+    return f"give --claim {shlex.quote(str(file))}" if file.is_file() else _ASK
+
+
+def _where(folder: Path) -> str:
+    return f"{folder}, its settings"
+
+
+def _of_clients(folder: Path, kind: _Kind, settings: Mapping[str, Any]) -> Claim:
+    where = _where(folder)
+    if kind.by_steps:
+        return make_claim(where, **_dp_sgd(where, kind, _read(_DpSgd, where, settings), folder))
+    if not kind.by_update:
+        raise ConfigError(f"{folder}: defence = {kind.defence!r} claims no ε; {_ask(folder)}")
+    from fedattack.defences.guarantee import update_privacy
+
     run = _read(_OfUpdates, where, settings)
     return make_claim(
         where,
@@ -136,11 +194,13 @@ def _dp_sgd(where: str, kind: _Kind, settings: _DpSgd, folder: Path) -> dict[str
     from fedattack.learning.accounting import Sampling, privacy_spent
 
     if kind.dp_epsilon:
-        raise ConfigError(f"{folder}: by dp-epsilon each client has noise of its own, and no one claim holds; {_ASK}")
+        raise ConfigError(
+            f"{folder}: by dp-epsilon each client has noise of its own, and no one claim holds; {_ask(folder)}"
+        )
     records = list(map(Record, records_in(folder).values()))
     sizes = {size for record in records for size in _sizes(record)}
     if not sizes:
-        raise ConfigError(f"{folder}: no client says on how many examples it trained; {_ASK}")
+        raise ConfigError(f"{folder}: no client says on how many examples it trained; {_ask(folder)}")
     noise = kind.dp_noise or kind.defence_strength
     batch = 0 if records[0].protocol == "fedsgd" else settings.batch_size
     most, sampling = 0.0, Sampling(1.0, 1)

@@ -57,7 +57,7 @@ def test_too_little_noise_is_seen(call, run):
     code, out, _ = call(*words)
     assert code == 3
     assert "claim.epsilon-canaries: contradicted" in out
-    assert "Canaries in the run were told so well" in out
+    assert "Canaries in the run were told apart. At 95 %, ε of the run of" in out
 
 
 def test_a_record_by_itself_needs_to_be_told_of_them(call, run, tmp_path):
@@ -87,9 +87,24 @@ def test_a_message_of_which_nothing_is_known_cannot_be_checked():
     claim = central_claim(1.5, 30, 5, epsilon_of="message")
     finding = canary_finding(claim, result)
     assert finding.verdict == "cannot be checked"
-    assert canary_sentence(finding).startswith("The canaries cannot show it")
+    assert canary_sentence(claim, finding, result).startswith("The canaries cannot show it")
     finding = canary_finding(
         make_claim("here", **(claim.model_dump(exclude_unset=True) | {"epsilon_of": "run"})), result
     )
     assert finding.verdict == "consistent"
     assert np.isinf(finding.high)
+
+
+@pytest.mark.parametrize(
+    ("by_order", "said"),
+    [
+        (None, "ε of the run of 5 rounds is 3 or more."),
+        (0.5, "is 3 or more if their scores are Gaussian, as they look; their order alone shows 0.5."),
+    ],
+)
+def test_the_sentence_says_what_the_bound_rests_on(by_order, said):
+    result = CanaryResult("client", 20, None, 3.0, 4.0, 0.95, None, None, {"in": [], "out": []}, by_order=by_order)
+    claim = central_claim(1.5, 30, 5)
+    sentence = canary_sentence(claim, canary_finding(claim, result), result)
+    assert sentence.startswith("Canaries in the run were told apart. At 95 %, ")
+    assert sentence.endswith(said)

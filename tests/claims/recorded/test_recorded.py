@@ -1,9 +1,12 @@
 """Runs whose noise is known, from their record to the findings."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fedattack.claims import make_claim
+from fedattack.claims.advice import Given, steps_of
 from fedattack.claims.check import check_claim
 from fedattack.claims.finding import CONSISTENT, CONTRADICTED, UNCHECKED
 from fedattack.claims.gaussian import epsilon_of
@@ -12,6 +15,7 @@ from fedattack.claims.recorded.findings import recorded_epsilon
 from fedattack.claims.recorded.sums import noisy_at_most
 from fedattack.errors import NeedsError, RecordError
 from fedattack.record import Exchange, RecordWriter, Reply
+from fedattack.report.claim_words import readable, short_of
 from tests.claims.recorded.runs import LAYERS, Run, laplace, seen, write_run
 
 DELTA = 1e-5
@@ -389,3 +393,41 @@ def test_who_adds_more_noise_than_claimed_is_not_accused(check):
     assert "more noise than claimed would explain it" in missing.reason
     (norms,) = (test for test in answer.recorded["tests"] if test["name"] == "norms")
     assert norms["failed"] == 0
+
+
+MORE_ROUNDS = {"mechanism": "gaussian", "sigma": 10.0, "clip": 1.0, "epsilon": 1.35}
+
+
+def test_more_rounds_than_claimed_are_no_missing_noise(check):
+    """ε is 1.32 for three rounds and 1.75 for five."""
+    answer = check(Run(LAYERS, rounds=5, sigma=10.0), **MORE_ROUNDS)
+    recorded, _ = seen(answer)
+    assert [finding.verdict for finding in answer.findings] == [CONSISTENT, CONTRADICTED, CONSISTENT]
+    assert recorded.rounds == 5
+    assert recorded.reason.startswith("the claim is of 3 rounds, and a client of the record takes part in 5")
+    assert "ε of the run of 5 rounds is 1.71 or more" in recorded.reason
+    assert "or more after 3), and 1.35 is claimed" in recorded.reason
+    said = "The claim is of 3 rounds, and a client of the record takes part in 5. The record leaves room for no ε below"
+    assert said in answer.sentence
+    assert "so little noise" not in recorded.reason
+    whats = [step.what for step in steps_of(answer, Given())]
+    assert whats[0] == "Claim the rounds that are run, rounds = 5, or stop after 3"
+    assert "Find out where the noise is lost" not in whats
+    assert "by the record of 5 rounds, and 1.35 is claimed for 3 rounds" in short_of(
+        readable({**answer.to_dict(), "scope": "the run of 3 rounds"})
+    )
+
+
+def test_more_rounds_do_not_hide_that_noise_is_lost(check):
+    answer = check(Run(LAYERS, rounds=5, sigma=5.0), **MORE_ROUNDS)
+    recorded, _ = seen(answer)
+    (first, *_) = steps_of(answer, Given())
+    assert "rounds = 5" in first.what
+    explained = replace(answer, findings=(answer.findings[0], recorded))
+    assert "Find out where the noise is lost" in [step.what for step in steps_of(explained, Given())]
+
+
+def test_as_many_rounds_as_claimed_or_fewer_are_no_mismatch(check):
+    recorded, _ = seen(check(Run(LAYERS, rounds=2, sigma=10.0), **MORE_ROUNDS))
+    assert recorded.verdict == CONSISTENT
+    assert recorded.rounds is None

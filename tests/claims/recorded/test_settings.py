@@ -1,7 +1,8 @@
 import pytest
 
 from fedattack.claims.check import check_claim
-from fedattack.claims.recorded.settings import claim_of_run
+from fedattack.claims.claim import read_claim
+from fedattack.claims.recorded.settings import claim_of_run, claimed_besides
 from fedattack.defences.guarantee import update_privacy
 from fedattack.errors import ConfigError
 from fedattack.folder import write_study
@@ -88,6 +89,28 @@ UPDATES = {"defence": "dp-gaussian", "defence-strength": 0.1}
 STEPS = {"dp-noise": 1.5}
 
 
+@pytest.mark.parametrize("besides", [STEPS, UPDATES])
+def test_what_clients_claim_beside_the_noise_of_the_server_is_said(folder, besides, tmp_path):
+    run = Run(LAYERS, sigma=0.1, central=0.1, counts=[64] * 10, weights="equal")
+    made = folder(run, **CENTRAL, **besides)
+    answer = check_claim(None, record=made)
+    assert answer.claim.mechanism == "central-gaussian"
+    keys = answer.notes[1].partition("a line each: ")[2]
+    (tmp_path / "claim.toml").write_text(keys.replace(", ", "\n"))
+    write_study(made, {"settings": {**SETTINGS, **besides}})
+    assert read_claim(tmp_path / "claim.toml") == claim_of_run(made)
+    assert f"too, which is not checked here: ε = {claim_of_run(made).epsilon:g} (δ = 1e-05)" in answer.notes[1]
+
+
+def test_a_server_that_adds_noise_alone_claims_nothing_besides(folder):
+    made = folder(**CENTRAL)
+    assert claimed_besides(made) == ""
+    write_study(made, {"settings": {**SETTINGS, **CENTRAL, "dp-epsilon": 3.0}})
+    said = claimed_besides(made)
+    assert "DP-SGD by the clients, too, which is not checked here" in said
+    assert "each client has noise of its own" in said
+
+
 @pytest.mark.parametrize(
     ("settings", "lacks", "said"),
     [
@@ -126,6 +149,14 @@ def test_settings_that_nobody_can_claim_by(folder, settings, lacks, said):
 def test_counts_of_no_whole_example(folder):
     made = folder(Run(LAYERS, rounds=1, clients=2, counts=[0.25, 64]), **STEPS)
     assert claim_of_run(made).batch_size == 64
+
+
+def test_a_claim_that_lies_in_the_folder_is_named_and_not_read(tmp_path):
+    made = tmp_path / "my run"
+    write_run(made / "record", Run(LAYERS, rounds=1, clients=1))
+    (made / "claim.toml").write_text("no claim")
+    with pytest.raises(ConfigError, match=f"does not say what is claimed of it; give --claim '{made}/claim.toml'$"):
+        claim_of_run(made)
 
 
 def test_a_record_of_somewhere_else(tmp_path):
