@@ -205,6 +205,68 @@ def test_gradients_that_are_thrown_away_train_nothing(tmp_path):
     assert seen(witness.trained) == hashes_of(X[16:])
 
 
+@pytest.mark.parametrize("clear", [True, False])
+def test_steps_by_hand_train_on_every_batch(clear, tmp_path, monkeypatch):
+    # As many batches as are waited for are fewer than there are.
+    monkeypatch.setattr("fedattack.witness.watch._PASSES", 2)
+
+    def client():
+        model = Net()
+        for rows in batches():
+            if clear:
+                model.zero_grad()
+            loss = F.cross_entropy(model(X[rows]), Y[rows])
+            gradients = torch.autograd.grad(loss, [*model.parameters()])
+            with torch.no_grad():
+                for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                    parameter -= 0.1 * gradient
+        with torch.no_grad():
+            F.cross_entropy(model(X), Y)
+        return model
+
+    witness = witness_of(client, tmp_path, stated=len(X))
+    check_all(witness)
+    assert witness.evaluated.total == 0
+    assert (witness.training, any("no optimizer of PyTorch" in note for note in witness.notes)) == (None, True)
+
+
+def test_inputs_with_a_gradient_of_their_own_are_trained_on(tmp_path):
+    def client():
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for rows in batches():
+            x = X[rows].requires_grad_()
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), Y[rows])
+            (penalty,) = torch.autograd.grad(loss, x, create_graph=True)
+            (loss + penalty.square().sum()).backward()
+            optimizer.step()
+        return model
+
+    witness = witness_of(client, tmp_path)
+    check_all(witness)
+    assert witness.evaluated.total == 0
+
+
+def test_inputs_that_are_changed_against_the_model_are_not_only_evaluated_on(tmp_path):
+    """What is trained on is the changed one; whoever holds it holds the unchanged one, too."""
+
+    def client():
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for rows in batches():
+            x = X[rows].requires_grad_()
+            (gradient,) = torch.autograd.grad(F.cross_entropy(model(x), Y[rows]), x)
+            optimizer.zero_grad()
+            F.cross_entropy(model((x + 0.1 * gradient.sign()).detach()), Y[rows]).backward()
+            optimizer.step()
+        return model
+
+    witness = witness_of(client, tmp_path)
+    assert witness.trained.total == len(X)
+    assert not seen(witness.evaluated) & hashes_of(X)
+
+
 def test_mixed_precision_with_a_step_that_is_skipped(tmp_path):
     def client():
         model = Net()
