@@ -11,7 +11,8 @@ from torch.nn import functional as F  # noqa: N812
 from torch.nn.functional import cross_entropy as imported_by_name
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedattack.witness import sources
+from fedattack.threats import Knowledge, ModelKnowledge, read_knowledge, write_knowledge
+from fedattack.witness import sources, torch_models
 from fedattack.witness.watch import Watch, watching
 from tests.witness.apps import hashes_of, randomness, seed, seen, witness_of
 
@@ -169,6 +170,71 @@ def test_a_model_is_rebuilt_by_what_it_was_made_with(tmp_path):
     both = witness_of(lambda: (Net(13), fit(Net(13, act="tanh")))[1], tmp_path, node="4")
     assert both.model.spec is None
     assert "more than one way" in both.model.why
+
+
+class Active(nn.Module):
+    def __init__(self, act=torch.relu) -> None:
+        super().__init__()
+        self.act = act
+        self.one = nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.act(self.one(x))
+
+
+def test_a_model_whose_arguments_are_not_known_is_not_taken_for_another(tmp_path):
+    assert witness_of(lambda: fit(Active()), tmp_path).model.spec == f"{__name__}:Active"
+    # Both have the same names and shapes.
+    assert witness_of(lambda: fit(Active(torch.tanh)), tmp_path, node="2").model.spec is None
+    torch_models._made.clear()
+    assert witness_of(lambda: fit(Active(torch.tanh)), tmp_path, node="3").model.spec is None
+
+
+class Sizes(nn.Module):
+    def __init__(self, sizes) -> None:
+        super().__init__()
+        self.one = nn.Linear(6, sizes[0])
+        self.sizes = sizes
+
+    def forward(self, x):
+        return self.one(x)
+
+
+class Joined(Sizes):
+    def __init__(self, sizes) -> None:
+        # A list cannot be joined to a tuple.
+        super().__init__((*sizes, 4) if isinstance(sizes, list) else sizes + (4,))
+
+
+class Strict(Sizes):
+    def __init__(self, sizes) -> None:
+        super().__init__(sizes + (4,))
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "arguments"),
+    [
+        (Sizes, [4, 2], {"sizes": [4, 2]}),
+        (Joined, (4, 2), {"sizes": [4, 2]}),
+        # None of these could be built again from what is written down.
+        (Strict, (4, 2), None),
+        (Sizes, {0: 4}, None),
+        (Sizes, [4, [2]], None),
+        (Sizes, [4, float("inf")], None),
+        (Sizes, [4, 2**60], None),
+    ],
+)
+def test_arguments_are_those_that_knowledge_can_hold(kind, sizes, arguments, tmp_path):
+    torch_models._made.clear()
+    witness = witness_of(lambda: fit(kind(sizes)), tmp_path)
+    assert witness.trained.total == len(X)
+    assert (witness.model.spec, witness.model.arguments) == (
+        (None, {}) if arguments is None else (f"{__name__}:{kind.__name__}", arguments)
+    )
+    if witness.model.spec is not None:
+        model = ModelKnowledge(witness.model.spec, (6,), 4, arguments=witness.model.arguments)
+        write_knowledge(tmp_path, Knowledge(model=model))
+        assert read_knowledge(tmp_path, trusted={witness.model.spec}).model == model
 
 
 def test_gradients_that_are_added_up_and_one_that_never_becomes_a_step(tmp_path):
