@@ -416,6 +416,32 @@ def test_augmentation_of_one_epoch_a_round_shows_in_the_next_round(tmp_path):
     assert witness_of(lambda: client(0), tmp_path, stated=40, node="2").training.augmented is False
 
 
+@pytest.mark.parametrize(
+    ("y", "width", "loss", "used"),
+    [
+        # Of another mix of classes in each round, since the last ones are left out.
+        (Y, 4, "cross_entropy", 32),
+        (torch.zeros(40, dtype=torch.int64), 4, "cross_entropy", 40),
+        (torch.linspace(0, 1, 40)[:, None], 1, "mse_loss", 40),
+    ],
+)
+@pytest.mark.parametrize("changes", [True, False])
+def test_augmentation_shows_in_the_next_round_whatever_the_labels(y, width, loss, used, changes, tmp_path):
+    generator = torch.Generator().manual_seed(0)
+
+    def client():
+        model = nn.Linear(6, width)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        rows = torch.randperm(40, generator=generator)[:used]
+        shift = 0.01 * torch.rand(used, 6, generator=generator) if changes else 0
+        getattr(F, loss)(model(X[rows] + shift), y[rows]).backward()
+        optimizer.step()
+        return model
+
+    assert witness_of(client, tmp_path, stated=40).training.augmented is None
+    assert (witness_of(client, tmp_path, stated=40).training.augmented is True) == changes
+
+
 def test_of_two_models_the_one_that_is_shared_counts(tmp_path):
     def client():
         seed(3)
