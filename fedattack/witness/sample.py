@@ -176,6 +176,10 @@ class Examples:
         """Return what a witness says of them."""
         total = self.total
         keys = [key for key in sorted(self.rows) if key in self.labels][: self.rows.limit]
+        if not self.other_shapes:
+            # A reader takes all up to the last one as listed: what follows one that is not kept is left out.
+            first_missing = min((key for key in self.labels if key not in self.rows), default=None)
+            keys = [key for key in keys if first_missing is None or key < first_missing]
         counts = counts_of(self.labels.items)
         if self.labels.dropped:
             counts = {label: count * total // len(self.labels) for label, count in counts.items()}

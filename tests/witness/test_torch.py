@@ -152,6 +152,27 @@ def test_evaluation_is_kept_apart(tmp_path):
     assert seen(later.evaluated) == hashes_of(OTHER)
 
 
+def test_all_up_to_the_last_that_is_listed_are_listed(tmp_path):
+    """Of the first round fewer are kept, since it is evaluated, too, in a way that might have been training."""
+    others = torch.rand(200, 6, generator=torch.Generator().manual_seed(3))
+
+    def client(x, evaluates):
+        model = nn.Linear(6, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        if evaluates:
+            F.cross_entropy(model(others), torch.arange(len(others)) % 4)
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), torch.arange(len(x)) % 4).backward()
+        optimizer.step()
+        return model
+
+    witness_of(lambda: client(X, True), tmp_path, keep=20)
+    witness = witness_of(lambda: client(OTHER[:8], False), tmp_path, keep=20)
+    trained = hashes_of(X) | hashes_of(OTHER[:8])
+    assert witness.trained.total == len(trained)
+    assert {key for key in trained if key <= max(seen(witness.trained))} == seen(witness.trained)
+
+
 def test_a_model_is_rebuilt_by_what_it_was_made_with(tmp_path):
     plain = witness_of(fit, tmp_path)
     assert plain.model.spec == f"{__name__}:Net"
@@ -203,12 +224,12 @@ class Sizes(nn.Module):
 class Joined(Sizes):
     def __init__(self, sizes) -> None:
         # A list cannot be joined to a tuple.
-        super().__init__((*sizes, 4) if isinstance(sizes, list) else sizes + (4,))
+        super().__init__((*sizes, 4) if isinstance(sizes, list) else sizes + (4,))  # noqa: RUF005
 
 
 class Strict(Sizes):
     def __init__(self, sizes) -> None:
-        super().__init__(sizes + (4,))
+        super().__init__(sizes + (4,))  # noqa: RUF005
 
 
 @pytest.mark.parametrize(
