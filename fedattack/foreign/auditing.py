@@ -16,6 +16,7 @@ from fedattack.folder import Part, new_parts, read_study, write_study
 from fedattack.foreign.app import App
 from fedattack.foreign.posing import FEW, Posed, pose
 from fedattack.record import Record
+from fedattack.record.format import INDEX
 from fedattack.runs.asked import known_to
 from fedattack.runs.pipeline import attack_folder
 from fedattack.runs.watch import Watch
@@ -78,11 +79,13 @@ class Attacked:
 
 @contextmanager
 def importable(app: App) -> Iterator[None]:
-    """Let the app's own modules be imported, as they are when it runs."""
+    """Let the app's own modules be imported, as they are when it runs; nothing is written beside them."""
     sys.path.insert(0, str(app.folder))
+    writes_nothing, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         yield
     finally:
+        sys.dont_write_bytecode = writes_nothing
         # The app's modules may have changed the list, too.
         with suppress(ValueError):
             sys.path.remove(str(app.folder))
@@ -141,7 +144,7 @@ def run_app(app: App, out: Path, seeds: Sequence[int], *, on: str, command: str,
 
 def _run(app: App, out: Path, part: Part, seed: int, on: str, watch: Watch) -> None:
     config = dict(app.config) | ({"seed": seed} if app.seeded and "seed" not in app.config else {})
-    what, index = f"train {part.name or 'rounds'}", part.record / "index.jsonl"
+    what, index = f"train {part.name or 'rounds'}", part.record / INDEX
 
     def advance() -> None:
         watch.step(what, index.read_bytes().count(b"\n") if index.exists() else 0, None)

@@ -180,6 +180,12 @@ def _note_the_evaluated(holding: Holding, witnesses: Sequence[Witness]) -> None:
     for key, names in seen_by.items():
         alone = len(names) == 1 and key <= certain and names <= {*holding.clients}
         holding.origins[key] = min(names) if alone else ""
+    unchanged = any(witness.training and witness.training.augmented is False for witness in witnesses)
+    if not unchanged and any(names != {""} for names in seen_by.values()):
+        holding.notes.append(
+            "of no client is it known that it trains on its examples as they are; if it changes them each time, those "
+            "that it evaluates on may be among them, and are taken for ones that nobody holds"
+        )
 
 
 def _bound(seen: Iterable[SeenExamples]) -> bytes:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
-from fedattack.errors import ConfigError
+from fedattack.errors import ConfigError, DataError
 from fedattack.folder import Part
 from fedattack.foreign.holding import Holding, class_counts, hold
 from fedattack.learning import LocalSGD
@@ -25,6 +25,7 @@ FEW = 8
 
 _MOST_SHARED = 100
 _MOST_EVALUATION = 2000
+_MOST_CLASSES = 100_000
 _LINEAR = "torch.nn:Linear"
 _UNSEEN = WitnessedModel(None, {}, (), 0, None, "none was seen")
 
@@ -145,7 +146,7 @@ def pose(
     Raises
     ------
     DataError
-        If nothing was witnessed that can be asked about.
+        If nothing was witnessed that can be asked about, or its labels are too large for classes.
     ConfigError
         If no model is known, or its loss does not fit the labels.
     """
@@ -154,6 +155,14 @@ def pose(
     targets, evaluation = _examples(holding, chosen.targets), _examples(holding, chosen.evaluation)
     notes = [*holding.notes]
     shared = _model_of(witnesses, holding, Record(part.record), notes, model, loss)
+    # Of a regression there are no classes to count.
+    most_label = int(max(y for _, y in holding.examples.values()))
+    classes = max(shared.classes, most_label + 1) if holding.kind == "i" else 1
+    if classes > _MOST_CLASSES:
+        raise DataError(
+            f"labels go up to {most_label}, and the model has {shared.classes} outputs; expected at most "
+            f"{_MOST_CLASSES} classes, counted from 0; give the labels of a regression as floating-point numbers"
+        )
     knowledge = Knowledge(
         model=shared,
         targets=targets,
@@ -161,9 +170,6 @@ def pose(
         limits=_limits(holding) if len(holding.shape) == 3 else None,
     )
     write_knowledge(part.knowledge, knowledge)
-    # Of a regression there are no classes to count.
-    most_label = int(max(y for _, y in holding.examples.values()))
-    classes = max(shared.classes, most_label + 1) if holding.kind == "i" else 1
     counts = class_counts(holding.clients, classes)
     if holding.kind == "f":
         counts[:, 0] = [client.trained.total for client in holding.clients.values()]

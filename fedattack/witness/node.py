@@ -64,6 +64,7 @@ class Node:
     evaluated: Examples = field(init=False)
     # Of the last call in which it trained: how many examples of each class, for what comes augmented.
     counts: dict[str, int] = field(default_factory=dict)
+    count: int = 0
     augmented: bool | None = None
 
     def __post_init__(self) -> None:
@@ -83,9 +84,10 @@ class Node:
             if examples.too_large:
                 notes[f"{role} examples are large: fewer than {self.keep} are kept"] = None
         if self.augmented:
-            notes["inputs are augmented: what is counted and kept are inputs, of which one example gives several"] = (
-                None
-            )
+            notes[
+                "inputs are augmented, or all others in each round: what is counted and kept are inputs, of which one "
+                "example may give several"
+            ] = None
         return Witness(
             self.node,
             self.client,
@@ -100,7 +102,7 @@ class Node:
     def facts(self) -> tuple[Any, ...]:
         """Return what may change without other examples."""
         counts = tuple(self.counts.items())
-        return self.client, self.model, self.training, self.mods, tuple(self.notes), counts, self.augmented
+        return self.client, self.model, self.training, self.mods, tuple(self.notes), counts, self.count, self.augmented
 
     def rows(self) -> Collection[bytes]:
         """Return the hashes of the examples that are kept."""
@@ -112,7 +114,7 @@ class Node:
 
     def memory(self) -> dict[str, NDArray[Any]]:
         """Return the arrays from which another process goes on."""
-        extras = json.dumps({"counts": self.counts, "augmented": self.augmented}).encode()
+        extras = json.dumps({"counts": self.counts, "count": self.count, "augmented": self.augmented}).encode()
         arrays = {"extras": np.frombuffer(extras, np.uint8)}
         for role in _ROLES:
             for name, array in getattr(self, role).memory().items():
@@ -140,7 +142,7 @@ class Node:
             own = {name.removeprefix(f"{role}_"): array for name, array in arrays.items() if name.startswith(role)}
             getattr(known, role).remember(own, getattr(said, role))
         extras = parse_json(arrays["extras"].tobytes())
-        known.counts, known.augmented = extras["counts"], extras["augmented"]
+        known.counts, known.count, known.augmented = extras["counts"], extras["count"], extras["augmented"]
         return known
 
 
@@ -259,7 +261,9 @@ def _add_training(known: Node, watch: Watch, call: Call, trained: list[SeenModel
     counts = {str(label): count for label, count in own.seen().counts.items()}
     count, uses = own.total, sum(model.uses for model in trained)
     same_mix = len(counts) > 1 and counts == known.counts
-    if known.augmented or (call.stated and count > call.stated) or (grew and same_mix):
+    # As many as the last time, and none of those before: a stream of new examples may look the same.
+    all_new = before > 0 and count == known.count and known.trained.total >= before + count
+    if known.augmented or (call.stated and count > call.stated) or (grew and same_mix) or all_new:
         known.augmented = True
     elif call.stated and not grew and (uses > count or before):
         known.augmented = False
@@ -267,7 +271,7 @@ def _add_training(known: Node, watch: Watch, call: Call, trained: list[SeenModel
         known.augmented = None
     if grew and not known.augmented:
         watch.note("the client trains on other examples in other rounds")
-    known.counts = counts
+    known.counts, known.count = counts, count
     examples = call.stated if known.augmented else count
     known.training = _training(known, watch, trained, uses / examples if examples else None)
     return news

@@ -28,12 +28,15 @@ V = TypeVar("V")
 
 
 def hash_rows(rows: NDArray[Any], seed: int) -> list[bytes]:
-    """Hash each row's bytes; the same seed gives the same hashes everywhere.
+    """Hash each row's bytes as float32, as an attack is asked about it; the same seed gives the same hashes everywhere.
 
     It runs on every batch, so that it must be fast: XXH3 takes a fiftieth of the time of a cryptographic hash. Whoever
     could look for collisions would be the client itself, which can lie to its own witness anyway.
     """
-    flat = np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8)
+    # What is too large for float32 is no example later on.
+    with np.errstate(over="ignore"):
+        numbers = np.ascontiguousarray(rows, dtype=np.float32)
+    flat = numbers.reshape(len(rows), -1).view(np.uint8)
     digest: Callable[..., bytes] = xxhash.xxh3_128_digest
     return [digest(row, seed) for row in flat]
 
@@ -173,6 +176,10 @@ class Examples:
         """Return what a witness says of them."""
         total = self.total
         keys = [key for key in sorted(self.rows) if key in self.labels][: self.rows.limit]
+        if not self.other_shapes:
+            # A reader takes all up to the last one as listed: what follows one that is not kept is left out.
+            first_missing = min((key for key in self.labels if key not in self.rows), default=None)
+            keys = [key for key in keys if first_missing is None or key < first_missing]
         counts = counts_of(self.labels.items)
         if self.labels.dropped:
             counts = {label: count * total // len(self.labels) for label, count in counts.items()}

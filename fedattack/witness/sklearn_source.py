@@ -99,8 +99,10 @@ def _note(watch: Watch, model: SeenModel, name: str, args: Any, kwargs: Any) -> 
     labels = None
     if y is not None and name in (*_FITS, "score"):
         values = np.asarray(y)
+        classes = bool(is_classifier(model.model))
         if values.dtype.kind in "biuf":
-            labels = labels_of(values, len(x), classes=bool(is_classifier(model.model)))
+            # Whole numbers that a regressor predicts, such as prices, are no classes.
+            labels = labels_of(values if classes else values.astype(np.float64), len(x), classes=classes)
         if labels is None:
             watch.note(f"the labels of {model.name} are not one number an example: they are unknown")
     begun = model.start(x, seed=watch.seed, trains=name in _FITS)

@@ -6,6 +6,8 @@ import collections
 import functools
 import importlib
 import inspect
+import json
+import math
 import random
 import sys
 import textwrap
@@ -23,6 +25,7 @@ from fedattack.witness.seen import WitnessedModel
 from fedattack.witness.watch import SeenModel, current, unwatched
 
 _LARGE = 10**7
+_LONG = 1000
 _METHODS = {"append", "extend", "add_module"}
 _HELPERS = {range, zip, len, list, tuple, dict, int, collections.OrderedDict}
 
@@ -30,7 +33,8 @@ Made = tuple[str, dict[str, Any]]
 """An import path, and the keyword arguments of a call."""
 
 # By class, and not by model: what a client trains is often a copy, which no constructor made.
-_made: "weakref.WeakKeyDictionary[type, dict[str, Made]]" = weakref.WeakKeyDictionary()
+# ``None`` stands for the arguments of a constructor that cannot be written down.
+_made: "weakref.WeakKeyDictionary[type, dict[str, tuple[str, dict[str, Any] | None]]]" = weakref.WeakKeyDictionary()
 _CALLS = 64
 _rebuilding: dict[tuple[object, str], bool] = {}
 
@@ -54,12 +58,10 @@ def _note(watch: object, module: nn.Module, frame: FrameType | None) -> None:
     outermost = None
     while frame is not None and frame.f_code.co_name == "__init__" and _first(frame) is module:
         outermost, frame = frame, frame.f_back
-    calls: list[Made] = []
+    calls: list[tuple[str, dict[str, Any] | None]] = []
     of_class = _path_of(type(module).__module__, type(module).__qualname__)
     if of_class:
-        arguments = {} if outermost is None else _arguments(outermost, type(module), skip=1)
-        if arguments is not None:
-            calls.append((of_class, arguments))
+        calls.append((of_class, {} if outermost is None else _arguments(outermost, type(module), skip=1)))
     if frame is not None:
         function = _function_of(frame)
         arguments = _arguments(frame, function, skip=0) if function is not None else None
@@ -77,7 +79,7 @@ def _first(frame: FrameType) -> object:
 
 
 def _arguments(frame: FrameType, function: Callable[..., Any], skip: int) -> dict[str, Any] | None:
-    """Return what a function was called with, if JSON can say it, without what are the defaults anyway."""
+    """Return what a function was called with, if knowledge can hold it, without what are the defaults anyway."""
     code, values = frame.f_code, frame.f_locals
     positional_only, count = code.co_posonlyargcount, code.co_argcount + code.co_kwonlyargcount
     names = code.co_varnames[skip:count]
@@ -90,15 +92,22 @@ def _arguments(frame: FrameType, function: Callable[..., Any], skip: int) -> dic
     found = {name: values.get(name) for name in names if values.get(name) is not defaults.get(name)}
     if code.co_flags & inspect.CO_VARKEYWORDS:
         found |= values.get(rest[0]) or {}
-    return found if _is_plain(found) else None
+    if not all(map(_is_plain, found.values())):
+        return None
+    # The model is to be built again with what JSON keeps, which knows no tuples.
+    kept: dict[str, Any] = json.loads(json.dumps(found))
+    return kept
 
 
 def _is_plain(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
+    """Say whether knowledge may hold a value: a number, a text, or a list of them."""
     if isinstance(value, list | tuple):
-        return all(_is_plain(item) for item in value)
-    return value is None or isinstance(value, str | bool | int | float)
+        return len(value) <= _LONG and all(not isinstance(item, list | tuple) and _is_plain(item) for item in value)
+    if isinstance(value, str):
+        return len(value) <= _LONG and value.isprintable()
+    if isinstance(value, int):
+        return abs(value) <= 2**53
+    return value is None or (isinstance(value, float) and math.isfinite(value))
 
 
 def _path_of(module: str, name: str) -> str | None:
@@ -137,20 +146,26 @@ def describe(model: SeenModel) -> WitnessedModel:
 def _search(module: nn.Module, signature: Any) -> Made | None:
     """Find the one call that builds the same; models of the same names and shapes may still compute other things."""
     found: dict[str, Made] = {}
-    for made in _candidates(module):
+    told, untold = _candidates(module)
+    for made in told:
         attempt = (signature, repr(made))
         if attempt not in _rebuilding:
             _rebuilding[attempt] = _rebuilds(made, module)
         if _rebuilding[attempt] and found.setdefault(made[0], made) != made:
             return None
-    return next(iter(found.values()), None)
+    # It may as well be the one whose arguments are not known.
+    return None if untold & {*found} else next(iter(found.values()), None)
 
 
-def _candidates(module: nn.Module) -> list[Made]:
-    """Return the calls that may have built a model; one that was made unwatched may have no arguments."""
+def _candidates(module: nn.Module) -> tuple[list[Made], set[str]]:
+    """Return the calls that may have built a model, and what was called with arguments that are not known.
+
+    One that was made unwatched may have no arguments.
+    """
     own = _path_of(type(module).__module__, type(module).__qualname__)
-    noted = [*_made.get(type(module), {}).values()]
-    return noted or ([(own, {})] if own else [])
+    noted = _made.get(type(module), {} if own is None else {"": (own, {})}).values()
+    told = [(path, arguments) for path, arguments in noted if arguments is not None]
+    return told, {path for path, arguments in noted if arguments is None}
 
 
 def _rebuilds(made: Made, module: nn.Module) -> bool:

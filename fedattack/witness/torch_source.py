@@ -153,7 +153,8 @@ def _begin(watch: Watch, module: nn.Module, args: Sequence[Any]) -> None:
     x = _only_input(watch, model, args)
     if x is None:
         return
-    trains = torch.is_grad_enabled() and not x.requires_grad
+    # Activations have a gradient, and so may inputs: for a penalty on it, or to be changed against the model.
+    trains = torch.is_grad_enabled() and (x.is_leaf or not x.requires_grad)
     local.begun = model.start(_array(x), seed=watch.seed, trains=trains)
 
 

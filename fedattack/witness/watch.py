@@ -83,6 +83,9 @@ class SeenModel:
         self.trained = Examples(watch.keep, known=watch.known)
         self.evaluated = Examples(watch.keep, known=watch.known)
         self.pending: list[Pass] = []
+        # What was differentiated and given up while no optimizer had made a step: a step by hand may lie between.
+        self.given_up = Examples(1)
+        self.given_up_sizes: Counter[int] = Counter()
         self.uses = 0
         self.steps = 0
         self.batch_sizes: Counter[int] = Counter()
@@ -99,26 +102,45 @@ class SeenModel:
         self.input_shape = tuple(rows.shape[1:])
         self.pending.append(begun)
         if len(self.pending) > _PASSES:
-            self._settle(self.pending.pop(0), False)
+            oldest = self.pending.pop(0)
+            if oldest.differentiated:
+                self._give_up([oldest])
+            else:
+                self._settle(oldest, False)
         return begun
 
     def step(self) -> None:
         """Note that what was differentiated has changed the model."""
         self.steps += 1
+        self._forget_given_up()
         for one in self._differentiated():
             self._train(one)
 
     def discard(self) -> None:
         """Note that gradients were thrown away."""
-        self._differentiated()
+        self._give_up(self._differentiated())
 
     def end(self, *, without_steps: bool) -> None:
         """Settle what is open; ``without_steps``: what was differentiated counts though no optimizer made a step."""
         for one in self.pending:
             self._settle(one, without_steps)
         self.pending.clear()
+        if without_steps and len(self.given_up.labels):
+            self.trained.join(self.given_up)
+            self.batch_sizes += self.given_up_sizes
+            self.uses += sum(size * count for size, count in self.given_up_sizes.items())
+        self._forget_given_up()
         # Rows were kept before it was known what would become of them.
         self.evaluated.take_rows(self.trained)
+
+    def _give_up(self, passes: Sequence[Pass]) -> None:
+        for one in passes if not self.steps else ():
+            self.given_up.add(one.hashes, one.labels)
+            self.given_up_sizes[len(one.hashes)] += 1
+
+    def _forget_given_up(self) -> None:
+        self.given_up = Examples(1)
+        self.given_up_sizes.clear()
 
     def _differentiated(self) -> list[Pass]:
         if len(self.pending) == 1 and self.pending[0].differentiated:
@@ -205,7 +227,7 @@ class Watch:
     def end(self, *, without_steps: bool) -> None:
         """Settle what is open in all models."""
         for model in [*self.models.values(), *([self.stated] if self.stated else [])]:
-            open_ones = any(one.differentiated for one in model.pending)
+            open_ones = any(one.differentiated for one in model.pending) or len(model.given_up.labels) > 0
             if without_steps and open_ones:
                 self.note(
                     f"no optimizer of PyTorch made a step: examples count as trained whose loss {model.name} was "

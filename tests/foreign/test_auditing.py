@@ -2,11 +2,13 @@
 
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from fedattack.errors import ConfigError, NeedsError, RunError
 from fedattack.folder import Part, read_study, write_study
+from fedattack.foreign import auditing
 from fedattack.foreign.app import App
 from fedattack.foreign.auditing import attack_all, check_free, importable, pose_all, witness_of
 from fedattack.runs.pipeline import choose_attacks, judge_folder
@@ -81,3 +83,35 @@ def test_a_folder_that_is_taken_is_refused(tmp_path):
     for taken in (tmp_path, tmp_path / "file"):
         with pytest.raises(ConfigError, match="exists already"):
             check_free(taken)
+
+
+def test_nothing_is_written_beside_the_modules_of_an_app(tmp_path, monkeypatch):
+    (tmp_path / "fa_lonely.py").write_text("x = 1")
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    with importable(App(tmp_path)):
+        import fa_lonely  # noqa: F401
+    assert [path.name for path in tmp_path.iterdir()] == ["fa_lonely.py"]
+    assert sys.dont_write_bytecode is False
+
+
+def test_rounds_are_counted_while_the_app_runs(tmp_path, monkeypatch):
+    class Runner:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *raised):
+            pass
+
+        def run(self, config, on_poll):
+            on_poll()
+            write_record(record, ["100", "101"], rounds=2)
+            on_poll()
+            return SimpleNamespace(client_error=None)
+
+    steps = []
+    record = tmp_path / "out" / "record"
+    monkeypatch.setitem(auditing.RUNTIMES, "simulation", lambda *_: Runner())
+    monkeypatch.setattr(auditing, "wrap_app", lambda *_: None)
+    watch = Watch(step=lambda what, done, total: steps.append((what, done, total)))
+    auditing.run_app(App(tmp_path / "app"), tmp_path / "out", [0], on="simulation", command="", watch=watch)
+    assert steps == [("train rounds", 0, None), ("train rounds", 2, None)]

@@ -124,6 +124,14 @@ def test_what_changes_each_time_says_nothing_of_what_nobody_trains_on():
     assert any("changed each time" in note for note in holding.notes)
 
 
+@pytest.mark.parametrize("augmented", [None, False])
+def test_that_examples_may_change_each_time_is_told(augmented):
+    training = replace(TRAINING, augmented=augmented)
+    holding = hold([witness("0", rows((0, 10)), rows((10, 20)), training=training)])
+    assert len(holding.origins) == 10
+    assert any("as they are" in note for note in holding.notes) == (augmented is None)
+
+
 def test_what_the_server_trained_on_is_nobodys_no_more():
     central = replace(server(rows((50, 60))), trained=seen(*rows((50, 55))))
     holding = hold([witness("0", rows((0, 10))), central])

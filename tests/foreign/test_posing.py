@@ -142,6 +142,13 @@ def test_a_loss_that_is_not_known_is_asked_for(tmp_path, model, message):
         pose(Part(tmp_path, ""), [witness("0", rows((0, 20)), model=model)])
 
 
+def test_labels_too_large_for_classes_end_in_one_line(part):
+    x, y = rows((0, 20))
+    y[3] = 2**40
+    with pytest.raises(DataError, match="labels go up to 1099511627776, and the model has 1 outputs"):
+        pose(part, [witness("0", (x, y), model=replace(MODEL, classes=1, loss="mse"))])
+
+
 def test_a_model_that_is_not_known_is_asked_for(part):
     unknown = WitnessedModel(None, {}, (2, 3), 9, None, "it cannot be rebuilt")
     x, y = rows((0, 20))

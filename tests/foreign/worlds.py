@@ -13,7 +13,7 @@ FEATURES, CLASSES = 6, 4
 MODEL = WitnessedModel(
     "torch.nn:Linear", {"in_features": FEATURES, "out_features": CLASSES}, (FEATURES,), CLASSES, "cross-entropy", ""
 )
-TRAINING = WitnessedTraining("SGD", 0.1, 0.9, 0.0, (8, 3), 12, 3.0, None)
+TRAINING = WitnessedTraining("SGD", 0.1, 0.9, 0.0, (8, 3), 12, 3.0, False)
 
 
 def pool(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

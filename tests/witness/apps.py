@@ -30,7 +30,7 @@ def load(project: Project, module: str):
 
 def hashes_of(x, seed: int = 0) -> set[bytes]:
     """The slow, obvious way: each example on its own."""
-    return {xxhash.xxh3_128_digest(np.ascontiguousarray(row).tobytes(), seed) for row in np.asarray(x)}
+    return {xxhash.xxh3_128_digest(np.ascontiguousarray(row).tobytes(), seed) for row in np.asarray(x, np.float32)}
 
 
 def seen(examples) -> set[bytes]:

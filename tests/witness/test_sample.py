@@ -21,6 +21,12 @@ def test_each_row_is_hashed_by_its_bytes_and_the_seed():
     assert hash_rows(np.asfortranarray(rows), 7) == found
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.int64, np.uint8])
+def test_an_example_is_the_same_in_every_type(dtype):
+    rows = np.random.default_rng(0).integers(0, 200, size=(50, 3))
+    assert hash_rows(rows.astype(dtype), 7) == hash_rows(rows.astype(np.float32), 7)
+
+
 def test_a_long_stream_takes_bounded_memory_and_keeps_a_uniform_sample():
     examples = Examples(keep=100, counted=1_000)
     for start in range(0, 50_000, 500):

@@ -11,7 +11,8 @@ from torch.nn import functional as F  # noqa: N812
 from torch.nn.functional import cross_entropy as imported_by_name
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedattack.witness import sources
+from fedattack.threats import Knowledge, ModelKnowledge, read_knowledge, write_knowledge
+from fedattack.witness import sources, torch_models
 from fedattack.witness.watch import Watch, watching
 from tests.witness.apps import hashes_of, randomness, seed, seen, witness_of
 
@@ -151,6 +152,27 @@ def test_evaluation_is_kept_apart(tmp_path):
     assert seen(later.evaluated) == hashes_of(OTHER)
 
 
+def test_all_up_to_the_last_that_is_listed_are_listed(tmp_path):
+    """Of the first round fewer are kept, since it is evaluated, too, in a way that might have been training."""
+    others = torch.rand(200, 6, generator=torch.Generator().manual_seed(3))
+
+    def client(x, evaluates):
+        model = nn.Linear(6, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        if evaluates:
+            F.cross_entropy(model(others), torch.arange(len(others)) % 4)
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), torch.arange(len(x)) % 4).backward()
+        optimizer.step()
+        return model
+
+    witness_of(lambda: client(X, True), tmp_path, keep=20)
+    witness = witness_of(lambda: client(OTHER[:8], False), tmp_path, keep=20)
+    trained = hashes_of(X) | hashes_of(OTHER[:8])
+    assert witness.trained.total == len(trained)
+    assert {key for key in trained if key <= max(seen(witness.trained))} == seen(witness.trained)
+
+
 def test_a_model_is_rebuilt_by_what_it_was_made_with(tmp_path):
     plain = witness_of(fit, tmp_path)
     assert plain.model.spec == f"{__name__}:Net"
@@ -169,6 +191,71 @@ def test_a_model_is_rebuilt_by_what_it_was_made_with(tmp_path):
     both = witness_of(lambda: (Net(13), fit(Net(13, act="tanh")))[1], tmp_path, node="4")
     assert both.model.spec is None
     assert "more than one way" in both.model.why
+
+
+class Active(nn.Module):
+    def __init__(self, act=torch.relu) -> None:
+        super().__init__()
+        self.act = act
+        self.one = nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.act(self.one(x))
+
+
+def test_a_model_whose_arguments_are_not_known_is_not_taken_for_another(tmp_path):
+    assert witness_of(lambda: fit(Active()), tmp_path).model.spec == f"{__name__}:Active"
+    # Both have the same names and shapes.
+    assert witness_of(lambda: fit(Active(torch.tanh)), tmp_path, node="2").model.spec is None
+    torch_models._made.clear()
+    assert witness_of(lambda: fit(Active(torch.tanh)), tmp_path, node="3").model.spec is None
+
+
+class Sizes(nn.Module):
+    def __init__(self, sizes) -> None:
+        super().__init__()
+        self.one = nn.Linear(6, sizes[0])
+        self.sizes = sizes
+
+    def forward(self, x):
+        return self.one(x)
+
+
+class Joined(Sizes):
+    def __init__(self, sizes) -> None:
+        # A list cannot be joined to a tuple.
+        super().__init__((*sizes, 4) if isinstance(sizes, list) else sizes + (4,))  # noqa: RUF005
+
+
+class Strict(Sizes):
+    def __init__(self, sizes) -> None:
+        super().__init__(sizes + (4,))  # noqa: RUF005
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "arguments"),
+    [
+        (Sizes, [4, 2], {"sizes": [4, 2]}),
+        (Joined, (4, 2), {"sizes": [4, 2]}),
+        # None of these could be built again from what is written down.
+        (Strict, (4, 2), None),
+        (Sizes, {0: 4}, None),
+        (Sizes, [4, [2]], None),
+        (Sizes, [4, float("inf")], None),
+        (Sizes, [4, 2**60], None),
+    ],
+)
+def test_arguments_are_those_that_knowledge_can_hold(kind, sizes, arguments, tmp_path):
+    torch_models._made.clear()
+    witness = witness_of(lambda: fit(kind(sizes)), tmp_path)
+    assert witness.trained.total == len(X)
+    assert (witness.model.spec, witness.model.arguments) == (
+        (None, {}) if arguments is None else (f"{__name__}:{kind.__name__}", arguments)
+    )
+    if witness.model.spec is not None:
+        model = ModelKnowledge(witness.model.spec, (6,), 4, arguments=witness.model.arguments)
+        write_knowledge(tmp_path, Knowledge(model=model))
+        assert read_knowledge(tmp_path, trusted={witness.model.spec}).model == model
 
 
 def test_gradients_that_are_added_up_and_one_that_never_becomes_a_step(tmp_path):
@@ -203,6 +290,68 @@ def test_gradients_that_are_thrown_away_train_nothing(tmp_path):
 
     witness = witness_of(client, tmp_path)
     assert seen(witness.trained) == hashes_of(X[16:])
+
+
+@pytest.mark.parametrize("clear", [True, False])
+def test_steps_by_hand_train_on_every_batch(clear, tmp_path, monkeypatch):
+    # As many batches as are waited for are fewer than there are.
+    monkeypatch.setattr("fedattack.witness.watch._PASSES", 2)
+
+    def client():
+        model = Net()
+        for rows in batches():
+            if clear:
+                model.zero_grad()
+            loss = F.cross_entropy(model(X[rows]), Y[rows])
+            gradients = torch.autograd.grad(loss, [*model.parameters()])
+            with torch.no_grad():
+                for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                    parameter -= 0.1 * gradient
+        with torch.no_grad():
+            F.cross_entropy(model(X), Y)
+        return model
+
+    witness = witness_of(client, tmp_path, stated=len(X))
+    check_all(witness)
+    assert witness.evaluated.total == 0
+    assert (witness.training, any("no optimizer of PyTorch" in note for note in witness.notes)) == (None, True)
+
+
+def test_inputs_with_a_gradient_of_their_own_are_trained_on(tmp_path):
+    def client():
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for rows in batches():
+            x = X[rows].requires_grad_()
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), Y[rows])
+            (penalty,) = torch.autograd.grad(loss, x, create_graph=True)
+            (loss + penalty.square().sum()).backward()
+            optimizer.step()
+        return model
+
+    witness = witness_of(client, tmp_path)
+    check_all(witness)
+    assert witness.evaluated.total == 0
+
+
+def test_inputs_that_are_changed_against_the_model_are_not_only_evaluated_on(tmp_path):
+    """What is trained on is the changed one; whoever holds it holds the unchanged one, too."""
+
+    def client():
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for rows in batches():
+            x = X[rows].requires_grad_()
+            (gradient,) = torch.autograd.grad(F.cross_entropy(model(x), Y[rows]), x)
+            optimizer.zero_grad()
+            F.cross_entropy(model((x + 0.1 * gradient.sign()).detach()), Y[rows]).backward()
+            optimizer.step()
+        return model
+
+    witness = witness_of(client, tmp_path)
+    assert witness.trained.total == len(X)
+    assert not seen(witness.evaluated) & hashes_of(X)
 
 
 def test_mixed_precision_with_a_step_that_is_skipped(tmp_path):
@@ -286,6 +435,32 @@ def test_augmentation_of_one_epoch_a_round_shows_in_the_next_round(tmp_path):
     assert witness_of(lambda: client(1), tmp_path, stated=40).training.augmented is True
     assert witness_of(lambda: client(0), tmp_path, stated=40, node="2").training.augmented is None
     assert witness_of(lambda: client(0), tmp_path, stated=40, node="2").training.augmented is False
+
+
+@pytest.mark.parametrize(
+    ("y", "width", "loss", "used"),
+    [
+        # Of another mix of classes in each round, since the last ones are left out.
+        (Y, 4, "cross_entropy", 32),
+        (torch.zeros(40, dtype=torch.int64), 4, "cross_entropy", 40),
+        (torch.linspace(0, 1, 40)[:, None], 1, "mse_loss", 40),
+    ],
+)
+@pytest.mark.parametrize("changes", [True, False])
+def test_augmentation_shows_in_the_next_round_whatever_the_labels(y, width, loss, used, changes, tmp_path):
+    generator = torch.Generator().manual_seed(0)
+
+    def client():
+        model = nn.Linear(6, width)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        rows = torch.randperm(40, generator=generator)[:used]
+        shift = 0.01 * torch.rand(used, 6, generator=generator) if changes else 0
+        getattr(F, loss)(model(X[rows] + shift), y[rows]).backward()
+        optimizer.step()
+        return model
+
+    assert witness_of(client, tmp_path, stated=40).training.augmented is None
+    assert (witness_of(client, tmp_path, stated=40).training.augmented is True) == changes
 
 
 def test_of_two_models_the_one_that_is_shared_counts(tmp_path):
