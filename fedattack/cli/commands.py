@@ -250,7 +250,7 @@ def audit(
     on: On = "simulation",
     device: Device = "auto",
     supernodes: Annotated[
-        int | None, typer.Option(help="Clients of an app; by default as many as it says, or 10.", min=1)
+        int | None, typer.Option(help="Clients of an app; by default as many as it says, or 10.", min=2)
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="The app's model, where it cannot be seen: module:function.")

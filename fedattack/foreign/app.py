@@ -51,11 +51,12 @@ def is_app(word: str) -> bool:
     ConfigError
         If it is both.
     """
+    word = word.removesuffix("/pyproject.toml")
     is_path = "/" in word or "\\" in word or word in (".", "..") or word.startswith("~")
     there = (Path(word) / "pyproject.toml").is_file()
     if not is_path and there and word in preset_names():
         raise ConfigError(f"{word} is a preset, and the folder of an app: write ./{word} for the folder")
-    return is_path or (there and word not in preset_names())
+    return is_path or (Path(word).is_dir() and word not in preset_names())
 
 
 def app_of(folder: Path, changes: Sequence[str] = (), supernodes: int | None = None) -> App:
@@ -67,6 +68,8 @@ def app_of(folder: Path, changes: Sequence[str] = (), supernodes: int | None = N
         If there is none, a change is of a key that it has not, or its server sees masked arrays.
     """
     folder = folder.expanduser().resolve()
+    if folder.name == "pyproject.toml":
+        folder = folder.parent
     project = read_app(folder)
     flower = project["tool"]["flwr"]
     known = _flat(flower["app"].get("config", {}))

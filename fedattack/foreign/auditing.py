@@ -91,6 +91,22 @@ def importable(app: App) -> Iterator[None]:
             sys.path.remove(str(app.folder))
 
 
+def check_named(model: str | None, loss: str | None) -> None:
+    """Look whether the model and the loss that the caller names are there, before a run that takes minutes.
+
+    Raises
+    ------
+    ModelError
+        If one of them cannot be imported.
+    """
+    from fedattack.learning import LOSSES, MODELS
+    from fedattack.learning.importing import import_callable
+
+    for what, name, known in (("model", model, MODELS), ("loss", loss, LOSSES)):
+        if name is not None and name not in known:
+            import_callable(name, what=what, known=known)
+
+
 def check_free(out: Path) -> Path:
     """Return the absolute path of a folder that is absent or empty.
 

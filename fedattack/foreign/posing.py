@@ -15,7 +15,7 @@ from fedattack.foreign.holding import Holding, class_counts, hold
 from fedattack.learning import LocalSGD
 from fedattack.record import Record
 from fedattack.threats import Knowledge, ModelKnowledge, Targets, write_knowledge
-from fedattack.witness import Witness, WitnessedModel, WitnessedTraining
+from fedattack.witness import SERVER, Witness, WitnessedModel, WitnessedTraining
 
 MOST = 1000
 """Examples that are asked about: half of them of clients, half of nobody."""
@@ -238,7 +238,9 @@ def _model_of(
     named_loss: str | None,
 ) -> ModelKnowledge:
     """Return the model that the caller names, or most witnesses saw; else a linear layer, if the arrays fit one."""
-    seen = [witness.model for witness in witnesses if witness.model is not None]
+    # The server's own evaluation tells nothing of how clients train, unless no client was seen with a model.
+    of_clients = [witness for witness in witnesses if witness.node != SERVER and witness.model is not None]
+    seen = [witness.model for witness in of_clients or witnesses if witness.model is not None]
     known = [model for model in seen if model.spec is not None]
     model = _most(known or seen, notes, "models") if seen else _UNSEEN
     if named is not None:

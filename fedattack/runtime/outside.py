@@ -25,7 +25,7 @@ from fedattack.runtime.bundle import copy_app
 MODULE = "fedattack_observed"
 WITNESSED = "fedattack_witnessed"
 _PYPROJECT = "pyproject.toml"
-_USAGE = "expected the command that runs the app, such as: fedattack observe --out audit/record -- flwr run . --stream"
+_USAGE = "expected the command that runs the app, such as: flwr run . --stream"
 
 
 @dataclass(frozen=True)

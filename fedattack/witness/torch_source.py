@@ -391,7 +391,9 @@ def _array(x: Tensor) -> NDArray[Any]:
     values = x.detach().cpu()
     if values.dtype == torch.bfloat16:
         values = values.float()
-    return np.ascontiguousarray(values.numpy())
+    array = values.numpy()
+    # NumPy gives a single number an axis here, and Flower sends it without one.
+    return np.ascontiguousarray(array).reshape(array.shape)
 
 
 def _first_tensor(output: Any) -> Tensor | None:

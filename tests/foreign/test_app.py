@@ -81,6 +81,10 @@ def test_a_command_is_taken_if_it_lasts_as_long_as_its_run(tmp_path):
     ("words", "message"),
     [
         (("./nowhere",), "give the folder of a Flower app"),
+        (("EMPTY",), "give the folder of a Flower app"),
+        (("APP", "--model", "nowhere:Net"), "model 'nowhere:Net': cannot import 'nowhere'"),
+        (("APP", "--loss", "nope"), "unknown loss 'nope'"),
+        (("APP", "--supernodes", "1"), "--supernodes"),
         (("quickstart", "--supernodes", "3"), "--supernodes is about an app of your own"),
         (("quickstart", "--model", "x:y"), "--model is about an app of your own"),
         (("quickstart", "membership"), "quickstart membership: expected the command that runs the app"),
@@ -95,8 +99,9 @@ def test_a_command_is_taken_if_it_lasts_as_long_as_its_run(tmp_path):
     ],
 )
 def test_words_are_refused_before_anything_runs(words, message, call, tmp_path):
-    folder = str(MESSAGE_API.copy(tmp_path))
-    code, _, err = call("audit", "--out", tmp_path / "out", *[folder if word == "APP" else word for word in words])
+    folders = {"APP": str(MESSAGE_API.copy(tmp_path)), "EMPTY": str(tmp_path / "out.d")}
+    (tmp_path / "out.d").mkdir()
+    code, _, err = call("audit", "--out", tmp_path / "out", *[folders.get(word, word) for word in words])
     assert code == 2
     assert message in err, err
     assert not (tmp_path / "out").exists()

@@ -44,7 +44,7 @@ def test_the_folder_of_the_app_is_found(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["python", "server.py"], "python server.py: expected the command that runs the app, such as: fedattack obs"),
+        (["python", "server.py"], "python server.py: expected the command that runs the app, such as: flwr run"),
         (["flwr", "new"], "flwr new: expected the command"),
         ([], "no command: expected"),
         (["flwr", "run", "--nope"], "flwr run --nope: No such option '--nope'"),

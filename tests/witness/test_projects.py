@@ -78,6 +78,7 @@ def test_a_model_that_a_function_makes(tmp_path):
         check_trained(witness, *task.load_site(int(client)))
         assert (witness.model.spec, witness.model.arguments) == ("hospitals.task:make_model", {})
         assert witness.training.epochs == 8
+        assert not [note for note in witness.notes if "state" in note]
         assert not len(witness.evaluated)
 
 
