@@ -26,7 +26,7 @@ _SERVER_FAILURE = re.compile(r"(?:Simulation|ServerApp) failed with exception: *
 _KILLED = re.compile("ActorDied|ActorUnavailable|WorkerCrashed|OutOfMemory")
 
 # Characters of what is told of a log: a message has room for what was done, and for where the whole log is, too.
-_LONGEST = 200
+_LONGEST = 150
 
 _WRAPPERS = {
     "RuntimeError: Simulation Runtime crashed.",
@@ -61,7 +61,7 @@ def client_error(log: str) -> str | None:
 
 
 def explained(exception: str) -> str:
-    """Put an exception of Ray's into one line of at most 200 characters, and say it where a process was killed."""
+    """Put an exception of Ray's into one line of at most 150 characters, and say it where a process was killed."""
     if not _KILLED.search(exception):
         return short(exception, _LONGEST)
     killed = "; it was killed, often for lack of memory"
@@ -69,7 +69,7 @@ def explained(exception: str) -> str:
 
 
 def failure_reason(log: str, details: str) -> str:
-    """Say in one line of at most 200 characters why a run failed.
+    """Say in one line of at most 150 characters why a run failed.
 
     Parameters
     ----------

@@ -85,6 +85,7 @@ def add_origins(truth: Path, targets: Targets, owners: list[str], evaluated) -> 
     (truth / "holdings.json").write_text(json.dumps(unsealed))
 
 
+@pytest.mark.long
 @pytest.mark.flower
 def test_a_message_api_app(tmp_path, task):  # noqa: F811
     where, out, found = audited(MESSAGE_API, tmp_path)

@@ -232,12 +232,12 @@ def test_what_ray_says_of_a_killed_client_becomes_one_short_line() -> None:
     died = f"ray.exceptions.OutOfMemoryError: Task was killed: {listed}"
     log = f'An exception was raised when processing a message by RayBackend\n  File "a.py", line 1, in f\n{died}\n'
     told = logs.client_error(log) or ""
-    assert told.startswith("ray.exceptions.OutOfMemoryError: Task was killed: ray::")
+    assert told.startswith("ray.exceptions.OutOfMemoryError: Task was killed: ray")
     assert told.endswith("; it was killed, often for lack of memory")
-    assert len(told) <= 200
+    assert len(told) <= 150
     for reason in (logs.failure_reason(log, died), logs.refusal_reason(died)):
         assert reason.startswith("ray.exceptions.OutOfMemoryError")
-        assert len(reason) <= 200
+        assert len(reason) <= 150
 
 
 def test_refusal_reason_joins_the_box_and_the_superlinks_reason() -> None:
