@@ -20,6 +20,9 @@ FLAGS = [
     "--disable-sync",
 ]
 
+PRINTS = 5
+"""How often a page is printed at most until a print succeeds."""
+
 
 def start_chromium(profile: Path) -> "Chrome":
     """Start headless Chromium with an empty profile."""
@@ -57,10 +60,25 @@ def shoot(
 
 
 def print_page(browser: "Chrome", page: Path) -> bytes:
-    """Print a page as the browser's own dialogue would: on the paper that its style asks for, with its colours."""
+    """Print a page as the browser's own dialogue would: on the paper that its style asks for, with its colours.
+
+    Chromium 150 refuses one print in forty or so, of any page: "Printing failed". It prints the same page when it is
+    asked again.
+    """
+    from selenium.common.exceptions import WebDriverException
+
     open_page(browser, page, width=1000)
     options = {"preferCSSPageSize": True, "printBackground": True}
-    return base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", options)["data"])
+    printed = None
+    tries = 0
+    while printed is None:
+        tries += 1
+        try:
+            printed = browser.execute_cdp_cmd("Page.printToPDF", options)["data"]
+        except WebDriverException as error:
+            if tries == PRINTS or "Printing failed" not in str(error):
+                raise
+    return base64.b64decode(printed)
 
 
 def count_pages(pdf: bytes) -> int:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedattack.audit.truth import read_truth
+from fedattack.defences import SETTINGS
 from fedattack.errors import ConfigError, DataError, ModelError, NeedsError
 from fedattack.learning.pooled_updates import Fit
 from fedattack.record import Exchange, Record, RecordWriter, Reply
@@ -78,7 +79,8 @@ def test_with_little_memory_the_same_is_found(tmp_path, memory):
     """Updates of shadow clients are then made again for adaptive adversaries, and few clients are trained together."""
     folder = write_private_run(tmp_path)
     record = Record(folder / "record")
-    known = replace(read_knowledge(folder / "knowledge"), defence=KnownDefence("dp-gaussian", {"dp-scale": 0.01}))
+    noisy = KnownDefence("fedattack", {**SETTINGS, "defence": "dp-gaussian", "defence-strength": 0.01})
+    known = replace(read_knowledge(folder / "knowledge"), defence=noisy)
     usual, little = (
         chosen.run(record, known, seed=1, device="cpu") for chosen in (ATTACK, replace(ATTACK, memory=memory))
     )
