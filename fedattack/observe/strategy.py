@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedattack.observe._recorder import Recorder
-from fedattack.observe._tracker import COUNT_KEYS, RoundTracker
+from fedattack.observe._tracker import RoundTracker, count_keys_of
 
 
 class ObservedStrategy(Strategy):
@@ -42,7 +42,7 @@ class ObservedStrategy(Strategy):
         self._inner = inner
         self._configure = inner.configure_train
         self._aggregate = inner.aggregate_train
-        self._tracker = RoundTracker(Recorder(out, **options), names, _count_keys(inner))
+        self._tracker = RoundTracker(Recorder(out, **options), names, count_keys_of(inner))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_inner"], name)
@@ -56,9 +56,9 @@ class ObservedStrategy(Strategy):
             Before the run starts, if the folder holds a record already or cannot be written.
         """
         recorder = self._tracker.recorder
-        recorder.open()
         bound = inspect.signature(self._inner.start).bind(*args, **kwargs)
         bound.apply_defaults()
+        recorder.open(_run_of(bound.arguments.get("grid")))
         rounds = bound.arguments.get("num_rounds")
         recorder.rounds = rounds if isinstance(rounds, int) else None
         if recorder.resumes:
@@ -88,7 +88,7 @@ class ObservedStrategy(Strategy):
     ) -> Iterable[Message]:
         """Delegate, and note the messages."""
         messages = list(self._configure(server_round, arrays, config, grid))
-        self._tracker.sent(messages)
+        self._tracker.sent(messages, server_round)
         return messages
 
     def aggregate_train(
@@ -118,11 +118,8 @@ class ObservedStrategy(Strategy):
         self._inner.summary()
 
 
-def _count_keys(strategy: Any) -> tuple[str, ...]:
-    """Return the metric by which the strategy weights its clients, inside Flower's wrappers too; then other keys."""
-    while not hasattr(strategy, "weighted_by_key") and hasattr(strategy, "strategy"):
-        strategy = strategy.strategy
-    weighted_by = getattr(strategy, "weighted_by_key", None)
-    if weighted_by is None:
-        return COUNT_KEYS
-    return (weighted_by, *COUNT_KEYS)
+def _run_of(grid: Grid | None) -> int | None:
+    try:
+        return None if grid is None else int(grid.run.run_id)
+    except Exception:  # a Grid of somebody else's may know no run, which is no reason not to record it
+        return None

@@ -249,6 +249,23 @@ class RecordWriter:
         """Whether :meth:`close` has yet to be called."""
         return bool(self._manifest["status"] == "open")
 
+    def see_sums(self, aggregation: Mapping[str, Any]) -> None:
+        """Become a record in the aggregate view.
+
+        Raises
+        ------
+        RecordError
+            If a round is in it already, or single clients' replies are to be left out.
+        """
+        if self._seq:
+            raise RecordError(
+                f"{self.path} has {self._seq} rounds of single replies: sums go into a record of their own"
+            )
+        _check_keep(self._thinning.keep, "aggregate", self._manifest["server"])
+        self._manifest |= {"view": "aggregate", "aggregation": dict(aggregation)}
+        self._check_manifest(self._manifest)
+        self._write_manifest()
+
     def write(self, exchange: Exchange) -> None:
         """Append what is kept of one round, if anything, and make it durable.
 

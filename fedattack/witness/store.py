@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +67,7 @@ class _About(TypedDict):
     training: _Training | None
     mods: list[Text]
     notes: list[Text]
+    run: NotRequired[Text]
 
 
 _ADAPTER: TypeAdapter[_About] = TypeAdapter(_About)
@@ -106,6 +107,7 @@ def write_witness(folder: Path, witness: Witness, memory: Mapping[str, NDArray[A
     about["training"] = None if witness.training is None else dict(vars(witness.training))
     about["mods"] = [short(mod) for mod in witness.mods]
     about["notes"] = [short(note) for note in witness.notes]
+    about["run"] = witness.run
     text = json.dumps(about, ensure_ascii=False, allow_nan=False)
     arrays[_ABOUT] = np.frombuffer(text.encode(), dtype=np.uint8)
     for name, array in (memory or {}).items():
@@ -162,6 +164,7 @@ def read_witness(path: Path) -> Witness:
         training=_training(about["training"]),
         mods=tuple(about["mods"]),
         notes=tuple(about["notes"]),
+        run=about.get("run", ""),
     )
 
 

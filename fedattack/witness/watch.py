@@ -255,6 +255,12 @@ def current() -> Watch | None:
     return None
 
 
+def is_watched() -> bool:
+    """Say whether what this very thread does is watched already."""
+    stack: list[Watch | None] | None = getattr(_local, "stack", None)
+    return bool(stack) and stack[-1] is not None
+
+
 @contextmanager
 def watching(watch: Watch) -> Iterator[Watch]:
     """Make a watch the current one of this thread, and of threads that are started meanwhile."""
