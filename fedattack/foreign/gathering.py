@@ -21,15 +21,15 @@ from fedattack.record.format import FINAL, INDEX, MANIFEST, RUN, SIGNATURE
 from fedattack.untrusted import check_folder, open_regular
 from fedattack.witness import SERVER, SeenExamples, Witness, read_witnesses, write_witness
 from fedattack.witness.sample import hash_rows
+from fedattack.witness.store import RUN_FOLDER
 
-_OF_RUN = "run-"
 _RUN_ID = re.compile("[0-9]{1,20}")
 
 # A client may count examples that are the same; more distinct ones than it counts are odd.
 _MORE = 1.05
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Found:
     """A witness, and the folder that the caller named it by."""
 
@@ -120,7 +120,7 @@ def _records_in(source: Path) -> list[tuple[str, Path]]:
 
 def copy_record(record: Record, to: Path) -> None:
     """Copy the files of a record, and nothing else that lies in its folder."""
-    names = [MANIFEST, INDEX, *(line.file.path.relative_to(record.path) for line in record.lines)]
+    names = [MANIFEST, INDEX, *(str(line.file.path.relative_to(record.path)) for line in record.lines)]
     names += [name for name in (FINAL, SIGNATURE) if (record.path / name).exists()]
     make_private(to)
     for name in names:
@@ -186,10 +186,10 @@ def _folder_of_run(folder: Path, run: str, record: Record) -> Path:
     if not folder.is_dir():
         raise ConfigError(f"{folder} is no folder; give the one that a witness has written")
     check_folder(folder, ConfigError)
-    runs = sorted(path for path in folder.glob(f"{_OF_RUN}*") if path.is_dir())
+    runs = sorted(path for path in folder.glob(f"{RUN_FOLDER}*") if path.is_dir())
     if not runs:
         return folder
-    wanted = folder / f"{_OF_RUN}{run}"
+    wanted = folder / f"{RUN_FOLDER}{run}"
     if run and wanted not in runs:
         listed = short(", ".join(path.name for path in runs), 100)
         raise ConfigError(f"{folder} has witnesses of {listed}, and {record.path} is of run {run}")
@@ -224,15 +224,12 @@ def _taken(found: Sequence[Found], record: Record, notes: list[str]) -> list[Wit
     ConfigError
         If no witness does.
     """
-    nodes = {*record.nodes}
+    trained = [each for each in found if each.witness.trained.total and each.witness.node != SERVER]
+    others: list[Found] = []
     # In a record of some rounds a client may be missing that trained in others.
-    of_record, others = [], []
-    for each in found:
-        trained = each.witness.trained.total > 0 and each.witness.node != SERVER
-        away = trained and each.witness.node not in nodes and record.keep.every == 1
-        (others if away else of_record).append(each)
-    trained = [each for each in of_record if each.witness.trained.total and each.witness.node != SERVER]
-    if others and not trained:
+    if record.keep.every == 1:
+        others = [each for each in trained if each.witness.node not in record.nodes]
+    if others and others == trained:
         raise ConfigError(
             f"{record.path} has none of the {len(others)} nodes of the witnesses, such as "
             f"{short(others[0].witness.node, 60)}: they are of another run"
@@ -245,13 +242,15 @@ def _taken(found: Sequence[Found], record: Record, notes: list[str]) -> list[Wit
             "the record or a witness does not say of which run it is: that they belong together is known by their "
             "nodes alone"
         )
+    trained = [each for each in trained if each not in others]
     _note_counts(trained, record, notes)
     apart = _called_alike(trained, record)
     if apart:
         notes.append(
             f"several clients call themselves {short(', '.join(sorted(apart)), 60)}: each is named by its node instead"
         )
-    return [replace(each.witness, client="") if each.name in apart else each.witness for each in of_record]
+    taken = [each for each in found if each not in others]
+    return [replace(each.witness, client="") if each.name in apart else each.witness for each in taken]
 
 
 def _called_alike(found: Sequence[Found], record: Record) -> set[str]:

@@ -134,6 +134,7 @@ class Recorder:
         }
         self.rounds: int | None = None
         self._foretold = self._began = False
+        self._run: int | None = None
         self.resumes = resumed is not None
         self._names_in_record = resumed or {}
         self._queue: queue.Queue[Exchange | None] = queue.Queue(maxsize=1)
@@ -144,10 +145,8 @@ class Recorder:
         self.final: Arrays | None = None
         self.before_close: Callable[[], None] | None = None
 
-    def open(self, run: int | None = None) -> None:
+    def open(self) -> None:
         """Create the record; once, until it is closed. A strategy that is started again gets another record.
-
-        ``run`` is Flower's id of the run, where it is known.
 
         Raises
         ------
@@ -160,11 +159,11 @@ class Recorder:
         versions = {"flwr": importlib.metadata.version("flwr")}
         _warn_of_a_newer(versions["flwr"])
         path = Path(time.strftime(self._out)).expanduser()
-        facts = self._options["facts"] if run is None else {**(self._options["facts"] or {}), RUN: str(run)}
-        self._writer = RecordWriter(path, versions=versions, **self._options | {"facts": facts})
+        self._writer = RecordWriter(path, versions=versions, **self._options)
         self._queue = queue.Queue(maxsize=1)
         self._error = self.run_error = self.final = None
         self._foretold = self._began = False
+        self._run = None
         self._thread = threading.Thread(target=self._work, name="fedattack-recorder", daemon=True)
         self._thread.start()
         atexit.register(self.close)
@@ -183,6 +182,16 @@ class Recorder:
         line, fits = size.told(self.rounds, free)
         log.log(logging.INFO if fits else logging.WARNING, "%s", line)
 
+    def of_run(self, run: object) -> None:
+        """Note Flower's id of the run before its first round, once; never raises."""
+        if not isinstance(run, int) or self._began or self._writer is None or self.resumes or self._run == run:
+            return
+        self._run = run
+        try:
+            self._writer.amend(facts={RUN: str(run)})
+        except Exception as cause:
+            self.fail(f"the manifest could not be written: {cause}")
+
     def see_sums(self) -> None:
         """Record what SecAgg+ lets a server see: the first round is about to begin.
 
@@ -193,7 +202,7 @@ class Recorder:
         """
         if self._began or self._writer is None:
             raise RecordError("SecAgg+ began after rounds without it, of which single replies are recorded")
-        self._writer.see_sums(SECAGG)
+        self._writer.amend(view="aggregate", aggregation=SECAGG)
         self.view = "aggregate"
 
     def put(self, exchange: Exchange) -> None:

@@ -130,7 +130,8 @@ class ObservedServerApp(ServerApp):
             Before the run starts, if the folder holds a record already or cannot be written.
         """
         recorder = Recorder(self._out, **self._options)
-        recorder.open(context.run_id)
+        recorder.open()
+        recorder.of_run(context.run_id)
         tracker = RoundTracker(recorder, self._names)
         try:
             with noticed(tracker, self._names, may_choose=self._options.get("view") != "individual"):

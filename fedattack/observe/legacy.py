@@ -113,6 +113,7 @@ class ObservedLegacyStrategy(Strategy):
         self._config = {}
         self._waiting = None
         if instructions:
+            self._recorder.of_run(getattr(instructions[0][0], "run_id", None))
             self._config = dict(instructions[0][1].config)
             self._waiting = server_round
             self._foretell(instructions[0][1].parameters, len(instructions))

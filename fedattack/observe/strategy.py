@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,9 @@ class ObservedStrategy(Strategy):
             Before the run starts, if the folder holds a record already or cannot be written.
         """
         recorder = self._tracker.recorder
+        recorder.open()
         bound = inspect.signature(self._inner.start).bind(*args, **kwargs)
         bound.apply_defaults()
-        recorder.open(_run_of(bound.arguments.get("grid")))
         rounds = bound.arguments.get("num_rounds")
         recorder.rounds = rounds if isinstance(rounds, int) else None
         if recorder.resumes:
@@ -87,6 +88,9 @@ class ObservedStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Delegate, and note the messages."""
+        # A Grid of somebody else's may know no run.
+        with suppress(Exception):
+            self._tracker.recorder.of_run(grid.run.run_id)
         messages = list(self._configure(server_round, arrays, config, grid))
         self._tracker.sent(messages, server_round)
         return messages
@@ -116,10 +120,3 @@ class ObservedStrategy(Strategy):
     def summary(self) -> None:
         """Delegate."""
         self._inner.summary()
-
-
-def _run_of(grid: Grid | None) -> int | None:
-    try:
-        return None if grid is None else int(grid.run.run_id)
-    except Exception:  # a Grid of somebody else's may know no run, which is no reason not to record it
-        return None

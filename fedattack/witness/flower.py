@@ -16,6 +16,7 @@ from fedattack.errors import short
 from fedattack.witness import sources
 from fedattack.witness.node import Call, known_rows, save
 from fedattack.witness.seen import SERVER
+from fedattack.witness.store import RUN_FOLDER
 from fedattack.witness.watch import KEEP, Arrays, Watch, is_watched, watching
 
 _COUNTS = ("num-examples", "num_examples")
@@ -94,7 +95,7 @@ class WitnessMod:
                 log(_INFO, "fedattack.witness: %s names no folder, and nothing is noted", WITNESS_FOLDER)
             self._told = True
             return call_next(message, context)
-        of_run = Path(folder) / f"run-{context.run_id}"
+        of_run = Path(folder) / f"{RUN_FOLDER}{context.run_id}"
         return _Calls(of_run, 0, self._keep, _mods_behind(call_next)).call(message, context, call_next)
 
 

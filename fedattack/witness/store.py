@@ -20,6 +20,9 @@ from fedattack.files import make_private, write_npz
 from fedattack.untrusted import PLAIN, Text, check_folder, parse_json, read_npz, validated
 from fedattack.witness.seen import HASH, SeenExamples, Witness, WitnessedModel, WitnessedTraining
 
+RUN_FOLDER = "run-"
+"""What the name of the folder of one run begins with, before Flower's id of the run."""
+
 _ABOUT = "about"
 _ROLES = ("trained", "evaluated")
 _HINT = "delete it, and run the app again"

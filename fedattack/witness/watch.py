@@ -258,7 +258,7 @@ def current() -> Watch | None:
 def is_watched() -> bool:
     """Say whether what this very thread does is watched already."""
     stack: list[Watch | None] | None = getattr(_local, "stack", None)
-    return bool(stack) and stack[-1] is not None
+    return stack is not None and stack[-1:] not in ([], [None])
 
 
 @contextmanager

@@ -21,14 +21,19 @@ from fedattack.errors import ConfigError, DataError, FedAttackError, TrustError
 from fedattack.folder import Part
 from fedattack.foreign.gathering import gather
 from fedattack.foreign.posing import pose
-from fedattack.observe import ObservedServerApp, ObservedStrategy
+from fedattack.observe import ObservedLegacyStrategy, ObservedServerApp, ObservedStrategy
 from fedattack.record import Record, check_record, shrink_record
 from fedattack.record.format import RUN, seal_manifest
 from fedattack.record.keep import Keep
+from fedattack.runtime.deployment import Deployment
+from fedattack.runtime.simulator import Simulator
 from fedattack.threats import read_targets
-from fedattack.witness import WitnessMod, read_witnesses, sources, write_witness
+from fedattack.witness import WITNESS_FOLDER, WitnessMod, read_witnesses, sources, write_witness
 from fedattack.witness.store import read_witness
+from tests.foreign.projects import MESSAGE_API, fedattack
 from tests.foreign.worlds import CLASSES, FEATURES, pool
+from tests.observe import apps
+from tests.witness.apps import load
 from tests.worlds.local_grid import FIRST_NODE, LocalGrid
 
 CLIENTS = 3
@@ -122,11 +127,16 @@ def change(site, **facts) -> None:
     write_witness(path.parent, changed)
 
 
-def test_the_record_says_of_which_run_it_is(made, tmp_path):
+def test_every_observer_says_of_which_run_a_record_is(made, tmp_path):
     assert Record(made / "record").facts[RUN] == "7"
     app = server_app(lambda: ObservedStrategy(FedAvg(), tmp_path / "record"))
     app(LocalGrid(client_app(WitnessMod()), CLIENTS), Context(7, 1, {}, RecordDict(), {}))
+    legacy = ObservedLegacyStrategy(apps.legacy_fedavg({}), tmp_path / "legacy", facts={"site": "A"})
+    server = apps.legacy_server(lambda: legacy, 1)
+    server(LocalGrid(ClientApp(client_fn=apps.client_fn), 2), Context(7, 1, {}, RecordDict(), {}))
+    legacy.close()
     assert Record(tmp_path / "record").facts[RUN] == "7"
+    assert Record(tmp_path / "legacy").facts == {"site": "A", RUN: "7"}
 
 
 def test_what_is_gathered_is_what_one_folder_would_have_given(world, tmp_path):
@@ -386,3 +396,70 @@ def test_nothing_that_can_be_asked_about_ends_in_one_line(world):
         change(site, trained=replace(witness.trained, y=np.full(len(witness.trained), -1), counts={}))
     with pytest.raises(DataError, match="no example of which it is certain"):
         gathered(world)
+
+
+class Sites(Deployment):
+    """Processes, each SuperNode of which has a folder of its own for its witness."""
+
+    def _start_node(self, index, *words):
+        self._environment[WITNESS_FOLDER] = str(self.log.parent / f"site-{index}" / "witness")
+        return super()._start_node(index, *words)
+
+
+def check_gathered(where, folder, folders) -> None:
+    """Gather by the command, and hold the truth against what the project's own functions load."""
+    done = fedattack(
+        *("gather", str(folder / "record"), *map(str, folders)),
+        *("--out", str(folder / "out"), "--trust", "--json"),
+        cwd=where,
+    )
+    found = {f"{item['attack']}.{item['metric']}": item for item in json.loads(done.stdout)}
+    assert found["sia.asr"]["value"] > 1.5 * found["sia.asr"]["chance"] == 1.5 / CLIENTS
+    truth, targets = read_truth(folder / "out" / "truth"), read_targets(folder / "out" / "knowledge" / "targets.npz")
+    parts = [load(MESSAGE_API, "task").load_data(client, CLIENTS, 16) for client in range(CLIENTS)]
+    own = [train.dataset.tensors[0].numpy() for train, _ in parts]
+    assert truth.counts.sum(axis=1).tolist() == [len(examples) for examples in own]
+    for x, owner in zip(targets.x, truth.owners, strict=True):
+        assert [str(client) for client in range(CLIENTS) if any((x == each).all() for each in own[client])] == (
+            [owner] if owner else []
+        )
+    assert {*truth.owners} == {"", "0", "1", "2"}
+
+
+def project(folder):
+    where = MESSAGE_API.observed(folder, folder / "record")
+    path = where / MESSAGE_API.package / "client_app.py"
+    text = path.read_text().replace("app = ClientApp()", "app = ClientApp(mods=[WitnessMod()])")
+    path.write_text(f"from fedattack.witness import WitnessMod\n{text}")
+    return where
+
+
+@pytest.mark.long
+@pytest.mark.flower
+def test_a_real_run_whose_app_has_the_mod(tmp_path):
+    """In a simulation all clients write into one folder."""
+    where = project(tmp_path)
+    with Simulator(where, supernodes=CLIENTS, log=tmp_path / "flower.log") as simulator:
+        simulator._environment[WITNESS_FOLDER] = str(tmp_path / "witness")
+        assert simulator.run({"num-server-rounds": 1}).client_error is None
+    check_gathered(where, tmp_path, [tmp_path / "witness"])
+
+
+@pytest.mark.long
+@pytest.mark.flower
+def test_real_processes_witness_themselves(tmp_path):
+    where = project(tmp_path)
+    with Sites(where, supernodes=CLIENTS, log=tmp_path / "flower.log") as sites:
+        for _ in range(2):
+            assert sites.run({"num-server-rounds": 2}).client_error is None
+            # The SuperNodes are the same ones in the second run, and so are their folders.
+            (tmp_path / "record").rename(tmp_path / f"record-{Record(tmp_path / 'record').facts[RUN]}")
+    records = sorted(tmp_path.glob("record-*"))
+    folders = sorted(tmp_path.glob("site-*/witness"))
+    assert len(folders) == CLIENTS
+    for folder in folders:
+        assert sorted(path.name for path in folder.iterdir()) == [
+            path.name.replace("record", "run") for path in records
+        ]
+    records[1].rename(tmp_path / "record")
+    check_gathered(where, tmp_path, folders)
