@@ -102,7 +102,7 @@ def gather(
 @contextmanager
 def _made_whole(out: Path) -> Iterator[Path]:
     """Yield a folder that takes its place when all is in it; nothing is left of it if something fails."""
-    make_private(out.parent)
+    out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as temporary:
         folder = Path(temporary) / "run"
         make_private(folder)

@@ -20,6 +20,7 @@ from fedattack.runtime.outside import observe_command
 from fedattack.threats import read_targets
 from fedattack.witness import WitnessedClientApp, sources
 from tests.foreign.projects import CLIENTS, HERE, SECAGG, fedattack
+from tests.foreign.test_foreign import superlink  # noqa: F401 - a fixture
 from tests.foreign.test_holding import World
 from tests.foreign.worlds import FEATURES
 from tests.witness.apps import load
@@ -136,7 +137,7 @@ def test_one_command_audits_an_app_under_secagg(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.flower
-def test_an_app_under_secagg_is_observed_from_outside(tmp_path):
+def test_an_app_under_secagg_is_observed_from_outside(tmp_path, superlink):  # noqa: F811
     where = SECAGG.copy(tmp_path)
     done = fedattack(
         *("observe", "--out", str(tmp_path / "record"), "--json", "--", "flwr", "run", str(where), "--stream"),
