@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context, Message, MessageType
 from flwr.clientapp import ClientApp
-from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.logger import log
 
 from fedattack.errors import short
@@ -18,6 +17,9 @@ from fedattack.witness.node import Call, known_rows, save
 from fedattack.witness.seen import SERVER
 from fedattack.witness.store import RUN_FOLDER
 from fedattack.witness.watch import KEEP, Arrays, Watch, is_watched, watching
+
+if TYPE_CHECKING:
+    from flwr.clientapp.typing import ClientAppCallable
 
 _COUNTS = ("num-examples", "num_examples")
 _EMPTY = "_empty"
@@ -84,7 +86,7 @@ class WitnessMod:
         self._keep = keep
         self._told = False
 
-    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    def __call__(self, message: Message, context: Context, call_next: "ClientAppCallable") -> Message:
         """Pass the message on and watch."""
         if is_watched():
             # `fedattack audit` witnesses the whole app.
