@@ -69,6 +69,16 @@ def test_sums_are_recorded_as_from_the_strategy(workflow, mod, tmp_path):
         np.testing.assert_allclose(array, record.rounds[-1].aggregate[name])
 
 
+def test_the_run_ends_in_the_same_model_bit_for_bit(tmp_path):
+    finals = []
+    for observe in (lambda app: app, lambda app: ObservedServerApp(app, tmp_path / "record")):
+        results: dict = {}
+        np.random.seed(3)  # noqa: NPY002 - by which SecAgg+ quantises
+        run(observe(secured(plus, apps.legacy_fedavg(results))))
+        finals.append(results["final"].tensors)
+    assert finals[0] == finals[1]
+
+
 def test_who_stays_away_and_a_halted_round_are_recorded(tmp_path):
     def drop(message, index):
         told = message.content.config_records.get("secaggplus_configs", {})
