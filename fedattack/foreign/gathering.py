@@ -14,12 +14,12 @@ from pathlib import Path
 from fedattack.errors import ConfigError, RecordError, RunError, TrustError, short
 from fedattack.files import copy_bytes, make_private
 from fedattack.folder import Part, find_parts, read_study, write_study
-from fedattack.foreign.auditing import check_free, witness_of
+from fedattack.foreign.auditing import check_free
 from fedattack.foreign.posing import Posed, pose
 from fedattack.record import Record
 from fedattack.record.format import FINAL, INDEX, MANIFEST, RUN, SIGNATURE
 from fedattack.untrusted import check_folder, open_regular
-from fedattack.witness import SERVER, SeenExamples, Witness, read_witnesses, write_witness
+from fedattack.witness import SERVER, SeenExamples, Witness, read_witnesses
 from fedattack.witness.sample import hash_rows
 from fedattack.witness.store import RUN_FOLDER
 
@@ -52,7 +52,7 @@ def gather(
     loss: str | None = None,
     trust: bool = False,
 ) -> tuple[list[Part], list[Posed]]:
-    """Make the new run folder ``out``: a copy of the record, knowledge, truth, and the witnesses that were taken.
+    """Make the new run folder ``out``: a copy of the record, knowledge and truth.
 
     Parameters
     ----------
@@ -87,8 +87,6 @@ def gather(
             notes: list[str] = []
             taken = _taken(_found(folders, record), record, notes)
             copy_record(record, part.record)
-            for witness in taken:
-                write_witness(witness_of(part), witness)
             posed.append(pose(part, taken, model=model, loss=loss, notes=notes))
         if not trust:
             _refuse_code(posed, model, loss)

@@ -100,7 +100,7 @@ class Node:
             self.training,
             self.mods,
             tuple(notes)[:_NOTES],
-            self.run,
+            run=self.run,
         )
 
     def facts(self) -> tuple[Any, ...]:
