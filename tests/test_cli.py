@@ -58,6 +58,7 @@ def test_help_names_every_command_with_an_example(call):
         "attack",
         "report",
         "audit",
+        "gather",
         "check",
         "project",
         "shrink",

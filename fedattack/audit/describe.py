@@ -18,7 +18,7 @@ from fedattack.audit.quality import Quality
 from fedattack.audit.truth import Privacy, Truth
 from fedattack.defences.guarantee import GUARANTEES
 from fedattack.record import Record
-from fedattack.record.format import PROTOCOLS
+from fedattack.record.format import PROTOCOLS, RUN
 from fedattack.threats import ATTACKS
 
 _PACKAGES = ("flwr", "torch", "numpy", "scikit-learn", "opacus", "ray", "safetensors")
@@ -46,7 +46,7 @@ def setting_of(study: Mapping[str, Any], evidence: Sequence[Evidence]) -> dict[s
     record = evidence[0].record
     setting: dict[str, Any] = {}
     for name, fact in record.facts.items():
-        if isinstance(fact, str | int | float | bool):
+        if name != RUN and isinstance(fact, str | int | float | bool):
             setting[name] = fact
     if "preset" in study:
         setting["preset"] = study["preset"]

@@ -1,8 +1,7 @@
-"""`fedattack audit` of somebody's Flower app."""
+"""`fedattack audit` of somebody's Flower app, and `fedattack gather`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +10,10 @@ from fedattack.cli.console import say, say_progress, watch_bars
 from fedattack.errors import ConfigError
 
 if TYPE_CHECKING:
+    from fedattack.audit.finding import Condition
     from fedattack.foreign.app import App
     from fedattack.foreign.auditing import Attacked
+    from fedattack.threats import Attack
 
 # What would make a threat's attacks apply, where they lack something.
 _REMEDIES = {
@@ -89,13 +90,9 @@ def app_of_words(words: Sequence[str], told: AppWords) -> "App | None":
 def audit_app(app: "App", told: AppWords, out: Path, device: str, fail_if: list[str] | None, as_json: bool) -> None:
     """Run an app under witnesses, make all attacks that apply, judge, and say what did not apply."""
     from fedattack.foreign import auditing
-    from fedattack.runs.checks import attack_names, check_attacks, check_conditions, options_among
 
     # Words are checked before a run, which takes minutes.
-    conditions = commands._conditions(fail_if)
-    given = commands._options(told.options, told.memory, attack_names())
-    check_attacks(attack_names(), given)
-    check_conditions(conditions, attack_names(), isolating=False)
+    asking = _Asking.of(told, device, fail_if, as_json)
     out = auditing.check_free(out)
     if app.command is None:
         say("note", f"{app.folder.name}: {app.supernodes} clients, {len(told.seeds)} run on {told.on}")
@@ -103,15 +100,65 @@ def audit_app(app: "App", told: AppWords, out: Path, device: str, fail_if: list[
         auditing.check_named(told.model, told.loss)
         parts = auditing.run_app(app, out, told.seeds, on=told.on, command=commands._command(), watch=watch)
         posed = auditing.pose_all(parts, model=told.model, loss=told.loss)
-
-        def choose(names: Sequence[str]) -> "list[commands.Attack]":
-            return commands._choose(names, options_among(given, names), device)
-
-        attacked = auditing.attack_all(parts, posed, choose, device, watch)
+        attacked = auditing.attack_all(parts, posed, asking.choose, device, watch)
     with auditing.importable(app):
-        report = partial(commands._report, out, device, conditions, as_json, attacked.trusted)
+        asking.report(out, attacked)
+
+
+def gather_run(
+    record: Path,
+    folders: Sequence[Path],
+    told: AppWords,
+    out: Path,
+    device: str,
+    fail_if: list[str] | None,
+    *,
+    trust: bool,
+    as_json: bool,
+) -> None:
+    """Put a record and witnesses from several machines together, make all attacks that apply, and judge."""
+    from fedattack.foreign import auditing
+    from fedattack.foreign.gathering import gather
+    from fedattack.runs.asked import asked_of_knowledge
+
+    asking = _Asking.of(told, device, fail_if, as_json)
+    auditing.check_named(told.model, told.loss)
+    command = commands._command()
+    parts, posed = gather(record, folders, out, command=command, model=told.model, loss=told.loss, trust=trust)
+    if trust:
+        commands._trusted(asked_of_knowledge(out))
+    with watch_bars() as watch:
+        attacked = auditing.attack_all(parts, posed, asking.choose, device, watch)
+    asking.report(out, attacked)
+
+
+@dataclass(frozen=True)
+class _Asking:
+    """How all attacks that apply are made, and what becomes of their findings."""
+
+    options: Mapping[str, str]
+    conditions: Sequence["Condition"]
+    device: str
+    as_json: bool
+
+    @classmethod
+    def of(cls, told: AppWords, device: str, fail_if: list[str] | None, as_json: bool) -> "_Asking":
+        from fedattack.runs.checks import attack_names, check_attacks, check_conditions
+
+        conditions = commands._conditions(fail_if)
+        given = commands._options(told.options, told.memory, attack_names())
+        check_attacks(attack_names(), given)
+        check_conditions(conditions, attack_names(), isolating=False)
+        return cls(given, conditions, device, as_json)
+
+    def choose(self, names: Sequence[str]) -> list["Attack"]:
+        from fedattack.runs.checks import options_among
+
+        return commands._choose(names, options_among(self.options, names), self.device)
+
+    def report(self, out: Path, attacked: "Attacked") -> None:
         try:
-            report()
+            commands._report(out, self.device, self.conditions, self.as_json, attacked.trusted)
         finally:
             _say_untried(out, attacked)
 

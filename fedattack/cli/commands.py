@@ -303,6 +303,40 @@ def audit(
 
 
 @app.command(cls=AuditCommand)
+def gather(
+    record: Annotated[Path, typer.Argument(help="A record, or the run folder that it is in.", metavar="RECORD")],
+    witnesses: Annotated[
+        list[Path], typer.Argument(help="Folders that a WitnessMod wrote, of all machines.", metavar="WITNESS…")
+    ],
+    out: Out,
+    model: Annotated[
+        str | None, typer.Option(help="The clients' model, in the place of the witnessed: module:function.")
+    ] = None,
+    loss: Annotated[str | None, typer.Option(help="The clients' loss, in the place of the witnessed.")] = None,
+    options: Options = None,
+    memory: Memory = None,
+    device: Device = "auto",
+    fail_if: FailIf = None,
+    trust: Trust = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Put a server's record and its clients' witnesses together, attack the record as audit does, and report.
+
+    Witnesses are what `fedattack.witness.WitnessMod` wrote on the clients' machines, copied to this one. The folders
+    are data: a model that they name is imported only with --trust, from the working directory, too.
+
+    Example: `fedattack gather audit/record north/witness south/witness --out runs/mine --trust`
+    """
+    from fedattack.cli.apps import AppWords, gather_run
+    from fedattack.runs.checks import check_device
+
+    check_device(device)
+    told = AppWords([], None, "", (), model, loss, options or [], memory)
+    gather_run(record, witnesses, told, out, device, fail_if, trust=trust, as_json=as_json)
+
+
+@app.command(cls=AuditCommand)
 def resume(
     folder: Annotated[
         Path, typer.Argument(help="The run folder of a simulate or audit that was stopped.", metavar="DIR")
@@ -358,9 +392,13 @@ def observe(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder of the record, such as audit/record.", metavar="DIR")
     ],
-    view: Annotated[str, typer.Option(help="individual; or aggregate: of each round, the sum alone is kept.")] = (
-        "individual"
-    ),
+    view: Annotated[
+        str | None,
+        typer.Option(
+            help="individual; or aggregate: of each round, the sum alone is kept. By default aggregate under SecAgg+, "
+            "else individual."
+        ),
+    ] = None,
     protocol: Annotated[str, typer.Option(help="What clients send: fedavg, fedsgd or fedmd.")] = "fedavg",
     lr: Annotated[float | None, typer.Option(help="In fedsgd, the server's learning rate.")] = None,
     every: Every = 1,
@@ -381,10 +419,12 @@ def observe(
     from fedattack.record.format import PROTOCOLS, VIEWS
     from fedattack.runtime.outside import observe_command
 
-    for name, value, known in (("--view", view, VIEWS), ("--protocol", protocol, PROTOCOLS)):
+    for name, value, known in (("--view", view or VIEWS[0], VIEWS), ("--protocol", protocol, PROTOCOLS)):
         if value not in known:
             raise ConfigError(f"{name} {value}: expected one of {', '.join(known)}")
-    options: dict[str, Any] = {"view": view, "protocol": protocol} | ({} if lr is None else {"facts": {"lr": lr}})
+    options: dict[str, Any] = {"protocol": protocol} | ({} if lr is None else {"facts": {"lr": lr}})
+    if view is not None:
+        options["view"] = view
     keep = _keep(every, clients, layers, precision)
     if keep.kinds:
         options |= {"every": every, "clients": keep.clients, "layers": keep.layers, "precision": precision}

@@ -1,21 +1,17 @@
 """Somebody's Flower app: where it is, how many clients it has, what can be set, whether it can be audited at all."""
 
-import ast
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedattack.errors import ConfigError, instead, short
 from fedattack.runs.presets import preset_names
-from fedattack.runtime.bundle import app_files
 from fedattack.runtime.outside import FlwrRun, read_app
 
 SUPERNODES = 10
 """Clients of an app that does not say how many it is simulated with."""
-
-_MASKING = ("SecAggPlusWorkflow", "SecAggWorkflow")
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,7 @@ def app_of(folder: Path, changes: Sequence[str] = (), supernodes: int | None = N
     Raises
     ------
     ConfigError
-        If there is none, a change is of a key that it has not, or its server sees masked arrays.
+        If there is none, or a change is of a key that it has not.
     """
     folder = folder.expanduser().resolve()
     if folder.name == "pyproject.toml":
@@ -73,7 +69,6 @@ def app_of(folder: Path, changes: Sequence[str] = (), supernodes: int | None = N
     project = read_app(folder)
     flower = project["tool"]["flwr"]
     known = _flat(flower["app"].get("config", {}))
-    refuse_masked(folder)
     return App(
         folder,
         _changed(known, changes, folder),
@@ -94,35 +89,6 @@ def app_of_command(words: Sequence[str]) -> App:
     if not command.streams:
         raise ConfigError(f"{' '.join(words)} would not wait for the end of its run; add --stream")
     return App(app_of(command.app).folder, command=command)
-
-
-def refuse_masked(folder: Path) -> None:
-    """Refuse an app that makes a SecAgg+ workflow: where its ServerApp is observed from outside, arrays are masked.
-
-    Raises
-    ------
-    ConfigError
-        If it does.
-    """
-    for path in app_files(folder):
-        for name in _called(path) if path.suffix == ".py" else ():
-            if name in _MASKING:
-                raise ConfigError(
-                    f"{path.relative_to(folder)} makes a {name}, whose messages are masked where this command looks; "
-                    "observe its strategy instead: ObservedLegacyStrategy(strategy, out, view='aggregate')"
-                )
-
-
-def _called(path: Path) -> Iterator[str]:
-    """Yield the names of what a file calls; none of a file that is no Python."""
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            called = node.func
-            yield called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
 
 
 def _declared_supernodes(federations: Any) -> int | None:

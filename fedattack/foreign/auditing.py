@@ -251,7 +251,7 @@ def attack_all(
 
 def _that_apply(part: Part, posed: Sequence[Posed], failed: dict[str, str]) -> list[str]:
     """List the attacks whose needs are met, what each threat is asked by first; notes why one is left out."""
-    record, names = Record(part.record), []
+    record, names = Record(part.record, thinned=True), []
     for threat in threats().values():
         for name in threat.judges:
             if not lacking(ATTACKS[name], record, posed[0].knowledge):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.audit.truth import HeldRecords, note_node, write_truth
-from fedattack.errors import ConfigError, DataError
+from fedattack.errors import ConfigError, DataError, short
 from fedattack.folder import Part
 from fedattack.foreign.holding import Holding, class_counts, hold
 from fedattack.learning import LocalSGD
@@ -133,6 +133,7 @@ def pose(
     loss: str | None = None,
     seed: int = 0,
     most: int = MOST,
+    notes: Sequence[str] = (),
 ) -> Posed:
     """Write truth and knowledge of one run from what was witnessed of it.
 
@@ -142,6 +143,8 @@ def pose(
         What the caller says of them, in the place of what was witnessed.
     seed, most
         As for :func:`choose`.
+    notes
+        What else a reader of the report must know.
 
     Raises
     ------
@@ -151,10 +154,11 @@ def pose(
         If no model is known, or its loss does not fit the labels.
     """
     holding = hold(witnesses)
+    _leave_out_unheard(holding, Record(part.record, thinned=True))
     chosen = choose(holding, most=most, seed=seed)
     targets, evaluation = _examples(holding, chosen.targets), _examples(holding, chosen.evaluation)
-    notes = [*holding.notes]
-    shared = _model_of(witnesses, holding, Record(part.record), notes, model, loss)
+    notes = [*notes, *holding.notes]
+    shared = _model_of(witnesses, holding, Record(part.record, thinned=True), notes, model, loss)
     # Of a regression there are no classes to count.
     most_label = int(max(y for _, y in holding.examples.values()))
     classes = max(shared.classes, most_label + 1) if holding.kind == "i" else 1
@@ -197,6 +201,22 @@ def pose(
     return Posed(knowledge, few if len(evaluation) else (), tuple(notes))
 
 
+def _leave_out_unheard(holding: Holding, record: Record) -> None:
+    """Ask of sums about no example whose holders are perhaps in none of them: it may count as held, or as nobody's."""
+    if record.view != "aggregate":
+        return
+    heard = {node for round_ in record for node in round_.participants}
+    unheard = {name for name, client in holding.clients.items() if not heard & {*client.nodes}}
+    for key, names in holding.holders.items():
+        if unheard.issuperset(names):
+            holding.examples.pop(key, None)
+    if unheard:
+        holding.notes.append(
+            f"it is not certain that a sum holds what the clients {short(', '.join(sorted(unheard)), 60)} trained: "
+            "their examples are not asked about"
+        )
+
+
 def _examples(holding: Holding, keys: Sequence[bytes]) -> Targets:
     xs, ys = [], []
     for key in keys:
@@ -217,7 +237,7 @@ def _with_strangers(
             note_node(part.truth, node=node, client=client.name)
             known.add(node)
     names = list(holding.clients)
-    strangers = [node for node in Record(part.record).nodes if node not in known]
+    strangers = [node for node in Record(part.record, thinned=True).nodes if node not in known]
     for node in strangers:
         note_node(part.truth, node=node, client=f"node {node}")
         names.append(f"node {node}")

@@ -17,7 +17,7 @@ from typing import Any
 
 from fedattack.errors import RecordError, short
 from fedattack.record import Exchange, Keep, RecordWriter
-from fedattack.record.format import Arrays, Protocol, Server, View
+from fedattack.record.format import RUN, Arrays, Protocol, Server, View
 from fedattack.record.keep import Precision
 from fedattack.record.project import PROJECTED, project_exchange, without_misfits
 from fedattack.record.signature import SIGNING_KEY
@@ -27,6 +27,9 @@ log = logging.getLogger("fedattack")
 
 # The newest minor version of Flower that `make test-flower` has measured.
 NEWEST = (1, 42)
+
+SECAGG: Mapping[str, str] = {"kind": "mean", "weight": "num-examples", "by": "secagg+"}
+"""What an aggregate is under Flower's SecAgg+."""
 
 # How long a round waits for the disk before the recording, not the run, is given up.
 _PATIENCE = 60.0
@@ -130,7 +133,8 @@ class Recorder:
             "keep": self._keep,
         }
         self.rounds: int | None = None
-        self._foretold = False
+        self._foretold = self._began = False
+        self._run: int | None = None
         self.resumes = resumed is not None
         self._names_in_record = resumed or {}
         self._queue: queue.Queue[Exchange | None] = queue.Queue(maxsize=1)
@@ -158,7 +162,8 @@ class Recorder:
         self._writer = RecordWriter(path, versions=versions, **self._options)
         self._queue = queue.Queue(maxsize=1)
         self._error = self.run_error = self.final = None
-        self._foretold = False
+        self._foretold = self._began = False
+        self._run = None
         self._thread = threading.Thread(target=self._work, name="fedattack-recorder", daemon=True)
         self._thread.start()
         atexit.register(self.close)
@@ -177,12 +182,36 @@ class Recorder:
         line, fits = size.told(self.rounds, free)
         log.log(logging.INFO if fits else logging.WARNING, "%s", line)
 
+    def of_run(self, run: object) -> None:
+        """Note Flower's id of the run before its first round, once; never raises."""
+        if not isinstance(run, int) or self._began or self._writer is None or self.resumes or self._run == run:
+            return
+        self._run = run
+        try:
+            self._writer.amend(facts={RUN: str(run)})
+        except Exception as cause:
+            self.fail(f"the manifest could not be written: {cause}")
+
+    def see_sums(self) -> None:
+        """Record what SecAgg+ lets a server see: the first round is about to begin.
+
+        Raises
+        ------
+        RecordError
+            If rounds of single replies were handed over, or single replies are to be left out.
+        """
+        if self._began or self._writer is None:
+            raise RecordError("SecAgg+ began after rounds without it, of which single replies are recorded")
+        self._writer.amend(view="aggregate", aggregation=SECAGG)
+        self.view = "aggregate"
+
     def put(self, exchange: Exchange) -> None:
         """Hand over a finished round; never raises."""
         if self._thread is None and self._error is None:
             self._open_late()
         if self._error is not None:
             return
+        self._began = True
         try:
             self._queue.put(exchange, timeout=_PATIENCE)
         except queue.Full:

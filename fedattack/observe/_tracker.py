@@ -31,6 +31,7 @@ class _Sent:
     def __init__(self, message: Message, model: Arrays | None) -> None:
         self.message = message
         self.node = message.metadata.dst_node_id
+        self.kind = message.metadata.message_type
         self.model = model
         self.reply: Reply | None = None
         self.reply_number = 0
@@ -46,6 +47,8 @@ def _contained(
 
     @functools.wraps(method)
     def run(tracker: "RoundTracker", *args: P.args, **kwargs: P.kwargs) -> None:
+        if tracker.aside:
+            return
         try:
             with tracker.lock:
                 method(tracker, *args, **kwargs)
@@ -66,6 +69,13 @@ class RoundTracker:
 
     A reply that comes after that is late, and goes into the record with the next round. All methods may be called from
     several threads, as Flower's legacy server does.
+
+    Attributes
+    ----------
+    aside
+        Whether messages tell nothing, because they are masked.
+    count_keys
+        Under which keys clients may send their example count, the first of which comes first.
     """
 
     def __init__(
@@ -74,11 +84,14 @@ class RoundTracker:
         self.recorder = recorder
         self.lock = threading.RLock()
         self._names = names
-        self._count_keys = count_keys
+        self.count_keys = count_keys
+        self.aside = False
+        self._grouped = True
         self._number: int | None = None
         self._last = 0
         self._sent: list[_Sent] = []
         self._unindexed: list[_Sent] = []
+        self._asked: dict[int, _Sent] = {}
         self._index: dict[str, _Sent] = {}
         self._replies = 0
         self._overdue: dict[str, tuple[int, int]] = {}
@@ -89,15 +102,15 @@ class RoundTracker:
         self._models: dict[tuple[int, ...], Arrays] = {}
 
     @_contained
-    def sent(self, messages: Sequence[Message]) -> None:
-        """Note messages that the server sends."""
+    def sent(self, messages: Sequence[Message], number: int | None = None) -> None:
+        """Note messages that the server sends, in the round of this number unless they say another."""
         before = len(self._sent)
-        self._note_all(messages)
+        self._note_all(messages, number)
         # Flower's legacy server sends one message a call, and how many there are shows when the round is over.
         if len(self._sent) > before + 1:
             self.recorder.foretell(self._sent[-1].model, len(self._sent))
 
-    def _note_all(self, messages: Sequence[Message]) -> None:
+    def _note_all(self, messages: Sequence[Message], number: int | None) -> None:
         for message in messages:
             kind = message.metadata.message_type.split(".")[0]
             if kind == "evaluate":
@@ -106,21 +119,36 @@ class RoundTracker:
                 if message.has_content() and message.content.array_records:
                     self.recorder.final = self._view_model(message.content)
             elif kind == "train":
-                self._note(message)
+                self._note(message, number)
 
-    def _note(self, message: Message) -> None:
-        number = _round_number(message)
+    def _note(self, message: Message, known: int | None) -> None:
+        stated = _round_number(message)
+        number = known if stated is None else stated
+        before = self._asked.get(message.metadata.dst_node_id)
         if number is None:
-            # A server that numbers nothing goes on to the next round once it asks a node again, or has all replies.
-            asked = [sent.node for sent in self._sent]
-            again = message.metadata.dst_node_id in asked
-            number = self._last if self._is_waiting() and not again else self._last + 1
+            number = self._next_number(message, again=before is not None)
         if number != self._number:
             self.finish()
             self._open(number, message.content)
-        sent = _Sent(message, self._view_model(message.content))
+        elif before is not None and before.kind != message.metadata.message_type:
+            self.recorder.fail(
+                f"round {number}: a node was sent {before.kind} and {message.metadata.message_type}; a record holds "
+                "one exchange with each node a round: number the exchanges in config['server-round']"
+            )
+        sent = self._asked[message.metadata.dst_node_id] = _Sent(message, self._view_model(message.content))
         self._sent.append(sent)
         self._unindexed.append(sent)
+
+    def _next_number(self, message: Message, *, again: bool) -> int:
+        """Count the rounds of a server that does not number them, but perhaps in its messages' groups."""
+        group = message.metadata.group_id
+        if self._grouped and group.isascii() and group.isdigit():
+            if not again or int(group) != self._number:
+                return int(group)
+            # The groups are of something else.
+            self._grouped = False
+        # It goes on to the next round once it asks a node again, or has all replies.
+        return self._last if self._is_waiting() and not again else self._last + 1
 
     def _is_waiting(self) -> bool:
         """Say whether a node has not replied yet."""
@@ -162,7 +190,7 @@ class RoundTracker:
                 ended=time.time(),
             )
         )
-        self._late, self._sent, self._unindexed, self._index = [], [], [], {}
+        self._late, self._sent, self._unindexed, self._index, self._asked = [], [], [], {}, {}
 
     @_contained
     def ended_in(self, arrays: ArrayRecord) -> None:
@@ -222,7 +250,7 @@ class RoundTracker:
             self._late.append(replace(reply, status="late", reason=reason, of_round=number))
 
     def _read(self, message: Message, node: int) -> Reply:
-        return read_reply(message, str(node), self._names, self._count_keys)
+        return read_reply(message, str(node), self._names, self.count_keys)
 
     def _match(self, message: Message) -> _Sent | None:
         """Find what a reply answers. Messages get their ids when they are pushed, after they were noted."""
@@ -270,6 +298,16 @@ def read_reply(
     return Reply(node, "ok", arrays, count, values)
 
 
+def count_keys_of(strategy: Any) -> tuple[str, ...]:
+    """Return the metric by which a strategy weights its clients, inside Flower's wrappers too; then other keys."""
+    while not hasattr(strategy, "weighted_by_key") and hasattr(strategy, "strategy"):
+        strategy = strategy.strategy
+    weighted_by = getattr(strategy, "weighted_by_key", None)
+    if weighted_by is None:
+        return COUNT_KEYS
+    return (weighted_by, *COUNT_KEYS)
+
+
 def _most_sent(models: Sequence[Arrays | None]) -> Arrays | None:
     """Pick the model that most clients were sent: a server may single one out, and not only the last."""
     counts = Counter(id(model) for model in models)
@@ -288,5 +326,4 @@ def _round_number(message: Message) -> int | None:
             number = record.get(key)
             if isinstance(number, int):
                 return number
-    group = message.metadata.group_id
-    return int(group) if group.isascii() and group.isdigit() else None
+    return None

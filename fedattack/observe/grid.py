@@ -7,6 +7,7 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
+from fedattack.observe._noticing import noticed
 from fedattack.observe._recorder import Recorder
 from fedattack.observe._tracker import RoundTracker
 
@@ -102,12 +103,13 @@ class ObservedServerApp(ServerApp):
     options
         ``view``, ``protocol``, ``server``, ``seed``, ``facts`` and ``key`` of :class:`fedattack.record.RecordWriter`.
         ``every``, ``clients``, ``layers`` and ``precision`` of :class:`fedattack.record.Keep`, to record less.
-        In the aggregate view each round is projected before it is written.
+        In the aggregate view each round is projected before it is written. Without a ``view`` it is chosen: sums where
+        the app runs Flower's SecAgg+, else single replies.
 
     Notes
     -----
-    A Grid does not show the model that the last round ended in unless the app sends it out for evaluation. SecAgg+
-    messages are masked at the Grid: observe the strategy instead.
+    A Grid does not show the model that the last round ended in unless the app sends it out for evaluation. Under
+    SecAgg+ messages are masked there, and the strategy that the workflow hands its sums to is observed.
     """
 
     def __init__(
@@ -129,9 +131,11 @@ class ObservedServerApp(ServerApp):
         """
         recorder = Recorder(self._out, **self._options)
         recorder.open()
+        recorder.of_run(context.run_id)
         tracker = RoundTracker(recorder, self._names)
         try:
-            self._inner(RecordingGrid(grid, tracker), context)
+            with noticed(tracker, self._names, may_choose=self._options.get("view") != "individual"):
+                self._inner(RecordingGrid(grid, tracker), context)
         except BaseException as cause:
             tracker.close(error=f"the run ended with {type(cause).__name__}: {cause}")
             raise

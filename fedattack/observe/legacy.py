@@ -13,7 +13,7 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
 from fedattack.observe._arrays import view_tensors
-from fedattack.observe._recorder import Recorder
+from fedattack.observe._recorder import SECAGG, Recorder
 from fedattack.record import Exchange, Reply
 from fedattack.record.format import UNFINISHED, Arrays, Status
 from fedattack.record.means import identical
@@ -54,9 +54,19 @@ class ObservedLegacyStrategy(Strategy):
 
     def __init__(self, inner: Strategy, out: Path | str, *, names: Sequence[str] | None = None, **options: Any) -> None:
         if options.get("view") == "aggregate":
-            options.setdefault("aggregation", {"kind": "mean", "weight": "num-examples", "by": "secagg+"})
+            options.setdefault("aggregation", SECAGG)
+        self._record_by(inner, Recorder(out, **options), names)
+
+    @classmethod
+    def sharing(cls, inner: Strategy, recorder: Recorder, names: Sequence[str] | None) -> "ObservedLegacyStrategy":
+        """Observe a strategy for a recorder that is there; whoever made it closes it."""
+        observed = cls.__new__(cls)
+        observed._record_by(inner, recorder, names)
+        return observed
+
+    def _record_by(self, inner: Strategy, recorder: Recorder, names: Sequence[str] | None) -> None:
         self._inner = inner
-        self._recorder = Recorder(out, **options)
+        self._recorder = recorder
         self._recorder.before_close = self._note_halted
         self._names = names
         self._sent: list[tuple[str, Parameters]] = []
@@ -66,6 +76,10 @@ class ObservedLegacyStrategy(Strategy):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_inner"], name)
+
+    def records_by(self, recorder: Recorder) -> bool:
+        """Say whether this is what a recorder records of."""
+        return self._recorder is recorder
 
     def close(self, error: str | None = None) -> None:
         """End the record now instead of at the end of the process; ``error`` says why the run failed, if it did."""
@@ -99,6 +113,7 @@ class ObservedLegacyStrategy(Strategy):
         self._config = {}
         self._waiting = None
         if instructions:
+            self._recorder.of_run(getattr(instructions[0][0], "run_id", None))
             self._config = dict(instructions[0][1].config)
             self._waiting = server_round
             self._foretell(instructions[0][1].parameters, len(instructions))

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedattack.observe._recorder import Recorder
-from fedattack.observe._tracker import COUNT_KEYS, RoundTracker
+from fedattack.observe._tracker import RoundTracker, count_keys_of
 
 
 class ObservedStrategy(Strategy):
@@ -42,7 +43,7 @@ class ObservedStrategy(Strategy):
         self._inner = inner
         self._configure = inner.configure_train
         self._aggregate = inner.aggregate_train
-        self._tracker = RoundTracker(Recorder(out, **options), names, _count_keys(inner))
+        self._tracker = RoundTracker(Recorder(out, **options), names, count_keys_of(inner))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_inner"], name)
@@ -87,8 +88,11 @@ class ObservedStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Delegate, and note the messages."""
+        # A Grid of somebody else's may know no run.
+        with suppress(Exception):
+            self._tracker.recorder.of_run(grid.run.run_id)
         messages = list(self._configure(server_round, arrays, config, grid))
-        self._tracker.sent(messages)
+        self._tracker.sent(messages, server_round)
         return messages
 
     def aggregate_train(
@@ -116,13 +120,3 @@ class ObservedStrategy(Strategy):
     def summary(self) -> None:
         """Delegate."""
         self._inner.summary()
-
-
-def _count_keys(strategy: Any) -> tuple[str, ...]:
-    """Return the metric by which the strategy weights its clients, inside Flower's wrappers too; then other keys."""
-    while not hasattr(strategy, "weighted_by_key") and hasattr(strategy, "strategy"):
-        strategy = strategy.strategy
-    weighted_by = getattr(strategy, "weighted_by_key", None)
-    if weighted_by is None:
-        return COUNT_KEYS
-    return (weighted_by, *COUNT_KEYS)

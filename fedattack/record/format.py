@@ -30,6 +30,9 @@ ROUNDS = "rounds"
 FINAL = "final.safetensors"
 SIGNATURE = "manifest.sig"
 
+RUN = "flower-run"
+"""Fact of a manifest: Flower's id of the run, by which witnesses of its clients are told from those of other runs."""
+
 View = Literal["individual", "aggregate"]
 Server = Literal["passive", "isolating"]
 Status = Literal["ok", "failed", "missing", "late"]

@@ -249,6 +249,31 @@ class RecordWriter:
         """Whether :meth:`close` has yet to be called."""
         return bool(self._manifest["status"] == "open")
 
+    def amend(
+        self,
+        *,
+        facts: Mapping[str, Any] | None = None,
+        view: View | None = None,
+        aggregation: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Say more of the run, or that it is in another view, before its first round.
+
+        Raises
+        ------
+        RecordError
+            If a round is in it already, or single clients' replies are to be left out of a record of sums.
+        """
+        if self._seq:
+            raise RecordError(f"{self.path} has {self._seq} rounds; what kind of record it is cannot change any more")
+        manifest = dict(self._manifest)
+        manifest["facts"] = manifest["facts"] | {key: encode_metric(value) for key, value in (facts or {}).items()}
+        if view is not None:
+            _check_keep(self._thinning.keep, view, manifest["server"])
+            manifest |= {"view": view, "aggregation": dict(aggregation or {}) or None}
+        self._check_manifest(manifest)
+        self._manifest = manifest
+        self._write_manifest()
+
     def write(self, exchange: Exchange) -> None:
         """Append what is kept of one round, if anything, and make it durable.
 

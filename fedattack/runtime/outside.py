@@ -4,6 +4,7 @@ The copy has one more module, which wraps the project's own ServerApp as its own
 pyproject.toml names this module's ServerApp. Where clients are witnessed, too, another module wraps the ClientApp.
 """
 
+import ast
 import os
 import subprocess
 import tempfile
@@ -20,11 +21,12 @@ import typer
 
 from fedattack.errors import ConfigError, RunError
 from fedattack.record import Record
-from fedattack.runtime.bundle import copy_app
+from fedattack.runtime.bundle import app_files, copy_app
 
 MODULE = "fedattack_observed"
 WITNESSED = "fedattack_witnessed"
 _PYPROJECT = "pyproject.toml"
+_MASKING = ("SecAggPlusWorkflow", "SecAggWorkflow")
 _USAGE = "expected the command that runs the app, such as: flwr run . --stream"
 
 
@@ -196,6 +198,35 @@ def wrap_app(
     (to / _PYPROJECT).write_text(tomli_w.dumps(config), encoding="utf-8")
 
 
+def refuse_masked(app: Path) -> None:
+    """Refuse to record single replies of an app that makes a SecAgg+ workflow: they are masked.
+
+    Raises
+    ------
+    ConfigError
+        If it does.
+    """
+    for path in app_files(app):
+        for name in _called(path) if path.suffix == ".py" else ():
+            if name in _MASKING:
+                raise ConfigError(
+                    f"{path.relative_to(app)} makes a {name}, whose server sees no single reply; leave --view out, so "
+                    "that sums are recorded where it runs"
+                )
+
+
+def _called(path: Path) -> Iterator[str]:
+    """Yield the names of what a file calls; none of a file that is no Python."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = node.func
+            yield called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+
+
 @contextmanager
 def observed(run: FlwrRun, out: Path, options: Mapping[str, Any], witness: Path | None = None) -> Iterator[list[str]]:
     """Yield the words that run the app under observation; its copy is removed afterwards."""
@@ -236,7 +267,8 @@ def observe_command(
     Raises
     ------
     ConfigError
-        If the command is no ``flwr run`` of an app in a folder, or the folder of the record is taken.
+        If the command is no ``flwr run`` of an app in a folder, the folder of the record is taken, or single replies
+        are asked for of an app that makes a SecAgg+ workflow.
     RunError
         If the command fails, or ends with a run that left no whole record.
     """
@@ -244,6 +276,8 @@ def observe_command(
     out = out.expanduser().absolute()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} exists already; record into a folder of its own, or delete that one first")
+    if options.get("view") == "individual":
+        refuse_masked(run.app)
     # It counts where this command is the one that starts the local SuperLink; a fresh environment lacks fedattack.
     environment = {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", **os.environ}
     with observed(run, out, options, witness) as command:

@@ -3,7 +3,7 @@
 No attack reads it. Nothing here imports torch or scikit-learn: what an app does not import is not watched.
 """
 
-from fedattack.witness.flower import WitnessedClientApp, WitnessMod, watching_server
+from fedattack.witness.flower import WITNESS_FOLDER, WitnessedClientApp, WitnessMod, watching_server
 from fedattack.witness.seen import SERVER, UNKNOWN, SeenExamples, Witness, WitnessedModel, WitnessedTraining
 from fedattack.witness.store import read_witnesses, write_witness
 from fedattack.witness.watch import evaluated_on, trained_on
@@ -11,6 +11,7 @@ from fedattack.witness.watch import evaluated_on, trained_on
 __all__ = [
     "SERVER",
     "UNKNOWN",
+    "WITNESS_FOLDER",
     "SeenExamples",
     "Witness",
     "WitnessMod",

@@ -1,24 +1,32 @@
 """Watch Flower's clients and its server."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context, Message, MessageType
 from flwr.clientapp import ClientApp
-from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.logger import log
 
 from fedattack.errors import short
 from fedattack.witness import sources
 from fedattack.witness.node import Call, known_rows, save
 from fedattack.witness.seen import SERVER
-from fedattack.witness.watch import KEEP, Arrays, Watch, watching
+from fedattack.witness.store import RUN_FOLDER
+from fedattack.witness.watch import KEEP, Arrays, Watch, is_watched, watching
+
+if TYPE_CHECKING:
+    from flwr.clientapp.typing import ClientAppCallable
 
 _COUNTS = ("num-examples", "num_examples")
 _EMPTY = "_empty"
-_WARNING = 30
+_INFO, _WARNING = 20, 30
+
+WITNESS_FOLDER = "FEDATTACK_WITNESS"
+"""Environment variable that names the folder of a :class:`WitnessMod` that was given none."""
 
 
 class WitnessedClientApp(ClientApp):
@@ -43,8 +51,7 @@ class WitnessedClientApp(ClientApp):
     def __init__(self, inner: ClientApp, folder: Path | str, *, seed: int = 0, keep: int = KEEP) -> None:
         super().__init__()
         self._inner = inner
-        self._witness = _Calls(Path(folder), seed, keep)
-        self._witness.mods = mods_of(inner)
+        self._witness = _Calls(Path(folder), seed, keep, mods_of(inner))
 
     def __call__(self, message: Message, context: Context) -> Message:
         """Run the inner app and watch."""
@@ -52,15 +59,46 @@ class WitnessedClientApp(ClientApp):
 
 
 class WitnessMod:
-    """The same as a client mod: ``ClientApp(client_fn, mods=[WitnessMod("witness")])``; parameters as there."""
+    """A client mod that notes what its client trains on, on the client's own machine.
 
-    def __init__(self, folder: Path | str, *, seed: int = 0, keep: int = KEEP) -> None:
-        self._witness = _Calls(Path(folder), seed, keep)
+    Put it first, so that all other mods are behind it::
 
-    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        app = ClientApp(client_fn, mods=[WitnessMod()])
+
+    Each run has a folder of its own in there, ``run-ID``. ``fedattack gather`` makes one truth of the folders of
+    several machines. The hashes of all machines have the same key, or nobody could tell who holds the same example.
+
+    Parameters
+    ----------
+    folder
+        Where to write. Without it the environment variable :data:`WITNESS_FOLDER` says where, so that each site decides
+        for itself; without either, nothing is noted. Take an absolute path.
+    keep
+        Examples to keep of each role.
+
+    Notes
+    -----
+    Nothing here draws a random number, and no error of the watching reaches the app.
+    """
+
+    def __init__(self, folder: Path | str | None = None, *, keep: int = KEEP) -> None:
+        self._folder = folder
+        self._keep = keep
+        self._told = False
+
+    def __call__(self, message: Message, context: Context, call_next: "ClientAppCallable") -> Message:
         """Pass the message on and watch."""
-        self._witness.mods = _mods_behind(call_next)
-        return self._witness.call(message, context, call_next)
+        if is_watched():
+            # `fedattack audit` witnesses the whole app.
+            return call_next(message, context)
+        folder = self._folder or os.environ.get(WITNESS_FOLDER)
+        if not folder:
+            if not self._told:
+                log(_INFO, "fedattack.witness: %s names no folder, and nothing is noted", WITNESS_FOLDER)
+            self._told = True
+            return call_next(message, context)
+        of_run = Path(folder) / f"{RUN_FOLDER}{context.run_id}"
+        return _Calls(of_run, 0, self._keep, _mods_behind(call_next)).call(message, context, call_next)
 
 
 @contextmanager
@@ -78,11 +116,11 @@ def watching_server(folder: Path | str, *, seed: int = 0, keep: int = KEEP) -> I
 class _Calls:
     """Watches the calls of one app."""
 
-    def __init__(self, folder: Path, seed: int, keep: int) -> None:
+    def __init__(self, folder: Path, seed: int, keep: int, mods: tuple[str, ...]) -> None:
         self._folder = folder
         self._seed = seed
         self._keep = keep
-        self.mods: tuple[str, ...] = ()
+        self._mods = mods
 
     def call(self, message: Message, context: Context, inner: Callable[[Message, Context], Message]) -> Message:
         """Call an app."""
@@ -107,7 +145,8 @@ class _Calls:
         finally:
             for name in sources.loaded() - loaded:
                 watch.note(f"{name} was imported while the client was called, and not watched until its next call")
-            call = Call(node, client, self.mods, trains=trains, failed=short(failed, 120))
+            run = str(context.run_id)
+            call = Call(node, client, self._mods, trains=trains, failed=short(failed, 120), run=run)
             _save(self._folder, watch, _with_reply(watch, call, reply))
         return reply
 
@@ -117,13 +156,13 @@ def _with_reply(watch: Watch, call: Call, reply: Message | None) -> Call:
     if reply is None:
         return call
     if reply.has_error():
-        return Call(call.node, call.client, call.mods, trains=call.trains, failed=short(str(reply.error), 120))
+        return replace(call, failed=short(str(reply.error), 120))
     try:
         sent, stated = _numpy(_models(reply)), _stated(reply)
     except Exception as cause:
         watch.note(f"the reply cannot be read ({short(str(cause), 120)})")
         return call
-    return Call(call.node, call.client, call.mods, sent, stated, call.trains)
+    return replace(call, sent=sent, stated=stated)
 
 
 def _save(folder: Path, watch: Watch, call: Call) -> None:

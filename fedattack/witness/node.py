@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.errors import ConfigError
 from fedattack.files import make_private
 from fedattack.untrusted import parse_json
 from fedattack.witness.sample import Examples
@@ -28,7 +29,7 @@ class Call:
 
     Attributes
     ----------
-    node, client, mods
+    node, client, mods, run
         See :class:`fedattack.witness.Witness`.
     sent
         The arrays of each model that the client replied.
@@ -47,6 +48,7 @@ class Call:
     stated: int | None = None
     trains: bool = False
     failed: str = ""
+    run: str = ""
 
 
 @dataclass
@@ -66,6 +68,7 @@ class Node:
     counts: dict[str, int] = field(default_factory=dict)
     count: int = 0
     augmented: bool | None = None
+    run: str = ""
 
     def __post_init__(self) -> None:
         self.trained, self.evaluated = Examples(self.keep), Examples(self.keep)
@@ -97,6 +100,7 @@ class Node:
             self.training,
             self.mods,
             tuple(notes)[:_NOTES],
+            run=self.run,
         )
 
     def facts(self) -> tuple[Any, ...]:
@@ -135,7 +139,7 @@ class Node:
             return known
         said = read_witness(path)
         known.client, known.model, known.training, known.mods = said.client, said.model, said.training, said.mods
-        known.notes = dict.fromkeys(said.notes)
+        known.notes, known.run = dict.fromkeys(said.notes), said.run
         names = [f"{role}_{name}" for role in _ROLES for name in known.trained.memory()]
         arrays = read_memory(path, "extras", *names)
         for role in _ROLES:
@@ -190,7 +194,7 @@ def save(folder: Path, watch: Watch, call: Call) -> None:
     OSError
         If the folder cannot be written.
     ConfigError
-        If what lies there was written by something else.
+        If what lies there was written by something else, or in another run.
     """
     with watch.lock:
         watch.end(without_steps=call.trains and not watch.steps)
@@ -198,6 +202,9 @@ def save(folder: Path, watch: Watch, call: Call) -> None:
         path = witness_file(folder, call.node)
         with _locked(path):
             known = _open(path, call, watch.keep)
+            if call.run != known.run and known.run:
+                raise ConfigError(f"{folder} has witnesses of run {known.run}; give run {call.run} another folder")
+            known.run = call.run
             # Whatever fails below, the next call goes on from the file.
             _served.pop(path, None)
             before = known.facts()

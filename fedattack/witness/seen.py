@@ -131,6 +131,8 @@ class Witness:
         The ClientApp's mods, with their numbers.
     notes
         What a reader must know: what was not covered, and what is an estimate.
+    run
+        Flower's id of the run; empty where it is not known.
     """
 
     node: str
@@ -141,6 +143,7 @@ class Witness:
     training: WitnessedTraining | None = None
     mods: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    run: str = ""
 
 
 def counts_of(labels: Mapping[bytes, float | None]) -> dict[int, int]:

@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from fedattack.errors import ConfigError, short
 from fedattack.files import make_private, write_npz
 from fedattack.untrusted import PLAIN, Text, check_folder, parse_json, read_npz, validated
 from fedattack.witness.seen import HASH, SeenExamples, Witness, WitnessedModel, WitnessedTraining
+
+RUN_FOLDER = "run-"
+"""What the name of the folder of one run begins with, before Flower's id of the run."""
 
 _ABOUT = "about"
 _ROLES = ("trained", "evaluated")
@@ -67,6 +70,7 @@ class _About(TypedDict):
     training: _Training | None
     mods: list[Text]
     notes: list[Text]
+    run: NotRequired[Text]
 
 
 _ADAPTER: TypeAdapter[_About] = TypeAdapter(_About)
@@ -106,6 +110,7 @@ def write_witness(folder: Path, witness: Witness, memory: Mapping[str, NDArray[A
     about["training"] = None if witness.training is None else dict(vars(witness.training))
     about["mods"] = [short(mod) for mod in witness.mods]
     about["notes"] = [short(note) for note in witness.notes]
+    about["run"] = witness.run
     text = json.dumps(about, ensure_ascii=False, allow_nan=False)
     arrays[_ABOUT] = np.frombuffer(text.encode(), dtype=np.uint8)
     for name, array in (memory or {}).items():
@@ -162,6 +167,7 @@ def read_witness(path: Path) -> Witness:
         training=_training(about["training"]),
         mods=tuple(about["mods"]),
         notes=tuple(about["notes"]),
+        run=about.get("run", ""),
     )
 
 

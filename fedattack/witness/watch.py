@@ -255,6 +255,12 @@ def current() -> Watch | None:
     return None
 
 
+def is_watched() -> bool:
+    """Say whether what this very thread does is watched already."""
+    stack: list[Watch | None] | None = getattr(_local, "stack", None)
+    return stack is not None and stack[-1:] not in ([], [None])
+
+
 @contextmanager
 def watching(watch: Watch) -> Iterator[Watch]:
     """Make a watch the current one of this thread, and of threads that are started meanwhile."""

@@ -221,18 +221,3 @@ def test_projects_are_observed_from_outside_and_stay_as_they_are(tmp_path, super
         )
         losses = Scores.load(folder / "audit" / "scores" / "sia.npz").arrays["losses"]
         assert losses.shape == (2, len(FLAT[1]), CLIENTS)
-
-
-@pytest.mark.long
-@pytest.mark.flower
-def test_secagg_is_not_observed_from_outside(tmp_path, superlink):
-    """At the Grid its arrays are masked; the run goes on, and the error says which line observes it."""
-    where = SECAGG.copy(tmp_path)
-    done = fedattack(
-        *("observe", "--out", str(tmp_path / "record"), "--", "flwr", "run", str(where), "--stream"),
-        *("--federation-config", "num-supernodes=4 client-resources-num-cpus=1 init-args-num-cpus=1"),
-        cwd=tmp_path,
-        code=2,
-    )
-    assert "ended early (these are SecAgg+ messages" in done.stderr
-    assert "ObservedLegacyStrategy(strategy, out, view='aggregate')" in done.stderr

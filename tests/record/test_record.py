@@ -487,3 +487,16 @@ def test_a_view_without_some_nodes_keeps_the_models_that_they_are_in(folder, tmp
         assert np.allclose(view.rounds[1].common[name], array)
     assert not view.silence
     assert view.without(["node-1", "node-2"]).silence == "no client answered in any of 2 rounds"
+
+
+def test_what_a_record_is_can_be_said_better_until_its_first_round(tmp_path):
+    writer = RecordWriter(tmp_path / "record", facts={"site": "A"})
+    writer.amend(facts={"run": 7}, view="aggregate", aggregation={"kind": "mean"})
+    assert Record(tmp_path / "record").facts == {"site": "A", "run": 7}
+    writer.write(Exchange(1, model(0), [Reply("1", "ok", None, 3)], aggregate=model(1)))
+    with pytest.raises(RecordError, match="has 1 rounds; what kind of record it is cannot change any more"):
+        writer.amend(view="individual")
+    writer.close()
+    record = Record(tmp_path / "record")
+    assert (record.view, record.manifest["aggregation"]) == ("aggregate", {"kind": "mean"})
+    assert check_record(record.path).whole

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from fedattack.runtime.simulator import Simulator
-from fedattack.witness import WitnessedClientApp, WitnessMod, read_witnesses, watching_server
+from fedattack.witness import WITNESS_FOLDER, WitnessedClientApp, WitnessMod, read_witnesses, watching_server
 from tests.foreign.projects import CLIENTS, MESSAGE_API, ROOT
 from tests.witness.apps import hashes_of, load, seen
 from tests.worlds.local_grid import FIRST_NODE, LocalGrid
@@ -137,9 +137,47 @@ def test_mods_are_named_with_their_numbers_and_do_not_hide_the_model(tmp_path):
 
 def test_the_same_as_a_mod(tmp_path):
     call_all(make_app(mods=[WitnessMod(tmp_path), message_size_mod]))
-    witnesses = read_witnesses(tmp_path)
+    witnesses = read_witnesses(tmp_path / "run-7")
     assert [seen(witness.trained) for witness in witnesses] == [hashes_of(x) for x in DATA]
     assert [witness.mods for witness in witnesses] == [("message_size_mod",)] * 3
+    assert [witness.run for witness in witnesses] == ["7"] * 3
+
+
+def test_a_mod_writes_where_the_environment_says_or_not_at_all(tmp_path, monkeypatch, caplog):
+    app = make_app(mods=[WitnessMod()])
+    monkeypatch.delenv(WITNESS_FOLDER, raising=False)
+    with caplog.at_level("INFO", "flwr"):
+        (reply, again) = call_all(app, nodes=2)
+    assert reply.has_content()
+    assert again.has_content()
+    assert caplog.text.count("FEDATTACK_WITNESS names no folder") == 1
+    monkeypatch.setenv(WITNESS_FOLDER, str(tmp_path / "site"))
+    call_all(app, nodes=2)
+    assert [witness.client for witness in read_witnesses(tmp_path / "site" / "run-7")] == ["0", "1"]
+
+
+def test_a_mod_leaves_an_app_that_is_witnessed_from_outside_to_that_witness(tmp_path):
+    app = WitnessedClientApp(make_app(mods=[WitnessMod(tmp_path / "mod")]), tmp_path / "audit")
+    call_all(app)
+    assert [seen(witness.trained) for witness in read_witnesses(tmp_path / "audit")] == [hashes_of(x) for x in DATA]
+    assert not (tmp_path / "mod").exists()
+
+
+def test_another_run_is_not_mixed_into_the_folder_of_one(tmp_path, monkeypatch, caplog):
+    app = WitnessedClientApp(make_app(), tmp_path)
+    call_all(app, nodes=1)
+    before = read_witnesses(tmp_path)[0]
+    monkeypatch.setitem(globals(), "DATA", [DATA[1]])
+    grid = LocalGrid(app, 1)
+    (node,) = grid.get_node_ids()
+    grid._contexts[node].run_id = 8
+    (reply,) = grid.send_and_receive(
+        [Message(RecordDict({"arrays": ArrayRecord(nn.Linear(5, 3).state_dict())}), node, "train")]
+    )
+    assert reply.has_content()
+    assert "has witnesses of run 7; give run 8 another folder" in caplog.text
+    (after,) = read_witnesses(tmp_path)
+    assert seen(after.trained) == seen(before.trained)
 
 
 def test_what_the_server_evaluates_on_is_noted_beside_its_clients(tmp_path):
