@@ -69,7 +69,7 @@ def watching_server(folder: Path | str, *, seed: int = 0, keep: int = KEEP) -> I
     watch = Watch(seed, keep)
     watch.notes |= dict.fromkeys(sources.install())
     try:
-        with watching(watch), sources.context():
+        with watching(watch):
             yield
     finally:
         _save(Path(folder), watch, Call(SERVER))
@@ -98,7 +98,7 @@ class _Calls:
         failed = "it raised an error"
         reply: Message | None = None
         try:
-            with watching(watch), sources.context():
+            with watching(watch):
                 reply = inner(message, context)
             failed = ""
         except BaseException as cause:

@@ -2,8 +2,6 @@
 
 import importlib
 import sys
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 from fedattack.errors import short
 
@@ -28,13 +26,6 @@ def install() -> list[str]:
         except Exception as cause:  # the run must go on
             failed.append(f"{name} cannot be watched ({short(f'{type(cause).__name__}: {cause}', 120)})")
     return failed
-
-
-def context() -> AbstractContextManager[Any]:
-    """Return what a client's call is to run in, besides the hooks."""
-    source = sys.modules.get(_SOURCES["torch"])
-    found: AbstractContextManager[Any] = nullcontext() if source is None else source.context()
-    return found
 
 
 def remove() -> None:
