@@ -19,8 +19,8 @@ Label = int | float | None
 COUNTED = 100_000
 """Distinct examples up to which they are counted one by one; beyond it their number is an estimate."""
 
-KEPT_BYTES = 256 * 2**20
-"""Bytes of the examples that are kept of one model."""
+ROW_BYTES = 50_000
+"""Bytes that an example which is kept may take, on average; of larger ones fewer are kept."""
 
 _INTEGER, _REAL = 1, 2
 
@@ -101,6 +101,7 @@ class Examples:
         self.known = known
         self.labels: Smallest[Label] = Smallest(counted)
         self.rows: Smallest[NDArray[Any]] = Smallest(keep)
+        self._bytes = int(keep * ROW_BYTES)
         self.other_shapes = False
         self.too_large = False
 
@@ -123,7 +124,7 @@ class Examples:
         if some.shape != rows.shape[1:] or some.dtype != rows.dtype:
             self.other_shapes = True
             return
-        fits = max(1, KEPT_BYTES // max(1, some.nbytes))
+        fits = max(1, self._bytes // max(1, some.nbytes))
         if fits < kept.limit:
             self.too_large = True
             kept.shrink(fits)
