@@ -1,7 +1,8 @@
 """Watch Flower's clients and its server."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,7 @@ class WitnessedClientApp(ClientApp):
     def __init__(self, inner: ClientApp, folder: Path | str, *, seed: int = 0, keep: int = KEEP) -> None:
         super().__init__()
         self._inner = inner
-        self._witness = _Calls(Path(folder), seed, keep)
-        self._witness.mods = mods_of(inner)
+        self._witness = _Calls(Path(folder), seed, keep, lambda: mods_of(inner))
 
     def __call__(self, message: Message, context: Context) -> Message:
         """Run the inner app and watch."""
@@ -55,12 +55,11 @@ class WitnessMod:
     """The same as a client mod: ``ClientApp(client_fn, mods=[WitnessMod("witness")])``; parameters as there."""
 
     def __init__(self, folder: Path | str, *, seed: int = 0, keep: int = KEEP) -> None:
-        self._witness = _Calls(Path(folder), seed, keep)
+        self._options = Path(folder), seed, keep
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Pass the message on and watch."""
-        self._witness.mods = _mods_behind(call_next)
-        return self._witness.call(message, context, call_next)
+        return _Calls(*self._options, lambda: _mods_behind(call_next)).call(message, context, call_next)
 
 
 @contextmanager
@@ -78,22 +77,19 @@ def watching_server(folder: Path | str, *, seed: int = 0, keep: int = KEEP) -> I
 class _Calls:
     """Watches the calls of one app."""
 
-    def __init__(self, folder: Path, seed: int, keep: int) -> None:
+    def __init__(self, folder: Path, seed: int, keep: int, mods: Callable[[], tuple[str, ...]]) -> None:
         self._folder = folder
         self._seed = seed
         self._keep = keep
-        self.mods: tuple[str, ...] = ()
+        self._mods = mods
 
     def call(self, message: Message, context: Context, inner: Callable[[Message, Context], Message]) -> Message:
         """Call an app."""
-        node = str(message.metadata.dst_node_id)
-        client = str(context.node_config.get("partition-id", ""))
-        trains = message.metadata.message_type.partition(".")[0] == MessageType.TRAIN
-        # Mods and clients may take arrays out of the message.
-        arrays = _models(message)
-        known = known_rows(self._folder, node)
-        watch = Watch(self._seed, self._keep, known, received=lambda: _numpy(arrays))
-        watch.notes |= dict.fromkeys(sources.install())
+        try:
+            watch, call = self._begin(message, context)
+        except Exception as cause:  # the run must go on
+            log(_WARNING, "fedattack.witness: a call of a client was not watched: %s", short(str(cause)))
+            return inner(message, context)
         loaded = sources.loaded()
         failed = "it raised an error"
         reply: Message | None = None
@@ -102,14 +98,26 @@ class _Calls:
                 reply = inner(message, context)
             failed = ""
         except BaseException as cause:
-            failed = f"{type(cause).__name__}: {cause}"
+            failed = type(cause).__name__
+            with suppress(Exception):
+                failed = short(f"{failed}: {cause}", 120)
             raise
         finally:
             for name in sources.loaded() - loaded:
                 watch.note(f"{name} was imported while the client was called, and not watched until its next call")
-            call = Call(node, client, self.mods, trains=trains, failed=short(failed, 120))
-            _save(self._folder, watch, _with_reply(watch, call, reply))
+            _save(self._folder, watch, _with_reply(watch, replace(call, failed=failed), reply))
         return reply
+
+    def _begin(self, message: Message, context: Context) -> tuple[Watch, Call]:
+        node = str(message.metadata.dst_node_id)
+        client = str(context.node_config.get("partition-id", ""))
+        trains = message.metadata.message_type.partition(".")[0] == MessageType.TRAIN
+        # Mods and clients may take arrays out of the message.
+        arrays = _models(message)
+        known = known_rows(self._folder, node)
+        watch = Watch(self._seed, self._keep, known, received=lambda: _numpy(arrays))
+        watch.notes |= dict.fromkeys(sources.install())
+        return watch, Call(node, client, self._mods(), trains=trains)
 
 
 def _with_reply(watch: Watch, call: Call, reply: Message | None) -> Call:
@@ -117,20 +125,20 @@ def _with_reply(watch: Watch, call: Call, reply: Message | None) -> Call:
     if reply is None:
         return call
     if reply.has_error():
-        return Call(call.node, call.client, call.mods, trains=call.trains, failed=short(str(reply.error), 120))
+        return replace(call, failed=short(str(reply.error), 120))
     try:
         sent, stated = _numpy(_models(reply)), _stated(reply)
     except Exception as cause:
         watch.note(f"the reply cannot be read ({short(str(cause), 120)})")
         return call
-    return Call(call.node, call.client, call.mods, sent, stated, call.trains)
+    return replace(call, sent=sent, stated=stated)
 
 
 def _save(folder: Path, watch: Watch, call: Call) -> None:
     """Write; an error ends in Flower's log, and never in the run."""
     try:
         save(folder, watch, call)
-    except Exception as cause:
+    except (Exception, SystemExit) as cause:  # what a project's own state_dict does may even exit
         log(_WARNING, "fedattack.witness: node %s was not noted: %s", call.node, short(str(cause)))
 
 

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,6 +59,7 @@ class Node:
     model: WitnessedModel | None = None
     training: WitnessedTraining | None = None
     mods: tuple[str, ...] = ()
+    private: Mapping[str, Any] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
     trained: Examples = field(init=False)
     evaluated: Examples = field(init=False)
@@ -97,12 +98,14 @@ class Node:
             self.training,
             self.mods,
             tuple(notes)[:_NOTES],
+            self.private,
         )
 
     def facts(self) -> tuple[Any, ...]:
         """Return what may change without other examples."""
         counts = tuple(self.counts.items())
-        return self.client, self.model, self.training, self.mods, tuple(self.notes), counts, self.count, self.augmented
+        said = self.client, self.model, self.training, self.mods, self.private, tuple(self.notes)
+        return *said, counts, self.count, self.augmented
 
     def rows(self) -> Collection[bytes]:
         """Return the hashes of the examples that are kept."""
@@ -135,7 +138,7 @@ class Node:
             return known
         said = read_witness(path)
         known.client, known.model, known.training, known.mods = said.client, said.model, said.training, said.mods
-        known.notes = dict.fromkeys(said.notes)
+        known.notes, known.private = dict.fromkeys(said.notes), said.private
         names = [f"{role}_{name}" for role in _ROLES for name in known.trained.memory()]
         arrays = read_memory(path, "extras", *names)
         for role in _ROLES:
@@ -252,14 +255,15 @@ def _add(known: Node, watch: Watch, call: Call) -> bool:
 
 
 def _add_training(known: Node, watch: Watch, call: Call, trained: list[SeenModel]) -> bool:
+    known.private = next((model.private() for model in trained if model.private is not None), {})
     own = trained[0].trained
     for model in trained[1:]:
         own.join(model.trained)
     before = known.trained.total
     news = known.trained.join(own)
     grew = before > 0 and known.trained.total > before
-    counts = {str(label): count for label, count in own.seen().counts.items()}
     count, uses = own.total, sum(model.uses for model in trained)
+    counts = {str(label): number for label, number in own.counts(count).items()}
     same_mix = len(counts) > 1 and counts == known.counts
     # As many as the last time, and none of those before: a stream of new examples may look the same.
     all_new = before > 0 and count == known.count and known.trained.total >= before + count

@@ -131,6 +131,9 @@ class Witness:
         The ClientApp's mods, with their numbers.
     notes
         What a reader must know: what was not covered, and what is an estimate.
+    private
+        Of a client that trains by DP-SGD, the keys of a privacy claim about one round; see
+        :func:`fedattack.claims.make_claim`.
     """
 
     node: str
@@ -141,6 +144,7 @@ class Witness:
     training: WitnessedTraining | None = None
     mods: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    private: Mapping[str, Any] = field(default_factory=dict)
 
 
 def counts_of(labels: Mapping[bytes, float | None]) -> dict[int, int]:

@@ -67,6 +67,7 @@ class _About(TypedDict):
     training: _Training | None
     mods: list[Text]
     notes: list[Text]
+    private: dict[Text, Text | _Count | _Number]
 
 
 _ADAPTER: TypeAdapter[_About] = TypeAdapter(_About)
@@ -106,6 +107,7 @@ def write_witness(folder: Path, witness: Witness, memory: Mapping[str, NDArray[A
     about["training"] = None if witness.training is None else dict(vars(witness.training))
     about["mods"] = [short(mod) for mod in witness.mods]
     about["notes"] = [short(note) for note in witness.notes]
+    about["private"] = dict(witness.private)
     text = json.dumps(about, ensure_ascii=False, allow_nan=False)
     arrays[_ABOUT] = np.frombuffer(text.encode(), dtype=np.uint8)
     for name, array in (memory or {}).items():
@@ -162,6 +164,7 @@ def read_witness(path: Path) -> Witness:
         training=_training(about["training"]),
         mods=tuple(about["mods"]),
         notes=tuple(about["notes"]),
+        private=about["private"],
     )
 
 

@@ -157,11 +157,14 @@ def _stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
 
 def _step(watch: Watch, optimizer: Optimizer) -> None:
     watch.steps += 1
+    private = watch.private_by.get(id(optimizer))
+    name = type(optimizer).__name__ if private is None else f"private {type(optimizer).__name__}"
     for model in _moved(watch, optimizer):
         model.step()
+        model.private = private or model.private
         for group in optimizer.param_groups:
             lr, momentum, decay = group.get("lr", 0.0), group.get("momentum", 0.0), group.get("weight_decay", 0.0)
-            model.optimizers[(type(optimizer).__name__, float(lr), float(momentum), float(decay))] = None
+            model.optimizers[(name, float(lr), float(momentum), float(decay))] = None
 
 
 def _watched_zero_grad(original: Callable[..., None]) -> Callable[..., None]:
@@ -183,7 +186,7 @@ def _discard(watch: Watch, owner: Optimizer | nn.Module) -> None:
 def _moved(watch: Watch, owner: Optimizer | nn.Module) -> Iterator[SeenModel]:
     """Give the models with something open of which a parameter is one of an optimizer's, or of another module's."""
     for model in watch.models.values():
-        if not model.pending or not isinstance(model.model, nn.Module):
+        if not (model.pending or model.waiting.sizes) or not isinstance(model.model, nn.Module):
             continue
         # A step is made for every batch: what is known of its optimizer is not looked up again.
         moved_by = _moved_by.setdefault(model.model, weakref.WeakSet())
@@ -354,6 +357,9 @@ def _unwrapped(module: nn.Module) -> nn.Module:
 
 def _only_input(watch: Watch, model: SeenModel, values: Sequence[Any]) -> Tensor | None:
     """Return the one tensor that a model was called with; anything else is noted, and not covered."""
+    if any(isinstance(value, Tensor) and value.is_complex() for value in values):
+        watch.note(f"{model.name} takes complex numbers: not covered, its examples are unknown")
+        return None
     if len(values) == 1 and isinstance(values[0], Tensor) and values[0].ndim > 1:
         return values[0]
     tensors = [value for value in values if isinstance(value, Tensor)]

@@ -236,6 +236,31 @@ class Joined(Sizes):
         super().__init__((*sizes, 4) if isinstance(sizes, list) else sizes + (4,))  # noqa: RUF005
 
 
+class Restless(Net):
+    """Sets all random states when it is made, and makes no second one."""
+
+    made = 0
+
+    def __init__(self, hidden: int = 17) -> None:
+        type(self).made += 1
+        if type(self).made > 1:
+            seed(77)
+            raise SystemExit("one is enough")
+        super().__init__(hidden)
+
+
+def test_a_constructor_that_exits_or_sets_random_states_does_not_reach_the_app(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "_queued_calls", ["the project's own"])
+    monkeypatch.setattr(Restless, "made", 0)
+    states = []
+    witness = witness_of(lambda: (fit(Restless()), states.append(randomness()))[0], tmp_path)
+    assert Restless.made > 1
+    assert randomness() == states[0]
+    assert torch.cuda._queued_calls == ["the project's own"]
+    check_all(witness)
+    assert witness.model.spec is None
+
+
 class Strict(Sizes):
     def __init__(self, sizes) -> None:
         super().__init__(sizes + (4,))  # noqa: RUF005
@@ -299,6 +324,29 @@ def test_gradients_that_are_thrown_away_train_nothing(tmp_path):
 
     witness = witness_of(client, tmp_path)
     assert seen(witness.trained) == hashes_of(X[16:])
+
+
+def test_more_batches_than_are_waited_for_add_up_to_one_step(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedattack.witness.watch._PASSES", 2)
+
+    def client(steps):
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for rows in batches():
+            F.cross_entropy(model(X[rows]), Y[rows]).backward()
+        if steps:
+            optimizer.step()
+        else:
+            optimizer.zero_grad()
+            F.cross_entropy(model(X[:3]), Y[:3]).backward()
+            optimizer.step()
+        return model
+
+    witness = witness_of(lambda: client(True), tmp_path)
+    check_all(witness)
+    assert (witness.training.steps, witness.training.epochs, witness.training.batch_sizes) == (1, 1.0, (8,))
+    thrown_away = witness_of(lambda: client(False), tmp_path, node="2")
+    assert seen(thrown_away.trained) == hashes_of(X[:3])
 
 
 @pytest.mark.parametrize("clear", [True, False])
@@ -539,6 +587,10 @@ def test_what_is_not_covered_becomes_a_note(tmp_path):
     assert witness.trained.total == 0
     assert witness.notes[0].startswith("Two takes other inputs than one array")
 
+    spectra = witness_of(lambda: Net().to(torch.complex64).one(X.to(torch.complex64)), tmp_path, node="8")
+    assert spectra.evaluated.total == 0
+    assert spectra.notes[0].startswith("Linear takes complex numbers")
+
     keyword = witness_of(lambda: Net()(x=X), tmp_path, node="5")
     assert keyword.evaluated.total == 0
     assert keyword.notes[0].startswith("Net takes other inputs than one array by position")
@@ -678,6 +730,13 @@ def test_what_pytorch_traces_exports_and_scripts_it_does_as_without(tmp_path):
     assert witness.evaluated.total == 0
 
 
+def test_models_that_are_made_before_anybody_watches_are_known(tmp_path):
+    sources.watch_imports()
+    made = Net(21, act="tanh")
+    witness = witness_of(lambda: fit(made), tmp_path)
+    assert (witness.model.spec, witness.model.arguments) == (f"{__name__}:Net", {"hidden": 21, "act": "tanh"})
+
+
 def test_private_training_by_opacus(tmp_path):
     from opacus import PrivacyEngine
 
@@ -704,6 +763,17 @@ def test_private_training_by_opacus(tmp_path):
     assert state(kept[0]) == plain
     check_all(witness)
     assert (witness.model.spec, witness.training.augmented) == (f"{__name__}:Net", False)
+    assert witness.training.optimizer == "private SGD"
+    assert dict(witness.private) == {
+        "mechanism": "dp-sgd",
+        "unit": "example",
+        "noise_multiplier": 1.0,
+        "clip": 1.0,
+        "sampling": 0.2,
+        "steps": 40,
+        "learning_rate": 0.1,
+        "batch_size": 8,
+    }
 
 
 def test_hooks_are_put_in_once_and_taken_out_again():
