@@ -249,13 +249,15 @@ def _add(known: Node, watch: Watch, call: Call) -> bool:
         )
     for model in [*trained, *shared]:
         if model.describe is not None and (known.model is None or trained):
-            known.model = model.describe(model)
+            known.model = watch.guard("which model it is", lambda _, one=model: one.describe(one)) or known.model
             break
     return news
 
 
 def _add_training(known: Node, watch: Watch, call: Call, trained: list[SeenModel]) -> bool:
-    known.private = next((model.private() for model in trained if model.private is not None), {})
+    private = next((model.private for model in trained if model.private is not None), None)
+    if private is not None:
+        known.private = watch.guard("what makes it private", lambda _: private()) or {}
     own = trained[0].trained
     for model in trained[1:]:
         own.join(model.trained)
