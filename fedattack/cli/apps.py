@@ -11,6 +11,7 @@ from fedattack.cli.console import say, say_progress, watch_bars
 from fedattack.errors import ConfigError
 
 if TYPE_CHECKING:
+    from fedattack.folder import Part
     from fedattack.foreign.app import App
     from fedattack.foreign.auditing import Attacked
 
@@ -83,7 +84,13 @@ def app_of_words(words: Sequence[str], told: AppWords) -> "App | None":
         return None
     if told.on == "superlink":
         raise ConfigError("--on superlink: an app's clients are witnessed on this machine alone; take another --on")
-    return app_of(Path(words[0]), told.changes, told.supernodes)
+    app = app_of(Path(words[0]), told.changes, told.supernodes)
+    if len(told.seeds) > 1 and "seed" in app.config:
+        raise ConfigError(
+            f"--set seed={app.config['seed']} would make {len(told.seeds)} runs of one seed; leave it out, and each "
+            "run has a seed of its own, or take --seeds 1"
+        )
+    return app
 
 
 def audit_app(app: "App", told: AppWords, out: Path, device: str, fail_if: list[str] | None, as_json: bool) -> None:
@@ -114,6 +121,22 @@ def audit_app(app: "App", told: AppWords, out: Path, device: str, fail_if: list[
             report()
         finally:
             _say_untried(out, attacked)
+            _say_private(out, parts)
+
+
+def _say_private(out: Path, parts: "Sequence[Part]") -> None:
+    """Hand over what was seen of differentially private training to `fedattack claim`."""
+    from fedattack.foreign.auditing import witness_of
+    from fedattack.foreign.private import write_claim
+    from fedattack.record import Record
+    from fedattack.witness import read_witnesses
+
+    path = write_claim(out, read_witnesses(witness_of(parts[0])), len(Record(parts[0].record)))
+    if path is not None:
+        say_progress(
+            f"clients train with differential privacy: write the epsilon and delta that are claimed into {path}, then "
+            f"call `fedattack claim {out} --claim {path}`"
+        )
 
 
 def _say_untried(out: Path, attacked: "Attacked") -> None:
