@@ -27,6 +27,7 @@ def test_the_record_is_whole_and_one_line_says_that_nothing_can_be_asked(tmp_pat
     part = Part(tmp_path, "")
     grid = LocalGrid(WitnessedClientApp(client.app, witness_of(part)), CLIENTS)
     config = {"num-server-rounds": ROUNDS, "local-epochs": 1, "eta": 0.3}
+    grid.configure(config)
     context = Context(run_id=7, node_id=1, node_config={}, state=RecordDict(), run_config=config)
     try:
         ObservedServerApp(server.app, part.record)(grid, context)
