@@ -3,7 +3,10 @@
 import hashlib
 import json
 import os
+import signal
+import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -90,6 +93,20 @@ class FolderLock:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+@contextmanager
+def sigterm_raises() -> Iterator[None]:
+    """Let SIGTERM raise SystemExit, so that processes are ended and files deleted on the way out."""
+    if threading.current_thread() is not threading.main_thread():
+        # Others may set no handler.
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def make_private(folder: Path) -> None:

@@ -18,7 +18,7 @@ ALLOWED = {
     "nodes": BASE,
     "record": BASE,
     "observe": BASE | {"record"},
-    "witness": BASE,
+    "witness": BASE | {"claims"},
     "bridge": {"errors"},
     "data": BASE,
     "learning": BASE,

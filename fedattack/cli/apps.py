@@ -11,6 +11,7 @@ from fedattack.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedattack.audit.finding import Condition
+    from fedattack.folder import Part
     from fedattack.foreign.app import App
     from fedattack.foreign.auditing import Attacked
     from fedattack.threats import Attack
@@ -84,7 +85,13 @@ def app_of_words(words: Sequence[str], told: AppWords) -> "App | None":
         return None
     if told.on == "superlink":
         raise ConfigError("--on superlink: an app's clients are witnessed on this machine alone; take another --on")
-    return app_of(Path(words[0]), told.changes, told.supernodes)
+    app = app_of(Path(words[0]), told.changes, told.supernodes)
+    if len(told.seeds) > 1 and "seed" in app.config:
+        raise ConfigError(
+            f"--set seed={app.config['seed']} would make {len(told.seeds)} runs of one seed; leave it out, and each "
+            "run has a seed of its own, or take --seeds 1"
+        )
+    return app
 
 
 def audit_app(app: "App", told: AppWords, out: Path, device: str, fail_if: list[str] | None, as_json: bool) -> None:
@@ -102,7 +109,10 @@ def audit_app(app: "App", told: AppWords, out: Path, device: str, fail_if: list[
         posed = auditing.pose_all(parts, model=told.model, loss=told.loss)
         attacked = auditing.attack_all(parts, posed, asking.choose, device, watch)
     with auditing.importable(app):
-        asking.report(out, attacked)
+        try:
+            asking.report(out, attacked)
+        finally:
+            _say_private(out, parts)
 
 
 def gather_run(
@@ -161,6 +171,21 @@ class _Asking:
             commands._report(out, self.device, self.conditions, self.as_json, attacked.trusted)
         finally:
             _say_untried(out, attacked)
+
+
+def _say_private(out: Path, parts: "Sequence[Part]") -> None:
+    """Hand over what was seen of differentially private training to `fedattack claim`."""
+    from fedattack.foreign.auditing import witness_of
+    from fedattack.foreign.private import write_claim
+    from fedattack.record import Record
+    from fedattack.witness import read_witnesses
+
+    path = write_claim(out, read_witnesses(witness_of(parts[0])), len(Record(parts[0].record)))
+    if path is not None:
+        say_progress(
+            f"clients train with differential privacy: write the epsilon and delta that are claimed into {path}, then "
+            f"call `fedattack claim {out} --claim {path}`"
+        )
 
 
 def _say_untried(out: Path, attacked: "Attacked") -> None:

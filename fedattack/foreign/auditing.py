@@ -11,9 +11,10 @@ from typing import Any
 
 from fedattack.audit.untried import lacking
 from fedattack.errors import ConfigError, FedAttackError, RunError, short
-from fedattack.files import make_private
+from fedattack.files import make_private, sigterm_raises
 from fedattack.folder import Part, new_parts, read_study, write_study
 from fedattack.foreign.app import App
+from fedattack.foreign.place import copy_files
 from fedattack.foreign.posing import FEW, Posed, pose
 from fedattack.record import Record
 from fedattack.record.format import INDEX
@@ -165,13 +166,14 @@ def _run(app: App, out: Path, part: Part, seed: int, on: str, watch: Watch) -> N
     def advance() -> None:
         watch.step(what, index.read_bytes().count(b"\n") if index.exists() else 0, None)
 
-    with tempfile.TemporaryDirectory(prefix="fa-") as folder:
-        copy = Path(folder) / app.folder.name
+    with sigterm_raises(), tempfile.TemporaryDirectory(prefix="fa-") as folder:
+        copy, place = Path(folder) / app.folder.name, Path(folder) / "cwd"
         keep = min(max(_KEPT // app.supernodes, _KEPT_LEAST), _KEPT_MOST)
-        wrap_app(app.folder, copy, part.record, {}, witness_of(part), keep)
+        wrap_app(app.folder, copy, part.record, {}, witness_of(part), keep, out.resolve())
+        copy_files(app.folder, place, without=out.resolve())
         with RUNTIMES[on](copy, app.supernodes, out / "flower.log") as runner:
-            # Where the app itself would run, so that relative paths mean what they mean there.
-            runner.cwd = app.folder
+            # As where the app itself would run: relative paths mean the same, and what it writes is not the owner's.
+            runner.cwd = place
             result = runner.run(config, on_poll=advance)
     if result.client_error is not None:
         if (part.record / "manifest.json").exists() and Record(part.record).silence:
@@ -196,14 +198,26 @@ def pose_all(parts: Sequence[Part], *, model: str | None = None, loss: str | Non
     Raises
     ------
     FedAttackError
-        If nothing was witnessed that can be asked about.
+        If nothing was witnessed that can be asked about, or clients send no numbers.
     """
     posed = []
     for part in parts:
+        if _is_bytes(Record(part.record)):
+            raise RunError(
+                f"{part.record}: clients send bytes, such as the trees of XGBoost, and no attack reads them; it would "
+                "take arrays of numbers that a model of PyTorch has"
+            )
         folder = witness_of(part)
         witnesses = read_witnesses(folder) if folder.exists() else []
         posed.append(pose(part, witnesses, model=model, loss=loss, seed=seed))
     return posed
+
+
+def _is_bytes(record: Record) -> bool:
+    """Say whether what clients send are the bytes of a file, and no weights."""
+    return bool(record.parameters) and all(
+        parameter.dtype == "uint8" and len(parameter.shape) == 1 for parameter in record.parameters
+    )
 
 
 def attack_all(

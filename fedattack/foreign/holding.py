@@ -96,6 +96,7 @@ def hold(witnesses: Sequence[Witness]) -> Holding:
             "call fedattack.witness.trained_on(x, y) where the client trains"
         )
     holding.kind, holding.shape = _form_of(holding.clients.values())
+    holding.notes += _other_forms(holding)
     _note_the_trained(holding)
     if not holding.examples:
         raise DataError("no example of which it is certain who trained on it was witnessed with its label")
@@ -137,6 +138,21 @@ def _form_of(clients: Iterable[Client]) -> tuple[str, tuple[int, ...]]:
     if not shape or 0 in shape:
         raise DataError(f"the model takes examples of shape {shape}; expected one feature or more")
     return kinds.most_common(1)[0][0], shape
+
+
+def _other_forms(holding: Holding) -> Iterator[str]:
+    """Name the clients whose examples or labels are of another form than those of most."""
+    for client in holding.clients.values():
+        seen = client.trained
+        if not len(seen):
+            continue
+        if seen.x.shape[1:] != holding.shape:
+            yield (
+                f"client {client.name} trains on examples of shape {seen.x.shape[1:]}, and most clients on "
+                f"{holding.shape}: it is asked about none of its examples"
+            )
+        elif seen.y.dtype.kind != holding.kind:
+            yield f"client {client.name} has labels of another kind than most: it is asked about none of its examples"
 
 
 def _note_the_trained(holding: Holding) -> None:

@@ -4,15 +4,12 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from fedattack.errors import ReportError, short
-from fedattack.files import write_atomically
+from fedattack.files import sigterm_raises, write_atomically
 
 # Names on the PATH, then where macOS has what is not there.
 BROWSERS = (
@@ -85,7 +82,7 @@ def write_pdf(page: Path, *, timeout: float = 120) -> Path:
     # links in it, stays out of the run folder: what is left of it by a kill would make that unreadable.
     printed = page.with_suffix(".printing.pdf")
     printed.unlink(missing_ok=True)
-    with tempfile.TemporaryDirectory(prefix="fedattack-", ignore_cleanup_errors=True) as scratch, _sigterm_raises():
+    with tempfile.TemporaryDirectory(prefix="fedattack-", ignore_cleanup_errors=True) as scratch, sigterm_raises():
         command = [browser, *_FLAGS, f"--user-data-dir={scratch}/profile", f"--print-to-pdf={printed}"]
         if os.geteuid() == 0:
             # Chromium's sandbox refuses to start for root, as in containers. For anybody else it stays on.
@@ -99,20 +96,6 @@ def write_pdf(page: Path, *, timeout: float = 120) -> Path:
         raise ReportError(f"{browser} made no PDF ({fault or 'it printed nothing'}); {otherwise}")
     write_atomically(pdf, content)
     return pdf
-
-
-@contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    """Let SIGTERM raise SystemExit, so that the browser is ended and its files are deleted."""
-    if threading.current_thread() is not threading.main_thread():
-        # Others may set no handler.
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _run(command: list[str], log: Path, timeout: float) -> str:

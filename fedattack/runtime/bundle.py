@@ -11,30 +11,36 @@ APP_SUFFIXES = {".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl"}
 APP_NAMES = {"LICENSE", ".gitignore", ".editorconfig"}
 
 
-def copy_app(source: Path, target: Path) -> None:
-    """Copy what flwr may bundle.
+# Whoever audits an app may keep the run folders in it.
+_STUDY = "study.json"
+
+
+def copy_app(source: Path, target: Path, *, without: Path | None = None) -> None:
+    """Copy what flwr may bundle, but for run folders and the folder ``without``.
 
     ``flwr run`` walks the whole folder, a virtual environment included, for each run, and rewrites an old-style
     pyproject.toml in place; the caller's folder may be huge or read-only.
     """
-    for path in app_files(source):
+    for path in app_files(source, without=without):
         copy = target / path.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)
 
 
-def app_files(source: Path) -> Iterator[Path]:
+def app_files(source: Path, *, without: Path | None = None) -> Iterator[Path]:
     """Yield the files that flwr may bundle."""
     for folder, subfolders, files in os.walk(source):
-        subfolders[:] = [name for name in subfolders if _may_hold_app(Path(folder, name))]
+        subfolders[:] = [
+            name for name in subfolders if may_hold_app(Path(folder, name)) and Path(folder, name) != without
+        ]
         for name in files:
             path = Path(folder, name)
             if (path.suffix in APP_SUFFIXES or name in APP_NAMES) and not path.is_symlink():
                 yield path
 
 
-def _may_hold_app(folder: Path) -> bool:
-    """Say no to hidden folders, caches and virtual environments."""
+def may_hold_app(folder: Path) -> bool:
+    """Say no to hidden folders, caches, virtual environments and run folders."""
     if folder.name.startswith(".") or folder.name == "__pycache__":
         return False
-    return not (folder / "pyvenv.cfg").exists()
+    return not any((folder / name).exists() for name in ("pyvenv.cfg", _STUDY))

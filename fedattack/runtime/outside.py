@@ -20,6 +20,7 @@ import tomli_w
 import typer
 
 from fedattack.errors import ConfigError, RunError
+from fedattack.files import sigterm_raises
 from fedattack.record import Record
 from fedattack.runtime.bundle import app_files, copy_app
 
@@ -134,6 +135,7 @@ def wrap_app(
     options: Mapping[str, Any],
     witness: Path | None = None,
     keep: int | None = None,
+    run_folder: Path | None = None,
 ) -> None:
     """Copy an app and put an observer around its ServerApp.
 
@@ -151,6 +153,8 @@ def wrap_app(
         Folder, absolute, that what clients and server train and evaluate on is noted in; ``None`` for nowhere.
     keep
         How many examples of each client to keep; as many as the witness does by itself where it is ``None``.
+    run_folder
+        What may lie in the app's folder and is no part of the app.
 
     Raises
     ------
@@ -164,7 +168,7 @@ def wrap_app(
         raise ConfigError(
             f"{app / _PYPROJECT} names no clientapp in [tool.flwr.app.components]; its clients train by it"
         )
-    copy_app(app, to)
+    copy_app(app, to, without=run_folder)
     module, _, server = components["serverapp"].partition(":")
     arguments = "".join(f", {name}={value!r}" for name, value in options.items())
     imports = "from fedattack.observe import ObservedServerApp\n"
@@ -186,8 +190,9 @@ def wrap_app(
         kept = "" if keep is None else f", keep={keep}"
         (to / f"{WITNESSED}.py").write_text(
             '"""Written by fedattack: the project\'s own ClientApp, witnessed."""\n\n'
+            "from fedattack.witness import WitnessedClientApp, watch_imports\n\n"
+            "watch_imports()\n\n"
             f"from {module} import {client.partition('.')[0]}\n\n"
-            "from fedattack.witness import WitnessedClientApp\n\n"
             f"app = WitnessedClientApp({client}, {str(witness)!r}{kept})\n",
             encoding="utf-8",
         )
@@ -230,7 +235,7 @@ def _called(path: Path) -> Iterator[str]:
 @contextmanager
 def observed(run: FlwrRun, out: Path, options: Mapping[str, Any], witness: Path | None = None) -> Iterator[list[str]]:
     """Yield the words that run the app under observation; its copy is removed afterwards."""
-    with tempfile.TemporaryDirectory(prefix="fa-") as folder:
+    with sigterm_raises(), tempfile.TemporaryDirectory(prefix="fa-") as folder:
         copy = Path(folder) / run.app.name
         wrap_app(run.app, copy, out, options, witness)
         yield run.of(copy)

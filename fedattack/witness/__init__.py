@@ -5,6 +5,7 @@ No attack reads it. Nothing here imports torch or scikit-learn: what an app does
 
 from fedattack.witness.flower import WITNESS_FOLDER, WitnessedClientApp, WitnessMod, watching_server
 from fedattack.witness.seen import SERVER, UNKNOWN, SeenExamples, Witness, WitnessedModel, WitnessedTraining
+from fedattack.witness.sources import watch_imports
 from fedattack.witness.store import read_witnesses, write_witness
 from fedattack.witness.watch import evaluated_on, trained_on
 
@@ -21,6 +22,7 @@ __all__ = [
     "evaluated_on",
     "read_witnesses",
     "trained_on",
+    "watch_imports",
     "watching_server",
     "write_witness",
 ]

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,7 +51,7 @@ class WitnessedClientApp(ClientApp):
     def __init__(self, inner: ClientApp, folder: Path | str, *, seed: int = 0, keep: int = KEEP) -> None:
         super().__init__()
         self._inner = inner
-        self._witness = _Calls(Path(folder), seed, keep, mods_of(inner))
+        self._witness = _Calls(Path(folder), seed, keep, lambda: mods_of(inner))
 
     def __call__(self, message: Message, context: Context) -> Message:
         """Run the inner app and watch."""
@@ -98,7 +98,7 @@ class WitnessMod:
             self._told = True
             return call_next(message, context)
         of_run = Path(folder) / f"{RUN_FOLDER}{context.run_id}"
-        return _Calls(of_run, 0, self._keep, _mods_behind(call_next)).call(message, context, call_next)
+        return _Calls(of_run, 0, self._keep, lambda: _mods_behind(call_next)).call(message, context, call_next)
 
 
 @contextmanager
@@ -107,7 +107,7 @@ def watching_server(folder: Path | str, *, seed: int = 0, keep: int = KEEP) -> I
     watch = Watch(seed, keep)
     watch.notes |= dict.fromkeys(sources.install())
     try:
-        with watching(watch), sources.context():
+        with watching(watch):
             yield
     finally:
         _save(Path(folder), watch, Call(SERVER))
@@ -116,7 +116,7 @@ def watching_server(folder: Path | str, *, seed: int = 0, keep: int = KEEP) -> I
 class _Calls:
     """Watches the calls of one app."""
 
-    def __init__(self, folder: Path, seed: int, keep: int, mods: tuple[str, ...]) -> None:
+    def __init__(self, folder: Path, seed: int, keep: int, mods: Callable[[], tuple[str, ...]]) -> None:
         self._folder = folder
         self._seed = seed
         self._keep = keep
@@ -124,6 +124,30 @@ class _Calls:
 
     def call(self, message: Message, context: Context, inner: Callable[[Message, Context], Message]) -> Message:
         """Call an app."""
+        try:
+            watch, call = self._begin(message, context)
+        except Exception as cause:  # the run must go on
+            log(_WARNING, "fedattack.witness: a call of a client was not watched: %s", short(str(cause)))
+            return inner(message, context)
+        loaded = sources.loaded()
+        failed = "it raised an error"
+        reply: Message | None = None
+        try:
+            with watching(watch):
+                reply = inner(message, context)
+            failed = ""
+        except BaseException as cause:
+            failed = type(cause).__name__
+            with suppress(Exception):
+                failed = short(f"{failed}: {cause}", 120)
+            raise
+        finally:
+            for name in sources.loaded() - loaded:
+                watch.note(f"{name} was imported while the client was called, and not watched until its next call")
+            _save(self._folder, watch, _with_reply(watch, replace(call, failed=failed), reply))
+        return reply
+
+    def _begin(self, message: Message, context: Context) -> tuple[Watch, Call]:
         node = str(message.metadata.dst_node_id)
         client = str(context.node_config.get("partition-id", ""))
         trains = message.metadata.message_type.partition(".")[0] == MessageType.TRAIN
@@ -132,23 +156,7 @@ class _Calls:
         known = known_rows(self._folder, node)
         watch = Watch(self._seed, self._keep, known, received=lambda: _numpy(arrays))
         watch.notes |= dict.fromkeys(sources.install())
-        loaded = sources.loaded()
-        failed = "it raised an error"
-        reply: Message | None = None
-        try:
-            with watching(watch), sources.context():
-                reply = inner(message, context)
-            failed = ""
-        except BaseException as cause:
-            failed = f"{type(cause).__name__}: {cause}"
-            raise
-        finally:
-            for name in sources.loaded() - loaded:
-                watch.note(f"{name} was imported while the client was called, and not watched until its next call")
-            run = str(context.run_id)
-            call = Call(node, client, self._mods, trains=trains, failed=short(failed, 120), run=run)
-            _save(self._folder, watch, _with_reply(watch, call, reply))
-        return reply
+        return watch, Call(node, client, self._mods(), trains=trains, run=str(context.run_id))
 
 
 def _with_reply(watch: Watch, call: Call, reply: Message | None) -> Call:
@@ -169,7 +177,7 @@ def _save(folder: Path, watch: Watch, call: Call) -> None:
     """Write; an error ends in Flower's log, and never in the run."""
     try:
         save(folder, watch, call)
-    except Exception as cause:
+    except (Exception, SystemExit) as cause:  # what a project's own state_dict does may even exit
         log(_WARNING, "fedattack.witness: node %s was not noted: %s", call.node, short(str(cause)))
 
 

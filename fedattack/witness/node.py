@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,6 +61,7 @@ class Node:
     model: WitnessedModel | None = None
     training: WitnessedTraining | None = None
     mods: tuple[str, ...] = ()
+    private: Mapping[str, Any] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
     trained: Examples = field(init=False)
     evaluated: Examples = field(init=False)
@@ -100,13 +101,15 @@ class Node:
             self.training,
             self.mods,
             tuple(notes)[:_NOTES],
+            private=self.private,
             run=self.run,
         )
 
     def facts(self) -> tuple[Any, ...]:
         """Return what may change without other examples."""
         counts = tuple(self.counts.items())
-        return self.client, self.model, self.training, self.mods, tuple(self.notes), counts, self.count, self.augmented
+        said = self.client, self.model, self.training, self.mods, self.private, tuple(self.notes)
+        return *said, counts, self.count, self.augmented
 
     def rows(self) -> Collection[bytes]:
         """Return the hashes of the examples that are kept."""
@@ -139,7 +142,7 @@ class Node:
             return known
         said = read_witness(path)
         known.client, known.model, known.training, known.mods = said.client, said.model, said.training, said.mods
-        known.notes, known.run = dict.fromkeys(said.notes), said.run
+        known.notes, known.run, known.private = dict.fromkeys(said.notes), said.run, said.private
         names = [f"{role}_{name}" for role in _ROLES for name in known.trained.memory()]
         arrays = read_memory(path, "extras", *names)
         for role in _ROLES:
@@ -253,20 +256,23 @@ def _add(known: Node, watch: Watch, call: Call) -> bool:
         )
     for model in [*trained, *shared]:
         if model.describe is not None and (known.model is None or trained):
-            known.model = model.describe(model)
+            known.model = watch.guard("which model it is", lambda _, one=model: one.describe(one)) or known.model
             break
     return news
 
 
 def _add_training(known: Node, watch: Watch, call: Call, trained: list[SeenModel]) -> bool:
+    private = next((model.private for model in trained if model.private is not None), None)
+    if private is not None:
+        known.private = watch.guard("what makes it private", lambda _: private()) or {}
     own = trained[0].trained
     for model in trained[1:]:
         own.join(model.trained)
     before = known.trained.total
     news = known.trained.join(own)
     grew = before > 0 and known.trained.total > before
-    counts = {str(label): count for label, count in own.seen().counts.items()}
     count, uses = own.total, sum(model.uses for model in trained)
+    counts = {str(label): number for label, number in own.counts(count).items()}
     same_mix = len(counts) > 1 and counts == known.counts
     # As many as the last time, and none of those before: a stream of new examples may look the same.
     all_new = before > 0 and count == known.count and known.trained.total >= before + count

@@ -19,8 +19,8 @@ Label = int | float | None
 COUNTED = 100_000
 """Distinct examples up to which they are counted one by one; beyond it their number is an estimate."""
 
-KEPT_BYTES = 256 * 2**20
-"""Bytes of the examples that are kept of one model."""
+ROW_BYTES = 50_000
+"""Bytes that an example which is kept may take, on average; of larger ones fewer are kept."""
 
 _INTEGER, _REAL = 1, 2
 
@@ -101,6 +101,7 @@ class Examples:
         self.known = known
         self.labels: Smallest[Label] = Smallest(counted)
         self.rows: Smallest[NDArray[Any]] = Smallest(keep)
+        self._bytes = int(keep * ROW_BYTES)
         self.other_shapes = False
         self.too_large = False
 
@@ -119,18 +120,24 @@ class Examples:
         new = [index for index, key in enumerate(hashes) if key not in known and key not in items and kept.takes(key)]
         if not new:
             return
-        some = next(iter(kept.items.values()), rows[0])
-        if some.shape != rows.shape[1:] or some.dtype != rows.dtype:
-            self.other_shapes = True
+        if not self._fits(rows[0]):
             return
-        fits = max(1, KEPT_BYTES // max(1, some.nbytes))
-        if fits < kept.limit:
-            self.too_large = True
-            kept.shrink(fits)
         # In parts, so that a batch of any size takes no more memory than the sample.
         for start in range(0, len(new), kept.limit):
             part = new[start : start + kept.limit]
             kept.put([hashes[index] for index in part], [rows[index].copy() for index in part])
+
+    def _fits(self, row: NDArray[Any]) -> bool:
+        """Say whether an input has the form of those that are kept, of which there are fewer if they are large."""
+        some = next(iter(self.rows.items.values()), row)
+        if some.shape != row.shape or some.dtype != row.dtype:
+            self.other_shapes = True
+            return False
+        fits = max(1, self._bytes // max(1, some.nbytes))
+        if fits < self.rows.limit:
+            self.too_large = True
+            self.rows.shrink(fits)
+        return True
 
     def join(self, other: "Examples") -> bool:
         """Take over what others saw, and return whether that was news; labels that are known here stay."""
@@ -150,10 +157,17 @@ class Examples:
         return bool(fresh) or len(self.rows) != rows or flags != (self.other_shapes, self.too_large)
 
     def take_rows(self, other: "Examples") -> None:
-        """Copy inputs of examples that were seen here, too."""
+        """Keep inputs of examples that were seen here, too."""
+        labels, mine = self.labels.items, self.rows
         for key, row in other.rows.items.items():
-            if key in self.labels:
-                self.keep_rows([key], row[None])
+            if (
+                key in labels
+                and key not in mine.items
+                and key not in self.known
+                and mine.takes(key)
+                and self._fits(row)
+            ):
+                mine.put([key], [row])
 
     def without(self, others: "Smallest[Label]") -> bool:
         """Take away what others hold; return whether examples of which that is not known were taken away too."""
@@ -172,6 +186,13 @@ class Examples:
         # The k-th smallest of n uniform draws lies at about k / n.
         return int((count - 1) * 2 ** (8 * HASH) // int.from_bytes(max(self.labels), "big"))
 
+    def counts(self, total: int) -> dict[int, int]:
+        """Return how many of each class are among so many."""
+        counts = counts_of(self.labels.items)
+        if self.labels.dropped:
+            counts = {label: count * total // len(self.labels) for label, count in counts.items()}
+        return counts
+
     def seen(self) -> SeenExamples:
         """Return what a witness says of them."""
         total = self.total
@@ -180,9 +201,7 @@ class Examples:
             # A reader takes all up to the last one as listed: what follows one that is not kept is left out.
             first_missing = min((key for key in self.labels if key not in self.rows), default=None)
             keys = [key for key in keys if first_missing is None or key < first_missing]
-        counts = counts_of(self.labels.items)
-        if self.labels.dropped:
-            counts = {label: count * total // len(self.labels) for label, count in counts.items()}
+        counts = self.counts(total)
         if not keys:
             return SeenExamples(*_no_rows(), total, counts)
         labels = [self.labels.items[key] for key in keys]

@@ -133,6 +133,9 @@ class Witness:
         What a reader must know: what was not covered, and what is an estimate.
     run
         Flower's id of the run; empty where it is not known.
+    private
+        Of a client that trains by DP-SGD, the keys of a privacy claim about one round; see
+        :func:`fedattack.claims.make_claim`.
     """
 
     node: str
@@ -144,6 +147,7 @@ class Witness:
     mods: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     run: str = ""
+    private: Mapping[str, Any] = field(default_factory=dict)
 
 
 def counts_of(labels: Mapping[bytes, float | None]) -> dict[int, int]:

@@ -2,12 +2,21 @@
 
 import importlib
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 from fedattack.errors import short
 
-_SOURCES = {"torch": "fedattack.witness.torch_source", "sklearn": "fedattack.witness.sklearn_source"}
+_SOURCES = {
+    "torch": "fedattack.witness.torch_source",
+    "sklearn": "fedattack.witness.sklearn_source",
+    "opacus": "fedattack.witness.opacus_source",
+}
 
 
 def loaded() -> set[str]:
@@ -30,14 +39,61 @@ def install() -> list[str]:
     return failed
 
 
-def context() -> AbstractContextManager[Any]:
-    """Return what a client's call is to run in, besides the hooks."""
-    source = sys.modules.get(_SOURCES["torch"])
-    found: AbstractContextManager[Any] = nullcontext() if source is None else source.context()
-    return found
+def watch_imports() -> None:
+    """Put hooks into what is loaded, and from now on into PyTorch as soon as it is: before a project makes a model."""
+    install()
+    if "torch" not in sys.modules and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
 
 
 def remove() -> None:
     """Take the hooks out again."""
+    _forget_imports()
     for name in loaded():
         importlib.import_module(_SOURCES[name]).remove()
+
+
+def _forget_imports() -> None:
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
+
+
+class _Finder(MetaPathFinder):
+    """Finds PyTorch as all others do, and has it hooked when it is whole."""
+
+    def __init__(self) -> None:
+        self._asks = False
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != "torch" or self._asks:
+            return None
+        self._asks = True
+        try:
+            spec = find_spec(name)
+        finally:
+            self._asks = False
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec, spec.loader)
+        return spec
+
+
+class _Loader(Loader):
+    """Loads a module as its own loader does, and puts hooks in afterwards."""
+
+    def __init__(self, spec: ModuleSpec, own: Loader) -> None:
+        self._spec, self._own = spec, own
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._own.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        # The module is not to know of this.
+        _forget_imports()
+        self._spec.loader = module.__loader__ = self._own
+        self._own.exec_module(module)
+        with suppress(Exception):
+            install()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)

@@ -71,6 +71,7 @@ class _About(TypedDict):
     mods: list[Text]
     notes: list[Text]
     run: NotRequired[Text]
+    private: dict[Text, Text | _Count | _Number]
 
 
 _ADAPTER: TypeAdapter[_About] = TypeAdapter(_About)
@@ -111,6 +112,7 @@ def write_witness(folder: Path, witness: Witness, memory: Mapping[str, NDArray[A
     about["mods"] = [short(mod) for mod in witness.mods]
     about["notes"] = [short(note) for note in witness.notes]
     about["run"] = witness.run
+    about["private"] = dict(witness.private)
     text = json.dumps(about, ensure_ascii=False, allow_nan=False)
     arrays[_ABOUT] = np.frombuffer(text.encode(), dtype=np.uint8)
     for name, array in (memory or {}).items():
@@ -168,6 +170,7 @@ def read_witness(path: Path) -> Witness:
         mods=tuple(about["mods"]),
         notes=tuple(about["notes"]),
         run=about.get("run", ""),
+        private=about["private"],
     )
 
 

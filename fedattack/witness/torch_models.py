@@ -4,7 +4,6 @@ import ast
 import builtins
 import collections
 import functools
-import importlib
 import inspect
 import json
 import math
@@ -13,7 +12,7 @@ import sys
 import textwrap
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType, FunctionType
 from typing import Any
 
@@ -22,7 +21,7 @@ import torch
 from torch import nn
 
 from fedattack.witness.seen import WitnessedModel
-from fedattack.witness.watch import SeenModel, current, unwatched
+from fedattack.witness.watch import SeenModel, current, ignored, unwatched
 
 _LARGE = 10**7
 _LONG = 1000
@@ -35,6 +34,7 @@ Made = tuple[str, dict[str, Any]]
 # By class, and not by model: what a client trains is often a copy, which no constructor made.
 # ``None`` stands for the arguments of a constructor that cannot be written down.
 _made: "weakref.WeakKeyDictionary[type, dict[str, tuple[str, dict[str, Any] | None]]]" = weakref.WeakKeyDictionary()
+_defaults: "weakref.WeakKeyDictionary[Callable[..., Any], dict[str, Any]]" = weakref.WeakKeyDictionary()
 _CALLS = 64
 _rebuilding: dict[tuple[object, str], bool] = {}
 
@@ -46,9 +46,13 @@ def noting(original: Callable[..., None]) -> Callable[..., None]:
     def make(self: nn.Module, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         if not torch.compiler.is_compiling():
-            watch = current()
+            watch, frame = current(), sys._getframe(1)
             if watch is not None:
-                watch.guard("what a model was made with", _note, self, sys._getframe(1))
+                watch.guard("what a model was made with", _note, self, frame)
+            elif not ignored():
+                # Such as a model that a module makes when it is imported.
+                with suppress(Exception):
+                    _note(None, self, frame)
 
     return make
 
@@ -88,7 +92,10 @@ def _arguments(frame: FrameType, function: Callable[..., Any], skip: int) -> dic
         return None
     if code.co_flags & inspect.CO_VARARGS and values.get(rest.pop(0)):
         return None
-    defaults = {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
+    defaults = _defaults.get(function)
+    if defaults is None:
+        parameters = inspect.signature(function).parameters
+        defaults = _defaults[function] = {name: parameter.default for name, parameter in parameters.items()}
     found = {name: values.get(name) for name in names if values.get(name) is not defaults.get(name)}
     if code.co_flags & inspect.CO_VARKEYWORDS:
         found |= values.get(rest[0]) or {}
@@ -171,8 +178,8 @@ def _candidates(module: nn.Module) -> tuple[list[Made], set[str]]:
 def _rebuilds(made: Made, module: nn.Module) -> bool:
     """Say whether a call builds a model of the same names and shapes; it leaves all random states as they are."""
     path, arguments = made
-    function = getattr(importlib.import_module(path.partition(":")[0]), path.partition(":")[2])
-    if isinstance(function, FunctionType) and not _only_builds(function):
+    function = getattr(sys.modules.get(path.partition(":")[0]), path.partition(":")[2], None)
+    if function is None or (isinstance(function, FunctionType) and not _only_builds(function)):
         return False
     wanted = _shapes(module)
     devices = ["meta", "cpu"] if sum(parameter.numel() for parameter in module.parameters()) < _LARGE else ["meta"]
@@ -180,7 +187,9 @@ def _rebuilds(made: Made, module: nn.Module) -> bool:
         try:
             with unwatched(), _same_randomness(), torch.device(device):
                 built = function(**arguments)
-        except Exception:  # noqa: S112 - the project's own code, which may raise anything; then it is another call
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # noqa: S112 - the project's own code may even exit; then it is another call
             continue
         if isinstance(built, nn.Module) and _shapes(built) == wanted:
             return True
@@ -196,12 +205,20 @@ def _shapes(module: nn.Module) -> list[tuple[str, tuple[int, ...]]]:
 @contextmanager
 def _same_randomness() -> Iterator[None]:
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+    # Before CUDA is used, a seed for it waits in this list.
+    waiting: list[Any] = getattr(torch.cuda, "_queued_calls", [])
+    waited, started = list(waiting), torch.cuda.is_initialized()
+    of_cuda = torch.cuda.get_rng_state_all() if started else []
     try:
         yield
     finally:
         torch.set_rng_state(states[0])
         np.random.set_state(states[1])  # noqa: NPY002
         random.setstate(states[2])
+        if started:
+            torch.cuda.set_rng_state_all(of_cuda)
+        else:
+            waiting[:] = waited
 
 
 def _only_builds(function: FunctionType) -> bool:

@@ -5,12 +5,10 @@ gradient came back through the model's output, and then an optimizer that holds 
 """
 
 import functools
-import sys
 import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from types import FunctionType
 from typing import Any, cast
 
@@ -21,7 +19,6 @@ from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.overrides import TorchFunctionMode
 
 from fedattack.witness import torch_models
 from fedattack.witness.sample import Label
@@ -51,23 +48,6 @@ _moved_by: "weakref.WeakKeyDictionary[nn.Module, weakref.WeakSet[Any]]" = weakre
 _parameterless: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
 
 
-class _Through(TorchFunctionMode):
-    """Lets PyTorch look up each function by its name, so that even a loss that was kept elsewhere is the watched one.
-
-    It costs time at every call of PyTorch, and is on only where labels could not be seen without.
-    """
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*args, **(kwargs or {}))
-
-
-class _Blind:
-    """Whether an app trained by a loss that was not seen, and whether it compiles models, which a mode might change."""
-
-    labels = False
-    compiles = False
-
-
 class _Begun:
     """A forward pass of which the loss is awaited; it keeps no graph alive."""
 
@@ -89,40 +69,21 @@ def install() -> None:
     _undo.append(hooks.register_module_forward_hook(_after, always_call=True).remove)
     _undo.append(register_optimizer_step_post_hook(_stepped).remove)
     for name in _LABELLED:
-        original = getattr(nn.functional, name)
-        _replace(nn.functional, name, _watched_loss(name, original))
+        _watch_loss(name)
     for owner in (Optimizer, nn.Module):
         _replace(owner, "zero_grad", _watched_zero_grad(owner.zero_grad))
     _replace(nn.Module, "__init__", torch_models.noting(nn.Module.__init__))
-    _replace_copies()
-
-
-def context() -> AbstractContextManager[Any]:
-    """Return what a client's call is to run in."""
-    return _Through() if _Blind.labels and not _Blind.compiles else nullcontext()
 
 
 def remove() -> None:
     """Take the hooks out again."""
     while _undo:
         _undo.pop()()
-    _Blind.labels = _Blind.compiles = False
 
 
 def _replace(owner: Any, name: str, new: Any) -> None:
     _undo.append(functools.partial(setattr, owner, name, getattr(owner, name)))
     setattr(owner, name, new)
-
-
-def _replace_copies() -> None:
-    """Put watched losses where modules have imported the losses by name."""
-    watched = {id(getattr(nn.functional, name).__wrapped__): getattr(nn.functional, name) for name in _LABELLED}
-    for module_name, module in list(sys.modules.items()):
-        if module_name.partition(".")[0] in ("torch", "fedattack"):
-            continue
-        for name, value in list(getattr(module, "__dict__", {}).items()):
-            if id(value) in watched:
-                _replace(module, name, watched[id(value)])
 
 
 def _before(module: nn.Module, args: Any) -> None:
@@ -139,7 +100,6 @@ def _begin(watch: Watch, module: nn.Module, args: Sequence[Any]) -> None:
     if getattr(module, "_is_replica", False) or torch.jit.is_tracing():
         return
     inner = _unwrapped(module)
-    _Blind.compiles |= type(module).__name__ == "OptimizedModule"
     model = watch.models.get(id(inner))
     if model is None and next(module.parameters(), None) is None:
         _parameterless.add(module)
@@ -197,12 +157,14 @@ def _stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
 
 def _step(watch: Watch, optimizer: Optimizer) -> None:
     watch.steps += 1
+    private = watch.private_by.get(id(optimizer))
+    name = type(optimizer).__name__ if private is None else f"private {type(optimizer).__name__}"
     for model in _moved(watch, optimizer):
         model.step()
-        _Blind.labels |= not model.losses
+        model.private = private or model.private
         for group in optimizer.param_groups:
             lr, momentum, decay = group.get("lr", 0.0), group.get("momentum", 0.0), group.get("weight_decay", 0.0)
-            model.optimizers[(type(optimizer).__name__, float(lr), float(momentum), float(decay))] = None
+            model.optimizers[(name, float(lr), float(momentum), float(decay))] = None
 
 
 def _watched_zero_grad(original: Callable[..., None]) -> Callable[..., None]:
@@ -224,7 +186,7 @@ def _discard(watch: Watch, owner: Optimizer | nn.Module) -> None:
 def _moved(watch: Watch, owner: Optimizer | nn.Module) -> Iterator[SeenModel]:
     """Give the models with something open of which a parameter is one of an optimizer's, or of another module's."""
     for model in watch.models.values():
-        if not model.pending or not isinstance(model.model, nn.Module):
+        if not (model.pending or model.waiting.sizes) or not isinstance(model.model, nn.Module):
             continue
         # A step is made for every batch: what is known of its optimizer is not looked up again.
         moved_by = _moved_by.setdefault(model.model, weakref.WeakSet())
@@ -244,6 +206,29 @@ def _parameters_of(owner: Optimizer | nn.Module) -> set[int]:
     return found
 
 
+def _watch_loss(name: str) -> None:
+    """Give a loss other code; it stays the same object, whoever holds it, so that it can be pickled."""
+    function = cast(FunctionType, getattr(nn.functional, name))
+    # TorchScript compiles the source of what was wrapped, and looks up its names where the loss would.
+    original = FunctionType(function.__code__, function.__globals__, name, function.__defaults__, function.__closure__)
+    original.__kwdefaults__, original.__annotations__ = function.__kwdefaults__, function.__annotations__
+    watched = f"_{name}_watched_by_fedattack"
+    function.__globals__[watched] = _watched_loss(name, original)
+    function.__wrapped__ = original  # type: ignore[attr-defined]
+    function.__code__ = _calling.__code__.replace(co_names=(watched,), co_name=name, co_qualname=name)
+    _undo.append(functools.partial(_unwatch_loss, function, original, watched))
+
+
+def _calling(*args: Any, **kwargs: Any) -> Any:
+    """Be the code of a loss, whose global name takes the place of this one."""
+    return _watched_loss(*args, **kwargs)
+
+
+def _unwatch_loss(function: Any, original: FunctionType, watched: str) -> None:
+    function.__code__ = original.__code__
+    del function.__wrapped__, function.__globals__[watched]
+
+
 def _watched_loss(name: str, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     compiling, watch_of, lost = torch.compiler.is_compiling, current, _lost
 
@@ -254,9 +239,7 @@ def _watched_loss(name: str, original: Callable[..., Tensor]) -> Callable[..., T
             watch.guard("a loss", lost, name, args, kwargs)
         return result
 
-    # TorchScript compiles the source of the original, and looks up its names where this function would.
-    own = FunctionType(loss.__code__, cast(FunctionType, original).__globals__, name, None, loss.__closure__)
-    return functools.update_wrapper(own, original)
+    return loss
 
 
 def _lost(watch: Watch, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -374,6 +357,9 @@ def _unwrapped(module: nn.Module) -> nn.Module:
 
 def _only_input(watch: Watch, model: SeenModel, values: Sequence[Any]) -> Tensor | None:
     """Return the one tensor that a model was called with; anything else is noted, and not covered."""
+    if any(isinstance(value, Tensor) and value.is_complex() for value in values):
+        watch.note(f"{model.name} takes complex numbers: not covered, its examples are unknown")
+        return None
     if len(values) == 1 and isinstance(values[0], Tensor) and values[0].ndim > 1:
         return values[0]
     tensors = [value for value in values if isinstance(value, Tensor)]

@@ -56,6 +56,24 @@ class Pass:
     differentiated: bool = False
 
 
+class Batches:
+    """Batches of which it is not yet known whether they train, without their inputs."""
+
+    def __init__(self) -> None:
+        self.examples = Examples(1)
+        self.sizes: Counter[int] = Counter()
+
+    def add(self, one: Pass) -> None:
+        """Take one in."""
+        self.examples.add(one.hashes, one.labels)
+        self.sizes[len(one.hashes)] += 1
+
+    def join(self, other: "Batches") -> None:
+        """Take all others in."""
+        self.examples.join(other.examples)
+        self.sizes += other.sizes
+
+
 class SeenModel:
     """A model that was called on its own, not by another.
 
@@ -69,8 +87,9 @@ class SeenModel:
         What models of the same kind have in common.
     received
         Whether it was called with the very state that the client had received.
-    state, describe
-        What gives its state, and the model as a witness notes it; ``None`` where nothing does.
+    state, describe, private
+        What gives its state, the model as a witness notes it, and what of a privacy claim its training says; ``None``
+        where nothing does.
     """
 
     def __init__(self, watch: "Watch", model: object, name: str, signature: object) -> None:
@@ -83,12 +102,14 @@ class SeenModel:
         self.trained = Examples(watch.keep, known=watch.known)
         self.evaluated = Examples(watch.keep, known=watch.known)
         self.pending: list[Pass] = []
+        # What was differentiated, and waits with too many others for a step.
+        self.waiting = Batches()
         # What was differentiated and given up while no optimizer had made a step: a step by hand may lie between.
-        self.given_up = Examples(1)
-        self.given_up_sizes: Counter[int] = Counter()
+        self.given_up = Batches()
         self.uses = 0
         self.steps = 0
         self.batch_sizes: Counter[int] = Counter()
+        self.private: Callable[[], dict[str, Any]] | None = None
         self.optimizers: dict[tuple[str, float | None, float, float], None] = {}
         self.losses: dict[str, str | None] = {}
         self.input_shape: tuple[int, ...] = ()
@@ -104,7 +125,7 @@ class SeenModel:
         if len(self.pending) > _PASSES:
             oldest = self.pending.pop(0)
             if oldest.differentiated:
-                self._give_up([oldest])
+                self.waiting.add(oldest)
             else:
                 self._settle(oldest, False)
         return begun
@@ -112,35 +133,32 @@ class SeenModel:
     def step(self) -> None:
         """Note that what was differentiated has changed the model."""
         self.steps += 1
-        self._forget_given_up()
+        self.given_up = Batches()
+        self._train_all(self.waiting)
+        self.waiting = Batches()
         for one in self._differentiated():
             self._train(one)
 
     def discard(self) -> None:
         """Note that gradients were thrown away."""
-        self._give_up(self._differentiated())
+        gone, self.waiting = self.waiting, Batches()
+        done = self._differentiated()
+        if not self.steps:
+            self.given_up.join(gone)
+            for one in done:
+                self.given_up.add(one)
 
     def end(self, *, without_steps: bool) -> None:
         """Settle what is open; ``without_steps``: what was differentiated counts though no optimizer made a step."""
         for one in self.pending:
             self._settle(one, without_steps)
         self.pending.clear()
-        if without_steps and len(self.given_up.labels):
-            self.trained.join(self.given_up)
-            self.batch_sizes += self.given_up_sizes
-            self.uses += sum(size * count for size, count in self.given_up_sizes.items())
-        self._forget_given_up()
+        if without_steps:
+            self._train_all(self.given_up)
+            self._train_all(self.waiting)
+        self.given_up, self.waiting = Batches(), Batches()
         # Rows were kept before it was known what would become of them.
         self.evaluated.take_rows(self.trained)
-
-    def _give_up(self, passes: Sequence[Pass]) -> None:
-        for one in passes if not self.steps else ():
-            self.given_up.add(one.hashes, one.labels)
-            self.given_up_sizes[len(one.hashes)] += 1
-
-    def _forget_given_up(self) -> None:
-        self.given_up = Examples(1)
-        self.given_up_sizes.clear()
 
     def _differentiated(self) -> list[Pass]:
         if len(self.pending) == 1 and self.pending[0].differentiated:
@@ -161,6 +179,12 @@ class SeenModel:
         self.uses += len(one.hashes)
         self.batch_sizes[len(one.hashes)] += 1
 
+    def _train_all(self, batches: "Batches") -> None:
+        if batches.sizes:
+            self.trained.join(batches.examples)
+            self.batch_sizes += batches.sizes
+            self.uses += sum(size * count for size, count in batches.sizes.items())
+
 
 @dataclass(eq=False)
 class Watch:
@@ -178,6 +202,8 @@ class Watch:
         What gives the arrays of each model that the client was sent.
     stated
         What was stated by :func:`trained_on` and :func:`evaluated_on`.
+    private_by
+        By the id of an optimizer that a private one calls, what gives the keys of a privacy claim.
     """
 
     seed: int = 0
@@ -188,6 +214,7 @@ class Watch:
     notes: dict[str, None] = field(default_factory=dict)
     stated: SeenModel | None = None
     steps: int = 0
+    private_by: dict[int, Callable[[], dict[str, Any]]] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
     local: threading.local = field(default_factory=threading.local)
 
@@ -227,8 +254,8 @@ class Watch:
     def end(self, *, without_steps: bool) -> None:
         """Settle what is open in all models."""
         for model in [*self.models.values(), *([self.stated] if self.stated else [])]:
-            open_ones = any(one.differentiated for one in model.pending) or len(model.given_up.labels) > 0
-            if without_steps and open_ones:
+            open_ones = model.given_up.sizes or model.waiting.sizes
+            if without_steps and (open_ones or any(one.differentiated for one in model.pending)):
                 self.note(
                     f"no optimizer of PyTorch made a step: examples count as trained whose loss {model.name} was "
                     "differentiated by"
@@ -290,6 +317,12 @@ def _stacked(watch: Watch | None) -> Iterator[None]:
         yield
     finally:
         _local.stack.pop()
+
+
+def ignored() -> bool:
+    """Say whether what this thread does is to be noted by nobody."""
+    stack: list[Watch | None] = getattr(_local, "stack", None) or []
+    return bool(stack) and stack[-1] is None
 
 
 def _forget() -> None:

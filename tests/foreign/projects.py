@@ -104,6 +104,9 @@ NUMPY = Project(
         ("strategy.start(", 'strategy = ObservedStrategy(strategy, "RECORD")'),
     ),
 )
+LIGHTNING = Project("lightning_model", "lightningexample", ())
+OPACUS = Project("opacus_model", "privateexample", ())
+XGBOOST = Project("xgboost_model", "xgboostexample", ())
 PROJECTS = (MESSAGE_API, LEGACY, SECAGG, SKLEARN, BATCH_NORM, NUMPY)
 
 

@@ -1,8 +1,11 @@
 """Which words name an app, what can be set of it, and which apps are refused before they run."""
 
+from dataclasses import replace
+
 import pytest
 import tomli_w
 
+from fedattack.cli.apps import AppWords, app_of_words
 from fedattack.errors import ConfigError
 from fedattack.foreign.app import app_of, app_of_command, is_app
 from tests.foreign.projects import LEGACY, MESSAGE_API, SECAGG
@@ -109,3 +112,12 @@ def test_a_run_folder_that_is_taken_is_refused(call, tmp_path):
     code, _, err = call("audit", folder, "--out", folder)
     assert code == 2
     assert "exists already; give this run a folder of its own" in err
+
+
+def test_several_seeds_and_one_seed_are_refused_together(tmp_path):
+    words = [str(make(tmp_path / "mine", app={"config": {"seed": 1}}))]
+    several = AppWords(["seed=5"], None, "simulation", range(3), None, None, [], None)
+    with pytest.raises(ConfigError, match="--set seed=5 would make 3 runs of one seed; leave it out"):
+        app_of_words(words, several)
+    assert app_of_words(words, replace(several, seeds=[0])).config == {"seed": 5}
+    assert app_of_words(words, replace(several, changes=[])).seeded

@@ -15,8 +15,10 @@ from tests.foreign.projects import (
     BATCH_NORM,
     CLIENTS,
     LEGACY,
+    LIGHTNING,
     MESSAGE_API,
     NUMPY,
+    OPACUS,
     SKLEARN,
     Project,
     fedattack,
@@ -136,6 +138,26 @@ def test_a_scikit_learn_app(tmp_path, task):  # noqa: F811
     where, out, found = audited(SKLEARN, tmp_path)
     data = [arrays(task(SKLEARN, where).load_data(site)) for site in range(CLIENTS)]
     check_by_hand(where, out, found, data, data)
+
+
+@pytest.mark.long
+@pytest.mark.flower
+@pytest.mark.parametrize("project", [LIGHTNING, OPACUS], ids=lambda one: one.folder)
+def test_an_app_in_lightning_and_one_with_opacus(project, tmp_path, task):  # noqa: F811
+    if project is LIGHTNING:
+        pytest.importorskip("lightning", reason="Lightning is not installed")
+    where, out, found = audited(project, tmp_path)
+    loaders = [task(project, where).load_data(site) for site in range(CLIENTS)]
+    data = [arrays(train.dataset.tensors) for train, _ in loaders]
+    check_by_hand(where, out, found, data, [arrays(other.dataset.tensors) for _, other in loaders])
+    assert found["sia.asr"]["n"] == sum(len(own) for own, _ in data)
+    claim = out / "claim.toml"
+    assert claim.exists() == (project is OPACUS)
+    if project is OPACUS:
+        text = claim.read_text().replace("# epsilon =", "epsilon = 1").replace("# delta =", "delta = 1e-3")
+        claim.write_text(text)
+        done = fedattack("claim", str(out), "--claim", str(claim), "--json", cwd=where)
+        assert json.loads(done.stdout)["verdict"] == "contradicted"
 
 
 @pytest.mark.long

@@ -1,9 +1,12 @@
 """From a witnessed run to scores: what applies is made, what does not is told, and only the app itself is trusted."""
 
+import os
+import signal
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from fedattack.errors import ConfigError, NeedsError, RunError
@@ -11,10 +14,12 @@ from fedattack.folder import Part, read_study, write_study
 from fedattack.foreign import auditing
 from fedattack.foreign.app import App
 from fedattack.foreign.auditing import attack_all, check_free, importable, pose_all, witness_of
+from fedattack.record import Exchange, RecordWriter, Reply
 from fedattack.runs.pipeline import choose_attacks, judge_folder
 from fedattack.runs.watch import Watch
 from fedattack.threats.source.sia import SourceInference
 from fedattack.witness import write_witness
+from tests.foreign.projects import MESSAGE_API
 from tests.foreign.test_holding import World, rows
 from tests.foreign.worlds import TRAINING, witness, write_record
 
@@ -69,6 +74,16 @@ def test_an_attack_that_fails_does_not_keep_the_others(part, monkeypatch):
         attack_all([part], posed, lambda names: choose(names[:1]), "cpu", Watch())
 
 
+def test_what_clients_send_as_bytes_is_told(tmp_path):
+    trees = {"0": np.zeros(9, np.uint8)}
+    writer = RecordWriter(tmp_path / "record")
+    replies = [Reply(node, "ok", {"0": np.arange(7 + index, dtype=np.uint8)}, 10) for index, node in enumerate("ab")]
+    writer.write(Exchange(1, trees, replies))
+    writer.close()
+    with pytest.raises(RunError, match="clients send bytes, such as the trees of XGBoost"):
+        pose_all([Part(tmp_path, "")])
+
+
 def test_the_apps_modules_are_importable_meanwhile(tmp_path):
     (tmp_path / "only_in_this_app.py").write_text("here = 1\n")
     before = list(sys.path)
@@ -94,6 +109,42 @@ def test_nothing_is_written_beside_the_modules_of_an_app(tmp_path, monkeypatch):
     assert sys.dont_write_bytecode is False
 
 
+def test_a_run_folder_may_lie_in_the_apps_and_a_run_that_is_ended_leaves_nothing(tmp_path, monkeypatch):
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    app = MESSAGE_API.copy(tmp_path)
+    out = app / "runs" / "mine"
+    seen = []
+
+    class Runner:
+        cwd = None
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *raised):
+            pass
+
+        def run(self, config, on_poll):
+            seen.extend(path.name for path in (tmp_path / "tmp").rglob("*"))
+            (self.cwd / "final_model.pt").write_text("weights")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def make(copy, clients, log):
+        log.write_text("")
+        return Runner()
+
+    monkeypatch.setitem(auditing.RUNTIMES, "simulation", make)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit):
+        auditing.run_app(App(app), out, [0], on="simulation", command="", watch=Watch())
+    assert "fedattack_witnessed.py" in seen
+    assert "mine" not in seen
+    assert not [*(tmp_path / "tmp").iterdir()]
+    assert not (app / "final_model.pt").exists()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_rounds_are_counted_while_the_app_runs(tmp_path, monkeypatch):
     class Runner:
         def __enter__(self):
@@ -113,5 +164,6 @@ def test_rounds_are_counted_while_the_app_runs(tmp_path, monkeypatch):
     monkeypatch.setitem(auditing.RUNTIMES, "simulation", lambda *_: Runner())
     monkeypatch.setattr(auditing, "wrap_app", lambda *_: None)
     watch = Watch(step=lambda what, done, total: steps.append((what, done, total)))
+    (tmp_path / "app").mkdir()
     auditing.run_app(App(tmp_path / "app"), tmp_path / "out", [0], on="simulation", command="", watch=watch)
     assert steps == [("train rounds", 0, None), ("train rounds", 2, None)]

@@ -175,3 +175,13 @@ def test_what_cannot_be_asked_about_is_said_in_one_line(witnesses, message):
     with pytest.raises(DataError, match=message) as caught:
         hold(witnesses)
     assert "\n" not in str(caught.value)
+
+
+def test_clients_whose_examples_are_of_another_form_are_named():
+    x, y = rows((60, 80))
+    halves = witness("3", (x[:, :3], y))
+    numbers = witness("4", (x, y.astype(np.float32)))
+    holding = hold([*World.witnesses(10**6), halves, numbers])
+    assert holding.shape == (FEATURES,)
+    assert f"client 3 trains on examples of shape (3,), and most clients on ({FEATURES},)" in "\n".join(holding.notes)
+    assert "client 4 has labels of another kind than most" in "\n".join(holding.notes)

@@ -87,7 +87,7 @@ def witness_of(client, folder: Path, *, received=(), sent=(), stated=None, train
     """Call a function as a client is called; ``sent`` may be a model, whose state the client replies."""
     watch = Watch(received=lambda: [arrays_of(model) for model in received], **options)
     assert not sources.install()
-    with watching(watch), sources.context():
+    with watching(watch):
         result = client()
     replied = [arrays_of(model) for model in (sent or ([result] if isinstance(result, nn.Module) else []))]
     save(folder, watch, Call(node, sent=replied, stated=stated, trains=trains))

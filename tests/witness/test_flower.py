@@ -103,6 +103,35 @@ def test_a_client_that_crashes_does_so_as_without_and_trained_on_nothing(tmp_pat
     assert seen(witness.trained) == hashes_of(DATA[0])
 
 
+def test_a_call_that_cannot_be_watched_runs_as_without(tmp_path, monkeypatch):
+    from fedattack.witness import flower
+
+    plain = call_all(make_app(), nodes=1)
+    for name in ("known_rows", "mods_of"):
+        with monkeypatch.context() as broken:
+            broken.setattr(flower, name, lambda *_: 1 / 0)
+            (reply,) = call_all(WitnessedClientApp(make_app(), tmp_path / name), nodes=1)
+        assert reply.content["metrics"] == plain[0].content["metrics"]
+        assert not (tmp_path / name).exists()
+
+
+def test_pytorch_is_watched_as_soon_as_it_is_imported(tmp_path):
+    """Also where somebody asks before whether it is there."""
+    script = """
+        import importlib.util, sys
+        from fedattack.witness import watch_imports
+        watch_imports()
+        assert "torch" not in sys.modules
+        assert importlib.util.find_spec("torch") and importlib.util.find_spec("absent_module") is None
+        import torch
+        from torch.nn import functional
+        assert functional.cross_entropy.__wrapped__
+        assert not [finder for finder in sys.meta_path if "fedattack" in type(finder).__module__]
+        assert "fedattack" not in repr((torch.__loader__, torch.__spec__.loader))
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, cwd=ROOT)
+
+
 def test_a_client_that_replies_an_error_or_never_trains(tmp_path):
     app = ClientApp()
 

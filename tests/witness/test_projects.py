@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from tests.foreign.projects import BATCH_NORM, CLIENTS, LEGACY, MESSAGE_API, NUMPY, SECAGG, SKLEARN
+from tests.foreign.projects import BATCH_NORM, CLIENTS, LEGACY, LIGHTNING, MESSAGE_API, NUMPY, OPACUS, SECAGG, SKLEARN
 from tests.witness.apps import hashes_of, load, run, seen, witnessed
 
 
@@ -20,8 +20,13 @@ def check_trained(witness, x, y) -> None:
     assert keys == sorted(keys)
 
 
-@pytest.mark.parametrize("project", [MESSAGE_API, LEGACY, BATCH_NORM, SKLEARN, NUMPY], ids=lambda one: one.folder)
+ALL = (MESSAGE_API, LEGACY, BATCH_NORM, SKLEARN, NUMPY, OPACUS, LIGHTNING)
+
+
+@pytest.mark.parametrize("project", ALL, ids=lambda one: one.folder)
 def test_replies_and_random_states_are_the_same_bit_for_bit(project, tmp_path):
+    if project is LIGHTNING:
+        pytest.importorskip("lightning", reason="Lightning is not installed")
     plain, watched = run(project), witnessed(project, tmp_path)[0]
     if project is LEGACY:
         # Its server adds up replies in the order in which they come, so that its second model is never the same.
@@ -80,6 +85,44 @@ def test_a_model_that_a_function_makes(tmp_path):
         assert witness.training.epochs == 8
         assert not [note for note in witness.notes if "state" in note]
         assert not len(witness.evaluated)
+
+
+def test_a_project_in_lightning(tmp_path):
+    pytest.importorskip("lightning", reason="Lightning is not installed")
+    _, witnesses = witnessed(LIGHTNING, tmp_path)
+    task = load(LIGHTNING, "task")
+    for client, witness in witnesses.items():
+        train, other = (loader.dataset.tensors for loader in task.load_data(int(client)))
+        check_trained(witness, *train)
+        assert seen(witness.evaluated) == hashes_of(other[0])
+        model, training = witness.model, witness.training
+        assert (model.spec, model.arguments) == ("lightningexample.task:LitDigits", {"hidden": 24})
+        assert (model.loss, model.classes) == ("cross-entropy", 10)
+        assert (training.optimizer, training.lr, training.epochs) == ("SGD", 0.1, 10)
+        assert training.steps == len(train[1])
+        assert not witness.notes
+
+
+def test_a_project_with_opacus(tmp_path):
+    _, witnesses = witnessed(OPACUS, tmp_path)
+    task = load(OPACUS, "task")
+    for client, witness in witnesses.items():
+        train, other = (loader.dataset.tensors for loader in task.load_data(int(client)))
+        check_trained(witness, *train)
+        assert seen(witness.evaluated) == hashes_of(other[0])
+        assert (witness.model.spec, witness.model.loss) == ("privateexample.task:Net", "cross-entropy")
+        assert (witness.training.optimizer, witness.training.lr) == ("private SGD", 0.5)
+        steps = len(train[1]) // 10
+        assert dict(witness.private) == {
+            "mechanism": "dp-sgd",
+            "unit": "example",
+            "noise_multiplier": 0.8,
+            "clip": 1.0,
+            "sampling": 1 / steps,
+            "steps": 4 * steps,
+            "learning_rate": 0.5,
+            "batch_size": 10,
+        }
 
 
 def test_a_scikit_learn_project(tmp_path):

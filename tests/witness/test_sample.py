@@ -67,7 +67,7 @@ def test_another_process_goes_on_from_what_was_written():
 
 
 def test_large_examples_and_other_shapes(monkeypatch):
-    monkeypatch.setattr(sample, "KEPT_BYTES", 10 * 12)
+    monkeypatch.setattr(sample, "ROW_BYTES", 10 * 12 / 100)
     examples = Examples(keep=100)
     rows = rows_of(np.arange(40))
     examples.keep_rows(hash_rows(rows, 0), rows)

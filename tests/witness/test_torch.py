@@ -1,6 +1,7 @@
 """What PyTorch does is seen as it is, or noted as not seen; the data itself is the oracle."""
 
 import copy
+import pickle
 import threading
 
 import numpy as np
@@ -30,6 +31,12 @@ class Net(nn.Module):
 
     def forward(self, x):
         return self.two(self.act(self.one(x)))
+
+
+class Holding(Net):
+    def __init__(self, loss=F.cross_entropy) -> None:
+        super().__init__()
+        self.loss = loss
 
 
 def batches(size=8):
@@ -81,18 +88,20 @@ def test_labels_and_loss_are_seen_through_any_loss_of_pytorch(name, tmp_path):
     assert witness.trained.counts == dict.fromkeys(range(4), 10)
 
 
-def test_a_loss_that_a_function_holds_is_seen_from_the_second_call_on(tmp_path):
-    held = F.cross_entropy
-    first = witness_of(lambda: fit(loss=held), tmp_path)
-    assert seen(first.trained) == hashes_of(X)
-    assert set(first.trained.y) == {-1}
-    assert first.model.why == "no loss of PyTorch was seen"
-    plain = state(fit(loss=held))
-    kept = []
-    second = witness_of(lambda: kept.append(fit(loss=held)) or kept[0], tmp_path)
-    check_all(second)
-    assert state(kept[0]) == plain
-    assert second.model.loss == "cross-entropy"
+def test_a_loss_that_somebody_holds_is_seen_and_goes_into_a_pickle(tmp_path):
+    held = Holding()
+    plain = state(fit(loss=F.cross_entropy))
+    kept, pickles = [], []
+
+    def client():
+        seed(5)
+        kept.append(fit(Holding(), loss=held.loss))
+        pickles.append(pickle.loads(pickle.dumps(copy.deepcopy(kept[0]))))  # noqa: S301 - it is this test's own
+        return kept[0]
+
+    check_all(witness_of(client, tmp_path))
+    assert state(kept[0]) == state(pickles[0]) == plain
+    assert pickles[0].loss is held.loss is F.cross_entropy
 
 
 def test_a_regression_and_a_loss_of_the_projects_own(tmp_path):
@@ -227,6 +236,31 @@ class Joined(Sizes):
         super().__init__((*sizes, 4) if isinstance(sizes, list) else sizes + (4,))  # noqa: RUF005
 
 
+class Restless(Net):
+    """Sets all random states when it is made, and makes no second one."""
+
+    made = 0
+
+    def __init__(self, hidden: int = 17) -> None:
+        type(self).made += 1
+        if type(self).made > 1:
+            seed(77)
+            raise SystemExit("one is enough")
+        super().__init__(hidden)
+
+
+def test_a_constructor_that_exits_or_sets_random_states_does_not_reach_the_app(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "_queued_calls", ["the project's own"])
+    monkeypatch.setattr(Restless, "made", 0)
+    states = []
+    witness = witness_of(lambda: (fit(Restless()), states.append(randomness()))[0], tmp_path)
+    assert Restless.made > 1
+    assert randomness() == states[0]
+    assert torch.cuda._queued_calls == ["the project's own"]
+    check_all(witness)
+    assert witness.model.spec is None
+
+
 class Strict(Sizes):
     def __init__(self, sizes) -> None:
         super().__init__(sizes + (4,))  # noqa: RUF005
@@ -290,6 +324,29 @@ def test_gradients_that_are_thrown_away_train_nothing(tmp_path):
 
     witness = witness_of(client, tmp_path)
     assert seen(witness.trained) == hashes_of(X[16:])
+
+
+def test_more_batches_than_are_waited_for_add_up_to_one_step(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedattack.witness.watch._PASSES", 2)
+
+    def client(steps):
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for rows in batches():
+            F.cross_entropy(model(X[rows]), Y[rows]).backward()
+        if steps:
+            optimizer.step()
+        else:
+            optimizer.zero_grad()
+            F.cross_entropy(model(X[:3]), Y[:3]).backward()
+            optimizer.step()
+        return model
+
+    witness = witness_of(lambda: client(True), tmp_path)
+    check_all(witness)
+    assert (witness.training.steps, witness.training.epochs, witness.training.batch_sizes) == (1, 1.0, (8,))
+    thrown_away = witness_of(lambda: client(False), tmp_path, node="2")
+    assert seen(thrown_away.trained) == hashes_of(X[:3])
 
 
 @pytest.mark.parametrize("clear", [True, False])
@@ -530,6 +587,10 @@ def test_what_is_not_covered_becomes_a_note(tmp_path):
     assert witness.trained.total == 0
     assert witness.notes[0].startswith("Two takes other inputs than one array")
 
+    spectra = witness_of(lambda: Net().to(torch.complex64).one(X.to(torch.complex64)), tmp_path, node="8")
+    assert spectra.evaluated.total == 0
+    assert spectra.notes[0].startswith("Linear takes complex numbers")
+
     keyword = witness_of(lambda: Net()(x=X), tmp_path, node="5")
     assert keyword.evaluated.total == 0
     assert keyword.notes[0].startswith("Net takes other inputs than one array by position")
@@ -669,6 +730,13 @@ def test_what_pytorch_traces_exports_and_scripts_it_does_as_without(tmp_path):
     assert witness.evaluated.total == 0
 
 
+def test_models_that_are_made_before_anybody_watches_are_known(tmp_path):
+    sources.watch_imports()
+    made = Net(21, act="tanh")
+    witness = witness_of(lambda: fit(made), tmp_path)
+    assert (witness.model.spec, witness.model.arguments) == (f"{__name__}:Net", {"hidden": 21, "act": "tanh"})
+
+
 def test_private_training_by_opacus(tmp_path):
     from opacus import PrivacyEngine
 
@@ -695,13 +763,29 @@ def test_private_training_by_opacus(tmp_path):
     assert state(kept[0]) == plain
     check_all(witness)
     assert (witness.model.spec, witness.training.augmented) == (f"{__name__}:Net", False)
+    assert witness.training.optimizer == "private SGD"
+    assert dict(witness.private) == {
+        "mechanism": "dp-sgd",
+        "unit": "example",
+        "noise_multiplier": 1.0,
+        "clip": 1.0,
+        "sampling": 0.2,
+        "steps": 40,
+        "learning_rate": 0.1,
+        "batch_size": 8,
+    }
 
 
 def test_hooks_are_put_in_once_and_taken_out_again():
-    before = F.cross_entropy, nn.Module.__init__, torch.optim.Optimizer.zero_grad
+    def hooked():
+        return F.cross_entropy.__code__, nn.Module.__init__, torch.optim.Optimizer.zero_grad
+
+    before = hooked()
     sources.install()
+    during = hooked()
     sources.install()
-    during = F.cross_entropy, globals()["imported_by_name"]
-    assert during[0] is during[1] is not before[0]
+    assert hooked() == during
+    assert not {*during} & {*before}
     sources.remove()
-    assert (F.cross_entropy, nn.Module.__init__, torch.optim.Optimizer.zero_grad) == before
+    assert hooked() == before
+    assert not [name for name in vars(F) if "fedattack" in name]

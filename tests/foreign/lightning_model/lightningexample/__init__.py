@@ -1,0 +1,1 @@
+"""lightningexample: a Flower app."""

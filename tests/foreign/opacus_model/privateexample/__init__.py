@@ -1,0 +1,1 @@
+"""privateexample: a Flower app."""

@@ -1,0 +1,1 @@
+"""xgboostexample: a Flower app."""
