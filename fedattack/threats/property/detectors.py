@@ -72,6 +72,8 @@ _MASKS = {"train": 512, "choose": 32, "test": 128}
 _POINTS = 3
 _PATH_RECORDS = 1_000
 _CHECKED = 200
+# Examples on which it is tried whether the model's gradients can be taken apart.
+_TRIED = 3
 # The mean log odds beyond which a detector's features are shrunk.
 _MEAN = 2.0
 # Parameters whose gradient hardly varies are not blown up to the spread of the others.
@@ -674,15 +676,17 @@ class _Linear(_Base):
         self, at: Tensor, x: Tensor, y: Tensor, masks: Callable[[], torch.Generator], *, training: bool = False
     ) -> Rows:
         """Return the gradient of each example at a point."""
+        scratch = _AT_A_TIME * self.setting.memory
         if self.fits:
-            return Whole(self.shadow.record_gradients(at, x, y, generator=masks()))
-        whole, each = self._rooms
-        room = whole if training else each * len(x)
-        return GradientRows(self._model, at, x, y, masks, room=room, scratch=_AT_A_TIME * self.setting.memory)
+            room = 4.0 * self.shadow.size * len(x)
+        else:
+            whole, each = self._rooms
+            room = whole if training else each * len(x)
+        return GradientRows(self._model, at, x, y, masks, room=room, scratch=scratch)
 
     @cached_property
     def _model(self) -> LayerModel:
-        return LayerModel(self.shadow, self.start, self.x[:1], self.y[:1])
+        return LayerModel(self.shadow, self.start, self.x[:_TRIED], self.y[:_TRIED])
 
     @cached_property
     def _rooms(self) -> tuple[float, float]:
