@@ -27,7 +27,7 @@ _SCRATCH = 32 * 2**20
 PASSES = 4
 """Copies of the layers' outputs that a forward and a backward pass hold."""
 
-_ROWS = 512
+_ROWS = 64
 # Rows that are put together once all are kept; what is computed with them stays in a processor's caches.
 _MERGED = 512
 
@@ -77,8 +77,13 @@ class Whole:
 
     def accumulate_squares(self, out: Tensor, weights: Tensor) -> None:
         """See :class:`Block`."""
-        for rows, part in zip(self.matrix.split(_ROWS), weights.split(_ROWS), strict=True):
-            out += part @ rows.square()
+        _add_squares(out, self.matrix, weights)
+
+
+def _add_squares(out: Tensor, matrix: Tensor, weights: Tensor) -> None:
+    """Add weights (n,) times the squared rows to ``out``, a few rows at a time, which stay in a processor's cache."""
+    for rows, part in zip(matrix.split(_ROWS), weights.split(_ROWS), strict=True):
+        out += part @ rows.square()
 
 
 @dataclass(frozen=True)
@@ -548,7 +553,7 @@ class LayerBlock:
     def accumulate_squares(self, out: Tensor, weights: Tensor) -> None:
         """See :class:`Block`."""
         for where, values in self.columns:
-            out[where] += weights @ values.square()
+            _add_squares(out[where], values, weights)
         for product in self.products:
             product.accumulate_squares(out, weights)
 
