@@ -27,8 +27,9 @@ _SCRATCH = 32 * 2**20
 PASSES = 4
 """Copies of the layers' outputs that a forward and a backward pass hold."""
 
+# Rows whose squares are taken at a time, and rows that are put together once all are kept: both stay in a processor's
+# caches.
 _ROWS = 64
-# Rows that are put together once all are kept; what is computed with them stays in a processor's caches.
 _MERGED = 512
 
 
@@ -364,7 +365,7 @@ class LayerModel:
         hooks = [layer.module.register_forward_hook(_keeping(layer.name, inputs, outputs)) for layer in self.layers]
         try:
             of_all = tuple(mask.flatten(0, 1) for mask in masks)
-            mean = self.shadow.loss_of(self.shadow.unflatten(start), x.to(device), y.to(device), of_all)
+            mean = self.shadow.loss_of(self.shadow.unflatten(start), _channels_last(x.to(device)), y.to(device), of_all)
         finally:
             for hook in hooks:
                 hook.remove()
@@ -434,6 +435,16 @@ def _keeping(name: str, inputs: dict[str, Tensor], outputs: dict[str, Tensor]) -
     return keep
 
 
+def _channels_last(x: Tensor) -> Tensor:
+    """Lay images out with channels last, with which poolings are faster; other examples stay as they are."""
+    if x.ndim != 4:
+        return x
+    _, channels, rows, columns = x.shape
+    x = x.contiguous(memory_format=torch.channels_last)
+    # strides say it of a single channel, too, which is else taken for the usual layout
+    return x.as_strided(x.shape, (rows * columns * channels, 1, columns * channels, channels))
+
+
 def _can_be_taken_apart(module: nn.Module) -> bool:
     if type(module) is nn.Linear:
         return True
@@ -478,7 +489,7 @@ class _Product:
         layer = self.layer
         weight = _columns_at(columns, layer.weight)
         for rows, inputs, deltas in self._parts(layer.positions * layer.inputs + layer.size):
-            weight[rows] = (deltas.mT @ inputs).flatten(1)
+            torch.bmm(deltas.mT, inputs, out=weight[rows].unflatten(1, (layer.outputs, layer.inputs)))
         if layer.bias is not None:
             _columns_at(columns, layer.bias).copy_(self.deltas.sum(dim=1))
 
@@ -606,9 +617,10 @@ class GradientRows:
         # by the first row: blocks, and the state in which the draws of their masks leave the generator
         self._kept: dict[int, tuple[list[tuple[slice, LayerBlock]], Tensor]] = {}
         self._merged: list[tuple[slice, LayerBlock]] = []
-        # where all columns fit, they are written into one matrix for each run of them
+        # where all rows fit, their columns are written into one matrix for each run of them
         self._columns: list[tuple[slice, Tensor]] = []
-        if self.multiplied >= len(x) and room >= 4 * numbers_kept(model, self.large) * len(x):
+        self._all_fit = self.multiplied >= len(x) and room >= 4 * numbers_kept(model, self.large) * len(x)
+        if self._all_fit:
             for run in model.runs(self.large):
                 self._columns.append((run, torch.empty((len(x), run.stop - run.start), device=start.device)))
 
@@ -635,7 +647,7 @@ class GradientRows:
                 yield where, block
             if self.room >= 0:
                 self._kept[first] = made, generator.get_state()
-        if self._columns:
+        if self._all_fit:
             self._merge()
 
     def _merge(self) -> None:

@@ -185,16 +185,14 @@ def plain_matching(case: Case) -> NDArray[np.float64]:
         logits = torch.from_numpy(np.log(prior)).float().repeat(len(x), 1).requires_grad_()
         optimizer = torch.optim.Adam([logits], lr=0.3, betas=(0.9, 0.99))
         for _ in range(STEPS):
-            cosine = torch.zeros(())
+            optimizer.zero_grad()
             for state, sent in zip(victim.states, victim.gradients, strict=True):
                 model.load_state_dict(tensors(state))
                 value = loss(model(x + logits.softmax(dim=1) @ codes), y)
                 moved = torch.autograd.grad(value, [*model.parameters()], create_graph=True)
                 wanted = [torch.from_numpy(sent[name]).flatten() for name, _ in model.named_parameters()]
                 flat = torch.cat([part.flatten() for part in moved])
-                cosine = cosine + torch.nn.functional.cosine_similarity(flat, torch.cat(wanted), dim=0)
-            optimizer.zero_grad()
-            (-cosine).backward()
+                (-torch.nn.functional.cosine_similarity(flat, torch.cat(wanted), dim=0)).backward()
             optimizer.step()
         decisions[client.rows] = logits.detach().argmax(dim=1).numpy()
     return case.right(decisions)

@@ -15,9 +15,9 @@ are chosen on examples apart. What Σ and the means are taken from is the mode:
 ``exact``
     Shadow clients are trained as clients are, in batches.
 
-A row of all parameters for each example, or for each shadow client, may be more than there is memory for. Of these
-matrices only products are then computed, block by block (:mod:`fedattack.learning.rows`). The detector is the same but
-for rounding.
+A row of all parameters for each shadow client may be more than there is memory for. Of this matrix only products are
+then computed, block by block (:mod:`fedattack.learning.rows`). So it is always for the gradients of examples, which are
+kept as far as there is memory. The detector is the same but for rounding.
 """
 
 import logging
@@ -251,7 +251,7 @@ def can_be_linear(model: ModelKnowledge, record: NDArray[np.float32]) -> bool:
 
 
 def needed(setting: Setting, size: int, *, random: bool) -> float:
-    """Return how many bytes the usual way takes for a model of ``size`` parameters, which keeps whole matrices.
+    """Return how many bytes the usual way takes at most for a model of ``size`` parameters, which keeps all rows.
 
     Where it is more than the memory, products of these matrices are computed in parts. ``random`` says whether the
     model has dropout.
@@ -635,8 +635,6 @@ class _Sides:
 
 def _projected(rows: Rows, directions: Tensor) -> Array:
     """Return the rows' products (n, k) with directions (k, size)."""
-    if isinstance(rows, Whole):
-        return _host(rows.matrix @ directions.T)
     return np.concatenate([_host(block.project(directions).T) for _, block in rows.blocks()])
 
 
@@ -753,10 +751,6 @@ class _Linear(_Base):
 
     def _apart(self, extra: Rows, masks: int) -> tuple[Rows, Tensor]:
         """Return the gradients of extra examples less their means over dropout masks, and the means."""
-        if isinstance(extra, Whole):
-            each = extra.matrix.view(-1, masks, self.shadow.size)
-            mean = each.mean(dim=1, keepdim=True)
-            return Whole((each - mean).flatten(0, 1)), mean[:, 0]
         group = torch.arange(len(extra) // masks, device=self.start.device).repeat_interleave(masks)
         means = group_means(extra, group, len(extra) // masks, self.shadow.size)
         return Centred(extra, means, group), means
