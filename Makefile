@@ -42,6 +42,7 @@ benchmark: $(DEV) ## Time and size of recording, speed of attacks; prints ratios
 	$(VENV)/bin/python -m tests.benchmarks.distillation
 	$(VENV)/bin/python -m tests.benchmarks.membership
 	$(VENV)/bin/python -m tests.benchmarks.prolin
+	$(VENV)/bin/python -m tests.benchmarks.plain_loops
 	$(VENV)/bin/python -m tests.benchmarks.model_based
 	$(VENV)/bin/python -m tests.benchmarks.gradient_matching
 	$(VENV)/bin/python -m tests.benchmarks.deployment

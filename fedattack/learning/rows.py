@@ -27,7 +27,10 @@ _SCRATCH = 32 * 2**20
 PASSES = 4
 """Copies of the layers' outputs that a forward and a backward pass hold."""
 
-_ROWS = 512
+# Rows whose squares are taken at a time, and rows that are put together once all are kept: both stay in a processor's
+# caches.
+_ROWS = 64
+_MERGED = 512
 
 
 class Block(Protocol):
@@ -75,8 +78,13 @@ class Whole:
 
     def accumulate_squares(self, out: Tensor, weights: Tensor) -> None:
         """See :class:`Block`."""
-        for rows, part in zip(self.matrix.split(_ROWS), weights.split(_ROWS), strict=True):
-            out += part @ rows.square()
+        _add_squares(out, self.matrix, weights)
+
+
+def _add_squares(out: Tensor, matrix: Tensor, weights: Tensor) -> None:
+    """Add weights (n,) times the squared rows to ``out``, a few rows at a time, which stay in a processor's cache."""
+    for rows, part in zip(matrix.split(_ROWS), weights.split(_ROWS), strict=True):
+        out += part @ rows.square()
 
 
 @dataclass(frozen=True)
@@ -182,18 +190,27 @@ class Layer:
 
     def laid_out(self, inputs: Tensor) -> Tensor:
         """Return what goes into each position, (n, positions, inputs)."""
-        module = self.module
-        if isinstance(module, nn.Conv2d) and not isinstance(module.padding, str):
-            windows: Tensor = nn.functional.unfold(
-                inputs.flatten(0, 1), module.kernel_size, module.dilation, module.padding, module.stride
-            )
-            return windows.mT
+        if isinstance(self.module, nn.Conv2d):
+            return self._windows(self.module, inputs.flatten(0, 1)).mT
         return inputs.reshape(len(inputs), self.positions, self.inputs)
+
+    def _windows(self, convolution: nn.Conv2d, images: Tensor) -> Tensor:
+        """Copy what each position sees of images, (n, inputs, positions); torch's unfold takes twice as long."""
+        down, across = map(int, convolution.padding)
+        if down or across:
+            images = nn.functional.pad(images, (across, across, down, down))
+        images = images.contiguous()
+        of_image, of_channel, of_row, of_column = images.stride()
+        within = (convolution.dilation[0] * of_row, convolution.dilation[1] * of_column)
+        between = (convolution.stride[0] * of_row, convolution.stride[1] * of_column)
+        shape = (*images.shape[:2], *convolution.kernel_size, *self.shape[-2:])
+        windows = images.as_strided(shape, (of_image, of_channel, *within, *between))
+        return windows.flatten(1, 3).flatten(2)
 
     def came_back(self, deltas: Tensor) -> Tensor:
         """Return the loss's gradient at each position, (n, positions, outputs)."""
         if isinstance(self.module, nn.Conv2d):
-            return deltas.flatten(3).flatten(0, 1).mT.contiguous()
+            return deltas.flatten(3).flatten(0, 1).mT
         return deltas.reshape(len(deltas), self.positions, self.outputs)
 
 
@@ -201,7 +218,7 @@ class LayerModel:
     """A model with what is needed to take its layers' gradients apart.
 
     Layers are :class:`torch.nn.Linear` and :class:`torch.nn.Conv2d` that a pass uses once. Whether their gradients are
-    the products that they should be is tried on one example; if not, no layer is taken apart.
+    the products that they should be is tried on some examples; if not, no layer is taken apart.
 
     Parameters
     ----------
@@ -210,7 +227,7 @@ class LayerModel:
     start
         (size,): its parameters.
     x, y
-        (1, *shape), (1,): an example with its label.
+        (n, *shape), (n,): some examples with their labels.
 
     Attributes
     ----------
@@ -218,6 +235,10 @@ class LayerModel:
         Those whose gradients are kept as products.
     activations
         Numbers that the layers of one example put out.
+    together
+        Whether one usual pass over a batch gives what comes back to each example. It is several times as fast as a
+        pass for each example under ``vmap``. It takes a model of such layers alone, whose examples do not mix. That
+        is tried on the examples given, if they are at least two.
     """
 
     def __init__(self, shadow: ShadowModel, start: Tensor, x: Tensor, y: Tensor) -> None:
@@ -227,8 +248,11 @@ class LayerModel:
         for name, value in shadow.unflatten(start).items():
             self.places[name] = slice(at, at + value.numel())
             at += value.numel()
-        self.layers, self.activations = self._layers(x.to(shadow.device))
-        if self.layers and not self._are_products(start, x, y):
+        self.layers, self.activations = self._layers(x[:1].to(shadow.device))
+        self.together = len(x) > 1 and self.dense == 0
+        if self.together and not self._are_products(start, x, y):
+            self.together = False
+        if self.layers and not self.together and not self._are_products(start, x, y):
             self.layers = ()
 
     @property
@@ -277,15 +301,82 @@ class LayerModel:
         with seeded(0, device):
             expected = self.shadow.record_gradients(start, x, y, generator=generator)
         with seeded(0, device):
-            block = self.block(start, x, y, self.shadow.draw_masks((1, 1), generator.manual_seed(0)), ())
+            block = self.block(start, x, y, self.shadow.draw_masks((len(x), 1), generator.manual_seed(0)), ())
         found = torch.zeros_like(expected)
-        block.accumulate(found, torch.ones((1, 1), device=device))
+        block.accumulate(found, torch.eye(len(x), device=device))
         return bool((found - expected).norm() <= 1e-3 * expected.norm())
 
+    def runs(self, multiplied: Sequence[Layer]) -> list[slice]:
+        """Return which columns are kept as they are if the gradients of some layers are multiplied out."""
+        products = [layer for layer in self.layers if layer not in multiplied]
+        runs: list[slice] = []
+        for place in self.places.values():
+            if any(_within(place, layer) for layer in products):
+                continue
+            if runs and runs[-1].stop == place.start:
+                runs[-1] = slice(runs[-1].start, place.stop)
+            else:
+                runs.append(place)
+        return runs
+
     def block(
-        self, start: Tensor, x: Tensor, y: Tensor, masks: tuple[Tensor, ...], multiplied: Sequence[Layer]
+        self,
+        start: Tensor,
+        x: Tensor,
+        y: Tensor,
+        masks: tuple[Tensor, ...],
+        multiplied: Sequence[Layer],
+        into: Sequence[Tensor] | None = None,
     ) -> "LayerBlock":
-        """Return the gradients of examples (n, *shape) at ``start``; those of the layers ``multiplied`` as they are."""
+        """Return the gradients of examples (n, *shape) at ``start``; those of the layers ``multiplied`` as they are.
+
+        The columns of :meth:`runs` are written ``into`` matrices (n, columns), where these are given.
+        """
+        if self.together:
+            others: dict[str, Tensor] = {}
+            inputs, deltas = self._pass_together(start, x, y, masks)
+        else:
+            others, inputs, deltas = self._passes_apart(start, x, y, masks)
+        runs = self.runs(multiplied)
+        if into is None:
+            into = [torch.empty((len(x), run.stop - run.start), device=start.device) for run in runs]
+        columns = list(zip(runs, into, strict=True))
+        for name, values in others.items():
+            _columns_at(columns, self.places[name]).copy_(values.flatten(1))
+        products = []
+        for layer in self.layers:
+            came_back = layer.came_back(deltas[layer.name])
+            if layer in multiplied:
+                _Product(layer, inputs[layer.name], came_back).multiply_out(columns)
+            else:
+                products.append(_Product(layer, inputs[layer.name], came_back.contiguous()))
+        return LayerBlock(self.shadow.size, columns, products)
+
+    def _pass_together(
+        self, start: Tensor, x: Tensor, y: Tensor, masks: tuple[Tensor, ...]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the inputs (n, 1, …) of the layers and what comes back to their outputs, from one pass.
+
+        No example changes the loss of another. The derivative of the sum of losses therefore holds each example's.
+        """
+        device = self.shadow.device
+        inputs: dict[str, Tensor] = {}
+        outputs: dict[str, Tensor] = {}
+        hooks = [layer.module.register_forward_hook(_keeping(layer.name, inputs, outputs)) for layer in self.layers]
+        try:
+            of_all = tuple(mask.flatten(0, 1) for mask in masks)
+            mean = self.shadow.loss_of(self.shadow.unflatten(start), _channels_last(x.to(device)), y.to(device), of_all)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        came_back = torch.autograd.grad(len(x) * mean, [*outputs.values()], materialize_grads=True)
+        deltas = {name: values[:, None] for name, values in zip(outputs, came_back, strict=True)}
+        return {name: values.detach()[:, None] for name, values in inputs.items()}, deltas
+
+    def _passes_apart(
+        self, start: Tensor, x: Tensor, y: Tensor, masks: tuple[Tensor, ...]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+        """Return gradients of parameters in no layer, and inputs and what comes back, from a pass for each example."""
         device = self.shadow.device
         parameters = self.shadow.unflatten(start)
         for layer in self.layers:
@@ -311,15 +402,7 @@ class LayerModel:
 
         of_each = vmap(grad(loss_of, has_aux=True), in_dims=(None, 0, 0, 0), randomness="different")
         (others, deltas), inputs = of_each((free, taps), x[:, None].to(device), y[:, None].to(device), masks)
-        columns = [(self.places[name].start, values.flatten(1)) for name, values in others.items()]
-        products = []
-        for layer in self.layers:
-            product = _Product(layer, inputs[layer.name].detach(), layer.came_back(deltas[layer.name]))
-            if layer in multiplied:
-                columns += product.columns()
-            else:
-                products.append(product)
-        return LayerBlock(self.shadow.size, _joined(columns), products)
+        return others, {name: values.detach() for name, values in inputs.items()}, deltas
 
 
 def _noting(name: str, seen: dict[str, list[tuple[Tensor, Tensor]]]) -> Callable[..., None]:
@@ -340,6 +423,28 @@ def _tapping(name: str, taps: dict[str, Tensor], seen: dict[str, Tensor]) -> Cal
     return tap
 
 
+def _keeping(name: str, inputs: dict[str, Tensor], outputs: dict[str, Tensor]) -> Callable[..., Tensor]:
+    """Return a hook that keeps a layer's input and output, and asks for the gradient of the latter."""
+
+    def keep(module: nn.Module, given: tuple[Any, ...], output: Tensor) -> Tensor:
+        inputs[name] = given[0]
+        outputs[name] = output if output.requires_grad else output.requires_grad_()
+        # A copy, because what comes next may change its input in place. Poolings are faster with channels last.
+        return output.clone(memory_format=torch.channels_last if output.ndim == 4 else torch.preserve_format)
+
+    return keep
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    """Lay images out with channels last, with which poolings are faster; other examples stay as they are."""
+    if x.ndim != 4:
+        return x
+    _, channels, rows, columns = x.shape
+    x = x.contiguous(memory_format=torch.channels_last)
+    # strides say it of a single channel, too, which is else taken for the usual layout
+    return x.as_strided(x.shape, (rows * columns * channels, 1, columns * channels, channels))
+
+
 def _can_be_taken_apart(module: nn.Module) -> bool:
     if type(module) is nn.Linear:
         return True
@@ -352,21 +457,12 @@ def _within(place: slice, layer: Layer) -> bool:
     return place in (layer.weight, layer.bias)
 
 
-def _joined(columns: list[tuple[int, Tensor]]) -> list[tuple[slice, Tensor]]:
-    """Put columns that follow one another together."""
-    runs: list[tuple[int, list[Tensor]]] = []
-    end = -1
-    for start, values in sorted(columns, key=lambda item: item[0]):
-        if start == end:
-            runs[-1][1].append(values)
-        else:
-            runs.append((start, [values]))
-        end = start + values.shape[1]
-    joined = []
-    for start, parts in runs:
-        matrix = torch.cat(parts, dim=1)
-        joined.append((slice(start, start + matrix.shape[1]), matrix))
-    return joined
+def _columns_at(columns: Sequence[tuple[slice, Tensor]], place: slice) -> Tensor:
+    """Return the columns (n, numbers) of parameters that lie within one of the runs of columns."""
+    for run, matrix in columns:
+        if run.start <= place.start and place.stop <= run.stop:
+            return matrix[:, place.start - run.start : place.stop - run.start]
+    raise AssertionError("every parameter that is in no product is in a run")
 
 
 @dataclass(frozen=True)
@@ -388,16 +484,14 @@ class _Product:
             rows = slice(first, first + step)
             yield rows, self.layer.laid_out(self.inputs[rows]), self.deltas[rows]
 
-    def columns(self) -> list[tuple[int, Tensor]]:
-        """Return the gradients themselves, each parameter's with where it begins."""
+    def multiply_out(self, columns: Sequence[tuple[slice, Tensor]]) -> None:
+        """Write the gradients themselves into the columns that are theirs."""
         layer = self.layer
-        parts = []
-        for _, inputs, deltas in self._parts(layer.positions * layer.inputs + layer.size):
-            parts.append((deltas.mT @ inputs).flatten(1))
-        columns = [(layer.weight.start, torch.cat(parts))]
+        weight = _columns_at(columns, layer.weight)
+        for rows, inputs, deltas in self._parts(layer.positions * layer.inputs + layer.size):
+            torch.bmm(deltas.mT, inputs, out=weight[rows].unflatten(1, (layer.outputs, layer.inputs)))
         if layer.bias is not None:
-            columns.append((layer.bias.start, self.deltas.sum(dim=1)))
-        return columns
+            _columns_at(columns, layer.bias).copy_(self.deltas.sum(dim=1))
 
     def project(self, directions: Tensor) -> Tensor:
         layer, count = self.layer, len(directions)
@@ -443,6 +537,14 @@ class LayerBlock:
         """What it takes of memory."""
         return sum(4 * values.numel() for _, values in self.columns) + sum(product.bytes for product in self.products)
 
+    def of(self, rows: slice) -> "LayerBlock":
+        """Return some of the examples, without a copy."""
+        columns = [(where, values[rows]) for where, values in self.columns]
+        products = []
+        for product in self.products:
+            products.append(_Product(product.layer, product.inputs[rows], product.deltas[rows]))
+        return LayerBlock(self.size, columns, products)
+
     def project(self, directions: Tensor) -> Tensor:
         """See :class:`Block`."""
         parts = [directions[:, where] @ values.T for where, values in self.columns]
@@ -462,7 +564,7 @@ class LayerBlock:
     def accumulate_squares(self, out: Tensor, weights: Tensor) -> None:
         """See :class:`Block`."""
         for where, values in self.columns:
-            out[where] += weights @ values.square()
+            _add_squares(out[where], values, weights)
         for product in self.products:
             product.accumulate_squares(out, weights)
 
@@ -514,12 +616,22 @@ class GradientRows:
         self.chunk = int(min(_DRAWN, max(1, scratch // at_once)))
         # by the first row: blocks, and the state in which the draws of their masks leave the generator
         self._kept: dict[int, tuple[list[tuple[slice, LayerBlock]], Tensor]] = {}
+        self._merged: list[tuple[slice, LayerBlock]] = []
+        # where all rows fit, their columns are written into one matrix for each run of them
+        self._columns: list[tuple[slice, Tensor]] = []
+        self._all_fit = self.multiplied >= len(x) and room >= 4 * numbers_kept(model, self.large) * len(x)
+        if self._all_fit:
+            for run in model.runs(self.large):
+                self._columns.append((run, torch.empty((len(x), run.stop - run.start), device=start.device)))
 
     def __len__(self) -> int:
         return len(self.x)
 
     def blocks(self) -> Iterator[tuple[slice, Block]]:
         """Yield all rows, block by block; see :class:`Rows`."""
+        if self._merged:
+            yield from self._merged
+            return
         generator = self.generator()
         for first in range(0, len(self), _DRAWN):
             if first in self._kept:
@@ -535,6 +647,21 @@ class GradientRows:
                 yield where, block
             if self.room >= 0:
                 self._kept[first] = made, generator.get_state()
+        if self._all_fit:
+            self._merge()
+
+    def _merge(self) -> None:
+        """Put the blocks together, all of which are kept: fewer products, of larger matrices, are faster."""
+        made = [block for blocks, _ in self._kept.values() for _, block in blocks]
+        self._kept.clear()
+        products = []
+        for parts in zip(*[block.products for block in made], strict=True):
+            inputs, deltas = torch.cat([part.inputs for part in parts]), torch.cat([part.deltas for part in parts])
+            products.append(_Product(parts[0].layer, inputs, deltas))
+        whole = LayerBlock(self.model.shadow.size, self._columns, products)
+        for first in range(0, len(self), _MERGED):
+            rows = slice(first, min(first + _MERGED, len(self)))
+            self._merged.append((rows, whole.of(rows)))
 
     def _computed(self, first: int, last: int, generator: torch.Generator) -> Iterator[tuple[slice, LayerBlock]]:
         """Compute the gradients of examples whose masks are drawn together."""
@@ -543,10 +670,11 @@ class GradientRows:
         for begin in range(first, last, self.chunk):
             rows = slice(begin, min(begin + self.chunk, last))
             own = tuple(mask[begin - first : rows.stop - first] for mask in masks)
-            # what draws its own dropout must draw the same in each pass
-            with seeded(begin, shadow.device):
+            # what draws its own dropout must draw the same in each pass, and else anew
+            with seeded(generator.initial_seed() + begin, shadow.device):
                 layers = self.large if rows.stop <= self.multiplied else self.small
-                block = self.model.block(self.start, self.x[rows], self.y[rows], own, layers)
+                into = [matrix[rows] for _, matrix in self._columns] or None
+                block = self.model.block(self.start, self.x[rows], self.y[rows], own, layers, into)
             yield rows, block
 
 

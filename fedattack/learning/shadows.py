@@ -294,7 +294,8 @@ class ShadowModel:
         masks = []
         for dropout in self._dropouts:
             # Drawn on the generator's device and moved: the same seed then gives the same masks everywhere.
-            kept = torch.empty((*shape, *dropout.shape)).bernoulli_(1 - dropout.p, generator=generator)
+            # On a CPU, bernoulli_ takes five times as long.
+            kept = torch.rand((*shape, *dropout.shape), generator=generator) < 1 - dropout.p
             masks.append(kept.to(self.device) / (1 - dropout.p))
         return tuple(masks)
 

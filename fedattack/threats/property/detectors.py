@@ -15,9 +15,9 @@ are chosen on examples apart. What Σ and the means are taken from is the mode:
 ``exact``
     Shadow clients are trained as clients are, in batches.
 
-A row of all parameters for each example, or for each shadow client, may be more than there is memory for. Of these
-matrices only products are then computed, block by block (:mod:`fedattack.learning.rows`). The detector is the same but
-for rounding.
+A row of all parameters for each shadow client may be more than there is memory for. Of this matrix only products are
+then computed, block by block (:mod:`fedattack.learning.rows`). So it is always for the gradients of examples, which are
+kept as far as there is memory. The detector is the same but for rounding.
 """
 
 import logging
@@ -72,6 +72,8 @@ _MASKS = {"train": 512, "choose": 32, "test": 128}
 _POINTS = 3
 _PATH_RECORDS = 1_000
 _CHECKED = 200
+# Examples on which it is tried whether the model's gradients can be taken apart.
+_TRIED = 3
 # The mean log odds beyond which a detector's features are shrunk.
 _MEAN = 2.0
 # Parameters whose gradient hardly varies are not blown up to the spread of the others.
@@ -249,7 +251,7 @@ def can_be_linear(model: ModelKnowledge, record: NDArray[np.float32]) -> bool:
 
 
 def needed(setting: Setting, size: int, *, random: bool) -> float:
-    """Return how many bytes the usual way takes for a model of ``size`` parameters, which keeps whole matrices.
+    """Return how many bytes the usual way takes at most for a model of ``size`` parameters, which keeps all rows.
 
     Where it is more than the memory, products of these matrices are computed in parts. ``random`` says whether the
     model has dropout.
@@ -633,8 +635,6 @@ class _Sides:
 
 def _projected(rows: Rows, directions: Tensor) -> Array:
     """Return the rows' products (n, k) with directions (k, size)."""
-    if isinstance(rows, Whole):
-        return _host(rows.matrix @ directions.T)
     return np.concatenate([_host(block.project(directions).T) for _, block in rows.blocks()])
 
 
@@ -674,15 +674,17 @@ class _Linear(_Base):
         self, at: Tensor, x: Tensor, y: Tensor, masks: Callable[[], torch.Generator], *, training: bool = False
     ) -> Rows:
         """Return the gradient of each example at a point."""
+        scratch = _AT_A_TIME * self.setting.memory
         if self.fits:
-            return Whole(self.shadow.record_gradients(at, x, y, generator=masks()))
-        whole, each = self._rooms
-        room = whole if training else each * len(x)
-        return GradientRows(self._model, at, x, y, masks, room=room, scratch=_AT_A_TIME * self.setting.memory)
+            room = 4.0 * self.shadow.size * len(x)
+        else:
+            whole, each = self._rooms
+            room = whole if training else each * len(x)
+        return GradientRows(self._model, at, x, y, masks, room=room, scratch=scratch)
 
     @cached_property
     def _model(self) -> LayerModel:
-        return LayerModel(self.shadow, self.start, self.x[:1], self.y[:1])
+        return LayerModel(self.shadow, self.start, self.x[:_TRIED], self.y[:_TRIED])
 
     @cached_property
     def _rooms(self) -> tuple[float, float]:
@@ -749,10 +751,6 @@ class _Linear(_Base):
 
     def _apart(self, extra: Rows, masks: int) -> tuple[Rows, Tensor]:
         """Return the gradients of extra examples less their means over dropout masks, and the means."""
-        if isinstance(extra, Whole):
-            each = extra.matrix.view(-1, masks, self.shadow.size)
-            mean = each.mean(dim=1, keepdim=True)
-            return Whole((each - mean).flatten(0, 1)), mean[:, 0]
         group = torch.arange(len(extra) // masks, device=self.start.device).repeat_interleave(masks)
         means = group_means(extra, group, len(extra) // masks, self.shadow.size)
         return Centred(extra, means, group), means
