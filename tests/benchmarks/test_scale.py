@@ -47,4 +47,4 @@ def test_a_row_that_fails_or_takes_too_long_says_so(monkeypatch):
 
 def test_a_row_is_a_line():
     found = json.loads('{"seconds": 1.23, "processor": 2.0, "peak": 300e6, "bytes": 1e6}')
-    assert scale.line_of(scale.ROWS[0], found).count("|") == 11
+    assert scale.line_of(scale.ROWS[0], found).count("|") == 12
