@@ -1,6 +1,11 @@
 """How much memory the work of a process may take: one default, and how sizes are read and shown."""
 
+import mmap
 import re
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedattack.errors import ConfigError
 
@@ -33,3 +38,12 @@ def read_size(text: str) -> int:
 def shown_size(size: float) -> str:
     """Return a number of bytes for people."""
     return f"{size / 2**30:.2g} GiB" if size >= 2**30 else f"{size / 10**6:.0f} MB"
+
+
+def let_go(array: NDArray[Any]) -> None:
+    """Give back the memory in which the system keeps what was read of an array on disk; others stay as they are."""
+    base: Any = array
+    while isinstance(base, np.ndarray | memoryview):
+        base = base.base if isinstance(base, np.ndarray) else base.obj
+    if isinstance(base, mmap.mmap) and hasattr(base, "madvise"):
+        base.madvise(mmap.MADV_DONTNEED)

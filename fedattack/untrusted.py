@@ -8,10 +8,12 @@ deleted outside of the folder that the caller named.
 import hashlib
 import io
 import math
+import mmap
 import os
 import re
 import shutil
 import stat
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -197,10 +199,12 @@ def verify_files(folder: Path, digests: Mapping[str, str], error: Error, where: 
             raise error(f"{folder / name} is another file than was written; {hint}")
 
 
-def read_npz(path: Path, error: Error, hint: str, *names: str) -> dict[str, NDArray[Any]]:
+def read_npz(path: Path, error: Error, hint: str, *names: str, most: float = math.inf) -> dict[str, NDArray[Any]]:
     """Read the arrays ``names``, or all, of an ``.npz`` without pickle, or raise ``error`` in one line.
 
-    ``numpy.load`` takes memory for what a header announces, before it looks whether there is as much.
+    ``numpy.load`` takes memory for what a header announces, before it looks whether there is as much. An array of more
+    than ``most`` bytes is put into a temporary file without a name, of which the system keeps as much in memory as it
+    can spare.
     """
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
@@ -210,7 +214,7 @@ def read_npz(path: Path, error: Error, hint: str, *names: str) -> dict[str, NDAr
                 raise error(
                     f"{path}: expected the arrays {' and '.join(names)}, but there is no {lacking[0]!r}; {hint}"
                 )
-            return {name: _read_member(archive, entries[name], name) for name in names or entries}
+            return {name: _read_member(archive, entries[name], name, most) for name in names or entries}
     except FileNotFoundError:
         raise error(f"{path} is not there; {hint}") from None
     # Of a damaged archive zipfile raises whatever comes: RuntimeError and NotImplementedError are among it.
@@ -235,9 +239,10 @@ def _entries(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
     return entries
 
 
-def _read_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, name: str) -> NDArray[Any]:
+def _read_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, name: str, most: float) -> NDArray[Any]:
     """Read one array; it lies in the bytes that were read, so that its memory is taken once."""
-    content, end = bytearray(entry.file_size), 0
+    content = bytearray(entry.file_size) if entry.file_size <= most else _on_disk(entry.file_size)
+    end = 0
     with archive.open(entry) as stream:
         while block := stream.read(_BLOCK):
             if end + len(block) > len(content):
@@ -252,7 +257,14 @@ def _read_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, name: str) ->
         raise ValueError(f"{name}: {cause}") from None
 
 
-def view_npy(content: bytes | bytearray) -> NDArray[Any]:
+def _on_disk(size: int) -> mmap.mmap:
+    """Return so many bytes of a file that is gone as soon as nobody uses it."""
+    with tempfile.TemporaryFile() as file:
+        file.truncate(size)
+        return mmap.mmap(file.fileno(), size)
+
+
+def view_npy(content: bytes | bytearray | mmap.mmap) -> NDArray[Any]:
     """View the bytes of an ``.npy`` file as an array on the same memory.
 
     ``numpy.load`` copies, takes memory for what a header announces, and ends a damaged header, which it parses as
