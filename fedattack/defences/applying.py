@@ -73,20 +73,19 @@ def defended_arrays(
     if len(handed.names) == len(sent) and set(handed.names) != set(names):
         names = handed.names
     _check_handed(dict(zip(names, received, strict=False)), handed)
-    start: dict[str, NDArray[Any] | float] = {}
+    start: Sequence[NDArray[Any] | float] = received if sends == "model" else [0.0] * len(sent)
     update: dict[str, NDArray[np.float32]] = {}
     defended = list(sent)
     moving = [index for index, array in enumerate(sent) if array.dtype.kind == "f"]
     for index in moving:
-        name, into = names[index], np.empty(sent[index].shape, dtype=np.float32)
-        start[name] = received[index] if sends == "model" else 0.0
+        into = np.empty(sent[index].shape, dtype=np.float32)
         # In double precision, of which numpy holds a few thousand numbers at a time.
-        update[name] = np.subtract(sent[index], start[name], out=into, dtype=np.float64, casting="same_kind")
+        update[names[index]] = np.subtract(sent[index], start[index], out=into, dtype=np.float64, casting="same_kind")
     _check_finite(defence, update)
     result = defence.apply(update, rng, handed.batch)
     for index in moving:
         name, moved = names[index], np.empty_like(sent[index])
-        np.add(start[name], result[name], out=moved, dtype=np.float64, casting="same_kind")
+        np.add(start[index], result[name], out=moved, dtype=np.float64, casting="same_kind")
         if sends == "model" and name.endswith(_NEVER_NEGATIVE):
             np.maximum(moved, 0, out=moved)
         np.copyto(moved, sent[index], where=update[name] == result[name])

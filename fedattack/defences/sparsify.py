@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from fedattack.defences.base import Batch, DefenceKind, Settings, Update, as_float32, in_parts, number
 
-_HALF = 2**16
 # How many numbers half of the bits of a float32 can be.
+_HALF = 2**16
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Sparsify:
         pruned = round(self.share * sum([array.size for array in kept.values()]))
         if not pruned:
             return kept
-        largest, alike = _largest_pruned(kept.values(), pruned)
+        largest, alike = _largest_pruned([*kept.values()], pruned)
         for array in kept.values():
             for _, values in in_parts(array):
                 bits = _magnitudes(values)
@@ -50,12 +50,11 @@ class Sparsify:
         return kept
 
 
-def _largest_pruned(arrays: Iterable[NDArray[np.float32]], pruned: int) -> tuple[int, int]:
+def _largest_pruned(arrays: Sequence[NDArray[np.float32]], pruned: int) -> tuple[int, int]:
     """Return the largest magnitude among the ``pruned`` smallest, and how many of these have it.
 
     Magnitudes are counted twice: by the upper half of their bits, and those of the right upper half by the lower one.
     """
-    arrays = list(arrays)
     upper, lower = np.zeros(_HALF, dtype=np.int64), np.zeros(_HALF, dtype=np.int64)
     for array in arrays:
         for _, values in in_parts(array):
