@@ -2,7 +2,7 @@
 
 Whatever the bytes, a reader here ends with a value of the expected form, or with one line that says what is wrong and
 where. Only regular files are read, and sizes are looked at before memory is taken. Nothing is followed, written or
-deleted outside of the folder that the caller named.
+deleted outside of the folder that the caller named, but for temporary files without a name.
 """
 
 import hashlib
@@ -241,26 +241,42 @@ def _entries(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
 
 def _read_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, name: str, most: float) -> NDArray[Any]:
     """Read one array; it lies in the bytes that were read, so that its memory is taken once."""
-    content = bytearray(entry.file_size) if entry.file_size <= most else _on_disk(entry.file_size)
-    end = 0
+    size = entry.file_size
     with archive.open(entry) as stream:
-        while block := stream.read(_BLOCK):
-            if end + len(block) > len(content):
-                raise ValueError(f"{name} has more than the {entry.file_size:,} bytes that are announced")
-            content[end : end + len(block)] = block
-            end += len(block)
-    if end != len(content):
-        raise ValueError(f"{name} has {end:,} bytes, and {entry.file_size:,} are announced")
+        blocks = _blocks(stream, size, name)
+        content = _in_memory(blocks, size) if size <= most else _on_disk(blocks, size)
     try:
         return view_npy(content)
     except ValueError as cause:
         raise ValueError(f"{name}: {cause}") from None
 
 
-def _on_disk(size: int) -> mmap.mmap:
-    """Return so many bytes of a file that is gone as soon as nobody uses it."""
+def _blocks(stream: IO[bytes], size: int, name: str) -> Iterator[bytes]:
+    """Yield an array's bytes, which must be as many as are announced."""
+    end = 0
+    while block := stream.read(_BLOCK):
+        end += len(block)
+        if end > size:
+            raise ValueError(f"{name} has more than the {size:,} bytes that are announced")
+        yield block
+    if end != size:
+        raise ValueError(f"{name} has {end:,} bytes, and {size:,} are announced")
+
+
+def _in_memory(blocks: Iterator[bytes], size: int) -> bytearray:
+    content, end = bytearray(size), 0
+    for block in blocks:
+        content[end : end + len(block)] = block
+        end += len(block)
+    return content
+
+
+def _on_disk(blocks: Iterator[bytes], size: int) -> mmap.mmap:
+    """Put bytes into a file that is gone as soon as nobody uses it."""
     with tempfile.TemporaryFile() as file:
-        file.truncate(size)
+        for block in blocks:
+            file.write(block)
+        file.flush()
         return mmap.mmap(file.fileno(), size)
 
 
