@@ -11,7 +11,7 @@ What varies is in a row's name; all else is as in :data:`BASE`, with at most 100
 federation first: models of random numbers beside a common one, because what they say changes little of the cost. Then
 another process attacks. Rows of ``recording`` time the writing alone. Those of ``simulation`` are whole commands
 ``fedattack simulate`` of a small network. Those of ``resnet-18-`` have a real federation of four clients, whose images
-are 32 x 32 pixels in three colours, on two threads. Two other benchmarks, ``gradient_matching`` and ``model_based``,
+are 32 x 32 pixels in three colours. Two other benchmarks, ``gradient_matching`` and ``model_based``,
 time the attacks on attributes of examples.
 """
 
@@ -293,7 +293,7 @@ def measure(row: Row, seconds: float) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder:
         for step in steps_of(row):
             words = [sys.executable, "-m", "tests.benchmarks.scale", "--step", step, row.name, folder]
-            environment = {**os.environ, "OMP_NUM_THREADS": "2" if row.real else "1"}
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
             try:
                 done, peak = watched(words, environment, seconds)
             except subprocess.TimeoutExpired:
