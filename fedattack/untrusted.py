@@ -2,16 +2,18 @@
 
 Whatever the bytes, a reader here ends with a value of the expected form, or with one line that says what is wrong and
 where. Only regular files are read, and sizes are looked at before memory is taken. Nothing is followed, written or
-deleted outside of the folder that the caller named.
+deleted outside of the folder that the caller named, but for temporary files without a name.
 """
 
 import hashlib
 import io
 import math
+import mmap
 import os
 import re
 import shutil
 import stat
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -197,10 +199,12 @@ def verify_files(folder: Path, digests: Mapping[str, str], error: Error, where: 
             raise error(f"{folder / name} is another file than was written; {hint}")
 
 
-def read_npz(path: Path, error: Error, hint: str, *names: str) -> dict[str, NDArray[Any]]:
+def read_npz(path: Path, error: Error, hint: str, *names: str, most: float = math.inf) -> dict[str, NDArray[Any]]:
     """Read the arrays ``names``, or all, of an ``.npz`` without pickle, or raise ``error`` in one line.
 
-    ``numpy.load`` takes memory for what a header announces, before it looks whether there is as much.
+    ``numpy.load`` takes memory for what a header announces, before it looks whether there is as much. An array of more
+    than ``most`` bytes is put into a temporary file without a name, of which the system keeps as much in memory as it
+    can spare.
     """
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
@@ -210,7 +214,7 @@ def read_npz(path: Path, error: Error, hint: str, *names: str) -> dict[str, NDAr
                 raise error(
                     f"{path}: expected the arrays {' and '.join(names)}, but there is no {lacking[0]!r}; {hint}"
                 )
-            return {name: _read_member(archive, entries[name], name) for name in names or entries}
+            return {name: _read_member(archive, entries[name], name, most) for name in names or entries}
     except FileNotFoundError:
         raise error(f"{path} is not there; {hint}") from None
     # Of a damaged archive zipfile raises whatever comes: RuntimeError and NotImplementedError are among it.
@@ -235,24 +239,48 @@ def _entries(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
     return entries
 
 
-def _read_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, name: str) -> NDArray[Any]:
+def _read_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, name: str, most: float) -> NDArray[Any]:
     """Read one array; it lies in the bytes that were read, so that its memory is taken once."""
-    content, end = bytearray(entry.file_size), 0
+    size = entry.file_size
     with archive.open(entry) as stream:
-        while block := stream.read(_BLOCK):
-            if end + len(block) > len(content):
-                raise ValueError(f"{name} has more than the {entry.file_size:,} bytes that are announced")
-            content[end : end + len(block)] = block
-            end += len(block)
-    if end != len(content):
-        raise ValueError(f"{name} has {end:,} bytes, and {entry.file_size:,} are announced")
+        blocks = _blocks(stream, size, name)
+        content = _in_memory(blocks, size) if size <= most else _on_disk(blocks, size)
     try:
         return view_npy(content)
     except ValueError as cause:
         raise ValueError(f"{name}: {cause}") from None
 
 
-def view_npy(content: bytes | bytearray) -> NDArray[Any]:
+def _blocks(stream: IO[bytes], size: int, name: str) -> Iterator[bytes]:
+    """Yield an array's bytes, which must be as many as are announced."""
+    end = 0
+    while block := stream.read(_BLOCK):
+        end += len(block)
+        if end > size:
+            raise ValueError(f"{name} has more than the {size:,} bytes that are announced")
+        yield block
+    if end != size:
+        raise ValueError(f"{name} has {end:,} bytes, and {size:,} are announced")
+
+
+def _in_memory(blocks: Iterator[bytes], size: int) -> bytearray:
+    content, end = bytearray(size), 0
+    for block in blocks:
+        content[end : end + len(block)] = block
+        end += len(block)
+    return content
+
+
+def _on_disk(blocks: Iterator[bytes], size: int) -> mmap.mmap:
+    """Put bytes into a file that is gone as soon as nobody uses it."""
+    with tempfile.TemporaryFile() as file:
+        for block in blocks:
+            file.write(block)
+        file.flush()
+        return mmap.mmap(file.fileno(), size)
+
+
+def view_npy(content: bytes | bytearray | mmap.mmap) -> NDArray[Any]:
     """View the bytes of an ``.npy`` file as an array on the same memory.
 
     ``numpy.load`` copies, takes memory for what a header announces, and ends a damaged header, which it parses as

@@ -8,13 +8,14 @@ from tests.importing import circle_in, imported, imports_of, modules_of
 
 ROOT = Path(__file__).parents[1]
 
-BASE = {"errors", "extra", "files", "untrusted"}
+BASE = {"errors", "extra", "files", "memory", "untrusted"}
 # Layer → what it may import of ours.
 ALLOWED = {
     "errors": set(),
     "files": {"errors"},
     "untrusted": {"errors", "files"},
     "extra": set(),
+    "memory": {"errors"},
     "nodes": BASE,
     "record": BASE,
     "observe": BASE | {"record"},

@@ -73,25 +73,23 @@ def defended_arrays(
     if len(handed.names) == len(sent) and set(handed.names) != set(names):
         names = handed.names
     _check_handed(dict(zip(names, received, strict=False)), handed)
-    start: dict[int, NDArray[np.float64]] = {}
+    start: Sequence[NDArray[Any] | float] = received if sends == "model" else [0.0] * len(sent)
     update: dict[str, NDArray[np.float32]] = {}
-    for index, array in enumerate(sent):
-        if array.dtype.kind != "f":
-            continue
-        if sends == "model":
-            start[index] = received[index].astype(np.float64)
-        else:
-            start[index] = np.zeros(array.shape)
-        update[names[index]] = (array - start[index]).astype(np.float32)
+    defended = list(sent)
+    moving = [index for index, array in enumerate(sent) if array.dtype.kind == "f"]
+    for index in moving:
+        into = np.empty(sent[index].shape, dtype=np.float32)
+        # In double precision, of which numpy holds a few thousand numbers at a time.
+        update[names[index]] = np.subtract(sent[index], start[index], out=into, dtype=np.float64, casting="same_kind")
     _check_finite(defence, update)
     result = defence.apply(update, rng, handed.batch)
-    defended = list(sent)
-    for index, values in start.items():
-        name = names[index]
-        moved = (values + result[name].astype(np.float64)).astype(sent[index].dtype)
+    for index in moving:
+        name, moved = names[index], np.empty_like(sent[index])
+        np.add(start[index], result[name], out=moved, dtype=np.float64, casting="same_kind")
         if sends == "model" and name.endswith(_NEVER_NEGATIVE):
-            moved = np.maximum(moved, 0)
-        defended[index] = np.where(update[name] == result[name], sent[index], moved)
+            np.maximum(moved, 0, out=moved)
+        np.copyto(moved, sent[index], where=update[name] == result[name])
+        defended[index] = moved
     return defended
 
 

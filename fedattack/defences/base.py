@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -130,5 +130,20 @@ def words(settings: Settings, key: str) -> list[str]:
 
 
 def as_float32(update: Update) -> dict[str, NDArray[np.float32]]:
-    """Copy an update."""
-    return {name: np.array(array, dtype=np.float32) for name, array in update.items()}
+    """Copy an update, each array in C order."""
+    return {name: np.array(array, dtype=np.float32, order="C") for name, array in update.items()}
+
+
+AT_ONCE = 2**20
+"""Entries of an update that a defence computes on at a time: beside its result, it then holds some 30 MB at most."""
+
+
+def in_parts(array: NDArray[Any]) -> Iterator[tuple[slice, NDArray[Any]]]:
+    """Yield an array's entries in C order, :data:`AT_ONCE` at a time, and where they stand.
+
+    Where the array is in C order itself, they share its memory.
+    """
+    flat = array.reshape(-1)
+    for first in range(0, flat.size, AT_ONCE):
+        part = slice(first, first + AT_ONCE)
+        yield part, flat[part]

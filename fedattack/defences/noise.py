@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.defences.base import Batch, DefenceKind, Settings, Update, as_float32, number
+from fedattack.defences.base import Batch, DefenceKind, Settings, Update, as_float32, in_parts, number
 
 
 class _Draw(Protocol):
@@ -58,16 +58,18 @@ class Noise:
         if not self.scale:
             return as_float32(update)
         draw = self.DRAWS[self.name]
-        clipped = clip_update(update, self.clip) if self.clip else update
+        factor = clip_factor(update, self.clip) if self.clip else 1.0
         noisy = {}
-        for name, array in clipped.items():
-            noise = draw(rng, self.scale, array.shape)
-            noisy[name] = np.asarray(array.astype(np.float64) + noise, dtype=np.float32)
+        for name, array in update.items():
+            noisy[name] = np.empty(array.shape, dtype=np.float32)
+            into = noisy[name].reshape(-1)
+            for part, values in in_parts(array):
+                into[part] = values.astype(np.float64) * factor + draw(rng, self.scale, values.shape)
         return noisy
 
 
-def clip_update(update: Update, clip: float) -> dict[str, NDArray[np.float64]]:
-    """Scale an update down to the norm ``clip`` if it is longer: g / max(1, ‖g‖₂ / C).
+def clip_factor(update: Update, clip: float) -> float:
+    """Return what scales an update down to the norm ``clip`` if it is longer: 1 / max(1, ‖g‖₂ / C).
 
     Parameters
     ----------
@@ -78,24 +80,24 @@ def clip_update(update: Update, clip: float) -> dict[str, NDArray[np.float64]]:
 
     Returns
     -------
-    dict of str to ndarray
-        In float64, in which the norm is no more than C. An update that is short enough has its own values.
+    float
+        In float64 the norm of the scaled update is no more than C. It is 1 for an update that is short enough.
     """
-    arrays = {name: np.asarray(array, dtype=np.float64) for name, array in update.items()}
-    factor = 1.0
-    norm = _norm(arrays)
+    factor, norm = 1.0, _norm(update, 1.0)
     while norm > clip:
         # A second pass takes away what rounding may have left above the norm.
         factor = math.nextafter(factor * (clip / norm), 0.0)
-        scaled = {name: array * factor for name, array in arrays.items()}
-        norm = _norm(scaled)
-        if norm <= clip:
-            return scaled
-    return arrays
+        norm = _norm(update, factor)
+    return factor
 
 
-def _norm(arrays: Update) -> float:
-    squares = [float(np.vdot(array, array)) for array in arrays.values()]
+def _norm(update: Update, factor: float) -> float:
+    """Return the norm of an update times a factor, in float64."""
+    squares = []
+    for array in update.values():
+        for _, values in in_parts(array):
+            scaled = values.astype(np.float64) * factor
+            squares.append(float(np.vdot(scaled, scaled)))
     return math.sqrt(math.fsum(squares))
 
 

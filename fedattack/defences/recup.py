@@ -251,16 +251,18 @@ class RecUP:
         if self.budget == 0:
             pooling.check(update)
             return as_float32(update)
-        start = pooling.windows(update)
+        whole = pooling.windows(update)
+        places = _largest(whole, self.iterations * self.models)
+        start = np.take_along_axis(whole, places, axis=1)
         parts = [(weight, self._perturbed(start, zoo, value, rng)) for zoo, weight, value in self._plan if weight]
         changed = np.any([windows != start for _, windows in parts], axis=0)
         before = start[changed]
         moves = [weight * (windows[changed].astype(np.float64) - before) for weight, windows in parts]
         moved = (before + np.sum(moves, axis=0)).astype(np.float32)
         low, high = bounds(before, self.budget)
-        defended = start.copy()
-        defended[changed] = np.clip(moved, low, high)
-        arrays = pooling.unlaid(defended)
+        start[changed] = np.clip(moved, low, high)
+        np.put_along_axis(whole, places, start, axis=1)
+        arrays = pooling.unlaid(whole)
         return {name: arrays[name] for name in update}
 
     def _perturbed(self, start: Windows, zoo: Zoo, value: int | None, rng: np.random.Generator) -> Windows:
@@ -269,6 +271,23 @@ class RecUP:
         rows = np.arange(len(start))
         search = _Search(start, zoo, value, self.budget, self.iterations, self.models, rng, rows)
         return VARIANTS[self.variant](search)
+
+
+def _largest(windows: Windows, count: int) -> NDArray[np.int64]:
+    """Return the places (features, count) of each window's largest entries, ascending; among equals of the first ones.
+
+    A step moves the largest entry of a window. So a search of ``count`` steps meets no other entries than these, and
+    need not hold the others.
+    """
+    width = windows.shape[1]
+    count = min(count, width)
+    places = np.empty((len(windows), count), dtype=np.int64)
+    for window, into in zip(windows, places, strict=True):
+        least = np.partition(window, width - count)[width - count]
+        above = np.flatnonzero(window > least)
+        equal = np.flatnonzero(window == least)[: count - len(above)]
+        into[:] = np.sort(np.concatenate([above, equal]))
+    return places
 
 
 def _likeliest(zoo: Zoo, windows: Windows) -> int:

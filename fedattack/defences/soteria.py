@@ -16,12 +16,16 @@ from numpy.typing import NDArray
 
 from fedattack.defences.base import Batch, DefenceKind, Settings, Update, as_float32, number, text
 from fedattack.errors import DataError, ModelError
+from fedattack.memory import MEMORY
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 _RECORDS = 64
-"""Examples whose representation is differentiated at a time."""
+"""Examples whose representation is differentiated at a time, at most."""
+
+# What the layers put out for an example, and its slopes, are kept about so often.
+_COPIES = 4
 
 
 @dataclass(frozen=True)
@@ -38,10 +42,13 @@ class Soteria:
     layer
         Name of the defended layer among the model's modules; empty for the first fully connected layer that does not
         see the examples themselves.
+    memory
+        Bytes that what the model's layers put out may take; with less, fewer examples are taken at a time.
     """
 
     share: float
     layer: str = ""
+    memory: float = MEMORY
     name = "soteria"
     needs_batch = True
 
@@ -72,7 +79,7 @@ class Soteria:
                 f"defence soteria: the update has no array {weight} of shape {tuple(layer.weight.shape)}; it has "
                 f"{', '.join(masked)}; hand over the model whose parameters are sent"
             )
-        measure = representation_measure(batch.model, layer, batch.x)
+        measure = representation_measure(batch.model, layer, batch.x, memory=self.memory)
         pruned = round(self.share * len(measure))
         # The sort is stable: among equals those of the lowest index are pruned.
         largest = np.argsort(-measure, kind="stable")[:pruned]
@@ -122,7 +129,9 @@ def defended_layer(model: nn.Module, name: str = "") -> tuple[str, nn.Linear]:
     )
 
 
-def representation_measure(model: nn.Module, layer: nn.Linear, x: NDArray[np.floating]) -> NDArray[np.float64]:
+def representation_measure(
+    model: nn.Module, layer: nn.Linear, x: NDArray[np.floating], *, memory: float = MEMORY
+) -> NDArray[np.float64]:
     """Compute the mean over examples of |r_i| / ‖∂r_i/∂x‖₂, with r what enters ``layer``.
 
     The model is taken in evaluation mode, in which examples do not depend on each other, and left as it was.
@@ -134,7 +143,9 @@ def representation_measure(model: nn.Module, layer: nn.Linear, x: NDArray[np.flo
     layer
         One of its modules, which it uses once.
     x
-        (n, …): examples of floating-point inputs.
+        (n, …): examples of floating-point inputs, at least one.
+    memory
+        See :class:`Soteria`.
 
     Returns
     -------
@@ -148,20 +159,22 @@ def representation_measure(model: nn.Module, layer: nn.Linear, x: NDArray[np.flo
     """
     import torch
 
-    from fedattack.learning.torch_utils import in_mode
+    from fedattack.learning.torch_utils import activations, in_mode
 
     device = next(model.parameters()).device
-    parts = []
+    total = np.zeros(layer.in_features)
     with in_mode(model, training=False), torch.enable_grad():
-        for start in range(0, len(x), _RECORDS):
-            records = torch.as_tensor(x[start : start + _RECORDS], dtype=torch.float32, device=device)
+        of_one = activations(model, torch.as_tensor(x[:1], dtype=torch.float32, device=device))
+        together = int(min(max(memory // (4 * _COPIES * of_one), 1), _RECORDS))
+        for start in range(0, len(x), together):
+            records = torch.as_tensor(x[start : start + together], dtype=torch.float32, device=device)
             records = records.clone().requires_grad_()
             representation = _inputs_of(model, layer, records)
             norms = [_gradient_norms(entry, records) for entry in representation.unbind(1)]
             values = representation.detach()
             ratio = values.abs().double() / torch.stack(norms, dim=1)
-            parts.append(torch.where(values == 0, 0.0, ratio).cpu().numpy())
-    return np.asarray(np.concatenate(parts).mean(axis=0), dtype=np.float64)
+            total += torch.where(values == 0, 0.0, ratio).sum(dim=0).cpu().numpy()
+    return total / len(x)
 
 
 def _gradient_norms(entry: Tensor, records: Tensor) -> Tensor:

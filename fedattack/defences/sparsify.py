@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.defences.base import Batch, DefenceKind, Settings, Update, as_float32, number
+from fedattack.defences.base import Batch, DefenceKind, Settings, Update, as_float32, in_parts, number
+
+# How many numbers half of the bits of a float32 can be.
+_HALF = 2**16
 
 
 @dataclass(frozen=True)
@@ -15,7 +19,7 @@ class Sparsify:
     """Keeps the entries of an update whose magnitude is above a percentile, and sets the others to 0.
 
     The percentile is that of all entries together, so that the layers may be kept in different shares. Of d entries
-    exactly round(share · d) are set to 0, also where several are of the same magnitude.
+    exactly round(share · d) are set to 0. Among several of the same magnitude these are the first ones.
 
     Parameters
     ----------
@@ -32,17 +36,48 @@ class Sparsify:
     ) -> dict[str, NDArray[np.float32]]:
         """Return the sparse update; nothing is random."""
         kept = as_float32(update)
-        sizes = [array.size for array in kept.values()]
-        pruned = round(self.share * sum(sizes))
+        pruned = round(self.share * sum([array.size for array in kept.values()]))
         if not pruned:
             return kept
-        flat = np.concatenate([array.ravel() for array in kept.values()])
-        smallest = np.argpartition(np.abs(flat), pruned - 1)[:pruned]
-        flat[smallest] = 0
-        parts = np.split(flat, np.cumsum(sizes)[:-1])
-        for (name, array), part in zip(kept.items(), parts, strict=True):
-            kept[name] = part.reshape(array.shape)
+        largest, alike = _largest_pruned([*kept.values()], pruned)
+        for array in kept.values():
+            for _, values in in_parts(array):
+                bits = _magnitudes(values)
+                ties = np.flatnonzero(bits == largest)[:alike]
+                alike -= len(ties)
+                values[bits < largest] = 0
+                values[ties] = 0
         return kept
+
+
+def _largest_pruned(arrays: Sequence[NDArray[np.float32]], pruned: int) -> tuple[int, int]:
+    """Return the largest magnitude among the ``pruned`` smallest, and how many of these have it.
+
+    Magnitudes are counted twice: by the upper half of their bits, and those of the right upper half by the lower one.
+    """
+    upper, lower = np.zeros(_HALF, dtype=np.int64), np.zeros(_HALF, dtype=np.int64)
+    for array in arrays:
+        for _, values in in_parts(array):
+            upper += np.bincount(_magnitudes(values) >> 16, minlength=_HALF)
+    high, left = _place(upper, pruned)
+    for array in arrays:
+        for _, values in in_parts(array):
+            bits = _magnitudes(values)
+            lower += np.bincount(bits[bits >> 16 == high] & (_HALF - 1), minlength=_HALF)
+    low, alike = _place(lower, left)
+    return high * _HALF + low, alike
+
+
+def _place(counts: NDArray[np.int64], rank: int) -> tuple[int, int]:
+    """Return where the entry of a rank, from 1, is among counted ones; and its rank there."""
+    reached = counts.cumsum()
+    place = int(np.searchsorted(reached, rank))
+    return place, rank - int(reached[place] - counts[place])
+
+
+def _magnitudes(values: NDArray[np.float32]) -> NDArray[np.uint32]:
+    """Return whole numbers that are ordered as magnitudes are: their bits."""
+    return np.abs(values).view(np.uint32)
 
 
 def make(settings: Settings) -> Sparsify:

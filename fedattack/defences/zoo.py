@@ -7,9 +7,9 @@ holds the networks. Nothing is unpickled, and nothing is used that ``zoo.json`` 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,10 @@ from fedattack.defences.base import Update
 from fedattack.errors import ConfigError, DataError
 from fedattack.files import write_atomically, write_json
 from fedattack.learning import LocalSGD
-from fedattack.learning.attribute_updates import AttributeUpdates, attribute_updates
+from fedattack.learning.attribute_updates import UpdatesInParts, updates_in_parts
 from fedattack.learning.pooled_updates import FEATURES, Fit, Network, Pooling, check_labels, train_network
 from fedattack.learning.torch_utils import different, shapes_of
+from fedattack.memory import MEMORY
 from fedattack.untrusted import read_bytes, read_json
 
 FORMAT = 1
@@ -107,12 +108,37 @@ def train_zoo(
     DataError
         If updates and labels do not fit each other.
     """
+    _check_sizes(models, widths)
+    return _trained(*_pooled(updates, features), labels, attribute, values, seed, models, widths, fit)
+
+
+def _check_sizes(models: int, widths: Sequence[int]) -> None:
     if models < 1 or not widths or min(widths) < 1:
         raise ConfigError(f"model zoo: expected at least one model and widths of 1 or more; got {models}, {[*widths]}")
-    rows = list(updates)
-    check_labels(np.empty(len(rows)), labels, len(values))
-    pooling = Pooling.of(rows[0], features=features)
-    pooled = pooling.pooled(rows)
+
+
+def _pooled(updates: Iterable[Update], features: int) -> tuple[Pooling, NDArray[np.float32]]:
+    """Pool updates one after another; of each its features (n, features) alone are kept."""
+    rest = iter(updates)
+    first = next(rest, None)
+    if first is None:
+        raise DataError("model zoo: expected at least one update; got none; make some with clients of known values")
+    pooling = Pooling.of(first, features=features)
+    return pooling, pooling.pooled(chain([first], rest))
+
+
+def _trained(
+    pooling: Pooling,
+    pooled: NDArray[np.float32],
+    labels: NDArray[np.int64],
+    attribute: str,
+    values: Sequence[str],
+    seed: int,
+    models: int,
+    widths: Sequence[int],
+    fit: Fit | None,
+) -> Zoo:
+    check_labels(pooled, labels, len(values))
     rng = np.random.default_rng(seed)
     networks = []
     for _ in range(models):
@@ -142,6 +168,7 @@ def train_zoo_on_records(
     models: int = MODELS,
     widths: Sequence[int] = WIDTHS,
     fit: Fit | None = None,
+    memory: float = MEMORY,
 ) -> Zoo:
     """Train a zoo from examples alone, before a run: a small shadow federation is trained on them.
 
@@ -175,22 +202,25 @@ def train_zoo_on_records(
         How many are made up at each stage.
     models, widths, fit
         As for :func:`train_zoo`.
+    memory : float
+        Bytes that clients which are trained together may take. Their updates are pooled one by one, and let go.
 
     Raises
     ------
     ConfigError, DataError
         As :func:`train_zoo`.
     """
+    _check_sizes(models, widths)
     _, counts = np.unique(codes, return_counts=True)
     records_each = 1
     if len(counts):
         records_each = max(min(records, int(np.median(counts))), 1)
     rows = np.flatnonzero(np.bincount(codes, minlength=len(values))[codes] >= records_each)
     rng = np.random.default_rng(seed)
-    state = {name: np.asarray(start[name], dtype=np.float32) for name, _ in model.named_parameters()}
+    labels: list[NDArray[np.int64]] = []
 
-    def shadow_updates(count: int) -> AttributeUpdates:
-        return attribute_updates(
+    def shadow_updates(state: Update, count: int) -> UpdatesInParts:
+        return updates_in_parts(
             model,
             state,
             x[rows],
@@ -201,37 +231,31 @@ def train_zoo_on_records(
             records=records_each,
             seed=int(rng.integers(2**31)),
             loss=loss,
+            memory=memory,
         )
 
-    updates: list[dict[str, NDArray[np.float32]]] = []
-    labels: list[NDArray[np.int64]] = []
-    for round_ in range(1, rounds + 1):
-        if round_ in (1, (rounds + 1) // 2, rounds):
-            shadows = shadow_updates(clients)
-            updates += shadows.updates
-            labels.append(shadows.values)
-        state = _averaged(state, shadow_updates(_FEDERATION).updates)
-    if gradients:
-        updates = [_as_gradient(update, training.lr) for update in updates]
-    return train_zoo(
-        updates,
-        np.concatenate(labels),
-        attribute=attribute,
-        values=values,
-        seed=int(rng.integers(2**31)),
-        models=models,
-        widths=widths,
-        fit=fit,
-    )
+    def updates() -> Iterator[Update]:
+        state = {name: np.asarray(start[name], dtype=np.float32) for name, _ in model.named_parameters()}
+        for round_ in range(1, rounds + 1):
+            if round_ in (1, (rounds + 1) // 2, rounds):
+                shadows = shadow_updates(state, clients)
+                labels.append(shadows.values)
+                for update in shadows:
+                    yield _as_gradient(update, training.lr) if gradients else update
+            state = _averaged(state, shadow_updates(state, _FEDERATION))
+
+    pooling, pooled = _pooled(updates(), FEATURES)
+    of_all = np.concatenate(labels)
+    return _trained(pooling, pooled, of_all, attribute, values, int(rng.integers(2**31)), models, widths, fit)
 
 
-def _averaged(state: Update, updates: Sequence[Update]) -> dict[str, NDArray[np.float32]]:
+def _averaged(state: Update, updates: UpdatesInParts) -> dict[str, NDArray[np.float32]]:
     """Return the model of the next round: the state plus the mean of the updates."""
-    averaged = {}
-    for name, values in state.items():
-        moves = [update[name] for update in updates]
-        averaged[name] = values + np.mean(moves, axis=0)
-    return averaged
+    total = {name: np.zeros_like(values) for name, values in state.items()}
+    for update in updates:
+        for name, values in update.items():
+            total[name] += values
+    return {name: values + total[name] / np.float32(len(updates.values)) for name, values in state.items()}
 
 
 def _as_gradient(update: Update, lr: float) -> dict[str, NDArray[np.float32]]:

@@ -19,15 +19,19 @@ from torch import Tensor, nn
 from fedattack.errors import ConfigError, ModelError
 from fedattack.learning.accounting import Sampling, check_noise
 from fedattack.learning.losses import MeanLoss, mean_loss
-from fedattack.learning.torch_utils import in_mode, seeded
+from fedattack.learning.torch_utils import activations, in_mode, seeded
 from fedattack.learning.training import LocalTraining, check_sgd, records_of
+from fedattack.memory import MEMORY
 
 if TYPE_CHECKING:
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
 
 CHUNK = 128
-"""Examples whose gradients are held at a time: 330 MB for the CNN of the SIA paper on MNIST."""
+"""Examples whose gradients are held at a time, at most: 330 MB for the CNN of the SIA paper on MNIST."""
+
+# Opacus holds about so many copies of an example's gradient, and of what the layers put out for it.
+_GRADIENTS, _ACTIVATIONS = 3, 12
 
 
 def train_private(
@@ -46,6 +50,7 @@ def train_private(
     clip: float,
     seed: int,
     device: torch.device | str = "cpu",
+    memory: float = MEMORY,
 ) -> LocalTraining:
     """Train a model in place as :func:`train_local` does, by DP-SGD; the global random state is left as it was.
 
@@ -68,6 +73,8 @@ def train_private(
     seed : int
         Decides batches, noise and dropout, from a generator each. Who knows it can take the noise away: the guarantee
         of :func:`privacy_spent` holds towards a server that does not.
+    memory : float
+        Bytes that gradients of single examples may take; with less, fewer examples are taken at a time.
 
     Returns
     -------
@@ -93,11 +100,12 @@ def train_private(
     with _private(
         model, sgd, objective=objective, noise=noise, clip=clip, expected=expected, seed=seed, device=device
     ) as private:
+        together = _together(model, records[:1], memory)
         for _ in range(epochs):
             total = torch.zeros((), dtype=torch.float64, device=device)
             drawn = 0
             for rows in private.batches(len(records), sampling):
-                total += private.fill_gradients(records[rows], labels[rows])
+                total += private.fill_gradients(records[rows], labels[rows], together)
                 sgd.step()
                 drawn += len(rows)
     mean = float(total) / drawn if drawn else math.nan
@@ -115,6 +123,7 @@ def private_gradient(
     clip: float,
     seed: int,
     device: torch.device | str = "cpu",
+    memory: float = MEMORY,
 ) -> dict[str, NDArray[Any]]:
     """Compute the mean over all examples of their clipped gradients of the loss, with noise, plus λθ.
 
@@ -139,7 +148,7 @@ def private_gradient(
     with _private(
         model, sgd, objective=objective, noise=noise, clip=clip, expected=len(records), seed=seed, device=device
     ) as private:
-        private.fill_gradients(records, labels)
+        private.fill_gradients(records, labels, _together(model, records[:1], memory))
         arrays = {}
         for name, parameter in model.named_parameters():
             # A frozen parameter has no gradient, and SGD leaves it alone.
@@ -180,6 +189,13 @@ def check_private_model(model: nn.Module) -> None:
         )
 
 
+def _together(model: nn.Module, record: Tensor, memory: float) -> int:
+    """Return how many examples' gradients fit into memory; at least one is taken."""
+    size = sum(value.numel() for value in model.parameters() if value.requires_grad)
+    of_one = 4 * (_GRADIENTS * size + _ACTIVATIONS * activations(model, record))
+    return int(min(max(memory // of_one, 1), CHUNK))
+
+
 class _Private:
     """A model and its optimiser under Opacus; see :func:`_private`."""
 
@@ -201,8 +217,11 @@ class _Private:
             )
         )
 
-    def fill_gradients(self, records: Tensor, labels: Tensor) -> Tensor:
-        """Set the parameters' ``grad`` to the clipped, noisy mean, and return the sum of the losses."""
+    def fill_gradients(self, records: Tensor, labels: Tensor, together: int) -> Tensor:
+        """Set the parameters' ``grad`` to the clipped, noisy mean, and return the sum of the losses.
+
+        So many examples are taken ``together``.
+        """
         self._optimizer.zero_grad()
         total = torch.zeros((), dtype=torch.float64, device=records.device)
         if not len(records):
@@ -210,13 +229,13 @@ class _Private:
             for parameter in self._optimizer.params:
                 parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))
             self._optimizer.pre_step()
-        for start in range(0, len(records), CHUNK):
-            rows = slice(start, start + CHUNK)
+        for start in range(0, len(records), together):
+            rows = slice(start, start + together)
             outputs = self._model(records[rows])
             loss = self._objective(outputs, labels[rows]) * len(labels[rows])  # Opacus expects the sum
             loss.backward()
             self._check_all_took_part()
-            more = start + CHUNK < len(records)
+            more = start + together < len(records)
             self._optimizer.signal_skip_step(more)
             self._optimizer.pre_step()
             if more:

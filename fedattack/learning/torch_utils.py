@@ -46,6 +46,25 @@ def to_tensor(
     return values.to(device=device, dtype=dtype)
 
 
+def activations(model: nn.Module, record: Tensor) -> int:
+    """Count the numbers that an example (1, *shape) and what the layers put out for it are, in evaluation mode."""
+    counts = [record.numel()]
+
+    def count(_: nn.Module, __: Any, output: Any) -> None:
+        if isinstance(output, Tensor):
+            counts.append(output.numel())
+
+    layers = [layer for layer in model.modules() if not list(layer.children())]
+    hooks = [layer.register_forward_hook(count) for layer in layers]
+    try:
+        with torch.no_grad(), in_mode(model, training=False):
+            model(record)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return sum(counts)
+
+
 def has_batch_norm(model: nn.Module) -> bool:
     """Say whether a model normalises by the batch."""
     return any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules())

@@ -17,6 +17,9 @@ SUPERLINK_START_ATTEMPTS = 3
 # Flower feeds at most 32 clients at a time, so further Ray actors would only hold memory.
 MAX_CPUS = 32
 
+CLIENT = 2**30
+"""Bytes that are reckoned for the process of a simulated client: Python and torch take 0.6 GiB of it."""
+
 
 def federation_config(supernodes: int, cpus: int, gpus_per_client: float) -> str:
     """Return the ``--federation-config`` of a simulation in which each client takes one CPU.
@@ -50,6 +53,11 @@ def usable_cpus() -> int:
     return os.cpu_count() or 1
 
 
+def clients_in_memory() -> int:
+    """Count the clients whose processes fit into the memory that is free, at least one."""
+    return max(1, int(psutil.virtual_memory().available // CLIENT))
+
+
 def _listens(process: subprocess.Popen[bytes], port: int) -> bool:
     """Wait until the process itself listens on the port, and not a stranger that was quicker."""
     deadline = time.monotonic() + SUPERLINK_START_SECONDS
@@ -76,7 +84,8 @@ class Simulator(Runtime):
         Number of simulated clients.
     cpus : int, optional
         CPUs for the clients; each takes one, and trains with one thread unless ``OMP_NUM_THREADS`` says otherwise.
-        Default: the CPUs of this process (:func:`usable_cpus`), at most one per client and 32.
+        Default: the CPUs of this process (:func:`usable_cpus`), at most one per client and 32, and no more than there
+        is memory for (:func:`clients_in_memory`): with fewer the simulation is slower, with more a client is killed.
     gpus_per_client : float
         Share of a GPU that each client takes.
 
@@ -91,7 +100,7 @@ class Simulator(Runtime):
     ) -> None:
         super().__init__(app, log=log)
         if cpus is None:
-            cpus = min(usable_cpus(), supernodes, MAX_CPUS)
+            cpus = min(usable_cpus(), supernodes, MAX_CPUS, clients_in_memory())
         if supernodes < 1 or cpus < 1 or gpus_per_client < 0:
             raise ConfigError(
                 f"simulation of {app}: expected supernodes >= 1, cpus >= 1 and gpus_per_client >= 0, "

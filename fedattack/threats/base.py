@@ -14,6 +14,7 @@ from typing_extensions import TypedDict
 
 from fedattack.errors import ConfigError, DataError, NeedsError, short
 from fedattack.files import make_private, write_npz
+from fedattack.memory import let_go
 from fedattack.record import Record
 from fedattack.threats.form import Form, Name
 from fedattack.threats.knowledge import Knowledge
@@ -98,7 +99,8 @@ class Scores:
         DataError
             If the file is missing or is no such file.
         """
-        arrays = read_npz(path, DataError, _AGAIN, "facts") | read_npz(path, DataError, _AGAIN)
+        arrays = read_npz(path, DataError, _AGAIN, "facts")
+        arrays |= read_npz(path, DataError, _AGAIN, most=IN_MEMORY)
         try:
             value = parse_json(str(arrays.pop("facts")))
         except ValueError as cause:
@@ -106,6 +108,9 @@ class Scores:
         saved = validated(_SAVED, value, str(path), DataError, _AGAIN)
         return cls(saved["attack"], arrays, saved["facts"], tuple(saved["notes"]))
 
+
+IN_MEMORY = 16 * 2**20
+"""Bytes of an array of scores that is read into memory; larger ones stay on disk."""
 
 _AGAIN = "run `fedattack attack` again"
 
@@ -154,6 +159,8 @@ class Attack(ABC):
         facts = validated(self.form.facts, scores.facts, f"{path}: facts", DataError, _AGAIN)
         if fault := self.form.fault(facts, scores.arrays):
             raise DataError(f"{path}: {fault}; {_AGAIN}")
+        for array in scores.arrays.values():
+            let_go(array)
         return replace(scores, facts={**scores.facts, **facts})
 
     def with_options(self, choices: Mapping[str, str]) -> "Attack":

@@ -9,12 +9,15 @@ from numpy.typing import NDArray
 from pydantic import Field, StringConstraints, TypeAdapter
 
 from fedattack.errors import short
+from fedattack.memory import let_go
 
 Name = Annotated[str, StringConstraints(max_length=1024)]
 Number = Annotated[int, Field(ge=-(2**53), le=2**53)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
+# Numbers that are looked at together.
+_AT_ONCE = 2**20
 _KINDS = {"b": "yes or no", "i": "whole numbers", "f": "numbers"}
 _DTYPES = {"b": "b", "i": "iu", "f": "iuf"}
 
@@ -59,11 +62,22 @@ class ArrayForm:
         return self._fault_of_values(array)
 
     def _fault_of_values(self, array: NDArray[Any]) -> str:
-        values = array[~np.isnan(array)] if array.dtype.kind == "f" else array
-        if values.size < array.size and not self.nan:
-            return "expected numbers, got NaN"
-        if self.kind != "b" and values.size and not self.low <= values.min() <= values.max() <= self.high:
-            return f"expected values in {self.low:g} … {self.high:g}, got {values.min():g} … {values.max():g}"
+        least, largest = np.inf, -np.inf
+        rows = np.atleast_1d(array)
+        # A few rows at a time: scores of many rounds are large.
+        step = max(1, len(rows) * _AT_ONCE // max(rows.size, 1))
+        for first in range(0, len(rows), step):
+            values = rows[first : first + step]
+            if array.dtype.kind == "f":
+                missing = np.isnan(values)
+                if missing.any() and not self.nan:
+                    return "expected numbers, got NaN"
+                values = values[~missing]
+            if self.kind != "b" and values.size:
+                least, largest = min(least, values.min()), max(largest, values.max())
+            let_go(array)
+        if least <= largest and not self.low <= least <= largest <= self.high:
+            return f"expected values in {self.low:g} … {self.high:g}, got {least:g} … {largest:g}"
         return ""
 
 

@@ -10,8 +10,9 @@
 What varies is in a row's name; all else is as in :data:`BASE`, with at most 100 clients in a round. A row makes its
 federation first: models of random numbers beside a common one, because what they say changes little of the cost. Then
 another process attacks. Rows of ``recording`` time the writing alone. Those of ``simulation`` are whole commands
-``fedattack simulate`` of a small network. Two other benchmarks, ``gradient_matching`` and ``model_based``, time the
-attacks on attributes of examples.
+``fedattack simulate`` of a small network. Those of ``resnet-18-`` have a real federation of four clients, whose images
+are 32 x 32 pixels in three colours. Two other benchmarks, ``gradient_matching`` and ``model_based``,
+time the attacks on attributes of examples.
 """
 
 import argparse
@@ -24,14 +25,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import psutil
 from torch import nn
 
 from fedattack.learning import LocalSGD, train_local
-from fedattack.record import Exchange, Record, RecordWriter, Reply
+from fedattack.record import Exchange, Record, RecordWriter, Reply, project_record
 from fedattack.threats import (
     ATTACKS,
     AuxiliaryAttribute,
@@ -44,7 +47,11 @@ from fedattack.threats import (
 
 CLASSES = 10
 SHAPE = (1, 28, 28)
+COLOUR = (3, 32, 32)
 EXAMPLES = 20
+BATCH = 8
+"""Examples of a client whose training is real: all of them in its one step."""
+SAMPLE_SECONDS = 1.0
 TRAINING = LocalSGD(epochs=1, batch_size=10, lr=0.05)
 ONE_STEP = LocalSGD(epochs=1, batch_size=0, lr=0.05)
 MEAN = {"kind": "mean", "weight": "num-examples", "by": "benchmark"}
@@ -53,7 +60,7 @@ SAMPLED = 100
 
 
 def resnet18(input_shape: tuple[int, ...] = SHAPE, classes: int = CLASSES) -> nn.Module:
-    """Build torchvision's ResNet-18 for images of one channel: 11.2M parameters, with batch normalisation."""
+    """Build torchvision's ResNet-18 for small images: 11.2M parameters, with batch normalisation."""
     from torchvision.models import resnet18 as build
 
     model = build(num_classes=classes)
@@ -65,6 +72,7 @@ MODELS = {
     "22k": ModelKnowledge(spec="lenet-mnist", input_shape=SHAPE, classes=CLASSES),
     "644k": ModelKnowledge(spec="sia-cnn", input_shape=SHAPE, classes=CLASSES),
     "11M": ModelKnowledge(spec="tests.benchmarks.scale:resnet18", input_shape=SHAPE, classes=CLASSES),
+    "11.2M": ModelKnowledge(spec="tests.benchmarks.scale:resnet18", input_shape=COLOUR, classes=CLASSES),
 }
 
 
@@ -79,9 +87,12 @@ class Row:
     rounds: int = 5
     auxiliary: int = 1000
     targets: int = 200
+    real: bool = False
+    """Whether clients train in every round, each on examples of its own."""
 
 
 BASE = Row("")
+RESNET = Row("", model="11.2M", clients=4, auxiliary=200, targets=100, real=True)
 
 
 def rows_of(kind: str, **varied: list[int] | list[str]) -> list[Row]:
@@ -103,35 +114,39 @@ ROWS = [
     *rows_of("prolin", model=["644k", "11M"], clients=[100], rounds=[50], auxiliary=[5_000]),
     *rows_of("inversion", model=["644k", "11M"], clients=[100], rounds=[50]),
     *rows_of("private-attribute", model=["644k", "11M"], clients=[100], rounds=[50], auxiliary=[5_000]),
+    *[replace(RESNET, kind=kind, name=f"resnet-18-{kind}") for kind in ("sia", "membership", "inversion", "prolin")],
 ]
 QUICK = ("recording", "sia", "membership-aggregate", "inversion")
 SUMS = ("prolin", "membership-aggregate")
 """Attacks on what a server of sums sees."""
 
 
-def examples(count: int, draw: np.random.Generator) -> Targets:
+def examples(count: int, draw: np.random.Generator, shape: tuple[int, ...] = SHAPE) -> Targets:
     """Draw examples that say nothing."""
-    return Targets(draw.normal(size=(count, *SHAPE)).astype(np.float32), draw.integers(CLASSES, size=count))
+    return Targets(draw.normal(size=(count, *shape)).astype(np.float32), draw.integers(CLASSES, size=count))
 
 
 def knowledge_of(row: Row, draw: np.random.Generator) -> Knowledge:
     """Gather what the attacker of a row knows."""
-    known = Knowledge(model=MODELS[row.model], training=ONE_STEP if row.kind == "inversion" else TRAINING)
+    model, trains = MODELS[row.model], row.real or row.kind == "inversion"
+    known = Knowledge(model=model, training=ONE_STEP if trains else TRAINING)
     if row.kind == "inversion":
         return known
-    known = replace(known, auxiliary=examples(row.auxiliary, draw))
+    known = replace(known, auxiliary=examples(row.auxiliary, draw, model.input_shape))
     if row.kind == "prolin":
-        return replace(known, property="inversion", positive_share=0.1)
+        return replace(known, property="inversion", positive_share=0.25 if row.real else 0.1)
     if row.kind == "private-attribute":
         values = draw.integers(2, size=row.auxiliary)
         return replace(known, attributes={"level": AuxiliaryAttribute(("low", "high"), values)})
-    return replace(known, targets=examples(row.targets, draw))
+    return replace(known, targets=examples(row.targets, draw, model.input_shape))
 
 
 def make(row: Row, folder: Path) -> dict[str, float]:
     """Write record and knowledge of a row; returns the seconds that the record took, and its bytes."""
     draw = np.random.default_rng(0)
     write_knowledge(folder / "knowledge", knowledge_of(row, draw))
+    if row.real:
+        return federate(row, folder, draw)
     model = MODELS[row.model].build()
     common = {name: value.numpy().copy() for name, value in model.state_dict().items()}
     sums = row.kind in SUMS
@@ -160,18 +175,48 @@ def make(row: Row, folder: Path) -> dict[str, float]:
     return {"seconds": seconds + time.perf_counter() - started, "bytes": size_of(folder / "record")}
 
 
+def federate(row: Row, folder: Path, draw: np.random.Generator) -> dict[str, float]:
+    """Write the record of clients that train; its projection where an attack is about sums."""
+    known = MODELS[row.model]
+    model = known.build()
+    held = [examples(BATCH, draw, known.input_shape) for _ in range(row.clients)]
+    common = {name: value.numpy().copy() for name, value in model.state_dict().items()}
+    path = folder / ("whole" if row.kind in SUMS else "record")
+    writer = RecordWriter(path, view="individual", facts={"lr": ONE_STEP.lr})
+    seconds = 0.0
+    for number in range(1, row.rounds + 1):
+        sent = [trained(model, common, own) for own in held]
+        replies = [Reply(f"node{client}", "ok", state, BATCH) for client, state in enumerate(sent)]
+        started = time.perf_counter()
+        writer.write(Exchange(number, common, replies))
+        seconds += time.perf_counter() - started
+        after = {}
+        for name, array in common.items():
+            mean = np.mean([state[name] for state in sent], axis=0, dtype=np.float64)
+            after[name] = np.asarray(mean, dtype=array.dtype)
+        common = after
+    writer.close(final=common)
+    if row.kind in SUMS:
+        project_record(Record(path), folder / "record")
+    return {"seconds": seconds, "bytes": size_of(path)}
+
+
+def trained(model: nn.Module, common: dict[str, np.ndarray], held: Targets) -> dict[str, np.ndarray]:
+    """Return the model that a client sends, after a step on all of its examples."""
+    import torch
+
+    model.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in common.items()})
+    train_local(model, held.x, held.y, seed=0, **vars(ONE_STEP))
+    return {name: value.numpy().copy() for name, value in model.state_dict().items()}
+
+
 def reply_of(
     row: Row, model: nn.Module, common: dict[str, np.ndarray], draw: np.random.Generator
 ) -> dict[str, np.ndarray]:
     """Make a client's model: of a real step on two examples where they are to be rebuilt, else of random numbers."""
     if row.kind != "inversion":
         return moved(common, draw)
-    import torch
-
-    held = examples(2, draw)
-    model.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in common.items()})
-    train_local(model, held.x, held.y, seed=0, **vars(ONE_STEP))
-    return {name: value.numpy().copy() for name, value in model.state_dict().items()}
+    return trained(model, common, examples(2, draw, MODELS[row.model].input_shape))
 
 
 def moved(common: dict[str, np.ndarray], draw: np.random.Generator) -> dict[str, np.ndarray]:
@@ -193,7 +238,9 @@ def attack(row: Row, folder: Path) -> dict[str, float]:
     """Run a row's attack on what was made; returns its seconds, and the bytes of its scores."""
     options = {"clients": "node0", "updates": "1"} if row.kind == "inversion" else {}
     chosen = ATTACKS[row.kind].with_options(options)
-    record, known = Record(folder / "record"), read_knowledge(folder / "knowledge")
+    # The folder is this benchmark's own, and so is the model that it names.
+    known = read_knowledge(folder / "knowledge", trusted=[str(MODELS[row.model].spec)])
+    record = Record(folder / "record")
     started = time.perf_counter()
     scores = chosen.run(record, known, seed=0, device="cpu")
     seconds = time.perf_counter() - started
@@ -248,23 +295,64 @@ def measure(row: Row, seconds: float) -> dict[str, object]:
             words = [sys.executable, "-m", "tests.benchmarks.scale", "--step", step, row.name, folder]
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}
             try:
-                done = subprocess.run(words, capture_output=True, timeout=seconds, env=environment, check=False)
+                done, peak = watched(words, environment, seconds)
             except subprocess.TimeoutExpired:
                 return {"failed": f"{step}: not ended after {seconds:g} s"}
             if done.returncode:
                 last = (done.stderr.decode().strip().splitlines() or [""])[-1]
                 return {"failed": f"{step}: exit code {done.returncode}: {last[:150]}"}
-            found = json.loads(done.stdout)
+            found = {**json.loads(done.stdout), "together": peak}
     return found
+
+
+def watched(
+    words: list[str], environment: dict[str, str], seconds: float
+) -> tuple[subprocess.CompletedProcess[bytes], int]:
+    """Run a command; returns how it ended, and the bytes that its processes took together at most.
+
+    What several of them share counts once. It is looked at every :data:`SAMPLE_SECONDS`.
+    """
+    peak, ends = 0, time.monotonic() + seconds
+    process = psutil.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    while True:
+        try:
+            out, err = process.communicate(timeout=SAMPLE_SECONDS)
+            return subprocess.CompletedProcess(words, process.returncode, out, err), peak
+        except subprocess.TimeoutExpired:
+            peak = max(peak, together(process))
+            if time.monotonic() > ends:
+                end(process)
+                raise
+
+
+def together(process: psutil.Process) -> int:
+    """Return the bytes that a process and all that it started take."""
+    taken = 0
+    with suppress(psutil.Error):
+        for each in (process, *process.children(recursive=True)):
+            with suppress(psutil.Error):
+                taken += each.memory_full_info().pss
+    return taken
+
+
+def end(process: psutil.Popen) -> None:
+    """End a process and all that it started."""
+    started = process.children(recursive=True)
+    for each in (*started, process):
+        with suppress(psutil.Error):
+            each.kill()
+    process.communicate()
 
 
 def line_of(row: Row, found: dict[str, object]) -> str:
     """Write a row of the table, in Markdown."""
     about = f"| {row.kind} | {row.model} | {row.clients:,} | {row.rounds} | {row.auxiliary:,} | {row.targets:,} |"
     if "failed" in found:
-        return f"{about} {found['failed']} | | | |"
+        return f"{about} {found['failed']} | | | | |"
     time_of, processor = f"{found['seconds']:.1f} s", f"{found['processor']:.1f} s"
-    return f"{about} {time_of} | {processor} | {found['peak'] / 1e6:,.0f} MB | {found['bytes'] / 1e6:,.2f} MB |"
+    together_of = f"{found['together'] / 1e6:,.0f} MB" if "together" in found else ""
+    memory = f"{found['peak'] / 1e6:,.0f} MB | {together_of}"
+    return f"{about} {time_of} | {processor} | {memory} | {found['bytes'] / 1e6:,.2f} MB |"
 
 
 def main() -> None:
@@ -290,8 +378,9 @@ def main() -> None:
         print("\n".join(row.name for row in chosen))
         return
     kept = json.loads(asked.out.read_text()) if asked.out and asked.out.exists() else {}
-    print("| what | parameters | clients | rounds | auxiliary | targets | time | processor | peak memory | disk |")
-    print(f"|{'---|' * 10}")
+    sizes = "| what | parameters | clients | rounds | auxiliary | targets |"
+    print(f"{sizes} time | processor | largest process | all processes | disk |")
+    print(f"|{'---|' * 11}")
     for row in chosen:
         if row.name not in kept:
             kept[row.name] = measure(row, asked.seconds)

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -33,18 +34,29 @@ def test_what_is_made_can_be_attacked(kind, tmp_path):
 def test_a_row_that_fails_or_takes_too_long_says_so(monkeypatch):
     row = scale.ROWS[0]
     failing = subprocess.CompletedProcess([], 137, b"", b"a\nKilled")
-    monkeypatch.setattr(subprocess, "run", lambda *words, **named: failing)
+    monkeypatch.setattr(scale, "watched", lambda *words: (failing, 1))
     found = scale.measure(row, 1.0)
     assert found == {"failed": "make: exit code 137: Killed"}
     assert "Killed" in scale.line_of(row, found)
 
-    def late(words, timeout, **named):
-        raise subprocess.TimeoutExpired(words, timeout)
+    def late(words, environment, seconds):
+        raise subprocess.TimeoutExpired(words, seconds)
 
-    monkeypatch.setattr(subprocess, "run", late)
+    monkeypatch.setattr(scale, "watched", late)
     assert scale.measure(row, 1.0) == {"failed": "make: not ended after 1 s"}
+
+
+def test_what_a_command_and_its_children_take_counts(monkeypatch):
+    monkeypatch.setattr(scale, "SAMPLE_SECONDS", 0.1)
+    hold = "import time; held = bytearray(60_000_000); time.sleep(1)"
+    words = [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {hold!r}])"]
+    done, peak = scale.watched(words, {}, 20.0)
+    assert done.returncode == 0
+    assert 60e6 < peak < 200e6
+    with pytest.raises(subprocess.TimeoutExpired):
+        scale.watched([sys.executable, "-c", "import time; time.sleep(60)"], {}, 0.2)
 
 
 def test_a_row_is_a_line():
     found = json.loads('{"seconds": 1.23, "processor": 2.0, "peak": 300e6, "bytes": 1e6}')
-    assert scale.line_of(scale.ROWS[0], found).count("|") == 11
+    assert scale.line_of(scale.ROWS[0], found).count("|") == 12

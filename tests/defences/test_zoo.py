@@ -64,7 +64,7 @@ def test_no_zoo_is_made_of_nothing():
     updates, labels = planted_updates(10, seed=0)
     with pytest.raises(ConfigError, match="at least one model"):
         train_zoo(updates, labels, attribute="a", values=("x", "y", "z"), seed=0, models=0)
-    with pytest.raises(DataError, match="expected 0 whole numbers"):
+    with pytest.raises(DataError, match="expected at least one update; got none"):
         train_zoo([], labels, attribute="a", values=("x", "y", "z"), seed=0)
 
 

@@ -75,7 +75,12 @@ def test_a_frozen_parameter_gets_neither_gradient_nor_noise():
 
 
 def spied(model: nn.Module, seen: list[torch.Tensor]) -> nn.Module:
-    model[0].register_forward_pre_hook(lambda part, inputs: seen.append(inputs[0].clone()))
+    def note(part: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        # A pass without gradients counts what the layers put out, and trains nothing.
+        if torch.is_grad_enabled():
+            seen.append(inputs[0].clone())
+
+    model[0].register_forward_pre_hook(note)
     return model
 
 

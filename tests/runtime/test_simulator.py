@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -191,6 +192,16 @@ def test_a_simulation_has_the_cpus_of_its_process_or_as_many_as_it_is_told(
     wanted = expected or len(psutil.Process().cpu_affinity())
     options = Simulator(write_app(tmp_path), supernodes=30, log=tmp_path / "log")._run_options
     assert options[1].endswith(f"init-args-num-cpus={min(wanted, 30)}")
+
+
+def test_a_simulation_has_no_more_clients_at_a_time_than_there_is_memory_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHON_CPU_COUNT", "8")
+    for free, expected in ((3.5, 3), (0.2, 1), (100, 8)):
+        monkeypatch.setattr(psutil, "virtual_memory", lambda free=free: SimpleNamespace(available=free * 2**30))
+        options = Simulator(write_app(tmp_path), supernodes=30, log=tmp_path / "log")._run_options
+        assert options[1].endswith(f"init-args-num-cpus={expected}")
 
 
 def test_exceptions_are_found_in_order_without_colours_and_wrappers() -> None:

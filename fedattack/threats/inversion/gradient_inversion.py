@@ -370,7 +370,8 @@ def invert(
     progress
         Called with how many batches are done.
     memory
-        Bytes that the batches searched together may take; more batches are searched in groups.
+        Bytes that searches which are computed together may take. More batches are searched in groups, and the starts of
+        one batch are computed in parts.
 
     Returns
     -------
@@ -395,14 +396,18 @@ def invert(
             raise NeedsError(f"labels can be searched for under cross-entropy and mse, and the loss is {client.loss!r}")
     reconstructed: dict[int, Found] = {}
     for group in _groups(batches, how, client.training, memory):
-        problem = _Problem(client, [*group.values()], shape, how, generators(seed, group))
+        together = _together(group[min(group)], client.training, memory)
+        problem = _Problem(client, [*group.values()], shape, how, generators(seed, group), together)
         reconstructed |= dict(zip(group, problem.solve(), strict=True))
         progress(len(reconstructed))
     return [reconstructed[number] for number in range(len(batches))]
 
 
 class _Problem:
-    """Batches of one size, each from several starts: a flat axis of P = batches · restarts independent searches."""
+    """Batches of one size, each from several starts: a flat axis of P = batches · restarts independent searches.
+
+    Of these ``together`` are computed at a time.
+    """
 
     def __init__(
         self,
@@ -411,8 +416,9 @@ class _Problem:
         shape: tuple[int, ...],
         how: Search,
         draws: Sequence[np.random.Generator],
+        together: int,
     ) -> None:
-        self._client, self._how, self._batches = client, how, batches
+        self._client, self._how, self._batches, self._together = client, how, batches, together
         records, outputs, device = batches[0].records, client.outputs(shape), client.device
         self._classes = client.loss == "cross-entropy"
         parameters, buffers, movements, labels = [], [], [], []
@@ -422,16 +428,17 @@ class _Problem:
             buffers.append(of_batch[1])
             movements.append(client.split(batch.movement)[0])
             labels.append(np.asarray(batch.labels))
-        self._parameters = self._repeated_states(parameters, parameters[0])
-        self._buffers = self._repeated_states(buffers, buffers[0])
-        targets = self._repeated_states(movements, parameters[0])
+        # By batch, and not by search: they grow with the model.
+        self._parameters = _stacked(parameters, parameters[0])
+        self._buffers = _stacked(buffers, buffers[0])
+        targets = _stacked(movements, parameters[0])
         # Movements of unit length: the squares of a converged model's would underflow.
         self._scale = _products(targets, targets, torch.float64).rsqrt().float()
         self._targets = scaled(targets, self._scale)
         told = [
             {name: to_tensor(array, device=device) for name, array in batch.statistics.items()} for batch in batches
         ]
-        self._statistics = self._repeated_states(told, told[0] if how.statistics else ())
+        self._statistics = _stacked(told, told[0] if how.statistics else ())
         self._free = batches[0].labels is None
         self._low, self._span = self._range()
         start = self._drawn(draws, (records, *shape))
@@ -468,12 +475,6 @@ class _Problem:
 
     def _repeated(self, rows: Tensor) -> Tensor:
         return rows.repeat_interleave(self._how.restarts, dim=0)
-
-    def _repeated_states(self, states: Sequence[Tensors], names: Iterable[str]) -> dict[str, Tensor]:
-        repeated = {}
-        for name in names:
-            repeated[name] = self._repeated(torch.stack([state[name] for state in states]))
-        return repeated
 
     def _drawn(self, draws: Sequence[np.random.Generator], shape: tuple[int, ...]) -> Tensor:
         starts = [draw.normal(size=(self._how.restarts, *shape)) for draw in draws]
@@ -520,9 +521,7 @@ class _Problem:
             for _ in range(steps):
                 left = ((1 + np.cos(np.pi * done / total)) / 2) ** _FALL
                 here = [variable.at.detach() for variable in variables]
-                searched = [here[number].requires_grad_() for number in self._searched]
-                objectives = self._objectives(here, rows)
-                slopes = torch.autograd.grad(objectives.sum(), searched)
+                objectives, slopes = self._slopes(here, rows)
                 ends.note(rows, here[0], here[1], objectives)
                 slopes[0][signed] = slopes[0][signed].sign()
                 done += 1
@@ -530,6 +529,17 @@ class _Problem:
                     variables[number].step(slope, left, done)
                 variables[0].at = self._inside(variables[0].at)
         return ends
+
+    def _slopes(self, at: Sequence[Tensor], rows: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return the objectives (K,) of searches, and their slopes (K, …) along what is searched for."""
+        objectives, slopes = [], []
+        for part in torch.arange(len(rows), device=rows.device).split(self._together):
+            here = [values[part] for values in at]
+            searched = [here[number].requires_grad_() for number in self._searched]
+            of_part = self._objectives(here, rows[part])
+            slopes.append(torch.autograd.grad(of_part.sum(), searched))
+            objectives.append(of_part.detach())
+        return torch.cat(objectives), [torch.cat(parts) for parts in zip(*slopes, strict=True)]
 
     def _lbfgs(self) -> _Ends:
         ends = self._ends()
@@ -553,18 +563,19 @@ class _Problem:
         """Return the objectives (K,) of examples (K, n, …), as shares of their range, labels (K, n, …), and parts."""
         shares, y, parts = at
         targets = y.softmax(dim=-1) if self._free and self._classes else y
-        parameters, buffers = _rows(self._parameters, rows), _rows(self._buffers, rows)
+        batches = rows // self._how.restarts
+        parameters, buffers = _rows(self._parameters, batches), _rows(self._buffers, batches)
         x = self._low + self._span * shares
         order = (dealt(parts, self._sizes),) if self._deals else ()
         moved, statistics = vmap(self._client.follow)(parameters, buffers, x, targets, *order)
-        moved = scaled(moved, self._scale[rows])
+        moved = scaled(moved, self._scale[batches])
         if self._how.method == "cos":
             moved = scaled(moved, (_products(moved, moved) + torch.finfo(torch.float32).tiny).rsqrt())
-        wanted = _rows(self._targets, rows)
+        wanted = _rows(self._targets, batches)
         apart = {name: moved[name] - target for name, target in wanted.items()}
         objectives = _lengthened(_products(apart, apart) / 2 + _LEAST_DISTANCE)
         if self._statistics:
-            apart_by = distances(statistics, _rows(self._statistics, rows))
+            apart_by = distances(statistics, _rows(self._statistics, batches))
             objectives = objectives + self._how.statistics * _lengthened(apart_by + _LEAST_DISTANCE)
         if self._how.variation:
             objectives = objectives + self._how.variation * torch.stack([*map(total_variation, shares)])
@@ -656,6 +667,10 @@ def _lengthened(distances: Tensor) -> Tensor:
     return torch.where(ratio < 1, ratio.log(), ratio - 1)
 
 
+def _stacked(states: Sequence[Tensors], names: Iterable[str]) -> dict[str, Tensor]:
+    return {name: torch.stack([state[name] for state in states]) for name in names}
+
+
 def _rows(state: Tensors, rows: Tensor) -> dict[str, Tensor]:
     return {name: value[rows] for name, value in state.items()}
 
@@ -671,8 +686,13 @@ def _groups(batches: Sequence[Batch], how: Search, training: LocalSGD, memory: i
     for index, batch in enumerate(batches):
         statistics = frozenset(batch.statistics if how.statistics else ())
         alike[batch.records, batch.labels is None, statistics].append((index, batch))
-    for (records, *_), numbered in alike.items():
-        size = entries(numbered[0][1].movement)
-        room = max(int(memory // (4 * _COPIES * training.steps(records) * size * how.restarts)), 1)
+    for numbered in alike.values():
+        room = max(_together(numbered[0][1], training, memory) // how.restarts, 1)
         for start in range(0, len(numbered), room):
             yield dict(numbered[start : start + room])
+
+
+def _together(batch: Batch, training: LocalSGD, memory: int) -> int:
+    """Return how many searches are computed at a time."""
+    size = entries(batch.movement)
+    return max(int(memory // (4 * _COPIES * training.steps(batch.records) * size)), 1)

@@ -40,6 +40,7 @@ from fedattack.audit.roc import (
 from fedattack.audit.significance import DRAWS, Significance, least_p
 from fedattack.audit.summaries import histogram, null_of, null_rate, reliability
 from fedattack.audit.truth import NOBODY, SEVERAL
+from fedattack.memory import let_go
 from fedattack.threats.membership.membership import ALONE, METHODS, SCORE
 from fedattack.threats.threat import ADAPTIVE
 
@@ -713,6 +714,7 @@ class MembershipJudge(Judge[MembershipCase]):
                     position = case.scores.facts["rounds"].index(number)
                     values = case.by_client(case.scores.arrays["per_round"][position].astype(float))
                     scores.append((_known(members.of(values)), _known(others.of(values))))
+                    let_go(case.scores.arrays["per_round"])
             members_seen, others_seen = _pooled(scores)
             if min(len(members_seen), len(others_seen)) < _FEWEST:
                 continue

@@ -54,6 +54,7 @@ from fedattack.threats.property.disaggregation import Array
 from fedattack.threats.property.many_features import FeatureDetector
 from fedattack.threats.property.options import Mode
 from fedattack.threats.property.properties import Behaviour, Property
+from fedattack.threats.property.sketch import Sketch
 
 Part = Literal["train", "choose", "test"]
 
@@ -86,6 +87,10 @@ _BESIDE = 8
 _SPANNED = 0.75
 _AT_A_TIME = 0.1
 _LOST = 0.15
+# Sketches of updates: from how many parameters, which share of the memory, and the least numbers in one.
+_SKETCHED_FROM = 1_000_000
+_SKETCHED = 0.5
+_NARROWEST = 1_000
 
 log = logging.getLogger("fedattack")
 
@@ -231,10 +236,17 @@ def fit_detectors(setting: Setting, start: NDArray[Any], shares: Array, number: 
         give_back_large_blocks()
         log.info("round %d: gradients do not fit into %s and are computed in parts", number, shown_size(setting.memory))
     common = to_tensor(start, dtype=torch.float32, device=setting.device)
-    shadows: _Shadows = (_Linear if setting.mode == "linear" else _Exact)(setting, shadow, common, number)
+    width = sketch_width(setting, shadow.size)
+    sketch = Sketch(shadow.size, width, seed=setting.seed, device=setting.device) if width else None
+    shadows: _Shadows
+    if setting.mode == "linear":
+        shadows = _Linear(setting, shadow, common, number)
+    else:
+        shadows = _Exact(setting, shadow, common, number, sketch=sketch)
     detectors = []
     for question, space in enumerate(shadows.spaces()):
-        detectors.append(_fit(shadows, question, space, shares, setting.features))
+        detector = _fit(shadows, question, space, shares, setting.features)
+        detectors.append(detector if sketch is None else _of_updates(detector, sketch))
     if not check:
         return detectors
     if setting.mode == "exact":
@@ -243,6 +255,27 @@ def fit_detectors(setting: Setting, start: NDArray[Any], shares: Array, number: 
     del shadows, space
     checker = _Exact(setting, shadow, common, number, count=_CHECKED)
     return [_checked(checker, question, detector, shares) for question, detector in enumerate(detectors)]
+
+
+def _of_updates(detector: Detector, sketch: Sketch) -> Detector:
+    """Turn a detector of sketches into one of updates."""
+    many = detector.many
+    if many is not None:
+        many = replace(many, weights=sketch.back(many.weights))
+    return replace(detector, weights=sketch.back(detector.weights), many=many)
+
+
+def sketch_width(setting: Setting, size: int) -> int:
+    """Return how many numbers sketches of updates have; 0 where updates themselves are used.
+
+    Shadow clients are trained again in every pass over updates that do not fit into memory. With a large model, of
+    which not even a chunk of updates fits, that would take hours, and one pass over sketches takes its place.
+    """
+    if setting.mode == "linear" or size < _SKETCHED_FROM or 4.0 * size * CHUNK <= setting.memory:
+        return 0
+    vectors = 6 * len(setting.auxiliary) + 2 * (STEPS + _BESIDE)
+    # Odd, so that sums do not follow the sides of layers.
+    return min(size, max(_NARROWEST, int(_SKETCHED * setting.memory / (4 * vectors))) | 1)
 
 
 def can_be_linear(model: ModelKnowledge, record: NDArray[np.float32]) -> bool:
@@ -498,9 +531,13 @@ def _checked_batches(drawn: object, shape: tuple[int, int], allowed: NDArray[np.
 class _Exact(_Base):
     """Shadow clients, trained."""
 
-    def __init__(self, *args: Any, count: int | None = None) -> None:
+    def __init__(self, *args: Any, count: int | None = None, sketch: Sketch | None = None) -> None:
         super().__init__(*args)
         self.count = count
+        self.sketch = sketch
+        if sketch is not None:
+            # What is kept is of the sketches' size.
+            self.fits, self.steps = True, STEPS
 
     def spaces(self) -> Iterator[_Space]:
         for question in range(len(self.setting.questions)):
@@ -548,6 +585,11 @@ class _Exact(_Base):
         return self.counts(self.count or len(self.rows[part]))
 
     def _updates(self, question: int, part: Part, has: bool) -> Iterator[Tensor]:
+        if self.sketch is not None:
+            rows = _ShadowRows(self, question, part, has, 0.0)
+            sketches = torch.cat([self.sketch.of(block.matrix) for _, block in rows.blocks()])
+            yield from sketches.split(rows.counts)
+            return
         numbers, masks = self.streams(question, part, has)
         behaviour = self.behaviour(question, has)
         for batches in self.batches(question, has, part, self.clients(part), numbers):
@@ -574,7 +616,7 @@ class _ShadowRows:
     def __len__(self) -> int:
         return sum(self.counts)
 
-    def blocks(self) -> Iterator[tuple[slice, Block]]:
+    def blocks(self) -> Iterator[tuple[slice, Whole]]:
         exact = self.exact
         numbers, masks = exact.streams(self.question, self.part, self.has)
         at = 0

@@ -44,6 +44,7 @@ from fedattack.threats.property.detectors import (
     divide,
     fit_detectors,
     needed,
+    sketch_width,
     steps_within,
 )
 from fedattack.threats.property.disaggregation import (
@@ -228,7 +229,14 @@ class Prolin(ProlinOptions, Attack):
             progress(rounds + question + 1, steps)
         unknown = list(compress(record.nodes, ~np.any(sums.A, axis=0)))
         notes += _warnings(sums.A, unknown)
-        steps_taken = steps_within(self.memory, sums.starts.shape[1])
+        size = sums.starts.shape[1]
+        width = sketch_width(setting, size)
+        if width:
+            notes.append(
+                f"detectors were fitted on sketches: random projections of updates of {size:,} numbers to {width:,}, "
+                f"because updates of {shown_size(4 * size)} each are more than fit into {shown_size(self.memory)}"
+            )
+        steps_taken = STEPS if width else steps_within(self.memory, size)
         if steps_taken < STEPS:
             notes.append(
                 f"detectors are sought in {steps_taken} dimensions in place of {STEPS}, which do not fit into "

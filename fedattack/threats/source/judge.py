@@ -36,6 +36,7 @@ from fedattack.audit.roc import curve
 from fedattack.audit.significance import Significance, least_p
 from fedattack.audit.summaries import histogram, null_rate, reliability
 from fedattack.audit.truth import NOBODY, SEVERAL
+from fedattack.memory import let_go
 from fedattack.threats.source.sia import combine_likelihoods, combine_rounds, posterior
 
 _MOST_EXPOSED = 10
@@ -74,10 +75,10 @@ class SourceCase(TargetsCase):
 
     SEEN = "combined"
 
-    @cached_property
-    def losses(self) -> NDArray[np.float64]:
+    @property
+    def losses(self) -> "_Losses":
         """(rounds, targets, clients): the scores' losses, a client's several nodes put together."""
-        return self.by_client(self.scores.arrays["losses"])
+        return _Losses(self)
 
     @cached_property
     def combined(self) -> NDArray[np.float64]:
@@ -182,6 +183,23 @@ class SourceCase(TargetsCase):
         counts[self.never_seen] = 0
         totals = counts.sum(axis=0)
         return np.asarray((counts / np.maximum(totals, 1)).T[labels])
+
+
+@dataclass(frozen=True)
+class _Losses:
+    """The losses of one seed, round by round: those of all rounds may not fit into memory."""
+
+    case: SourceCase
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.case.scores.arrays["losses"].shape[:2], len(self.case.clients))
+
+    def __iter__(self) -> Iterator[NDArray[np.float64]]:
+        of_nodes = self.case.scores.arrays["losses"]
+        for of_round in of_nodes:
+            yield self.case.by_client(of_round)
+            let_go(of_nodes)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ local model has the smallest loss on a target record is the most likely source (
 over all clients is softmax_k(−ℓ_k/γ + log λ_k).
 """
 
-from typing import ClassVar
+from collections.abc import Iterator
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,7 +118,18 @@ class SourceInference(Attack):
         )
 
 
-def combine_rounds(losses: NDArray[np.float64]) -> NDArray[np.float64]:
+class Losses(Protocol):
+    """Losses (rounds, targets, clients), which are gone through round by round: an array is such."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(rounds, targets, clients)."""
+
+    def __iter__(self) -> Iterator[NDArray[np.float64]]:
+        """Yield each round's, (targets, clients)."""
+
+
+def combine_rounds(losses: Losses) -> NDArray[np.float64]:
     """Combine the rounds' losses into one score per target and client.
 
     The score is the mean of exp(−loss) − 1 over the rounds in which the client was seen. This is the probability that
@@ -148,7 +160,7 @@ def combine_rounds(losses: NDArray[np.float64]) -> NDArray[np.float64]:
     return _mean(total, rounds_seen)
 
 
-def combine_likelihoods(losses: NDArray[np.float64]) -> NDArray[np.float64]:
+def combine_likelihoods(losses: Losses) -> NDArray[np.float64]:
     """Combine the rounds' losses into one log likelihood per target and client: Theorem 2's exponents over rounds.
 
     In the theorem a client's loss counts against that of models which have not learned the target: ℓ_pτ − ℓ_k. For

@@ -12,6 +12,7 @@ from fedattack.learning import LocalSGD
 from fedattack.learning.losses import mean_loss
 from fedattack.learning.shadows import ShadowModel
 from fedattack.threats import ModelKnowledge, Targets
+from fedattack.threats.property import detectors
 from fedattack.threats.property.detectors import (
     STEPS,
     Detector,
@@ -20,6 +21,7 @@ from fedattack.threats.property.detectors import (
     divide,
     fit_detectors,
     needed,
+    sketch_width,
     steps_within,
 )
 from fedattack.threats.property.properties import Property, questions
@@ -225,6 +227,30 @@ def test_shadow_clients_that_are_not_in_memory_make_the_same_detector(model, mem
     assert steps_within(memory, size) == STEPS
     assert needed(little, size, random=model is DROPPING) > memory
     same_but_for_rounding(*(fit(setting, start=start_of(model), check=True) for setting in (usual, little)))
+
+
+@pytest.mark.parametrize("asked", PROPERTIES)
+def test_a_detector_of_sketches_is_nearly_as_good(asked, monkeypatch):
+    """Of half as many numbers as an update; it is a detector of updates all the same."""
+    setting = replace(make(asked, "exact", auxiliary=1_000), features=2)
+    usual = fit(setting)
+    size = len(start_of(SMALL))
+    monkeypatch.setattr(detectors, "sketch_width", lambda setting, size: size // 2 | 1)
+    found = fit(setting)
+    assert found.weights.shape == usual.weights.shape == (size,)
+    assert found.many.weights.shape == (2, size)
+    assert found.accuracy > usual.accuracy - 0.03
+    assert accuracy(found, setting) == pytest.approx(found.accuracy, abs=0.03)
+
+
+def test_sketches_are_for_large_models_whose_updates_do_not_fit():
+    setting = make("membership", "exact", auxiliary=200)
+    assert [sketch_width(setting, size) for size in (22_000, 644_000, 8_000_000)] == [0, 0, 0]
+    width = sketch_width(setting, 11_200_000)
+    assert 100_000 < width < 300_000
+    assert width % 2
+    assert sketch_width(replace(setting, memory=300e6), 8_000_000) > 10_000
+    assert sketch_width(replace(setting, mode="linear"), 11_200_000) == 0
 
 
 def test_several_questions_find_the_same_with_little_memory():

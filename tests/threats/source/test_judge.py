@@ -291,7 +291,7 @@ def test_clients_that_were_not_sampled_are_neither_right_nor_wrong(broken, round
     ways = {
         "asr": lambda single: combine_rounds(single.losses),
         "asr-likelihood": lambda single: combine_likelihoods(single.losses),
-        "asr-last-round": lambda single: -single.losses[-1],
+        "asr-last-round": lambda single: -[*single.losses][-1],
     }
     for metric, scores_of in ways.items():
         expected = by_hand(cases, scores_of)
@@ -303,7 +303,7 @@ def test_clients_that_were_not_sampled_are_neither_right_nor_wrong(broken, round
     assert 0 < found["asr"].n < 2 * 6 * K or rounds == 4
     series = found["asr"].series
     for number, got in zip(series["per_round"]["rounds"], series["per_round"]["value"], strict=True):
-        expected = by_hand(cases, lambda single, number=number: -single.losses[number - 1])
+        expected = by_hand(cases, lambda single, number=number: -[*single.losses][number - 1])
         assert got == pytest.approx(expected["value"])
         assert series["per_round"]["chance"][number - 1] == pytest.approx(expected["chance"])
     reliability = series["reliability"]
