@@ -1,6 +1,5 @@
 """Run a Flower app whose clients are simulated on Ray."""
 
-import os
 import subprocess
 import time
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import psutil
 
 from fedattack.errors import ConfigError, RunError
+from fedattack.machine import usable_cpus
 from fedattack.runtime.base import Runtime, free_port
 
 SUPERLINK_START_SECONDS = 60.0
@@ -40,16 +40,6 @@ def federation_config(supernodes: int, cpus: int, gpus_per_client: float) -> str
     )
 
 
-def usable_cpus() -> int:
-    """Count the CPUs of this process; ``PYTHON_CPU_COUNT`` says another number, as for Python from 3.13 on."""
-    stated = os.environ.get("PYTHON_CPU_COUNT", "")
-    if stated.isdecimal() and int(stated):
-        return int(stated)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _listens(process: subprocess.Popen[bytes], port: int) -> bool:
     """Wait until the process itself listens on the port, and not a stranger that was quicker."""
     deadline = time.monotonic() + SUPERLINK_START_SECONDS
@@ -76,7 +66,7 @@ class Simulator(Runtime):
         Number of simulated clients.
     cpus : int, optional
         CPUs for the clients; each takes one, and trains with one thread unless ``OMP_NUM_THREADS`` says otherwise.
-        Default: the CPUs of this process (:func:`usable_cpus`), at most one per client and 32.
+        Default: the CPUs of this process (:func:`fedattack.machine.usable_cpus`), at most one per client and 32.
     gpus_per_client : float
         Share of a GPU that each client takes.
 
