@@ -121,7 +121,9 @@ def connect(address: str, paths: Sequence[str] = ()) -> Cluster:
                     f"--cluster {address}: machine {node['NodeManagerHostname']} {fault}; give all machines one image"
                 )
     except (ray.exceptions.RayError, OSError) as cause:
-        raise ConfigError(f"--cluster {address}: a machine does not answer: {_named(cause)}; look at `ray status`") from None
+        raise ConfigError(
+            f"--cluster {address}: a machine does not answer: {_named(cause)}; look at `ray status`"
+        ) from None
     resources = [node["Resources"] for node in machines]
     cpus = [int(has["CPU"]) for has in resources]
     memory = [has.get("memory", 0.0) for has in resources]
@@ -248,8 +250,9 @@ class Pieces(Generic[Shared, Item, Result]):
         if gpus and not cluster.gpus:
             raise ConfigError(f"--cluster {cluster.address}: no machine has a GPU; take --device cpu")
         self._cluster, self._items = cluster, items
-        # Ray would try again without end, or with what is left of an earlier try.
-        self._work = ray.remote(work).options(num_cpus=cpus, num_gpus=gpus, max_retries=0)
+        self._work = ray.remote(work)
+        # Where a worker is killed for lack of memory, Ray itself would try again without end.
+        self._takes = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": 0}
         self._shared = ray.put(shared)
         self._room = [memory] * len(items)
         self._lost: Counter[int] = Counter()
@@ -302,7 +305,8 @@ class Pieces(Generic[Shared, Item, Result]):
     def _start(self, index: int) -> None:
         # More than the largest machine has would wait for ever.
         room = min(self._room[index], max(self._cluster.memory, default=0.0))
-        self._waiting[index] = self._work.options(memory=int(room)).remote(self._shared, self._items[index])
+        work = self._work.options(memory=int(room), **self._takes)
+        self._waiting[index] = work.remote(self._shared, self._items[index])
 
     def _take(self, index: int) -> list[Result]:
         """Wait for a piece; returns its result, or nothing if it was lost and is started again."""

@@ -35,7 +35,8 @@ ALLOWED = {
     "report": BASE | {"audit", "claims", "threats"},
     "runtime": BASE | {"machine", "nodes", "reaper", "record"},
     "reaper": set(),
-    "runs": BASE | {"audit", "data", "folder", "learning", "nodes", "record", "report", "runtime", "threats"},
+    "runs": BASE
+    | {"audit", "cluster", "data", "folder", "learning", "nodes", "record", "report", "runtime", "threats"},
     "foreign": BASE | {"audit", "folder", "learning", "record", "runs", "runtime", "threats", "witness"},
     "library": BASE | {"audit", "record", "report", "runs", "threats"},
     "reproduce": BASE | {"audit", "cluster", "data", "folder", "report", "runs", "threats"},
