@@ -9,7 +9,6 @@ import os
 import platform
 import re
 import socket
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -139,7 +138,8 @@ def _knock(address: str) -> None:
         If nobody does.
     """
     if address == "auto":
-        kept = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray" / "ray_current_cluster"
+        # Where `ray start` leaves it: that it is there does not say that the cluster is.
+        kept = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray" / "ray_current_cluster"  # noqa: S108
         address = os.environ.get("RAY_ADDRESS") or (kept.read_text().strip() if kept.is_file() else "")
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host:

@@ -58,7 +58,7 @@ def threads(number):
 @pytest.fixture(scope="module")
 def one_machine():
     os.environ["TEST_DRIVER"] = str(os.getpid())
-    ray.init(num_cpus=1, include_dashboard=False, object_store_memory=SMALL, log_to_driver=False)
+    ray.init(address="local", num_cpus=1, include_dashboard=False, object_store_memory=SMALL, log_to_driver=False)
     yield connect("auto")
     ray.shutdown()
 
@@ -166,6 +166,18 @@ def test_as_many_pieces_run_as_machines_have_cpus_and_memory_for():
     assert Cluster("auto", cpus=[], memory=[], gpus=0).at_once(1.0) == 1
 
 
+def test_a_cluster_that_was_up_once_is_not_waited_for(tmp_path, monkeypatch):
+    """`ray start` leaves a file with its address, and it stays where the machine fails."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **words: pytest.fail("Ray was asked"))
+    with pytest.raises(ConfigError, match="--cluster auto: no Ray cluster answers there"):
+        connect("auto")
+
+
 @pytest.mark.parametrize("address", ["", "auto", "head:6379", "ray://10.0.0.1:10001"])
 def test_addresses_are_taken(address, nothing_chosen):
     assert choose(address) == address
@@ -270,7 +282,14 @@ def test_prolin_finds_the_same_to_the_last_bit_with_a_machine_killed(two_machine
 def test_a_worker_that_ray_kills_for_memory_ends_in_one_line(tmp_path):
     """Ray is told that the machine is full."""
     full = {"memory_usage_threshold": 0.001, "memory_monitor_refresh_ms": 100}
-    ray.init(num_cpus=1, include_dashboard=False, object_store_memory=SMALL, log_to_driver=False, _system_config=full)
+    ray.init(
+        address="local",
+        num_cpus=1,
+        include_dashboard=False,
+        object_store_memory=SMALL,
+        log_to_driver=False,
+        _system_config=full,
+    )
     try:
         room = Cluster("auto", cpus=[1], memory=[4.0 * SMALL], gpus=0)
         with pytest.raises(RunError, match=rf"lost {TRIES} times, often for lack of memory.*OutOfMemoryError") as told:

@@ -51,7 +51,7 @@ def states(results) -> list[str]:
 @pytest.fixture(scope="module")
 def machine():
     ray = pytest.importorskip("ray")
-    ray.init(num_cpus=1, include_dashboard=False, object_store_memory=SMALL, log_to_driver=False)
+    ray.init(address="local", num_cpus=1, include_dashboard=False, object_store_memory=SMALL, log_to_driver=False)
     yield "auto"
     ray.shutdown()
 
