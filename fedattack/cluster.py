@@ -32,9 +32,10 @@ _CAUSE = 100
 
 
 class _Chosen:
-    """The cluster of this command; each command that takes --cluster sets it anew."""
+    """The cluster of this command, set anew by each that takes --cluster; and the one that this process uses."""
 
     address = ""
+    connected = ""
 
 
 def choose(address: str) -> str:
@@ -104,12 +105,16 @@ def connect(address: str, paths: Sequence[str] = ()) -> Cluster:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
 
-    if not ray.is_initialized():
+    if ray.is_initialized():
+        if address not in ("auto", _Chosen.connected):
+            raise ConfigError(f"--cluster {address}: this process uses another Ray cluster; end that by ray.shutdown()")
+    else:
         try:
             _knock(address)
             ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
         except (OSError, ValueError, RuntimeError) as cause:
             raise ConfigError(f"--cluster {address}: {_why_not(cause)}") from None
+        _Chosen.connected = address
     try:
         machines = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
         asked = [(node, _ask(node["NodeID"], paths)) for node in machines]

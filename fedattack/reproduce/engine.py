@@ -22,7 +22,7 @@ from fedattack.report import read_findings, read_run
 from fedattack.reproduce.measure import measure, per_round, training_records
 from fedattack.reproduce.page import to_markdown
 from fedattack.reproduce.picture import to_picture
-from fedattack.reproduce.spec import Cell, Reproduction, shown
+from fedattack.reproduce.spec import Cell, Job, Reproduction, shown
 from fedattack.reproduce.spread import Made, Making, made_elsewhere
 from fedattack.reproduce.words import CELLS, DATA_KEYS, check_out, check_words, data_of
 from fedattack.runs.app import Value
@@ -38,18 +38,6 @@ from fedattack.untrusted import check_folder, read_sealed, remove_inside
 
 _DONE = "cell.json"
 _LEFT_OUT = "left out by --only"
-
-
-@dataclass(frozen=True)
-class Job:
-    """A cell with everything that decides its numbers."""
-
-    cell: Cell
-    folder: Path
-    settings: Mapping[str, Value]
-    seeds: Sequence[int]
-    command: str
-    options: Mapping[str, str] = field(default_factory=dict)
 
 
 def audit_cell(job: Job, device: str, watch: Watch) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +14,9 @@ from numpy.typing import NDArray
 from fedattack.cluster import Cluster, Pieces, connect
 from fedattack.errors import FedAttackError, RunError
 from fedattack.files import make_private
+from fedattack.reproduce.spec import Job
 from fedattack.runs.settings import leads_out, nodes_of
 from fedattack.runs.watch import Watch
-
-if TYPE_CHECKING:
-    from fedattack.reproduce.engine import Job
 
 Files = Mapping[str, NDArray[np.uint8]]
 
@@ -40,7 +38,7 @@ class Making:
         Whether records come back, too.
     """
 
-    audit: "Callable[[Job, str, Watch], None]"
+    audit: Callable[[Job, str, Watch], None]
     device: str
     keep_records: bool
 
@@ -70,8 +68,8 @@ class Made:
 
 
 def made_elsewhere(
-    jobs: "Sequence[Job]", making: Making, address: str, memory: float
-) -> "Iterator[tuple[Job, Made | FedAttackError]]":
+    jobs: Sequence[Job], making: Making, address: str, memory: float
+) -> Iterator[tuple[Job, Made | FedAttackError]]:
     """Make cells on a cluster; yields each when it ends, with what was made or why it could not be.
 
     Parameters
@@ -103,13 +101,13 @@ def made_elsewhere(
         pieces.stop()
 
 
-def _cpus(cluster: Cluster, jobs: "Sequence[Job]") -> int:
+def _cpus(cluster: Cluster, jobs: Sequence[Job]) -> int:
     """Give a cell a CPU for each client that trains at the same time, where the smallest machine has so many."""
     clients = max(nodes_of(job.settings) for job in jobs)
     return max(1, min(clients, min(cluster.cpus, default=1)))
 
 
-def _make(shared: tuple[Making, int], job: "Job") -> Made:
+def _make(shared: tuple[Making, int], job: Job) -> Made:
     """Make a cell on this machine, of which nothing is left behind."""
     making, cpus = shared
     # Flower's clients, and the attacks' workers, take no more than Ray gave.

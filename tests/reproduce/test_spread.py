@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedattack.errors import RunError
-from fedattack.folder import write_study
+from fedattack.folder import read_study, write_study
 from fedattack.reproduce.engine import Job, reproduce
 from fedattack.reproduce.spec import Reproduction
 from fedattack.reproduce.spread import Made
@@ -94,4 +94,6 @@ def test_memory_reaches_the_attacks_that_have_it_and_the_command(tmp_path):
     results = reproduced(tmp_path / "out", memory="300MB")
     assert results["command"].endswith("--memory 300MB")
     cell = results["cells"][0]
-    assert "memory" not in cell["command"], "sia has no such option"
+    assert cell["command"].endswith("--option memory=300MB")
+    assert read_study(tmp_path / "out" / "cells" / cell["cell"])["memory"] == {"memory": "300MB"}
+    assert "--memory" not in reproduced(tmp_path / "usual")["command"]
