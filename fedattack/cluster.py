@@ -16,12 +16,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from fedattack.errors import ConfigError, FedAttackError, RunError, short
+from fedattack.errors import MESSAGE, ConfigError, FedAttackError, RunError, short
 from fedattack.extra import missing
 
 Shared = TypeVar("Shared")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+log = logging.getLogger(__name__)
 
 TRIES = 4
 """How often a piece is tried that is lost: with its machine, or killed for lack of memory."""
@@ -111,6 +113,7 @@ def connect(address: str, paths: Sequence[str] = ()) -> Cluster:
     else:
         try:
             _knock(address)
+            _be_brief()
             ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
         except (OSError, ValueError, RuntimeError) as cause:
             raise ConfigError(f"--cluster {address}: {_why_not(cause)}") from None
@@ -132,6 +135,16 @@ def connect(address: str, paths: Sequence[str] = ()) -> Cluster:
     cpus = [int(has["CPU"]) for has in resources]
     memory = [has.get("memory", 0.0) for has in resources]
     return Cluster(address, cpus, memory, sum(has.get("GPU", 0.0) for has in resources))
+
+
+def _be_brief() -> None:
+    """Make a line in the log of what Ray has to say. It would print pages on a lost machine among a command's JSON."""
+    from ray._private import worker
+
+    def tell(data: Mapping[str, Any], **words: Any) -> None:
+        log.warning("Ray: %s", short(" ".join(data["lines"]), MESSAGE - 5))
+
+    worker.print_to_stdstream = tell
 
 
 def _knock(address: str) -> None:

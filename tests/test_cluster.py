@@ -24,9 +24,9 @@ def squared(wait, number):
 
 
 def noted(folder, number):
-    """Leave a file for each try, and square."""
-    (folder / f"{number}-{time.monotonic_ns()}").touch()
-    time.sleep(0.3)
+    """Leave a file for each try, which says on which machine it was, and square."""
+    (folder / f"{ray.get_runtime_context().get_node_id()}-{number}-{time.monotonic_ns()}").touch()
+    time.sleep(1)
     return number * number
 
 
@@ -195,7 +195,7 @@ def test_what_is_no_address_is_refused(address):
 
 @pytest.fixture
 def two_machines(monkeypatch):
-    """Give a cluster of two machines of one CPU, and a function that kills the second."""
+    """Give a cluster of two machines of one CPU, a function that kills the second, and the second's id."""
     from ray.cluster_utils import Cluster as Machines
 
     monkeypatch.setenv("TEST_DRIVER", str(os.getpid()))
@@ -207,24 +207,32 @@ def two_machines(monkeypatch):
     def kill() -> None:
         os.kill(second.all_processes["raylet"][0].process.pid, signal.SIGKILL)
 
-    yield machines.address, kill
+    yield machines.address, kill, second.node_id
     choose("")
     ray.shutdown()
     machines.shutdown()
 
 
 @pytest.mark.long
-def test_with_a_machine_killed_in_the_middle_nothing_is_lost(two_machines, tmp_path):
-    address, kill = two_machines
+def test_with_a_machine_killed_in_the_middle_nothing_is_lost(two_machines, tmp_path, capfd, caplog):
+    address, kill, second = two_machines
     where = connect(address)
     assert where.cpus == [1, 1]
     found = []
-    for result in pieces(where, noted, tmp_path, 12).in_order():
+    for result in pieces(where, noted, tmp_path, 8).in_order():
         found.append(result)
-        if len(found) == 2:
+        if len(found) == 1:
+            until = time.monotonic() + 30
+            while not (begun := [*tmp_path.glob(f"{second}-*")]):
+                assert time.monotonic() < until
+                time.sleep(0.02)
             kill()
-    assert found == [number**2 for number in range(12)]
-    assert 12 < len(list(tmp_path.iterdir())) <= 15, "a piece was lost, and no finished one was made again for nothing"
+    assert found == [number**2 for number in range(8)]
+    lost = begun[-1].name.split("-")[1]
+    assert len(list(tmp_path.glob(f"*-{lost}-*"))) == 2
+    assert len(list(tmp_path.iterdir())) == 9, "what was done is not made again"
+    assert capfd.readouterr().out == ""
+    assert all(len(record.getMessage()) <= MESSAGE for record in caplog.records)
 
 
 @pytest.mark.long
@@ -234,7 +242,7 @@ def test_prolin_finds_the_same_to_the_last_bit_with_a_machine_killed(two_machine
     from tests.threats.property.test_prolin import same_scores
     from tests.worlds.federation import write_property_run
 
-    address, kill = two_machines
+    address, kill, _ = two_machines
     folder = write_property_run(tmp_path)
     record, knowledge = Record(folder / "record"), read_knowledge(folder / "knowledge")
     alone = ATTACKS["prolin"].run(record, knowledge, device="cpu")
@@ -272,7 +280,7 @@ def test_a_worker_that_ray_kills_for_memory_ends_in_one_line(tmp_path):
 def test_a_cluster_of_another_version_is_refused_in_one_line(two_machines, monkeypatch):
     from ray._private import utils
 
-    address, _ = two_machines
+    address, _, _ = two_machines
     monkeypatch.setattr(utils, "compute_version_info", lambda: ("1.2.3", "3.8.0"))
     with pytest.raises(ConfigError, match=f"--cluster {address}: it has other versions of Ray or Python") as told:
         connect(address)
@@ -285,7 +293,7 @@ def test_cells_are_made_on_two_machines_and_one_is_killed(two_machines, tmp_path
     """Each cell is done, those that were done stay, and the files are those of a study that was made here."""
     from tests.reproduce.test_spread import reproduced
 
-    address, kill = two_machines
+    address, kill, _ = two_machines
     told = []
 
     def tell(line: str) -> None:
