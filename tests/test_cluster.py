@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -253,6 +254,31 @@ def test_prolin_finds_the_same_to_the_last_bit_with_a_machine_killed(two_machine
             kill()
 
     same_scores(alone, ATTACKS["prolin"].run(record, knowledge, device="cpu", progress=progress))
+
+
+@pytest.mark.long
+def test_a_machine_outside_of_the_cluster_sends_pieces_too():
+    from ray.cluster_utils import Cluster as Machines
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    words = {"num_cpus": 1, "include_dashboard": False, "ray_client_server_port": port}
+    machines = Machines(initialize_head=True, head_node_args=words)
+    try:
+        until = time.monotonic() + 60
+        while socket.socket().connect_ex(("127.0.0.1", port)):
+            assert time.monotonic() < until
+            time.sleep(0.2)
+        where = connect(f"ray://127.0.0.1:{port}")
+        assert list(pieces(where, squared, 0, 3).in_order()) == [0, 1, 4]
+        assert sorted(pieces(where, squared, 0, 3).as_they_end()) == [(0, 0), (1, 1), (2, 4)]
+        with pytest.raises(ConfigError, match=r"^piece 0 is refused$"):
+            list(pieces(where, refused, None, 1).in_order())
+        assert list(pieces(where, squared, 0, 1).in_order()) == [0]
+    finally:
+        ray.shutdown()
+        machines.shutdown()
 
 
 @pytest.mark.long

@@ -43,7 +43,7 @@ _LEFT_OUT = "left out by --only"
 def audit_cell(job: Job, device: str, watch: Watch) -> None:
     """Make a cell's run folder, as ``fedattack audit`` does."""
     preset = load_preset(job.cell.preset)
-    simulate(preset, job.settings, job.seeds, job.folder, command=job.command, watch=watch)
+    simulate(preset, job.settings, job.seeds, job.folder, command=job.command, watch=watch, options=job.options)
     trusted = leads_out(job.settings)
     for attack in choose_attacks(preset.attacks, {**preset.options, **job.options}):
         attack_folder(attack, job.folder, device=device, knowledge=lambda part: known_to(part, trusted), watch=watch)

@@ -30,18 +30,19 @@ def made_up(job: Job, device: str, watch: Watch) -> None:
     time.sleep(0.5)
     (job.folder / "scores").mkdir()
     (job.folder / "scores" / "empty").touch()
-    write_study(job.folder, {"settings": dict(job.settings), "seeds": list(job.seeds), "memory": dict(job.options)})
+    write_study(job.folder, {"settings": dict(job.settings), "seeds": list(job.seeds), "options": dict(job.options)})
     findings = [replace(finding, seeds=list(job.seeds)).to_dict() for finding in example.findings()]
     (job.folder / "findings.json").write_text(json.dumps(findings))
     (job.folder / "run.json").write_text(json.dumps(example.run()))
 
 
 def reproduced(out: Path, **words):
-    """Make four cells of which nothing is trained."""
+    """Make four cells of which nothing is trained, and no pages."""
     out.mkdir()
     (out.parent / "some.toml").write_text(SPEC)
     what = Reproduction.read(out.parent / "some.toml")
-    return reproduce(what, out, seeds=3, audit=made_up, watching=lambda: nullcontext(Watch()), **words)
+    words |= {"audit": made_up, "watching": lambda: nullcontext(Watch()), "write": lambda *pages: None}
+    return reproduce(what, out, seeds=3, **words)
 
 
 def states(results) -> list[str]:
@@ -95,5 +96,5 @@ def test_memory_reaches_the_attacks_that_have_it_and_the_command(tmp_path):
     assert results["command"].endswith("--memory 300MB")
     cell = results["cells"][0]
     assert cell["command"].endswith("--option memory=300MB")
-    assert read_study(tmp_path / "out" / "cells" / cell["cell"])["memory"] == {"memory": "300MB"}
+    assert read_study(tmp_path / "out" / "cells" / cell["cell"])["options"] == {"memory": "300MB"}
     assert "--memory" not in reproduced(tmp_path / "usual")["command"]
