@@ -141,7 +141,7 @@ def _be_brief() -> None:
     """Make a line in the log of what Ray has to say. It would print pages on a lost machine among a command's JSON."""
     from ray._private import worker
 
-    def tell(data: Mapping[str, Any], **words: Any) -> None:
+    def tell(data: Any, ignore_prefix: bool) -> None:
         log.warning("Ray: %s", short(" ".join(data["lines"]), MESSAGE - 5))
 
     worker.print_to_stdstream = tell
