@@ -21,7 +21,7 @@ from fedattack.runs.watch import Watch
 Files = Mapping[str, NDArray[np.uint8]]
 
 # What Flower takes beside its clients, and each client: most of it is torch.
-_FLOWER, _CLIENT = 2 * 2**30, 2**29
+_FLOWER, _CLIENT = 2 * 2**30, 2**30
 
 
 @dataclass(frozen=True)
