@@ -24,10 +24,15 @@ def squared(wait, number):
     return number * number
 
 
-def noted(folder, number):
-    """Leave a file for each try, which says on which machine it was, and square."""
-    (folder / f"{ray.get_runtime_context().get_node_id()}-{number}-{time.monotonic_ns()}").touch()
-    time.sleep(1)
+def noted(shared, number):
+    """Leave a file for each try, and square; the second machine dies in the middle of its first piece."""
+    folder, second, raylet = shared
+    (folder / f"{number}-{time.monotonic_ns()}").touch()
+    if ray.get_runtime_context().get_node_id() == second:
+        (folder / f"lost-{number}").touch()
+        os.kill(raylet, signal.SIGKILL)
+        time.sleep(60)
+    time.sleep(0.5)
     return number * number
 
 
@@ -194,9 +199,14 @@ def test_what_is_no_address_is_refused(address):
         choose(address)
 
 
+def raylet_of(machine) -> int:
+    """Return the process that is the machine, as far as Ray knows: with it all its workers end."""
+    return machine.all_processes["raylet"][0].process.pid
+
+
 @pytest.fixture
 def two_machines(monkeypatch):
-    """Give a cluster of two machines of one CPU, a function that kills the second, and the second's id."""
+    """Give the address of a cluster of two machines of one CPU, and the second machine."""
     from ray.cluster_utils import Cluster as Machines
 
     monkeypatch.setenv("TEST_DRIVER", str(os.getpid()))
@@ -205,10 +215,7 @@ def two_machines(monkeypatch):
     second = machines.add_node(**of_one)
     machines.wait_for_nodes()
 
-    def kill() -> None:
-        os.kill(second.all_processes["raylet"][0].process.pid, signal.SIGKILL)
-
-    yield machines.address, kill, second.node_id
+    yield machines.address, second
     choose("")
     ray.shutdown()
     machines.shutdown()
@@ -216,22 +223,15 @@ def two_machines(monkeypatch):
 
 @pytest.mark.long
 def test_with_a_machine_killed_in_the_middle_nothing_is_lost(two_machines, tmp_path, capfd, caplog):
-    address, kill, second = two_machines
+    address, second = two_machines
     where = connect(address)
     assert where.cpus == [1, 1]
-    found = []
-    for result in pieces(where, noted, tmp_path, 8).in_order():
-        found.append(result)
-        if len(found) == 1:
-            until = time.monotonic() + 30
-            while not (begun := [*tmp_path.glob(f"{second}-*")]):
-                assert time.monotonic() < until
-                time.sleep(0.02)
-            kill()
-    assert found == [number**2 for number in range(8)]
-    lost = begun[-1].name.split("-")[1]
-    assert len(list(tmp_path.glob(f"*-{lost}-*"))) == 2
-    assert len(list(tmp_path.iterdir())) == 9, "what was done is not made again"
+    shared = tmp_path, second.node_id, raylet_of(second)
+    assert list(pieces(where, noted, shared, 20).in_order()) == [number**2 for number in range(20)]
+    (lost,) = tmp_path.glob("lost-*")
+    tries = [path.name.split("-")[0] for path in tmp_path.glob("[0-9]*-*")]
+    assert len(tries) == 21, "what was done is not made again"
+    assert tries.count(lost.name.removeprefix("lost-")) == 2
     assert capfd.readouterr().out == ""
     assert all(len(record.getMessage()) <= MESSAGE for record in caplog.records)
 
@@ -243,7 +243,7 @@ def test_prolin_finds_the_same_to_the_last_bit_with_a_machine_killed(two_machine
     from tests.threats.property.test_prolin import same_scores
     from tests.worlds.federation import write_property_run
 
-    address, kill, _ = two_machines
+    address, second = two_machines
     folder = write_property_run(tmp_path)
     record, knowledge = Record(folder / "record"), read_knowledge(folder / "knowledge")
     alone = ATTACKS["prolin"].run(record, knowledge, device="cpu")
@@ -251,7 +251,7 @@ def test_prolin_finds_the_same_to_the_last_bit_with_a_machine_killed(two_machine
 
     def progress(done: int, total: int) -> None:
         if done == 3:
-            kill()
+            os.kill(raylet_of(second), signal.SIGKILL)
 
     same_scores(alone, ATTACKS["prolin"].run(record, knowledge, device="cpu", progress=progress))
 
@@ -306,7 +306,7 @@ def test_a_worker_that_ray_kills_for_memory_ends_in_one_line(tmp_path):
 def test_a_cluster_of_another_version_is_refused_in_one_line(two_machines, monkeypatch):
     from ray._private import utils
 
-    address, _, _ = two_machines
+    address, _ = two_machines
     monkeypatch.setattr(utils, "compute_version_info", lambda: ("1.2.3", "3.8.0"))
     with pytest.raises(ConfigError, match=f"--cluster {address}: it has other versions of Ray or Python") as told:
         connect(address)
@@ -319,13 +319,13 @@ def test_cells_are_made_on_two_machines_and_one_is_killed(two_machines, tmp_path
     """Each cell is done, those that were done stay, and the files are those of a study that was made here."""
     from tests.reproduce.test_spread import reproduced
 
-    address, kill, _ = two_machines
+    address, second = two_machines
     told = []
 
     def tell(line: str) -> None:
         told.append(line)
         if line.startswith("cell 1 of 4"):
-            kill()
+            os.kill(raylet_of(second), signal.SIGKILL)
 
     here = reproduced(tmp_path / "here")
     there = reproduced(tmp_path / "there", cluster=address, tell=tell)
