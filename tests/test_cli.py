@@ -313,6 +313,12 @@ BAD = [
     (("attack", "sia", ".", "--option", "shadows=exact"), "--option shadows: sia has no options"),
     (("attack", "sia", ".", "--memory", "much"), "--memory much: expected a size such as 2GiB or 300MB"),
     (
+        ("reproduce", "sia-table3", "--out", "out", "--memory", "1MB"),
+        "--memory 1MB: expected a size of at least 64MB",
+    ),
+    (("tradeoff", "quickstart", "--out", "out", "--memory", "x"), "--memory x: expected a size such as 2GiB or 300MB"),
+    (("attack", "sia", ".", "--cluster", "local"), "--cluster local: expected auto, HOST:PORT or ray://HOST:PORT"),
+    (
         ("audit", "prolin-membership", "--out", "out", "--memory", "1MB"),
         "--memory 1MB: expected a size of at least 64MB",
     ),

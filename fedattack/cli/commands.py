@@ -25,6 +25,7 @@ from fedattack.cli.options import (
     CellChanges,
     Changes,
     Clients,
+    Cluster,
     Device,
     Every,
     FailIf,
@@ -177,6 +178,7 @@ def attack(
     ] = None,
     options: Options = None,
     memory: Memory = None,
+    cluster: Cluster = "",
     seed: Annotated[int, typer.Option(help="Seed of the attack's own draws.", min=0)] = 0,
     device: Device = "auto",
     skip_damaged: SkipDamaged = False,
@@ -247,6 +249,7 @@ def audit(
     seeds: SeedCount = None,
     options: Options = None,
     memory: Memory = None,
+    cluster: Cluster = "",
     on: On = "simulation",
     device: Device = "auto",
     supernodes: Annotated[
@@ -271,7 +274,14 @@ def audit(
     `fedattack audit --out runs/mine -- flwr run path/to/app --stream`
     """
     from fedattack.cli.apps import AppWords, app_of_words, audit_app
-    from fedattack.runs.checks import check_attacks, check_conditions, check_data, check_device, check_runtime
+    from fedattack.runs.checks import (
+        check_attacks,
+        check_cluster,
+        check_conditions,
+        check_data,
+        check_device,
+        check_runtime,
+    )
     from fedattack.runs.presets import load_preset, resolve_settings
 
     # Words are checked before torch is imported, which takes seconds, and before a run, which takes minutes.
@@ -295,6 +305,7 @@ def audit(
     from fedattack.runs.simulating import check_free
 
     check_free(out)
+    check_cluster(study.attacks)
     chosen = _choose(study.attacks, wanted, device)
     trusted = _simulate(study, settings, out, seed, seeds, on, given)
     for item in chosen:
@@ -342,6 +353,8 @@ def resume(
         Path, typer.Argument(help="The run folder of a simulate or audit that was stopped.", metavar="DIR")
     ],
     options: Options = None,
+    memory: Memory = None,
+    cluster: Cluster = "",
     device: Device = "auto",
     fail_if: FailIf = None,
     trust: Trust = False,
@@ -351,20 +364,21 @@ def resume(
     """Go on with a run that was stopped, then attack and report as audit does.
 
     Each seed goes on after its last whole round, with the settings it was started with and on what it ran on. Attacks
-    that have their scores are not made again, unless there is an --option; a finished run is left as it is.
+    that have their scores are not made again, unless there is an --option or --memory; a finished run is left as it is.
 
     Example: `fedattack resume runs/first`
     """
     from fedattack.runs.asked import asked_of_study
-    from fedattack.runs.checks import check_attacks, check_conditions, check_device, options_among
+    from fedattack.runs.checks import check_attacks, check_cluster, check_conditions, check_device, options_among
     from fedattack.runs.presets import load_preset
     from fedattack.runs.simulating import is_recorded, stopped_study
     from fedattack.runs.simulating import resume as go_on
 
     conditions = _conditions(fail_if)
     check_device(device)
-    study, given = stopped_study(folder), pairs("--option", options or [])
+    study = stopped_study(folder)
     preset = load_preset(study["preset"])
+    given = _options(options, memory, preset.attacks)
     wanted = {**preset.options, **study.get("options", {}), **given}
     check_attacks(preset.attacks, wanted)
     judged = {*preset.attacks, *_scored(folder)}
@@ -376,6 +390,7 @@ def resume(
         if findings is not None:
             _finished(folder, findings, conditions, as_json)
             return
+    check_cluster(names)
     chosen = _choose(names, options_among(wanted, names), device)
     asked = asked_of_study(folder)
     trusted = _trusted(asked) if trust else set()
@@ -772,6 +787,8 @@ def reproduce(
     ] = None,
     seeds: SeedCount = None,
     device: Device = "auto",
+    memory: Memory = None,
+    cluster: Cluster = "",
     keep_records: KeepRecords = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -786,10 +803,11 @@ def reproduce(
     """
     from fedattack.reproduce import load_reproduction
     from fedattack.reproduce.words import check_out, check_words
-    from fedattack.runs.checks import check_device
+    from fedattack.runs.checks import check_device, check_memory
 
     what = load_reproduction(name)
     check_words(what, only or [], changes or [], data or [])
+    check_memory(memory)
     check_device(device)
     check_out(out)
     from fedattack.reproduce.engine import reproduce as run
@@ -802,6 +820,8 @@ def reproduce(
         data=data or [],
         seeds=seeds,
         device=device,
+        memory=memory or "",
+        cluster=cluster,
         keep_records=keep_records,
         watching=watch_bars,
         tell=say_progress,
@@ -827,6 +847,8 @@ def tradeoff(
     seeds: SeedCount = None,
     changes: CellChanges = None,
     device: Device = "auto",
+    memory: Memory = None,
+    cluster: Cluster = "",
     keep_records: KeepRecords = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -840,11 +862,12 @@ def tradeoff(
     Example: `fedattack tradeoff quickstart --out runs/tradeoff --defence sparsify=0.9,0.99 --defence dp-gaussian`
     """
     from fedattack.reproduce.words import check_out
-    from fedattack.runs.checks import check_device
+    from fedattack.runs.checks import check_device, check_memory
     from fedattack.runs.presets import load_preset
     from fedattack.tradeoff.grid import check_words
 
     check_words(load_preset(preset), defences or [], changes or [])
+    check_memory(memory)
     check_device(device)
     check_out(out)
     from fedattack.tradeoff.study import tradeoff as run
@@ -856,6 +879,8 @@ def tradeoff(
         changes=changes or [],
         seeds=seeds,
         device=device,
+        memory=memory or "",
+        cluster=cluster,
         keep_records=keep_records,
         watching=watch_bars,
         tell=say_progress,
@@ -977,15 +1002,11 @@ def _attack(
 
 def _options(options: Sequence[str] | None, memory: str | None, names: Sequence[str]) -> dict[str, str]:
     """Read --option, and --memory for those attacks that have it; the others hold one model at a time."""
-    from fedattack.runs.checks import options_among
-    from fedattack.threats.memory import read_size
+    from fedattack.runs.checks import check_memory, options_among
 
     given = dict(pairs("--option", options or []))
+    check_memory(memory)
     if memory is not None:
-        try:
-            read_size(memory)
-        except ConfigError as cause:
-            raise ConfigError(f"--memory {memory}: {cause}") from None
         given |= options_among({"memory": memory}, names)
     return given
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from fedattack.cli.console import set_quiet
+from fedattack.cluster import choose
 
 
 def _beginning(names: Iterable[str], word: str) -> list[str]:
@@ -170,6 +171,18 @@ Memory = Annotated[
     typer.Option(
         help="What the attack's work may hold in each process, such as 2GiB (the default) or 300MB, beside 0.4 GiB of "
         "Python and torch; with less it is slower. Short for --option memory=…"
+    ),
+]
+
+Cluster = Annotated[
+    str,
+    typer.Option(
+        "--cluster",
+        help="A Ray cluster whose machines share the work: HOST:PORT, ray://HOST:PORT or auto. What does not gain by "
+        "it runs here.",
+        metavar="ADDRESS|auto",
+        envvar="FEDATTACK_CLUSTER",
+        callback=choose,
     ),
 ]
 

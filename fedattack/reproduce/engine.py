@@ -22,38 +22,30 @@ from fedattack.report import read_findings, read_run
 from fedattack.reproduce.measure import measure, per_round, training_records
 from fedattack.reproduce.page import to_markdown
 from fedattack.reproduce.picture import to_picture
-from fedattack.reproduce.spec import Cell, Reproduction, shown
+from fedattack.reproduce.spec import Cell, Job, Reproduction, shown
+from fedattack.reproduce.spread import Made, Making, made_elsewhere
 from fedattack.reproduce.words import CELLS, DATA_KEYS, check_out, check_words, data_of
 from fedattack.runs.app import Value
 from fedattack.runs.asked import known_to
+from fedattack.runs.checks import options_among
 from fedattack.runs.pipeline import attack_folder, choose_attacks, judge_folder
 from fedattack.runs.presets import load_preset, resolve_settings
 from fedattack.runs.settings import default_settings, leads_out
 from fedattack.runs.simulating import choose_seeds, simulate
 from fedattack.runs.watch import Watch
+from fedattack.threats.memory import MEMORY, read_size
 from fedattack.untrusted import check_folder, read_sealed, remove_inside
 
 _DONE = "cell.json"
 _LEFT_OUT = "left out by --only"
 
 
-@dataclass(frozen=True)
-class Job:
-    """A cell with everything that decides its numbers."""
-
-    cell: Cell
-    folder: Path
-    settings: Mapping[str, Value]
-    seeds: Sequence[int]
-    command: str
-
-
 def audit_cell(job: Job, device: str, watch: Watch) -> None:
     """Make a cell's run folder, as ``fedattack audit`` does."""
     preset = load_preset(job.cell.preset)
-    simulate(preset, job.settings, job.seeds, job.folder, command=job.command, watch=watch)
+    simulate(preset, job.settings, job.seeds, job.folder, command=job.command, watch=watch, options=job.options)
     trusted = leads_out(job.settings)
-    for attack in choose_attacks(preset.attacks, {**preset.options, **job.cell.options}):
+    for attack in choose_attacks(preset.attacks, {**preset.options, **job.options}):
         attack_folder(attack, job.folder, device=device, knowledge=lambda part: known_to(part, trusted), watch=watch)
     judge_folder(job.folder, device=device, watch=watch, trusted=trusted)
 
@@ -67,6 +59,8 @@ def reproduce(
     data: Sequence[str] = (),
     seeds: int | None = None,
     device: str = "auto",
+    memory: str = "",
+    cluster: str = "",
     keep_records: bool = False,
     watching: Callable[[], AbstractContextManager[Watch]],
     tell: Callable[[str], None] = lambda line: None,
@@ -94,6 +88,10 @@ def reproduce(
         Number of seeds; the presets' if None.
     device
         Where attacks compute.
+    memory
+        What an attack's work may hold, such as ``300MB``; empty for the presets' own.
+    cluster
+        Address of a Ray cluster on whose machines cells are made, or ``auto``; empty for this machine.
     keep_records
         Keep each cell's record, which may take gigabytes, after it is judged.
     watching
@@ -113,16 +111,24 @@ def reproduce(
     Raises
     ------
     ConfigError
-        If an argument fits nothing, `out` holds something else, or cells in it were run with other settings.
+        If an argument fits nothing, `out` holds something else, or cells in it were run with other settings; or if
+        there is no such cluster, or its machines do not fit.
     """
     folder = Path(out).expanduser().absolute()
     selected, files = check_words(what, only, changes, data)
-    runner = _Runner(what, folder, selected, changes, files, seeds, keep_records, write or write_pages)
+    runner = _Runner(what, folder, selected, changes, files, seeds, memory, keep_records, write or write_pages)
     with runner.alone():
         waiting = runner.look()
         finished = sum(state.done for state in runner.states.values())
         tell(f"{len(what.cells)} cells: {finished} are there, {len(waiting)} to run")
         runner.write()
+        if cluster and waiting:
+            ended = made_elsewhere(waiting, Making(audit, device, keep_records), cluster, _bytes(memory))
+            for count, (job, made) in enumerate(ended, 1):
+                runner.take(job, made)
+                runner.write()
+                tell(f"cell {count} of {len(waiting)}: {job.cell.label}: {runner.summary(job.cell)}")
+            return runner.results()
         for count, job in enumerate(waiting, 1):
             tell(f"cell {count} of {len(waiting)}: {job.cell.label}")
             with watching() as watch:
@@ -130,6 +136,10 @@ def reproduce(
             runner.write()
             tell(f"  {runner.summary(job.cell)}")
     return runner.results()
+
+
+def _bytes(memory: str) -> int:
+    return read_size(memory) if memory else MEMORY
 
 
 def write_pages(what: Reproduction, out: Path, results: dict[str, Any]) -> None:
@@ -160,6 +170,7 @@ class _Runner:
     changes: Sequence[str]
     files: Mapping[str, Path]
     seeds: int | None
+    memory: str
     keep_records: bool
     writer: Callable[[Reproduction, Path, dict[str, Any]], None]
     states: dict[str, _State] = field(default_factory=dict)
@@ -215,19 +226,38 @@ class _Runner:
 
     def run(self, job: Job, audit: Callable[[], None]) -> None:
         """Make a cell, or keep why it cannot be made."""
-        state = self.states[job.cell.name]
-        if job.folder.exists():
-            remove_inside(self.out, job.folder, ConfigError)  # interrupted halfway
+        self._clear(job)
         started = time.monotonic()
         try:
             audit()
         except FedAttackError as problem:
-            # The cells after this one may well run; paths would tell of this machine.
-            state.reason, state.failed = f"cannot run: {str(problem).replace(str(self.out), 'DIR')}", True
+            self._failed(job, problem)
             return
         if not self.keep_records:
             remove_inside(self.out, job.folder / "record", ConfigError)
-        write_sealed(job.folder / _DONE, {"minutes": (time.monotonic() - started) / 60})
+        self._is_done(job, (time.monotonic() - started) / 60)
+
+    def take(self, job: Job, made: Made | FedAttackError) -> None:
+        """Take a cell that was made elsewhere, or keep why it could not be made."""
+        self._clear(job)
+        if isinstance(made, FedAttackError):
+            self._failed(job, made)
+        else:
+            made.write(job.folder)
+            self._is_done(job, made.minutes)
+
+    def _clear(self, job: Job) -> None:
+        """Remove what is left of a cell that was interrupted halfway."""
+        if job.folder.exists():
+            remove_inside(self.out, job.folder, ConfigError)
+
+    def _failed(self, job: Job, problem: FedAttackError) -> None:
+        # The cells after this one may well run; paths would tell of this machine.
+        state = self.states[job.cell.name]
+        state.reason, state.failed = f"cannot run: {str(problem).replace(str(self.out), 'DIR')}", True
+
+    def _is_done(self, job: Job, minutes: float) -> None:
+        write_sealed(job.folder / _DONE, {"minutes": minutes})
         self.states[job.cell.name] = _State(done=True)
 
     def summary(self, cell: Cell) -> str:
@@ -308,6 +338,7 @@ class _Runner:
         arguments = repeated("--seeds", [self.seeds] if self.seeds else [])
         arguments += repeated("--set", self.changes)
         arguments += repeated("--data", [f"{name}={path.name}" for name, path in self.files.items()])
+        arguments += repeated("--memory", [self.memory] if self.memory else [])
         return shlex.join(["fedattack", "reproduce", self.what.name, "--out", "DIR", *arguments])
 
     def _job(self, cell: Cell) -> Job:
@@ -317,9 +348,11 @@ class _Runner:
         settings, seeds = resolve_settings(preset, changes), choose_seeds(preset, None, self.seeds)
         arguments = repeated("--seeds", [self.seeds] if self.seeds else [])
         arguments += repeated("--set", map(_without_folder, changes))
-        arguments += repeated("--option", map("=".join, cell.options.items()))
+        given = options_among({"memory": self.memory}, preset.attacks) if self.memory else {}
+        options = {**given, **cell.options}
+        arguments += repeated("--option", map("=".join, options.items()))
         command = shlex.join(["fedattack", "audit", preset.name, "--out", cell.name, *arguments])
-        return Job(cell, self._cells / cell.name, settings, seeds, command)
+        return Job(cell, self._cells / cell.name, settings, seeds, command, options)
 
     def _value(self, key: str, value: Value) -> str:
         return str(self.files.get(str(value), value)) if key in DATA_KEYS else shown(value)

@@ -159,6 +159,18 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Job:
+    """A cell with everything that decides its numbers."""
+
+    cell: Cell
+    folder: Path
+    settings: Mapping[str, Value]
+    seeds: Sequence[int]
+    command: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Reproduction:
     """A table or a figure of a paper."""
 

@@ -7,7 +7,9 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from fedattack.audit.finding import Condition
+from fedattack.cluster import chosen, connect
 from fedattack.errors import ConfigError, instead
+from fedattack.threats.memory import read_size
 from fedattack.threats.registry import left_out, options_of_attack, threat_of, threats
 
 if TYPE_CHECKING:
@@ -94,6 +96,33 @@ def check_runtime(name: str) -> None:
     """
     if name not in RUNTIMES:
         raise ConfigError(f"unknown runtime {name!r}: {instead(name, RUNTIMES, listed=False)}")
+
+
+def check_memory(size: str | None) -> None:
+    """Check what ``--memory`` says, if it is given.
+
+    Raises
+    ------
+    ConfigError
+        If it is no size, or too small.
+    """
+    if size is not None:
+        try:
+            read_size(size)
+        except ConfigError as cause:
+            raise ConfigError(f"--memory {size}: {cause}") from None
+
+
+def check_cluster(names: Sequence[str]) -> None:
+    """Check the cluster that was chosen, if there is one and some of these attacks gain by it.
+
+    Raises
+    ------
+    ConfigError
+        If nobody answers there, or its machines do not fit.
+    """
+    if chosen() and any("workers" in options_of_attack(name) for name in names):
+        connect(chosen())
 
 
 def check_device(name: str) -> None:

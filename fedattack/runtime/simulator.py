@@ -1,6 +1,5 @@
 """Run a Flower app whose clients are simulated on Ray."""
 
-import os
 import subprocess
 import time
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import psutil
 
 from fedattack.errors import ConfigError, RunError
+from fedattack.machine import free_memory, usable_cpus
 from fedattack.runtime.base import Runtime, free_port
 
 SUPERLINK_START_SECONDS = 60.0
@@ -43,19 +43,9 @@ def federation_config(supernodes: int, cpus: int, gpus_per_client: float) -> str
     )
 
 
-def usable_cpus() -> int:
-    """Count the CPUs of this process; ``PYTHON_CPU_COUNT`` says another number, as for Python from 3.13 on."""
-    stated = os.environ.get("PYTHON_CPU_COUNT", "")
-    if stated.isdecimal() and int(stated):
-        return int(stated)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def clients_in_memory() -> int:
     """Count the clients whose processes fit into the memory that is free, at least one."""
-    return max(1, int(psutil.virtual_memory().available // CLIENT))
+    return max(1, int(free_memory() // CLIENT))
 
 
 def _listens(process: subprocess.Popen[bytes], port: int) -> bool:
@@ -84,8 +74,9 @@ class Simulator(Runtime):
         Number of simulated clients.
     cpus : int, optional
         CPUs for the clients; each takes one, and trains with one thread unless ``OMP_NUM_THREADS`` says otherwise.
-        Default: the CPUs of this process (:func:`usable_cpus`), at most one per client and 32, and no more than there
-        is memory for (:func:`clients_in_memory`): with fewer the simulation is slower, with more a client is killed.
+        Default: the CPUs of this process (:func:`fedattack.machine.usable_cpus`), at most one per client and 32, and no
+        more than there is memory for (:func:`clients_in_memory`): with fewer the simulation is slower, with more a
+        client is killed.
     gpus_per_client : float
         Share of a GPU that each client takes.
 

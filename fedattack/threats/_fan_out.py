@@ -1,24 +1,23 @@
 """Do independent pieces of an attack side by side: on this machine's cores, or on a Ray cluster that is given."""
 
-import logging
-import os
-import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import joblib
 import torch
 
-from fedattack.errors import ConfigError, RunError, short
+from fedattack.cluster import Pieces, chosen, connect
+from fedattack.errors import RunError
+from fedattack.machine import free_memory, usable_cpus
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-MEMORY = 3.0 * 2**30
-"""Bytes that all workers may take together."""
+SHARE = 0.75
+"""Share of the memory that is free which workers may take together; this process holds their results."""
 
 PROCESS = 0.4 * 2**30
 """Bytes that a process takes before it has done anything, most of it torch."""
@@ -34,6 +33,7 @@ def fan_out(
     workers: int,
     memory: float,
     ray: str = "",
+    gpus: int = 0,
     process: float = PROCESS,
     worth_workers: float = WORTH_WORKERS,
 ) -> Iterator[Result]:
@@ -48,26 +48,31 @@ def fan_out(
     items
         Its inputs.
     workers
-        How many processes; 0 for as many as there are cores and memory for, and none for what is done sooner without.
+        How many processes; 0 for as many as there are cores and free memory for, and none for what is done sooner
+        without.
     memory
         Bytes that one piece takes.
     ray
-        Address of a Ray cluster, or ``auto``; empty for this machine's cores.
+        Address of a Ray cluster, or ``auto``; empty for the one that the caller of the command chose, if any, and else
+        this machine's cores.
+    gpus
+        How many a piece takes, on a cluster.
     process, worth_workers
         See :data:`PROCESS` and :data:`WORTH_WORKERS`.
 
     Raises
     ------
     ConfigError
-        If there is no such cluster.
+        If there is no such cluster, or its machines do not fit.
     RunError
-        If a process that does a piece is killed.
+        If a process that does a piece is killed; on a cluster, if that happens again and again.
     """
     rest = list(items)
-    if ray:
-        yield from _on_ray(work, rest, ray)
+    address = ray or chosen()
+    if address and rest:
+        yield from _on_cluster(work, rest, address, memory + process, gpus)
         return
-    count = workers or max(1, min(os.cpu_count() or 1, int(MEMORY // (memory + process))))
+    count = workers or max(1, min(usable_cpus(), int(SHARE * free_memory() // (memory + process))))
     if not workers and rest:
         started = time.monotonic()
         first = _alone(work, rest.pop(0))
@@ -96,35 +101,14 @@ def _alone(work: Callable[[Item], Result], item: Item) -> Result:
         return work(item)
 
 
-def _on_ray(work: Callable[[Item], Result], items: Sequence[Item], address: str) -> Iterator[Result]:
-    import ray
-
-    host, _, port = address.removeprefix("ray://").rpartition(":")
+def _on_cluster(
+    work: Callable[[Item], Result], items: Sequence[Item], address: str, room: float, gpus: int
+) -> Iterator[Result]:
+    pieces = Pieces(connect(address), _alone, work, items, cpus=1, memory=room, gpus=gpus)
     try:
-        if host:
-            # Ray itself goes on asking for minutes
-            socket.create_connection((host, int(port)), timeout=5).close()
-        ray.init(address=address, ignore_reinit_error=True, logging_level=logging.ERROR)
-    except (OSError, ValueError, RuntimeError) as cause:
-        raise ConfigError(
-            f"option ray={address}: no Ray cluster answers there ({cause}); start one with `ray start --head`"
-        ) from None
-    piece: Any = ray.remote(_alone)
-    shared = ray.put(work)
-    waiting = [piece.remote(shared, item) for item in items]
-    for reference in waiting:
-        try:
-            result = ray.get(reference)
-        except ray.exceptions.RayTaskError as error:
-            # Its own text is the traceback of a process elsewhere.
-            raise error.cause from None
-        except ray.exceptions.RayError as error:
-            # Ray lists all processes of the machine where one took too much memory.
-            name = type(error).__name__
-            raise RunError(
-                f"Ray lost a piece of the attack, often for lack of memory: {name}: {short(str(error), 150)}"
-            ) from None
-        yield result
+        yield from pieces.in_order()
+    finally:
+        pieces.stop()
 
 
 @contextmanager

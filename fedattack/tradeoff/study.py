@@ -51,6 +51,8 @@ def tradeoff(
     changes: Sequence[str] = (),
     seeds: int | None = None,
     device: str = "auto",
+    memory: str = "",
+    cluster: str = "",
     keep_records: bool = False,
     watching: Callable[[], AbstractContextManager[Watch]],
     tell: Callable[[str], None] = lambda line: None,
@@ -67,7 +69,7 @@ def tradeoff(
         The preset.
     wanted
         ``DEFENCE`` or ``DEFENCE=s1,s2,…``; all defences with their usual strengths if there are none.
-    out, changes, seeds, device, keep_records, watching, tell, audit
+    out, changes, seeds, device, memory, cluster, keep_records, watching, tell, audit
         As for :func:`fedattack.reproduce.engine.reproduce`.
     cost
         Measures what defences cost; see :func:`fedattack.tradeoff.cost.measure_cost`.
@@ -88,6 +90,7 @@ def tradeoff(
     settings = {**undefended, "seed": choose_seeds(preset, None, seeds)[0]}
     command = ["fedattack", "tradeoff", name, "--out", "DIR", *repeated("--defence", wanted)]
     command += [*repeated("--seeds", [seeds] if seeds else []), *repeated("--set", changes)]
+    command += repeated("--memory", [memory] if memory else [])
     writer = _Writer(name, shlex.join(command))
     reproduce(
         make_grid(preset, strengths, settings),
@@ -95,6 +98,8 @@ def tradeoff(
         changes=changes,
         seeds=seeds,
         device=device,
+        memory=memory,
+        cluster=cluster,
         keep_records=keep_records,
         watching=watching,
         tell=tell,

@@ -59,3 +59,35 @@ def test_a_cell_is_made_once_and_shared_by_table_and_figure(tmp_path):
     assert other.returncode == 2
     assert "was run with clients = 10, and now it is 5" in other.stderr
     assert other.stderr.count("\n") == 1
+
+
+@pytest.mark.long
+@pytest.mark.flower
+def test_a_cell_made_on_a_cluster_is_the_one_made_here(tmp_path):
+    """Real training, attacks and report on another machine: the same findings to the last digit, all intervals too."""
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    words = ("--seeds", "1", "--set", "rounds=2", "--set", "size=600", "--only", "framework=fedavg")
+    words += ("--only", "dataset=digits", "--only", "alpha=1", "--only", "local-epochs=1", "--json")
+    machines = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    machines.add_node(num_cpus=2)
+    try:
+        there = fedattack("sia-table3", "--out", "there", *words, "--cluster", machines.address, cwd=tmp_path)
+    finally:
+        ray.shutdown()
+        machines.shutdown()
+    assert there.returncode == 0, there.stderr
+    assert "cell 1 of 1: fedavg · digits · 1 · 1: " in there.stderr
+    here = fedattack("sia-table3", "--out", "here", *words, cwd=tmp_path)
+    assert here.returncode == 0, here.stderr
+    cells = [cell for cell in json.loads(there.stdout)["cells"] if cell["state"] == "done"]
+    assert len(cells) == 1
+    folders = [tmp_path / name / "cells" / cells[0]["cell"] for name in ("here", "there")]
+    assert not (folders[1] / "record").exists()
+    for name in ("findings.json", "study.json", "report.html", "flower.log"):
+        assert (folders[1] / name).exists() == (folders[0] / name).exists()
+    one, two = (json.loads((folder / "findings.json").read_text()) for folder in folders)
+    for finding in (*one, *two):
+        del finding["provenance"]["started"], finding["provenance"]["finished"]
+    assert one == two

@@ -1,7 +1,6 @@
 import os
 import signal
 import socket
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -66,11 +65,12 @@ def test_workers_that_do_not_pay_are_not_started(monkeypatch):
     monkeypatch.setattr(
         _fan_out, "_parallel", lambda work, items, count: started.append(count) or [work(item) for item in items]
     )
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(_fan_out, "usable_cpus", lambda: 8)
+    monkeypatch.setattr(_fan_out, "free_memory", lambda: 1000.0)
     list(fan_out(square, range(5), workers=0, memory=1.0, process=0.0))
     assert started == []
-    for memory in (1.0, _fan_out.MEMORY / 3.5, _fan_out.MEMORY * 3):
-        results = fan_out(square, range(5), workers=0, memory=memory, process=0.0, worth_workers=-1.0)
+    for memory in (1.0, 200.0, 3000.0):
+        results = fan_out(square, range(5), workers=0, memory=memory, process=40.0, worth_workers=-1.0)
         assert list(results) == [0, 1, 4, 9, 16]
     assert started == [8, 3]
 
@@ -104,7 +104,7 @@ def test_a_cluster_that_is_not_there_is_named(monkeypatch):
         raise ConnectionError("Could not find any running Ray instance.")
 
     monkeypatch.setattr(ray, "init", nobody)
-    with pytest.raises(ConfigError, match="option ray=auto: no Ray cluster answers there") as refusal:
+    with pytest.raises(ConfigError, match="--cluster auto: no Ray cluster answers there") as refusal:
         list(fan_out(square, range(3), workers=0, memory=1.0, ray="auto"))
     assert "\n" not in str(refusal.value)
 
@@ -121,7 +121,7 @@ def test_an_address_where_nobody_listens_is_refused_at_once(monkeypatch, scheme)
     with socket.socket() as taken:  # bound and not listening: refused, and nobody else's
         taken.bind(("127.0.0.1", 0))
         address = f"{scheme}127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(ConfigError, match=f"option ray={address}: no Ray cluster answers there"):
+        with pytest.raises(ConfigError, match=f"--cluster {address}: no Ray cluster answers there"):
             list(fan_out(square, range(3), workers=0, memory=1.0, ray=address))
 
 
@@ -130,41 +130,3 @@ def test_a_worker_that_is_killed_is_told_of_in_one_line():
         list(fan_out(die, range(3), workers=2, memory=1.0))
     assert "\n" not in str(told.value)
     assert len(str(told.value)) <= MESSAGE
-
-
-@pytest.fixture
-def on_a_cluster(monkeypatch):
-    """Run pieces on what stands for Ray, where all end in the same error."""
-    ray = pytest.importorskip("ray")
-
-    def run(error):
-        def get(reference):
-            raise error
-
-        monkeypatch.setattr(ray, "init", lambda **options: None)
-        monkeypatch.setattr(ray, "put", lambda value: value)
-        monkeypatch.setattr(ray, "remote", lambda function: SimpleNamespace(remote=lambda *words: None))
-        monkeypatch.setattr(ray, "get", get)
-        return list(fan_out(square, range(3), workers=0, memory=1.0, ray="auto"))
-
-    return run
-
-
-def test_what_ray_says_of_lacking_memory_is_told_in_one_line(on_a_cluster):
-    """Ray lists the processes that took most, with their whole commands."""
-    from ray.exceptions import OutOfMemoryError
-
-    listed = "\n".join(f"{place}\t1.5\tray::piece {'x' * 300}" for place in range(10))
-    with pytest.raises(RunError, match=r"Ray lost a piece .* memory: OutOfMemoryError: Task was killed") as told:
-        on_a_cluster(OutOfMemoryError(f"Task was killed due to the node running low on memory.\n{listed}"))
-    assert "\n" not in str(told.value)
-    assert len(str(told.value)) <= MESSAGE
-
-
-def test_an_error_of_a_piece_on_ray_is_the_callers_without_its_traceback(on_a_cluster):
-    from ray.exceptions import RayTaskError
-
-    cause = ConfigError("piece 0 is refused")
-    with pytest.raises(ConfigError) as told:
-        on_a_cluster(RayTaskError("piece", "Traceback: line\n" * 200, cause).as_instanceof_cause())
-    assert told.value is cause

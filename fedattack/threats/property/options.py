@@ -18,4 +18,4 @@ class ProlinOptions(options.MemoryOptions):
     )
     workers: int = options.whole(0, "processes; 0 for as many as there are cores and memory for", least=0)
     features: int = options.whole(1, "how many linear features a round has; 1 as in the paper's experiments", least=1)
-    ray: str = options.text("", "address of a Ray cluster that does the work, or auto", reaches_out=True)
+    ray: str = options.text("", "a Ray cluster for this attack alone; --cluster says one for all", reaches_out=True)

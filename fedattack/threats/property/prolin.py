@@ -213,6 +213,7 @@ class Prolin(ProlinOptions, Attack):
                 workers=self.workers if torch_device == "cpu" else 1,
                 memory=min(held, self.memory),
                 ray=self.ray,
+                gpus=0 if torch_device == "cpu" else 1,
             )
             fitted = _Fitted.empty(len(properties), rounds, self.features)
             for row, detectors in enumerate(fits):
