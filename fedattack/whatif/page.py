@@ -1,0 +1,170 @@
+"""A run as it was beside its altered copies, as one HTML page and as Markdown."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedattack.audit.finding import Finding
+from fedattack.files import write_atomically
+from fedattack.report.compare import Run, by_setting, table_of, to_markdown
+from fedattack.report.html import template
+from fedattack.report.section import Table
+from fedattack.report.words import NOTHING, markdown, printable_all, shown, stopped, verdict_in_words
+from fedattack.threats.threat import ADAPTIVE
+from fedattack.whatif.alteration import FACT
+from fedattack.whatif.cell import Cell
+
+_CHANGES = ("noise", "keep")
+
+
+def limits_of(cells: Sequence[Cell]) -> list[str]:
+    """Say what such a comparison cannot tell."""
+    kinds = {cell.alteration.kind for cell in cells}
+    lines = []
+    if kinds & {*_CHANGES}:
+        lines += [
+            "How training would have gone. Each round's model comes from the run as it was. With noise or dropped "
+            "entries the clients would have been sent other models, would have sent others back, and the model might "
+            "have learned less. `fedattack tradeoff` trains anew.",
+            "What the models that the server sends would have told. They are those of the run as it was, and what an "
+            "attack reads off them is as before. Training with the defence may leak less there.",
+            "What a guarantee would be. No update is clipped here, so that the noise promises no (ε, δ).",
+        ]
+        lines.append(_knowing(cells))
+    if "secagg" in kinds:
+        lines.append(
+            "What secure aggregation does beside hiding: sums are computed from the replies, without cryptography and "
+            "without rounding. It changes the training by rounding alone, so that models of later rounds are right."
+        )
+    lines.append("What a better attack would find. Each number is a lower bound.")
+    return lines
+
+
+def _knowing(cells: Sequence[Cell]) -> str:
+    if any(cell.adaptive for cell in cells):
+        return (
+            f"What other attackers do who know of the defence. Findings that end in {ADAPTIVE} are of attackers who "
+            "put their own updates through it; all others do not know of it."
+        )
+    return (
+        "What an attacker does who knows of the defence: none of these does. Such an attacker may find more. Those of "
+        "membership and private-attribute learn of it where clients send models and have no defence of their own."
+    )
+
+
+def not_asked_of(cells: Sequence[Cell]) -> list[str]:
+    """Say in a line each which attacks were not made, and why."""
+    lines = []
+    for cell in cells:
+        for name, why in cell.not_asked.items():
+            lines.append(f"{cell.alteration.label}: {name}: {stopped(why)}")
+    return lines
+
+
+def write_page(out: Path, cells: Sequence[Cell], results: dict[str, Any]) -> None:
+    """Write ``what-if.html`` and ``what-if.md``."""
+    clean = printable_all(dict(results))
+    runs, glance = _runs_of(cells), glance_of(cells)
+    names = _names_of(runs)
+    headlines = _headlines(runs, names)
+    plots = []
+    for place, name in enumerate(headlines):
+        having = [run for run in runs if name in run.names]
+        plots.append(by_setting(having, [FACT], name, anchor=f"what-if-{place}"))
+    tables = [table_of(runs, [FACT], name) for name in names]
+    not_asked = printable_all(not_asked_of(cells))
+    links = [
+        {"label": cell.alteration.label, "href": f"{entry['folder']}/report.html"}
+        for cell, entry in zip(cells, clean["runs"], strict=True)
+        if cell.run is not None
+    ]
+    setting = runs[0].facts["setting"]
+    page = template("what-if.html.j2").render(
+        title=f"What if? {clean['title']}",
+        keys=[FACT],
+        runs=runs,
+        plots=plots,
+        tables=tables,
+        shared={key: value for key, value in setting.items() if key != FACT},
+        glance=glance,
+        limits=clean["limits"],
+        not_asked=not_asked,
+        links=links,
+        command=clean["command"],
+    )
+    text = to_markdown(f"What if? {clean['title']}", [glance])
+    for heading, lines in (("What this cannot tell", clean["limits"]), ("Not asked, and why", not_asked)):
+        if lines:
+            text += f"\n## {heading}\n\n" + "".join(f"- {markdown(line)}\n" for line in lines)
+    text += to_markdown("Findings", tables).replace("# Findings\n", "", 1)
+    write_atomically(out / "what-if.md", text.encode())
+    write_atomically(out / "what-if.html", page.encode())
+
+
+def _runs_of(cells: Sequence[Cell]) -> list[Run]:
+    runs = [cell.run or _empty(cell) for cell in cells]
+    runs[0] = _with_twins(runs)
+    return runs
+
+
+def _names_of(runs: Sequence[Run]) -> list[str]:
+    names: dict[str, None] = {}
+    for run in runs:
+        names |= dict.fromkeys(run.names)
+    return list(names)
+
+
+def _empty(cell: Cell) -> Run:
+    """Stand for a copy of which nothing could be asked."""
+    return Run(cell.alteration.name, {"setting": {FACT: cell.alteration.label}}, [])
+
+
+def _with_twins(runs: Sequence[Run]) -> Run:
+    """Show the run as it was for attackers who know of the defence, too: there, is nothing to know of."""
+    first = runs[0]
+    added: dict[str, Finding] = {}
+    for run in runs[1:]:
+        for finding in run.findings:
+            blind = finding.name.removesuffix(ADAPTIVE)
+            if finding.name.endswith(ADAPTIVE) and finding.name not in first.names and blind in first.names:
+                twin = replace(
+                    first.named(blind), metric=finding.metric, label=finding.label, headline=finding.headline
+                )
+                added.setdefault(finding.name, twin)
+    return replace(first, findings=[*first.findings, *added.values()])
+
+
+def _headlines(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
+    """Name the findings that some run has as its headline, each followed by its twin of who knows of the defence."""
+    chosen = {finding.name for run in runs for finding in run.findings if finding.headline}
+    found: list[str] = []
+    for name in names:
+        twin = name + ADAPTIVE
+        if name in chosen:
+            found += [name, *([twin] if twin in names else [])]
+    return list(dict.fromkeys(found))
+
+
+def glance_of(cells: Sequence[Cell]) -> Table:
+    """Put the value and the verdict of each headline in a row for each run."""
+    runs = _runs_of(cells)
+    headlines = _headlines(runs, _names_of(runs))
+    rows = []
+    for run in runs:
+        row = [str(run.facts["setting"][FACT])]
+        for name in headlines:
+            row.append(_told(run, name))
+        rows.append(row)
+    labels = []
+    for name in headlines:
+        first = next(run for run in runs if name in run.names)
+        labels.append(f"{first.named(name).label} ({name})")
+    return Table("Value and verdict", "A dash: not asked; the reason stands below.", ["what if", *labels], rows)
+
+
+def _told(run: Run, name: str) -> str:
+    if name not in run.names:
+        return NOTHING
+    finding = run.named(name)
+    return f"{shown(finding.value, finding.units)}, {verdict_in_words(finding)}"
