@@ -96,10 +96,14 @@ def ask_what_if(
 
 
 def _show(out: Path, cells: "Sequence[Cell]") -> None:
-    from fedattack.whatif.page import glance_of, not_asked_of
+    from fedattack.report.words import NOTHING
+    from fedattack.whatif.page import glances_of, not_asked_of
 
-    glance = glance_of(cells)
-    show_table(glance.title, glance.header, glance.rows)
+    for table in glances_of(cells):
+        rows = []
+        for label, value, interval, verdict in table.rows:
+            rows.append((label, verdict if value == NOTHING else f"{value} ({interval}), {verdict}"))
+        show_table(f"{table.title} ({table.caption})", ("what if", "result"), rows)
     for line in not_asked_of(cells):
         out_console.print(escape(f"not asked: {line}"), soft_wrap=True)
     show_page("What if", out / "what-if.html")

@@ -30,6 +30,8 @@ _BASELINE_LOOKS: list[dict[str, Any]] = [
 ]
 # Of more settings, a run's values are no name.
 _MOST_SETTINGS = 2
+# Height of a line of a legend.
+_LEGEND_LINE = 26
 # Letters of a run's name beside an axis.
 _MOST_LETTERS = 60
 # Numbers that are drawn on a logarithmic axis differ by this factor at least.
@@ -277,7 +279,10 @@ def by_setting(
         caption = "Lines join runs that differ in nothing else."
     else:
         beside = [drawing.short(label, _MOST_LETTERS) for label in labels]
-        figure, axes = drawing.one_axes(110 + 18 * len(runs) * (1 + max(map(drawing.lines_of, beside))))
+        height = 110 + 18 * len(runs) * (1 + max(map(drawing.lines_of, beside)))
+        # Names of many baselines stand below each other.
+        height += _LEGEND_LINE * len(baselines) if len(baselines) > len(_BASELINE_LOOKS) else 0
+        figure, axes = drawing.one_axes(height)
         _draw_rows(axes, findings, baselines, last_scores)
         drawing.name_rows(axes, beside)
         caption = f"The runs differ in {listed(others, 'and')}, too." if others else ""

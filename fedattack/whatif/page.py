@@ -10,7 +10,7 @@ from fedattack.files import write_atomically
 from fedattack.report.compare import Run, by_setting, table_of, to_markdown
 from fedattack.report.html import template
 from fedattack.report.section import Table
-from fedattack.report.words import NOTHING, markdown, printable_all, shown, stopped, verdict_in_words
+from fedattack.report.words import markdown, printable_all
 from fedattack.threats.threat import ADAPTIVE
 from fedattack.whatif.alteration import FACT
 from fedattack.whatif.cell import Cell
@@ -58,20 +58,21 @@ def not_asked_of(cells: Sequence[Cell]) -> list[str]:
     lines = []
     for cell in cells:
         for name, why in cell.not_asked.items():
-            lines.append(f"{cell.alteration.label}: {name}: {stopped(why)}")
+            lines.append(f"{cell.alteration.label}, {name}: {why}")
     return lines
 
 
 def write_page(out: Path, cells: Sequence[Cell], results: dict[str, Any]) -> None:
     """Write ``what-if.html`` and ``what-if.md``."""
     clean = printable_all(dict(results))
-    runs, glance = _runs_of(cells), glance_of(cells)
+    runs, glances = _runs_of(cells), glances_of(cells)
     names = _names_of(runs)
     headlines = _headlines(runs, names)
     plots = []
     for place, name in enumerate(headlines):
         having = [run for run in runs if name in run.names]
-        plots.append(by_setting(having, [FACT], name, anchor=f"what-if-{place}"))
+        if len(having) > 1:
+            plots.append(by_setting(having, [FACT], name, anchor=f"what-if-{place}"))
     tables = [table_of(runs, [FACT], name) for name in names]
     not_asked = printable_all(not_asked_of(cells))
     links = [
@@ -87,13 +88,13 @@ def write_page(out: Path, cells: Sequence[Cell], results: dict[str, Any]) -> Non
         plots=plots,
         tables=tables,
         shared={key: value for key, value in setting.items() if key != FACT},
-        glance=glance,
+        glances=glances,
         limits=clean["limits"],
         not_asked=not_asked,
         links=links,
         command=clean["command"],
     )
-    text = to_markdown(f"What if? {clean['title']}", [glance])
+    text = to_markdown(f"What if? {clean['title']}", glances)
     for heading, lines in (("What this cannot tell", clean["limits"]), ("Not asked, and why", not_asked)):
         if lines:
             text += f"\n## {heading}\n\n" + "".join(f"- {markdown(line)}\n" for line in lines)
@@ -104,7 +105,9 @@ def write_page(out: Path, cells: Sequence[Cell], results: dict[str, Any]) -> Non
 
 def _runs_of(cells: Sequence[Cell]) -> list[Run]:
     runs = [cell.run or _empty(cell) for cell in cells]
-    runs[0] = _with_twins(runs)
+    for place, cell in enumerate(cells):
+        if cell.alteration.settings is None:
+            runs[place] = _with_twins(runs[place], runs)
     return runs
 
 
@@ -120,19 +123,19 @@ def _empty(cell: Cell) -> Run:
     return Run(cell.alteration.name, {"setting": {FACT: cell.alteration.label}}, [])
 
 
-def _with_twins(runs: Sequence[Run]) -> Run:
-    """Show the run as it was for attackers who know of the defence, too: there, is nothing to know of."""
-    first = runs[0]
+def _with_twins(bare: Run, runs: Sequence[Run]) -> Run:
+    """Give a run without a change the findings of attackers who know of it: there is nothing to know of.
+
+    They are those of the attacker who does not know.
+    """
     added: dict[str, Finding] = {}
-    for run in runs[1:]:
+    for run in runs:
         for finding in run.findings:
             blind = finding.name.removesuffix(ADAPTIVE)
-            if finding.name.endswith(ADAPTIVE) and finding.name not in first.names and blind in first.names:
-                twin = replace(
-                    first.named(blind), metric=finding.metric, label=finding.label, headline=finding.headline
-                )
-                added.setdefault(finding.name, twin)
-    return replace(first, findings=[*first.findings, *added.values()])
+            if finding.name.endswith(ADAPTIVE) and finding.name not in bare.names and blind in bare.names:
+                known = {"metric": finding.metric, "label": finding.label, "headline": finding.headline}
+                added.setdefault(finding.name, replace(bare.named(blind), **known))
+    return replace(bare, findings=[*bare.findings, *added.values()])
 
 
 def _headlines(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
@@ -146,25 +149,13 @@ def _headlines(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def glance_of(cells: Sequence[Cell]) -> Table:
-    """Put the value and the verdict of each headline in a row for each run."""
+def glances_of(cells: Sequence[Cell]) -> list[Table]:
+    """Put each headline in a table of its own, with a row for each run."""
     runs = _runs_of(cells)
-    headlines = _headlines(runs, _names_of(runs))
-    rows = []
-    for run in runs:
-        row = [str(run.facts["setting"][FACT])]
-        for name in headlines:
-            row.append(_told(run, name))
-        rows.append(row)
-    labels = []
-    for name in headlines:
-        first = next(run for run in runs if name in run.names)
-        labels.append(f"{first.named(name).label} ({name})")
-    return Table("Value and verdict", "A dash: not asked; the reason stands below.", ["what if", *labels], rows)
-
-
-def _told(run: Run, name: str) -> str:
-    if name not in run.names:
-        return NOTHING
-    finding = run.named(name)
-    return f"{shown(finding.value, finding.units)}, {verdict_in_words(finding)}"
+    tables = []
+    for name in _headlines(runs, _names_of(runs)):
+        table = table_of(runs, [FACT], name)
+        rows = [[row[0], *row[1:3], row[-1]] for row in table.rows]
+        caption = name if name in runs[0].names else f"{name}: an attack on sums, which the run as it was did not make"
+        tables.append(Table(table.title, caption, ["what if", *table.header[1:3], "verdict"], rows))
+    return tables

@@ -213,6 +213,8 @@ def _judged(
         return None
     run = read_compared(folder)
     run.facts["setting"][FACT] = alteration.label
+    # A run that names no dataset is called by its folder.
+    run.facts["title"] = run.facts["title"].replace(f"audit of {folder.name}", f"audit of {job.folder.resolve().name}")
     return run
 
 
