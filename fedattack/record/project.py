@@ -22,6 +22,9 @@ from fedattack.untrusted import check_folder
 PROJECTED: Mapping[str, Any] = {"kind": "mean", "weight": "num-examples", "by": "projection"}
 """What the manifest of a projected record says of its aggregates."""
 
+ALTERED = "what-if"
+"""The fact by which a manifest says that replies were altered after the run, and how."""
+
 
 def project_record(record: Record, out: Path, *, facts: Mapping[str, Any] | None = None) -> Record:
     """Write the aggregate view of ``record`` to ``out``.

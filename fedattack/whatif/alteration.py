@@ -17,11 +17,9 @@ from fedattack.defences.hook import Handed
 from fedattack.errors import ConfigError, DataError, FedAttackError, RecordError, short
 from fedattack.record import Exchange, Record, Reply, Round, project_record, rewrite_record
 from fedattack.record.format import PROTOCOLS, Arrays
+from fedattack.record.project import ALTERED
 
 Kind = Literal["nothing", "secagg", "noise", "keep"]
-
-FACT = "what-if"
-"""The fact by which the manifest of an altered record says how it was altered."""
 
 MOST_NOISE = 1e6
 """The largest σ. Beyond it single precision would overflow in some models."""
@@ -117,7 +115,7 @@ def _number(text: str) -> float:
         return math.nan
 
 
-def check_record(record: Record, alterations: Sequence[Alteration]) -> None:
+def check_alterable(record: Record, alterations: Sequence[Alteration]) -> None:
     """Check that a record can be altered.
 
     Raises
@@ -153,7 +151,7 @@ def alter_record(
     Parameters
     ----------
     record
-        A record in the individual view that :func:`check_record` lets pass.
+        A record in the individual view that :func:`check_alterable` lets pass.
     out
         Folder of the copy.
     alteration
@@ -168,7 +166,7 @@ def alter_record(
     RecordError
         If the record is damaged.
     """
-    facts = {FACT: alteration.label}
+    facts = {ALTERED: alteration.label}
     if alteration.kind == "secagg":
         return project_record(record, out, facts=facts)
     defence = alteration.defence()

@@ -15,7 +15,7 @@ from fedattack.runs.asked import asked_of_study
 from fedattack.runs.checks import options_among, scored_attacks
 from fedattack.runs.presets import load_preset, preset_names
 from fedattack.threats.registry import threat_of
-from fedattack.whatif.alteration import Alteration, check_record
+from fedattack.whatif.alteration import Alteration, check_alterable
 
 # Bytes of a number.
 _WIDEST = 8
@@ -33,7 +33,7 @@ def check_run(folder: Path, alterations: Sequence[Alteration]) -> tuple[list[Par
     """
     parts = find_parts(folder)
     for part in parts:
-        check_record(Record(part.record, thinned=True), alterations)
+        check_alterable(Record(part.record, thinned=True), alterations)
         if not (part.truth / HOLDINGS).exists():
             raise DataError(
                 f"{part.truth} holds no truth, so that no attack can be judged; take a run of `fedattack audit`, or "

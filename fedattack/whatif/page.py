@@ -7,12 +7,12 @@ from typing import Any
 
 from fedattack.audit.finding import Finding
 from fedattack.files import write_atomically
+from fedattack.record.project import ALTERED
 from fedattack.report.compare import Run, by_setting, table_of, to_markdown
 from fedattack.report.html import template
 from fedattack.report.section import Table
 from fedattack.report.words import markdown, printable_all
 from fedattack.threats.threat import ADAPTIVE
-from fedattack.whatif.alteration import FACT
 from fedattack.whatif.cell import Cell
 
 _CHANGES = ("noise", "keep")
@@ -72,8 +72,8 @@ def write_page(out: Path, cells: Sequence[Cell], results: dict[str, Any]) -> Non
     for place, name in enumerate(headlines):
         having = [run for run in runs if name in run.names]
         if len(having) > 1:
-            plots.append(by_setting(having, [FACT], name, anchor=f"what-if-{place}"))
-    tables = [table_of(runs, [FACT], name) for name in names]
+            plots.append(by_setting(having, [ALTERED], name, anchor=f"what-if-{place}"))
+    tables = [table_of(runs, [ALTERED], name) for name in names]
     not_asked = printable_all(not_asked_of(cells))
     links = [
         {"label": cell.alteration.label, "href": f"{entry['folder']}/report.html"}
@@ -83,11 +83,11 @@ def write_page(out: Path, cells: Sequence[Cell], results: dict[str, Any]) -> Non
     setting = runs[0].facts["setting"]
     page = template("what-if.html.j2").render(
         title=f"What if? {clean['title']}",
-        keys=[FACT],
+        keys=[ALTERED],
         runs=runs,
         plots=plots,
         tables=tables,
-        shared={key: value for key, value in setting.items() if key != FACT},
+        shared={key: value for key, value in setting.items() if key != ALTERED},
         glances=glances,
         limits=clean["limits"],
         not_asked=not_asked,
@@ -120,7 +120,7 @@ def _names_of(runs: Sequence[Run]) -> list[str]:
 
 def _empty(cell: Cell) -> Run:
     """Stand for a copy of which nothing could be asked."""
-    return Run(cell.alteration.name, {"setting": {FACT: cell.alteration.label}}, [])
+    return Run(cell.alteration.name, {"setting": {ALTERED: cell.alteration.label}}, [])
 
 
 def _with_twins(bare: Run, runs: Sequence[Run]) -> Run:
@@ -154,7 +154,7 @@ def glances_of(cells: Sequence[Cell]) -> list[Table]:
     runs = _runs_of(cells)
     tables = []
     for name in _headlines(runs, _names_of(runs)):
-        table = table_of(runs, [FACT], name)
+        table = table_of(runs, [ALTERED], name)
         rows = [[row[0], *row[1:3], row[-1]] for row in table.rows]
         caption = name if name in runs[0].names else f"{name}: an attack on sums, which the run as it was did not make"
         tables.append(Table(table.title, caption, ["what if", *table.header[1:3], "verdict"], rows))

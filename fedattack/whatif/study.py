@@ -12,6 +12,7 @@ from fedattack.errors import ConfigError, FedAttackError, RunError
 from fedattack.files import make_private, write_json
 from fedattack.folder import Part, read_study, write_study
 from fedattack.record import Record
+from fedattack.record.project import ALTERED
 from fedattack.report.compare import Run, facts_of, read_compared
 from fedattack.runs.asked import known_to
 from fedattack.runs.pipeline import attack_folder, judge_folder
@@ -21,7 +22,7 @@ from fedattack.threats.knowledge import BUILT_IN
 from fedattack.threats.matching import named_for
 from fedattack.threats.memory import MEMORY
 from fedattack.untrusted import remove_inside
-from fedattack.whatif.alteration import FACT, NOTHING, Alteration, alter_record
+from fedattack.whatif.alteration import NOTHING, Alteration, alter_record
 from fedattack.whatif.asked import siblings
 from fedattack.whatif.cell import Cell
 from fedattack.whatif.page import limits_of, write_page
@@ -212,7 +213,7 @@ def _judged(
         not_asked |= dict.fromkeys(scored, _of_run(job, str(cause)))
         return None
     run = read_compared(folder)
-    run.facts["setting"][FACT] = alteration.label
+    run.facts["setting"][ALTERED] = alteration.label
     # A run that names no dataset is called by its folder.
     run.facts["title"] = run.facts["title"].replace(f"audit of {folder.name}", f"audit of {job.folder.resolve().name}")
     return run
@@ -233,7 +234,7 @@ def _results(job: Job, cells: Sequence[Cell]) -> dict[str, Any]:
                 "label": cell.alteration.label,
                 "folder": f"{CELLS}/{cell.alteration.name}",
                 "adaptive": cell.adaptive,
-                "findings": [] if cell.run is None else facts_of(cell.run, [FACT])["findings"],
+                "findings": [] if cell.run is None else facts_of(cell.run, [ALTERED])["findings"],
                 "not_asked": [{"attack": name, "why": why} for name, why in cell.not_asked.items()],
             }
         )
