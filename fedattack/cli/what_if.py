@@ -62,6 +62,8 @@ def ask_what_if(
     out = out.expanduser().absolute()
     if out.exists():
         raise ConfigError(f"{out} is there already; give this comparison a folder of its own")
+    if out.resolve().is_relative_to(folder.resolve()):
+        raise ConfigError(f"{out} lies in {folder}, which stays as it is; give this comparison a folder of its own")
     parts, names = check_run(folder, alterations)
     possible = [*names, *(siblings(names) if told.secagg else [])]
     given = commands._options(told.options, told.memory, possible)

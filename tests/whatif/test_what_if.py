@@ -214,6 +214,7 @@ def test_runs_that_cannot_be_asked_are_refused(attacked, call, tmp_path):
     taken = tmp_path / "taken"
     taken.mkdir()
     refused(call, attacked, taken, "is there already", "--secagg")
+    refused(call, attacked, attacked / "what-if", "which stays as it is", "--secagg")
 
 
 def test_copies_that_do_not_fit_on_the_disk_are_refused_before_anything_is_written(
