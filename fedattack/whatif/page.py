@@ -15,14 +15,12 @@ from fedattack.report.words import markdown, printable_all
 from fedattack.threats.threat import ADAPTIVE
 from fedattack.whatif.cell import Cell
 
-_CHANGES = ("noise", "keep")
-
 
 def limits_of(cells: Sequence[Cell]) -> list[str]:
     """Say what such a comparison cannot tell."""
     kinds = {cell.alteration.kind for cell in cells}
     lines = []
-    if kinds & {*_CHANGES}:
+    if kinds & {"noise", "keep"}:
         lines += [
             "How training would have gone. Each round's model comes from the run as it was. With noise or dropped "
             "entries the clients would have been sent other models, would have sent others back, and the model might "
@@ -48,8 +46,8 @@ def _knowing(cells: Sequence[Cell]) -> str:
             "put their own updates through it; all others do not know of it."
         )
     return (
-        "What an attacker does who knows of the defence: none of these does. Such an attacker may find more. Those of "
-        "membership and private-attribute learn of it where clients send models and have no defence of their own."
+        "What an attacker does who knows what was changed: none of these does, and such an attacker may find more. "
+        "Those of membership and private-attribute are told where clients send models and have no defence of their own."
     )
 
 
@@ -65,7 +63,7 @@ def not_asked_of(cells: Sequence[Cell]) -> list[str]:
 def write_page(out: Path, cells: Sequence[Cell], results: dict[str, Any]) -> None:
     """Write ``what-if.html`` and ``what-if.md``."""
     clean = printable_all(dict(results))
-    runs, glances = _runs_of(cells), glances_of(cells)
+    runs = _runs_of(cells)
     names = _names_of(runs)
     headlines = _headlines(runs, names)
     plots = []
@@ -88,17 +86,16 @@ def write_page(out: Path, cells: Sequence[Cell], results: dict[str, Any]) -> Non
         plots=plots,
         tables=tables,
         shared={key: value for key, value in setting.items() if key != ALTERED},
-        glances=glances,
+        glances=glances_of(cells),
         limits=clean["limits"],
         not_asked=not_asked,
         links=links,
         command=clean["command"],
     )
-    text = to_markdown(f"What if? {clean['title']}", glances)
+    text = to_markdown(f"What if? {clean['title']}", tables)
     for heading, lines in (("What this cannot tell", clean["limits"]), ("Not asked, and why", not_asked)):
         if lines:
             text += f"\n## {heading}\n\n" + "".join(f"- {markdown(line)}\n" for line in lines)
-    text += to_markdown("Findings", tables).replace("# Findings\n", "", 1)
     write_atomically(out / "what-if.md", text.encode())
     write_atomically(out / "what-if.html", page.encode())
 
@@ -133,8 +130,8 @@ def _with_twins(bare: Run, runs: Sequence[Run]) -> Run:
         for finding in run.findings:
             blind = finding.name.removesuffix(ADAPTIVE)
             if finding.name.endswith(ADAPTIVE) and finding.name not in bare.names and blind in bare.names:
-                known = {"metric": finding.metric, "label": finding.label, "headline": finding.headline}
-                added.setdefault(finding.name, replace(bare.named(blind), **known))
+                twin = replace(bare.named(blind), metric=finding.metric, label=finding.label)
+                added.setdefault(finding.name, replace(twin, headline=finding.headline))
     return replace(bare, findings=[*bare.findings, *added.values()])
 
 

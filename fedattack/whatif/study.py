@@ -119,9 +119,13 @@ def _cell(job: Job, alteration: Alteration, watch: Watch) -> Cell:
     watch = _labelled(watch, alteration.label)
     make_private(folder)
     adaptive = False
-    for index, part in enumerate(job.parts):
-        watch.step("record", index, len(job.parts))
-        adaptive = _write_part(job, part, Part(folder, part.name), alteration, (job.seed, index))
+    try:
+        for index, part in enumerate(job.parts):
+            watch.step("record", index, len(job.parts))
+            adaptive = _write_part(job, part, Part(folder, part.name), alteration, (job.seed, index))
+    except FedAttackError as cause:
+        # Other alterations may well be possible.
+        return Cell(alteration, None, dict.fromkeys(job.names, f"no copy can be made: {_of_run(job, str(cause))}"))
     study = read_study(job.folder)
     if study:
         write_study(folder, {**study, "commands": [*study.get("commands", []), job.command]})
