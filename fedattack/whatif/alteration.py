@@ -166,7 +166,8 @@ def alter_record(
     RecordError
         If the record is damaged.
     """
-    facts = {ALTERED: alteration.label}
+    before = record.facts.get(ALTERED)
+    facts = {ALTERED: alteration.label if before is None else f"{before}, then {alteration.label}"}
     if alteration.kind == "secagg":
         return project_record(record, out, facts=facts)
     defence = alteration.defence()

@@ -186,6 +186,12 @@ def test_what_no_defence_can_change_fails_and_late_replies_lose_their_arrays(tmp
     assert (replies[2].of_round, replies[3].reason) == (1, "nothing came")
 
 
+def test_a_copy_of_a_copy_says_both(record, tmp_path):
+    once = alter_record(record, tmp_path / "once", Alteration("noise", 0.1))
+    twice = alter_record(once, tmp_path / "twice", Alteration("secagg"))
+    assert twice.facts["what-if"] == "noise, σ = 0.1, then secure aggregation"
+
+
 @pytest.mark.parametrize("text", ["-1", "nan", "inf", "1e7", "much", ""])
 def test_noise_that_is_none_is_refused(text):
     with pytest.raises(ConfigError, match=f"--noise {text}: expected a standard deviation from 0 to 1e"):
