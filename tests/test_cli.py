@@ -65,6 +65,7 @@ def test_help_names_every_command_with_an_example(call):
         "compare",
         "reproduce",
         "tradeoff",
+        "what-if",
         "list",
         "download",
     ):

@@ -17,8 +17,10 @@ from fedattack.audit.judge import judge_of
 from fedattack.audit.quality import Quality
 from fedattack.audit.truth import Privacy, Truth
 from fedattack.defences.guarantee import GUARANTEES
+from fedattack.errors import short
 from fedattack.record import Record
 from fedattack.record.format import PROTOCOLS, RUN
+from fedattack.record.project import ALTERED
 from fedattack.threats import ATTACKS
 
 _PACKAGES = ("flwr", "torch", "numpy", "scikit-learn", "opacus", "ray", "safetensors")
@@ -202,6 +204,11 @@ def _notes_of_canaries(seed: Evidence) -> list[str]:
 
 def _notes_of_record(seed: Evidence) -> list[str]:
     record, notes = seed.record, []
+    if ALTERED in record.facts:
+        notes.append(
+            f"the record is an altered copy ({short(str(record.facts[ALTERED]), 60)}): the models that the server "
+            "sent are those of the run as it was, and nobody trained so"
+        )
     if record.status == "cut short":
         notes.append(f"the recording was cut short: {record.manifest['error']}")
     elif record.status == "open":

@@ -105,7 +105,9 @@ def audit_app(app: "App", told: AppWords, out: Path, device: str, fail_if: list[
         say("note", f"{app.folder.name}: {app.supernodes} clients, {len(told.seeds)} run on {told.on}")
     with auditing.importable(app), watch_bars() as watch:
         auditing.check_named(told.model, told.loss)
-        parts = auditing.run_app(app, out, told.seeds, on=told.on, command=commands._command(), watch=watch)
+        parts = auditing.run_app(
+            *(app, out, told.seeds), on=told.on, command=commands._command(), options=given, watch=watch
+        )
         posed = auditing.pose_all(parts, model=told.model, loss=told.loss)
         attacked = auditing.attack_all(parts, posed, asking.choose, device, watch)
     with auditing.importable(app):

@@ -896,6 +896,56 @@ def tradeoff(
         raise typer.Exit(BAD_INPUT)
 
 
+@app.command("what-if", cls=AuditCommand)
+def what_if(
+    folder: Annotated[Path, typer.Argument(help="A run folder that was attacked, with its truth.", metavar="RUN")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the comparison, to be made.", metavar="DIR")],
+    secagg: Annotated[
+        bool, typer.Option("--secagg", help="As if secure aggregation had been on: the server sees sums alone.")
+    ] = False,
+    noise: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--noise",
+            help="As if Gaussian noise of this standard deviation had been added to each update; repeatable.",
+            metavar="SIGMA",
+        ),
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--keep",
+            help="As if of each update this share of entries had been kept, the largest ones, and the others set to 0; "
+            "repeatable.",
+            metavar="SHARE",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the noise.", min=0)] = 0,
+    options: Options = None,
+    memory: Memory = None,
+    device: Device = "auto",
+    keep_records: Annotated[
+        bool, typer.Option("--keep-records", help="Keep the altered copies, each about as large as the record.")
+    ] = False,
+    trust: Trust = False,
+    fail_if: FailIf = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Make the attacks of a finished run again as if its clients had been defended, beside the run as it was.
+
+    Nothing is trained, and nothing in RUN is changed. Copies of its record are altered, attacked and judged. Writes
+    DIR/what-if.html, .md and .json, and a report of each copy. The page says what this cannot tell. `tradeoff` trains
+    anew. --fail-if is about the altered copies.
+
+    Example: `fedattack what-if runs/first --secagg --noise 0.01 --noise 0.1 --keep 0.1 --out runs/what-if`
+    """
+    from fedattack.cli.what_if import WhatIfWords, ask_what_if
+
+    told = WhatIfWords(secagg, noise or [], keep or [], seed, options or [], memory, keep_records, trust)
+    ask_what_if(folder, out, told, device, fail_if, as_json)
+
+
 @app.command("list", cls=AuditCommand)
 def list_all(as_json: AsJson = False) -> None:
     """Show presets, threats, attacks, reproductions, datasets and settings."""

@@ -122,7 +122,16 @@ def check_free(out: Path) -> Path:
     return out
 
 
-def run_app(app: App, out: Path, seeds: Sequence[int], *, on: str, command: str, watch: Watch) -> list[Part]:
+def run_app(
+    app: App,
+    out: Path,
+    seeds: Sequence[int],
+    *,
+    on: str,
+    command: str,
+    options: Mapping[str, str] | None = None,
+    watch: Watch,
+) -> list[Part]:
     """Run a copy of an app, once for each seed, observed and witnessed, into the new run folder ``out``.
 
     Parameters
@@ -131,6 +140,8 @@ def run_app(app: App, out: Path, seeds: Sequence[int], *, on: str, command: str,
         One of :data:`RUNTIMES`; of no effect where the caller gave the command that runs the app.
     command
         The command line that does all this, kept for the report.
+    options
+        Options of the attacks that are to follow, kept for whoever makes them again.
 
     Raises
     ------
@@ -153,6 +164,8 @@ def run_app(app: App, out: Path, seeds: Sequence[int], *, on: str, command: str,
         if silence := Record(part.record).silence:
             raise RunError(f"{part.label}: {silence}")
     study: dict[str, Any] = {"commands": [command], "seeds": [*seeds], "started": started, "finished": _now()}
+    if options:
+        study["options"] = dict(options)
     if app.command is None:
         study["runtime"] = on
     write_study(out, study)
@@ -259,7 +272,11 @@ def attack_all(
         raise RunError(f"no attack could be made of {parts[0].record}: {reasons}")
     # The report begins with the first of them.
     folder = parts[0].folder
-    write_study(folder, {**read_study(folder), "attacks": scored})
+    study = {**read_study(folder), "attacks": scored}
+    if _INVERSION in scored:
+        # Whoever attacks the run again asks about the same clients.
+        study["options"] = {**study.get("options", {}), "clients": ",".join(posed[0].few)}
+    write_study(folder, study)
     return Attacked(tuple(scored), failed, frozenset(trusted))
 
 

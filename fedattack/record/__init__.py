@@ -4,7 +4,7 @@ from fedattack.record.check import CheckReport, check_record
 from fedattack.record.exchange import Exchange, Reply
 from fedattack.record.format import Parameter
 from fedattack.record.keep import Keep
-from fedattack.record.project import project_record, records_in, shrink_record
+from fedattack.record.project import project_record, records_in, rewrite_record, shrink_record
 from fedattack.record.reader import Observation, Record, Round
 from fedattack.record.writer import RecordWriter
 
@@ -21,5 +21,6 @@ __all__ = [
     "check_record",
     "project_record",
     "records_in",
+    "rewrite_record",
     "shrink_record",
 ]

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedattack.errors import ConfigError, RecordError, short
 from fedattack.record.check import check_record
 from fedattack.record.exchange import Exchange, Reply
-from fedattack.record.format import MANIFEST
+from fedattack.record.format import MANIFEST, View
 from fedattack.record.keep import Keep
 from fedattack.record.reader import Observation, Record, Round
 from fedattack.record.writer import RecordWriter, cannot_be_kept
@@ -22,12 +22,24 @@ from fedattack.untrusted import check_folder
 PROJECTED: Mapping[str, Any] = {"kind": "mean", "weight": "num-examples", "by": "projection"}
 """What the manifest of a projected record says of its aggregates."""
 
+ALTERED = "what-if"
+"""The fact by which a manifest says that replies were altered after the run, and how."""
 
-def project_record(record: Record, out: Path) -> Record:
+
+def project_record(record: Record, out: Path, *, facts: Mapping[str, Any] | None = None) -> Record:
     """Write the aggregate view of ``record`` to ``out``.
 
     Each round is projected by :func:`project_exchange`. Who was sampled, who failed and the common models stay as they
     are; what single clients sent is gone, and nothing in the new record leads back to it.
+
+    Parameters
+    ----------
+    record
+        A record in the individual view.
+    out
+        Folder of the new record.
+    facts
+        What its manifest is to say besides.
 
     Raises
     ------
@@ -39,13 +51,49 @@ def project_record(record: Record, out: Path) -> Record:
         raise RecordError(f"{record.path} is in the {record.view} view; only an individual record can be projected")
     if record.keep.some_clients:
         raise RecordError(f"{record.path} keeps {record.kept}, and a sum takes the replies of all")
-    writer = _writer_of(record, out, record.keep, view="aggregate", aggregation=PROJECTED)
+
+    def projected(round_: Round, exchange: Exchange) -> Exchange:
+        return project_exchange(exchange, round_.where)
+
+    return rewrite_record(record, out, projected, facts=facts, view="aggregate", aggregation=PROJECTED)
+
+
+def rewrite_record(
+    record: Record,
+    out: Path,
+    change: Callable[[Round, Exchange], Exchange],
+    *,
+    facts: Mapping[str, Any] | None = None,
+    view: View = "individual",
+    aggregation: Mapping[str, Any] | None = None,
+) -> Record:
+    """Write a record to ``out`` in which every round is another one; the common models stay as they are.
+
+    Parameters
+    ----------
+    record
+        The record; it stays as it is.
+    out
+        Folder of the new record, which keeps as much as the old one.
+    change
+        Makes a round of each kept one. It is given the round, and the same as it is to be written.
+    facts
+        What the manifest is to say besides.
+    view, aggregation
+        Of the new record.
+
+    Raises
+    ------
+    RecordError
+        If the record is damaged, or ``out`` holds a record already.
+    """
+    writer = _writer_of(record, out, record.keep, facts=facts, view=view, aggregation=aggregation)
     for round_ in record.lines:
         exchange = _exchange(round_)
         if record.keep.round(round_.number):
-            exchange = project_exchange(exchange, round_.where)
+            exchange = change(round_, exchange)
         writer.write(exchange)
-    writer.close(final=record.final)
+    writer.close(final=record.final, error=record.manifest["error"])
     return Record(out, thinned=True)
 
 
@@ -93,14 +141,16 @@ def shrink_record(record: Record, out: Path, keep: Keep, *, key: Path | str | No
     return Record(out, thinned=True)
 
 
-def _writer_of(record: Record, out: Path, keep: Keep, **options: Any) -> RecordWriter:
+def _writer_of(
+    record: Record, out: Path, keep: Keep, *, facts: Mapping[str, Any] | None = None, **options: Any
+) -> RecordWriter:
     """Begin a record that is made of another one."""
     return RecordWriter(
         out,
         protocol=record.protocol,
         server=record.server,
         seed=record.seed,
-        facts=record.facts,
+        facts={**record.facts, **(facts or {})},
         versions=record.manifest["versions"],
         keep=keep,
         left_out=record.manifest["left_out"] or (),

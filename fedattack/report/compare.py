@@ -30,6 +30,8 @@ _BASELINE_LOOKS: list[dict[str, Any]] = [
 ]
 # Of more settings, a run's values are no name.
 _MOST_SETTINGS = 2
+# Height of a line of a legend.
+_LEGEND_LINE = 26
 # Letters of a run's name beside an axis.
 _MOST_LETTERS = 60
 # Numbers that are drawn on a logarithmic axis differ by this factor at least.
@@ -37,22 +39,28 @@ _FAR_APART = 8
 
 
 @dataclass(frozen=True)
-class _Run:
+class Run:
+    """A run as it is compared: its name, the facts of ``run.json``, and its findings."""
+
     name: str
     facts: dict[str, Any]
     findings: list[Finding]
 
     @property
     def names(self) -> list[str]:
+        """Names of its findings."""
         return list(map(attrgetter("name"), self.findings))
 
     def values(self, keys: Iterable[str]) -> list[Any]:
+        """Values of some of its settings."""
         return list(map(self.facts["setting"].get, keys))
 
     def named(self, name: str) -> Finding:
+        """Return one of its findings."""
         return next(finding for finding in self.findings if finding.name == name)
 
     def label(self, keys: Iterable[str]) -> str:
+        """Name it by some of its settings."""
         return " · ".join(map(scalar, self.values(keys)))
 
     def f1(self, name: str) -> dict[str, list[float | None]]:
@@ -91,15 +99,15 @@ def compare_runs(folders: Sequence[Path], out: Path, by: str | None = None) -> P
     """
     if len(folders) < 2:
         raise ReportError(f"there is nothing to compare in {len(folders)} run folder; expected two or more")
-    runs = list(map(_read, folders))
+    runs = list(map(read_compared, folders))
     common = _common(runs)
     keys = _keys(runs, by)
     runs = _in_order(runs, keys)
     headline = _headline(runs, common)
     title = _title(runs, headline, keys)
     methods = _distinct(runs, lambda run: run.f1(headline))
-    plots = [_by_setting(runs, keys, headline, methods)]
-    tables = [_table(runs, keys, name) for name in common]
+    plots = [by_setting(runs, keys, headline, methods)]
+    tables = [table_of(runs, keys, name) for name in common]
     sections = list(tables)
     if methods:
         last = Table("F1 score of each method after the last round", "", plots[0].header, plots[0].rows)
@@ -111,9 +119,9 @@ def compare_runs(folders: Sequence[Path], out: Path, by: str | None = None) -> P
         out.mkdir(parents=True, exist_ok=True)
     except OSError as cause:
         raise ReportError(f"{out} cannot be created ({cause}); choose a folder that can be written") from None
-    facts = [_facts(run, keys) for run in runs]
+    facts = [facts_of(run, keys) for run in runs]
     write_json(out / "compare.json", {"by": keys, "headline": headline, "runs": facts})
-    write_atomically(out / "compare.md", _to_markdown(title, sections).encode())
+    write_atomically(out / "compare.md", to_markdown(title, sections).encode())
     page = out / "compare.html"
     shared = {key: value for key, value in runs[0].facts["setting"].items() if not _differ(runs, key)}
     html = template("compare.html.j2").render(
@@ -123,19 +131,26 @@ def compare_runs(folders: Sequence[Path], out: Path, by: str | None = None) -> P
     return page
 
 
-def _read(folder: Path) -> _Run:
+def read_compared(folder: Path) -> Run:
+    """Read a run folder that was reported.
+
+    Raises
+    ------
+    ReportError
+        If its files are missing or damaged.
+    """
     findings = list(map(Finding.to_dict, read_findings(folder)))
     checked = validate_findings(printable_all(findings))
     name = words.printable(Path(folder).resolve().name)
-    return _Run(name, validate_run(printable_all(read_run(folder))), checked)
+    return Run(name, validate_run(printable_all(read_run(folder))), checked)
 
 
-def _distinct(runs: Sequence[_Run], texts_of: Callable[[_Run], Iterable[str]]) -> list[str]:
+def _distinct(runs: Sequence[Run], texts_of: Callable[[Run], Iterable[str]]) -> list[str]:
     """Return the texts that any run has, each once."""
     return list(dict.fromkeys(chain.from_iterable(map(texts_of, runs))))
 
 
-def _common(runs: Sequence[_Run]) -> list[str]:
+def _common(runs: Sequence[Run]) -> list[str]:
     """Name the findings that all runs have."""
     shared = set(runs[0].names).intersection(*map(attrgetter("names"), runs))
     if not shared:
@@ -144,7 +159,7 @@ def _common(runs: Sequence[_Run]) -> list[str]:
     return sorted(shared, key=runs[0].names.index)
 
 
-def _headline(runs: Sequence[_Run], common: Sequence[str]) -> str:
+def _headline(runs: Sequence[Run], common: Sequence[str]) -> str:
     """Name the first finding that is a headline of all runs, or else the first one."""
     for name in common:
         if all(run.named(name).headline for run in runs):
@@ -152,7 +167,7 @@ def _headline(runs: Sequence[_Run], common: Sequence[str]) -> str:
     return common[0]
 
 
-def _keys(runs: Sequence[_Run], by: str | None) -> list[str]:
+def _keys(runs: Sequence[Run], by: str | None) -> list[str]:
     """Name the settings that tell the runs apart."""
     known, differing = _distinct(runs, lambda run: run.facts["setting"]), _differing(runs)
     if not differing:
@@ -161,7 +176,7 @@ def _keys(runs: Sequence[_Run], by: str | None) -> list[str]:
     if by is not None and by not in known:
         raise ReportError(f"no run has a setting {by!r}; {choose}")
     keys = differing if by is None else [by]
-    alike: dict[str, list[_Run]] = {}
+    alike: dict[str, list[Run]] = {}
     for run in runs:
         alike.setdefault(run.label(keys), []).append(run)
     for label, same in alike.items():
@@ -170,16 +185,16 @@ def _keys(runs: Sequence[_Run], by: str | None) -> list[str]:
     return keys
 
 
-def _differ(runs: Sequence[_Run], key: str) -> bool:
+def _differ(runs: Sequence[Run], key: str) -> bool:
     values = _values(runs, [key])
     return values.count(values[0]) < len(values)
 
 
-def _values(runs: Sequence[_Run], keys: Sequence[str]) -> list[Any]:
+def _values(runs: Sequence[Run], keys: Sequence[str]) -> list[Any]:
     return list(chain.from_iterable(map(methodcaller("values", keys), runs)))
 
 
-def _in_order(runs: Sequence[_Run], keys: Sequence[str]) -> list[_Run]:
+def _in_order(runs: Sequence[Run], keys: Sequence[str]) -> list[Run]:
     """Sort runs by their settings if all of these are numbers."""
     if not all(map(_is_number, _values(runs, keys))):
         return list(runs)
@@ -190,23 +205,24 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _names(runs: Sequence[_Run]) -> str:
+def _names(runs: Sequence[Run]) -> str:
     return listed(list(map(attrgetter("name"), runs)), "and")
 
 
-def _baselines(runs: Sequence[_Run], name: str) -> list[str]:
+def _baselines(runs: Sequence[Run], name: str) -> list[str]:
     """Name the baselines that the finding `name` is held against in some run."""
     return _distinct(runs, lambda run: run.named(name).baselines)
 
 
-def _facts(run: _Run, keys: Sequence[str]) -> dict[str, Any]:
+def facts_of(run: Run, keys: Sequence[str]) -> dict[str, Any]:
     """Gather what ``compare.json`` says of a run."""
     findings = [dict(zip(_NUMBERS, attrgetter(*_NUMBERS)(finding), strict=True)) for finding in run.findings]
     settings = dict(zip(keys, run.values(keys), strict=True))
     return {"run": run.name, "title": run.facts["title"], "settings": settings, "findings": findings}
 
 
-def _to_markdown(title: str, tables: Sequence[Table]) -> str:
+def to_markdown(title: str, tables: Sequence[Table]) -> str:
+    """Write tables below a title."""
     text = f"# {words.markdown(title)}\n"
     for table in tables:
         heading = f"{table.title} ({table.caption})" if table.caption else table.title
@@ -214,18 +230,21 @@ def _to_markdown(title: str, tables: Sequence[Table]) -> str:
     return text
 
 
-def _table(runs: Sequence[_Run], keys: Sequence[str], name: str) -> Table:
-    """Write the finding `name` of all runs, with its name as the caption."""
-    baselines = _baselines(runs, name)
+def table_of(runs: Sequence[Run], keys: Sequence[str], name: str) -> Table:
+    """Write the finding `name` of all runs, with its name as the caption; a run that lacks it has a row of dashes."""
+    having = [run for run in runs if name in run.names]
+    baselines = _baselines(having, name)
     header = [_heading(keys), "value", "interval", "chance", *baselines, "null run (interval)", "n", "verdict"]
     rows = []
     for label, run in zip(_labels(runs, keys), runs, strict=True):
+        if name not in run.names:
+            rows.append([label, *[words.NOTHING] * (len(header) - 2), "not asked"])
         for finding in run.findings:
             if finding.name == name:
                 null = words.with_interval(finding.null, finding.units)
                 row = [label, *_result(finding, baselines, finding.units)]
                 rows.append([*row, null, f"{finding.n:,}", finding.verdict])
-    return Table(_label(runs, name), name, header, rows)
+    return Table(_label(having, name), name, header, rows)
 
 
 def _guesses(finding: Finding, baselines: Sequence[str]) -> list[float | None]:
@@ -239,10 +258,13 @@ def _result(finding: Finding, baselines: Sequence[str], units: str) -> list[str]
 
 
 @matplotlib.rc_context(drawing.STYLE)
-def _by_setting(runs: Sequence[_Run], keys: Sequence[str], name: str, methods: Sequence[str]) -> Plot:
+def by_setting(
+    runs: Sequence[Run], keys: Sequence[str], name: str, methods: Sequence[str] = (), *, anchor: str = "by-setting"
+) -> Plot:
     """Draw the finding `name` of all runs, and what the methods behind it reach after the last round.
 
     Runs are joined by lines only along one setting of numbers in which alone they differ. Other runs stand in rows.
+    All ids in the drawing begin with `anchor`.
     """
     findings = [run.named(name) for run in runs]
     labels = _labels(runs, keys)
@@ -257,7 +279,10 @@ def _by_setting(runs: Sequence[_Run], keys: Sequence[str], name: str, methods: S
         caption = "Lines join runs that differ in nothing else."
     else:
         beside = [drawing.short(label, _MOST_LETTERS) for label in labels]
-        figure, axes = drawing.one_axes(110 + 18 * len(runs) * (1 + max(map(drawing.lines_of, beside))))
+        height = 110 + 18 * len(runs) * (1 + max(map(drawing.lines_of, beside)))
+        # Names of many baselines stand below each other.
+        height += _LEGEND_LINE * len(baselines) if len(baselines) > len(_BASELINE_LOOKS) else 0
+        figure, axes = drawing.one_axes(height)
         _draw_rows(axes, findings, baselines, last_scores)
         drawing.name_rows(axes, beside)
         caption = f"The runs differ in {listed(others, 'and')}, too." if others else ""
@@ -272,29 +297,29 @@ def _by_setting(runs: Sequence[_Run], keys: Sequence[str], name: str, methods: S
         null = shown(finding.null["value"] if finding.null else None, first.units)
         rows.append([label, *_result(finding, baselines, first.units), null, *map(shown, scores)])
     title = _title(runs, name, keys)
-    svg = drawing.to_svg(figure, "by-setting", title, f"Result with its interval: {'; '.join(sentences)}.")
+    svg = drawing.to_svg(figure, anchor, title, f"Result with its interval: {'; '.join(sentences)}.")
     header = [_heading(keys), "result", "interval", "chance", *baselines, "null run", *methods]
     return Plot(title, svg, caption.strip(), header, rows)
 
 
-def _differing(runs: Sequence[_Run]) -> list[str]:
+def _differing(runs: Sequence[Run]) -> list[str]:
     """Name all settings in which runs differ."""
     return [key for key in _distinct(runs, lambda run: run.facts["setting"]) if _differ(runs, key)]
 
 
-def _is_ordered(runs: Sequence[_Run], keys: Sequence[str], name: str) -> bool:
+def _is_ordered(runs: Sequence[Run], keys: Sequence[str], name: str) -> bool:
     """Whether runs differ in nothing but one setting of numbers, and ask the same: these may be joined by lines."""
     one_setting = len(keys) == 1 and _differing(runs) == list(keys)
     return one_setting and all(map(_is_number, _values(runs, keys))) and _ask_the_same(runs, name)
 
 
-def _ask_the_same(runs: Sequence[_Run], name: str) -> bool:
+def _ask_the_same(runs: Sequence[Run], name: str) -> bool:
     """Whether the finding `name` is about the same column in all runs, if it is about one."""
     asked = [run.named(name).series.get("asked") for run in runs]
     return asked.count(asked[0]) == len(asked)
 
 
-def _labels(runs: Sequence[_Run], keys: Sequence[str]) -> list[str]:
+def _labels(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
     """Tell runs apart by a few settings, or else by the names of their folders."""
     if len(keys) <= _MOST_SETTINGS:
         return [run.label(keys) for run in runs]
@@ -309,14 +334,14 @@ def _heading(keys: Sequence[str]) -> str:
     return " · ".join(keys) if len(keys) <= _MOST_SETTINGS else "run"
 
 
-def _title(runs: Sequence[_Run], name: str, keys: Sequence[str]) -> str:
+def _title(runs: Sequence[Run], name: str, keys: Sequence[str]) -> str:
     label = _label(runs, name)
     if len(keys) <= _MOST_SETTINGS:
         return f"{label}, by {' and '.join(keys)}"
     return f"{label}, run by run"
 
 
-def _label(runs: Sequence[_Run], name: str) -> str:
+def _label(runs: Sequence[Run], name: str) -> str:
     """Return a finding's label, which names no column where runs ask for different ones."""
     first = runs[0].named(name)
     if _ask_the_same(runs, name) or not first.series.get("asked"):
@@ -324,7 +349,7 @@ def _label(runs: Sequence[_Run], name: str) -> str:
     return first.label.replace(first.series["asked"]["column"], "different columns")
 
 
-def _last_scores(runs: Sequence[_Run], name: str, methods: Sequence[str]) -> dict[str, list[float | None]]:
+def _last_scores(runs: Sequence[Run], name: str, methods: Sequence[str]) -> dict[str, list[float | None]]:
     """Return each method's F1 score after the last round of each run."""
     last: dict[str, list[float | None]] = {}
     for method in methods:
@@ -421,7 +446,7 @@ def _far_apart(values: NDArray[np.float64]) -> bool:
 
 
 @matplotlib.rc_context(drawing.STYLE)
-def _by_rounds(runs: Sequence[_Run], keys: Sequence[str], name: str, methods: Sequence[str]) -> Plot:
+def _by_rounds(runs: Sequence[Run], keys: Sequence[str], name: str, methods: Sequence[str]) -> Plot:
     """Draw the F1 score of each method against the rounds, a panel for each run that has it."""
     having = [run for run in runs if run.f1(name)]
     looks = drawing.looks_of(methods)

@@ -15,13 +15,18 @@ from typing import Any
 
 from fedattack.audit.finding import Finding
 from fedattack.folder import new_parts, write_study
+from fedattack.record.project import ALTERED
 from fedattack.report import compare_runs, write_report
+from fedattack.report.compare import read_compared
 from fedattack.reproduce import load_reproduction
 from fedattack.reproduce.picture import to_picture
 from fedattack.runs.pipeline import attack_folder, choose_attacks, judge_folder
 from fedattack.runs.presets import load_preset, resolve_settings
 from fedattack.runs.watch import Watch
 from fedattack.tradeoff.page import sections_of, to_html
+from fedattack.whatif.alteration import NOTHING, Alteration
+from fedattack.whatif.cell import Cell
+from fedattack.whatif.page import limits_of, write_page
 from tests.report import claims, example
 from tests.worlds.federation import write_run, write_sums_run
 from tests.worlds.reference import run_preset
@@ -116,6 +121,28 @@ def compared(folder: Path) -> Path:
     return compare_runs(runs, folder)
 
 
+def altered(folder: Path) -> Path:
+    """Source inference as it was, beside a noisy copy and one of sums, from made-up findings."""
+    cells = []
+    for alteration in (NOTHING, Alteration("noise", 0.01)):
+        cell = folder / "cells" / alteration.name
+        cell.mkdir(parents=True)
+        facts = example.run()
+        facts["setting"][ALTERED] = alteration.label
+        written(example.findings(), facts, cell)
+        cells.append(Cell(alteration, read_compared(cell)))
+    why = "it needs each client's reply, and this server sees sums alone"
+    cells.append(Cell(Alteration("secagg"), None, {"sia": why}))
+    results = {
+        "title": example.run()["title"],
+        "command": "fedattack what-if runs/first --noise 0.01 --secagg --out runs/what-if",
+        "limits": limits_of(cells),
+        "runs": [{"folder": f"cells/{cell.alteration.name}"} for cell in cells],
+    }
+    write_page(folder, cells, results)
+    return folder / "what-if.html"
+
+
 def weighed(folder: Path) -> Path:
     """What defences cost and buy, from the kept results of a trade-off study."""
     results = json.loads((RESULTS / "tradeoff-colour-digits.json").read_text())
@@ -163,6 +190,7 @@ KINDS: dict[str, Callable[[Path], Path]] = {
     "claim": claim,
     "claim-kept": claim_kept,
     "compare": compared,
+    "what-if": altered,
     "tradeoff": weighed,
     "reproduce": reproduced,
 }

@@ -139,7 +139,7 @@ def joined(page):
 
 def test_runs_that_differ_in_one_number_alone_are_joined_by_lines_to_scale(many, tmp_path):
     assert joined(compare_runs(many, tmp_path / "out").read_text()) == {"1", "2"}
-    runs = compare._in_order([compare._read(folder) for folder in many], ["clients"])
+    runs = compare._in_order([compare.read_compared(folder) for folder in many], ["clients"])
     assert compare._is_ordered(runs, ["clients"], "sia.asr")
     runs[0].facts["setting"]["lr"] = 7
     assert not compare._is_ordered(runs, ["clients"], "sia.asr"), "another setting differs, too"
@@ -168,7 +168,7 @@ def test_categories_are_never_joined(source, tmp_path):
 
 
 def test_findings_about_another_column_are_never_joined(many):
-    runs = [compare._read(folder) for folder in many]
+    runs = [compare.read_compared(folder) for folder in many]
     for run, column in zip(runs, ("sex", "sex", "age"), strict=True):
         run.findings[0].series["asked"] = {"column": column, "values": ["a", "b"]}
     assert not compare._is_ordered(runs, ["clients"], "sia.asr")
@@ -190,7 +190,7 @@ def test_runs_that_differ_in_much_go_by_their_folders_names(source, tmp_path):
     assert {"a", "b"} <= set(texts(drawing))
     rows = table((tmp_path / "out" / "compare.md").read_text(), f"{example.findings()[0].label} (sia.asr)")
     assert [row[0] for row in rows] == ["run", "a", "b"]
-    assert compare._labels([compare._read(source[0])] * 2, ["a", "b", "c"]) == ["1: b", "2: b"]
+    assert compare._labels([compare.read_compared(source[0])] * 2, ["a", "b", "c"]) == ["1: b", "2: b"]
 
 
 def test_a_setting_that_one_run_lacks_is_compared_too(source, tmp_path):
