@@ -106,7 +106,7 @@ def audit_app(app: "App", told: AppWords, out: Path, device: str, fail_if: list[
     with auditing.importable(app), watch_bars() as watch:
         auditing.check_named(told.model, told.loss)
         parts = auditing.run_app(
-            *(app, out, told.seeds), on=told.on, command=commands._command(), options=given, watch=watch
+            *(app, out, told.seeds), on=told.on, command=commands._command(), options=asking.options, watch=watch
         )
         posed = auditing.pose_all(parts, model=told.model, loss=told.loss)
         attacked = auditing.attack_all(parts, posed, asking.choose, device, watch)
