@@ -12,16 +12,6 @@ from fedattack.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedattack.foreign.app import App
-    from fedattack.foreign.auditing import Attacked
-
-# What would make a threat's attacks apply, where they lack something.
-_REMEDIES = {
-    "inversion": "clients of few examples that train by plain SGD, and somebody who evaluates on others",
-    "property": "sums alone, as under SecAgg+ or from `fedattack project`; then `fedattack attack prolin` with "
-    "--auxiliary and --property",
-    "attribute": "a column to ask for: `fedattack attack aia` with --partial",
-    "group": "`fedattack attack private-attribute` with --auxiliary and --attributes",
-}
 
 
 @dataclass(frozen=True)
@@ -38,6 +28,8 @@ class AppWords:
         Taken in the place of what is witnessed.
     options, memory
         Options of attacks; what one process of an attack may hold, as in ``2GiB``.
+    sensitive, holds, groups, without
+        What is asked besides, and what the attacker does not know; see :class:`fedattack.foreign.questions.Questions`.
     """
 
     changes: Sequence[str]
@@ -48,6 +40,10 @@ class AppWords:
     loss: str | None
     options: Sequence[str]
     memory: str | None
+    sensitive: str | None = None
+    holds: int | None = None
+    groups: Path | None = None
+    without: Sequence[str] = ()
 
     def check_preset(self) -> None:
         """Refuse what only an app takes.
@@ -57,7 +53,15 @@ class AppWords:
         ConfigError
             If there is any.
         """
-        for name, value in (("--supernodes", self.supernodes), ("--model", self.model), ("--loss", self.loss)):
+        for name, value in (
+            ("--supernodes", self.supernodes),
+            ("--model", self.model),
+            ("--loss", self.loss),
+            ("--sensitive", self.sensitive),
+            ("--property", self.holds),
+            ("--groups", self.groups),
+            ("--without", self.without or None),
+        ):
             if value is not None:
                 raise ConfigError(f"{name} is about an app of your own; a preset has --set, see `fedattack list`")
 
@@ -89,20 +93,27 @@ def app_of_words(words: Sequence[str], told: AppWords) -> "App | None":
 def audit_app(app: "App", told: AppWords, out: Path, device: str, fail_if: list[str] | None, as_json: bool) -> None:
     """Run an app under witnesses, make all attacks that apply, judge, and say what did not apply."""
     from fedattack.foreign import auditing
+    from fedattack.foreign.questions import Questions
     from fedattack.runs.checks import attack_names, check_attacks, check_conditions, options_among
 
     # Words are checked before a run, which takes minutes.
     conditions = commands._conditions(fail_if)
+    asked = Questions.of_words(told.sensitive, told.holds, told.groups, told.without)
     given = commands._options(told.options, told.memory, attack_names())
     check_attacks(attack_names(), given)
     check_conditions(conditions, attack_names(), isolating=False)
     out = auditing.check_free(out)
     if app.command is None:
-        say("note", f"{app.folder.name}: {app.supernodes} clients, {len(told.seeds)} run on {told.on}")
+        runs = "1 run" if len(told.seeds) == 1 else f"{len(told.seeds)} runs"
+        say("note", f"{app.folder.name}: {app.supernodes} clients, {runs} on {told.on}")
+        if not app.counted:
+            say("note", "the app does not say how many clients it has; --supernodes takes another number")
+        if warning := auditing.too_few(app.supernodes):
+            say("warning", warning)
     with auditing.importable(app), watch_bars() as watch:
         auditing.check_named(told.model, told.loss)
         parts = auditing.run_app(app, out, told.seeds, on=told.on, command=commands._command(), watch=watch)
-        posed = auditing.pose_all(parts, model=told.model, loss=told.loss)
+        posed = auditing.pose_all(parts, model=told.model, loss=told.loss, asked=asked)
 
         def choose(names: Sequence[str]) -> "list[commands.Attack]":
             return commands._choose(names, options_among(given, names), device)
@@ -113,23 +124,19 @@ def audit_app(app: "App", told: AppWords, out: Path, device: str, fail_if: list[
         try:
             report()
         finally:
-            _say_untried(out, attacked)
+            _say_beside(out, posed[0].assumed)
 
 
-def _say_untried(out: Path, attacked: "Attacked") -> None:
-    """Say what was not asked, why, and what would make it apply."""
+def _say_beside(out: Path, assumed: Sequence[str]) -> None:
+    """Say what the attacker is assumed to know, and what was not asked and why, as the page does."""
     from fedattack.report import read_run
-    from fedattack.threats.registry import threat_of, threats
 
     if not (out / "run.json").exists():
         return
-    reasons = {}
-    for name, why in attacked.failed.items():
-        threat = threat_of(name)
-        if threat is not None:
-            reasons[threat.question] = why
-    remedies = {threat.question: _REMEDIES.get(threat.name) for threat in threats().values()}
-    for entry in read_run(out)["untried"]:
-        question = entry["question"]
-        line = f"not asked: {question} {reasons.get(question, entry['why'])}"
-        say_progress(f"{line}; it would take {remedies[question]}" if remedies.get(question) else line)
+    run = read_run(out)
+    for known in run["threat_model"]["knows"]:
+        say_progress(f"assumed to be known: {known}")
+    for line in assumed:
+        say_progress(f"note: {line}")
+    for entry in run["untried"]:
+        say_progress(f"not asked: {entry['question']} {entry['why']}")

@@ -256,6 +256,24 @@ def audit(
         str | None, typer.Option(help="The app's model, where it cannot be seen: module:function.")
     ] = None,
     loss: Annotated[str | None, typer.Option(help="The app's loss, where it cannot be seen.")] = None,
+    sensitive: Annotated[
+        str | None,
+        typer.Option(
+            help="Of an app: ask what stands in a column of the model's input, such as 3, or sex=3-4.", metavar="NUMBER"
+        ),
+    ] = None,
+    holds: Annotated[
+        int | None,
+        typer.Option("--property", help="Of an app: ask which clients hold examples of a class.", metavar="CLASS"),
+    ] = None,
+    groups: Annotated[
+        Path | None,
+        typer.Option(help="Of an app: ask which group a client is in, as a TOML file says it.", metavar="FILE"),
+    ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(help="What the attacker of an app does not know: auxiliary, training, limits, shares."),
+    ] = None,
     fail_if: FailIf = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -279,7 +297,10 @@ def audit(
     check_runtime(on)
     check_device(device)
     runs = range(seed or 0, (seed or 0) + (seeds or 1))
-    told = AppWords(changes or [], supernodes, on, runs, model, loss, options or [], memory)
+    told = AppWords(
+        *(changes or [], supernodes, on, runs, model, loss, options or [], memory),
+        *(sensitive, holds, groups, without or []),
+    )
     own = app_of_words(what, told)
     if own is not None:
         audit_app(own, told, out, device, fail_if, as_json)

@@ -13,7 +13,7 @@ from fedattack.runtime.bundle import app_files
 from fedattack.runtime.outside import FlwrRun, read_app
 
 SUPERNODES = 10
-"""Clients of an app that does not say how many it is simulated with."""
+"""Clients of an app that does not say how many it is simulated with; of flwr's own 2 nothing can be told."""
 
 _MASKING = ("SecAggPlusWorkflow", "SecAggWorkflow")
 
@@ -30,6 +30,8 @@ class App:
         What of its run config is set to another value.
     supernodes
         How many clients to simulate.
+    counted
+        Whether the caller or the app says so.
     seeded
         Whether its run config has a key ``seed``, which then is the seed of each run.
     command
@@ -39,6 +41,7 @@ class App:
     folder: Path
     config: Mapping[str, Any] = field(default_factory=dict)
     supernodes: int = SUPERNODES
+    counted: bool = True
     seeded: bool = False
     command: FlwrRun | None = None
 
@@ -74,12 +77,8 @@ def app_of(folder: Path, changes: Sequence[str] = (), supernodes: int | None = N
     flower = project["tool"]["flwr"]
     known = _flat(flower["app"].get("config", {}))
     refuse_masked(folder)
-    return App(
-        folder,
-        _changed(known, changes, folder),
-        supernodes or _declared_supernodes(flower.get("federations")) or SUPERNODES,
-        "seed" in known,
-    )
+    told = supernodes or _declared_supernodes(flower.get("federations"))
+    return App(folder, _changed(known, changes, folder), told or SUPERNODES, told is not None, "seed" in known)
 
 
 def app_of_command(words: Sequence[str]) -> App:
@@ -126,12 +125,16 @@ def _called(path: Path) -> Iterator[str]:
 
 
 def _declared_supernodes(federations: Any) -> int | None:
-    """Return the number of SuperNodes of the app's default federation, as older apps state it."""
-    try:
-        count = federations[federations["default"]]["options"]["num-supernodes"]
-    except (KeyError, TypeError):
-        return None
-    return count if isinstance(count, int) and count > 0 else None
+    """Return the number of SuperNodes of the app's default federation, or of its only one that says so."""
+    counts = {}
+    for name, federation in (federations if isinstance(federations, dict) else {}).items():
+        options = federation.get("options") if isinstance(federation, dict) else None
+        count = options.get("num-supernodes") if isinstance(options, dict) else None
+        if type(count) is int and count > 0:
+            counts[name] = count
+    if len(counts) == 1:
+        return next(iter(counts.values()))
+    return counts.get(str(federations.get("default"))) if counts else None
 
 
 def _flat(config: Any, before: str = "") -> dict[str, Any]:
