@@ -36,6 +36,8 @@ _Seed = Annotated[int, Field(ge=0, lt=2**32)]
 class _Study(TypedDict, total=False):
     preset: _Text
     title: _Text
+    app: _Text
+    untried: dict[_Text, _Text]
     attacks: list[_Text]
     settings: dict[_Text, _Value]
     seeds: list[_Seed]

@@ -178,7 +178,7 @@ class Judge(ABC, Generic[C]):
         attack = cases[0].scores.attack
         self.shared: dict[str, Any] = {
             "attack": attack,
-            "view": cases[0].record.view,
+            "view": _view_of(cases[0]),
             "paper": ATTACKS[attack].paper,
             "seeds": [case.seed for case in cases],
             "setting": dict(setting),
@@ -375,3 +375,9 @@ def judge_of(attack: str) -> "type[Judge[Any]] | None":
         return None
     judge: type[Judge[Any]] = threat.load(threat.judges[attack])
     return judge
+
+
+def _view_of(case: Case) -> str:
+    """Return the view that the attack had: of single replies the sums can be computed, and nothing else."""
+    views = ATTACKS[case.scores.attack].needs.views
+    return case.record.view if case.record.view in views else views[0]

@@ -107,8 +107,13 @@ def _cases(judge: type[Judge[Any]], attack: str, evidence: Sequence[Evidence]) -
 
 
 def _check_targets(seed: Evidence, scores: Sequence[Scores]) -> None:
+    if seed.truth is None:
+        return
+    spoken_of = {seed.truth.targets}
+    if seed.truth.attributes is not None and seed.truth.attributes.asked:
+        spoken_of.add(seed.truth.attributes.asked)
     for one in scores:
-        if seed.truth is not None and one.facts.get("targets", "") != seed.truth.targets:
+        if one.facts.get("targets", "") not in spoken_of:
             raise DataError(
                 f"seed {seed.seed}: the scores of {one.attack} are about other target records than the truth; attack "
                 "the run with the targets that its knowledge/ holds, or move truth/ away to see the decisions alone"

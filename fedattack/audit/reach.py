@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.audit.truth import NOBODY, SEVERAL, Attributes, ClientAttribute, HeldRecords, Truth
+from fedattack.audit.truth import NOBODY, SEVERAL, ClientAttribute, HeldRecords, Truth
 from fedattack.threats import Knowledge
 
 
@@ -46,7 +46,7 @@ class Prepared:
             asked = truth.attributes
             kept = np.isin(asked.owners, [*names])
             owners = tuple(np.array(asked.owners)[kept].tolist())
-            left = replace(left, attributes=Attributes(asked.values[kept], asked.names, owners, asked.column))
+            left = replace(left, attributes=replace(asked, values=asked.values[kept], owners=owners))
         if truth.records is not None:
             held = truth.records
             kept = np.isin(held.owners, [*names])

@@ -75,12 +75,11 @@ def audit_folder(
         findings += judge_isolation(
             evidence, setting=setting, provenance=provenance, device=device, progress=partial(tell, "isolated models")
         )
+    name, server = f"audit of {study.get('app', folder.name)}", evidence[0].record.server
     run = {
-        "title": title_of(
-            list(evidence[0].scores), setting, f"audit of {folder.name}", server=evidence[0].record.server
-        ),
+        "title": title_of(list(evidence[0].scores), setting, name, server=server),
         "audited": audited_of(study, evidence, setting),
-        "untried": untried_of(evidence),
+        "untried": untried_of(evidence, study.get("untried")),
         "threat_model": threat_model_of(evidence),
         "setting": setting,
         "provenance": provenance,

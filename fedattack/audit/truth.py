@@ -93,12 +93,15 @@ class Attributes:
         (n,): name of the client that holds each example.
     column
         Name of the column.
+    asked
+        Fingerprint of the partial records that this speaks of; empty if it is that of the truth's ``targets``.
     """
 
     values: NDArray[np.int64]
     names: tuple[str, ...]
     owners: tuple[str, ...]
     column: str
+    asked: str = ""
 
 
 @dataclass(frozen=True)
@@ -285,6 +288,7 @@ def write_truth(
             "names": np.array(attributes.names, dtype=np.str_),
             "owners": np.array(attributes.owners, dtype=np.str_),
             "column": np.array(attributes.column),
+            "asked": np.array(attributes.asked),
         }
     if records is not None:
         tables[RECORDS] = {"x": records.x, "y": records.y, "owners": np.array(records.owners, dtype=np.str_)}
@@ -590,7 +594,8 @@ def _read_attributes(folder: Path) -> Attributes | None:
         return None
     arrays = read_npz(path, DataError, _HINT, "values", "names", "owners", "column")
     values, names, owners = arrays["values"], arrays["names"], arrays["owners"]
-    texts = all(array.dtype.kind == "U" for array in (names, owners, arrays["column"]))
+    asked = read_npz(path, DataError, _HINT).get("asked", np.array(""))
+    texts = all(array.dtype.kind == "U" for array in (names, owners, arrays["column"], asked))
     if values.ndim != 1 or owners.shape != values.shape or names.ndim != 1 or values.dtype.kind != "i" or not texts:
         raise DataError(
             f"{path}: expected an index and an owner for every example; got {values.dtype} {values.shape}, owners "
@@ -600,7 +605,9 @@ def _read_attributes(folder: Path) -> Attributes | None:
         raise DataError(
             f"{path}: expected indices 0 … {len(names) - 1} of at least one example, and different names; {_HINT}"
         )
-    return Attributes(values.astype(np.int64), tuple(names.tolist()), tuple(owners.tolist()), str(arrays["column"]))
+    return Attributes(
+        values.astype(np.int64), tuple(names.tolist()), tuple(owners.tolist()), str(arrays["column"]), str(asked)
+    )
 
 
 def _read_private(path: Path, clients: int) -> dict[str, ClientAttribute]:

@@ -1,6 +1,6 @@
 """What an audit did not ask, and why: questions of other threats that this record, or this knowledge, cannot answer."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fedattack.audit.evidence import Evidence
 from fedattack.audit.judge import judge_of
@@ -9,7 +9,8 @@ from fedattack.threats import ATTACKS, Attack, Knowledge
 from fedattack.threats.registry import threats
 from fedattack.threats.threat import Threat
 
-_VIEWS = {
+# By the view that an attack needs, what keeps it from a record of the other one.
+VIEWS = {
     "individual": "it needs each client's reply, and this server sees sums alone",
     "aggregate": "it is about sums of updates, and this server sees each client's reply",
 }
@@ -25,13 +26,20 @@ _KNOWLEDGE = {
 }
 
 
-def untried_of(evidence: Sequence[Evidence]) -> list[dict[str, str]]:
-    """List the questions that were not asked: ``question`` and ``why``, for each threat without scores."""
+def untried_of(evidence: Sequence[Evidence], told: Mapping[str, str] | None = None) -> list[dict[str, str]]:
+    """List the questions that were not asked: ``question`` and ``why``, for each threat without scores.
+
+    Parameters
+    ----------
+    told
+        By the name of a threat, the reason that whoever ran the attacks gives.
+    """
     asked = evidence[0].scores
     found = []
     for threat in threats().values():
         if not set(threat.attacks) & set(asked):
-            found.append({"question": threat.question, "why": _why(threat, evidence[0])})
+            why = (told or {}).get(threat.name) or _why(threat, evidence[0])
+            found.append({"question": threat.question, "why": why})
     return found
 
 
@@ -62,7 +70,7 @@ def lacking(attack: Attack, record: Record, knowledge: Knowledge) -> list[str]:
     needs = attack.needs
     found = []
     if record.view not in needs.views:
-        found.append(_VIEWS[needs.views[0]])
+        found.append(VIEWS[needs.views[0]])
     if record.protocol not in needs.protocols:
         wanted = " or ".join(_PROTOCOLS[name] for name in needs.protocols)
         found.append(f"it needs {wanted}, and these clients send {_PROTOCOLS[record.protocol]}")

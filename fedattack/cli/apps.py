@@ -14,16 +14,9 @@ if TYPE_CHECKING:
     from fedattack.folder import Part
     from fedattack.foreign.app import App
     from fedattack.foreign.auditing import Attacked
+    from fedattack.foreign.posing import Posed
+    from fedattack.foreign.questions import Questions
     from fedattack.threats import Attack
-
-# What would make a threat's attacks apply, where they lack something.
-_REMEDIES = {
-    "inversion": "clients of few examples that train by plain SGD, and somebody who evaluates on others",
-    "property": "sums alone, as under SecAgg+ or from `fedattack project`; then `fedattack attack prolin` with "
-    "--auxiliary and --property",
-    "attribute": "a column to ask for: `fedattack attack aia` with --partial",
-    "group": "`fedattack attack private-attribute` with --auxiliary and --attributes",
-}
 
 
 @dataclass(frozen=True)
@@ -40,6 +33,8 @@ class AppWords:
         Taken in the place of what is witnessed.
     options, memory
         Options of attacks; what one process of an attack may hold, as in ``2GiB``.
+    sensitive, holds, groups, without
+        What is asked besides, and what the attacker does not know; see :class:`fedattack.foreign.questions.Questions`.
     """
 
     changes: Sequence[str]
@@ -50,6 +45,10 @@ class AppWords:
     loss: str | None
     options: Sequence[str]
     memory: str | None
+    sensitive: str | None = None
+    holds: int | None = None
+    groups: Path | None = None
+    without: Sequence[str] = ()
 
     def check_preset(self) -> None:
         """Refuse what only an app takes.
@@ -59,7 +58,15 @@ class AppWords:
         ConfigError
             If there is any.
         """
-        for name, value in (("--supernodes", self.supernodes), ("--model", self.model), ("--loss", self.loss)):
+        for name, value in (
+            ("--supernodes", self.supernodes),
+            ("--model", self.model),
+            ("--loss", self.loss),
+            ("--sensitive", self.sensitive),
+            ("--property", self.holds),
+            ("--groups", self.groups),
+            ("--without", self.without or None),
+        ):
             if value is not None:
                 raise ConfigError(f"{name} is about an app of your own; a preset has --set, see `fedattack list`")
 
@@ -102,17 +109,22 @@ def audit_app(app: "App", told: AppWords, out: Path, device: str, fail_if: list[
     asking = _Asking.of(told, device, fail_if, as_json)
     out = auditing.check_free(out)
     if app.command is None:
-        say("note", f"{app.folder.name}: {app.supernodes} clients, {len(told.seeds)} run on {told.on}")
+        runs = "1 run" if len(told.seeds) == 1 else f"{len(told.seeds)} runs"
+        say("note", f"{app.folder.name}: {app.supernodes} clients, {runs} on {told.on}")
+        if not app.counted:
+            say("note", "the app does not say how many clients it has; --supernodes takes another number")
+        if warning := auditing.too_few(app.supernodes):
+            say("warning", warning)
     with auditing.importable(app), watch_bars() as watch:
         auditing.check_named(told.model, told.loss)
         parts = auditing.run_app(
             *(app, out, told.seeds), on=told.on, command=commands._command(), options=asking.options, watch=watch
         )
-        posed = auditing.pose_all(parts, model=told.model, loss=told.loss)
+        posed = auditing.pose_all(parts, model=told.model, loss=told.loss, asked=asking.questions)
         attacked = auditing.attack_all(parts, posed, asking.choose, device, watch)
     with auditing.importable(app):
         try:
-            asking.report(out, attacked)
+            asking.report(out, attacked, posed)
         finally:
             _say_private(out, parts)
 
@@ -136,18 +148,21 @@ def gather_run(
     asking = _Asking.of(told, device, fail_if, as_json)
     auditing.check_named(told.model, told.loss)
     command = commands._command()
-    parts, posed = gather(record, folders, out, command=command, model=told.model, loss=told.loss, trust=trust)
+    parts, posed = gather(
+        *(record, folders, out), command=command, model=told.model, loss=told.loss, asked=asking.questions, trust=trust
+    )
     if trust:
         commands._trusted(asked_of_knowledge(out))
     with watch_bars() as watch:
         attacked = auditing.attack_all(parts, posed, asking.choose, device, watch)
-    asking.report(out, attacked)
+    asking.report(out, attacked, posed)
 
 
 @dataclass(frozen=True)
 class _Asking:
     """How all attacks that apply are made, and what becomes of their findings."""
 
+    questions: "Questions"
     options: Mapping[str, str]
     conditions: Sequence["Condition"]
     device: str
@@ -155,24 +170,26 @@ class _Asking:
 
     @classmethod
     def of(cls, told: AppWords, device: str, fail_if: list[str] | None, as_json: bool) -> "_Asking":
+        from fedattack.foreign.questions import Questions
         from fedattack.runs.checks import attack_names, check_attacks, check_conditions
 
+        questions = Questions.of_words(told.sensitive, told.holds, told.groups, told.without)
         conditions = commands._conditions(fail_if)
         given = commands._options(told.options, told.memory, attack_names())
         check_attacks(attack_names(), given)
         check_conditions(conditions, attack_names(), isolating=False)
-        return cls(given, conditions, device, as_json)
+        return cls(questions, given, conditions, device, as_json)
 
     def choose(self, names: Sequence[str]) -> list["Attack"]:
         from fedattack.runs.checks import options_among
 
         return commands._choose(names, options_among(self.options, names), self.device)
 
-    def report(self, out: Path, attacked: "Attacked") -> None:
+    def report(self, out: Path, attacked: "Attacked", posed: "Sequence[Posed]") -> None:
         try:
             commands._report(out, self.device, self.conditions, self.as_json, attacked.trusted)
         finally:
-            _say_untried(out, attacked)
+            _say_beside(out, posed[0].assumed)
 
 
 def _say_private(out: Path, parts: "Sequence[Part]") -> None:
@@ -190,20 +207,16 @@ def _say_private(out: Path, parts: "Sequence[Part]") -> None:
         )
 
 
-def _say_untried(out: Path, attacked: "Attacked") -> None:
-    """Say what was not asked, why, and what would make it apply."""
+def _say_beside(out: Path, assumed: Sequence[str]) -> None:
+    """Say what the attacker is assumed to know, and what was not asked and why, as the page does."""
     from fedattack.report import read_run
-    from fedattack.threats.registry import threat_of, threats
 
     if not (out / "run.json").exists():
         return
-    reasons = {}
-    for name, why in attacked.failed.items():
-        threat = threat_of(name)
-        if threat is not None:
-            reasons[threat.question] = why
-    remedies = {threat.question: _REMEDIES.get(threat.name) for threat in threats().values()}
-    for entry in read_run(out)["untried"]:
-        question = entry["question"]
-        line = f"not asked: {question} {reasons.get(question, entry['why'])}"
-        say_progress(f"{line}; it would take {remedies[question]}" if remedies.get(question) else line)
+    run = read_run(out)
+    for known in run["threat_model"]["knows"]:
+        say_progress(f"assumed to be known: {known}")
+    for line in assumed:
+        say_progress(f"note: {line}")
+    for entry in run["untried"]:
+        say_progress(f"not asked: {entry['question']} {entry['why']}")

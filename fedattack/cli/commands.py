@@ -32,6 +32,8 @@ from fedattack.cli.options import (
     FailIfClaim,
     FirstSeed,
     Folder,
+    Groups,
+    Holds,
     InPrecision,
     KeepRecords,
     Layers,
@@ -45,8 +47,10 @@ from fedattack.cli.options import (
     Quiet,
     ReproductionName,
     SeedCount,
+    Sensitive,
     SkipDamaged,
     Trust,
+    Without,
     chosen_clients,
 )
 from fedattack.errors import ConfigError, FedAttackError, RecordError, ReportError, RunError, short
@@ -259,6 +263,10 @@ def audit(
         str | None, typer.Option(help="The app's model, where it cannot be seen: module:function.")
     ] = None,
     loss: Annotated[str | None, typer.Option(help="The app's loss, where it cannot be seen.")] = None,
+    sensitive: Sensitive = None,
+    holds: Holds = None,
+    groups: Groups = None,
+    without: Without = None,
     fail_if: FailIf = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -289,7 +297,10 @@ def audit(
     check_runtime(on)
     check_device(device)
     runs = range(seed or 0, (seed or 0) + (seeds or 1))
-    told = AppWords(changes or [], supernodes, on, runs, model, loss, options or [], memory)
+    told = AppWords(
+        *(changes or [], supernodes, on, runs, model, loss, options or [], memory),
+        *(sensitive, holds, groups, without or []),
+    )
     own = app_of_words(what, told)
     if own is not None:
         audit_app(own, told, out, device, fail_if, as_json)
@@ -327,6 +338,10 @@ def gather(
     options: Options = None,
     memory: Memory = None,
     device: Device = "auto",
+    sensitive: Sensitive = None,
+    holds: Holds = None,
+    groups: Groups = None,
+    without: Without = None,
     fail_if: FailIf = None,
     trust: Trust = False,
     as_json: AsJson = False,
@@ -343,7 +358,8 @@ def gather(
     from fedattack.runs.checks import check_device
 
     check_device(device)
-    told = AppWords([], None, "", (), model, loss, options or [], memory)
+    further = sensitive, holds, groups, without or []
+    told = AppWords([], None, "", (), model, loss, options or [], memory, *further)
     gather_run(record, witnesses, told, out, device, fail_if, trust=trust, as_json=as_json)
 
 

@@ -62,7 +62,7 @@ class Declared:
             _read_training(self.training)
         settings = open_settings()
         settings["model"].check(self.model or "")
-        if self.property is not None and ":" not in self.property:
+        if self.property is not None and ":" not in self.property and not self.property.startswith("class-"):
             settings["property"].check(self.property)
         if self.model is None and (self.classes, self.hidden, self.loss) != (None, HIDDEN, LOSS):
             raise ConfigError("--classes, --hidden and --loss say more of what --model names; add --model")

@@ -120,6 +120,28 @@ AuditChanges = Annotated[
     ),
 ]
 
+Sensitive = Annotated[
+    str | None,
+    typer.Option(
+        help="Of an app: ask what stands in a column of the model's input, such as 3, or sex=3-4.", metavar="NUMBER"
+    ),
+]
+
+Holds = Annotated[
+    int | None,
+    typer.Option("--property", help="Of an app: ask which clients hold examples of a class.", metavar="CLASS"),
+]
+
+Groups = Annotated[
+    Path | None,
+    typer.Option(help="Of an app: ask which group a client is in, as a TOML file says it.", metavar="FILE"),
+]
+
+Without = Annotated[
+    list[str] | None,
+    typer.Option(help="What the attacker of an app does not know: auxiliary, training, limits, shares."),
+]
+
 FirstSeed = Annotated[int | None, typer.Option("--seed", help="First seed; the preset's if not given.", min=0)]
 
 SeedCount = Annotated[int | None, typer.Option("--seeds", help="How many seeds; the preset's if not given.", min=1)]

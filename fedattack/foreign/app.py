@@ -11,7 +11,7 @@ from fedattack.runs.presets import preset_names
 from fedattack.runtime.outside import FlwrRun, read_app
 
 SUPERNODES = 10
-"""Clients of an app that does not say how many it is simulated with."""
+"""Clients of an app that does not say how many it is simulated with; of flwr's own 2 nothing can be told."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class App:
         What of its run config is set to another value.
     supernodes
         How many clients to simulate.
+    counted
+        Whether the caller or the app says so.
     seeded
         Whether its run config has a key ``seed``, which then is the seed of each run.
     command
@@ -35,6 +37,7 @@ class App:
     folder: Path
     config: Mapping[str, Any] = field(default_factory=dict)
     supernodes: int = SUPERNODES
+    counted: bool = True
     seeded: bool = False
     command: FlwrRun | None = None
 
@@ -69,12 +72,8 @@ def app_of(folder: Path, changes: Sequence[str] = (), supernodes: int | None = N
     project = read_app(folder)
     flower = project["tool"]["flwr"]
     known = _flat(flower["app"].get("config", {}))
-    return App(
-        folder,
-        _changed(known, changes, folder),
-        supernodes or _declared_supernodes(flower.get("federations")) or SUPERNODES,
-        "seed" in known,
-    )
+    told = supernodes or _declared_supernodes(flower.get("federations"))
+    return App(folder, _changed(known, changes, folder), told or SUPERNODES, told is not None, "seed" in known)
 
 
 def app_of_command(words: Sequence[str]) -> App:
@@ -92,12 +91,16 @@ def app_of_command(words: Sequence[str]) -> App:
 
 
 def _declared_supernodes(federations: Any) -> int | None:
-    """Return the number of SuperNodes of the app's default federation, as older apps state it."""
-    try:
-        count = federations[federations["default"]]["options"]["num-supernodes"]
-    except (KeyError, TypeError):
-        return None
-    return count if isinstance(count, int) and count > 0 else None
+    """Return the number of SuperNodes of the app's default federation, or of its only one that says so."""
+    counts = {}
+    for name, federation in (federations if isinstance(federations, dict) else {}).items():
+        options = federation.get("options") if isinstance(federation, dict) else None
+        count = options.get("num-supernodes") if isinstance(options, dict) else None
+        if type(count) is int and count > 0:
+            counts[name] = count
+    if len(counts) == 1:
+        return next(iter(counts.values()))
+    return counts.get(str(federations.get("default"))) if counts else None
 
 
 def _flat(config: Any, before: str = "") -> dict[str, Any]:

@@ -2,30 +2,38 @@
 
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedattack.audit.untried import lacking
+import numpy as np
+
+from fedattack.audit.finding import ERROR
+from fedattack.audit.judge import judge_of
+from fedattack.audit.reach import Prepared
+from fedattack.audit.truth import Truth, read_truth
+from fedattack.audit.untried import VIEWS, lacking
 from fedattack.errors import ConfigError, FedAttackError, RunError, short
 from fedattack.files import make_private, sigterm_raises
 from fedattack.folder import Part, new_parts, read_study, write_study
 from fedattack.foreign.app import App
 from fedattack.foreign.place import copy_files
 from fedattack.foreign.posing import FEW, Posed, pose
-from fedattack.record import Record
+from fedattack.foreign.questions import Questions
+from fedattack.record import Record, project_record
 from fedattack.record.format import INDEX
 from fedattack.runs.asked import known_to
+from fedattack.runs.forecast import needed_of
 from fedattack.runs.pipeline import attack_folder
 from fedattack.runs.watch import Watch
 from fedattack.runtime.base import Runtime
 from fedattack.runtime.deployment import Deployment
 from fedattack.runtime.outside import observe_command, whole_rounds, wrap_app
 from fedattack.runtime.simulator import Simulator
-from fedattack.threats import ATTACKS, Attack
+from fedattack.threats import ATTACKS, Attack, Knowledge
 from fedattack.threats.registry import threats
 from fedattack.witness import read_witnesses
 
@@ -37,6 +45,21 @@ _KEPT, _KEPT_LEAST, _KEPT_MOST = 10_000, 50, 1000
 
 _FIRST = ("sia", "membership")
 _INVERSION = "inversion"
+_SUMS = "aggregate"
+
+# Scores that stand beside those of others, and have no question of their own.
+_BESIDE = {"attribute": "attribute-baselines"}
+
+# Attacks that take minutes are not made where no outcome could be a leak.
+_LONG = ("prolin", "private-attribute")
+
+# What would make a threat's attacks apply, where they lack something.
+_REMEDIES = {
+    "inversion": "clients of few examples that train by plain SGD, and somebody who evaluates on others",
+    "property": "--property CLASS, of which some clients hold examples and others do not",
+    "attribute": "--sensitive NUMBER, a column of the model's input",
+    "group": "--groups FILE.toml, which says which clients belong together",
+}
 
 
 def _simulator(app: Path, clients: int, log: Path) -> Runtime:
@@ -108,6 +131,23 @@ def check_named(model: str | None, loss: str | None) -> None:
             import_callable(name, what=what, known=known)
 
 
+def too_few(clients: int) -> str:
+    """Say, before a run, that with so few clients no owner can be named beyond accident; empty if there are enough."""
+    names = tuple(map(str, range(clients)))
+    counts = np.zeros((clients, 1), dtype=np.int64)
+    nothing = np.zeros((0, 1), dtype=np.float32), np.zeros(0, dtype=np.int64)
+    truth = Truth(names, ("all",), counts, np.array(names), nothing, nodes={}, targets="")
+    judge, needed = judge_of(_FIRST[0]), needed_of(len(_FIRST))
+    reach = judge.reach([Prepared(truth, Knowledge())], needed) if judge is not None else None
+    if reach is None or reach.least <= needed:
+        return ""
+    outcome = "hardly any" if reach.least <= ERROR else "no"
+    return (
+        f"{outcome} outcome of {_FIRST[0]} can be a leak: with {clients} clients p is {reach.least:.2g} at best, and "
+        f"{needed:.2g} is needed; take {reach.enough}, by --supernodes"
+    )
+
+
 def check_free(out: Path) -> Path:
     """Return the absolute path of a folder that is absent or empty.
 
@@ -164,6 +204,7 @@ def run_app(
         if silence := Record(part.record).silence:
             raise RunError(f"{part.label}: {silence}")
     study: dict[str, Any] = {"commands": [command], "seeds": [*seeds], "started": started, "finished": _now()}
+    study["app"] = app.folder.name
     if options:
         study["options"] = dict(options)
     if app.command is None:
@@ -200,7 +241,14 @@ def witness_of(part: Part) -> Path:
     return part.folder / WITNESS / part.name
 
 
-def pose_all(parts: Sequence[Part], *, model: str | None = None, loss: str | None = None, seed: int = 0) -> list[Posed]:
+def pose_all(
+    parts: Sequence[Part],
+    *,
+    model: str | None = None,
+    loss: str | None = None,
+    seed: int = 0,
+    asked: Questions | None = None,
+) -> list[Posed]:
     """Write truth and knowledge of all runs from what was witnessed.
 
     Parameters
@@ -222,7 +270,7 @@ def pose_all(parts: Sequence[Part], *, model: str | None = None, loss: str | Non
             )
         folder = witness_of(part)
         witnesses = read_witnesses(folder) if folder.exists() else []
-        posed.append(pose(part, witnesses, model=model, loss=loss, seed=seed))
+        posed.append(pose(part, witnesses, model=model, loss=loss, seed=seed, asked=asked))
     return posed
 
 
@@ -256,23 +304,26 @@ def attack_all(
     trusted |= {str(each.knowledge.model.loss) for each in posed if each.knowledge.model is not None}
     failed: dict[str, str] = {}
     scored = []
-    for attack in choose(_that_apply(parts[0], posed, failed)):
+    for attack in choose(_that_apply(parts, posed, failed)):
         if attack.name == _INVERSION:
             attack = attack.with_options({"clients": ",".join(posed[0].few)})
         try:
-            attack_folder(
-                attack, parts[0].folder, device=device, knowledge=lambda part: known_to(part, trusted), watch=watch
-            )
+            if Record(parts[0].record, thinned=True).view in attack.needs.views:
+                _attack(attack, parts[0].folder, trusted, device, watch)
+            else:
+                _attack_sums(attack, parts, trusted, device, watch)
         except FedAttackError as cause:
             failed[attack.name] = str(cause)
+            watch.say("warning", f"{attack.name} was not made: {short(str(cause), 300)}")
             continue
         scored.append(attack.name)
     if not scored:
         reasons = "; ".join(f"{name}: {why}" for name, why in failed.items())
         raise RunError(f"no attack could be made of {parts[0].record}: {reasons}")
+    untried = _untried(scored, failed, parts[0], posed)
     # The report begins with the first of them.
     folder = parts[0].folder
-    study = {**read_study(folder), "attacks": scored}
+    study = {**read_study(folder), "attacks": scored, "untried": untried}
     if _INVERSION in scored:
         # Whoever attacks the run again asks about the same clients.
         study["options"] = {**study.get("options", {}), "clients": ",".join(posed[0].few)}
@@ -280,19 +331,79 @@ def attack_all(
     return Attacked(tuple(scored), failed, frozenset(trusted))
 
 
-def _that_apply(part: Part, posed: Sequence[Posed], failed: dict[str, str]) -> list[str]:
+def _attack(attack: Attack, folder: Path, trusted: Collection[str], device: str, watch: Watch) -> None:
+    attack_folder(attack, folder, device=device, knowledge=lambda part: known_to(part, trusted), watch=watch)
+
+
+def _attack_sums(attack: Attack, parts: Sequence[Part], trusted: Collection[str], device: str, watch: Watch) -> None:
+    """Attack what a server behind secure aggregation would have seen of the same runs."""
+    for part in parts:
+        what = f"{attack.name} on {part.name or 'the record'}"
+        with tempfile.TemporaryDirectory(prefix="fa-") as folder:
+            scores = attack.run(
+                project_record(Record(part.record), Path(folder) / "record"),
+                known_to(part, trusted),
+                device=device,
+                progress=lambda done, total, what=what: watch.step(what, done, total),  # type: ignore[misc]
+            )
+        note = f"{attack.name} was given sums alone, computed from the replies as if secure aggregation had been on"
+        replace(scores, notes=(note, *scores.notes)).save(part.scores(attack.name))
+
+
+def _that_apply(parts: Sequence[Part], posed: Sequence[Posed], failed: dict[str, str]) -> list[str]:
     """List the attacks whose needs are met, what each threat is asked by first; notes why one is left out."""
-    record, names = Record(part.record, thinned=True), []
+    record, knowledge, names = Record(parts[0].record, thinned=True), posed[0].knowledge, []
     for threat in threats().values():
-        for name in threat.judges:
-            if not lacking(ATTACKS[name], record, posed[0].knowledge):
-                names.append(name)
+        asked = [name for name in threat.judges if not _lacks(name, record, knowledge)]
+        if asked and threat.name in _BESIDE:
+            asked.append(_BESIDE[threat.name])
+        names += asked
     if _INVERSION in names and (len(posed) > 1 or not posed[0].few):
         names.remove(_INVERSION)
         failed[_INVERSION] = (
             f"it is tried on clients of {FEW} examples or fewer, in one run, beside examples that nobody trained on"
         )
+    for name in _LONG:
+        if name in names and (why := _out_of_reach(name, parts, posed)):
+            names.remove(name)
+            failed[name] = why
     return sorted(names, key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name))
+
+
+def _lacks(name: str, record: Record, knowledge: Knowledge) -> list[str]:
+    """Say what an attack lacks; a property that was declared is asked of sums, which single replies make."""
+    missing = lacking(ATTACKS[name], record, knowledge)
+    if name == "prolin" and knowledge.property is not None and record.view != _SUMS:
+        missing = [line for line in missing if line != VIEWS[_SUMS]]
+    return missing
+
+
+def _out_of_reach(name: str, parts: Sequence[Part], posed: Sequence[Posed]) -> str:
+    """Say why no outcome of an attack could be a leak; empty if one could."""
+    judge = judge_of(name)
+    prepared = [Prepared(read_truth(part.truth), each.knowledge) for part, each in zip(parts, posed, strict=True)]
+    reach = judge.reach(prepared, ERROR) if judge is not None else None
+    if reach is None or reach.least <= ERROR:
+        return ""
+    return f"with {reach.size} no outcome could be a leak (p is {reach.least:.2g} at best); {reach.enough} would do"
+
+
+def _untried(scored: Sequence[str], failed: Mapping[str, str], part: Part, posed: Sequence[Posed]) -> dict[str, str]:
+    """Say of each threat that was not asked why, and what it would take, as the terminal and the page show it."""
+    record, found = Record(part.record, thinned=True), {}
+    for threat in threats().values():
+        if {*threat.attacks} & {*scored}:
+            continue
+        declared = [each.reasons[threat.name] for each in posed if threat.name in each.reasons]
+        tried = [failed[name] for name in threat.attacks if name in failed]
+        if declared or tried:
+            found[threat.name] = (declared or tried)[0]
+            continue
+        missing = min((_lacks(name, record, posed[0].knowledge) for name in threat.judges), key=len, default=[])
+        if missing:
+            remedy = f"; it would take {_REMEDIES[threat.name]}" if threat.name in _REMEDIES else ""
+            found[threat.name] = "; ".join(missing) + remedy
+    return found
 
 
 def _now() -> str:

@@ -16,6 +16,7 @@ from fedattack.files import copy_bytes, make_private
 from fedattack.folder import Part, find_parts, read_study, write_study
 from fedattack.foreign.auditing import check_free
 from fedattack.foreign.posing import Posed, pose
+from fedattack.foreign.questions import Questions
 from fedattack.record import Record
 from fedattack.record.format import FINAL, INDEX, MANIFEST, RUN, SIGNATURE
 from fedattack.untrusted import check_folder, open_regular
@@ -50,6 +51,7 @@ def gather(
     command: str,
     model: str | None = None,
     loss: str | None = None,
+    asked: Questions | None = None,
     trust: bool = False,
 ) -> tuple[list[Part], list[Posed]]:
     """Make the new run folder ``out``: a copy of the record, knowledge and truth.
@@ -64,6 +66,8 @@ def gather(
         The command line that does all this, kept for the report.
     model, loss
         Taken in the place of what was witnessed.
+    asked
+        What the owner asks besides, and what this attacker is left without.
     trust
         Whether to import the model and the loss that the witnesses name.
 
@@ -87,7 +91,7 @@ def gather(
             notes: list[str] = []
             taken = _taken(_found(folders, record), record, notes)
             copy_record(record, part.record)
-            posed.append(pose(part, taken, model=model, loss=loss, notes=notes))
+            posed.append(pose(part, taken, model=model, loss=loss, notes=notes, asked=asked))
         if not trust:
             _refuse_code(posed, model, loss)
         first, last = Record(records[0][1], thinned=True), Record(records[-1][1], thinned=True)

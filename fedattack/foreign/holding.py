@@ -181,6 +181,10 @@ def _note_the_evaluated(holding: Holding, witnesses: Sequence[Witness]) -> None:
             "clients train on examples that are changed each time, so that nobody knows which of those that they "
             "evaluate on are among them; none is taken for one that nobody holds"
         )
+        holding.notes.append(
+            "n counts what the model took: an example that is changed each time counts several times, and intervals "
+            "are too narrow"
+        )
         return
     trained = [witness.trained for witness in witnesses]
     touched = {key for seen in trained for key in _keys(seen)}

@@ -1,8 +1,8 @@
 """What is asked of a witnessed run, what its attacker is assumed to know, and what is true."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from fedattack.audit.truth import HeldRecords, note_node, write_truth
 from fedattack.errors import ConfigError, DataError, short
 from fedattack.folder import Part
 from fedattack.foreign.holding import Holding, class_counts, hold
+from fedattack.foreign.questions import WITHOUT, Questions, Scene, origins_in, pose_further
 from fedattack.learning import LocalSGD
 from fedattack.record import Record
 from fedattack.threats import Knowledge, ModelKnowledge, Targets, write_knowledge
@@ -25,6 +26,8 @@ FEW = 8
 
 _MOST_SHARED = 100
 _MOST_EVALUATION = 2000
+_MOST_AUXILIARY = 2000
+_LEAST_AUXILIARY = 10
 _MOST_CLASSES = 100_000
 _LINEAR = "torch.nn:Linear"
 _UNSEEN = WitnessedModel(None, {}, (), 0, None, "none was seen")
@@ -45,13 +48,16 @@ class Chosen:
         What is asked about, in an order that says nothing of owners.
     evaluation
         What nobody trained on and is not asked about.
+    auxiliary
+        The same, other examples: those that the attacker has.
     """
 
     targets: Sequence[bytes]
     evaluation: Sequence[bytes]
+    auxiliary: Sequence[bytes] = ()
 
 
-def choose(holding: Holding, *, most: int, seed: int) -> Chosen:
+def choose(holding: Holding, *, most: int, seed: int, auxiliary_of: Collection[str] | None = None) -> Chosen:
     """Choose targets: as many of each client, as far as there are; and as many of nobody as of all clients.
 
     Parameters
@@ -60,6 +66,8 @@ def choose(holding: Holding, *, most: int, seed: int) -> Chosen:
         Targets in all.
     seed
         Of what is drawn: which examples, and their order.
+    auxiliary_of
+        Clients from whose evaluation alone the attacker's examples come; ``None`` for anybody's.
     """
     rng = np.random.default_rng((seed, _CHOOSING))
     alone: dict[str, list[bytes]] = {name: [] for name in holding.clients}
@@ -75,11 +83,16 @@ def choose(holding: Holding, *, most: int, seed: int) -> Chosen:
     there = len(holding.origins)
     nobody = _drawn(list(free.values()), min(len(held) + len(several), most // 2, there // 2), rng)
     asked = [*held, *several, *nobody]
-    rest = [key for keys in free.values() for key in keys if key not in {*nobody}]
-    return Chosen(
-        targets=[asked[index] for index in rng.permutation(len(asked))],
-        evaluation=_drawn([rest], _MOST_EVALUATION, rng),
-    )
+    asked_of_nobody = {*nobody}
+    rest = [key for keys in free.values() for key in keys if key not in asked_of_nobody]
+    targets = [asked[index] for index in rng.permutation(len(asked))]
+    fits = [key for key in rest if auxiliary_of is None or holding.origins[key] in auxiliary_of]
+    auxiliary = _drawn([fits], min(_MOST_AUXILIARY, len(rest) // 2), rng)
+    if len(auxiliary) < _LEAST_AUXILIARY:
+        auxiliary = []
+    the_attackers = {*auxiliary}
+    evaluation = _drawn([[key for key in rest if key not in the_attackers]], _MOST_EVALUATION, rng)
+    return Chosen(targets, evaluation, auxiliary)
 
 
 def _drawn(groups: Sequence[Sequence[bytes]], most: int, rng: np.random.Generator) -> list[bytes]:
@@ -118,11 +131,17 @@ class Posed:
         Nodes of the clients of :data:`FEW` examples or fewer whose examples the truth holds.
     notes
         What a reader of the report must know.
+    assumed
+        Those of them that say how much this attacker has.
+    reasons
+        By the name of a threat, why what the owner declared of it cannot be asked of this run.
     """
 
     knowledge: Knowledge
     few: tuple[str, ...]
     notes: tuple[str, ...]
+    assumed: tuple[str, ...] = ()
+    reasons: Mapping[str, str] = field(default_factory=dict)
 
 
 def pose(
@@ -134,6 +153,7 @@ def pose(
     seed: int = 0,
     most: int = MOST,
     notes: Sequence[str] = (),
+    asked: Questions | None = None,
 ) -> Posed:
     """Write truth and knowledge of one run from what was witnessed of it.
 
@@ -145,6 +165,8 @@ def pose(
         As for :func:`choose`.
     notes
         What else a reader of the report must know.
+    asked
+        What the owner asks besides, and what this attacker is left without.
 
     Raises
     ------
@@ -154,8 +176,9 @@ def pose(
         If no model is known, or its loss does not fit the labels.
     """
     holding = hold(witnesses)
+    asked = asked or Questions()
     _leave_out_unheard(holding, Record(part.record, thinned=True))
-    chosen = choose(holding, most=most, seed=seed)
+    chosen = choose(holding, most=most, seed=seed, auxiliary_of=origins_in(asked.groups, holding.clients))
     targets, evaluation = _examples(holding, chosen.targets), _examples(holding, chosen.evaluation)
     notes = [*notes, *holding.notes]
     shared = _model_of(witnesses, holding, Record(part.record, thinned=True), notes, model, loss)
@@ -167,17 +190,24 @@ def pose(
             f"labels go up to {most_label}, and the model has {shared.classes} outputs; expected at most "
             f"{_MOST_CLASSES} classes, counted from 0; give the labels of a regression as floating-point numbers"
         )
+    has_auxiliary = bool(chosen.auxiliary) and "auxiliary" not in asked.without
     knowledge = Knowledge(
         model=shared,
         targets=targets,
-        training=_training_of(witnesses, notes),
-        limits=_limits(holding) if len(holding.shape) == 3 else None,
+        training=None if "training" in asked.without else _training_of(witnesses, notes),
+        limits=_limits(holding) if len(holding.shape) == 3 and "limits" not in asked.without else None,
+        auxiliary=_examples(holding, chosen.auxiliary) if has_auxiliary else None,
     )
-    write_knowledge(part.knowledge, knowledge)
     counts = class_counts(holding.clients, classes)
     if holding.kind == "f":
         counts[:, 0] = [client.trained.total for client in holding.clients.values()]
     clients, counts = _with_strangers(part, holding, counts, notes)
+    origins = [holding.origins[key] for key in chosen.auxiliary]
+    further = pose_further(asked, Scene(holding, clients, counts, knowledge.auxiliary, origins, seed))
+    knowledge = replace(knowledge, **further.known)
+    write_knowledge(part.knowledge, knowledge)
+    assumed = (*_assumed(knowledge, asked), *further.notes)
+    notes += assumed
     if not len(evaluation):
         notes.append(
             "nobody evaluated on an example that nobody trained on, so that there is no null run: what the attack says "
@@ -197,8 +227,21 @@ def pose(
         targets=targets.fingerprint,
         records=records if len(evaluation) else None,
         notes=notes,
+        **further.true,
     )
-    return Posed(knowledge, few if len(evaluation) else (), tuple(notes))
+    return Posed(knowledge, few if len(evaluation) else (), tuple(notes), assumed, further.reasons)
+
+
+def _assumed(knowledge: Knowledge, asked: Questions) -> list[str]:
+    """Say how much the attacker is assumed to have, and what it was left without."""
+    assumed = []
+    if knowledge.auxiliary is not None:
+        count = len(knowledge.auxiliary)
+        assumed.append(f"the attacker is assumed to have {count:,} auxiliary examples, which nobody trained on")
+    if asked.without:
+        left = [WITHOUT[name] for name in sorted(asked.without)]
+        assumed.append(f"the attacker is assumed not to know, as --without says: {'; '.join(left)}")
+    return assumed
 
 
 def _leave_out_unheard(holding: Holding, record: Record) -> None:

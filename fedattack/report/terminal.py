@@ -7,22 +7,31 @@ from typing import Any
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
 from fedattack.audit.finding import LEAK, NO_EVIDENCE, NOT_APPLICABLE, PROPORTION, TOO_FEW, Finding
 from fedattack.report.answer import in_short
-from fedattack.report.words import interval, interval_title, printable, shown, spread
+from fedattack.report.words import interval, interval_title, is_by_its_test_alone, printable, shown, spread
 
 # Wider than any table of findings.
 _WIDE = 1000
+
+# Lines of a table before its first row: a blank one, the names of the columns, and a rule.
+_HEAD = 3
+
+_BY_ITS_TEST = (
+    "‡ the interval reaches guessing, the test does not: it asks whether so much is found where these very examples "
+    "are exchanged, and the interval what other examples may give"
+)
 
 _STYLES = {LEAK: "bold red", NO_EVIDENCE: "cyan", TOO_FEW: "yellow", NOT_APPLICABLE: "dim"}
 
 
 @dataclass(frozen=True)
 class _Fitting:
-    """A table that breaks no name: a narrow terminal leaves out columns, and a very narrow one stacks the rest.
+    """A table that breaks no name and leaves out nothing: in a narrow terminal names have lines of their own.
 
     ``rows`` has a text for the name and for each of value, interval, chance, null, n and verdict.
     """
@@ -31,24 +40,38 @@ class _Fitting:
     rows: Sequence[Sequence[Text]]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        columns = ["finding", "value", self.interval, "chance", "null", "n", "verdict"]
-        for left_out in ((), ("n",), ("n", "null"), ("n", "null", "chance")):
-            kept = [place for place, column in enumerate(columns) if column not in left_out]
-            table = self._table(columns, kept)
-            if console.measure(table, options=options.update(max_width=_WIDE)).maximum <= options.max_width:
-                yield table
-                return
-        for name, value, ends, chance, _, _, verdict in self.rows:
-            yield Text.assemble(name, "\n    ", value, " (", ends, "), chance ", chance, ", ", verdict)
+        def fits(table: Table) -> bool:
+            return console.measure(table, options=options.update(max_width=_WIDE)).maximum <= options.max_width
 
-    def _table(self, columns: Sequence[str], kept: Sequence[int]) -> Table:
+        whole, numbers = self._table(first=0), self._table(first=1)
+        if fits(whole):
+            yield whole
+        elif fits(numbers):
+            yield from self._below_names(console.render_lines(numbers, options, pad=False, new_lines=True))
+        else:
+            for name, value, ends, chance, null, n, verdict in self.rows:
+                yield Text.assemble(name, "\n    ", value, " (", ends, "), ", verdict)
+                yield Text.assemble("    chance ", chance, ", null ", null, ", n ", n)
+
+    def _table(self, first: int) -> Table:
+        """Make a table of the columns from ``first`` on."""
+        columns = ["finding", "value", self.interval, "chance", "null", "n", "verdict"]
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        for place in kept:
+        for place in range(first, len(columns)):
             is_number = 0 < place < len(columns) - 1
             table.add_column(columns[place], justify="right" if is_number else "left", no_wrap=True)
         for row in self.rows:
-            table.add_row(*map(row.__getitem__, kept))
+            table.add_row(*row[first:])
         return table
+
+    def _below_names(self, lines: Sequence[Sequence[Segment]]) -> RenderResult:
+        """Put each finding's name above its line of numbers; the table has a blank line, a head and a rule before."""
+        yield from map(Segments, lines[:_HEAD])
+        # After the last line there is a blank one.
+        for row, line in zip(self.rows, lines[_HEAD:], strict=False):
+            yield row[0]
+            yield Segments(line)
+        yield Segments(lines[-1])
 
 
 def _cells(finding: Finding) -> list[Text]:
@@ -65,7 +88,7 @@ def _cells(finding: Finding) -> list[Text]:
         Text(shown(finding.chance, units)),
         Text(shown(null, units)),
         Text(f"{finding.n:,}"),
-        Text(finding.verdict, style=_STYLES[finding.verdict]),
+        Text(f"{finding.verdict} ‡" if is_by_its_test_alone(finding) else finding.verdict, _STYLES[finding.verdict]),
     ]
 
 
@@ -87,6 +110,8 @@ def render_table(findings: Sequence[Finding], run: Mapping[str, Any]) -> Group:
             below.append(Text.assemble("\n", verdict, f", {printable(finding.reason)}"))
     if any(map(attrgetter("selected_after_the_fact"), findings)):
         below.append(Text("† selected after the fact: chosen by looking at the results", style="yellow"))
+    if any(map(is_by_its_test_alone, findings)):
+        below.append(Text(_BY_ITS_TEST, style="yellow"))
     if "privacy" in run:
         below.append(_privacy(run["privacy"]))
     return Group(title, *map(_said, in_short(findings)), table, *below)

@@ -16,6 +16,7 @@ __all__ = [
     "counted",
     "interval",
     "interval_title",
+    "is_by_its_test_alone",
     "is_of_these_runs",
     "level",
     "markdown",
@@ -41,14 +42,24 @@ NO_GUARANTEE = "no finite guarantee"
 
 def is_of_these_runs(finding: Finding) -> bool:
     """Whether it is a leak of these very runs, and the interval of runs like these reaches guessing."""
+    return len(finding.seeds) > 1 and _reaches_guessing(finding)
+
+
+def is_by_its_test_alone(finding: Finding) -> bool:
+    """Whether it is a leak of a single run whose interval reaches guessing."""
+    return len(finding.seeds) == 1 and _reaches_guessing(finding)
+
+
+def _reaches_guessing(finding: Finding) -> bool:
     chance, low = finding.chance, finding.low
-    reaches_guessing = chance is not None and low is not None and low <= chance
-    return finding.verdict == LEAK and len(finding.seeds) > 1 and reaches_guessing
+    return finding.verdict == LEAK and chance is not None and low is not None and low <= chance
 
 
 def verdict_in_words(finding: Finding) -> str:
-    """Write a finding's verdict, and of a leak whether it is one of these runs alone."""
-    return "leak in these runs" if is_of_these_runs(finding) else _VERDICTS[finding.verdict]
+    """Write a finding's verdict, and of a leak whether it is one of these runs, or of its test, alone."""
+    if is_of_these_runs(finding):
+        return "leak in these runs"
+    return "leak by its test alone" if is_by_its_test_alone(finding) else _VERDICTS[finding.verdict]
 
 
 def spread(ends: Mapping[str, float | None]) -> str:

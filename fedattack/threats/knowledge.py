@@ -1,6 +1,7 @@
 """What an attacker is assumed to know besides the record: declared, kept in files of its own, printed in the report."""
 
 import hashlib
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -291,6 +292,23 @@ class Knowledge:
 PROPERTY_NAMES = ("membership", "inversion", "ascent")
 """What PROLIN can ask of clients; :data:`fedattack.threats.property.properties.PROPERTIES` has the questions."""
 
+_HOLDING = re.compile(r"class-([0-9]{1,6})-at-([0-9]{1,3})")
+
+
+def class_asked(name: str) -> tuple[int, float] | None:
+    """Read a property ``class-LABEL-at-PERCENT``: of which class clients hold examples, and their share of a holder's.
+
+    Returns
+    -------
+    tuple of int and float, or None
+        The label and the share in 0 … 1; ``None`` if it is another property.
+    """
+    found = _HOLDING.fullmatch(name)
+    if found is None or not 1 <= int(found[2]) <= 100:
+        return None
+    return int(found[1]), int(found[2]) / 100
+
+
 _HINT = "expected what `fedattack simulate` or fedattack.threats.write_knowledge leaves there"
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
@@ -463,7 +481,8 @@ def read_knowledge(folder: Path, *, trusted: Collection[str] = ()) -> Knowledge:
     attributes = _read_if_there(read_attributes, folder / ATTRIBUTES, auxiliary)
     asked: str | Asked | None = None
     if question is not None:
-        asked = asked_unless(question, known=PROPERTY_NAMES, trusted=trusted, what="property", where=str(where))
+        known = [*PROPERTY_NAMES, *([question] if class_asked(question) else [])]
+        asked = asked_unless(question, known=known, trusted=trusted, what="property", where=str(where))
     return Knowledge(
         model=model,
         targets=targets,

@@ -60,7 +60,13 @@ def test_how_many_clients_an_app_has(tmp_path):
     stated = {"default": "local", "local": {"options": {"num-supernodes": 7}}}
     assert app_of(make(tmp_path, federations=stated)).supernodes == 7
     assert app_of(make(tmp_path, federations=stated), supernodes=3).supernodes == 3
-    assert app_of(make(tmp_path)).supernodes == 10
+    # Not the default one, but the only one that says it.
+    assert app_of(make(tmp_path, federations={"local": {"options": {"num-supernodes": 4}}})).supernodes == 4
+    two = {"a": {"options": {"num-supernodes": 4}}, "b": {"options": {"num-supernodes": 5}}, "default": "b"}
+    assert app_of(make(tmp_path, federations=two)).supernodes == 5
+    assert not app_of(make(tmp_path, federations={"a": two["a"], "b": two["b"]})).counted
+    app = app_of(make(tmp_path))
+    assert (app.supernodes, app.counted) == (10, False)
 
 
 def test_apps_of_any_kind_are_taken_and_what_is_no_app_is_refused(tmp_path):
@@ -87,6 +93,11 @@ def test_a_command_is_taken_if_it_lasts_as_long_as_its_run(tmp_path):
         (("APP", "--supernodes", "1"), "--supernodes"),
         (("quickstart", "--supernodes", "3"), "--supernodes is about an app of your own"),
         (("quickstart", "--model", "x:y"), "--model is about an app of your own"),
+        (("quickstart", "--without", "auxiliary"), "--without is about an app of your own"),
+        (("APP", "--without", "nothing"), "--without nothing: expected"),
+        (("APP", "--sensitive", "sex"), "--sensitive sex: a model's input has no names"),
+        (("APP", "--property", "seven"), "--property"),
+        (("APP", "--groups", "nowhere.toml"), "nowhere.toml"),
         (("quickstart", "membership"), "quickstart membership: expected the command that runs the app"),
         (("APP", "--on", "superlink"), "witnessed on this machine alone"),
         (("APP", "--fail-if", "sai.asr > 1"), "there are no findings of 'sai'"),

@@ -192,6 +192,32 @@ def test_an_app_in_numpy_says_what_it_trains_on(tmp_path, task, monkeypatch):  #
 
 @pytest.mark.long
 @pytest.mark.flower
+def test_further_questions_of_an_app(tmp_path, task):  # noqa: F811
+    """Their truth is what the project's own functions load; what cannot be asked has one reason, here and there."""
+    groups = tmp_path / "groups.toml"
+    groups.write_text("[region]\nnorth = [0, 3]\nsouth = [1, 2]\n")
+    words = ("--groups", str(groups), "--property", "3", "--sensitive", "2", "--without", "limits")
+    where, out, found = audited(MESSAGE_API, tmp_path, *words)
+    module = task(MESSAGE_API, where)
+    labels = [arrays(module.load_data(site, CLIENTS, 16)[0].dataset.tensors)[1] for site in range(CLIENTS)]
+    truth = read_truth(out / "truth")
+    holds = [bool((own == 3).any()) for own in labels]
+    if len({*holds}) == 2:
+        assert truth.positives[0].tolist() == [holds[int(name)] for name in truth.clients]
+    private = truth.private["region"]
+    named = {name: private.names[value] for name, value in zip(truth.clients, private.values, strict=True)}
+    assert named == {"0": "north", "1": "south", "2": "south", "3": "north"}
+    assert found["sia.asr"]["n"] > 100
+    run = json.loads((out / "run.json").read_text())
+    assert run["title"].endswith("audit of project")
+    why = {entry["question"]: entry["why"] for entry in run["untried"]}
+    assert any("is about tables, and the model takes examples of shape" in reason for reason in why.values())
+    assert any(reason.startswith("with 4 clients with 2 values among them") for reason in why.values())
+    assert any("as --without says: the least and the largest input" in note for note in run["notes"])
+
+
+@pytest.mark.long
+@pytest.mark.flower
 def test_an_app_whose_clients_crash_ends_in_one_line(tmp_path):
     where = MESSAGE_API.copy(tmp_path)
     path = where / MESSAGE_API.package / "client_app.py"

@@ -13,8 +13,9 @@ from fedattack.errors import ConfigError, NeedsError, RunError
 from fedattack.folder import Part, read_study, write_study
 from fedattack.foreign import auditing
 from fedattack.foreign.app import App
-from fedattack.foreign.auditing import attack_all, check_free, importable, pose_all, witness_of
+from fedattack.foreign.auditing import attack_all, check_free, importable, pose_all, too_few, witness_of
 from fedattack.record import Exchange, RecordWriter, Reply
+from fedattack.report import read_run
 from fedattack.runs.pipeline import choose_attacks, judge_folder
 from fedattack.runs.watch import Watch
 from fedattack.threats.source.sia import SourceInference
@@ -59,6 +60,11 @@ def test_what_does_not_apply_is_told(part):
     attacked = attack_all([part], posed, choose, "cpu", Watch())
     assert attacked.scored == ("sia", "membership")
     assert "clients of 8 examples or fewer" in attacked.failed["inversion"]
+    judge_folder(part.folder, device="cpu", watch=Watch(), trusted=attacked.trusted)
+    reasons = {entry["question"]: entry["why"] for entry in read_run(part.folder)["untried"]}
+    assert attacked.failed["inversion"] in reasons.values()
+    (column,) = (why for question, why in reasons.items() if "one column" in question)
+    assert column.endswith("it would take --sensitive NUMBER, a column of the model's input")
 
 
 def test_an_attack_that_fails_does_not_keep_the_others(part, monkeypatch):
@@ -82,6 +88,13 @@ def test_what_clients_send_as_bytes_is_told(tmp_path):
     writer.close()
     with pytest.raises(RunError, match="clients send bytes, such as the trees of XGBoost"):
         pose_all([Part(tmp_path, "")])
+
+
+def test_too_few_clients_are_told_before_the_run():
+    assert "with 4 clients p is 0.042 at best, and 0.023 is needed; take 5 clients, by --supernodes" in too_few(4)
+    assert too_few(4).startswith("hardly any outcome of sia")
+    assert too_few(3).startswith("no outcome of sia")
+    assert too_few(5) == ""
 
 
 def test_the_apps_modules_are_importable_meanwhile(tmp_path):

@@ -4,9 +4,10 @@ import hashlib
 from collections import Counter
 
 import numpy as np
+import torch
 from torch import nn
 
-from fedattack.learning import build_model
+from fedattack.learning import build_model, train_local
 from fedattack.record import Exchange, RecordWriter, Reply
 from fedattack.witness import SERVER, SeenExamples, Witness, WitnessedModel, WitnessedTraining
 
@@ -67,3 +68,31 @@ def write_record(folder, nodes, rounds: int = 2, **options) -> None:
 def linear() -> nn.Module:
     """The model of these federations, as its owner would name it."""
     return nn.Linear(FEATURES, CLASSES)
+
+
+def train_record(
+    folder, data, *, model: WitnessedModel, training, rounds: int, share: float = 1.0, seed: int = 0
+) -> None:
+    """A record of real training: FedAvg over ``data``, examples and labels by client, a share of them in each round."""
+    rng = np.random.default_rng((seed, 7))
+    known = {"input_shape": model.input_shape, "classes": model.classes, "arguments": model.arguments}
+    module = build_model(model.spec, seed=seed, **known)
+    common = {name: value.numpy().copy() for name, value in module.state_dict().items()}
+    writer = RecordWriter(folder)
+    for number in range(1, rounds + 1):
+        taking_part = [name for name in data if rng.random() < share] or [*data][:1]
+        replies = []
+        for name in taking_part:
+            x, y = data[name]
+            module.load_state_dict({key: torch.from_numpy(value.copy()) for key, value in common.items()})
+            train_local(module, x, y, **vars(training), loss=model.loss, seed=int(rng.integers(2**31)))
+            state = {key: value.numpy().copy() for key, value in module.state_dict().items()}
+            replies.append(Reply(f"10{name}", "ok", state, len(y)))
+        writer.write(Exchange(number, common, replies))
+        weights = np.array([reply.num_examples for reply in replies], dtype=np.float64)
+        mean = {}
+        for key in common:
+            stacked = np.stack([reply.arrays[key] for reply in replies])
+            mean[key] = np.average(stacked, axis=0, weights=weights).astype(np.float32)
+        common = mean
+    writer.close(final=common)

@@ -69,6 +69,21 @@ def test_labels_that_explain_a_leak_are_in_the_answer_and_not_in_the_sixth_row()
     assert "may explain all of it" in " ".join(answer.why)
 
 
+def test_targets_on_which_the_attack_shows_nothing_do_not_explain_a_leak():
+    few = replace(beside("asr-beyond-site", "no evidence", 0.5), n=40)
+    (answer,) = answers_of([asr(), few], RUN)
+    assert answer.short.endswith("; labels and site explain it.")
+    assert any("is decided on the 40 of 3,000 targets that have counterparts" in words for words in answer.why)
+    (answer,) = answers_of([asr(), replace(few, low=0.05)], RUN)
+    assert answer.short == "Yes: 5.8 times as often as guessing."
+    assert "on these targets the attack itself is no better than guessing" in answer.why[-1]
+
+
+def test_a_leak_of_one_run_whose_interval_reaches_guessing_is_one_of_its_test():
+    assert verdict_in_words(asr(seeds=[4], low=0.1)) == "leak by its test alone"
+    assert verdict_in_words(asr(seeds=[4], low=0.11)) == "leak shown"
+
+
 def test_one_run_is_said_to_speak_of_itself_alone():
     (answer,) = answers_of([asr(seeds=[4], here_low=None, here_high=None)], RUN)
     assert answer.sure[0] == "1 run, 3,000 targets."
@@ -125,7 +140,7 @@ def test_a_leak_whose_runs_may_not_be_like_others_says_so():
     reaching = asr(low=0.05)
     assert verdict_in_words(reaching) == "leak in these runs"
     assert "Other runs may show none." in answers_of([reaching], RUN)[0].sure[-1]
-    assert verdict_in_words(asr()) == verdict_in_words(asr(low=0.05, seeds=[0])) == "leak shown"
+    assert verdict_in_words(asr()) == "leak shown"
 
 
 def test_a_section_of_another_package_may_say_nothing_of_all_this():

@@ -48,15 +48,29 @@ def test_no_name_is_broken_and_no_line_is_wider_than_the_terminal(width):
     assert max(map(len, lines)) <= width
 
 
-def test_a_narrow_terminal_leaves_out_n_then_null_then_chance():
-    findings = [f for f in example.findings() if f.units == "proportion"]
-    shown = []
+def test_a_narrow_terminal_leaves_out_nothing():
+    findings = [f for f in example.findings() if f.units == "proportion" and f.null]
+    shapes = []
     for width in range(100, 40, -1):
-        header, line, _ = printed(findings, example.run(), width).partition("─")
-        columns = [column for column in ("chance", "null", " n ") if line and column in header]
-        if columns not in shown:
-            shown.append(columns)
-    assert shown == [["chance", "null", " n "], ["chance", "null"], ["chance"], []]
+        table = printed(findings, example.run(), width).partition(f"{findings[0].name}: ")[0]
+        for finding in findings:
+            below = table.partition(f"{finding.name} ")[2] or table.partition(f"{finding.name}\n")[2]
+            own = " ".join(below.split()[:12])
+            for number in (f"{finding.value:.1%}", f"{finding.chance:.1%}", f"{finding.null['value']:.1%}"):
+                assert number in own, (width, finding.name)
+            assert f"{finding.n:,}" in own
+            assert finding.verdict in own
+        shapes.append("whole" if f"{findings[0].name}  " in table else "names above" if "─" in table else "stacked")
+    assert list(dict.fromkeys(shapes)) == ["whole", "names above", "stacked"]
+
+
+def test_a_leak_whose_interval_reaches_guessing_is_explained():
+    finding = replace(example.findings()[0], seeds=[0], low=0.09)
+    text = printed([finding], example.run())
+    assert "leak ‡" in text
+    assert "‡ the interval reaches guessing" in text
+    for other in (replace(finding, low=0.11), replace(finding, verdict="no evidence"), replace(finding, seeds=[0, 1])):
+        assert "‡" not in printed([other], example.run())
 
 
 def test_names_are_neither_markup_nor_terminal_codes():

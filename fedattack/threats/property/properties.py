@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedattack.errors import NeedsError
 from fedattack.learning.importing import import_callable
-from fedattack.threats.knowledge import Targets
+from fedattack.threats.knowledge import Targets, class_asked
 
 Behaviour = Literal["descend", "invert", "ascend"]
 """What a client with the property does: trains, sends −Δ, or ascends the loss."""
@@ -85,6 +85,13 @@ def draw_records(count: int, size: int, rows: NDArray[np.int64], generator: np.r
         batches[again] = generator.integers(len(rows), size=(len(again), size))
 
 
+def _draw_again(count: int, size: int, rows: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
+    """Draw as :func:`draw_records` does; of fewer examples than a batch takes, some several times."""
+    if 0 < len(rows) < size:
+        return np.asarray(generator.choice(rows, size=(count, size)))
+    return draw_records(count, size, rows, generator)
+
+
 def membership(auxiliary: Targets, target: Targets, name: str = "membership") -> Property:
     """Ask whether the one example of ``target`` is among a client's training data (PROLIN, Section 5.1.2)."""
 
@@ -110,7 +117,9 @@ def behaviour(kind: Behaviour, name: str) -> Property:
     return Property(name, draw, behaviour=kind)
 
 
-def containing(auxiliary: Targets, flags: NDArray[np.bool_], share: float, name: str) -> Property:
+def containing(
+    auxiliary: Targets, flags: NDArray[np.bool_], share: float, name: str, *, again: bool = False
+) -> Property:
     """Ask whether examples of a kind are among a client's training data.
 
     Parameters
@@ -122,17 +131,20 @@ def containing(auxiliary: Targets, flags: NDArray[np.bool_], share: float, name:
     share
         How much of a client's data is of that kind if it has the property, at least one example; without the property
         there is none.
+    again
+        Whether a batch may hold an auxiliary record several times, where there are fewer than it takes.
     """
     kind, rest = np.flatnonzero(flags), np.flatnonzero(~flags)
+    draw_from = _draw_again if again else draw_records
 
     def draw(
         has: bool, count: int, size: int, rows: NDArray[np.int64], generator: np.random.Generator
     ) -> NDArray[np.int64]:
         if not has:
-            return draw_records(count, size, np.intersect1d(rows, rest), generator)
+            return draw_from(count, size, np.intersect1d(rows, rest), generator)
         some = max(1, round(share * size))
-        others = draw_records(count, size - some, np.intersect1d(rows, rest), generator)
-        of_kind = draw_records(count, some, np.intersect1d(rows, kind), generator)
+        others = draw_from(count, size - some, np.intersect1d(rows, rest), generator)
+        of_kind = draw_from(count, some, np.intersect1d(rows, kind), generator)
         return np.concatenate([of_kind, others], axis=1)
 
     return Property(name, draw)
@@ -145,6 +157,12 @@ def _memberships(auxiliary: Targets | None, targets: Targets | None) -> list[Pro
     for row in range(len(targets)):
         properties.append(membership(auxiliary, targets.take(slice(row, row + 1)), f"target {row}"))
     return properties
+
+
+def _holding(auxiliary: Targets, label: int, share: float) -> list[Property]:
+    if not (auxiliary.y == label).any():
+        raise NeedsError(f"there is no auxiliary record of class {label}, so that nobody can look for it")
+    return [containing(auxiliary, auxiliary.y == label, share, f"examples of class {label}", again=True)]
 
 
 Questions = Callable[[Targets | None, Targets | None], Sequence[Property]]
@@ -167,6 +185,9 @@ def questions(spec: str, auxiliary: Targets, targets: Targets | None) -> list[Pr
     NeedsError
         If the examples that it needs are missing, or the user's function does not return properties.
     """
+    holding = class_asked(spec)
+    if holding is not None:
+        return _holding(auxiliary, *holding)
     function = PROPERTIES[spec] if spec in PROPERTIES else import_callable(spec, what="property", known=PROPERTIES)
     properties = list(function(auxiliary, targets))
     if not properties or not all(isinstance(question, Property) for question in properties):

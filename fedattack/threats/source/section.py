@@ -98,6 +98,11 @@ def scores(finding: Finding, slug: str) -> Plot:
     )
 
 
+def _shows_nothing(finding: Finding) -> bool:
+    """Whether the attack is not above guessing on the targets of a finding, so that there is nothing to explain."""
+    return finding.low is not None and finding.chance is not None and finding.low <= finding.chance
+
+
 def _explains(findings: Sequence[Finding]) -> Explained:
     """Take the success apart: what labels alone give, and labels and site together."""
     by_metric = {finding.metric: finding for finding in findings}
@@ -119,8 +124,16 @@ def _explains(findings: Sequence[Finding]) -> Explained:
         )
         return Explained(rows, words)
     finding, name = hardest
+    there, asked = f"{finding.n:,}", f"{findings[0].n:,}"
+    if finding.n < findings[0].n:
+        words.append(f"Whether {name} explain it is decided on the {there} of {asked} targets that have counterparts.")
     if finding.verdict == LEAK:
         words.append(f"Single examples are traced, beyond {name}.")
+    elif findings[0].verdict == LEAK and _shows_nothing(finding):
+        words.append(
+            f"Whether it is more than {name} cannot be told: on these targets the attack itself is no better than "
+            "guessing."
+        )
     elif findings[0].verdict == LEAK and finding.verdict == TOO_FEW:
         words.append(f"Whether it is more than {name} cannot be told: there are too few targets.")
     elif findings[0].verdict == LEAK and finding.verdict == NO_EVIDENCE:

@@ -150,3 +150,31 @@ def test_an_unknown_behaviour_is_refused():
     with pytest.raises(NeedsError, match="unknown behaviour 'sulk'; expected one of descend, invert, ascend"):
         Property("mood", draw_records, behaviour="sulk")
     assert [behaviour(kind, "any").behaviour for kind in BEHAVIOURS] == list(BEHAVIOURS)
+
+
+def test_a_class_is_asked_for_by_name():
+    (question,) = questions("class-2-at-40", AUXILIARY, None)
+    batches = question.draw(True, 50, 10, ALLOWED, generator())
+    assert ((AUXILIARY.y[batches] == 2).sum(axis=1) == 4).all()
+    assert not (AUXILIARY.y[question.draw(False, 50, 10, ALLOWED, generator())] == 2).any()
+
+
+def test_of_a_class_with_few_auxiliary_records_some_are_drawn_again():
+    (question,) = questions("class-2-at-100", AUXILIARY, None)
+    few = np.arange(8)
+    batches = question.draw(True, 50, 10, few, generator())
+    assert batches.shape == (50, 10)
+    assert {*np.unique(batches).tolist()} == {2, 6}
+    with pytest.raises(NeedsError, match="there are 0 to draw from"):
+        question.draw(True, 50, 10, np.arange(2), generator())
+
+
+@pytest.mark.parametrize("name", ["class-2", "class-2-at-0", "class-2-at-101", "class-x-at-3"])
+def test_a_class_without_a_share_is_no_property(name):
+    with pytest.raises(ModelError, match="unknown property"):
+        questions(name, AUXILIARY, None)
+
+
+def test_a_class_that_the_attacker_has_not_is_refused():
+    with pytest.raises(NeedsError, match="no auxiliary record of class 9"):
+        questions("class-9-at-40", AUXILIARY, None)
