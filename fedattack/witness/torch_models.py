@@ -24,6 +24,7 @@ from torch import nn
 from fedattack.witness.seen import WitnessedModel
 from fedattack.witness.watch import SeenModel, current, unwatched
 
+_PRETRAINED = "fedattack.learning.pretrained:from_description"
 _LARGE = 10**7
 _LONG = 1000
 _METHODS = {"append", "extend", "add_module"}
@@ -162,17 +163,30 @@ def _candidates(module: nn.Module) -> tuple[list[Made], set[str]]:
 
     One that was made unwatched may have no arguments.
     """
+    described = _described(module)
+    if described is not None:
+        return [described], set()
     own = _path_of(type(module).__module__, type(module).__qualname__)
     noted = _made.get(type(module), {} if own is None else {"": (own, {})}).values()
     told = [(path, arguments) for path, arguments in noted if arguments is not None]
     return told, {path for path, arguments in noted if arguments is None}
 
 
+def _described(module: nn.Module) -> Made | None:
+    """Return how Hugging Face's own models are made, whose configurations say everything."""
+    if "transformers" not in sys.modules:
+        return None
+    from fedattack.learning import pretrained
+
+    arguments = pretrained.description(module)
+    return None if arguments is None else (_PRETRAINED, arguments)
+
+
 def _rebuilds(made: Made, module: nn.Module) -> bool:
     """Say whether a call builds a model of the same names and shapes; it leaves all random states as they are."""
     path, arguments = made
     function = getattr(importlib.import_module(path.partition(":")[0]), path.partition(":")[2])
-    if isinstance(function, FunctionType) and not _only_builds(function):
+    if path != _PRETRAINED and isinstance(function, FunctionType) and not _only_builds(function):
         return False
     wanted = _shapes(module)
     devices = ["meta", "cpu"] if sum(parameter.numel() for parameter in module.parameters()) < _LARGE else ["meta"]
