@@ -232,7 +232,7 @@ def _lengths(x: NDArray[Any]) -> NDArray[np.int64]:
         return np.zeros(len(x), np.int64)
     attended = x[mask] != 0
     last = attended.shape[1] - np.argmax(attended[:, ::-1], axis=1)
-    return np.where(attended.any(axis=1), last, attended.shape[1])
+    return np.asarray(np.where(attended.any(axis=1), last, attended.shape[1]))
 
 
 def _form(dtype: np.dtype[Any]) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:

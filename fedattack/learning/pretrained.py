@@ -82,7 +82,7 @@ def from_description(name: str, config: str, adapter: str = "") -> nn.Module:
         import transformers
     except ImportError:
         raise ModelError(f"the model {short(name, 60)} is one of the package transformers; install it here") from None
-    made = getattr(transformers, name, None)
+    made: Any = getattr(transformers, name, None)
     if not isinstance(made, type) or not issubclass(made, transformers.PreTrainedModel):
         raise ModelError(f"transformers has no model {short(name, 60)!r}")
     settings = made.config_class.from_dict(_settings(config))
@@ -108,7 +108,8 @@ def _settings(text: str) -> dict[str, Any]:
         raise ModelError(f"a configuration is no JSON ({short(str(cause), 80)})") from None
     if not isinstance(settings, dict):
         raise ModelError("a configuration is no JSON object")
-    return _without_places(settings)
+    kept: dict[str, Any] = _without_places(settings)
+    return kept
 
 
 def _text(settings: Mapping[str, Any], kept: set[str] | None = None) -> str:

@@ -208,7 +208,7 @@ def write_frozen(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> Path:
     digest = xxhash.xxh3_128()
     for name, array in arrays.items():
         digest.update(f"{name} {array.dtype} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array))
+        digest.update(np.ascontiguousarray(array).data)
     path = folder / FROZEN / f"{digest.hexdigest()}.npz"
     if not path.exists():
         make_private(path.parent)

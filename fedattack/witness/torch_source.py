@@ -178,7 +178,7 @@ def _begin(watch: Watch, module: nn.Module, args: Sequence[Any], kwargs: Mapping
         model = watch.model_of(inner, lambda: _seen_model(watch, inner))
     if model is None:
         return
-    x = None if any(value is not None for value in kwargs.values()) else _only_input(args)
+    x = _only_input(module, args, kwargs)
     if x is None:
         local.taken = _taken(watch, model, args, kwargs)
         return
@@ -498,11 +498,15 @@ def _unwrapped(module: nn.Module) -> nn.Module:
     return module
 
 
-def _only_input(values: Sequence[Any]) -> Tensor | None:
-    """Return the one array of floating-point numbers that a model was called with, if that is all."""
+def _only_input(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | None:
+    """Return the one array of floating-point numbers that a model was called with first, if that is all."""
+    values = [*args, *kwargs.values()]
     tensors = [value for value in values if isinstance(value, Tensor)]
     others = [value for value in values if not isinstance(value, Tensor | int | float | str | None)]
     if len(tensors) != 1 or others or tensors[0].ndim < 2 or not tensors[0].is_floating_point():
+        return None
+    named = [name for name, value in kwargs.items() if value is tensors[0]]
+    if named and (args or named != [*inspect.signature(module.forward).parameters][:1]):
         return None
     return tensors[0]
 

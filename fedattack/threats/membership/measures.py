@@ -104,7 +104,8 @@ class ExampleGradients:
         """Return by parameter the gradients (examples, …) of a few examples."""
         if not self._one_by_one:
             try:
-                return self._gradient(parameters, others, leaves, y)
+                together: dict[str, Tensor] = self._gradient(parameters, others, leaves, y)
+                return together
             except RuntimeError:
                 if self.inputs.only is not None:
                     raise
