@@ -104,6 +104,9 @@ NUMPY = Project(
         ("strategy.start(", 'strategy = ObservedStrategy(strategy, "RECORD")'),
     ),
 )
+# These need packages that fedattack itself does not.
+TEXTS = Project("text_classifier", "textexample", ())
+LORA = Project("lora_model", "loraexample", ())
 PROJECTS = (MESSAGE_API, LEGACY, SECAGG, SKLEARN, BATCH_NORM, NUMPY)
 
 
