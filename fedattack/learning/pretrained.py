@@ -8,11 +8,9 @@ packages are those of the project that is audited; fedattack needs neither.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import nn
 
 from fedattack.errors import ModelError, short
@@ -38,27 +36,6 @@ _ADAPTER = {
     *("modules_to_save", "layers_to_transform", "layers_pattern", "rank_pattern", "alpha_pattern", "use_dora"),
     "task_type",
 }
-
-
-def description(model: nn.Module) -> dict[str, Any] | None:
-    """Return the arguments of :func:`from_description` for a model; ``None`` if it is none of transformers' own.
-
-    An adapter must be a LoRA of peft, alone, and of the usual name.
-    """
-    transformers = sys.modules["transformers"]
-    adapter = ""
-    peft = sys.modules.get("peft")
-    if peft is not None and isinstance(model, peft.PeftModel):
-        config = model.peft_config.get("default")
-        if len(model.peft_config) != 1 or not isinstance(config, peft.LoraConfig):
-            return None
-        adapter = _text(config.to_dict(), kept=_ADAPTER)
-        model = model.get_base_model()
-    name = type(model).__name__
-    if not isinstance(model, transformers.PreTrainedModel) or type(model) is not getattr(transformers, name, None):
-        return None
-    found = {"name": name, "config": _text(model.config.to_dict())}
-    return found | ({"adapter": adapter} if adapter else {})
 
 
 def from_description(name: str, config: str, adapter: str = "") -> nn.Module:
@@ -112,21 +89,8 @@ def _settings(text: str) -> dict[str, Any]:
     return kept
 
 
-def _text(settings: Mapping[str, Any], kept: set[str] | None = None) -> str:
-    chosen = {name: value for name, value in settings.items() if kept is None or name in kept}
-    return json.dumps(_without_places(chosen), default=_plain, sort_keys=True)
-
-
 def _without_places(value: Any) -> Any:
     """Leave out what names code, files or places, in inner configurations, too."""
     if isinstance(value, dict):
         return {name: _without_places(part) for name, part in value.items() if name not in _LEFT_OUT}
     return value
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, set | frozenset):
-        return sorted(value)
-    if isinstance(value, torch.dtype):
-        return str(value).removeprefix("torch.")
-    return str(getattr(value, "value", value))

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedattack.witness.pretrained import description
 from fedattack.witness.seen import WitnessedModel
 from fedattack.witness.watch import SeenModel, current, unwatched
 
@@ -174,11 +175,7 @@ def _candidates(module: nn.Module) -> tuple[list[Made], set[str]]:
 
 def _described(module: nn.Module) -> Made | None:
     """Return how Hugging Face's own models are made, whose configurations say everything."""
-    if "transformers" not in sys.modules:
-        return None
-    from fedattack.learning import pretrained
-
-    arguments = pretrained.description(module)
+    arguments = description(module)
     return None if arguments is None else (_PRETRAINED, arguments)
 
 
