@@ -208,17 +208,20 @@ def _settle(watch: Watch, taken: _Taken, output: Any) -> None:
     place = taken.labels or next((place for place in fields(taken.rows) if _is_label(place)), None)
     inputs = without(taken.rows, place)
     values = None if place is None else taken.rows[place]
-    if loss is None or values is None:
-        begun = model.start(inputs, seed=watch.seed, trains=taken.trains)
+    if loss is None:
+        # Without labels an example has no loss of the model's own.
+        begun = model.start(inputs, seed=watch.seed, trains=taken.trains, keep=model.own_loss != _OWN)
         return _returned(watch, begun, output)
-    spec = _recognised(model, place, values, tensor, loss)
-    rows = taken.rows if spec is None else inputs
+    if model.own_loss is None:
+        model.own_loss = _recognised(model, place, values, tensor, loss) or _OWN
+    rows = taken.rows if model.own_loss == _OWN else inputs
     begun = model.start(rows, seed=watch.seed, trains=taken.trains, inputs=inputs)
     # Labels that are not one number an example, such as those of tokens, are a part of it.
-    begun.labels = labels_of(values, len(values)) or [0] * len(values)
-    model.classes = int(tensor.shape[1]) if tensor is not None and values.ndim == 1 and tensor.ndim == 2 else 1
+    begun.labels = (None if values is None else labels_of(values, len(rows))) or [0] * len(rows)
+    classes = values is not None and values.ndim == 1 and tensor is not None and tensor.ndim == 2
+    model.classes = int(tensor.shape[1]) if classes and tensor is not None else 1
     if begun.trains and loss.requires_grad:
-        model.losses.setdefault("loss of the model itself", spec or _OWN)
+        model.losses.setdefault("loss of the model itself", model.own_loss)
         loss.register_hook(functools.partial(_differentiated, begun))
     if tensor is not None:
         _await_loss(watch, begun, tensor)
@@ -243,10 +246,10 @@ def _loss_in(output: Any) -> Tensor | None:
 
 
 def _recognised(
-    model: SeenModel, place: str | None, values: NDArray[Any], outputs: Tensor | None, loss: Tensor
+    model: SeenModel, place: str | None, values: NDArray[Any] | None, outputs: Tensor | None, loss: Tensor
 ) -> str | None:
     """Return the name of a loss by its value, if the model can be called without labels; else its outputs are lost."""
-    if place is None or outputs is None or values.ndim != 1 or len(outputs) != len(values):
+    if place is None or values is None or outputs is None or values.ndim != 1 or len(outputs) != len(values):
         return None
     parameter = inspect.signature(cast(nn.Module, model.model).forward).parameters.get(place)
     if parameter is None or parameter.default is not None:
@@ -527,7 +530,9 @@ def _taken(watch: Watch, model: SeenModel, args: Sequence[Any], kwargs: Mapping[
         return None
     rows = pack({place: _array(value) for place, value in tensors.items()})
     leaves = [value for value in tensors.values() if value.requires_grad and not value.is_leaf]
-    memory = {value.untyped_storage().data_ptr(): place for place, value in tensors.items()}
+    # What comes first is no label: who predicts the input itself has none.
+    later = [*tensors.items()][1:]
+    memory = {value.untyped_storage().data_ptr(): place for place, value in later}
     return _Taken(model, rows, torch.is_grad_enabled() and not leaves, memory)
 
 

@@ -71,6 +71,8 @@ class SeenModel:
         Whether it was called with the very state that the client had received.
     state, describe
         What gives its state, and the model as a witness notes it; ``None`` where nothing does.
+    own_loss
+        What the loss is that it returns itself; ``None`` if it was not seen to return one.
     learns
         Which entries of its state training may change; all where nothing says so.
     """
@@ -83,6 +85,7 @@ class SeenModel:
         self.state: Callable[[], State] | None = None
         self.describe: Callable[[SeenModel], WitnessedModel] | None = None
         self.learns: Callable[[], Collection[str]] | None = None
+        self.own_loss: str | None = None
         self.trained = Examples(watch.keep, known=watch.known)
         self.evaluated = Examples(watch.keep, known=watch.known)
         self.pending: list[Pass] = []

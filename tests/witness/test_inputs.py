@@ -142,6 +142,26 @@ def test_the_loss_of_a_model_that_returns_nothing_else(tmp_path):
     assert len({*wanted}) == COUNT
 
 
+class Again(nn.Module):
+    """Predicts its own input, and takes a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(30, 8)
+        self.out = nn.Linear(8, 30)
+
+    def forward(self, input_ids, attention_mask):
+        logits = self.out(self.words(input_ids) * attention_mask[..., None])[:, :-1]
+        return F.cross_entropy(logits.reshape(-1, 30), input_ids[:, 1:].reshape(-1))
+
+
+def test_a_model_that_predicts_its_own_input_has_no_labels(tmp_path):
+    witness = witness_of(client(lambda model, rows: model(IDS[rows], attention_mask=MASK[rows]), Again()), tmp_path)
+    assert fields(witness.trained.x) == ("0", "attention_mask")
+    assert witness.trained.total == COUNT
+    assert (witness.model.loss, witness.trained.counts) == ("own", {0: COUNT})
+
+
 class Adapted(nn.Module):
     """A frozen layer beside one that is trained and sent."""
 
