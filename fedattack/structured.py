@@ -12,6 +12,7 @@ takes as one array of floating-point numbers by position is that array, without 
 Sequences may be padded: where there is an ``attention_mask``, what follows its last 1 is no part of the example.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -30,6 +31,7 @@ MOST = 64
 """Tensors that one example may have."""
 
 _ITEM = "#"
+_PLACE = re.compile(r"(?:[A-Za-z_]\w*|\d{1,2})(?:/[ -.0-~]+)*", re.ASCII)
 
 T = TypeVar("T")
 
@@ -143,8 +145,10 @@ def fault(x: NDArray[Any]) -> str:
     if x.ndim != 1 or len(fields(x)) > MOST:
         return f"an array of {x.ndim} axes with {len(fields(x))} fields; expected one axis and at most {MOST}"
     for place in fields(x):
-        if x.dtype[place].base.kind not in "biuf" or not all(map(_makes_place, place.split(SEPARATOR)[:1])):
+        if x.dtype[place].base.kind not in "biuf" or not _PLACE.fullmatch(place):
             return f"a field {place!r} of {x.dtype[place].base}; expected numbers by name"
+        if any(other.startswith(f"{place}{SEPARATOR}") for other in fields(x)):
+            return f"a field {place!r}, and others within it"
     return ""
 
 

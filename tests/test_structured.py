@@ -86,5 +86,7 @@ def test_what_others_hand_over_is_looked_at():
     assert "one axis" in fault(texts([1], [2], width=2).reshape(1, 2))
     assert "expected numbers by name" in fault(np.zeros(2, [("a", "U3")]))
     assert "expected numbers by name" in fault(np.zeros(2, [("a", [("b", float)])]))
+    assert "expected numbers by name" in fault(np.zeros(2, [("99999999", float)]))
+    assert "others within it" in fault(np.zeros(2, [("a", float), ("a/b", float)]))
     bad = pack({"a": np.array([[1.0, np.nan], [1.0, 2.0]]), "b": np.arange(2)})
     assert finite(bad).tolist() == [False, True]
