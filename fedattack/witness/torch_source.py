@@ -205,6 +205,7 @@ def _after(module: nn.Module, args: Any, output: Any) -> None:
 def _settle(watch: Watch, taken: _Taken, output: Any) -> None:
     """Begin a pass as soon as it is known what of it are labels, and whether the model's loss has a name."""
     model, loss, tensor = taken.model, _loss_in(output), _first_tensor(output)
+    tensor = None if tensor is not None and not tensor.ndim else tensor
     place = taken.labels or next((place for place in fields(taken.rows) if _is_label(place)), None)
     inputs = without(taken.rows, place)
     values = None if place is None else taken.rows[place]

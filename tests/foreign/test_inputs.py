@@ -104,8 +104,6 @@ def test_findings_are_those_of_a_truth_written_by_hand(project, classes, tmp_pat
     assert not [note for note in notes if "not covered" in note or "cannot" in note]
     if project is LORA:
         assert "the attacker is assumed to have the weights that no client sends or trains" in notes
-    run_json = json.loads((tmp_path / "out" / "run.json").read_text())
-    assert run_json["title"]
 
 
 def test_attacks_that_take_one_array_say_what_they_lack(tmp_path):

@@ -83,13 +83,13 @@ def test_arrays_of_shorter_names_are_those_that_are_not_frozen(tmp_path):
     model = Words()
     state = {name: value.detach().numpy() for name, value in model.state_dict().items()}
     sent = {name.replace(".default", ""): array for name, array in state.items() if name.startswith("part")}
-    writer = RecordWriter(tmp_path)
+    writer = RecordWriter(tmp_path / "record")
     writer.write(Exchange(1, sent, [Reply("1", "ok", sent, 5)]))
     writer.close()
     known = Knowledge(ModelKnowledge(f"{HERE}:words", (), 1, loss="own"), frozen={"base.weight": state["base.weight"]})
-    named = named_for(Record(tmp_path), known.model, known.frozen)
+    named = named_for(Record(tmp_path / "record"), known.model, known.frozen)
     assert [parameter.name for parameter in named.parameters] == ["part.default.weight", "part.default.bias"]
     whole = completed(named, known, "a test")
     assert [parameter.name for parameter in whole.parameters] == [*state]
     # Without knowing what is frozen nothing is guessed.
-    assert [parameter.name for parameter in named_for(Record(tmp_path), known.model).parameters] == [*sent]
+    assert [parameter.name for parameter in named_for(Record(tmp_path / "record"), known.model).parameters] == [*sent]
