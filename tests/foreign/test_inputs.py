@@ -98,7 +98,13 @@ def check(project: Project, out: Path, found: dict, trusted, classes: list[str])
         assert {key: getattr(finding, key) for key in STATED} == {key: getattr(other[name], key) for key in STATED}
 
 
-@pytest.mark.parametrize(("project", "classes"), [(TEXTS, ["0", "1", "2"]), (LORA, ["0"])], ids=["texts", "lora"])
+@pytest.mark.parametrize(
+    ("project", "classes"),
+    [
+        pytest.param(TEXTS, ["0", "1", "2"], marks=pytest.mark.long, id="texts"),
+        pytest.param(LORA, ["0"], id="lora"),
+    ],
+)
 def test_findings_are_those_of_a_truth_written_by_hand(project, classes, tmp_path, monkeypatch):
     found, notes, trusted = audited_here(project, tmp_path / "out", monkeypatch)
     check(project, tmp_path / "out", found, trusted, classes)
