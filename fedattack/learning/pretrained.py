@@ -59,9 +59,10 @@ def from_description(name: str, config: str, adapter: str = "") -> nn.Module:
         import transformers
     except ImportError:
         raise ModelError(f"the model {short(name, 60)} is one of the package transformers; install it here") from None
-    made: Any = getattr(transformers, name, None)
-    if not isinstance(made, type) or not issubclass(made, transformers.PreTrainedModel):
+    found = getattr(transformers, name, None)
+    if not isinstance(found, type) or not issubclass(found, transformers.PreTrainedModel):
         raise ModelError(f"transformers has no model {short(name, 60)!r}")
+    made: Any = found
     settings = made.config_class.from_dict(_settings(config))
     settings._attn_implementation = "eager"
     model: nn.Module = made(settings)
