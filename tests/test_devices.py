@@ -43,6 +43,7 @@ from fedattack.learning import (
     training,
 )
 from fedattack.learning.attribute_updates import attribute_updates
+from fedattack.learning.inputs import Inputs
 from fedattack.learning.losses import mean_loss
 from fedattack.record import Record
 from fedattack.runs.settings import load_settings
@@ -136,7 +137,7 @@ def test_a_mistake_in_shadows_is_caught(monkeypatch):
 def test_a_mistake_in_an_attack_is_caught(monkeypatch, tmp_path):
     """Targets stay where they were; the attack says that the model failed on them."""
     folder = RUNS["sia", "fedavg"](tmp_path)
-    monkeypatch.setattr(batched, "_channels_last", lambda model, parameters, records: records.cpu())
+    monkeypatch.setattr(batched, "_channels_last", lambda model, parameters, records: Inputs({"0": records.only.cpu()}))
     with fake_cuda(), pytest.raises(ModelError, match="device"):
         run_there(ATTACKS["sia"], folder)
 

@@ -98,9 +98,10 @@ def judge_isolation(
 
 def _quality(seed: Evidence, last: Mapping[str, Arrays], device: str) -> tuple[list[float], list[float]]:
     """Evaluate the victims' last models, and the common model of the others; empty where they are not known."""
-    if seed.truth is None or not len(seed.truth.evaluation[1]) or seed.knowledge.model is None or not last:
+    known = seed.knowledge.model
+    if seed.truth is None or not len(seed.truth.evaluation[1]) or known is None or not known.predicts or not last:
         return [], []
-    model, (x, y), on = seed.knowledge.model.build(), seed.truth.evaluation, pick_device(device)
+    model, (x, y), on = known.build(), seed.truth.evaluation, pick_device(device)
     own = quality_of_models(model, list(last.values()), x, y, device=on).tolist()
     # The common model is anybody's but the victims'; without others there is none.
     after = seed.record.final if len(last) < len(seed.record.nodes) else None

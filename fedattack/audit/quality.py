@@ -110,7 +110,8 @@ def measure_quality(
         return Quality([], [], [], [])
     model, on, (x, y) = knowledge.model.build(), pick_device(device), truth.evaluation
     loss = per_record_loss(given(knowledge.model.loss))
-    models_of = _local_models(record, knowledge, on)
+    predicts = knowledge.model.predicts
+    models_of = _local_models(record, knowledge, on) if predicts else None
     steps = np.unique(np.linspace(0, len(record) - 1, _OVERFITTING_ROUNDS).round().astype(int)).tolist()
     accuracy: list[float | None] = []
     losses: list[float | None] = []
@@ -121,7 +122,8 @@ def measure_quality(
             accuracy.append(None)
             losses.append(None)
         else:
-            accuracy.append(float(quality_of_models(model, [after], x, y, device=on)[0]))
+            right = quality_of_models(model, [after], x, y, device=on)[0] if predicts else None
+            accuracy.append(None if right is None else float(right))
             losses.append(_mean_loss(model, after, x, y, loss, on))
         if index in steps and knowledge.targets is not None and models_of is not None:
             overfitting.append(_overfitting(model, models_of(round_), knowledge.targets, truth, on))
@@ -186,7 +188,7 @@ def training_accuracy(record: Record, knowledge: Knowledge, truth: Truth, *, dev
     targets, held = knowledge.targets, np.flatnonzero(truth.owners != NOBODY)
     there = len(record) and PROTOCOLS[record.protocol].sends_model
     after = _after(record.rounds[-1]) if there else None
-    if after is None or knowledge.model is None or targets is None or not len(held):
+    if after is None or knowledge.model is None or not knowledge.model.predicts or targets is None or not len(held):
         return None
     model, place = knowledge.model.build(), pick_device(device)
     return float(quality_of_models(model, [after], targets.x[held], targets.y[held], device=place)[0])

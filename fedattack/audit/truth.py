@@ -17,6 +17,7 @@ from typing_extensions import TypedDict
 from fedattack.errors import DataError, short
 from fedattack.files import make_private, write_npz, write_sealed
 from fedattack.nodes import NODES, note_node, read_nodes
+from fedattack.structured import fault, fields, finite
 from fedattack.untrusted import (
     Text,
     check_folder,
@@ -512,17 +513,17 @@ def _read_evaluation(path: Path, files: Collection[str]) -> tuple[NDArray[np.flo
 
 def _checked_records(path: Path, x: NDArray[Any], y: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[Any]]:
     """Check examples x and labels y of the truth: as many of both, numbers, and finite."""
-    fits = x.ndim >= 2 and y.ndim >= 1 and len(x) == len(y) > 0 and x.size > 0 and y.size > 0
-    if not fits or x.dtype.kind not in "biuf" or y.dtype.kind not in "iuf":
+    fits = x.ndim >= (1 if fields(x) else 2) and y.ndim >= 1 and len(x) == len(y) > 0 and x.size > 0 and y.size > 0
+    if not fits or fault(x) or y.dtype.kind not in "iuf":
         raise DataError(
             f"{path}: expected examples (n, …), each with a label; got x {x.dtype} {x.shape} and y {y.dtype} {y.shape}"
             f"; {_HINT}"
         )
     if y.dtype.kind in "iu" and not 0 <= y.min() <= y.max() <= _LARGEST_LABEL:
         raise DataError(f"{path}: expected labels 0 … {_LARGEST_LABEL}, got {y.min()} … {y.max()}; {_HINT}")
-    if not np.isfinite(x).all() or not np.isfinite(y).all():
+    if not finite(x).all() or not np.isfinite(y).all():
         raise DataError(f"{path}: expected finite numbers; got others; {_HINT}")
-    return x.astype(np.float32), y.astype(np.int64) if y.dtype.kind in "iu" else y
+    return x if fields(x) else x.astype(np.float32), y.astype(np.int64) if y.dtype.kind in "iu" else y
 
 
 def _read_positives(path: Path, clients: int) -> NDArray[np.bool_] | None:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.errors import DataError, short
+from fedattack.structured import alike, fields, finite
 from fedattack.witness import SERVER, UNKNOWN, SeenExamples, Witness
 
 _ALL = b"\xff" * 32
@@ -59,7 +60,9 @@ class Holding:
     kind
         Whether labels are classes (``i``) or numbers (``f``).
     shape
-        Shape of one example.
+        Shape of one example; of none where the model takes more than one array of numbers.
+    sample
+        Some examples, like which all others are.
     examples
         By hash, an example and its label.
     holders
@@ -74,6 +77,7 @@ class Holding:
     clients: dict[str, Client]
     kind: str = "i"
     shape: tuple[int, ...] = ()
+    sample: NDArray[Any] = field(default_factory=lambda: np.zeros((0, 1), np.float32))
     examples: dict[bytes, tuple[NDArray[Any], float]] = field(default_factory=dict)
     holders: dict[bytes, list[str]] = field(default_factory=dict)
     origins: dict[bytes, str] = field(default_factory=dict)
@@ -95,7 +99,8 @@ def hold(witnesses: Sequence[Witness]) -> Holding:
             "no client's training was witnessed: what trains must be PyTorch or scikit-learn, on this machine; else "
             "call fedattack.witness.trained_on(x, y) where the client trains"
         )
-    holding.kind, holding.shape = _form_of(holding.clients.values())
+    holding.kind, holding.sample = _form_of(holding.clients.values())
+    holding.shape = holding.sample.shape[1:]
     holding.notes += _other_forms(holding)
     _note_the_trained(holding)
     if not holding.examples:
@@ -117,27 +122,35 @@ def _clients_of(witnesses: Iterable[Witness]) -> dict[str, Client]:
     return clients
 
 
-def _form_of(clients: Iterable[Client]) -> tuple[str, tuple[int, ...]]:
-    """Return kind of labels and shape of examples that most clients have.
+def _form_of(clients: Iterable[Client]) -> tuple[str, NDArray[Any]]:
+    """Return kind of labels, and examples of the form that most clients have.
 
     Raises
     ------
     DataError
-        If the inputs are whole numbers, such as the ids of tokens, or have no features.
+        If the inputs have no features.
     """
-    kinds, shapes, inputs = Counter[str](), Counter[tuple[int, ...]](), Counter[str]()
+    kinds, forms = Counter[str](), list[list[NDArray[Any]]]()
     for client in clients:
         kinds[client.trained.y.dtype.kind] += 1
-        shapes[client.trained.x.shape[1:]] += 1
-        inputs[client.trained.x.dtype.kind] += 1
-    shape = shapes.most_common(1)[0][0]
-    if inputs.most_common(1)[0][0] != "f":
-        raise DataError(
-            "the model takes whole numbers, such as the ids of tokens; there is no attack on such a model yet"
-        )
-    if not shape or 0 in shape:
+        for form in forms:
+            if _fits(form[0], client.trained.x):
+                form.append(client.trained.x)
+                break
+        else:
+            forms.append([client.trained.x])
+    sample = max(forms, key=len)[0]
+    shape = sample.shape[1:]
+    if not fields(sample) and (not shape or 0 in shape):
         raise DataError(f"the model takes examples of shape {shape}; expected one feature or more")
-    return kinds.most_common(1)[0][0], shape
+    return kinds.most_common(1)[0][0], sample
+
+
+def _fits(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Say whether examples are of the same form; floating-point numbers may be of several widths."""
+    if fields(one) or fields(other):
+        return alike(one, other)
+    return one.shape[1:] == other.shape[1:] and one.dtype.kind == other.dtype.kind
 
 
 def _other_forms(holding: Holding) -> Iterator[str]:
@@ -146,7 +159,7 @@ def _other_forms(holding: Holding) -> Iterator[str]:
         seen = client.trained
         if not len(seen):
             continue
-        if seen.x.shape[1:] != holding.shape:
+        if not _fits(holding.sample, seen.x):
             yield (
                 f"client {client.name} trains on examples of shape {seen.x.shape[1:]}, and most clients on "
                 f"{holding.shape}: it is asked about none of its examples"
@@ -223,12 +236,11 @@ def _keys(seen: SeenExamples) -> list[bytes]:
 
 def _usable(seen: SeenExamples, holding: Holding) -> Iterator[tuple[bytes, NDArray[Any], float]]:
     """Yield hash, example and label of those that are finite, have a label, and are of the form of the others."""
-    if seen.x.shape[1:] != holding.shape or seen.y.dtype.kind != holding.kind:
+    if not _fits(holding.sample, seen.x) or seen.y.dtype.kind != holding.kind:
         return
     labels = seen.y >= 0 if holding.kind == "i" else np.isfinite(seen.y) & (seen.y != UNKNOWN)
-    finite = np.isfinite(seen.x).reshape(len(seen), -1).all(axis=1)
-    for row in np.flatnonzero(labels & finite):
-        yield bytes(seen.hashes[row]), seen.x[row], seen.y[row].item()
+    for row in np.flatnonzero(labels & finite(seen.x)):
+        yield bytes(seen.hashes[row]), seen.x[row, ...], seen.y[row].item()
 
 
 def _notes_of(witnesses: Iterable[Witness]) -> list[str]:

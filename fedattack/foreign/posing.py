@@ -15,7 +15,9 @@ from fedattack.foreign.holding import Holding, class_counts, hold
 from fedattack.foreign.questions import WITHOUT, Questions, Scene, origins_in, pose_further
 from fedattack.learning import LocalSGD
 from fedattack.record import Record
+from fedattack.structured import fields, stacked
 from fedattack.threats import Knowledge, ModelKnowledge, Targets, write_knowledge
+from fedattack.threats.frozen import read_frozen
 from fedattack.witness import SERVER, Witness, WitnessedModel, WitnessedTraining
 
 MOST = 1000
@@ -197,6 +199,7 @@ def pose(
         training=None if "training" in asked.without else _training_of(witnesses, notes),
         limits=_limits(holding) if len(holding.shape) == 3 and "limits" not in asked.without else None,
         auxiliary=_examples(holding, chosen.auxiliary) if has_auxiliary else None,
+        frozen=_frozen_of(witnesses, notes),
     )
     counts = class_counts(holding.clients, classes)
     if holding.kind == "f":
@@ -267,6 +270,8 @@ def _examples(holding: Holding, keys: Sequence[bytes]) -> Targets:
         xs.append(x)
         ys.append(y)
     labels = np.array(ys, dtype=np.int64 if holding.kind == "i" else np.float32)
+    if fields(holding.sample):
+        return Targets(stacked(xs) if xs else holding.sample[:0], labels)
     return Targets(np.array(xs, dtype=np.float32).reshape(-1, *holding.shape), labels)
 
 
@@ -305,7 +310,7 @@ def _model_of(
     of_clients = [witness for witness in witnesses if witness.node != SERVER and witness.model is not None]
     seen = [witness.model for witness in of_clients or witnesses if witness.model is not None]
     known = [model for model in seen if model.spec is not None]
-    model = _most(known or seen, notes, "models") if seen else _UNSEEN
+    model = replace(_most(known or seen, notes, "models"), frozen=None) if seen else _UNSEEN
     if named is not None:
         model = replace(model, spec=named, arguments={})
     elif model.spec is None:
@@ -329,6 +334,18 @@ def _model_of(
             "by --loss package.module:function, of outputs and labels, one loss an example"
         )
     return ModelKnowledge(str(model.spec), holding.shape, classes, loss=loss, arguments=model.arguments)
+
+
+def _frozen_of(witnesses: Sequence[Witness], notes: list[str]) -> dict[str, NDArray[Any]] | None:
+    """Return the weights that no client sends, if all clients have the same."""
+    of_clients = [witness.model.frozen for witness in witnesses if witness.node != SERVER and witness.model is not None]
+    files = {file for file in of_clients if file is not None}
+    if len(files) > 1:
+        notes.append("what clients do not send of their models differs from client to client")
+    if len(files) != 1:
+        return None
+    notes.append("the attacker is assumed to have the weights that no client sends or trains")
+    return read_frozen(files.pop())
 
 
 def _outputs_of_linear(record: Record, holding: Holding) -> int | None:
@@ -394,7 +411,8 @@ def _few_records(holding: Holding) -> tuple[HeldRecords | None, tuple[str, ...]]
             keys += own
             owners += [client.name] * len(own)
             nodes += client.nodes
-    if not keys:
+    # No attack reconstructs examples of more than one array.
+    if not keys or fields(holding.sample):
         return None, ()
     examples = _examples(holding, keys)
     return HeldRecords(examples.x, examples.y, tuple(owners)), tuple(nodes)

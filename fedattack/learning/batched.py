@@ -21,7 +21,8 @@ from torch.func import functional_call
 
 from fedattack.errors import DataError, ModelError
 from fedattack.learning.importing import one_line
-from fedattack.learning.losses import RecordLoss, mean_squared_error
+from fedattack.learning.inputs import Inputs, call, loss_in, output_in
+from fedattack.learning.losses import RecordLoss, mean_squared_error, own_loss
 from fedattack.learning.models import check_parameters
 from fedattack.learning.torch_utils import in_mode, shapes_of, to_tensor
 
@@ -54,11 +55,11 @@ def losses_of_models(
     states : sequence of mappings
         One parameter set for each client.
     x : array or Tensor, shape (n, *input_shape)
-        Examples.
+        Examples; also of structured type, see :mod:`fedattack.structured`.
     y : array or Tensor, shape (n,) or as the loss needs
         Targets.
     loss : callable
-        From :func:`fedattack.learning.per_record_loss`.
+        From :func:`fedattack.learning.per_record_loss`. The model's own is asked of one example at a time.
     device : torch.device or str
         Where to compute.
     chunk : int
@@ -78,7 +79,7 @@ def losses_of_models(
     """
     if len(x) != len(y):
         raise DataError(f"expected one target for each example; got {len(x)} examples and {len(y)} targets")
-    records = to_tensor(x, dtype=torch.float32, device=device)
+    records = Inputs.of(x, device)
     targets = to_tensor(y, device=device)
     model.to(device)
     reference = model.state_dict()
@@ -96,7 +97,7 @@ def losses_of_models(
                 records = _channels_last(model, parameters, records)
             for start in range(0, len(records), chunk):
                 rows = slice(start, start + chunk)
-                outputs = _outputs(model, parameters, records[rows])
+                outputs = _outputs(model, parameters, records[rows], own=loss is own_loss)
                 losses[client, rows] = loss(outputs, targets[rows]).cpu()
     return losses
 
@@ -199,26 +200,35 @@ def _hits(outputs: Tensor, labels: Tensor) -> Tensor:
     return (outputs.argmax(dim=1) == labels).double()
 
 
-def _channels_last(model: nn.Module, parameters: dict[str, Tensor], records: Tensor) -> Tensor:
+def _channels_last(model: nn.Module, parameters: dict[str, Tensor], records: Inputs) -> Inputs:
     """Lay images on a CPU out with their channels last, if the model can work with that."""
-    if records.ndim != 4 or records.device.type != "cpu" or not len(records):
+    images = records.only
+    if images is None or images.ndim != 4 or images.device.type != "cpu" or not len(images):
         return records
     # Tensor.contiguous leaves images of one channel as they are, whose strides then do not tell the layers.
-    laid_out = records.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format).permute(0, 3, 1, 2)
+    laid_out = images.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format).permute(0, 3, 1, 2)
     try:
         functional_call(model, parameters, (laid_out[:1],))
     except _FAULTS:
         # A model that calls Tensor.view on what a convolution gives cannot; other faults come up again.
         return records
-    return laid_out
+    return Inputs({"0": laid_out})
 
 
-def _outputs(model: nn.Module, parameters: dict[str, Tensor], records: Tensor) -> Tensor:
+def _outputs(model: nn.Module, parameters: dict[str, Tensor], records: Inputs, *, own: bool) -> Tensor:
+    """Return outputs (n, …), or each example's loss (n,) where that is the model's own."""
     try:
-        outputs: Tensor = functional_call(model, parameters, (records,))
+        if not own:
+            return output_in(call(model, parameters, records.leaves))
+        losses = []
+        for row in range(len(records)):
+            losses.append(loss_in(call(model, parameters, records[row : row + 1].leaves)))
     except _FAULTS as error:
         raise ModelError(
-            f"the model failed on examples of shape {tuple(records.shape[1:])} ({one_line(error)}); give examples of "
+            f"the model failed on examples of shape {records.told} ({one_line(error)}); give examples of "
             "the shape that it was trained on"
         ) from error
-    return outputs
+    found = [loss for loss in losses if loss is not None]
+    if len(found) < len(losses):
+        raise ModelError("the model returns no loss of its own; name the loss that its clients minimise by --loss")
+    return torch.stack(found)

@@ -219,7 +219,9 @@ def build_model(
     """
     if not 0 <= dropout < 1:
         raise ModelError(f"model {spec!r}: expected dropout of at least 0 and less than 1; got {dropout}")
-    if classes < 1 or hidden < 1 or not input_shape or min(input_shape) < 1:
+    # An example of several tensors has no one shape; only a user's own model takes such.
+    shaped = bool(input_shape) or spec not in MODELS
+    if classes < 1 or hidden < 1 or not shaped or min(input_shape, default=1) < 1:
         raise ModelError(
             f"model {spec!r}: expected at least 1 class, 1 hidden unit and an example that is not empty; got {classes} "
             f"classes, {hidden} hidden units, examples of shape {tuple(input_shape)}"

@@ -40,7 +40,8 @@ class Needs:
     takes
         What may be missing in the record without making a number wrong: ``rounds``, other ``clients``, and digits
         (``precision``), as :class:`fedattack.record.Keep` leaves them out; and ``frozen`` weights, which the attacker
-        puts back: for attacks that compute with models alone, and with no gradient of all weights.
+        puts back: for attacks that compute with models alone, or with gradients of what is trained. Beside what a
+        record may lack, ``structures``: examples that are more than one array, such as ids with a mask.
     """
 
     views: tuple[str, ...]
@@ -58,6 +59,12 @@ class Needs:
         if trained:
             return f"{layers}, and of the others the run trained {short(', '.join(trained), 80)}"
         return layers if record.left_out and "frozen" not in self.takes else ""
+
+    def lack_of_structure(self, knowledge: Knowledge) -> str:
+        """Say that examples are of a kind that the attack does not take; empty if they are not."""
+        if not knowledge.structure() or "structures" in self.takes:
+            return ""
+        return f"it needs examples that are one array of numbers, and this model takes {knowledge.structure()}"
 
 
 _WHOLE = {"rounds": "every round", "clients": "the replies of all clients", "precision": "updates to their last digit"}
@@ -222,6 +229,8 @@ class Attack(ABC):
                 raise NeedsError(
                     f"attack {self.name} needs knowledge of {need}, and there is none; add it to knowledge/"
                 )
+        if lack := self.needs.lack_of_structure(knowledge):
+            raise NeedsError(f"attack {self.name}: {lack}")
         record = without_canaries(record, knowledge)
         if not len(record):
             raise NeedsError(f"attack {self.name} needs at least one whole round, and {record.path} holds none")

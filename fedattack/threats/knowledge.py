@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NotRequired, Required, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field, TypeAdapter, with_config
+from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, with_config
 from torch import nn
 from typing_extensions import TypedDict
 
@@ -17,7 +17,9 @@ from fedattack.errors import DataError, short
 from fedattack.files import make_private, write_npz, write_sealed
 from fedattack.learning import LOSSES, MODELS, LocalSGD, build_model
 from fedattack.learning.importing import Asked, asked_unless, given, import_callable
+from fedattack.learning.losses import OWN
 from fedattack.nodes import note_node, read_nodes
+from fedattack.structured import fault, fields, finite, pack
 from fedattack.threats.frozen import read_frozen
 from fedattack.untrusted import Text, check_folder, read_npz, read_sealed, validated, verify_files
 
@@ -55,6 +57,11 @@ class ModelKnowledge:
     dropout: float = 0.0
     arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
+    @property
+    def predicts(self) -> bool:
+        """Whether there is a right output for each example, which a model that only tells its loss does not show."""
+        return self.loss != OWN or self.classes > 1
+
     def build(self) -> nn.Module:
         """Build the architecture; its parameters are arbitrary."""
         return build_model(
@@ -71,10 +78,11 @@ class ModelKnowledge:
 class Targets:
     """Labelled examples ``x`` (n, *shape), ``y`` (n,); target records in an order that says nothing of their owners.
 
-    Labels are int64; for a regression the targets are float32.
+    Labels are int64; for a regression the targets are float32. Where the model takes more than one array of numbers,
+    ``x`` (n,) is of structured type; see :mod:`fedattack.structured`.
     """
 
-    x: NDArray[np.float32]
+    x: NDArray[Any]
     y: NDArray[Any]
 
     def __len__(self) -> int:
@@ -280,6 +288,11 @@ class Knowledge:
             held += [self.defence.spec, *self.defence.settings.values()]
         return [asked for asked in held if isinstance(asked, Asked)]
 
+    def structure(self) -> str:
+        """Return what the examples are made of, such as ids and a mask; empty where each is one array."""
+        examples = self.targets or self.auxiliary
+        return short(", ".join(fields(examples.x)), 80) if examples is not None else ""
+
     def client_of(self, node: str) -> str:
         """Return the name of the client that hides behind a node."""
         return self.nodes.get(node, node)
@@ -320,7 +333,9 @@ _Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 _Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 _Plain = Text | bool | _Whole | _Number | None
-_Argument = _Plain | Annotated[list[_Plain], Field(max_length=1000)]
+# A description of a model, such as the configuration that its library makes it by.
+_Long = Annotated[str, StringConstraints(max_length=100_000, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
+_Argument = _Plain | Annotated[list[_Plain], Field(max_length=1000)] | _Long
 
 
 @with_config(_STRICT)
@@ -625,13 +640,15 @@ def read_attributes(path: Path, auxiliary: Targets | None) -> dict[str, Auxiliar
 def read_targets(path: Path, model: ModelKnowledge | None = None) -> Targets:
     """Read target records from an ``.npz`` with ``x`` (n, *shape) and ``y`` (n,).
 
+    Where a model takes several tensors, each is an array ``x.PLACE``, such as ``x.input_ids``, or ``x`` is of
+    structured type; see :mod:`fedattack.structured`.
+
     Raises
     ------
     DataError
         If the file cannot be read without pickle, arrays are missing or not finite, or they do not fit the model.
     """
-    arrays = read_npz(path, DataError, "target records go into x, their labels into y", "x", "y")
-    x, y = arrays["x"], arrays["y"]
+    x, y = _examples_in(path)
     if x.ndim < 1 or y.ndim < 1 or len(x) != len(y) or len(y) == 0:
         raise DataError(f"{path}: expected as many labels as examples, at least one, got x {x.shape} and y {y.shape}")
     if not np.issubdtype(y.dtype, np.number) or not np.isfinite(y).all():
@@ -639,7 +656,20 @@ def read_targets(path: Path, model: ModelKnowledge | None = None) -> Targets:
     _check_records(path, x, model, "target")
     if model is not None and model.loss == "cross-entropy":
         _check_classes(path, y, model.classes)
-    return Targets(x=np.ascontiguousarray(x, dtype=np.float32), y=_labels(y))
+    return Targets(x if fields(x) else np.ascontiguousarray(x, dtype=np.float32), y=_labels(y))
+
+
+def _examples_in(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
+    hint = "target records go into x, their labels into y; what a model takes by name into x.NAME"
+    arrays = read_npz(path, DataError, hint)
+    parts = {name.removeprefix("x."): array for name, array in arrays.items() if name.startswith("x.")}
+    if not parts:
+        arrays = read_npz(path, DataError, hint, "x", "y")
+        return arrays["x"], arrays["y"]
+    try:
+        return pack(parts), read_npz(path, DataError, hint, "y")["y"]
+    except (TypeError, ValueError) as cause:
+        raise DataError(f"{path}: {short(str(cause), 100)}; {hint}") from None
 
 
 def read_public(path: Path, model: ModelKnowledge | None = None) -> NDArray[np.float32]:
@@ -658,8 +688,10 @@ def read_public(path: Path, model: ModelKnowledge | None = None) -> NDArray[np.f
 
 
 def _check_records(path: Path, x: NDArray[Any], model: ModelKnowledge | None, what: str) -> None:
-    if not np.issubdtype(x.dtype, np.number) or not np.isfinite(x).all():
-        raise DataError(f"{path}: x holds values that are not finite numbers (dtype {x.dtype})")
+    if wrong := fault(x):
+        raise DataError(f"{path}: x holds {short(wrong, 200)}")
+    if not finite(x).all():
+        raise DataError(f"{path}: x holds values that are not finite numbers (dtype {short(str(x.dtype), 100)})")
     if model is not None and x.shape[1:] != model.input_shape:
         raise DataError(f"{path}: {what} records have shape {x.shape[1:]}, but the model takes {model.input_shape}")
 

@@ -35,6 +35,8 @@ def named_for(record: Record, known: ModelKnowledge | None, frozen: Collection[s
     shapes = _shapes_of(record) | {parameter.name: parameter.shape for parameter in record.absent}
     if known is None or not shapes or not PROTOCOLS[record.protocol].sends_model:
         return record
+    if frozen and not all(name.isdecimal() for name in shapes):
+        return _with_whole_names(record, known, frozen)
     numbers = [str(index) for index in range(len(shapes))]
     if {*shapes} != {*numbers}:
         return record
@@ -44,6 +46,27 @@ def named_for(record: Record, known: ModelKnowledge | None, frozen: Collection[s
         if [shapes[number] for number in numbers] == [*state.values()]:
             return record.renamed(dict(zip(numbers, state, strict=True)))
     return record
+
+
+def _with_whole_names(record: Record, known: ModelKnowledge, frozen: Collection[str]) -> Record:
+    """Give arrays the model's names where they have shorter ones: peft leaves the name of an adapter out.
+
+    A name is meant if it is the only one, among what is not frozen, that has all the parts of the shorter one in their
+    order, and the same shape.
+    """
+    trained = {name: tuple(value.shape) for name, value in known.build().state_dict().items() if name not in frozen}
+    names = {}
+    for name, shape in _shapes_of(record).items():
+        meant = [long for long, other in trained.items() if shape == other and _shortens(name, long)]
+        if len(meant) != 1:
+            return record
+        names[name] = meant[0]
+    return record.renamed(names) if len({*names.values()}) == len(names) else record
+
+
+def _shortens(short_name: str, name: str) -> bool:
+    parts = iter(name.split("."))
+    return all(part in parts for part in short_name.split("."))
 
 
 def completed(record: Record, knowledge: Knowledge, what: str) -> Record:

@@ -4,20 +4,25 @@ import json
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.errors import ConfigError
+from fedattack.errors import ConfigError, short
 from fedattack.files import make_private
 from fedattack.untrusted import parse_json
 from fedattack.witness.sample import Examples
 from fedattack.witness.seen import Witness, WitnessedModel, WitnessedTraining
-from fedattack.witness.store import read_memory, read_witness, witness_file, write_witness
-from fedattack.witness.watch import Arrays, SeenModel, Watch, same
+from fedattack.witness.store import read_memory, read_witness, witness_file, write_frozen, write_witness
+from fedattack.witness.watch import Arrays, SeenModel, Watch, places_in
+
+FROZEN_BYTES = 2**30
+"""Bytes of weights that no client sends, up to which they are kept."""
+
+_CHANGES = "what the client does not send of its model changes from round to round"
 
 _NOTES = 50
 _ROLES = ("trained", "evaluated")
@@ -216,7 +221,7 @@ def save(folder: Path, watch: Watch, call: Call) -> None:
             if call.failed:
                 watch.note(f"a call ended early, and what it did is left out: {call.failed}")
             else:
-                news |= _add(known, watch, call)
+                news |= _add(known, watch, call, folder)
             known.notes |= watch.notes
             if news or known.facts() != before:
                 write_witness(folder, known.witness(), known.memory())
@@ -239,7 +244,7 @@ def _locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _add(known: Node, watch: Watch, call: Call) -> bool:
+def _add(known: Node, watch: Watch, call: Call, folder: Path) -> bool:
     """Add one call, and return whether it brought other examples."""
     shared, alike = _shared(watch, call)
     trained = _trained(shared)
@@ -256,9 +261,33 @@ def _add(known: Node, watch: Watch, call: Call) -> bool:
         )
     for model in [*trained, *shared]:
         if model.describe is not None and (known.model is None or trained):
-            known.model = watch.guard("which model it is", lambda _, one=model: one.describe(one)) or known.model
+            described = watch.guard("which model it is", lambda _, one=model: one.describe(one))
+            if described is not None:
+                known.model = replace(described, frozen=_frozen(known, watch, call, model, folder))
             break
     return news
+
+
+def _frozen(known: Node, watch: Watch, call: Call, model: SeenModel, folder: Path) -> Path | None:
+    """Write what of a model the client neither sends nor trains; an attacker is assumed to have it, too."""
+    before = known.model.frozen if known.model is not None else None
+    named = model.state() if model.state is not None else []
+    part = max(call.sent, key=len, default=())
+    sent = places_in([array for _, array in named], [*part])
+    if sent is None or len(sent) == len(named):
+        return before
+    arrays = {name: array for index, (name, array) in enumerate(named) if index not in {*sent}}
+    learned = {*arrays} & {*(model.learns() if model.learns is not None else arrays)}
+    if learned:
+        watch.note(f"the client trains {short(', '.join(sorted(learned)), 80)} and does not send it: no whole model")
+        return None
+    if sum(array.nbytes for array in arrays.values()) > FROZEN_BYTES:
+        watch.note("what the client does not send of its model is too large to be kept: give it by --frozen FILE")
+        return None
+    path = write_frozen(folder, arrays)
+    if before not in (None, path):
+        watch.note(_CHANGES)
+    return None if _CHANGES in {*known.notes, *watch.notes} else path
 
 
 def _add_training(known: Node, watch: Watch, call: Call, trained: list[SeenModel]) -> bool:
@@ -331,7 +360,8 @@ def _shared(watch: Watch, call: Call) -> tuple[list[SeenModel], list[SeenModel]]
 
 
 def _found(watch: Watch, call: Call, models: list[SeenModel]) -> list[SeenModel]:
-    sent = [model for model in models if _is_in(model, call.sent)]
+    sent = [model for model in models if _is_in(model, call.sent, whole=True)]
+    sent = sent or [model for model in models if _is_in(model, call.sent, whole=False)]
     received = [model for model in models if model.received]
     # An average of what was trained may be what is sent: what was received and trained comes before it.
     for found in (_trained(sent), _trained(received), sent, received):
@@ -353,8 +383,9 @@ def _trained(models: list[SeenModel]) -> list[SeenModel]:
     return [model for model in models if len(model.trained.labels)]
 
 
-def _is_in(model: SeenModel, states: Sequence[Arrays]) -> bool:
+def _is_in(model: SeenModel, states: Sequence[Arrays], *, whole: bool) -> bool:
+    """Say whether one of the states is the model's, or a part of it."""
     if model.state is None:
         return False
     own = [array for _, array in model.state()]
-    return any(same(own, state) for state in states)
+    return any(len(state) == len(own) or not whole for state in states if places_in(own, state) is not None)

@@ -11,6 +11,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from fedattack.structured import alike, contents, fields, stacked
 from fedattack.witness.seen import HASH, UNKNOWN, SeenExamples, counts_of
 
 Label = int | float | None
@@ -30,14 +31,18 @@ V = TypeVar("V")
 def hash_rows(rows: NDArray[Any], seed: int) -> list[bytes]:
     """Hash each row's bytes as float32, as an attack is asked about it; the same seed gives the same hashes everywhere.
 
+    Of rows of structured type ids are hashed as int64, and padding is left out.
+
     It runs on every batch, so that it must be fast: XXH3 takes a fiftieth of the time of a cryptographic hash. Whoever
     could look for collisions would be the client itself, which can lie to its own witness anyway.
     """
+    digest: Callable[..., bytes] = xxhash.xxh3_128_digest
     # What is too large for float32 is no example later on.
     with np.errstate(over="ignore"):
+        if fields(rows):
+            return [digest(row, seed) for row in contents(rows)]
         numbers = np.ascontiguousarray(rows, dtype=np.float32)
     flat = numbers.reshape(len(rows), -1).view(np.uint8)
-    digest: Callable[..., bytes] = xxhash.xxh3_128_digest
     return [digest(row, seed) for row in flat]
 
 
@@ -120,17 +125,17 @@ class Examples:
         new = [index for index, key in enumerate(hashes) if key not in known and key not in items and kept.takes(key)]
         if not new:
             return
-        if not self._fits(rows[0]):
+        if not self._fits(rows):
             return
         # In parts, so that a batch of any size takes no more memory than the sample.
         for start in range(0, len(new), kept.limit):
             part = new[start : start + kept.limit]
-            kept.put([hashes[index] for index in part], [rows[index].copy() for index in part])
+            kept.put([hashes[index] for index in part], [rows[index, ...].copy() for index in part])
 
-    def _fits(self, row: NDArray[Any]) -> bool:
-        """Say whether an input has the form of those that are kept, of which there are fewer if they are large."""
-        some = next(iter(self.rows.items.values()), row)
-        if some.shape != row.shape or some.dtype != row.dtype:
+    def _fits(self, rows: NDArray[Any]) -> bool:
+        """Say whether inputs have the form of those that are kept, of which there are fewer if they are large."""
+        some = next(iter(self.rows.items.values()), rows[0])
+        if some.shape != rows.shape[1:] or not alike(some, rows):
             self.other_shapes = True
             return False
         fits = max(1, self._bytes // max(1, some.nbytes))
@@ -207,7 +212,7 @@ class Examples:
         labels = [self.labels.items[key] for key in keys]
         real = any(isinstance(label, float) for label in self.labels.items.values())
         y = np.array([UNKNOWN if label is None else label for label in labels], np.float32 if real else np.int64)
-        x = np.stack([self.rows.items[key] for key in keys])
+        x = stacked([self.rows.items[key] for key in keys])
         return SeenExamples(x, y, np.frombuffer(b"".join(keys), np.uint8).reshape(-1, HASH), total, counts)
 
     def memory(self) -> dict[str, NDArray[Any]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,12 @@ class SeenExamples:
     Attributes
     ----------
     x
-        (kept, …): those with the smallest hashes, which are a uniform sample of all.
+        (kept, …): those with the smallest hashes, which are a uniform sample of all; of structured type where the model
+        takes more than one array of numbers, see :mod:`fedattack.structured`.
     y
         (kept,): their labels, int64, or float32 where they are no classes; :data:`UNKNOWN` where no label was seen.
     hashes
-        (kept, 16) uint8: keyed hash of each one's ``x`` alone, in ascending order.
+        (kept, 16) uint8: keyed hash of each one's inputs alone, without labels, in ascending order.
     total
         How many distinct ones there were; an estimate where a note says so.
     counts
@@ -69,6 +71,8 @@ class WitnessedModel:
         A name of :data:`fedattack.learning.LOSSES`; ``None`` if it is none of them.
     why
         Why ``spec`` or ``loss`` is ``None``, else empty.
+    frozen
+        An ``.npz`` with the weights that no client sends or trains, by the model's names; ``None`` if there are none.
     """
 
     spec: str | None
@@ -77,6 +81,7 @@ class WitnessedModel:
     classes: int
     loss: str | None
     why: str
+    frozen: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,21 @@ from pathlib import Path
 from typing import Annotated, Any, NotRequired
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from fedattack.errors import ConfigError, short
 from fedattack.files import make_private, write_npz
+from fedattack.structured import fault
 from fedattack.untrusted import PLAIN, Text, check_folder, parse_json, read_npz, validated
 from fedattack.witness.seen import HASH, SeenExamples, Witness, WitnessedModel, WitnessedTraining
 
 RUN_FOLDER = "run-"
 """What the name of the folder of one run begins with, before Flower's id of the run."""
+FROZEN = "frozen"
+"""Folder of weights that no client sends."""
 
 _ABOUT = "about"
 _ROLES = ("trained", "evaluated")
@@ -46,6 +50,7 @@ class _Model(TypedDict):
     classes: _Count
     loss: Text | None
     why: Text
+    frozen: NotRequired[Text]
 
 
 @with_config(_STRICT)
@@ -107,7 +112,7 @@ def write_witness(folder: Path, witness: Witness, memory: Mapping[str, NDArray[A
         counts = {str(label): count for label, count in seen.counts.items()}
         about[role] = {"total": seen.total, "counts": counts}
         arrays |= {f"{role}_x": seen.x, f"{role}_y": seen.y, f"{role}_hashes": seen.hashes}
-    about["model"] = None if witness.model is None else dict(vars(witness.model))
+    about["model"] = None if witness.model is None else _entry_of(witness.model)
     about["training"] = None if witness.training is None else dict(vars(witness.training))
     about["mods"] = [short(mod) for mod in witness.mods]
     about["notes"] = [short(note) for note in witness.notes]
@@ -165,7 +170,7 @@ def read_witness(path: Path) -> Witness:
         client=about["client"],
         trained=_examples(path, "trained", about["trained"], arrays),
         evaluated=_examples(path, "evaluated", about["evaluated"], arrays),
-        model=_model(about["model"]),
+        model=_model(about["model"], path.parent),
         training=_training(about["training"]),
         mods=tuple(about["mods"]),
         notes=tuple(about["notes"]),
@@ -194,8 +199,9 @@ def _examples(path: Path, role: str, about: _Examples, arrays: Mapping[str, NDAr
         raise ConfigError(
             f"{path}: {role}_y: expected {len(hashes)} labels, int64 or float32, got {y.dtype} {y.shape}; {_HINT}"
         )
-    if x.dtype.kind not in "biuf" or x.ndim < 1 or len(x) != len(y):
-        raise ConfigError(f"{path}: {role}_x: expected {len(y)} examples of numbers, got {x.dtype} {x.shape}; {_HINT}")
+    if fault(x) or x.ndim < 1 or len(x) != len(y):
+        got = short(f"{x.dtype} {x.shape}", 100)
+        raise ConfigError(f"{path}: {role}_x: expected {len(y)} examples of numbers, got {got}; {_HINT}")
     try:
         counts = {int(label): count for label, count in about["counts"].items()}
     except ValueError:
@@ -205,9 +211,31 @@ def _examples(path: Path, role: str, about: _Examples, arrays: Mapping[str, NDAr
     return SeenExamples(x, y, hashes, about["total"], counts)
 
 
-def _model(about: _Model | None) -> WitnessedModel | None:
+def write_frozen(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> Path:
+    """Write weights that no client sends, once for all clients that have the same, and return the file."""
+    digest = xxhash.xxh3_128()
+    for name, array in arrays.items():
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    path = folder / FROZEN / f"{digest.hexdigest()}.npz"
+    if not path.exists():
+        make_private(path.parent)
+        write_npz(path, arrays)
+    return path
+
+
+def _entry_of(model: WitnessedModel) -> dict[str, Any]:
+    entry = dict(vars(model))
+    frozen = entry.pop("frozen")
+    return entry if frozen is None else {**entry, "frozen": frozen.name}
+
+
+def _model(about: _Model | None, folder: Path) -> WitnessedModel | None:
     if about is None:
         return None
+    frozen = about.get("frozen")
+    if frozen is not None and not PLAIN.fullmatch(frozen):
+        raise ConfigError(f"{folder}: frozen: {short(frozen, 60)!r} is no name of a file; {_HINT}")
     return WitnessedModel(
         spec=about["spec"],
         arguments=dict(about["arguments"]),
@@ -215,6 +243,7 @@ def _model(about: _Model | None) -> WitnessedModel | None:
         classes=about["classes"],
         loss=about["loss"],
         why=about["why"],
+        frozen=None if frozen is None else folder / FROZEN / frozen,
     )
 
 

@@ -4,6 +4,7 @@ import ast
 import builtins
 import collections
 import functools
+import importlib
 import inspect
 import json
 import math
@@ -20,9 +21,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedattack.witness.pretrained import description
 from fedattack.witness.seen import WitnessedModel
 from fedattack.witness.watch import SeenModel, current, ignored, unwatched
 
+_PRETRAINED = "fedattack.learning.pretrained:from_description"
 _LARGE = 10**7
 _LONG = 1000
 _METHODS = {"append", "extend", "add_module"}
@@ -169,17 +172,28 @@ def _candidates(module: nn.Module) -> tuple[list[Made], set[str]]:
 
     One that was made unwatched may have no arguments.
     """
+    described = _described(module)
+    if described is not None:
+        return [described], set()
     own = _path_of(type(module).__module__, type(module).__qualname__)
     noted = _made.get(type(module), {} if own is None else {"": (own, {})}).values()
     told = [(path, arguments) for path, arguments in noted if arguments is not None]
     return told, {path for path, arguments in noted if arguments is None}
 
 
+def _described(module: nn.Module) -> Made | None:
+    """Return how Hugging Face's own models are made, whose configurations say everything."""
+    arguments = description(module)
+    return None if arguments is None else (_PRETRAINED, arguments)
+
+
 def _rebuilds(made: Made, module: nn.Module) -> bool:
     """Say whether a call builds a model of the same names and shapes; it leaves all random states as they are."""
     path, arguments = made
-    function = getattr(sys.modules.get(path.partition(":")[0]), path.partition(":")[2], None)
-    if function is None or (isinstance(function, FunctionType) and not _only_builds(function)):
+    name, _, attribute = path.partition(":")
+    ours = path == _PRETRAINED
+    function = getattr(importlib.import_module(name) if ours else sys.modules.get(name), attribute, None)
+    if function is None or (not ours and isinstance(function, FunctionType) and not _only_builds(function)):
         return False
     wanted = _shapes(module)
     devices = ["meta", "cpu"] if sum(parameter.numel() for parameter in module.parameters()) < _LARGE else ["meta"]

@@ -5,11 +5,14 @@ gradient came back through the model's output, and then an optimizer that holds 
 """
 
 import functools
+import inspect
+import sys
 import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import FunctionType
+from dataclasses import dataclass
+from types import FrameType, FunctionType
 from typing import Any, cast
 
 import numpy as np
@@ -20,9 +23,10 @@ from torch.nn.modules import module as hooks
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from fedattack.structured import LABELS, SEPARATOR, fields, pack, places, without
 from fedattack.witness import torch_models
 from fedattack.witness.sample import Label
-from fedattack.witness.watch import Pass, SeenModel, State, Watch, current, labels_of, same
+from fedattack.witness.watch import Pass, SeenModel, State, Watch, current, labels_of, places_in
 
 _LABELLED = {
     "cross_entropy": "cross-entropy",
@@ -40,6 +44,8 @@ _LABELLED = {
 _WRAPPERS = {"OptimizedModule": "_orig_mod", "DataParallel": "module", "DistributedDataParallel": "module"}
 _WRAPPERS |= {"GradSampleModule": "_module"}
 
+_OWN = "own"
+
 _NODES = 64
 _RECENT = 64
 
@@ -56,6 +62,18 @@ class _Begun:
         self.output = weakref.ref(output)
         self.number = _number(output.grad_fn)
         self.count = len(begun.hashes)
+
+
+@dataclass
+class _Taken:
+    """What a model was called with besides one array, until it is known which part of that are labels."""
+
+    model: SeenModel
+    rows: NDArray[Any]
+    trains: bool
+    # Where in memory each input begins, by which a loss inside of the model shows what the labels are.
+    memory: dict[int, str]
+    labels: str | None = None
 
 
 def install() -> None:
@@ -93,10 +111,21 @@ def _before(module: nn.Module, args: Any) -> None:
     watch = current()
     if watch is None or getattr(watch.local, "open", None) is not None or module in _parameterless:
         return
-    watch.guard("what a model was called with", _begin, module, args)
+    watch.guard("what a model was called with", _begin, module, args, _named(module, sys._getframe(1)))
 
 
-def _begin(watch: Watch, module: nn.Module, args: Sequence[Any]) -> None:
+def _named(module: nn.Module, frame: FrameType | None) -> Mapping[str, Any]:
+    """Return the keyword arguments of the call that a hook belongs to, which PyTorch hands to no global hook."""
+    for _ in range(2):
+        held = {} if frame is None else frame.f_locals
+        if held.get("self") is module and isinstance(held.get("kwargs"), dict):
+            named: dict[str, Any] = held["kwargs"]
+            return named
+        frame = None if frame is None else frame.f_back
+    return {}
+
+
+def _begin(watch: Watch, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     if getattr(module, "_is_replica", False) or torch.jit.is_tracing():
         return
     inner = _unwrapped(module)
@@ -105,13 +134,14 @@ def _begin(watch: Watch, module: nn.Module, args: Sequence[Any]) -> None:
         _parameterless.add(module)
         return
     local = watch.local
-    local.open, local.begun = module, None
+    local.open, local.begun, local.taken = module, None, None
     if model is None:
         model = watch.model_of(inner, lambda: _seen_model(watch, inner))
     if model is None:
         return
-    x = _only_input(watch, model, args)
+    x = _only_input(module, args, kwargs)
     if x is None:
+        local.taken = _taken(watch, model, args, kwargs)
         return
     # Activations have a gradient, and so may inputs: for a penalty on it, or to be changed against the model.
     trains = torch.is_grad_enabled() and (x.is_leaf or not x.requires_grad)
@@ -124,9 +154,82 @@ def _after(module: nn.Module, args: Any, output: Any) -> None:
     watch = current()
     if watch is None or getattr(watch.local, "open", None) is not module:
         return
-    begun, watch.local.open, watch.local.begun = watch.local.begun, None, None
-    if begun is not None:
+    local = watch.local
+    begun, taken = local.begun, local.taken
+    local.open = local.begun = local.taken = None
+    if taken is not None:
+        watch.guard("what a model was called with", _settle, taken, output)
+    elif begun is not None:
         watch.guard("what a model returned", _returned, begun, output)
+
+
+def _settle(watch: Watch, taken: _Taken, output: Any) -> None:
+    """Begin a pass as soon as it is known what of it are labels, and whether the model's loss has a name."""
+    model, loss, tensor = taken.model, _loss_in(output), _first_tensor(output)
+    tensor = None if tensor is not None and not tensor.ndim else tensor
+    place = taken.labels or next((place for place in fields(taken.rows) if _is_label(place)), None)
+    inputs = without(taken.rows, place)
+    values = None if place is None else taken.rows[place]
+    if loss is None:
+        # Without labels an example has no loss of the model's own.
+        begun = model.start(inputs, seed=watch.seed, trains=taken.trains, keep=model.own_loss != _OWN)
+        return _returned(watch, begun, output)
+    if model.own_loss is None:
+        model.own_loss = _recognised(model, place, values, tensor, loss) or _OWN
+    rows = taken.rows if model.own_loss == _OWN else inputs
+    begun = model.start(rows, seed=watch.seed, trains=taken.trains, inputs=inputs)
+    # Labels that are not one number an example, such as those of tokens, are a part of it.
+    begun.labels = (None if values is None else labels_of(values, len(rows))) or [0] * len(rows)
+    classes = values is not None and values.ndim == 1 and tensor is not None and tensor.ndim == 2
+    model.classes = int(tensor.shape[1]) if classes and tensor is not None else 1
+    if begun.trains and loss.requires_grad:
+        model.losses.setdefault("loss of the model itself", model.own_loss)
+        loss.register_hook(functools.partial(_differentiated, begun))
+    if tensor is not None:
+        _await_loss(watch, begun, tensor)
+    return None
+
+
+def _is_label(place: str) -> bool:
+    return place.split(SEPARATOR)[-1] in LABELS
+
+
+def _loss_in(output: Any) -> Tensor | None:
+    """Return the loss that a model returned, as whoever evaluates it would find it."""
+    values = output
+    if isinstance(output, Tensor):
+        values = [output]
+    elif isinstance(output, Mapping):
+        values = [output.get("loss"), *output.values()]
+    for value in values if isinstance(values, list | tuple) else ():
+        if isinstance(value, Tensor) and not value.ndim and value.is_floating_point():
+            return value
+    return None
+
+
+def _recognised(
+    model: SeenModel, place: str | None, values: NDArray[Any] | None, outputs: Tensor | None, loss: Tensor
+) -> str | None:
+    """Return the name of a loss by its value, if the model can be called without labels; else its outputs are lost."""
+    if place is None or values is None or outputs is None or values.ndim != 1 or len(outputs) != len(values):
+        return None
+    parameter = inspect.signature(cast(nn.Module, model.model).forward).parameters.get(place)
+    if parameter is None or parameter.default is not None:
+        return None
+    with torch.no_grad():
+        scores, labels = outputs.detach().double().cpu(), torch.from_numpy(values.copy())
+        own = None
+        if (
+            values.dtype.kind in "iu"
+            and scores.ndim == 2
+            and 0 <= int(labels.min()) <= int(labels.max()) < scores.shape[1]
+        ):
+            spec, own = "cross-entropy", torch.logsumexp(scores, 1) - scores.gather(1, labels.long()[:, None])[:, 0]
+        elif values.dtype.kind == "f" and scores.numel() == len(values):
+            spec, own = "mse", (scores.reshape(-1) - labels).square()
+        if own is None or not torch.isclose(own.mean(), loss.detach().double().cpu(), rtol=1e-3, atol=1e-6):
+            return None
+    return spec
 
 
 def _returned(watch: Watch, begun: Pass, output: Any) -> None:
@@ -140,6 +243,10 @@ def _returned(watch: Watch, begun: Pass, output: Any) -> None:
     if begun.trains and tensor.requires_grad:
         # It returns nothing, so that the gradient stays as it is.
         tensor.register_hook(functools.partial(_differentiated, begun))
+    _await_loss(watch, begun, tensor)
+
+
+def _await_loss(watch: Watch, begun: Pass, tensor: Tensor) -> None:
     recent: deque[_Begun] = getattr(watch.local, "recent", None) or deque(maxlen=_RECENT)
     watch.local.recent = recent
     recent.append(_Begun(begun, tensor))
@@ -247,6 +354,9 @@ def _lost(watch: Watch, name: str, args: Sequence[Any], kwargs: Mapping[str, Any
     target = args[1] if len(args) > 1 else kwargs.get("target")
     if not isinstance(outputs, Tensor) or not isinstance(target, Tensor):
         return
+    if getattr(watch.local, "open", None) is not None:
+        _lost_within(watch.local.taken, target)
+        return
     item = _origin(watch, outputs)
     if item is None:
         return
@@ -269,6 +379,17 @@ def _lost(watch: Watch, name: str, args: Sequence[Any], kwargs: Mapping[str, Any
     model.losses.setdefault(name, spec)
     if len(model.losses) > 1:
         watch.note(f"the loss has several terms ({', '.join(model.losses)}); the first is noted")
+    _noted_loss(watch, name, args, kwargs)
+
+
+def _lost_within(taken: _Taken | None, target: Tensor) -> None:
+    """Note which input of a model are the labels, by a loss that it computes itself."""
+    if taken is not None:
+        taken.labels = taken.memory.get(target.untyped_storage().data_ptr(), taken.labels)
+
+
+def _noted_loss(watch: Watch, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Note what of a loss's options the noted one has not."""
     weight = args[2] if len(args) > 2 else kwargs.get("weight")
     if weight is not None or kwargs.get("label_smoothing"):
         watch.note(f"{name} weighs classes or smooths labels, which the noted loss does not")
@@ -329,13 +450,14 @@ def _seen_model(watch: Watch, module: nn.Module) -> SeenModel:
     model = SeenModel(watch, module, type(module).__name__, signature)
     model.state = functools.partial(_state, module)
     model.describe = torch_models.describe
+    model.learns = functools.partial(_learned, module)
     model.received = bool(watch.guard("which model the client received", _is_received, module))
     return model
 
 
 def _is_received(watch: Watch, module: nn.Module) -> bool:
     own = [array for _, array in _state(module)]
-    return any(same(own, state) for state in watch.received())
+    return any(places_in(own, state) is not None for state in watch.received())
 
 
 def _entries(module: nn.Module) -> list[tuple[str, Tensor]]:
@@ -344,6 +466,15 @@ def _entries(module: nn.Module) -> list[tuple[str, Tensor]]:
 
 def _state(module: nn.Module) -> State:
     return [(name, _array(value)) for name, value in _entries(module)]
+
+
+def _learned(module: nn.Module) -> set[str]:
+    """Return what training changes: parameters with a gradient, and what batch norm follows."""
+    learned = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    for name, part in module.named_modules():
+        if isinstance(part, nn.modules.batchnorm._NormBase):
+            learned |= {f"{name}.{buffer}".removeprefix(".") for buffer, _ in part.named_buffers()}
+    return learned
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:
@@ -355,22 +486,45 @@ def _unwrapped(module: nn.Module) -> nn.Module:
     return module
 
 
-def _only_input(watch: Watch, model: SeenModel, values: Sequence[Any]) -> Tensor | None:
-    """Return the one tensor that a model was called with; anything else is noted, and not covered."""
-    if any(isinstance(value, Tensor) and value.is_complex() for value in values):
-        watch.note(f"{model.name} takes complex numbers: not covered, its examples are unknown")
-        return None
-    if len(values) == 1 and isinstance(values[0], Tensor) and values[0].ndim > 1:
-        return values[0]
+def _only_input(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | None:
+    """Return the one array of floating-point numbers that a model was called with first, if that is all."""
+    values = [*args, *kwargs.values()]
     tensors = [value for value in values if isinstance(value, Tensor)]
     others = [value for value in values if not isinstance(value, Tensor | int | float | str | None)]
-    if len(tensors) != 1 or others:
-        watch.note(f"{model.name} takes other inputs than one array by position: not covered, its examples are unknown")
+    if len(tensors) != 1 or others or tensors[0].ndim < 2 or not tensors[0].is_floating_point():
         return None
-    if tensors[0].ndim < 2:
-        watch.note(f"{model.name} was called with a tensor of {tensors[0].ndim} axes: no examples in rows")
+    named = [name for name, value in kwargs.items() if value is tensors[0]]
+    if named and (args or named != [*inspect.signature(module.forward).parameters][:1]):
         return None
     return tensors[0]
+
+
+def _taken(watch: Watch, model: SeenModel, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Taken | None:
+    """Return all tensors that a model was called with; what is no batch of examples is noted, and not covered."""
+    given = places(args, kwargs)
+    # Numbers and switches are the same for all examples, such as how many tokens there are in all batches of a step.
+    tensors = {place: value for place, value in given.items() if isinstance(value, Tensor) and value.ndim}
+    plain = (Tensor, int, float, str)
+    others = [place for place, value in given.items() if not isinstance(value, plain)]
+    what = ""
+    if others:
+        what = f"{others[0]}, which is no tensor"
+    elif any(value.is_complex() for value in tensors.values()):
+        what = "complex numbers"
+    elif len({len(value) for value in tensors.values()}) != 1:
+        what = "tensors of several lengths, or none"
+    if what:
+        watch.note(f"{model.name} was called with {what}: not covered, its examples are unknown")
+        return None
+    if [value.ndim for value in tensors.values()] == [1]:
+        watch.note(f"{model.name} was called with a tensor of 1 axes: no examples in rows")
+        return None
+    rows = pack({place: _array(value) for place, value in tensors.items()})
+    leaves = [value for value in tensors.values() if value.requires_grad and not value.is_leaf]
+    # What comes first is no label: who predicts the input itself has none.
+    later = [*tensors.items()][1:]
+    memory = {value.untyped_storage().data_ptr(): place for place, value in later}
+    return _Taken(model, rows, torch.is_grad_enabled() and not leaves, memory)
 
 
 def _array(x: Tensor) -> NDArray[Any]:

@@ -90,6 +90,10 @@ class SeenModel:
     state, describe, private
         What gives its state, the model as a witness notes it, and what of a privacy claim its training says; ``None``
         where nothing does.
+    own_loss
+        What the loss is that it returns itself; ``None`` if it was not seen to return one.
+    learns
+        Which entries of its state training may change; all where nothing says so.
     """
 
     def __init__(self, watch: "Watch", model: object, name: str, signature: object) -> None:
@@ -99,6 +103,8 @@ class SeenModel:
         self.received = False
         self.state: Callable[[], State] | None = None
         self.describe: Callable[[SeenModel], WitnessedModel] | None = None
+        self.learns: Callable[[], Collection[str]] | None = None
+        self.own_loss: str | None = None
         self.trained = Examples(watch.keep, known=watch.known)
         self.evaluated = Examples(watch.keep, known=watch.known)
         self.pending: list[Pass] = []
@@ -115,11 +121,14 @@ class SeenModel:
         self.input_shape: tuple[int, ...] = ()
         self.classes = 0
 
-    def start(self, rows: NDArray[Any], *, seed: int, trains: bool) -> Pass:
-        """Note a batch that the model takes."""
-        begun = Pass(self, hash_rows(rows, seed), trains)
+    def start(
+        self, rows: NDArray[Any], *, seed: int, trains: bool, inputs: NDArray[Any] | None = None, keep: bool = True
+    ) -> Pass:
+        """Note a batch that the model takes; ``inputs`` are what an example is known by, if not all of its row."""
+        begun = Pass(self, hash_rows(rows if inputs is None else inputs, seed), trains)
         role = self.trained if trains else self.evaluated
-        role.keep_rows(begun.hashes, rows)
+        if keep:
+            role.keep_rows(begun.hashes, rows)
         self.input_shape = tuple(rows.shape[1:])
         self.pending.append(begun)
         if len(self.pending) > _PASSES:
@@ -419,3 +428,19 @@ def same(one: Arrays, other: Arrays) -> bool:
     if [array.shape for array in one] != [array.shape for array in other]:
         return False
     return all(a.tobytes() == b.astype(a.dtype, copy=False).tobytes() for a, b in zip(one, other, strict=True))
+
+
+def places_in(whole: Arrays, part: Arrays) -> list[int] | None:
+    """Return where the arrays of a part stand in a state, bit for bit and in their order; ``None`` if they do not.
+
+    What a client exchanges may be a part of its model, such as an adapter.
+    """
+    found, place = [], 0
+    for array in part:
+        while place < len(whole) and not same([whole[place]], [array]):
+            place += 1
+        if place == len(whole):
+            return None
+        found.append(place)
+        place += 1
+    return found or None

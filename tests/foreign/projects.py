@@ -107,6 +107,9 @@ NUMPY = Project(
 LIGHTNING = Project("lightning_model", "lightningexample", ())
 OPACUS = Project("opacus_model", "privateexample", ())
 XGBOOST = Project("xgboost_model", "xgboostexample", ())
+# These need packages that fedattack itself does not.
+TEXTS = Project("text_classifier", "textexample", ())
+LORA = Project("lora_model", "loraexample", ())
 PROJECTS = (MESSAGE_API, LEGACY, SECAGG, SKLEARN, BATCH_NORM, NUMPY)
 
 

@@ -157,7 +157,6 @@ def test_notes_of_witnesses_say_whose_they_are():
         ([witness("0", rows((0, 0)), rows((0, 5)))], "no client's training was witnessed"),
         ([witness("0", (X[:5], np.full(5, -1)))], "no example of which it is certain who trained on it"),
         ([witness("0", (np.full((3, FEATURES), np.nan, np.float32) + np.arange(3)[:, None], Y[:3]))], "no example"),
-        ([witness("0", (np.arange(12).reshape(3, 4), Y[:3]))], "takes whole numbers"),
         (
             [
                 replace(

@@ -191,7 +191,7 @@ def test_what_is_lacking_is_named(frozen, tmp_path):
     wrong = weights | {"fc1.bias": weights["fc1.bias"] + 1}
     with pytest.raises(ModelError, match=r"the frozen fc1.bias is not that of the run"):
         ATTACKS["sia"].run(layers, replace(known, frozen=wrong), device="cpu")
-    for name in ("membership", "inversion"):
+    for name in ("inversion",):
         knows = replace(known, frozen=weights, training=LocalSGD(epochs=1, batch_size=10, lr=0.1))
         with pytest.raises(NeedsError, match=f"attack {name} needs a record of all that clients train"):
             ATTACKS[name].run(alone, knows, device="cpu")

@@ -41,6 +41,7 @@ from fedattack.audit.significance import DRAWS, Significance, least_p
 from fedattack.audit.summaries import histogram, null_of, null_rate, reliability
 from fedattack.audit.truth import NOBODY, SEVERAL
 from fedattack.memory import let_go
+from fedattack.structured import flat
 from fedattack.threats.membership.membership import ALONE, METHODS, SCORE
 from fedattack.threats.threat import ADAPTIVE
 
@@ -508,7 +509,7 @@ class MembershipJudge(Judge[MembershipCase]):
             members, others = case.dealt
             rows = np.concatenate([members.rows, others.rows])
             is_member = np.repeat([1, 0], [len(members), len(others)])
-            features = np.column_stack([targets.x[rows].reshape(len(rows), -1), case.labels[rows]])
+            features = np.column_stack([flat(targets.x[rows]), case.labels[rows]])
             forest = RandomForestClassifier(100, min_samples_leaf=2, random_state=_FOREST, class_weight="balanced")
             folds = StratifiedKFold(4, shuffle=True, random_state=_FOREST)
             beliefs = cross_val_predict(forest, features, is_member, cv=folds, method="predict_proba")[:, 1]

@@ -4,7 +4,7 @@ Gradients of single examples are made a few at a time, so that neither examples 
 ever held: :data:`BOUND` limits both.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedattack.learning import losses_of_models
-from fedattack.learning.losses import RecordLoss, mean_loss
+from fedattack.learning.inputs import Inputs, loss_in, output_in
+from fedattack.learning.losses import OWN, RecordLoss, mean_loss
 from fedattack.learning.torch_utils import in_mode, to_tensor
 from fedattack.record.format import Arrays
+from fedattack.structured import arguments
 from fedattack.threats.knowledge import Targets
 from fedattack.threats.membership.fedmia import LARGEST_LOSS
 from fedattack.threats.memory import MEMORY
@@ -47,6 +49,8 @@ class ExampleGradients:
         Where to compute.
     bound
         Bytes of gradients held at a time.
+    frozen
+        Names of parameters that no client trains, of which there is no gradient.
     """
 
     def __init__(
@@ -58,36 +62,65 @@ class ExampleGradients:
         *,
         device: torch.device | str = "cpu",
         bound: int = BOUND,
+        frozen: Collection[str] = (),
     ) -> None:
         self.model = model.to(device)
         self.device = torch.device(device)
-        self.x = to_tensor(x, dtype=torch.float32, device=device)
+        self.inputs = Inputs.of(x, device)
         self.y = to_tensor(y, device=device)
         if loss == "cross-entropy":
             self.y = self.y.long()
-        self.names = [name for name, _ in model.named_parameters()]
-        self.size = sum(value.numel() for value in model.parameters())
+        trained = {name: value for name, value in model.named_parameters() if name not in frozen}
+        self.names = [*trained]
+        self.size = sum(value.numel() for value in trained.values())
         self.bound = bound
+        self._own = loss == OWN
+        self._one_by_one = False
         self._loss = mean_loss(loss)
         self._gradient = vmap(grad(self._loss_of), in_dims=(None, None, 0, 0))
 
-    def _loss_of(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        outputs = functional_call(self.model, {**parameters, **buffers}, (x[None],))
-        return self._loss(outputs, y[None])
+    def _loss_of(
+        self, parameters: dict[str, Tensor], others: dict[str, Tensor], leaves: dict[str, Tensor], y: Tensor
+    ) -> Tensor:
+        args, kwargs = arguments({place: leaf[None] for place, leaf in leaves.items()})
+        # Where the model ties two parameters, one stands for both.
+        returned = functional_call(self.model, {**others, **parameters}, tuple(args), kwargs)
+        own = loss_in(returned) if self._own else None
+        return self._loss(output_in(returned), y[None]) if own is None else own
 
     def at(self, state: Mapping[str, Any]) -> Iterator[tuple[slice, dict[str, Tensor]]]:
         """Yield which examples, and by parameter their gradients (examples, numbers), a few at a time."""
-        parameters, buffers = self._split(state)
+        parameters, others = self._split(state)
         count = min(_MOST_EXAMPLES, rows_at_once(self.size * _COPIES, self.bound))
         with in_mode(self.model, training=False):
-            for first in range(0, len(self.x), count):
+            for first in range(0, len(self.inputs), count):
                 rows = slice(first, first + count)
-                gradients = self._gradient(parameters, buffers, self.x[rows], self.y[rows])
+                gradients = self._gradients(parameters, others, self.inputs[rows].leaves, self.y[rows])
                 yield rows, {name: gradients[name].flatten(1) for name in self.names}
+
+    def _gradients(
+        self, parameters: dict[str, Tensor], others: dict[str, Tensor], leaves: dict[str, Tensor], y: Tensor
+    ) -> dict[str, Tensor]:
+        """Return by parameter the gradients (examples, …) of a few examples."""
+        if not self._one_by_one:
+            try:
+                together: dict[str, Tensor] = self._gradient(parameters, others, leaves, y)
+                return together
+            except RuntimeError:
+                if self.inputs.only is not None:
+                    raise
+                # Models that look at masks to save work cannot be traced for many examples at once.
+                self._one_by_one = True
+        single: dict[str, list[Tensor]] = {name: [] for name in self.names}
+        for row in range(len(y)):
+            of_row = {place: leaf[row] for place, leaf in leaves.items()}
+            for name, gradient in grad(self._loss_of)(parameters, others, of_row, y[row]).items():
+                single[name].append(gradient)
+        return {name: torch.stack(gradients) for name, gradients in single.items()}
 
     def norms(self, state: Mapping[str, Any]) -> Floats:
         """Return the norm of each example's gradient, (n,)."""
-        norms = np.empty(len(self.x))
+        norms = np.empty(len(self.inputs))
         for rows, gradients in self.at(state):
             norms[rows] = _norms(gradients)
         return norms
@@ -97,8 +130,8 @@ class ExampleGradients:
 
         A client that trained on an example pulled its update down the example's own gradient: the product is large.
         """
-        products = np.zeros((len(self.x), len(updates)))
-        norms = np.empty(len(self.x))
+        products = np.zeros((len(self.inputs), len(updates)))
+        norms = np.empty(len(self.inputs))
         most = rows_at_once(self.size, self.bound)
         for first in range(0, len(updates), most):
             part = slice(first, first + most)
@@ -117,11 +150,12 @@ class ExampleGradients:
         return torch.stack(parts, dim=1)
 
     def _split(self, state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Tell parameters from buffers, each of the model's own type."""
-        own = self.model.state_dict()
+        """Tell trained parameters from all else, each of the model's own type; of tied ones the first is given."""
+        own = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
         values = {}
         for name, value in state.items():
-            values[name] = to_tensor(value, dtype=own[name].dtype, device=self.device)
+            if name in own:
+                values[name] = to_tensor(value, dtype=own[name].dtype, device=self.device)
         parameters = {name: values.pop(name) for name in self.names}
         return parameters, values
 

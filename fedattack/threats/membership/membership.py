@@ -110,7 +110,7 @@ class Membership(MembershipOptions, Attack):
         views=("individual",),
         protocols=tuple(REBUILD),
         knowledge=("model", "targets"),
-        takes=("rounds", "clients", "precision"),
+        takes=("rounds", "clients", "precision", "frozen", "structures"),
     )
     form: ClassVar[Form] = SCORES_FORM
     knows: ClassVar[tuple[str, ...]] = (
@@ -154,6 +154,12 @@ class Membership(MembershipOptions, Attack):
             notes.append(
                 "no shadow models: the attacker has too few auxiliary examples, or does not know how clients train; "
                 "the likelihood ratio and RMIA are left out"
+            )
+            return None
+        if knowledge.structure() or knowledge.frozen:
+            notes.append(
+                "no shadow models: the attacker trains none of examples that are more than one array, or of models "
+                "with frozen weights; the likelihood ratio and RMIA are left out"
             )
             return None
         if not PROTOCOLS[record.protocol].sends_back:
@@ -215,7 +221,13 @@ class _Meter:
         self.gradients: ExampleGradients | None = None
         if PROTOCOLS[record.protocol].sends_model:
             self.gradients = ExampleGradients(
-                self.model, given(knowledge.model.loss), targets.x, targets.y, device=device, bound=bound
+                self.model,
+                given(knowledge.model.loss),
+                targets.x,
+                targets.y,
+                device=device,
+                bound=bound,
+                frozen=knowledge.frozen or (),
             )
         self.last = _last_rounds(record)
         # In FedSGD the update is the server's step, of which the gradient is what the client sent.

@@ -47,7 +47,7 @@ class SourceInference(Attack):
         views=("individual",),
         protocols=tuple(REBUILD),
         knowledge=("model", "targets"),
-        takes=("rounds", "clients", "precision", "frozen"),
+        takes=("rounds", "clients", "precision", "frozen", "structures"),
     )
     form: ClassVar[Form] = Form(
         TypeAdapter(_Facts),

@@ -1,0 +1,97 @@
+"""Models of Hugging Face's transformers, and LoRA adapters of peft, made of a description and never of a download.
+
+A description is plain text: the name of a class that transformers itself has, its configuration, and that of an
+adapter. Weights are arbitrary. Nothing of a description is imported, fetched or run: see :data:`_LEFT_OUT`. The
+packages are those of the project that is audited; fedattack needs neither.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from fedattack.errors import ModelError, short
+
+# What of a configuration names code, files or places, and how attention is computed, which changes no more than digits.
+_LEFT_OUT = {
+    "_name_or_path",
+    "_attn_implementation",
+    "_attn_implementation_internal",
+    "_experts_implementation",
+    "attn_implementation",
+    "experts_implementation",
+    "auto_map",
+    "base_model_name_or_path",
+    "custom_pipelines",
+    "quantization_config",
+    "transformers_version",
+}
+
+# What of an adapter says which weights there are, and how they are used.
+_ADAPTER = {
+    *("r", "lora_alpha", "target_modules", "exclude_modules", "lora_dropout", "fan_in_fan_out", "bias", "use_rslora"),
+    *("modules_to_save", "layers_to_transform", "layers_pattern", "rank_pattern", "alpha_pattern", "use_dora"),
+    "task_type",
+}
+
+
+def from_description(name: str, config: str, adapter: str = "") -> nn.Module:
+    """Make a model of transformers.
+
+    Parameters
+    ----------
+    name
+        A class of the package transformers, such as ``BertForSequenceClassification``.
+    config
+        Its configuration, as JSON.
+    adapter
+        The configuration of a LoRA of peft that is put into it, as JSON; empty for none.
+
+    Raises
+    ------
+    ModelError
+        If a package is not installed, there is no such model, or a configuration does not make one.
+    """
+    try:
+        import transformers
+    except ImportError:
+        raise ModelError(f"the model {short(name, 60)} is one of the package transformers; install it here") from None
+    found = getattr(transformers, name, None)
+    if not isinstance(found, type) or not issubclass(found, transformers.PreTrainedModel):
+        raise ModelError(f"transformers has no model {short(name, 60)!r}")
+    made: Any = found
+    settings = made.config_class.from_dict(_settings(config))
+    settings._attn_implementation = "eager"
+    model: nn.Module = made(settings)
+    return _adapted(model, _settings(adapter)) if adapter else model
+
+
+def _adapted(model: nn.Module, settings: Mapping[str, Any]) -> nn.Module:
+    try:
+        import peft
+    except ImportError:
+        raise ModelError("the model has a LoRA adapter of the package peft; install it here") from None
+    kept = {name: value for name, value in settings.items() if name in _ADAPTER}
+    adapted: nn.Module = peft.get_peft_model(model, peft.LoraConfig(**kept))
+    return adapted
+
+
+def _settings(text: str) -> dict[str, Any]:
+    try:
+        settings = json.loads(text)
+    except ValueError as cause:
+        raise ModelError(f"a configuration is no JSON ({short(str(cause), 80)})") from None
+    if not isinstance(settings, dict):
+        raise ModelError("a configuration is no JSON object")
+    kept: dict[str, Any] = _without_places(settings)
+    return kept
+
+
+def _without_places(value: Any) -> Any:
+    """Leave out what names code, files or places, in inner configurations, too."""
+    if isinstance(value, dict):
+        return {name: _without_places(part) for name, part in value.items() if name not in _LEFT_OUT}
+    return value

@@ -1,0 +1,1 @@
+"""loraexample: a Flower app."""

@@ -1,0 +1,1 @@
+"""textexample: a Flower app."""
