@@ -125,17 +125,17 @@ class Examples:
         new = [index for index, key in enumerate(hashes) if key not in known and key not in items and kept.takes(key)]
         if not new:
             return
-        if not self._fits(rows):
+        if not self._fits(rows[0, ...]):
             return
         # In parts, so that a batch of any size takes no more memory than the sample.
         for start in range(0, len(new), kept.limit):
             part = new[start : start + kept.limit]
             kept.put([hashes[index] for index in part], [rows[index, ...].copy() for index in part])
 
-    def _fits(self, rows: NDArray[Any]) -> bool:
-        """Say whether inputs have the form of those that are kept, of which there are fewer if they are large."""
-        some = next(iter(self.rows.items.values()), rows[0])
-        if some.shape != rows.shape[1:] or not alike(some, rows):
+    def _fits(self, row: NDArray[Any]) -> bool:
+        """Say whether an input has the form of those that are kept, of which there are fewer if they are large."""
+        some = next(iter(self.rows.items.values()), row)
+        if some.shape != row.shape or not alike(some, row):
             self.other_shapes = True
             return False
         fits = max(1, self._bytes // max(1, some.nbytes))
