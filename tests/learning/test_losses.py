@@ -83,5 +83,5 @@ def test_a_loss_by_import_path(tmp_path, monkeypatch):
 
 
 def test_unknown_loss_lists_the_known_ones():
-    with pytest.raises(ModelError, match="unknown loss 'hinge'; expected one of cross-entropy, mse, or"):
+    with pytest.raises(ModelError, match="unknown loss 'hinge'; expected one of cross-entropy, mse, own, or"):
         per_record_loss("hinge")
