@@ -276,6 +276,7 @@ class Perfect:
     name = "ara"
     title = paper = "An attack for tests"
     knows = ("everything",)
+    needs = ATTACKS["ara"].needs
     load_scores = staticmethod(Scores.load)
 
 
