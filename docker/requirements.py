@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 
 # What the image's build arguments choose, and what only CUDA builds bring along, in versions of their own.
-OF_TORCH = re.compile(r"(torch|torchvision|triton|nvidia-|cuda-)")
+OF_TORCH = re.compile(r"(torch|torchvision|triton)\b|nvidia-|cuda-")
 
 
 def others(lines: list[str]) -> str:

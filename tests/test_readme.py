@@ -310,7 +310,7 @@ def test_commands_that_are_mentioned_are_understood(line):
     words += [word for option in missing if option.opts[0] not in words for word in (option.opts[0], "x")]
     context = command.make_context(words[0], words[1:])
     preset = context.params.get("preset") or context.params.get("what", ["NAME"])[0]
-    if not re.search(r"\b(NAME|PRESET)\b|/|^flwr$", preset):
+    if not re.search(r"\b(NAME|PRESET)\b|/|^flwr$|^\.$", preset):
         changes = [text for text in context.params["changes"] if not re.search(r"\b[A-Z]+\b", text)]
         resolve_settings(load_preset(preset), changes)
 
