@@ -2,9 +2,9 @@
 
 import importlib.util
 import json
+import re
 import shutil
 import stat
-import re
 import subprocess
 import sys
 from pathlib import Path
