@@ -108,6 +108,7 @@ def test_a_message_api_project_in_pytorch(tmp_path, task):
     assert not scores.notes
 
 
+@pytest.mark.long
 @pytest.mark.flower
 def test_a_legacy_project_whose_arrays_have_no_names(tmp_path, task):
     module = task(LEGACY, LEGACY.copy(tmp_path / "data"))
@@ -118,6 +119,7 @@ def test_a_legacy_project_whose_arrays_have_no_names(tmp_path, task):
     assert scores.notes == (NAMELESS,)
 
 
+@pytest.mark.long
 @pytest.mark.flower
 def test_a_scikit_learn_project(tmp_path, task):
     module = task(SKLEARN, SKLEARN.copy(tmp_path / "data"))
@@ -131,6 +133,7 @@ def test_a_scikit_learn_project(tmp_path, task):
     assert scores.notes == (NAMELESS,)
 
 
+@pytest.mark.long
 @pytest.mark.flower
 def test_a_project_with_batch_norm_clients_of_unequal_size_and_keys_of_its_own(tmp_path, task):
     module = task(BATCH_NORM, BATCH_NORM.copy(tmp_path / "data"))

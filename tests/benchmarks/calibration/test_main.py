@@ -3,6 +3,8 @@
 import json
 import sys
 
+import pytest
+
 from tests.benchmarks.calibration import __main__ as study
 from tests.benchmarks.calibration import federations
 
@@ -25,6 +27,7 @@ def test_the_command_writes_what_was_asked_for(tmp_path, monkeypatch, capsys):
     assert world in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_reports_on_trained_federations_without_a_leak_say_so():
     """Thirty-four reports: with one false alarm in twenty, six of them would be a rarity (p = 0.007)."""
     reports = [row for row in federations.rows(2, seed=0) if row["finding"] == federations.REPORT]
