@@ -141,12 +141,19 @@ def without(x: NDArray[Any], place: str | None) -> NDArray[Any]:
 def fault(x: NDArray[Any]) -> str:
     """Say what is wrong with examples that somebody handed over; empty if nothing is."""
     if not fields(x):
-        return "" if x.dtype.kind in "biuf" else f"values that are no numbers (dtype {x.dtype})"
+        if x.dtype.kind not in "biuf":
+            return f"values that are no numbers (dtype {x.dtype})"
+        # Of these a few bytes may be any number of examples.
+        return "examples without any number" if x.shape[:1] != (0,) and not x.size else ""
     if x.ndim != 1 or len(fields(x)) > MOST:
         return f"an array of {x.ndim} axes with {len(fields(x))} fields; expected one axis and at most {MOST}"
     for place in fields(x):
-        if x.dtype[place].base.kind not in "biuf" or not _PLACE.fullmatch(place):
-            return f"a field {place!r} of {x.dtype[place].base}; expected numbers by name"
+        base = x.dtype[place].base
+        # Torch takes numbers in this machine's own order of bytes, of at most 8.
+        if base.kind not in "biuf" or not base.isnative or base.itemsize > 8 or not _PLACE.fullmatch(place):
+            return f"a field {place!r} of {base}; expected numbers by name"
+        if 0 in x.dtype[place].shape:
+            return f"a field {place!r} without any number"
         if any(other.startswith(f"{place}{SEPARATOR}") for other in fields(x)):
             return f"a field {place!r}, and others within it"
     return ""
@@ -156,7 +163,7 @@ def finite(x: NDArray[Any]) -> NDArray[np.bool_]:
     """Say of each example whether all its numbers are finite."""
     kept = np.ones(len(x), dtype=np.bool_)
     for leaf in leaves_of(x).values():
-        kept &= np.isfinite(leaf).reshape(len(x), -1).all(axis=1)
+        kept &= np.isfinite(leaf).all(axis=tuple(range(1, leaf.ndim)))
     return kept
 
 

@@ -88,5 +88,12 @@ def test_what_others_hand_over_is_looked_at():
     assert "expected numbers by name" in fault(np.zeros(2, [("a", [("b", float)])]))
     assert "expected numbers by name" in fault(np.zeros(2, [("99999999", float)]))
     assert "others within it" in fault(np.zeros(2, [("a", float), ("a/b", float)]))
+    assert "expected numbers by name" in fault(np.zeros(2, [("a", ">i8")]))
+    assert "expected numbers by name" in fault(np.zeros(2, [("a", np.longdouble)]))
+    assert "without any number" in fault(np.zeros(2, [("attention_mask", int, (0,)), ("a", int)]))
+    # A terabyte of examples in a file of a hundred bytes.
+    assert "without any number" in fault(np.zeros((2**40, 0), np.float32))
+    assert not fault(np.zeros((0, 3), np.float32))
+    assert finite(np.zeros((0, 3), np.float32)).shape == (0,)
     bad = pack({"a": np.array([[1.0, np.nan], [1.0, 2.0]]), "b": np.arange(2)})
     assert finite(bad).tolist() == [False, True]

@@ -645,6 +645,8 @@ def _read_records(folder: Path) -> HeldRecords | None:
         return None
     arrays = read_npz(path, DataError, _HINT, "x", "y", "owners")
     x, y = _checked_records(path, arrays["x"], arrays["y"])
+    if fields(x):
+        raise DataError(f"{path}: expected examples that are one array each; got {short(str(x.dtype), 100)}; {_HINT}")
     owners = arrays["owners"]
     if owners.shape != (len(y),) or owners.dtype.kind != "U":
         raise DataError(f"{path}: expected an owner of every example; got {owners.dtype} {owners.shape}; {_HINT}")

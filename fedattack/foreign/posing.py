@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -308,9 +309,10 @@ def _model_of(
     """Return the model that the caller names, or most witnesses saw; else a linear layer, if the arrays fit one."""
     # The server's own evaluation tells nothing of how clients train, unless no client was seen with a model.
     of_clients = [witness for witness in witnesses if witness.node != SERVER and witness.model is not None]
-    seen = [witness.model for witness in of_clients or witnesses if witness.model is not None]
+    # Each machine has a file of its own for what is frozen.
+    seen = [replace(witness.model, frozen=None) for witness in of_clients or witnesses if witness.model is not None]
     known = [model for model in seen if model.spec is not None]
-    model = replace(_most(known or seen, notes, "models"), frozen=None) if seen else _UNSEEN
+    model = _most(known or seen, notes, "models") if seen else _UNSEEN
     if named is not None:
         model = replace(model, spec=named, arguments={})
     elif model.spec is None:
@@ -338,14 +340,17 @@ def _model_of(
 
 def _frozen_of(witnesses: Sequence[Witness], notes: list[str]) -> dict[str, NDArray[Any]] | None:
     """Return the weights that no client sends, if all clients have the same."""
-    of_clients = [witness.model.frozen for witness in witnesses if witness.node != SERVER and witness.model is not None]
-    files = {file for file in of_clients if file is not None}
+    # A file is named by what is in it, and each machine has its own.
+    files: dict[str, Path] = {}
+    for witness in witnesses:
+        if witness.node != SERVER and witness.model is not None and witness.model.frozen is not None:
+            files.setdefault(witness.model.frozen.name, witness.model.frozen)
     if len(files) > 1:
         notes.append("what clients do not send of their models differs from client to client")
     if len(files) != 1:
         return None
     notes.append("the attacker is assumed to have the weights that no client sends or trains")
-    return read_frozen(files.pop())
+    return read_frozen(*files.values())
 
 
 def _outputs_of_linear(record: Record, holding: Holding) -> int | None:

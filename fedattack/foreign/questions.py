@@ -146,6 +146,8 @@ def _of_attribute(where: str, name: str, table: Any, hint: str) -> dict[str, str
     for value, clients in table.items():
         if not isinstance(clients, list) or not all(type(client) in (int, str) for client in clients):
             raise ConfigError(f"{where}.{short(value, 60)}: {hint}")
+        if not clients:
+            raise ConfigError(f"{where}.{short(value, 60)} is empty; name its clients, or leave it out")
         for client in map(str, clients):
             if client in found:
                 raise ConfigError(f"{where}: client {short(client, 60)} is in two groups; expected it in one")
@@ -245,6 +247,8 @@ def _pose_column(asked: Questions, scene: Scene, further: Further) -> None:
             "for; take a column of few values, or let the app put its values together"
         )
     asked_of = _victims(holding.clients.values(), scene, further.notes)
+    if not asked_of:
+        raise DataError("--sensitive: of no example is it certain that a client which took part trained on it")
     keys = [key for own in asked_of.values() for key in own]
     x = np.array([holding.examples[key][0] for key in keys], dtype=np.float32)
     y = np.array([holding.examples[key][1] for key in keys], dtype=np.int64 if holding.kind == "i" else np.float32)

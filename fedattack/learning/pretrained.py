@@ -8,7 +8,8 @@ packages are those of the project that is audited; fedattack needs neither.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
@@ -53,7 +54,8 @@ def from_description(name: str, config: str, adapter: str = "") -> nn.Module:
     Raises
     ------
     ModelError
-        If a package is not installed, there is no such model, or a configuration does not make one.
+        If a package is not installed, there is no such model, a configuration does not make one, or it names a part
+        that would be looked for elsewhere.
     """
     try:
         import transformers
@@ -63,10 +65,50 @@ def from_description(name: str, config: str, adapter: str = "") -> nn.Module:
     if not isinstance(found, type) or not issubclass(found, transformers.PreTrainedModel):
         raise ModelError(f"transformers has no model {short(name, 60)!r}")
     made: Any = found
-    settings = made.config_class.from_dict(_settings(config))
-    settings._attn_implementation = "eager"
-    model: nn.Module = made(settings)
-    return _adapted(model, _settings(adapter)) if adapter else model
+    described = _settings(config)
+    _refuse_elsewhere(name, described)
+    with _offline():
+        settings = made.config_class.from_dict(described)
+        # Some have parts of others by default.
+        _refuse_elsewhere(name, settings.to_dict())
+        settings._attn_implementation = "eager"
+        model: nn.Module = made(settings)
+        return _adapted(model, _settings(adapter)) if adapter else model
+
+
+def _refuse_elsewhere(name: str, settings: Mapping[str, Any]) -> None:
+    if _leads_out(settings):
+        raise ModelError(
+            f"the model {short(name, 60)} takes a part, such as its backbone, from elsewhere, and nothing is fetched; "
+            "name a function of your own that makes it by --model"
+        )
+
+
+def _leads_out(value: Any) -> bool:
+    """Say whether a configuration, or one in it, names a part that its library fetches, perhaps with code."""
+    if isinstance(value, list | tuple):
+        return any(map(_leads_out, value))
+    if not isinstance(value, Mapping):
+        # As timm names models of others.
+        return isinstance(value, str) and value.startswith(("hf-hub:", "hf_hub:", "local-dir:"))
+    named = isinstance(value.get("backbone"), str) or value.get("use_pretrained_backbone")
+    return bool(named) or any(map(_leads_out, value.values()))
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """Let nothing be fetched from Hugging Face's hub."""
+    try:
+        from huggingface_hub import constants
+    except ImportError:
+        yield
+        return
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
 
 
 def _adapted(model: nn.Module, settings: Mapping[str, Any]) -> nn.Module:
@@ -94,4 +136,6 @@ def _without_places(value: Any) -> Any:
     """Leave out what names code, files or places, in inner configurations, too."""
     if isinstance(value, dict):
         return {name: _without_places(part) for name, part in value.items() if name not in _LEFT_OUT}
+    if isinstance(value, list):
+        return [_without_places(part) for part in value]
     return value

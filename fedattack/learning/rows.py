@@ -250,8 +250,11 @@ class LayerModel:
             at += value.numel()
         self.layers, self.activations = self._layers(x[:1].to(shadow.device))
         self.together = len(x) > 1 and self.dense == 0
+        self._last = True
         if self.together and not self._are_products(start, x, y):
-            self.together = False
+            # A model that calls Tensor.view on what a convolution gives cannot take channels last.
+            self._last = False
+            self.together = self._are_products(start, x, y)
         if self.layers and not self.together and not self._are_products(start, x, y):
             self.layers = ()
 
@@ -300,10 +303,14 @@ class LayerModel:
         generator = torch.Generator().manual_seed(0)
         with seeded(0, device):
             expected = self.shadow.record_gradients(start, x, y, generator=generator)
-        with seeded(0, device):
-            block = self.block(start, x, y, self.shadow.draw_masks((len(x), 1), generator.manual_seed(0)), ())
         found = torch.zeros_like(expected)
-        block.accumulate(found, torch.eye(len(x), device=device))
+        try:
+            with seeded(0, device):
+                block = self.block(start, x, y, self.shadow.draw_masks((len(x), 1), generator.manual_seed(0)), ())
+            block.accumulate(found, torch.eye(len(x), device=device))
+        except (RuntimeError, IndexError):
+            # Such as where the first axis of what a layer takes is not that of the examples.
+            return False
         return bool((found - expected).norm() <= 1e-3 * expected.norm())
 
     def runs(self, multiplied: Sequence[Layer]) -> list[slice]:
@@ -362,10 +369,14 @@ class LayerModel:
         device = self.shadow.device
         inputs: dict[str, Tensor] = {}
         outputs: dict[str, Tensor] = {}
-        hooks = [layer.module.register_forward_hook(_keeping(layer.name, inputs, outputs)) for layer in self.layers]
+        hooks = []
+        for layer in self.layers:
+            hooks.append(layer.module.register_forward_hook(_keeping(layer.name, inputs, outputs, last=self._last)))
+        x = x.to(device)
         try:
             of_all = tuple(mask.flatten(0, 1) for mask in masks)
-            mean = self.shadow.loss_of(self.shadow.unflatten(start), _channels_last(x.to(device)), y.to(device), of_all)
+            laid_out = _channels_last(x) if self._last else x
+            mean = self.shadow.loss_of(self.shadow.unflatten(start), laid_out, y.to(device), of_all)
         finally:
             for hook in hooks:
                 hook.remove()
@@ -423,14 +434,14 @@ def _tapping(name: str, taps: dict[str, Tensor], seen: dict[str, Tensor]) -> Cal
     return tap
 
 
-def _keeping(name: str, inputs: dict[str, Tensor], outputs: dict[str, Tensor]) -> Callable[..., Tensor]:
+def _keeping(name: str, inputs: dict[str, Tensor], outputs: dict[str, Tensor], *, last: bool) -> Callable[..., Tensor]:
     """Return a hook that keeps a layer's input and output, and asks for the gradient of the latter."""
 
     def keep(module: nn.Module, given: tuple[Any, ...], output: Tensor) -> Tensor:
         inputs[name] = given[0]
         outputs[name] = output if output.requires_grad else output.requires_grad_()
         # A copy, because what comes next may change its input in place. Poolings are faster with channels last.
-        return output.clone(memory_format=torch.channels_last if output.ndim == 4 else torch.preserve_format)
+        return output.clone(memory_format=torch.channels_last if last and output.ndim == 4 else torch.preserve_format)
 
     return keep
 

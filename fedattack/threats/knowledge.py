@@ -290,8 +290,10 @@ class Knowledge:
 
     def structure(self) -> str:
         """Return what the examples are made of, such as ids and a mask; empty where each is one array."""
-        examples = self.targets or self.auxiliary
-        return short(", ".join(fields(examples.x)), 80) if examples is not None else ""
+        for examples in (self.targets, self.auxiliary):
+            if examples is not None and fields(examples.x):
+                return short(", ".join(fields(examples.x)), 80)
+        return ""
 
     def client_of(self, node: str) -> str:
         """Return the name of the client that hides behind a node."""
@@ -520,7 +522,7 @@ def read_knowledge(folder: Path, *, trusted: Collection[str] = ()) -> Knowledge:
 def _read_limits(
     limits: list[list[float]], where: Path, model: ModelKnowledge | None
 ) -> tuple[tuple[float, float], ...]:
-    channels = len(limits) if model is None else model.input_shape[0]
+    channels = len(limits) if model is None else (model.input_shape or (0,))[0]
     if not limits or len(limits) != channels or any(low > high for low, high in limits):
         raise DataError(
             f"{where}: limits are {short(str(limits))}; expected the least and the largest input of each of {channels} "

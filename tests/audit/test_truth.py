@@ -197,6 +197,7 @@ def test_records_survive_the_disk(tmp_path):
         ({"owners": ("a",)}, "expected an owner of every example"),
         ({"x": np.full((3, 2), np.nan)}, "expected finite numbers"),
         ({"x": np.ones(3)}, "each with a label"),
+        ({"x": np.ones(3, [("ids", int)])}, "that are one array each"),
         ({"owners": ("a", "b", "stranger")}, "stranger is no client"),
     ],
 )

@@ -29,8 +29,9 @@ from fedattack.record.keep import Keep
 from fedattack.runtime.deployment import Deployment
 from fedattack.runtime.simulator import Simulator
 from fedattack.threats import read_targets
+from fedattack.threats.frozen import read_frozen
 from fedattack.witness import WITNESS_FOLDER, WitnessMod, read_witnesses, sources, write_witness
-from fedattack.witness.store import read_witness
+from fedattack.witness.store import read_witness, write_frozen
 from tests.foreign.projects import MESSAGE_API, fedattack
 from tests.foreign.worlds import CLASSES, FEATURES, pool
 from tests.observe import apps
@@ -194,6 +195,28 @@ def test_a_model_of_the_callers_own_needs_no_trust(world, call):
         *("--fail-if", "sia.asr > 0.2"),
     )
     assert code == 3, err
+
+
+def test_what_no_client_sends_is_known_from_every_machine(world):
+    weights = {"base.weight": np.ones((3, 2), np.float32)}
+    for site in world.sites:
+        (path,) = site.glob("run-*/*.npz")
+        change(site, model=replace(read_witness(path).model, frozen=write_frozen(path.parent, weights)))
+    truth = gathered(world)
+    assert read_frozen(world.out / "knowledge" / "frozen.npz")["base.weight"].tolist() == [[1, 1]] * 3
+    assert any("weights that no client sends" in note for note in truth.notes)
+    told = [note for note in truth.notes if "differ" in note and "ways to train" not in note]
+    assert told == []
+
+
+def test_weights_that_differ_from_machine_to_machine_are_told(world):
+    for number, site in enumerate(world.sites):
+        (path,) = site.glob("run-*/*.npz")
+        frozen = write_frozen(path.parent, {"base.weight": np.full(3, number, np.float32)})
+        change(site, model=replace(read_witness(path).model, frozen=frozen))
+    truth = gathered(world)
+    assert not (world.out / "knowledge" / "frozen.npz").exists()
+    assert any("differs from client to client" in note for note in truth.notes)
 
 
 def test_a_client_without_a_witness_is_told(world):

@@ -9,8 +9,9 @@ from fedattack.audit.truth import read_truth
 from fedattack.errors import ConfigError
 from fedattack.folder import Part, write_study
 from fedattack.foreign.auditing import attack_all, pose_all, witness_of
+from fedattack.foreign.holding import Client, Holding
 from fedattack.foreign.posing import pose
-from fedattack.foreign.questions import Column, Questions, read_groups
+from fedattack.foreign.questions import Column, Questions, Scene, pose_further, read_groups
 from fedattack.learning import LocalSGD
 from fedattack.report import read_run
 from fedattack.runs.pipeline import choose_attacks, judge_folder
@@ -137,6 +138,15 @@ def test_a_column_that_cannot_be_asked_for_has_a_reason_and_the_rest_goes_on(tmp
     assert len(posed.knowledge.targets) == 300
     with pytest.raises(AssertionError, match=message):
         raise AssertionError(posed.reasons["attribute"])
+
+
+def test_a_column_is_not_asked_for_where_no_holder_is_certain():
+    x, y = np.eye(6, dtype=np.float32), np.zeros(6, np.int64)
+    client = Client("0", (witness("0", (x, y)),))
+    others = {bytes([row] * 16): (x[row], 0) for row in range(6)}
+    scene = Scene(Holding({"0": client}, shape=(6,), examples=others), ["0"], np.ones((1, 1), np.int64), None, [], 0)
+    further = pose_further(Questions(column=Column("first", 0, 1)), scene)
+    assert further.reasons["attribute"].startswith("--sensitive: of no example is it certain")
 
 
 def test_of_large_clients_a_sample_is_asked_for(tmp_path):
@@ -349,6 +359,7 @@ def test_a_word_that_is_none_ends_in_one_line(words, message):
         ("north = [1]", "north: expected a table for each attribute"),
         ("[region]\nnorth = [1]", "region has 1 value; expected at least two"),
         ("[region]\nnorth = [1]\nsouth = 3", "region.south: expected a table"),
+        ("[region]\nnorth = [1]\nsouth = []", "region.south is empty"),
         ("[region]\nnorth = [1]\nsouth = [2, 1]", "client 1 is in two groups"),
         ("['a b']\nnorth = [1]\nsouth = [2]", "names are of letters"),
     ],

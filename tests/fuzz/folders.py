@@ -41,7 +41,7 @@ def touch(*words, **named):
 """
 COMMANDS = (
     *("attack", "attack", "attack", "report", "report", "check", "resume", "resume", "resume", "project", "compare"),
-    *("reproduce", "tradeoff", "audit", "simulate", "observe"),
+    *("reproduce", "tradeoff", "audit", "simulate", "observe", "gather", "gather", "what-if", "what-if"),
 )
 
 
@@ -58,6 +58,7 @@ class Place:
         self.originals = {name: WORLDS[name].build(root / "worlds" / name) for name in ("source", "sums", "group")}
         self.originals["stopped"] = _stopped(self.originals["source"], root / "worlds" / "stopped")
         self.originals["cells"] = _cells(self.originals["source"], root / "worlds" / "cells")
+        self.originals["witnessed"] = _witnessed(root / "worlds" / "witnessed")
         shutil.copytree(self.originals["source"], self.canary)
         (self.canary / "zoo").mkdir()
         (self.canary / "zoo" / "zoo.json").write_text("{}")
@@ -115,6 +116,32 @@ def _cells(original: Path, folder: Path) -> Path:
     tradeoff(
         "quickstart", folder, wanted=["sparsify=0.9"], seeds=1, audit=audit, watching=watching, cost=lambda *_: cost
     )
+    return folder
+
+
+def _witnessed(folder: Path) -> Path:
+    """Make a record, and beside it what witnesses of its clients wrote, who name the canary's module."""
+    from dataclasses import replace
+
+    from fedattack.witness import SeenExamples, write_witness
+    from fedattack.witness.sample import hash_rows
+    from fedattack.witness.store import write_frozen
+    from tests.foreign.worlds import MODEL, pool, witness, write_record
+
+    def seen(rows: slice) -> SeenExamples:
+        hashes = hash_rows(x[rows], 0)
+        order = sorted(range(len(hashes)), key=hashes.__getitem__)
+        keys = np.frombuffer(b"".join(sorted(hashes)), np.uint8).reshape(-1, 16)
+        return SeenExamples(x[rows][order], y[rows][order], keys, len(keys), {})
+
+    x, y = pool(60)
+    write_record(folder / "record", ["100", "101", "102"])
+    for client in range(3):
+        own, evaluated = slice(10 * client, 10 * client + 10), slice(30 + 10 * client, 40 + 10 * client)
+        frozen = write_frozen(folder / "witness", {"base": x[:1]})
+        model = replace(MODEL, spec=f"{CANARY_MODULE}:touch", frozen=frozen)
+        noted = replace(witness(str(client), (x, y), model=model), trained=seen(own), evaluated=seen(evaluated))
+        write_witness(folder / "witness", noted)
     return folder
 
 
@@ -384,6 +411,14 @@ def words_of(draw: random.Random, command: str, kind: str, folder: Path, other: 
         "audit": ["audit", "quickstart", "--out", str(folder)],
         "simulate": ["simulate", "quickstart", "--out", str(folder)],
         "observe": ["observe", "--out", str(folder), "--", "flwr", "run", str(folder)],
+        "gather": [
+            *("gather", str(folder), str(folder / "witness"), "--out", str(draw.choice((out, folder / "out")))),
+            *draw.choice(([], ["--model", "tests.foreign.worlds:linear"])),
+        ],
+        "what-if": [
+            *("what-if", str(folder), "--out", str(draw.choice((out, folder / "out"))), "--device", "cpu"),
+            *draw.choice((["--noise", "0.1"], ["--keep", "0.5", "--secagg"])),
+        ],
     }[command]
 
 
@@ -480,7 +515,9 @@ def run(count: int, seed: int, *, every: int = 1, first: int = 0) -> dict[str, A
         for number in range(first, count, every):
             draw = random.Random(f"{seed}/{number}")
             command = draw.choice(COMMANDS)
-            kinds = {"resume": "stopped", "reproduce": "cells", "tradeoff": "cells"}
+            kinds = {"resume": "stopped", "reproduce": "cells", "tradeoff": "cells", "gather": "witnessed"}
+            # The attacks of other worlds take minutes, and here they are made several times.
+            kinds["what-if"] = "source"
             kind = kinds.get(command) or draw.choice(("source", "sums", "group"))
             folder, out = Path(root) / "tries" / "run", Path(root) / "tries" / "out"
             shutil.copytree(place.originals[kind], folder)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -56,6 +57,57 @@ def test_what_names_code_or_places_is_left_out():
     assert model.config._attn_implementation == "eager"
     assert not hasattr(model.config, "auto_map")
     assert model.classifier.out_features == 4
+
+
+@pytest.fixture
+def imitation(monkeypatch):
+    """Something like transformers, of which the calls are looked at."""
+
+    class Config(SimpleNamespace):
+        @classmethod
+        def from_dict(cls, settings):
+            return cls(**settings)
+
+        def to_dict(self):
+            return vars(self)
+
+    class PreTrainedModel(torch.nn.Module):
+        config_class = Config
+
+        def __init__(self, config):
+            super().__init__()
+            self.config, self.offline = config, sys.modules["huggingface_hub"].constants.HF_HUB_OFFLINE
+
+    class ByDefault(PreTrainedModel):
+        class config_class(Config):  # noqa: N801 - as transformers calls it
+            def to_dict(self):
+                return vars(self) | {"vision": {"use_pretrained_backbone": True}}
+
+    package = SimpleNamespace(PreTrainedModel=PreTrainedModel, Net=PreTrainedModel, ByDefault=ByDefault)
+    monkeypatch.setitem(sys.modules, "transformers", package)
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("Net", {"backbone": "stranger/net", "backbone_kwargs": {"trust_remote_code": True}}),
+        ("Net", {"parts": [{"inner": {"backbone": "stranger/net"}}]}),
+        ("Net", {"architecture": "hf-hub:stranger/net"}),
+        ("ByDefault", {}),
+    ],
+)
+def test_a_part_that_would_be_fetched_is_refused(imitation, name, config):
+    with pytest.raises(ModelError, match="from elsewhere, and nothing is fetched"):
+        from_description(name, json.dumps(config))
+
+
+def test_nothing_is_fetched_while_a_model_is_made(imitation):
+    constants = pytest.importorskip("huggingface_hub").constants
+    before = constants.HF_HUB_OFFLINE
+    made = from_description("Net", text(backbone=None, parts=[{"auto_map": {}, "size": 3}]))
+    assert made.offline is True
+    assert constants.HF_HUB_OFFLINE is before
+    assert made.config.parts == [{"size": 3}]
 
 
 def test_an_adapter_is_put_in():

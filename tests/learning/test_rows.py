@@ -69,6 +69,30 @@ class Mixing(nn.Module):
         return self.out(torch.tanh(value - 0.5 * value.mean(dim=0)))
 
 
+class Viewing(nn.Module):
+    """Calls view on what a convolution gives, which cannot be laid out otherwise then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Conv2d(1, 3, 3)
+        self.out = nn.Linear(3 * 6 * 6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.relu(self.inner(x)).view(-1, 3 * 6 * 6))
+
+
+class Folding(nn.Module):
+    """Puts the parts of all examples on one axis for a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 5)
+        self.out = nn.Linear(15, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.tanh(self.inner(x.reshape(-1, 4))).reshape(-1, 15))
+
+
 def _convolutions() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(2, 4, 3, stride=2, padding=1),
@@ -106,6 +130,8 @@ MODELS = {
     "lenet": ((1, 28, 28), lambda: build_model("lenet-mnist", input_shape=(1, 28, 28), classes=4, seed=0), None),
     "convolutions": ((2, 20, 28), _convolutions, ["0", "2", "7", "9"]),
     "mixing": ((12,), Mixing, ["inner", "out"]),
+    "viewing": ((1, 8, 8), Viewing, ["inner", "out"]),
+    "folding": ((12,), Folding, ["inner", "out"]),
     "strided": ((1, 20, 28), _strided, ["0", "2", "6"]),
     "sequence": ((12,), Sequence, ["mix", "out"]),
     "twice": ((12,), Twice, []),
@@ -134,7 +160,7 @@ def taken_together(rows) -> Tensor:
 
 
 TRIED = 3
-TOGETHER = ("network", "lenet", "convolutions")
+TOGETHER = ("network", "lenet", "convolutions", "viewing")
 """Models of which one usual pass gives what comes back to each example."""
 
 

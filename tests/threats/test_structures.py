@@ -1,5 +1,7 @@
 """Examples of any structure and frozen weights, where attacks meet them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from fedattack.errors import DataError
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.structured import fields, pack
 from fedattack.threats import Knowledge, ModelKnowledge, Targets, read_knowledge, read_targets, write_knowledge
+from fedattack.threats.knowledge import read_public
 from fedattack.threats.matching import completed, named_for
 from fedattack.threats.membership.measures import ExampleGradients
 
@@ -63,6 +66,17 @@ def test_targets_are_read_by_name(tmp_path):
     np.savez(tmp_path / "v.npz", **{"x.ids": IDS.astype(str), "y": LABELS})
     with pytest.raises(DataError, match="expected numbers by name"):
         read_targets(tmp_path / "v.npz")
+
+
+def test_what_somebody_else_wrote_ends_in_one_line(tmp_path):
+    np.savez(tmp_path / "public.npz", x=np.zeros((2**40, 0), np.float32))
+    with pytest.raises(DataError, match="x holds examples without any number"):
+        read_public(tmp_path / "public.npz")
+    known = Knowledge(ModelKnowledge("mlp", (), 2), Targets(np.ones(5, np.float32), LABELS), auxiliary=examples())
+    assert known.structure() == "ids, labels"
+    write_knowledge(tmp_path / "knowledge", replace(known, targets=None, auxiliary=None, limits=((0.0, 1.0),)))
+    with pytest.raises(DataError, match="the least and the largest input of each of 0 channels"):
+        read_knowledge(tmp_path / "knowledge")
 
 
 @pytest.mark.parametrize("looks", [False, True], ids=["traced together", "one by one"])
