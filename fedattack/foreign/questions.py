@@ -88,6 +88,8 @@ class Questions:
         for word in without:
             if word not in WITHOUT:
                 raise ConfigError(f"--without {short(word, 60)}: {instead(word, sorted(WITHOUT))}")
+        if holds is not None and holds < 0:
+            raise ConfigError(f"--property {holds}: classes are counted from 0; expected 0 or more")
         column = None if sensitive is None else _column(sensitive)
         return cls(column, holds, {} if groups is None else read_groups(groups), frozenset(without))
 

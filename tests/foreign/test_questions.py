@@ -342,6 +342,7 @@ def test_words_are_read_before_a_run(tmp_path):
     [
         (("sex", None, None, []), "--sensitive sex: a model's input has no names; expected a number from 1"),
         (("0", None, None, []), "--sensitive 0: columns are counted from 1"),
+        ((None, -1, None, []), "--property -1: classes are counted from 0; expected 0 or more"),
         (("5-3", None, None, []), "the last follows the first"),
         ((None, None, None, ["auxilary"]), "--without auxilary: did you mean auxiliary"),
     ],
