@@ -309,15 +309,15 @@ print(taken("VmHWM") - before, detector.accuracy, float(detector.plus_mean[0]), 
 @pytest.mark.long
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory's high-water mark is Linux's")
 def test_memory_stays_within_its_bound_and_findings_are_the_same():
-    """LeNet with 6,000 auxiliary examples takes 600 MB of gradients, and is given 300 MB."""
+    """LeNet with 6,000 auxiliary examples takes 115 to 150 MB where it may, and is given 120 MB."""
     taken, found = {}, {}
-    for memory in (300e6, 2e9):
+    for memory in (120e6, 2e9):
         told = subprocess.run(
             [sys.executable, "-c", _PEAK, str(memory)], capture_output=True, text=True, check=True, timeout=300
         ).stdout.split()
         taken[memory], found[memory] = float(told[0]), [float(number) for number in told[1:]]
-    assert taken[300e6] < 300 < 500 < taken[2e9]
-    np.testing.assert_allclose(found[300e6], found[2e9], rtol=2e-3, atol=2e-3)
+    assert taken[120e6] < 120
+    np.testing.assert_allclose(found[120e6], found[2e9], rtol=2e-3, atol=2e-3)
 
 
 def test_inverted_and_ascending_clients_look_alike_after_one_step():
