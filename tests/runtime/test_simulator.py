@@ -397,6 +397,7 @@ def test_a_crashed_serverapp_is_an_error_that_names_the_exception(simulator: Sim
     assert "Traceback" in simulator.log.read_text()
 
 
+@pytest.mark.long
 @pytest.mark.flower
 def test_clients_that_are_killed_end_a_run_in_one_line(simulator: Simulator, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="; it was killed, often for lack of memory") as caught:

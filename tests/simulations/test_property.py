@@ -244,6 +244,7 @@ def read_nodes(truth) -> dict[str, str]:
     return {note["node"]: note["client"] for note in notes}
 
 
+@pytest.mark.long
 @pytest.mark.flower
 def test_secagg_runs_on_flower_and_ray(tmp_path):
     """The app as `flwr run` bundles it: the same clients as in this process, and the same sums up to quantisation."""

@@ -98,6 +98,7 @@ def test_a_toy_of_another_package_is_listed_attacked_judged_and_shown(installed,
     assert validate_findings([finding])[0].label == "Largest client named"
 
 
+@pytest.mark.long
 @pytest.mark.flower
 def test_the_preset_of_another_package_runs(installed, tmp_path):
     run_with(installed, ["audit", "toy", "--out", str(tmp_path / "run")])

@@ -455,6 +455,7 @@ def test_with_little_memory_the_same_is_found(inversion, found):
         np.testing.assert_allclose(little.arrays[name], found.arrays[name], rtol=1e-2, atol=1e-2, err_msg=name)
 
 
+@pytest.mark.long
 def test_too_little_memory_for_the_usual_search_is_told(inversion):
     little = replace(PROLIN, memory=7_000, workers=1).run(
         Record(inversion / "record"), read_knowledge(inversion / "knowledge"), seed=3, device="cpu"
