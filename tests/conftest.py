@@ -1,4 +1,3 @@
-import logging
 import os
 import sys
 
@@ -18,15 +17,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 def one_thread():
     """Tests' tensors are tiny: a second thread only waits for the first."""
     torch.set_num_threads(1)
-
-
-@pytest.fixture(autouse=True)
-def level_of_flower():
-    """A claim's mods are called thousands of times with Flower's logger at errors alone; others read its warnings."""
-    logger = logging.getLogger("flwr")
-    before = logger.level
-    yield
-    logger.setLevel(before)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -223,8 +223,6 @@ def _through_mod(mod: Callable[..., Any], clip: float) -> Callable[[Arrays, np.r
     """Play client and server around a mod: zeros are received, and the model that comes back is the update."""
     from flwr.app import Array, ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
 
-    # Flower's mods log at each message, of which there are thousands.
-    logging.getLogger("flwr").setLevel(logging.ERROR)
     legacy = str(getattr(mod, "__module__", type(mod).__module__)).startswith("flwr.client.")
     key, config_key, answer_key = "arrays", "config", "arrays"
     if legacy:
@@ -245,7 +243,8 @@ def _through_mod(mod: Callable[..., Any], clip: float) -> Callable[[Arrays, np.r
             content["fitres.status"] = ConfigRecord({"code": 0, "message": ""})
         else:
             content["metrics"] = MetricRecord({"num-examples": 1})
-        reply = mod(request, context, lambda message, context: _message(content))
+        with _quiet_flower():
+            reply = mod(request, context, lambda message, context: _message(content))
         if reply.has_error():
             raise ConfigError(f"the mod refuses the reply: {short(str(reply.error.reason), 120)}")
         (sent,) = reply.content.array_records.values()
@@ -254,6 +253,18 @@ def _through_mod(mod: Callable[..., Any], clip: float) -> Callable[[Arrays, np.r
         return {own: sent[name].numpy() for own, name in zip(update, names, strict=True)}
 
     return once
+
+
+@contextmanager
+def _quiet_flower() -> Iterator[None]:
+    """Hide what Flower's mods log at each message, of which there are thousands."""
+    logger = logging.getLogger("flwr")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _message(content: Any) -> Any:

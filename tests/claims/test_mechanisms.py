@@ -1,3 +1,5 @@
+import logging
+
 import numpy as np
 import pytest
 import torch
@@ -26,6 +28,12 @@ def test_every_kind_is_drawn_from(name):
     if name != "noise_first":
         assert (np.abs(sent.mean(axis=0) - UPDATE / 5) < 5 * error + 1e-6).all()
     mechanism.check(UPDATE, 0)
+
+
+def test_flowers_logger_is_left_as_it_was():
+    before = logging.getLogger("flwr").level
+    named("honest").draws(UPDATE, 3, np.random.default_rng(0))
+    assert logging.getLogger("flwr").level == before < logging.ERROR
 
 
 def test_draws_follow_from_the_seed_and_leave_other_generators_alone():
