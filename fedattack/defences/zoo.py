@@ -24,7 +24,7 @@ from fedattack.defences.base import Update
 from fedattack.errors import ConfigError, DataError
 from fedattack.files import write_atomically, write_json
 from fedattack.learning import LocalSGD
-from fedattack.learning.attribute_updates import UpdatesInParts, updates_in_parts
+from fedattack.learning.attribute_updates import AttributeUpdates, attribute_updates
 from fedattack.learning.pooled_updates import FEATURES, Fit, Network, Pooling, check_labels, train_network
 from fedattack.learning.torch_utils import different, shapes_of
 from fedattack.memory import MEMORY
@@ -219,8 +219,8 @@ def train_zoo_on_records(
     rng = np.random.default_rng(seed)
     labels: list[NDArray[np.int64]] = []
 
-    def shadow_updates(state: Update, count: int) -> UpdatesInParts:
-        return updates_in_parts(
+    def shadow_updates(state: Update, count: int) -> AttributeUpdates:
+        return attribute_updates(
             model,
             state,
             x[rows],
@@ -249,7 +249,7 @@ def train_zoo_on_records(
     return _trained(pooling, pooled, of_all, attribute, values, int(rng.integers(2**31)), models, widths, fit)
 
 
-def _averaged(state: Update, updates: UpdatesInParts) -> dict[str, NDArray[np.float32]]:
+def _averaged(state: Update, updates: AttributeUpdates) -> dict[str, NDArray[np.float32]]:
     """Return the model of the next round: the state plus the mean of the updates."""
     total = {name: np.zeros_like(values) for name, values in state.items()}
     for update in updates:

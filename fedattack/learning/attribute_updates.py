@@ -23,29 +23,14 @@ from fedattack.learning.training import LocalSGD
 class AttributeUpdates:
     """Updates of k clients, each of one value.
 
+    They are made each time they are gone through, and never all in memory: each is Δ by parameter name, float32.
+
     Attributes
     ----------
-    updates : list of dict
-        Δ by parameter name, float32.
     values : ndarray of int64, shape (k,)
         Each client's value.
     rows : ndarray of int64, shape (k, n)
         The auxiliary records that each client trained on.
-    """
-
-    updates: list[dict[str, NDArray[np.float32]]]
-    values: NDArray[np.int64]
-    rows: NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
-class UpdatesInParts:
-    """The same, made anew each time they are gone through, and never all in memory.
-
-    Attributes
-    ----------
-    values, rows
-        As of :class:`AttributeUpdates`.
     make
         Begins to make the updates.
     """
@@ -71,8 +56,9 @@ def attribute_updates(
     seed: int,
     loss: str = "cross-entropy",
     device: str = "cpu",
+    memory: float = math.inf,
 ) -> AttributeUpdates:
-    """Compute the updates of clients made up from auxiliary records.
+    """Compute the updates of clients made up from auxiliary records, as they are asked for.
 
     Parameters
     ----------
@@ -91,49 +77,13 @@ def attribute_updates(
         Of all draws.
     loss, device : str
         What clients minimise; where to compute.
+    memory : float
+        Bytes that clients which are trained together may take.
 
     Raises
     ------
     DataError
         If a value has fewer examples than a client holds.
-    """
-    parts = updates_in_parts(
-        model,
-        start,
-        x,
-        y,
-        attribute,
-        training,
-        clients=clients,
-        records=records,
-        seed=seed,
-        loss=loss,
-        device=device,
-    )
-    return AttributeUpdates(list(parts), parts.values, parts.rows)
-
-
-def updates_in_parts(
-    model: nn.Module,
-    start: Mapping[str, NDArray[np.float32]],
-    x: NDArray[np.float32],
-    y: NDArray[np.int64],
-    attribute: NDArray[np.int64],
-    training: LocalSGD,
-    *,
-    clients: int,
-    records: int,
-    seed: int,
-    loss: str = "cross-entropy",
-    device: str = "cpu",
-    memory: float = math.inf,
-) -> UpdatesInParts:
-    """Compute the updates of :func:`attribute_updates` as they are asked for.
-
-    Raises
-    ------
-    DataError
-        As there. ``memory`` bounds the bytes of the clients that are trained together.
     """
     known, counts = np.unique(attribute, return_counts=True)
     if len(known) == 0 or counts.min() < records or records < 1:
@@ -161,4 +111,4 @@ def updates_in_parts(
                     parameters = shadow.unflatten(vector)
                     yield {name: part.numpy() for name, part in parameters.items()}
 
-    return UpdatesInParts(values, rows, make)
+    return AttributeUpdates(values, rows, make)

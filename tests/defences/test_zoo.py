@@ -143,13 +143,13 @@ def test_a_zoo_trained_on_records_predicts_updates_of_other_records_at_every_sta
     moved = {name: value + np.float32(0.5) for name, value in start.items()}
     for state in (start, moved):
         asked = attribute_updates(model, state, *others, codes, TRAINING, clients=90, records=4, seed=2)
-        pooled = zoo.pooling.pooled(asked.updates)
+        pooled = zoo.pooling.pooled([*asked])
         for network in zoo.networks:
             assert (network.logits(pooled).argmax(axis=1) == asked.values).mean() > 0.8
     again, turned = zoo_for(), zoo_for(gradients=True)
     assert again.networks[0].layers[0][0].tobytes() == zoo.networks[0].layers[0][0].tobytes()
     asked = attribute_updates(model, start, *others, codes, TRAINING, clients=90, records=4, seed=2)
-    gradients = [{name: -move / np.float32(TRAINING.lr) for name, move in update.items()} for update in asked.updates]
+    gradients = [{name: -move / np.float32(TRAINING.lr) for name, move in update.items()} for update in asked]
     pooled = turned.pooling.pooled(gradients)
     assert (turned.networks[0].logits(pooled).argmax(axis=1) == asked.values).mean() > 0.8
 
@@ -178,6 +178,6 @@ def test_values_of_too_few_records_are_left_out_of_a_zoo_s_training():
         fit=FIT,
     )
     own = attribute_updates(model, start, x[:60], y[:60], codes[:60], TRAINING, clients=40, records=10, seed=3)
-    found = zoo.networks[0].logits(zoo.pooling.pooled(own.updates)).argmax(axis=1)
+    found = zoo.networks[0].logits(zoo.pooling.pooled([*own])).argmax(axis=1)
     assert (found == own.values).mean() > 0.8
     assert 2 not in found

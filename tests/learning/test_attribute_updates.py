@@ -28,7 +28,7 @@ def test_auxiliary_updates_are_those_of_clients_of_one_value():
         model.load_state_dict({name: torch.from_numpy(array) for name, array in start.items()})
         train_local(model, x[[record]], y[[record]], epochs=1, batch_size=0, lr=0.5, seed=0)
         single.append({name: value.numpy() - start[name] for name, value in model.state_dict().items()})
-    for update, value, rows in zip(made.updates, made.values.tolist(), made.rows, strict=True):
+    for update, value, rows in zip(made, made.values.tolist(), made.rows, strict=True):
         own = np.flatnonzero(attribute == value)
         found = [
             chosen
@@ -52,7 +52,7 @@ def test_values_are_dealt_as_they_occur_and_all_comes_from_the_seed():
 
     first, again, other = drawn(0), drawn(0), drawn(1)
     assert first.values.mean() == pytest.approx(0.25, abs=0.07)
-    np.testing.assert_array_equal(first.updates[7]["fc1.weight"], again.updates[7]["fc1.weight"])
-    assert (first.updates[7]["fc1.weight"] != other.updates[7]["fc1.weight"]).any()
+    np.testing.assert_array_equal(list(first)[7]["fc1.weight"], list(again)[7]["fc1.weight"])
+    assert (list(first)[7]["fc1.weight"] != list(other)[7]["fc1.weight"]).any()
     with pytest.raises(DataError, match=r"at least 16 examples of each value; got \{0: 45, 1: 15\}"):
         attribute_updates(model, start, x, y, attribute, LocalSGD(1, 2, 0.1), clients=4, records=16, seed=0)

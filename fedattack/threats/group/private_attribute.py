@@ -20,7 +20,7 @@ from typing_extensions import TypedDict
 
 from fedattack.errors import ConfigError, NeedsError, RecordError
 from fedattack.learning import LocalSGD, pick_device
-from fedattack.learning.attribute_updates import UpdatesInParts, updates_in_parts
+from fedattack.learning.attribute_updates import AttributeUpdates, attribute_updates
 from fedattack.learning.importing import given
 from fedattack.learning.pooled_updates import (
     FEATURES,
@@ -206,8 +206,8 @@ class _Made:
 
     def updates(
         self, start: Mapping[str, NDArray[np.float32]], codes: NDArray[np.int64], *, records: int, seed: int
-    ) -> UpdatesInParts:
-        made = updates_in_parts(
+    ) -> AttributeUpdates:
+        made = attribute_updates(
             self.architecture,
             start,
             self.auxiliary.x,
@@ -227,7 +227,7 @@ class _Made:
 
     def defended(
         self,
-        made: UpdatesInParts,
+        made: AttributeUpdates,
         start: Mapping[str, NDArray[np.float32]],
         defend: Defend | None,
         rng: np.random.Generator,
@@ -388,7 +388,7 @@ class PrivateAttribute(PrivateAttributeOptions, Attack):
     def _trained(
         self,
         made: _Made,
-        clean: UpdatesInParts,
+        clean: AttributeUpdates,
         start: Mapping[str, NDArray[np.float32]],
         changes: Sequence[Defend | None],
         values: int,
