@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,18 +67,14 @@ def _simulator(app: Path, clients: int, log: Path) -> Runtime:
     return Simulator(app, supernodes=clients, log=log)
 
 
-def _processes(app: Path, clients: int, log: Path) -> Runtime:
-    return Deployment(app, supernodes=clients, log=log)
-
-
-def _insecure(app: Path, clients: int, log: Path) -> Runtime:
-    return Deployment(app, supernodes=clients, secure=False, log=log)
+def _processes(app: Path, clients: int, log: Path, *, secure: bool = True) -> Runtime:
+    return Deployment(app, supernodes=clients, secure=secure, log=log)
 
 
 RUNTIMES: Mapping[str, Callable[[Path, int, Path], Runtime]] = {
     "simulation": _simulator,
     "processes": _processes,
-    "processes-insecure": _insecure,
+    "processes-insecure": partial(_processes, secure=False),
 }
 """What an app can run on, so that its clients are witnessed on this machine."""
 
