@@ -1,0 +1,519 @@
+"""A model as a described program: the operators that it applies, one after another, as plain data.
+
+So a model can be built that nothing can import, such as one of a class inside of a function. What
+:mod:`fedattack.witness.torch_export` writes has no code, and reading it runs none. ``torch.export.save`` would do the
+same by pickle, and by expressions that are evaluated. Here:
+
+- an operator is one of a fixed list (:mod:`fedattack.learning.operators`), or a layer of :data:`LAYERS`;
+- it takes numbers, and what inputs, parameters and earlier operators gave: there are no loops and no cycles;
+- before a program is taken, it is tried on tensors without memory. Each value must be of a size that fits the model's
+  input, and may grow with the number of examples as that number at most.
+
+Layers of PyTorch are made as such, under the names that they had. So whatever looks for them finds them: dropout masks,
+batch norm, gradients of layers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, NotRequired
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, with_config
+from torch import Tensor, nn
+from typing_extensions import TypedDict
+
+from fedattack.errors import FedAttackError, ModelError, short
+from fedattack.learning.models import MAX_ENTRIES
+from fedattack.learning.operators import MAKING, OPERATORS
+from fedattack.structured import SEPARATOR, are_places, arguments, places
+from fedattack.untrusted import Text, parse_json, read_npz, validated
+
+PROGRAM = "program"
+"""What names a model that is described by a program."""
+
+LAYERS: Mapping[str, type[nn.Module]] = {
+    layer.__name__: layer
+    for layer in (
+        *(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d),
+        *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout),
+        *(nn.LSTM, nn.GRU, nn.RNN),
+    )
+}
+"""Layers that are made as such."""
+
+DTYPES: Mapping[str, torch.dtype] = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
+        *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    )
+}
+"""Types of numbers, by the names that a program has for them."""
+
+MOST_NODES = 20_000
+"""Operators of one program."""
+
+MOST_NUMBERS = 2**22
+"""Numbers of one value for one example, for inputs of up to 8,192 numbers; 512 times the input for larger ones."""
+
+MOST_CONSTANTS = 2**25
+"""Bytes of the numbers that a program has besides parameters and buffers."""
+
+_ABOUT = "about"
+_CONSTANTS = "fedattack_constants"
+_PER_INPUT = 512
+_VALUES = 16  # as large as the largest
+_DEPTH = 8
+_MOST_LAYERS = 100
+_NAME = re.compile(r"[A-Za-z_0-9]{1,100}(?:\.[A-Za-z_0-9]{1,100}){0,30}")
+_HINT = "have the run witnessed again, or name the model by --model"
+_STRICT = ConfigDict(extra="forbid", strict=True)
+
+_Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+_Side = Annotated[int, Field(ge=0, le=2**31)]
+_Shape = Annotated[list[_Side], Field(max_length=16)]
+_Setting = bool | _Whole | Annotated[float, Field(allow_inf_nan=False)] | Text | list[_Whole] | None
+
+
+@with_config(_STRICT)
+class _Input(TypedDict):
+    place: Text
+    shape: _Shape
+    dtype: Text
+
+
+@with_config(_STRICT)
+class _Array(TypedDict):
+    name: Text
+    shape: _Shape
+    dtype: Text
+    kind: Literal["parameter", "buffer"]
+    trains: bool
+
+
+@with_config(_STRICT)
+class _Layer(TypedDict):
+    name: Text
+    kind: Text
+    settings: dict[Text, _Setting]
+
+
+@with_config(_STRICT)
+class _Node(TypedDict):
+    op: Text
+    args: list[JsonValue]
+    kwargs: NotRequired[dict[Text, JsonValue]]
+
+
+@with_config(_STRICT)
+class _Graph(TypedDict):
+    nodes: Annotated[list[_Node], Field(max_length=MOST_NODES)]
+    returns: Annotated[list[tuple[Text, JsonValue]], Field(min_length=1, max_length=64)]
+
+
+@with_config(_STRICT)
+class _About(TypedDict):
+    inputs: Annotated[list[_Input], Field(min_length=1, max_length=64)]
+    modules: Annotated[list[Text | _Layer], Field(max_length=MOST_NODES)]
+    arrays: Annotated[list[_Array], Field(max_length=MOST_NODES)]
+    tied: dict[Text, Text]
+    train: _Graph
+    eval: _Graph | None
+
+
+_ADAPTER: TypeAdapter[_About] = TypeAdapter(_About)
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A described model.
+
+    Attributes
+    ----------
+    about
+        What it is made of, as JSON has it:
+
+        - ``inputs``: place in the call (see :mod:`fedattack.structured`), shape of one example, and type of each;
+        - ``modules``: in the model's order, names of modules that hold arrays, and layers of :data:`LAYERS` with the
+          settings that make them;
+        - ``arrays``: name, shape, type and kind of each parameter and buffer, as in ``state_dict``;
+        - ``tied``: names of parameters that are others as well;
+        - ``train``, ``eval``: nodes and what is returned, by place, in each mode; ``eval`` is ``None`` where only what
+          follows the mode differs.
+
+        A node has the name of an operator, or ``layer.NAME``. What it takes are numbers, texts, lists, and references:
+        ``{"node": 3}``, ``{"input": "0"}``, ``{"array": "fc.weight"}``, ``{"constant": "c0"}``, ``{"batch": [4, 1]}``
+        (4 times the number of examples, plus 1), ``{"training": true}``, ``{"dtype": "int64"}``, ``{"number": "-inf"}``.
+    constants
+        Numbers that are neither parameters nor buffers of the state, by name.
+    """
+
+    about: Mapping[str, Any]
+    constants: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one example; none where there is more than one array, as examples of structured type have."""
+        (first, *others) = self.about["inputs"]
+        return tuple(first["shape"]) if not others and first["place"] == "0" else ()
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays of the file that :func:`read_program` reads."""
+        text = json.dumps(self.about, allow_nan=False, separators=(",", ":")).encode()
+        return {_ABOUT: np.frombuffer(text, np.uint8), **self.constants}
+
+    def build(self) -> nn.Module:
+        """Build the model; its parameters are arbitrary.
+
+        Raises
+        ------
+        ModelError
+            If its parts do not fit each other.
+        """
+        return ProgramModel(self)
+
+
+def read_program(path: Path, error: type[FedAttackError] = ModelError) -> Program:
+    """Read a program, and try it on tensors without memory.
+
+    Raises
+    ------
+    FedAttackError
+        ``error``, in one line, if it is damaged, uses what is no operator of the list, refers to what is not there, or
+        would take more memory than such models take.
+    """
+    arrays = read_npz(path, error, _HINT, most=MOST_CONSTANTS)
+    text = arrays.pop(_ABOUT, None)
+    try:
+        if text is None or text.dtype != np.uint8 or text.ndim != 1:
+            raise ValueError(f"there are no bytes {_ABOUT!r}")
+        about = validated(_ADAPTER, parse_json(text.tobytes()), f"{path}: {_ABOUT}", error, _HINT)
+        program = Program(about, arrays)
+        check_program(program)
+    except (ValueError, ModelError) as cause:
+        raise error(f"{path} is no program of a model ({short(str(cause), 200)}); {_HINT}") from None
+    return program
+
+
+def check_program(program: Program) -> None:
+    """Check a program's parts, and try it on tensors without memory.
+
+    Raises
+    ------
+    ModelError
+        In one line, if something does not fit.
+    """
+    if not are_places([each["place"] for each in program.about["inputs"]]):
+        raise ModelError("its inputs have no places in a call")
+    for graph in (program.about["train"], program.about["eval"]):
+        returned = [place for place, _ in graph["returns"]] if graph is not None else ["0"]
+        if not are_places(returned) or any(place.split(SEPARATOR)[0] != "0" for place in returned):
+            raise ModelError("what it returns has no places")
+    for name, array in program.constants.items():
+        if not _NAME.fullmatch(name) or "." in name or array.dtype.name not in DTYPES:
+            raise ModelError(f"the constant {short(name, 60)} of {array.dtype}: expected numbers with a plain name")
+    if sum(array.nbytes for array in program.constants.values()) > MOST_CONSTANTS:
+        raise ModelError(f"its constants take more than {MOST_CONSTANTS:,} bytes")
+    # The least that any array of the state could take is looked at before one is made.
+    if sum(math.prod(array["shape"]) for array in program.about["arrays"]) > MAX_ENTRIES:
+        raise ModelError(f"it has more than {MAX_ENTRIES:,} parameters")
+    with torch.device("meta"):
+        model = ProgramModel(program)
+    largest = max(MOST_NUMBERS, _PER_INPUT * sum(math.prod(each["shape"]) for each in program.about["inputs"]))
+    for training in (True, False):
+        model.train(training)
+        few, many = (_sizes(model, examples) for examples in _TRIED)
+        if max(few, default=0) > _TRIED[0] * largest or sum(few) > _TRIED[0] * _VALUES * largest:
+            raise ModelError(
+                f"an example would give values of {max(few) // _TRIED[0]:,} numbers, {sum(few) // _TRIED[0]:,} in all; "
+                f"expected at most {largest:,}, and {_VALUES} times as many in all"
+            )
+        if any(_TRIED[0] * more > _TRIED[1] * less for less, more in zip(few, many, strict=True)):
+            raise ModelError("its values grow faster than the number of examples")
+
+
+_TRIED = (2, 64)
+
+
+def _sizes(model: ProgramModel, examples: int) -> list[int]:
+    """Return how many numbers each value has."""
+    leaves = {}
+    for each in model.about["inputs"]:
+        leaves[each["place"]] = torch.empty((examples, *each["shape"]), dtype=_dtype(each["dtype"]), device="meta")
+    sizes: list[int] = []
+    args, kwargs = arguments(leaves)
+    model.sizes = sizes
+    try:
+        with torch.no_grad():
+            model(*args, **kwargs)
+    except Exception as cause:  # operators raise whatever comes of what does not fit
+        told = short(f"{type(cause).__name__}: {cause}", 120)
+        raise ModelError(f"its node {len(sizes)} cannot be computed ({told})") from None
+    finally:
+        model.sizes = None
+    return sizes
+
+
+class ProgramModel(nn.Module):
+    """What a program describes, as a module with the names of the model that it was."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__()
+        self.about = program.about
+        self.layers = frozenset(each["name"] for each in self.about["modules"] if not isinstance(each, str))
+        # Where sizes are to be noted, those of all values so far.
+        self.sizes: list[int] | None = None
+        for each in self.about["modules"]:
+            self._add(each if isinstance(each, str) else each["name"], None if isinstance(each, str) else each)
+        for array in self.about["arrays"]:
+            self._add_array(array)
+        for name, other in self.about["tied"].items():
+            self._tie(name, other)
+        self._check_arrays()
+        constants = nn.Module()
+        for name, values in program.constants.items():
+            constants.register_buffer(name, torch.tensor(values), persistent=False)
+        self.add_module(_CONSTANTS, constants)
+        self._last = {name: _last_uses(self._graph(name)) for name in ("train", "eval")}
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Apply the operators of this mode, one after another."""
+        mode = "train" if self.training else "eval"
+        graph, last = self._graph(mode), self._last[mode]
+        given = places(args, kwargs)
+        for each in self.about["inputs"]:
+            if not isinstance(given.get(each["place"]), Tensor):
+                raise ModelError(f"the model takes {each['place']!r}, which is not given")
+        first = given[self.about["inputs"][0]["place"]]
+        values: list[Any] = []
+        call = _Call(self, given, values, len(first), first.device)
+        for index, node in enumerate(graph["nodes"]):
+            values.append(call.node(node))
+            if self.sizes is not None:
+                self.sizes.append(sum(value.numel() for value in _tensors(values[-1])))
+            for done in last[index]:
+                values[done] = None
+        returned = {place: call.value(value) for place, value in graph["returns"]}
+        return arguments(returned)[0][0]
+
+    def _graph(self, mode: str) -> Any:
+        return self.about[mode] or self.about["train"]
+
+    def _parent(self, name: str) -> nn.Module:
+        """Return the module that holds a part, and make those that are not there."""
+        if not _NAME.fullmatch(name):
+            raise ModelError(f"{short(name, 60)!r} is no name of a part of a model")
+        module: nn.Module = self
+        for part in name.split(".")[:-1]:
+            if part not in module._modules:
+                _put(module.add_module, part, nn.Module())
+            inner = module._modules[part]
+            if inner is None:
+                raise ModelError(f"{short(name, 60)} lies in nothing")
+            module = inner
+        return module
+
+    def _add(self, name: str, layer: _Layer | None) -> None:
+        if not name:
+            return
+        made: nn.Module = nn.Module()
+        if layer is not None:
+            made = _made(name, layer)
+        _put(self._parent(name).add_module, name.rpartition(".")[2], made)
+
+    def _add_array(self, array: _Array) -> None:
+        owner, last = self._parent(array["name"]), array["name"].rpartition(".")[2]
+        if last in owner._parameters or last in owner._buffers:
+            if last in owner._parameters and owner._parameters[last] is not None:
+                owner._parameters[last].requires_grad_(array["trains"])  # type: ignore[union-attr]
+            return
+        values = torch.zeros(array["shape"], dtype=_dtype(array["dtype"]))
+        if array["kind"] == "buffer":
+            _put(owner.register_buffer, last, values)
+            return
+        if values.is_floating_point() and not values.is_meta:
+            nn.init.normal_(values, std=0.02)
+        try:
+            parameter = nn.Parameter(values, requires_grad=array["trains"])
+        except RuntimeError as cause:
+            raise ModelError(f"{short(array['name'], 60)} cannot be a parameter ({short(str(cause), 80)})") from None
+        _put(owner.register_parameter, last, parameter)
+
+    def _tie(self, name: str, other: str) -> None:
+        held = dict(self.named_parameters(remove_duplicate=False))
+        if name not in held or other not in held or held[name].shape != held[other].shape:
+            raise ModelError(f"{short(name, 60)} and {short(other, 60)} are no two parameters of one shape")
+        self._parent(name)._parameters[name.rpartition(".")[2]] = held[other]
+
+    def _check_arrays(self) -> None:
+        """Layers have arrays of their own; all must be those that are described."""
+        wanted = {array["name"]: (tuple(array["shape"]), array["dtype"]) for array in self.about["arrays"]}
+        there = {}
+        for name, value in self.state_dict().items():
+            there[name] = tuple(value.shape), str(value.dtype).removeprefix("torch.")
+        for name in {**wanted, **there}:
+            if wanted.get(name) != there.get(name):
+                raise ModelError(
+                    f"the array {short(name, 60)} is described as {short(str(wanted.get(name)), 60)}, and the layers "
+                    f"have {short(str(there.get(name)), 60)}"
+                )
+
+
+class _Call:
+    """What one forward pass knows."""
+
+    def __init__(
+        self, model: ProgramModel, given: Mapping[str, Any], values: Sequence[Any], examples: int, device: torch.device
+    ) -> None:
+        self.model = model
+        self.given = given
+        self.values = values
+        self.examples = examples
+        self.device = device
+
+    def node(self, node: _Node) -> Any:
+        """Apply one operator."""
+        op = node["op"]
+        args = [self.value(each) for each in node["args"]]
+        kwargs = {name: self.value(each) for name, each in node.get("kwargs", {}).items()}
+        if op == "item":
+            values, index = args
+            if not isinstance(values, tuple | list) or type(index) is not int:
+                raise ModelError("there are no several values of which one could be taken")
+            return values[index]
+        if op == "to":
+            values, dtype = args
+            return values.to(dtype)
+        if op.startswith("layer."):
+            return self._layer(op.removeprefix("layer."), args)
+        operator = OPERATORS.get(op)
+        if operator is None:
+            raise ModelError(f"{short(op, 60)!r} is no operator that a program may use")
+        if self.model.sizes is not None and op.startswith("scaled_dot_product_attention."):
+            # Between its inputs and its output lies a value of its own.
+            self.model.sizes[-1] += args[0].shape[:-1].numel() * args[1].shape[-2]
+        if op.partition(".")[0] in MAKING:
+            kwargs["device"] = self.device
+        return operator(*args, **kwargs)
+
+    def _layer(self, name: str, args: Sequence[Any]) -> Any:
+        if name not in self.model.layers:
+            raise ModelError(f"{short(name, 60)} is no layer of the model")
+        # Lists are the states of what goes through time.
+        given = [tuple(each) if isinstance(each, list) else each for each in args]
+        # Whoever studies the model may have put another module in the layer's place, such as one for dropout masks.
+        returned = self.model.get_submodule(name)(*given)
+        # Of what goes through time, results and states come as their operators give them.
+        if isinstance(returned, tuple):
+            output, state = returned
+            return (output, *state) if isinstance(state, tuple) else (output, state)
+        return returned
+
+    def value(self, value: Any, depth: int = 0) -> Any:
+        """Return what an argument stands for."""
+        if depth > _DEPTH:
+            raise ModelError("arguments are nested too deeply")
+        if isinstance(value, list):
+            items = [self.value(each, depth + 1) for each in value]
+            return items
+        if not isinstance(value, Mapping):
+            return value
+        if len(value) != 1:
+            raise ModelError(f"{short(str(value), 60)} is no reference")
+        ((kind, what),) = value.items()
+        return self._reference(kind, what)
+
+    def _reference(self, kind: str, what: Any) -> Any:
+        if kind == "node" and type(what) is int and 0 <= what < len(self.values):
+            return self.values[what]
+        if kind == "input" and any(each["place"] == what for each in self.model.about["inputs"]):
+            return self.given[what]
+        if kind == "array" and isinstance(what, str) and _NAME.fullmatch(what):
+            owner, _, last = what.rpartition(".")
+            module = self.model.get_submodule(owner)
+            # While a function is called at other arrays, they stand in the places of the model's own.
+            found = module._parameters.get(last, module._buffers.get(last))
+            if isinstance(found, Tensor):
+                return found
+        if kind == "constant" and isinstance(what, str):
+            constant = self.model.get_submodule(_CONSTANTS)._buffers.get(what)
+            if constant is not None:
+                return constant
+        if kind == "batch" and isinstance(what, list) and len(what) == 2 and all(type(each) is int for each in what):
+            times, more = what
+            return times * self.examples + more
+        if kind == "training" and type(what) is bool:
+            return self.model.training == what
+        if kind == "dtype":
+            return _dtype(what)
+        if kind == "number" and what in ("inf", "-inf", "nan"):
+            return float(what)
+        raise ModelError(f"{short(str({kind: what}), 60)} refers to nothing that is there before it")
+
+
+def _made(name: str, layer: _Layer) -> nn.Module:
+    kind = LAYERS.get(layer["kind"])
+    if kind is None:
+        raise ModelError(f"{short(name, 60)} is of the kind {short(layer['kind'], 60)!r}, which is not known")
+    settings: dict[str, Any] = {}
+    for key, each in layer["settings"].items():
+        settings[key] = tuple(each) if isinstance(each, list) else each
+    try:
+        if {"device", "dtype"} & {*settings} or settings.get("num_layers", 1) > _MOST_LAYERS:
+            raise ValueError("it says where to be, or has too many layers")
+        return kind(**settings)
+    except Exception as cause:  # PyTorch raises whatever comes of settings that make no layer
+        told = short(f"{type(cause).__name__}: {cause}", 100)
+        raise ModelError(f"{short(name, 60)} cannot be made ({told})") from None
+
+
+def _put(put: Any, name: str, part: Any) -> None:
+    try:
+        put(name, part)
+    except (KeyError, TypeError, RuntimeError) as cause:
+        raise ModelError(f"a model has no part {short(name, 60)!r} ({short(str(cause), 80)})") from None
+
+
+def _dtype(name: Any) -> torch.dtype:
+    found = DTYPES.get(name) if isinstance(name, str) else None
+    if found is None:
+        raise ModelError(f"{short(str(name), 60)!r} is no type of numbers; expected one of {', '.join(DTYPES)}")
+    return found
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    return [each for each in value if isinstance(each, Tensor)] if isinstance(value, tuple | list) else []
+
+
+def _last_uses(graph: _Graph) -> list[list[int]]:
+    """Return after each node which values nobody takes any more."""
+    last: dict[int, int] = {}
+    for index, node in enumerate(graph["nodes"]):
+        last[index] = index
+        for used in _nodes_in([node["args"], list(node.get("kwargs", {}).values())]):
+            last[used] = index
+    kept = {*_nodes_in([value for _, value in graph["returns"]])}
+    done: list[list[int]] = [[] for _ in graph["nodes"]]
+    for used, index in last.items():
+        if used not in kept and 0 <= used <= index:
+            done[index].append(used)
+    return done
+
+
+def _nodes_in(value: Any, depth: int = 0) -> list[int]:
+    if depth > _DEPTH + 2:
+        raise ModelError("arguments are nested too deeply")
+    if isinstance(value, list):
+        return [used for each in value for used in _nodes_in(each, depth + 1)]
+    used = value.get("node") if isinstance(value, Mapping) else None
+    return [used] if type(used) is int else []
