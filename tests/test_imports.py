@@ -22,7 +22,7 @@ ALLOWED = {
     "nodes": BASE,
     "record": BASE,
     "observe": BASE | {"record"},
-    "witness": BASE | {"claims"},
+    "witness": BASE | {"claims", "learning"},
     "bridge": {"errors"},
     "data": BASE,
     "learning": BASE,

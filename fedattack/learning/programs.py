@@ -151,7 +151,8 @@ class Program:
 
         A node has the name of an operator, or ``layer.NAME``. What it takes are numbers, texts, lists, and references:
         ``{"node": 3}``, ``{"input": "0"}``, ``{"array": "fc.weight"}``, ``{"constant": "c0"}``, ``{"batch": [4, 1]}``
-        (4 times the number of examples, plus 1), ``{"training": true}``, ``{"dtype": "int64"}``, ``{"number": "-inf"}``.
+        (4 times the number of examples, plus 1), ``{"training": true}``, ``{"dtype": "int64"}``,
+        ``{"number": "-inf"}``.
     constants
         Numbers that are neither parameters nor buffers of the state, by name.
     """
@@ -162,8 +163,9 @@ class Program:
     @property
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one example; none where there is more than one array, as examples of structured type have."""
-        (first, *others) = self.about["inputs"]
-        return tuple(first["shape"]) if not others and first["place"] == "0" else ()
+        first, *others = self.about["inputs"]
+        alone = not others and first["place"] == "0" and first["dtype"] == "float32"
+        return tuple(first["shape"]) if alone else ()
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays of the file that :func:`read_program` reads."""
@@ -290,8 +292,10 @@ class ProgramModel(nn.Module):
         graph, last = self._graph(mode), self._last[mode]
         given = places(args, kwargs)
         for each in self.about["inputs"]:
-            if not isinstance(given.get(each["place"]), Tensor):
-                raise ModelError(f"the model takes {each['place']!r}, which is not given")
+            leaf = given.get(each["place"])
+            got = list(leaf.shape[1:]) if isinstance(leaf, Tensor) and leaf.ndim else None
+            if got != each["shape"]:
+                raise ModelError(f"the model takes {each['place']!r} of shape {each['shape']} an example; got {got}")
         first = given[self.about["inputs"][0]["place"]]
         values: list[Any] = []
         call = _Call(self, given, values, len(first), first.device)
@@ -422,8 +426,7 @@ class _Call:
         if depth > _DEPTH:
             raise ModelError("arguments are nested too deeply")
         if isinstance(value, list):
-            items = [self.value(each, depth + 1) for each in value]
-            return items
+            return [self.value(each, depth + 1) for each in value]
         if not isinstance(value, Mapping):
             return value
         if len(value) != 1:

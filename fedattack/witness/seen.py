@@ -70,9 +70,11 @@ class WitnessedModel:
     loss
         A name of :data:`fedattack.learning.LOSSES`; ``None`` if it is none of them.
     why
-        Why ``spec`` or ``loss`` is ``None``, else empty.
+        Why ``spec`` and ``program``, or ``loss``, are ``None``, else empty.
     frozen
         An ``.npz`` with the weights that no client sends or trains, by the model's names; ``None`` if there are none.
+    program
+        An ``.npz`` that describes the model where no ``spec`` is known; see :mod:`fedattack.learning.programs`.
     """
 
     spec: str | None
@@ -82,6 +84,7 @@ class WitnessedModel:
     loss: str | None
     why: str
     frozen: Path | None = None
+    program: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ _KINDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 _CHECKS = {"_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range", "sym_constrain_range_for_size"}
 
 
-class _Unlike(Exception):
+class UnlikeError(Exception):
     """A model that no program describes, and why."""
 
 
@@ -84,7 +84,7 @@ def program_of(module: nn.Module, sample: NDArray[Any], known: Sequence[Program]
             check_program(program)
             difference = _difference(program, model, sample, _TRIED)
         return (None, difference) if difference else (program, "")
-    except (_Unlike, ModelError) as cause:
+    except (UnlikeError, ModelError) as cause:
         return None, short(str(cause), 200)
     except Exception as cause:  # the model's own code, and what traces it, may raise anything
         return None, short(f"{type(cause).__name__}: {cause}", 200)
@@ -94,7 +94,7 @@ def _copy(module: nn.Module) -> nn.Module:
     for name, part in module.named_modules():
         hooks = [*part._forward_hooks.values(), *part._forward_pre_hooks.values(), *part._backward_hooks.values()]
         if any(not getattr(hook, "__module__", "").startswith("opacus") for hook in hooks):
-            raise _Unlike(f"its part {name or 'itself'} has hooks, which may do anything")
+            raise UnlikeError(f"its part {name or 'itself'} has hooks, which may do anything")
     model = copy.deepcopy(module).cpu()
     for part in model.modules():
         for held in (part._forward_hooks, part._forward_pre_hooks, part._backward_hooks, part._backward_pre_hooks):
@@ -128,7 +128,7 @@ class _Called(nn.Module):
 def _tensors_in(returned: Any) -> dict[str, Tensor]:
     found = {place: value for place, value in places((returned,), {}).items() if isinstance(value, Tensor)}
     if not found:
-        raise _Unlike("it returns no tensor")
+        raise UnlikeError("it returns no tensor")
     return found
 
 
@@ -155,10 +155,11 @@ def _described(model: nn.Module, sample: NDArray[Any]) -> Program:
             exported = torch.export.export(called, tuple(_examples(sample, count).values()), strict=False)
             raised = {name for name, layer in layers.items() if layer is not None}
             traced.append(_Trace(exported, [*leaves], called.given.places, model, raised, constants).graph())
-        graphs[training] = _merged(*traced, "the number of examples")
+        few, many = traced
+        graphs[training] = _merged(few, many, "the number of examples")
     try:
         both, apart = _merged(graphs[True], graphs[False], "the mode"), None
-    except _Unlike:
+    except UnlikeError:
         both, apart = graphs[True], graphs[False]
     inputs = []
     for place, leaf in leaves.items():
@@ -180,9 +181,9 @@ def _arrays(model: nn.Module) -> tuple[list[dict[str, Any]], dict[str, str]]:
     arrays = []
     for name, value in model.state_dict().items():
         if not isinstance(value, Tensor):
-            raise _Unlike(f"its state holds {short(name, 60)}, which is no array")
-        parameter = parameters.get(name)
-        kind, trains = ("buffer", False) if parameter is None else ("parameter", parameter.requires_grad)
+            raise UnlikeError(f"its state holds {short(name, 60)}, which is no array")
+        kind = "parameter" if name in parameters else "buffer"
+        trains = name in parameters and parameters[name].requires_grad
         shape = list(value.shape)
         arrays.append({"name": name, "shape": shape, "dtype": _name_of(value.dtype), "kind": kind, "trains": trains})
     return arrays, tied
@@ -237,9 +238,9 @@ class _Trace:
             elif node.op == "call_function":
                 self._call(node)
             else:
-                raise _Unlike(f"it takes {short(str(node.target), 60)}")
+                raise UnlikeError(f"it takes {short(str(node.target), 60)}")
         if len(self.nodes) > MOST_NODES or len(returned) != len(self.given):
-            raise _Unlike(f"it takes {len(self.nodes):,} operators, and returns {len(returned)} values")
+            raise UnlikeError(f"it takes {len(self.nodes):,} operators, and returns {len(returned)} values")
         return {"nodes": self.nodes, "returns": [list(pair) for pair in zip(self.given, returned, strict=True)]}
 
     def _placed(self, spec: Any) -> dict[str, Any]:
@@ -249,7 +250,7 @@ class _Trace:
         if kind == "PARAMETER" or (kind == "BUFFER" and spec.persistent):
             return {"array": name}
         if kind not in ("BUFFER", "CONSTANT_TENSOR"):
-            raise _Unlike(f"it holds {short(name, 60)}, which is no array")
+            raise UnlikeError(f"it holds {short(name, 60)}, which is no array")
         values = self.exported.constants[spec.target].detach().cpu().numpy()
         for known, other in self.constants.items():
             if values.dtype == other.dtype and values.shape == other.shape and values.tobytes() == other.tobytes():
@@ -262,7 +263,7 @@ class _Trace:
             self._write(node, "item", [self._value(each) for each in node.args])
             return
         if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace != "aten":
-            raise _Unlike(f"it takes {short(str(node.target), 60)}, which is no operator that a program may use")
+            raise UnlikeError(f"it takes {short(str(node.target), 60)}, which is no operator that a program may use")
         name = node.target._schema.name.partition("::")[2]
         form = node.target._schema.overload_name or "default"
         if name in _CHECKS:
@@ -277,7 +278,7 @@ class _Trace:
             return
         known = f"{name}.{form}" if name != "_unsafe_view" else "view.default"
         if known not in OPERATORS:
-            raise _Unlike(f"it takes {known}, which is no operator that a program may use")
+            raise UnlikeError(f"it takes {known}, which is no operator that a program may use")
         self._write(node, known, args, kwargs)
 
     def _is_layer(self, owner: str, name: str, node: fx.Node) -> bool:
@@ -313,7 +314,7 @@ class _Trace:
     def _value(self, value: Any) -> Any:
         if isinstance(value, fx.Node):
             if value not in self.values:
-                raise _Unlike(f"it uses {short(str(value), 60)}, which is no value of a program")
+                raise UnlikeError(f"it uses {short(str(value), 60)}, which is no value of a program")
             return self.values[value]
         if isinstance(value, list | tuple):
             return [self._value(each) for each in value]
@@ -323,7 +324,7 @@ class _Trace:
             return {"number": str(value)}
         if value is None or type(value) in (bool, int, float, str):
             return value
-        raise _Unlike(f"it uses {short(str(value), 60)}, which is no value of a program")
+        raise UnlikeError(f"it uses {short(str(value), 60)}, which is no value of a program")
 
 
 def _cast(form: str, args: list[Any], kwargs: dict[str, Any]) -> tuple[str, list[Any]]:
@@ -348,20 +349,20 @@ def _merged(one: Any, other: Any, what: str) -> Any:
         times, rest = divmod(other - one, _COUNTS[1] - _COUNTS[0])
         if not rest:
             return {"batch": [times, one - times * _COUNTS[0]]}
-    raise _Unlike(f"what it computes depends on {what}")
+    raise UnlikeError(f"what it computes depends on {what}")
 
 
 def _name_of(dtype: torch.dtype) -> str:
     name = str(dtype).removeprefix("torch.")
     if name not in DTYPES:
-        raise _Unlike(f"it takes numbers of the type {name}")
+        raise UnlikeError(f"it takes numbers of the type {name}")
     return name
 
 
 def _same_state(program: Program, model: nn.Module) -> bool:
     try:
         return bool(_arrays(model)[0] == program.about["arrays"])
-    except _Unlike:
+    except UnlikeError:
         return False
 
 

@@ -26,6 +26,7 @@ MODELS = 32
 """Models that are watched in one call of a client."""
 
 _PASSES = 1024
+_SAMPLE = 4
 
 Arrays = list[NDArray[Any]]
 State = list[tuple[str, NDArray[Any]]]
@@ -94,6 +95,10 @@ class SeenModel:
         What the loss is that it returns itself; ``None`` if it was not seen to return one.
     learns
         Which entries of its state training may change; all where nothing says so.
+    sample
+        The first examples that it took; ``None`` before.
+    program
+        What describes it where nobody knows how it is made: the arrays of a program's file.
     """
 
     def __init__(self, watch: "Watch", model: object, name: str, signature: object) -> None:
@@ -120,6 +125,8 @@ class SeenModel:
         self.losses: dict[str, str | None] = {}
         self.input_shape: tuple[int, ...] = ()
         self.classes = 0
+        self.sample: NDArray[Any] | None = None
+        self.program: dict[str, NDArray[Any]] = {}
 
     def start(
         self, rows: NDArray[Any], *, seed: int, trains: bool, inputs: NDArray[Any] | None = None, keep: bool = True
@@ -130,6 +137,8 @@ class SeenModel:
         if keep:
             role.keep_rows(begun.hashes, rows)
         self.input_shape = tuple(rows.shape[1:])
+        if self.sample is None and len(rows):
+            self.sample = rows[:_SAMPLE].copy()
         self.pending.append(begun)
         if len(self.pending) > _PASSES:
             oldest = self.pending.pop(0)
