@@ -323,7 +323,8 @@ def _model_of(
     if named is not None:
         model = replace(model, spec=named, arguments={})
     elif model.spec is None and model.program is not None:
-        model, program = replace(model, spec=PROGRAM), read_program(files[model.program.name], DataError)
+        program = read_program(files[model.program.name], DataError)
+        model = replace(model, spec=PROGRAM)
         notes.append(
             "nobody knows how the clients make their model: it was described by the operators of PyTorch that it "
             "applies, and takes examples of the shape that it was seen with"

@@ -116,7 +116,7 @@ class _Node(TypedDict):
 @with_config(_STRICT)
 class _Graph(TypedDict):
     nodes: Annotated[list[_Node], Field(max_length=MOST_NODES)]
-    returns: Annotated[list[tuple[Text, JsonValue]], Field(min_length=1, max_length=64)]
+    returns: Annotated[dict[Text, JsonValue], Field(min_length=1, max_length=64)]
 
 
 @with_config(_STRICT)
@@ -216,7 +216,7 @@ def check_program(program: Program) -> None:
     if not are_places([each["place"] for each in program.about["inputs"]]):
         raise ModelError("its inputs have no places in a call")
     for graph in (program.about["train"], program.about["eval"]):
-        returned = [place for place, _ in graph["returns"]] if graph is not None else ["0"]
+        returned = [*graph["returns"]] if graph is not None else ["0"]
         if not are_places(returned) or any(place.split(SEPARATOR)[0] != "0" for place in returned):
             raise ModelError("what it returns has no places")
     for name, array in program.constants.items():
@@ -305,7 +305,7 @@ class ProgramModel(nn.Module):
                 self.sizes.append(sum(value.numel() for value in _tensors(values[-1])))
             for done in last[index]:
                 values[done] = None
-        returned = {place: call.value(value) for place, value in graph["returns"]}
+        returned = {place: call.value(value) for place, value in graph["returns"].items()}
         return arguments(returned)[0][0]
 
     def _graph(self, mode: str) -> Any:
@@ -505,7 +505,7 @@ def _last_uses(graph: _Graph) -> list[list[int]]:
         last[index] = index
         for used in _nodes_in([node["args"], list(node.get("kwargs", {}).values())]):
             last[used] = index
-    kept = {*_nodes_in([value for _, value in graph["returns"]])}
+    kept = {*_nodes_in([*graph["returns"].values()])}
     done: list[list[int]] = [[] for _ in graph["nodes"]]
     for used, index in last.items():
         if used not in kept and 0 <= used <= index:

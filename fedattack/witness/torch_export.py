@@ -241,7 +241,7 @@ class _Trace:
                 raise UnlikeError(f"it takes {short(str(node.target), 60)}")
         if len(self.nodes) > MOST_NODES or len(returned) != len(self.given):
             raise UnlikeError(f"it takes {len(self.nodes):,} operators, and returns {len(returned)} values")
-        return {"nodes": self.nodes, "returns": [list(pair) for pair in zip(self.given, returned, strict=True)]}
+        return {"nodes": self.nodes, "returns": dict(zip(self.given, returned, strict=True))}
 
     def _placed(self, spec: Any) -> dict[str, Any]:
         kind, name = spec.kind.name, (spec.target or "").removeprefix("model.")
