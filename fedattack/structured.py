@@ -132,7 +132,8 @@ def leaves_of(x: NDArray[Any]) -> dict[str, NDArray[Any]]:
     """Return the arrays (n, …) by their places; one array is the first argument."""
     if not fields(x):
         return {"0": x}
-    return {place: np.ascontiguousarray(x[place]) for place in fields(x)}
+    # Of one example, what lies among others counts as contiguous, although torch does not take it so.
+    return {place: np.array(x[place], order="C") for place in fields(x)}
 
 
 def without(x: NDArray[Any], place: str | None) -> NDArray[Any]:

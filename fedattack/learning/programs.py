@@ -173,14 +173,16 @@ class Program:
         return {_ABOUT: np.frombuffer(text, np.uint8), **self.constants}
 
     def build(self) -> nn.Module:
-        """Build the model; its parameters are arbitrary.
+        """Build the model; its parameters are arbitrary, the same each time. The global random state stays as it was.
 
         Raises
         ------
         ModelError
             If its parts do not fit each other.
         """
-        return ProgramModel(self)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)
+            return ProgramModel(self)
 
 
 def read_program(path: Path, error: type[FedAttackError] = ModelError) -> Program:

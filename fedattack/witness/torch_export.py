@@ -86,7 +86,9 @@ def program_of(module: nn.Module, sample: NDArray[Any], known: Sequence[Program]
         return (None, difference) if difference else (program, "")
     except (UnlikeError, ModelError) as cause:
         return None, short(str(cause), 200)
-    except Exception as cause:  # the model's own code, and what traces it, may raise anything
+    except KeyboardInterrupt:
+        raise
+    except BaseException as cause:  # the model's own code, and what traces it, may raise anything, and even exit
         return None, short(f"{type(cause).__name__}: {cause}", 200)
 
 

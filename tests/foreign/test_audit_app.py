@@ -3,6 +3,8 @@
 import json
 import shutil
 import stat
+import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 
 from fedattack.audit.truth import NOBODY, read_truth
 from fedattack.record import Record, check_record
-from fedattack.threats import Targets, read_targets
+from fedattack.threats import Targets, read_knowledge, read_targets
 from tests.foreign.projects import (
     BATCH_NORM,
     CLIENTS,
@@ -107,6 +109,45 @@ def test_a_message_api_app(tmp_path, task):  # noqa: F811
     assert {name: item["value"] for name, item in again.items()} == {
         name: item["value"] for name, item in found.items()
     }
+
+
+@pytest.mark.long
+@pytest.mark.flower
+def test_an_app_whose_model_nobody_can_import(tmp_path, monkeypatch):
+    """It is described by its operators; findings are those with the model itself, which is named by hand."""
+    project = replace(MESSAGE_API, folder=str(hidden_model(MESSAGE_API.copy(tmp_path / "hidden"))))
+    where, out, found = audited(project, tmp_path)
+    knowledge = read_knowledge(out / "knowledge")
+    assert knowledge.model.spec == "program"
+    assert knowledge.asks() == []
+    other = out.with_name("by-hand")
+    shutil.copytree(out, other, ignore=shutil.ignore_patterns("witness", "scores"))
+    for attack in ("sia", "membership"):
+        named = ("--model", "pytorchexample.task:Net", "--classes", "10")
+        fedattack("attack", attack, str(other), *named, "--device", "cpu", cwd=where)
+    by_hand = findings_of(other, where)
+    assert by_hand.keys() == found.keys()
+    for name, finding in found.items():
+        assert {key: finding[key] for key in STATED} == {key: by_hand[name][key] for key in STATED}, name
+    # Nothing of the app is imported, so that nobody needs to trust it.
+    monkeypatch.chdir(tmp_path)
+    done = fedattack("report", str(out), "--json", cwd=tmp_path)
+    assert {item["value"] for item in json.loads(done.stdout)} == {item["value"] for item in found.values()}
+
+
+def hidden_model(app: Path) -> Path:
+    """Make the class of an app's model inside of a function, of an activation that has no name."""
+    path = app / "pytorchexample" / "task.py"
+    before, head, rest = path.read_text().partition("class Net(nn.Module):")
+    body, tail, after = rest.partition("def load_data(")
+    assert head
+    assert tail
+    inner = textwrap.indent((head + body).replace("F.relu(", "activation(").rstrip(), "    ")
+    made = (
+        f"def architecture(activation):\n{inner}\n\n    return Net\n\n\nNet = architecture(lambda x: F.relu(x))\n\n\n"
+    )
+    path.write_text(before + made + tail + after)
+    return app
 
 
 @pytest.mark.long
