@@ -414,9 +414,13 @@ class _Call:
         if name not in self.model.layers:
             raise ModelError(f"{short(name, 60)} is no layer of the model")
         # Lists are the states of what goes through time.
-        given = [tuple(each) if isinstance(each, list) else each for each in args]
+        given: list[Any] = [tuple(each) if isinstance(each, list) else each for each in args]
         # Whoever studies the model may have put another module in the layer's place, such as one for dropout masks.
-        returned = self.model.get_submodule(name)(*given)
+        layer = self.model.get_submodule(name)
+        if self.model.sizes is not None and isinstance(layer, nn.RNNBase):
+            states = given[1] if len(given) > 1 else ()
+            return _tried_through_time(layer, given[0], states if isinstance(states, tuple) else (states,))
+        returned = layer(*given)
         # Of what goes through time, results and states come as their operators give them.
         if isinstance(returned, tuple):
             output, state = returned
@@ -462,6 +466,21 @@ class _Call:
         if kind == "number" and what in ("inf", "-inf", "nan"):
             return float(what)
         raise ModelError(f"{short(str({kind: what}), 60)} refers to nothing that is there before it")
+
+
+def _tried_through_time(layer: nn.RNNBase, x: Tensor, states: Any = ()) -> tuple[Tensor, ...]:
+    """Return values of the form that a layer gives.
+
+    Without memory, PyTorch takes milliseconds for each step in time.
+    """
+    if x.ndim != 3 or x.shape[2] != layer.input_size:
+        raise ModelError(f"what goes through time has the shape {short(str(tuple(x.shape)), 60)}")
+    directions, width = 1 + bool(layer.bidirectional), layer.proj_size or layer.hidden_size
+    before = (layer.num_layers * directions, x.shape[0 if layer.batch_first else 1])
+    shapes = [(*before, width), (*before, layer.hidden_size)][: 2 if layer.mode == "LSTM" else 1]
+    if states and [tuple(state.shape) for state in states] != shapes:
+        raise ModelError("what goes through time begins with states of other shapes")
+    return x.new_empty((*x.shape[:2], directions * width)), *(x.new_empty(shape) for shape in shapes)
 
 
 def _made(name: str, layer: _Layer) -> nn.Module:

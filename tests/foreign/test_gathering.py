@@ -22,16 +22,18 @@ from fedattack.errors import ConfigError, DataError, FedAttackError, TrustError
 from fedattack.folder import Part
 from fedattack.foreign.gathering import gather
 from fedattack.foreign.posing import pose
+from fedattack.learning import build_model
 from fedattack.observe import ObservedLegacyStrategy, ObservedServerApp, ObservedStrategy
 from fedattack.record import Record, check_record, shrink_record
 from fedattack.record.format import RUN, seal_manifest
 from fedattack.record.keep import Keep
 from fedattack.runtime.deployment import Deployment
 from fedattack.runtime.simulator import Simulator
-from fedattack.threats import read_targets
+from fedattack.threats import read_knowledge, read_targets
 from fedattack.threats.frozen import read_frozen
 from fedattack.witness import WITNESS_FOLDER, WitnessMod, read_witnesses, sources, write_witness
-from fedattack.witness.store import read_witness, write_frozen
+from fedattack.witness.store import read_witness, write_frozen, write_program
+from fedattack.witness.torch_export import program_of
 from tests.foreign.projects import MESSAGE_API, fedattack
 from tests.foreign.worlds import CLASSES, FEATURES, pool
 from tests.observe import apps
@@ -217,6 +219,32 @@ def test_weights_that_differ_from_machine_to_machine_are_told(world):
     truth = gathered(world)
     assert not (world.out / "knowledge" / "frozen.npz").exists()
     assert any("differs from client to client" in note for note in truth.notes)
+
+
+def test_a_model_that_every_machine_describes_needs_no_trust(world):
+    for site in world.sites:
+        (path,) = site.glob("run-*/*.npz")
+        known = read_witness(path).model
+        built = build_model(known.spec, input_shape=known.input_shape, classes=known.classes, arguments=known.arguments)
+        program, why = program_of(built, np.ones((2, *known.input_shape), np.float32))
+        assert program is not None, why
+        file = write_program(path.parent, program.arrays())
+        change(site, model=replace(known, spec=None, arguments={}, program=file))
+    truth = gathered(world, trust=False)
+    assert any("described by the operators of PyTorch" in note for note in truth.notes)
+    assert not any("different models" in note for note in truth.notes)
+    model = read_knowledge(world.out / "knowledge").model.build()
+    assert [*model.state_dict()] == [*built.state_dict()]
+
+
+def test_a_hostile_description_of_a_model_ends_in_one_line(world):
+    for site in world.sites:
+        (path,) = site.glob("run-*/*.npz")
+        file = write_program(path.parent, {"about": np.frombuffer(b'{"inputs": "__import__"}', np.uint8)})
+        change(site, model=replace(read_witness(path).model, spec=None, program=file))
+    with pytest.raises(DataError, match="inputs"):
+        gathered(world, trust=False)
+    assert not world.out.exists()
 
 
 def test_a_client_without_a_witness_is_told(world):
