@@ -226,7 +226,7 @@ def check_program(program: Program) -> None:
             raise ModelError(f"the constant {short(name, 60)} of {array.dtype}: expected numbers with a plain name")
     if sum(array.nbytes for array in program.constants.values()) > MOST_CONSTANTS:
         raise ModelError(f"its constants take more than {MOST_CONSTANTS:,} bytes")
-    # The least that any array of the state could take is looked at before one is made.
+    # Sizes are looked at before memory is taken.
     if sum(math.prod(array["shape"]) for array in program.about["arrays"]) > MAX_ENTRIES:
         raise ModelError(f"it has more than {MAX_ENTRIES:,} parameters")
     with torch.device("meta"):
@@ -405,7 +405,7 @@ class _Call:
             raise ModelError(f"{short(op, 60)!r} is no operator that a program may use")
         if self.model.sizes is not None and op.startswith("scaled_dot_product_attention."):
             # Between its inputs and its output lies a value of its own.
-            self.model.sizes[-1] += args[0].shape[:-1].numel() * args[1].shape[-2]
+            self.model.sizes.append(args[0].shape[:-1].numel() * args[1].shape[-2])
         if op.partition(".")[0] in MAKING:
             kwargs["device"] = self.device
         return operator(*args, **kwargs)
