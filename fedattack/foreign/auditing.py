@@ -20,6 +20,7 @@ from fedattack.audit.untried import VIEWS, lacking
 from fedattack.errors import ConfigError, FedAttackError, RunError, short
 from fedattack.files import make_private, sigterm_raises
 from fedattack.folder import Part, new_parts, read_study, write_study
+from fedattack.foreign import superlink
 from fedattack.foreign.app import App
 from fedattack.foreign.place import copy_files
 from fedattack.foreign.posing import FEW, Posed, pose
@@ -75,8 +76,9 @@ RUNTIMES: Mapping[str, Callable[[Path, int, Path], Runtime]] = {
     "simulation": _simulator,
     "processes": _processes,
     "processes-insecure": partial(_processes, secure=False),
+    superlink.SUPERLINK: superlink.remote,
 }
-"""What an app can run on, so that its clients are witnessed on this machine."""
+"""What an app can run on."""
 
 
 @dataclass(frozen=True)
@@ -200,6 +202,8 @@ def run_app(
             observe_command(app.command.words, part.record, {}, witness=witness_of(part), stdout=sys.stderr.fileno())
         if silence := Record(part.record).silence:
             raise RunError(f"{part.label}: {silence}")
+        if app.command is None and on == superlink.SUPERLINK:
+            superlink.check_witnessed(Record(part.record), witness_of(part), watch)
     study: dict[str, Any] = {"commands": [command], "seeds": [*seeds], "started": started, "finished": _now()}
     study["app"] = app.folder.name
     if options:
