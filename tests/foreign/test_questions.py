@@ -373,5 +373,5 @@ def test_a_file_of_groups_that_is_none_ends_in_one_line(tmp_path, text, message)
 
 
 def test_a_file_of_groups_that_is_not_there_ends_in_one_line(tmp_path):
-    with pytest.raises(ConfigError, match=r"groups\.toml"):
+    with pytest.raises(ConfigError, match=r"^--groups .*groups\.toml is not there; expected"):
         read_groups(tmp_path / "groups.toml")
