@@ -399,9 +399,9 @@ def _that_apply(parts: Sequence[Part], posed: Sequence[Posed], failed: dict[str,
 
 
 def _lacks(name: str, record: Record, knowledge: Knowledge) -> list[str]:
-    """Say what an attack lacks; a property that was declared is asked of sums, which single replies make."""
+    """Say what an attack lacks; a property is asked of sums, which single replies make."""
     missing = lacking(ATTACKS[name], record, knowledge)
-    if name == "prolin" and knowledge.property is not None and record.view != _SUMS:
+    if name == "prolin" and record.view != _SUMS:
         missing = [line for line in missing if line != VIEWS[_SUMS]]
     return missing
 

@@ -66,6 +66,9 @@ def test_what_does_not_apply_is_told(part):
     assert attacked.failed["inversion"] in reasons.values()
     (column,) = (why for question, why in reasons.items() if "one column" in question)
     assert column.endswith("it would take --sensitive NUMBER, a column of the model's input")
+    # It is asked of sums that single replies make.
+    (holds,) = (why for question, why in reasons.items() if "property" in question)
+    assert holds.startswith("the attacker does not know a property to ask about; it would take --property CLASS")
 
 
 def test_what_takes_long_is_spared_where_the_caller_does_not_ask_for_more(tmp_path):
