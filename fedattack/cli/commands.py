@@ -1238,10 +1238,11 @@ def main() -> None:
     except click.exceptions.Abort:
         err_console.print("interrupted")
         code = 130
-    except click.exceptions.NoArgsIsHelpError as problem:
-        problem.show()
-        code = problem.exit_code
     except click.ClickException as problem:
-        _show_error(ConfigError(_in_one_line(problem)))
+        # Older versions of click have no such error, and show the help at once.
+        if isinstance(problem, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+            problem.show()
+        else:
+            _show_error(ConfigError(_in_one_line(problem)))
         code = BAD_INPUT
     sys.exit(code or 0)

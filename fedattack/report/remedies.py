@@ -72,8 +72,9 @@ def command_for(remedy: Remedy, run: Mapping[str, Any]) -> str:
     """Return the command that tries a remedy on a run like this one; empty if there is none.
 
     The run's own command is repeated with the remedy's settings. Of a run without a preset, such as that of somebody's
-    app, the same record is asked what secure aggregation would have hidden; ``DIR`` is the run folder. What a folder says is data: of its command known
-    options are taken, every word is quoted, and a command that names paths or code is not repeated.
+    app, the same record is asked what secure aggregation would have hidden; ``DIR`` is the run folder. What a folder
+    says is data: of its command known options are taken, every word is quoted, and a command that names paths or code
+    is not repeated.
     """
     preset = str(run["setting"].get("preset", ""))
     if remedy.audit and not preset:

@@ -94,6 +94,8 @@ def test_a_column_is_asked_for_and_its_truth_is_that_of_the_data(tmp_path):
         assert labels[place] == partial.y[row]
     assert found["aia.excess"].verdict == "leak"
     assert found["aia.excess"].n == 108
+    # Clients go by their nodes in the scores, and by their names in the truth.
+    assert found["aia.bound"].n == 108
     # All other questions are judged beside it.
     assert found["sia.asr"].n == 108
     run = read_run(tmp_path)
