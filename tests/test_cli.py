@@ -638,9 +638,32 @@ def test_quiet_leaves_out_progress_and_notes(call, tmp_path):
     assert "sia on the record" in err, "the next command speaks again"
 
 
-def test_the_page_is_a_link(call, attacked):
-    out = call("report", attacked, "-q")[1]
-    assert f"Report: {(attacked / 'report.html').as_uri()}" in out
+def test_the_page_is_a_link(call, attacked, monkeypatch):
+    (attacked / "below").mkdir(exist_ok=True)
+    monkeypatch.chdir(attacked / "below")
+    for folder in (attacked, ".."):
+        out = call("report", folder, "-q")[1]
+        assert f"Report: {(attacked / 'report.html').as_uri()}" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("audit", "quickstart", "--out", "out", "--seeds", "0"), "Invalid value for '--seeds': 0 is not in the range"),
+        (("audit", "quickstart", "--out", "out", "--seeds", "many"), "'many' is not a valid integer"),
+        (("audit", "quickstart", "--out", "out", "--sedes", "1"), "No such option"),
+        (("audit", "quickstart"), "Missing option '--out'"),
+        (("attack", "sia"), "Missing argument 'DIR'"),
+    ],
+)
+def test_what_click_refuses_is_one_line_too(call, tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = call(*words)
+    assert code == 2
+    assert err.startswith("error: ")
+    assert message in err
+    assert err.endswith(f"; see `fedattack {words[0]} --help`\n")
+    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

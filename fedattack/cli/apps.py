@@ -1,7 +1,7 @@
 """`fedattack audit` of somebody's Flower app, and `fedattack gather`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,8 +90,6 @@ def app_of_words(words: Sequence[str], told: AppWords) -> "App | None":
         return app_of_command(words)
     if not is_app(words[0]):
         return None
-    if told.on == "superlink":
-        raise ConfigError("--on superlink: an app's clients are witnessed on this machine alone; take another --on")
     app = app_of(Path(words[0]), told.changes, told.supernodes)
     if len(told.seeds) > 1 and "seed" in app.config:
         raise ConfigError(
@@ -101,13 +99,19 @@ def app_of_words(words: Sequence[str], told: AppWords) -> "App | None":
     return app
 
 
-def audit_app(app: "App", told: AppWords, out: Path, device: str, fail_if: list[str] | None, as_json: bool) -> None:
+def audit_app(
+    app: "App", told: AppWords, out: Path, device: str, conditions: "Sequence[Condition]", as_json: bool
+) -> None:
     """Run an app under witnesses, make all attacks that apply, judge, and say what did not apply."""
-    from fedattack.foreign import auditing
+    from fedattack.foreign import auditing, superlink
 
     # Words are checked before a run, which takes minutes.
-    asking = _Asking.of(told, device, fail_if, as_json)
+    asking = _Asking.of(told, device, conditions, as_json)
     out = auditing.check_free(out)
+    if told.on == superlink.SUPERLINK:
+        superlink.check_reach(app, out)
+        # How many clients the app is simulated with says nothing of a federation that is up.
+        app = replace(app, supernodes=told.supernodes or superlink.count_online(app), counted=True)
     if app.command is None:
         runs = "1 run" if len(told.seeds) == 1 else f"{len(told.seeds)} runs"
         say("note", f"{app.folder.name}: {app.supernodes} clients, {runs} on {told.on}")
@@ -145,7 +149,7 @@ def gather_run(
     from fedattack.foreign.gathering import gather
     from fedattack.runs.asked import asked_of_knowledge
 
-    asking = _Asking.of(told, device, fail_if, as_json)
+    asking = _Asking.of(told, device, commands._conditions(fail_if), as_json)
     auditing.check_named(told.model, told.loss)
     command = commands._command()
     parts, posed = gather(
@@ -169,12 +173,11 @@ class _Asking:
     as_json: bool
 
     @classmethod
-    def of(cls, told: AppWords, device: str, fail_if: list[str] | None, as_json: bool) -> "_Asking":
+    def of(cls, told: AppWords, device: str, conditions: "Sequence[Condition]", as_json: bool) -> "_Asking":
         from fedattack.foreign.questions import Questions
         from fedattack.runs.checks import attack_names, check_attacks, check_conditions
 
         questions = Questions.of_words(told.sensitive, told.holds, told.groups, told.without)
-        conditions = commands._conditions(fail_if)
         given = commands._options(told.options, told.memory, attack_names())
         check_attacks(attack_names(), given)
         check_conditions(conditions, attack_names(), isolating=False)

@@ -303,7 +303,7 @@ def audit(
     )
     own = app_of_words(what, told)
     if own is not None:
-        audit_app(own, told, out, device, fail_if, as_json)
+        audit_app(own, told, out, device, conditions, as_json)
         return
     told.check_preset()
     study = load_preset(what[0])
@@ -1184,6 +1184,13 @@ def _show_error(problem: Exception) -> None:
     err_console.print(f"[red]error:[/red] {escape(short(str(problem)))}", soft_wrap=True)
 
 
+def _in_one_line(problem: click.ClickException) -> str:
+    """Say what of the command line is wrong as everything else is said, and not in a box below the usage."""
+    context = getattr(problem, "ctx", None)
+    hint = "" if context is None else f"; see `{context.command_path} --help`"
+    return problem.format_message().rstrip(".") + hint
+
+
 def _print_page(page: Path, as_json: bool) -> None:
     from fedattack.report.pdf import write_pdf
 
@@ -1217,7 +1224,7 @@ def _root(
 def main() -> None:
     """Run the command line: one line and exit code 2 on bad input, 3 on a crossed threshold."""
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="fedattack", standalone_mode=False)
     except (FedAttackError, OSError) as problem:
         # Whatever the system refuses (a folder of somebody else, a full disk) is no fault of the program.
         _show_error(problem)
@@ -1232,6 +1239,10 @@ def main() -> None:
         err_console.print("interrupted")
         code = 130
     except click.ClickException as problem:
-        problem.show()
-        code = problem.exit_code
+        # Older versions of click have no such error, and show the help at once.
+        if isinstance(problem, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+            problem.show()
+        else:
+            _show_error(ConfigError(_in_one_line(problem)))
+        code = BAD_INPUT
     sys.exit(code or 0)

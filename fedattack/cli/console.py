@@ -125,7 +125,8 @@ def tell(value: dict[str, Any], text: str, as_json: bool) -> None:
 
 def show_page(what: str, page: Path) -> None:
     """Show where a page is, as a link that terminals and people can follow."""
-    link = page.absolute().as_uri()
+    # A path with .. in it would be a link that some terminals do not follow.
+    link = page.resolve().as_uri()
     out_console.print(Text.assemble(f"{what}: ", (link, f"bold link {link}")), soft_wrap=True)
 
 

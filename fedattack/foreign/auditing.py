@@ -20,6 +20,7 @@ from fedattack.audit.untried import VIEWS, lacking
 from fedattack.errors import ConfigError, FedAttackError, RunError, short
 from fedattack.files import make_private, sigterm_raises
 from fedattack.folder import Part, new_parts, read_study, write_study
+from fedattack.foreign import superlink
 from fedattack.foreign.app import App
 from fedattack.foreign.place import copy_files
 from fedattack.foreign.posing import FEW, Posed, pose
@@ -51,6 +52,9 @@ _SUMS = "aggregate"
 # Scores that stand beside those of others, and have no question of their own.
 _BESIDE = {"attribute": "attribute-baselines"}
 
+# Options by which an audit of an app takes minutes less, and finds hardly less; the guide has what was measured.
+_SPARING = {"ara": {"restarts": 1}, "membership": {"shadow_rounds": 10}}
+
 # Attacks that take minutes are not made where no outcome could be a leak.
 _LONG = ("prolin", "private-attribute")
 
@@ -75,8 +79,9 @@ RUNTIMES: Mapping[str, Callable[[Path, int, Path], Runtime]] = {
     "simulation": _simulator,
     "processes": _processes,
     "processes-insecure": partial(_processes, secure=False),
+    superlink.SUPERLINK: superlink.remote,
 }
-"""What an app can run on, so that its clients are witnessed on this machine."""
+"""What an app can run on."""
 
 
 @dataclass(frozen=True)
@@ -200,6 +205,8 @@ def run_app(
             observe_command(app.command.words, part.record, {}, witness=witness_of(part), stdout=sys.stderr.fileno())
         if silence := Record(part.record).silence:
             raise RunError(f"{part.label}: {silence}")
+        if app.command is None and on == superlink.SUPERLINK:
+            superlink.check_witnessed(Record(part.record), witness_of(part), watch)
     study: dict[str, Any] = {"commands": [command], "seeds": [*seeds], "started": started, "finished": _now()}
     study["app"] = app.folder.name
     if options:
@@ -301,9 +308,16 @@ def attack_all(
     trusted |= {str(each.knowledge.model.loss) for each in posed if each.knowledge.model is not None}
     failed: dict[str, str] = {}
     scored = []
+    spared: dict[str, str] = {}
     for attack in choose(_that_apply(parts, posed, failed)):
         if attack.name == _INVERSION:
             attack = attack.with_options({"clients": ",".join(posed[0].few)})
+        sparing = _sparing(attack, len(Record(parts[0].record, thinned=True)))
+        if sparing:
+            attack = attack.with_options(sparing)
+            watch.say(
+                "note", f"{attack.name}: {_as_options(sparing)}, as apps are audited; a larger number takes longer"
+            )
         try:
             if Record(parts[0].record, thinned=True).view in attack.needs.views:
                 _attack(attack, parts[0].folder, trusted, device, watch)
@@ -314,6 +328,7 @@ def attack_all(
             watch.say("warning", f"{attack.name} was not made: {short(str(cause), 300)}")
             continue
         scored.append(attack.name)
+        spared |= sparing
     if not scored:
         reasons = "; ".join(f"{name}: {why}" for name, why in failed.items())
         raise RunError(f"no attack could be made of {parts[0].record}: {reasons}")
@@ -321,11 +336,27 @@ def attack_all(
     # The report begins with the first of them.
     folder = parts[0].folder
     study = {**read_study(folder), "attacks": scored, "untried": untried}
+    # Whoever attacks the run again does so likewise, and asks about the same clients.
+    options = spared | study.get("options", {})
     if _INVERSION in scored:
-        # Whoever attacks the run again asks about the same clients.
-        study["options"] = {**study.get("options", {}), "clients": ",".join(posed[0].few)}
+        options["clients"] = ",".join(posed[0].few)
+    if options:
+        study["options"] = options
     write_study(folder, study)
     return Attacked(tuple(scored), failed, frozenset(trusted))
+
+
+def _sparing(attack: Attack, rounds: int) -> dict[str, str]:
+    """Return the options of :data:`_SPARING` that the caller did not choose, and that make a difference."""
+    sparing = {}
+    for key, value in _SPARING.get(attack.name, {}).items():
+        if getattr(attack, key) is None and (key != "shadow_rounds" or value < rounds):
+            sparing[key] = str(value)
+    return sparing
+
+
+def _as_options(options: Mapping[str, str]) -> str:
+    return " ".join(f"--option {key}={value}" for key, value in options.items())
 
 
 def _attack(attack: Attack, folder: Path, trusted: Collection[str], device: str, watch: Watch) -> None:
@@ -368,9 +399,9 @@ def _that_apply(parts: Sequence[Part], posed: Sequence[Posed], failed: dict[str,
 
 
 def _lacks(name: str, record: Record, knowledge: Knowledge) -> list[str]:
-    """Say what an attack lacks; a property that was declared is asked of sums, which single replies make."""
+    """Say what an attack lacks; a property is asked of sums, which single replies make."""
     missing = lacking(ATTACKS[name], record, knowledge)
-    if name == "prolin" and knowledge.property is not None and record.view != _SUMS:
+    if name == "prolin" and record.view != _SUMS:
         missing = [line for line in missing if line != VIEWS[_SUMS]]
     return missing
 

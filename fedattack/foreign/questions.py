@@ -40,6 +40,14 @@ _FEWEST_CLIENTS = 6
 _COLUMN = re.compile(r"(?:(?P<name>[^=]+)=)?(?P<first>[0-9]{1,6})(?:-(?P<last>[0-9]{1,6}))?")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
+
+class _GroupsError(ConfigError):
+    """Names the option that the file was given by."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f"--groups {text}")
+
+
 Groups = Mapping[str, Mapping[str, str]]
 """By attribute, then by client or node, the value."""
 
@@ -131,7 +139,7 @@ def read_groups(path: Path) -> dict[str, dict[str, str]]:
     hint = "expected a table for each attribute with lists of clients, such as north = [0, 1]"
     where = f"--groups {path}"
     try:
-        tables = tomllib.loads(read_text(path, ConfigError, hint))
+        tables = tomllib.loads(read_text(path, _GroupsError, hint))
     except tomllib.TOMLDecodeError as cause:
         raise ConfigError(f"{where} is no TOML ({short(str(cause), 100)}); {hint}") from None
     if not tables:

@@ -82,11 +82,15 @@ def answers_of(findings: Sequence[Finding], run: Mapping[str, Any]) -> list[Answ
 
 def in_short(findings: Sequence[Finding]) -> list[tuple[Finding, str, str]]:
     """Return each headline with its question and the answer in a few words."""
+    groups = _by_headline(findings)
+    asked = [question_of(found[0].attack) for found in groups]
     answers = []
-    for found in _by_headline(findings):
+    for found, question in zip(groups, asked, strict=True):
         headline = found[0]
         explained = section_of(headline.attack).explained(found)
-        answers.append((headline, question_of(headline.attack), short_of(headline, explained.short)))
+        # Where several attacks ask the same, each answer says whose it is.
+        told = f"{question} ({headline.attack})" if asked.count(question) > 1 else question
+        answers.append((headline, told, short_of(headline, explained.short)))
     return answers
 
 

@@ -1,5 +1,6 @@
 """Compares runs that differ in a setting, such as the number of clients."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -342,8 +343,11 @@ def _title(runs: Sequence[Run], name: str, keys: Sequence[str]) -> str:
 
 
 def _label(runs: Sequence[Run], name: str) -> str:
-    """Return a finding's label, which names no column where runs ask for different ones."""
+    """Return a finding's label, which names no column and no baseline where those of the runs differ."""
     first = runs[0].named(name)
+    if _ask_the_same(runs, name) and len({run.named(name).label for run in runs}) > 1:
+        # What stands in brackets at the end, such as a baseline, is what each run was held against.
+        return re.sub(r" \([^()]*\)$", "", first.label)
     if _ask_the_same(runs, name) or not first.series.get("asked"):
         return first.label
     return first.label.replace(first.series["asked"]["column"], "different columns")

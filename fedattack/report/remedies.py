@@ -71,12 +71,16 @@ def remedies_beside(module: str) -> tuple[Remedy, ...]:
 def command_for(remedy: Remedy, run: Mapping[str, Any]) -> str:
     """Return the command that tries a remedy on a run like this one; empty if there is none.
 
-    The run's own command is repeated with the remedy's settings. What a folder says is data: of its command known
-    options are taken, every word is quoted, and a command that names paths or code is not repeated.
+    The run's own command is repeated with the remedy's settings. Of a run without a preset, such as that of somebody's
+    app, the same record is asked what secure aggregation would have hidden; ``DIR`` is the run folder. What a folder
+    says is data: of its command known options are taken, every word is quoted, and a command that names paths or code
+    is not repeated.
     """
+    preset = str(run["setting"].get("preset", ""))
+    if remedy.audit and not preset:
+        return "fedattack what-if DIR --secagg --trust --out what-if"
     if remedy.audit:
         return f"fedattack audit {remedy.audit} --out {remedy.audit}"
-    preset = str(run["setting"].get("preset", ""))
     commands = run["provenance"].get("commands", ())
     words = _words_of(commands[0]) if commands else []
     if not remedy.settings or not _NAME.fullmatch(preset) or preset not in words:

@@ -43,12 +43,15 @@ class Federation(Runtime):
     def _await_online(self, deadline: float) -> None:
         online = 0
         while time.monotonic() < deadline:
-            nodes = as_object(self._ask("flwr", "supernode", "list", "--format", "json").stdout).get("nodes", [])
-            online = sum(node.get("status") == "online" for node in nodes)
+            online = self._count_online()
             if online == self.supernodes:
                 return
             time.sleep(POLL_SECONDS)
         raise NotUpError(f"{online} of {self.supernodes} SuperNodes are online")
+
+    def _count_online(self) -> int:
+        nodes = as_object(self._ask("flwr", "supernode", "list", "--format", "json").stdout).get("nodes", [])
+        return sum(node.get("status") == "online" for node in nodes)
 
 
 class Deployment(Federation):

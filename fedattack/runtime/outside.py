@@ -20,7 +20,7 @@ import tomli_w
 import typer
 
 from fedattack.errors import ConfigError, RunError
-from fedattack.files import sigterm_raises
+from fedattack.files import make_private, sigterm_raises
 from fedattack.record import Record
 from fedattack.runtime.bundle import app_files, copy_app
 
@@ -150,7 +150,8 @@ def wrap_app(
     options
         Further options of the observer.
     witness
-        Folder, absolute, that what clients and server train and evaluate on is noted in; ``None`` for nowhere.
+        Folder, absolute, that what clients and server train and evaluate on is noted in; ``None`` for nowhere. It is
+        made. A client that cannot write there, such as one on another machine, runs as it is.
     keep
         How many examples of each client to keep; as many as the witness does by itself where it is ``None``.
     run_folder
@@ -186,14 +187,19 @@ def wrap_app(
     components["serverapp"] = f"{MODULE}:app"
     added = [f"{MODULE}.py"]
     if witness is not None:
+        make_private(witness)
         module, _, client = components["clientapp"].partition(":")
         kept = "" if keep is None else f", keep={keep}"
         (to / f"{WITNESSED}.py").write_text(
-            '"""Written by fedattack: the project\'s own ClientApp, witnessed."""\n\n'
-            "from fedattack.witness import WitnessedClientApp, watch_imports\n\n"
-            "watch_imports()\n\n"
+            '"""Written by fedattack: the project\'s own ClientApp, witnessed where its auditor can read that."""\n\n'
+            "import os\n\n"
+            f"_FOLDER = {str(witness)!r}\n"
+            "_HERE = os.access(_FOLDER, os.W_OK)\n\n"
+            "if _HERE:\n"
+            "    from fedattack.witness import WitnessedClientApp, watch_imports\n\n"
+            "    watch_imports()\n\n"
             f"from {module} import {client.partition('.')[0]}\n\n"
-            f"app = WitnessedClientApp({client}, {str(witness)!r}{kept})\n",
+            f"app = WitnessedClientApp({client}, _FOLDER{kept}) if _HERE else {client}\n",
             encoding="utf-8",
         )
         components["clientapp"] = f"{WITNESSED}:app"

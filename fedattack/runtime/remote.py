@@ -19,6 +19,9 @@ from fedattack.runtime.logs import RUN_ID
 # As long as a SuperLink may take to come back.
 LOST_SECONDS = 180.0
 
+NOTES = "FEDATTACK_NOTES"
+SHARED = "FEDATTACK_SHARED"
+
 _ADDRESS = re.compile(r"(?P<scheme>https?)://(?P<address>[^/\s]+:\d+)/?")
 
 
@@ -80,8 +83,13 @@ class Remote(Federation):
         self._shared = shared
 
     @classmethod
-    def of_environment(cls, app: Path, *, supernodes: int, log: Path) -> Self:
+    def of_environment(cls, app: Path, *, supernodes: int, log: Path, shares: bool = True) -> Self:
         """Take the SuperLink from ``FEDATTACK_SUPERLINK``, the rest from ``…_AUTHORITY``, ``…_NOTES`` and ``…_SHARED``.
+
+        Parameters
+        ----------
+        shares
+            Whether the app writes such notes and takes such zoos; only the reference system does.
 
         Raises
         ------
@@ -98,8 +106,8 @@ class Remote(Federation):
             supernodes=supernodes,
             superlink=superlink,
             authority=_path_from("FEDATTACK_AUTHORITY"),
-            notes=_path_from("FEDATTACK_NOTES"),
-            shared=_path_from("FEDATTACK_SHARED"),
+            notes=_path_from(NOTES) if shares else None,
+            shared=_path_from(SHARED) if shares else None,
             log=log,
         )
 
@@ -116,6 +124,11 @@ class Remote(Federation):
             self._await_online(time.monotonic() + START_SECONDS + START_SECONDS_PER_NODE * self.supernodes)
         except NotUpError as cause:
             raise RunError(f"SuperLink {self.superlink}: {cause}; expected all; see its own log") from None
+
+    def count_online(self) -> int:
+        """Count the nodes that are online; 0 also if the SuperLink does not answer."""
+        self._connect(self.superlink, **self._connection)
+        return self._count_online()
 
     def run(
         self,

@@ -1,6 +1,7 @@
 """Make the attacks of a run again on altered copies of its record, and judge each copy as the run was judged."""
 
 import shutil
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -96,6 +97,7 @@ def what_if(job: Job, alterations: Sequence[Alteration], watch: Watch) -> tuple[
         job.out.mkdir(parents=True, mode=0o700)
     except OSError as cause:
         raise ConfigError(f"{job.out} cannot be created ({cause}); give this comparison a folder of its own") from None
+    began = time.monotonic()
     try:
         cells = [_cell(job, NOTHING, watch)]
         if cells[0].run is None:
@@ -105,6 +107,11 @@ def what_if(job: Job, alterations: Sequence[Alteration], watch: Watch) -> tuple[
         # Nothing was found yet, and the corrected command may use the folder again.
         shutil.rmtree(job.out)
         raise
+    if (minutes := (time.monotonic() - began) / 60) >= 1:
+        copies = f"{len(alterations)} altered copies take" if len(alterations) > 1 else "the altered copy takes"
+        watch.say(
+            "note", f"the attacks took {minutes:.0f} min; {copies} about {minutes * len(alterations):.0f} min more"
+        )
     for alteration in alterations:
         cells.append(_cell(job, alteration, watch))
     results = _results(job, cells)

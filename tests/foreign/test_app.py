@@ -99,7 +99,7 @@ def test_a_command_is_taken_if_it_lasts_as_long_as_its_run(tmp_path):
         (("APP", "--property", "seven"), "--property"),
         (("APP", "--groups", "nowhere.toml"), "nowhere.toml"),
         (("quickstart", "membership"), "quickstart membership: expected the command that runs the app"),
-        (("APP", "--on", "superlink"), "witnessed on this machine alone"),
+        (("APP", "--on", "superlink"), "expected its address in FEDATTACK_SUPERLINK"),
         (("APP", "--fail-if", "sai.asr > 1"), "there are no findings of 'sai'"),
         (("APP", "--option", "magic=1"), "no option 'magic'"),
         (("APP", "--set", "nope=1"), "has no 'nope' in its run config"),

@@ -18,6 +18,7 @@ from fedattack.record import Exchange, RecordWriter, Reply
 from fedattack.report import read_run
 from fedattack.runs.pipeline import choose_attacks, judge_folder
 from fedattack.runs.watch import Watch
+from fedattack.threats import Scores
 from fedattack.threats.source.sia import SourceInference
 from fedattack.witness import write_witness
 from tests.foreign.projects import MESSAGE_API
@@ -65,6 +66,32 @@ def test_what_does_not_apply_is_told(part):
     assert attacked.failed["inversion"] in reasons.values()
     (column,) = (why for question, why in reasons.items() if "one column" in question)
     assert column.endswith("it would take --sensitive NUMBER, a column of the model's input")
+    # It is asked of sums that single replies make.
+    (holds,) = (why for question, why in reasons.items() if "property" in question)
+    assert holds.startswith("the attacker does not know a property to ask about; it would take --property CLASS")
+
+
+def test_what_takes_long_is_spared_where_the_caller_does_not_ask_for_more(tmp_path):
+    write_record(tmp_path / "record", ["100", "101", "102"], rounds=11)
+    write_study(tmp_path, {"commands": ["fedattack audit ."], "seeds": [0]})
+    part = Part(tmp_path, "")
+    for each in World.witnesses(10**6):
+        write_witness(witness_of(part), each)
+    posed = pose_all([part])
+    said: list[str] = []
+    watch = Watch(say=lambda _, text: said.append(text))
+
+    def only_membership(names, **options):
+        return [attack.with_options(options) for attack in choose(names) if attack.name == "membership"]
+
+    attack_all([part], posed, only_membership, "cpu", watch)
+    assert read_study(tmp_path)["options"] == {"shadow_rounds": "10"}
+    assert any(line.startswith("membership: --option shadow_rounds=10, as apps are audited") for line in said)
+    assert Scores.load(part.scores("membership")).facts["trained"] == 8 * 10
+    said.clear()
+    attack_all([part], posed, lambda names: only_membership(names, shadow_rounds="2", shadows="3"), "cpu", watch)
+    assert not any("as apps are audited" in line for line in said)
+    assert Scores.load(part.scores("membership")).facts["trained"] == 3 * 2
 
 
 def test_an_attack_that_fails_does_not_keep_the_others(part, monkeypatch):

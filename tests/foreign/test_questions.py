@@ -94,6 +94,8 @@ def test_a_column_is_asked_for_and_its_truth_is_that_of_the_data(tmp_path):
         assert labels[place] == partial.y[row]
     assert found["aia.excess"].verdict == "leak"
     assert found["aia.excess"].n == 108
+    # Clients go by their nodes in the scores, and by their names in the truth.
+    assert found["aia.bound"].n == 108
     # All other questions are judged beside it.
     assert found["sia.asr"].n == 108
     run = read_run(tmp_path)
@@ -373,5 +375,5 @@ def test_a_file_of_groups_that_is_none_ends_in_one_line(tmp_path, text, message)
 
 
 def test_a_file_of_groups_that_is_not_there_ends_in_one_line(tmp_path):
-    with pytest.raises(ConfigError, match=r"groups\.toml"):
+    with pytest.raises(ConfigError, match=r"^--groups .*groups\.toml is not there; expected"):
         read_groups(tmp_path / "groups.toml")

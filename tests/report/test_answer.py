@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fedattack.report.answer import answers_of, overview_of, short_of, summary_of
+from fedattack.report.answer import answers_of, in_short, overview_of, question_of, short_of, summary_of
 from fedattack.report.section import Explained, Section
 from fedattack.report.words import verdict_in_words
 from fedattack.threats.registry import threats
@@ -111,6 +111,14 @@ def test_the_most_exposed_client_is_the_one_that_was_judged():
     assert answer.exposed == "No client stands out for sure."
     (answer,) = answers_of([findings[0]], RUN)
     assert answer.exposed.startswith(f"Client {findings[0].series['per_client'][0]['client']}:")
+
+
+def test_in_short_each_attack_that_asks_the_same_is_named():
+    one, *others = [asr(), *(asr(attack=name, metric="excess", units="points", chance=0.0) for name in ("aia", "ara"))]
+    questions = [question for _, question, _ in in_short([one, *others])]
+    assert questions[0] == question_of("sia")
+    assert questions[1:] == [f"{question_of('aia')} (aia)", f"{question_of('aia')} (ara)"]
+    assert [question for _, question, _ in in_short(others[:1])] == [question_of("aia")]
 
 
 def test_the_overview_has_a_line_for_each_question_asked_or_not():

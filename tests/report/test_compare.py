@@ -167,6 +167,14 @@ def test_categories_are_never_joined(source, tmp_path):
     assert {"x", "y"} <= set(texts(drawing))
 
 
+def test_a_label_names_no_baseline_where_the_runs_have_different_ones(many):
+    runs = [compare.read_compared(folder) for folder in many]
+    for run, baseline in zip(runs, ("majority", "majority", "prior"), strict=True):
+        run.findings[0] = replace(run.findings[0], label=f"Accuracy above the best baseline ({baseline})")
+    assert compare.table_of(runs, ["clients"], "sia.asr").title == "Accuracy above the best baseline"
+    assert compare.table_of(runs[:2], ["clients"], "sia.asr").title == "Accuracy above the best baseline (majority)"
+
+
 def test_findings_about_another_column_are_never_joined(many):
     runs = [compare.read_compared(folder) for folder in many]
     for run, column in zip(runs, ("sex", "sex", "age"), strict=True):

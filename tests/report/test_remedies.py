@@ -52,6 +52,9 @@ def test_what_a_folder_says_is_quoted():
 def test_a_remedy_without_settings_has_no_command_and_one_of_another_preset_has_that():
     assert command_for(Remedy(what="w", buys="b"), run("fedattack audit quickstart --out x")) == ""
     assert command_for(Remedy(what="w", buys="b", audit="sia-many"), run()).startswith("fedattack audit sia-many ")
+    # Another run than somebody's own would tell nothing of it.
+    of_app = command_for(Remedy(what="w", buys="b", audit="sia-many"), run("fedattack audit . --out x", preset=""))
+    assert of_app == "fedattack what-if DIR --secagg --trust --out what-if"
     assert command_for(NOISE, run()) == ""
 
 

@@ -1,6 +1,7 @@
 """A `flwr run` is understood as Flower understands it, and its app is wrapped in a copy."""
 
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -102,11 +103,20 @@ def test_the_copy_wraps_the_clientapp_too_where_clients_are_witnessed(tmp_path):
     config = tomllib.loads((tmp_path / "copy" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
     assert config["components"] == {"serverapp": "fedattack_observed:app", "clientapp": "fedattack_witnessed:app"}
     script = (tmp_path / "copy" / "fedattack_witnessed.py").read_text()
-    assert script.endswith(f"app = WitnessedClientApp(own.app, {str(tmp_path / 'seen')!r}, keep=7)\n")
+    assert f"_FOLDER = {str(tmp_path / 'seen')!r}\n" in script
+    assert script.endswith("app = WitnessedClientApp(own.app, _FOLDER, keep=7) if _HERE else own.app\n")
     script = (tmp_path / "copy" / "fedattack_observed.py").read_text()
     assert f"ObservedServerApp(WitnessedServerApp(app, {str(tmp_path / 'seen')!r})" in script
     for name in ("fedattack_witnessed", "fedattack_observed"):
         subprocess.run([sys.executable, "-c", f"import {name}"], cwd=tmp_path / "copy", check=True, env=HERE)
+    # A client on another machine runs as it is, and needs no fedattack there.
+    said = "from fedattack_witnessed import app; import sys; print(type(app).__name__, 'fedattack' in sys.modules)"
+    for expected in ("WitnessedClientApp True", "ClientApp False"):
+        done = subprocess.run(
+            [sys.executable, "-c", said], cwd=tmp_path / "copy", check=True, env=HERE, capture_output=True, text=True
+        )
+        assert done.stdout == f"{expected}\n"
+        shutil.rmtree(tmp_path / "seen", ignore_errors=True)
     text = (project / "pyproject.toml").read_text().replace("clientapp", "nothing")
     (project / "pyproject.toml").write_text(text)
     with pytest.raises(ConfigError, match="names no clientapp"):

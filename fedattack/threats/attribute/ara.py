@@ -140,6 +140,8 @@ class GradientMatching(GradientMatchingOptions, Attack):
         check_model(architecture, record)
         chosen_device = pick_device(device)
         notes: list[str] = []
+        if self.restarts is not None:
+            notes.append(f"each method starts from as many places as restarts says: {self.restarts}")
         clients = list(dict.fromkeys(partial.clients.tolist()))
         prior = partial.prior if self.prior == "known" else None
         cases = self._cases(record, knowledge, architecture, clients, prior, notes)

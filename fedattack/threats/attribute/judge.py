@@ -677,10 +677,12 @@ def _bounds_of(case: AttributeCase, method: str) -> dict[str, float]:
         # Without a decoded share the attack was not the one that the proposition is about.
         if weight is None or client.get("share") is None:
             continue
-        rows = np.flatnonzero(owners == client["client"])
-        mse = float(losses[row, rows, case.values[rows]].mean())
+        # Whoever does not know which client a node is calls it by the node.
+        name = case.truth.nodes.get(str(client["client"]), str(client["client"]))
+        rows = np.flatnonzero(owners == name)
+        mse = float(losses[row, rows, case.values[rows]].mean()) if len(rows) else np.nan
         if np.isfinite(mse):
-            bounds[str(client["client"])] = lower_bound(float(case.values[rows].mean()), mse, float(weight))
+            bounds[name] = lower_bound(float(case.values[rows].mean()), mse, float(weight))
     return bounds
 
 

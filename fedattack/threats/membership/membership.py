@@ -4,7 +4,7 @@ A federated server sees what no other attacker sees: updates of clients that did
 :mod:`fedattack.threats.membership.fedmia`, and the guide beside it for the attacks that it is compared with.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -125,8 +125,16 @@ class Membership(MembershipOptions, Attack):
             raise AssertionError("checked by run")
         notes: list[str] = []
         shadows = self._shadows_of(record, knowledge, seed, pick_device(device), notes)
+        shadowed = spread([round_.number for round_ in record], self.shadow_rounds)
+        if shadows is not None and len(shadowed) < len(record):
+            notes.append(
+                f"shadow models were trained in {len(shadowed)} of {len(record)} rounds, as shadow_rounds says; the "
+                "likelihood ratio and RMIA are about these, and FedMIA about all"
+            )
         meter = _Meter(
-            record, knowledge, knowledge.targets, shadows, seed, pick_device(device), notes, bound=self.memory // 8
+            *(record, knowledge, knowledge.targets, shadows, seed, pick_device(device), notes),
+            bound=self.memory // 8,
+            shadowed=shadowed,
         )
         tally = _Tally()
         rounds: list[int] = []
@@ -207,6 +215,7 @@ class _Meter:
         notes: list[str],
         *,
         bound: int,
+        shadowed: Collection[int],
     ) -> None:
         if knowledge.model is None:
             raise AssertionError("checked by run")
@@ -214,6 +223,7 @@ class _Meter:
         self.loss = per_record_loss(given(knowledge.model.loss))
         self.targets = targets
         self.shadows = shadows
+        self.shadowed = frozenset(shadowed)
         self.device = device
         self.notes = notes
         self.columns = {node: column for column, node in enumerate(record.nodes)}
@@ -245,6 +255,7 @@ class _Meter:
             last_norms=np.full(shape, np.nan),
             references={},
         )
+        shadows = self.shadows if round_.number in self.shadowed else None
         population: dict[int, Floats] = {}
         sizes: list[float] = []
         for batch in self._batches(round_):
@@ -257,16 +268,16 @@ class _Meter:
                         "numbers; it is not held against others"
                     )
                 sizes.append(observation.count or 0)
-                if self.shadows is not None:
-                    population[column] = self._losses(state, self.shadows.population.take(_SAMPLE))
+                if shadows is not None:
+                    population[column] = self._losses(state, shadows.population.take(_SAMPLE))
                 if self.gradients is not None and self.last[observation.node] == round_.number:
                     measured.last_norms[:, column] = self._norms(state)
             self._measure_updates(batch, measured)
         if np.isnan(measured.losses).all():
             return None
-        if self.shadows is not None:
+        if shadows is not None:
             common = readable(round_.common)
-            size = int(np.median([count for count in sizes if count] or [len(self.shadows.population)]))
+            size = int(np.median([count for count in sizes if count] or [len(shadows.population)]))
             if common is not None:
                 measured.references.update(self._against_shadows(common, size, measured.losses, population))
         return measured
@@ -405,6 +416,19 @@ class _Tally:
     def _keep(self, method: str, values: Floats) -> None:
         """Keep what was seen last of each client."""
         self._last[method] = np.where(np.isnan(values), self._last.get(method, np.nan), values)
+
+
+def spread(numbers: Sequence[int], count: int | None) -> list[int]:
+    """Choose so many of the numbers, evenly, the last among them; all where ``count`` is ``None``.
+
+    Examples
+    --------
+    >>> spread([1, 2, 3, 4, 5, 6], 3)
+    [2, 4, 6]
+    """
+    if count is None or count >= len(numbers):
+        return list(numbers)
+    return [numbers[(place + 1) * len(numbers) // count - 1] for place in range(count)]
 
 
 def _last_rounds(record: Record) -> dict[str, int]:

@@ -15,6 +15,9 @@ class MembershipOptions(options.MemoryOptions):
         "train; fewer than 2 for none",
         least=0,
     )
+    shadow_rounds: int | None = options.whole(
+        None, "rounds in which it trains them, spread over the whole run (all)", least=1
+    )
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from fedattack.learning import losses_of_models, per_record_loss
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.threats import ATTACKS, Knowledge, KnownDefence, Scores, Targets, read_knowledge
 from fedattack.threats.membership.fedmia import against_others, logits_of
-from fedattack.threats.membership.membership import _rmia
+from fedattack.threats.membership.membership import _rmia, spread
 from tests.worlds.federation import CLASSES, CLIENTS, MODEL, write_predictions_run, write_run
 
 MEMBERSHIP = ATTACKS["membership"]
@@ -235,6 +235,39 @@ def test_shadows_are_used_where_examples_and_training_are_known_and_noted_where_
         assert {*found.facts["methods"]} == FEDMIA | ALONE
         # Who was given no auxiliary examples misses none.
         assert any("no shadow models" in note for note in found.notes) == ("training" in lacking)
+
+
+class LastRound(Record):
+    """The last round of a record."""
+
+    def __iter__(self):
+        return iter([*super().__iter__()][-1:])
+
+    def __len__(self) -> int:
+        return 1
+
+
+def test_shadows_of_some_rounds_say_what_they_say_of_these_alone(tmp_path):
+    folder = write_run(tmp_path, rounds=3, epochs=5, auxiliary=60)
+    options = {"shadows": "3", "shadow_rounds": "1"}
+    scores = attack(folder, options=options)
+    assert scores.facts["trained"] == 3
+    (note,) = scores.notes
+    assert note.startswith("shadow models were trained in 1 of 3 rounds, as shadow_rounds says")
+    last = attack(folder, options=options, record=LastRound(folder / "record"))
+    whole = attack(folder, options={"shadows": "3", "shadow_rounds": "3"})
+    assert last.notes == whole.notes == ()
+    for method in SHADOWS:
+        np.testing.assert_array_equal(scores.arrays[f"score/{method}"], last.arrays[f"score/{method}"])
+    for method in FEDMIA | ALONE:
+        np.testing.assert_array_equal(scores.arrays[f"score/{method}"], whole.arrays[f"score/{method}"])
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(None, [1, 2, 4, 8, 9]), (9, [1, 2, 4, 8, 9]), (2, [2, 9]), (1, [9]), (4, [1, 2, 4, 9])]
+)
+def test_rounds_are_spread_and_the_last_is_among_them(count, expected):
+    assert spread([1, 2, 4, 8, 9], count) == expected
 
 
 @pytest.mark.parametrize("protocol", ["fedsgd", "fedmd"])
