@@ -59,7 +59,7 @@ def _watched(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         watch = current()
-        if watch is None or getattr(watch.local, "estimator", None) is not None:
+        if watch is None or watch.local.estimator is not None:
             return original(self, *args, **kwargs)
         model = watch.guard("an estimator", _model_of, self)
         if model is None:
@@ -80,7 +80,7 @@ def _model_of(watch: Watch, estimator: Any) -> SeenModel | None:
     if not (is_classifier(estimator) or is_regressor(estimator)):
         return None
     known = watch.model_of(estimator, lambda: _seen_model(watch, estimator))
-    if known is not None and not known.received and not len(known.trained.labels):
+    if known is not None and not known.received and not known.uses:
         own = [array for _, array in _state(estimator)]
         known.received = any(own and same(own, state) for state in watch.received())
     return known
@@ -105,7 +105,7 @@ def _note(watch: Watch, model: SeenModel, name: str, args: Any, kwargs: Any) -> 
             labels = labels_of(values if classes else values.astype(np.float64), len(x), classes=classes)
         if labels is None:
             watch.note(f"the labels of {model.name} are not one number an example: they are unknown")
-    begun = model.start(x, seed=watch.seed, trains=name in _FITS)
+    begun = model.start(x, trains=name in _FITS)
     begun.labels = labels
     if name in _FITS:
         begun.differentiated = True

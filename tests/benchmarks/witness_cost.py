@@ -1,7 +1,7 @@
 """What the witness costs: a client's whole training call, with against without, for models from tiny to small.
 
-``python -m tests.benchmarks.witness_cost`` calls each client in turn without and with a witness, in one process and on
-one thread, after calls that warm both up. It prints the median processor time of a call, their ratio, and what the
+``python -m tests.benchmarks.witness_cost`` calls each client in turn without and with a witness, on one thread, after
+calls that warm both up. It prints the median processor time of a call, their ratio, and what the
 witness adds to each batch. ``loader`` means a DataLoader, as most apps have; ``slices`` cuts tensors by hand, which
 leaves next to nothing but PyTorch's own calls. Names of cases as arguments run these alone.
 
@@ -14,6 +14,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
@@ -24,13 +26,13 @@ from torch.nn import functional as F  # noqa: N812
 from torch.utils.data import DataLoader, TensorDataset
 
 from fedattack.runtime.simulator import Simulator
-from fedattack.witness import WitnessedClientApp, sources
+from fedattack.witness import WitnessedClientApp
 from tests.foreign.projects import CLIENTS, MESSAGE_API
 from tests.worlds.local_grid import LocalGrid
 
 Batches = Iterator[tuple[Tensor, Tensor]]
 
-_WARM = 3
+_WARM = 10
 _NODE = 11
 
 
@@ -79,7 +81,7 @@ class Case:
     loader: bool = True
     examples: int = 450
     epochs: int = 2
-    repeats: int = 60
+    repeats: int = 100
 
 
 CASES = {
@@ -92,8 +94,8 @@ CASES = {
     "cnn-16": Case(cnn, (1, 8, 8), 16),
     "cnn-32": Case(cnn, (1, 8, 8), 32),
     "cnn-32-slices": Case(cnn, (1, 8, 8), 32, loader=False),
-    "lenet-32": Case(LeNet, (3, 32, 32), 32, repeats=20),
-    "lenet-32-slices": Case(LeNet, (3, 32, 32), 32, loader=False, repeats=20),
+    "lenet-32": Case(LeNet, (3, 32, 32), 32, repeats=30),
+    "lenet-32-slices": Case(LeNet, (3, 32, 32), 32, loader=False, repeats=30),
 }
 
 
@@ -135,33 +137,42 @@ def make_app(case: Case) -> ClientApp:
     return app
 
 
-def called(app: ClientApp, arrays: ArrayRecord) -> float:
-    """Return the seconds of processor time that a call takes."""
-    message = Message(RecordDict({"arrays": arrays}), _NODE, "train")
-    # Hooks stay for as long as a process lives.
-    sources.remove()
-    if isinstance(app, WitnessedClientApp):
-        sources.install()
-    context = Context(7, _NODE, {"partition-id": 0, "num-partitions": 1}, RecordDict(), {})
-    torch.manual_seed(0)
-    started = time.process_time()
-    app(message, context)
-    return time.process_time() - started
-
-
-def measure(case: Case) -> tuple[float, float]:
-    """Return the medians without and with a witness."""
-    plain = make_app(case)
+def serve(name: str, folder: str | None, end: Connection) -> None:
+    """Call a client as often as it is asked for, and tell the seconds of processor time that each call takes."""
+    torch.set_num_threads(1)
+    case = CASES[name]
+    app = make_app(case)
+    LocalGrid(app, 1)  # it gives messages a run
+    if folder is not None:
+        app = WitnessedClientApp(app, Path(folder))
     arrays = ArrayRecord(case.make().state_dict())
+    while end.recv():
+        message = Message(RecordDict({"arrays": arrays}), _NODE, "train")
+        context = Context(7, _NODE, {"partition-id": 0, "num-partitions": 1}, RecordDict(), {})
+        torch.manual_seed(0)
+        started = time.process_time()
+        app(message, context)
+        end.send(time.process_time() - started)
+
+
+def measure(name: str) -> tuple[float, float]:
+    """Return the medians without and with a witness, each in a process of its own: hooks stay in theirs."""
+    spawned = get_context("spawn")
     taken: tuple[list[float], list[float]] = [], []
-    LocalGrid(plain, 1)  # it gives messages a run
     with tempfile.TemporaryDirectory() as folder:
-        watched = WitnessedClientApp(make_app(case), Path(folder))
-        for repeat in range(_WARM + case.repeats):
-            for app, times in zip((plain, watched), taken, strict=True):
-                seconds = called(app, arrays)
+        ends = []
+        for where in (None, folder):
+            mine, theirs = spawned.Pipe()
+            spawned.Process(target=serve, args=(name, where, theirs), daemon=True).start()
+            ends.append(mine)
+        for repeat in range(_WARM + CASES[name].repeats):
+            for end, times in zip(ends, taken, strict=True):
+                end.send(True)
+                seconds = end.recv()
                 if repeat >= _WARM:
                     times.append(seconds)
+        for end in ends:
+            end.send(False)
     return statistics.median(taken[0]), statistics.median(taken[1])
 
 
@@ -170,7 +181,7 @@ def clients(names: list[str]) -> None:
     print("| client | batches | ms a call | with witness | ratio | µs a batch |\n|---|---|---|---|---|---|", flush=True)
     for name in names:
         case = CASES[name]
-        without, watched = measure(case)
+        without, watched = measure(name)
         batches = case.epochs * -(-case.examples // case.batch)
         each = (watched - without) / batches
         print(
