@@ -48,17 +48,6 @@ _undo: list[Callable[[], Any]] = []
 _parameterless: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
 
 
-class _Begun:
-    """A forward pass of which the loss is awaited; it keeps no graph alive."""
-
-    __slots__ = ("begun", "number", "output")
-
-    def __init__(self, begun: Pass, output: Tensor, node: Any) -> None:
-        self.begun = begun
-        self.output = weakref.ref(output)
-        self.number = _number(node)
-
-
 @dataclass
 class _Taken:
     """What a model was called with besides one array, until it is known which part of that are labels."""
@@ -142,8 +131,8 @@ def _begin(watch: Watch, module: nn.Module, args: Sequence[Any], kwargs: Mapping
     local.open = module
     if model is None:
         return None
-    x = _only_input(module, args, kwargs)
-    if x is None:
+    x = args[0] if len(args) == 1 and not kwargs else _only_input(module, args, kwargs)
+    if not isinstance(x, Tensor) or x.ndim < 2 or not x.is_floating_point():
         taken = local.taken = _taken(watch, model, args, kwargs)
         return taken
     # Activations have a gradient, and so may inputs: for a penalty on it, or to be changed against the model.
@@ -174,7 +163,7 @@ def _settle(watch: Watch, taken: _Taken, output: Any) -> None:
         model.losses.setdefault("loss of the model itself", model.own_loss)
         loss.register_hook(begun.come_back)
     if tensor is not None:
-        watch.local.recent.append(_Begun(begun, tensor, tensor.grad_fn))
+        _await_loss(watch, begun, tensor, tensor.grad_fn)
     return None
 
 
@@ -233,7 +222,14 @@ def _returned(watch: Watch, begun: Pass, output: Any) -> None:
     if begun.trains and tensor.requires_grad:
         # It returns nothing, so that the gradient stays as it is. A tensor's own hook takes twice the time.
         (tensor.register_hook if node is None else node.register_prehook)(begun.come_back)
-    watch.local.recent.append(_Begun(begun, tensor, node))
+    _await_loss(watch, begun, tensor, node)
+
+
+def _await_loss(watch: Watch, begun: Pass, output: Tensor, node: Any) -> None:
+    """Remember what a model returned, without keeping the graph alive."""
+    begun.output = weakref.ref(output)
+    begun.number = -1 if node is None else node._sequence_nr()
+    watch.local.recent.append(begun)
 
 
 def _stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -259,8 +255,11 @@ def _watched_zero_grad(original: Callable[..., None]) -> Callable[..., None]:
     def zero_grad(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         watch = current()
-        if watch is not None and not torch.compiler.is_compiling() and any(map(_is_open, watch.models.values())):
-            watch.guard("what became of gradients", _discard, self)
+        if watch is not None and not torch.compiler.is_compiling():
+            for model in watch.models.values():
+                if model.pending or model.waiting.sizes:
+                    watch.guard("what became of gradients", _discard, self)
+                    break
 
     return zero_grad
 
@@ -273,18 +272,15 @@ def _discard(watch: Watch, owner: Optimizer | nn.Module) -> None:
 def _moved(watch: Watch, owner: Optimizer | nn.Module) -> Iterator[SeenModel]:
     """Give the models with something open of which a parameter is one of an optimizer's, or of another module's."""
     for model in watch.models.values():
-        if not _is_open(model) or not isinstance(model.model, nn.Module):
+        if not (model.pending or model.waiting.sizes) or not isinstance(model.model, nn.Module):
             continue
         # A step is made for every batch: what is known of its optimizer is not looked up again.
-        if owner not in model.moved_by:
+        known = model.moved_by.get(id(owner))
+        if known is None or known() is not owner:
             if not _parameters_of(owner) & _parameters_of(model.model):
                 continue
-            model.moved_by.add(owner)
+            model.moved_by[id(owner)] = weakref.ref(owner)
         yield model
-
-
-def _is_open(model: SeenModel) -> bool:
-    return bool(model.pending or model.waiting.sizes)
 
 
 def _parameters_of(owner: Optimizer | nn.Module) -> set[int]:
@@ -340,10 +336,10 @@ def _lost(watch: Watch, name: str, args: Sequence[Any], kwargs: Mapping[str, Any
     if watch.local.open is not None:
         _lost_within(watch.local.taken, target)
         return
-    item = _origin(watch, outputs)
-    if item is None:
+    begun = _origin(watch, outputs)
+    if begun is None:
         return
-    begun, model = item.begun, item.begun.model
+    model = begun.model
     if target.ndim and target.shape[0] != begun.count and not isinstance(begun.labels, Sequence):
         # A batch of sequences, say, of which the first axis is time.
         if begun in model.pending:
@@ -380,30 +376,25 @@ def _noted_loss(watch: Watch, name: str, args: Sequence[Any], kwargs: Mapping[st
         watch.note(f"{name} is a sum over the batch, and the noted loss is a mean")
 
 
-def _origin(watch: Watch, outputs: Tensor) -> _Begun | None:
+def _origin(watch: Watch, outputs: Tensor) -> Pass | None:
     """Find the forward pass that these outputs come from."""
-    recent: deque[_Begun] = watch.local.recent
-    for item in reversed(recent):
-        if item.output() is outputs:
-            return item
+    recent: deque[Pass] = watch.local.recent
+    for begun in reversed(recent):
+        if begun.output() is outputs:
+            return begun
     if outputs.grad_fn is None:
         # Without a graph only the pass just before can have led here.
         last = recent[-1] if recent else None
-        return last if last is not None and last.number is None and last.begun.count == len(outputs) else None
-    numbers = {item.number: item for item in recent if item.number is not None}
+        return last if last is not None and last.number < 0 and last.count == len(outputs) else None
+    numbers = {begun.number: begun for begun in recent if begun.number >= 0}
     waiting, seen = deque([outputs.grad_fn]), 0
     while waiting and seen < _NODES:
         node, seen = waiting.popleft(), seen + 1
-        number = _number(node)
+        number = node._sequence_nr()
         if number in numbers:
             return numbers[number]
         waiting.extend(parent for parent, _ in node.next_functions if parent is not None)
     return None
-
-
-def _number(node: Any) -> int | None:
-    """Return the number of a node of the graph, by which it is known without being held."""
-    return None if node is None else int(node._sequence_nr())
 
 
 def _labels(name: str, target: Tensor, count: int) -> Sequence[Label] | None:
@@ -470,14 +461,11 @@ def _unwrapped(module: nn.Module) -> nn.Module:
 
 
 def _only_input(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | None:
-    """Return the one array of floating-point numbers that a model was called with first, if that is all."""
-    if len(args) == 1 and not kwargs:
-        x = args[0]
-        return x if isinstance(x, Tensor) and x.ndim > 1 and x.is_floating_point() else None
+    """Return the one tensor that a model was called with first, if that is all."""
     values = [*args, *kwargs.values()]
     tensors = [value for value in values if isinstance(value, Tensor)]
     others = [value for value in values if not isinstance(value, Tensor | int | float | str | None)]
-    if len(tensors) != 1 or others or tensors[0].ndim < 2 or not tensors[0].is_floating_point():
+    if len(tensors) != 1 or others:
         return None
     named = [name for name, value in kwargs.items() if value is tensors[0]]
     if named and (args or named != [*inspect.signature(module.forward).parameters][:1]):

@@ -41,6 +41,10 @@ Arrays = list[NDArray[Any]]
 State = list[tuple[str, NDArray[Any]]]
 
 
+def _nothing() -> None:
+    """Stand for what is gone."""
+
+
 @dataclass(eq=False, slots=True)
 class Pass:
     """One batch on its way through a model.
@@ -59,6 +63,8 @@ class Pass:
         Whether a gradient came back.
     hashes
         (n,) of its examples; ``None`` until they are hashed, together with those of other small batches.
+    output, number
+        What gives the model's outputs while they live, and their number in the graph of gradients; -1 without one.
     """
 
     model: "SeenModel"
@@ -67,6 +73,8 @@ class Pass:
     labels: Sequence[Label] | None = None
     differentiated: bool = False
     hashes: Sequence[bytes] | None = None
+    output: Callable[[], object] = _nothing
+    number: int = -1
 
     def come_back(self, gradient: Any) -> None:
         """Note that a gradient came back; as a hook, it leaves the gradient as it is."""
@@ -126,7 +134,7 @@ class SeenModel:
         self.evaluated = Examples(watch.keep, known=watch.known)
         self.pending: list[Pass] = []
         # What is known to move it, or to throw its gradients away.
-        self.moved_by: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.moved_by: dict[int, weakref.ref[Any]] = {}
         # Small batches that are not hashed yet, as float32; and passes that are decided, but not counted yet.
         self._unhashed: list[tuple[Pass, bytes]] = []
         self._decided: list[tuple[Examples, Pass]] = []
