@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from fedattack.errors import ModelError
+from fedattack.returned import loss_in, output_in
 from fedattack.structured import LABELS, SEPARATOR, fields, pack, places, without
 from fedattack.witness import torch_models
 from fedattack.witness.sample import Label
@@ -142,7 +144,7 @@ def _begin(watch: Watch, module: nn.Module, args: Sequence[Any], kwargs: Mapping
 
 def _settle(watch: Watch, taken: _Taken, output: Any) -> None:
     """Begin a pass as soon as it is known what of it are labels, and whether the model's loss has a name."""
-    model, loss, tensor = taken.model, _loss_in(output), _first_tensor(output)
+    model, loss, tensor = taken.model, loss_in(output), _outputs_in(output)
     tensor = None if tensor is not None and not tensor.ndim else tensor
     place = taken.labels or next((place for place in fields(taken.rows) if _is_label(place)), None)
     inputs = without(taken.rows, place)
@@ -171,19 +173,6 @@ def _is_label(place: str) -> bool:
     return place.split(SEPARATOR)[-1] in LABELS
 
 
-def _loss_in(output: Any) -> Tensor | None:
-    """Return the loss that a model returned, as whoever evaluates it would find it."""
-    values = output
-    if isinstance(output, Tensor):
-        values = [output]
-    elif isinstance(output, Mapping):
-        values = [output.get("loss"), *output.values()]
-    for value in values if isinstance(values, list | tuple) else ():
-        if isinstance(value, Tensor) and not value.ndim and value.is_floating_point():
-            return value
-    return None
-
-
 def _recognised(
     model: SeenModel, place: str | None, values: NDArray[Any] | None, outputs: Tensor | None, loss: Tensor
 ) -> str | None:
@@ -210,7 +199,7 @@ def _recognised(
 
 
 def _returned(watch: Watch, begun: Pass, output: Any) -> None:
-    model, tensor = begun.model, output if type(output) is Tensor else _first_tensor(output)
+    model, tensor = begun.model, output if type(output) is Tensor else _outputs_in(output)
     shape = () if tensor is None else tensor.shape
     if tensor is None or not shape or shape[0] != begun.count:
         if begun in model.pending:
@@ -509,13 +498,8 @@ def _array(x: Tensor) -> NDArray[Any]:
     return array if array.flags.c_contiguous else np.ascontiguousarray(array).reshape(array.shape)
 
 
-def _first_tensor(output: Any) -> Tensor | None:
-    if isinstance(output, Tensor):
-        return output
-    if isinstance(output, Mapping):
-        output = [output["logits"]] if "logits" in output else [*output.values()]
-    if isinstance(output, list | tuple):
-        for value in output:
-            if isinstance(value, Tensor) and value.ndim:
-                return value
-    return None
+def _outputs_in(returned: Any) -> Tensor | None:
+    try:
+        return output_in(returned)
+    except ModelError:
+        return None

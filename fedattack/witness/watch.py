@@ -152,9 +152,7 @@ class SeenModel:
         self.input_shape: tuple[int, ...] = ()
         self.classes = 0
 
-    def start(
-        self, rows: NDArray[Any], *, trains: bool, inputs: NDArray[Any] | None = None, keep: bool = True
-    ) -> Pass:
+    def start(self, rows: NDArray[Any], *, trains: bool, inputs: NDArray[Any] | None = None, keep: bool = True) -> Pass:
         """Note a batch that the model takes; ``inputs`` are what an example is known by, if not all of its row."""
         begun = Pass(self, len(rows), trains)
         shape = rows.shape[1:]
