@@ -332,6 +332,9 @@ def _training(known: Node, watch: Watch, trained: list[SeenModel], epochs: float
         watch.note("the learning rate changed from round to round")
         lr = None
     sizes = sum((model.batch_sizes for model in trained[1:]), trained[0].batch_sizes)
+    most = max(sum(model.batch_sizes.values()) / model.steps for model in trained if model.steps)
+    if most > 1:
+        watch.note(f"a step of the optimizer takes {most:.3g} batches: the batch sizes are those of single ones")
     return WitnessedTraining(
         optimizer=name,
         lr=lr,
