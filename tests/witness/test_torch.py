@@ -834,7 +834,7 @@ def test_private_training_by_opacus(tmp_path):
 
 def test_hooks_are_put_in_once_and_taken_out_again():
     def hooked():
-        return F.cross_entropy.__code__, nn.Module.__init__, torch.optim.Optimizer.zero_grad
+        return F.cross_entropy.__code__, nn.Module.__init__, nn.Module.__call__, torch.optim.Optimizer.zero_grad
 
     before = hooked()
     sources.install()
