@@ -19,11 +19,14 @@ _MEAN_SQUARES = {"SGDRegressor", "LinearRegression", "Ridge", "MLPRegressor"}
 
 _undo: list[Callable[[], Any]] = []
 _wrapped: set[tuple[type, str]] = set()
+_met: set[type] = set()
 
 
 def install() -> None:
     """Wrap the methods of all estimators that are loaded by now."""
-    for estimator in _estimators(BaseEstimator):
+    # Before each call of a client there may be new ones, and mostly there are none.
+    for estimator in {*_estimators(BaseEstimator)} - _met:
+        _met.add(estimator)
         for cls in estimator.__mro__:
             for name in _METHODS:
                 if name in vars(cls) and (cls, name) not in _wrapped:
@@ -36,6 +39,7 @@ def remove() -> None:
     while _undo:
         _undo.pop()()
     _wrapped.clear()
+    _met.clear()
 
 
 def _estimators(cls: type) -> Iterator[type]:

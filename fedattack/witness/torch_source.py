@@ -1,4 +1,4 @@
-"""What PyTorch does, through its global hooks and through its losses.
+"""What PyTorch does, through the calls of models, its losses and its optimizers.
 
 Three things must come together until an example counts as trained on: a model that nobody else called took it, a
 gradient came back through the model's output, and then an optimizer that holds the model's parameters made a step.
@@ -46,6 +46,7 @@ _WRAPPERS |= {"GradSampleModule": "_module"}
 _OWN = "own"
 
 _NODES = 64
+
 _undo: list[Callable[[], Any]] = []
 _parameterless: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
 
@@ -245,7 +246,8 @@ def _watched_zero_grad(original: Callable[..., None]) -> Callable[..., None]:
         original(self, *args, **kwargs)
         watch = current()
         if watch is not None and not torch.compiler.is_compiling():
-            for model in watch.models.values():
+            # A copy: another thread of the client may call its first model meanwhile.
+            for model in [*watch.models.values()]:
                 if model.pending or model.waiting.sizes:
                     watch.guard("what became of gradients", _discard, self)
                     break
