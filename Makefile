@@ -38,6 +38,7 @@ lint: $(DEV)
 benchmark: $(DEV) ## Time and size of recording, speed of attacks; prints ratios (minutes).
 	$(VENV)/bin/python -m tests.benchmarks.recording
 	$(VENV)/bin/python -m tests.benchmarks.reading
+	$(VENV)/bin/python -m tests.benchmarks.witness_cost --runs 3
 	$(VENV)/bin/python -m tests.benchmarks.source_inference
 	$(VENV)/bin/python -m tests.benchmarks.distillation
 	$(VENV)/bin/python -m tests.benchmarks.membership

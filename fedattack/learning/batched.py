@@ -21,10 +21,11 @@ from torch.func import functional_call
 
 from fedattack.errors import DataError, ModelError
 from fedattack.learning.importing import one_line
-from fedattack.learning.inputs import Inputs, call, loss_in, output_in
+from fedattack.learning.inputs import Inputs, call
 from fedattack.learning.losses import RecordLoss, mean_squared_error, own_loss
 from fedattack.learning.models import check_parameters
 from fedattack.learning.torch_utils import in_mode, shapes_of, to_tensor
+from fedattack.returned import loss_in, output_in
 
 State = Mapping[str, "Tensor | NDArray[Any]"]
 """All parameters and buffers of a model by their names in its ``state_dict``."""

@@ -1,4 +1,4 @@
-"""Examples of any structure as models take them, and what models return: see :mod:`fedattack.structured`."""
+"""Examples of any structure as models take them: see :mod:`fedattack.structured`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedattack.errors import ModelError
 from fedattack.learning.torch_utils import to_tensor
 from fedattack.structured import arguments, leaves_of
 
@@ -62,36 +61,3 @@ def call(model: nn.Module, state: Mapping[str, Tensor], leaves: Leaves) -> Any:
     args, kwargs = arguments(leaves)
     # Arrays that a model ties are each given, so that none of them needs to stand for another.
     return functional_call(model, dict(state), tuple(args), kwargs, tie_weights=False)
-
-
-def output_in(returned: Any) -> Tensor:
-    """Return the outputs (n, …) among what a model returned: the tensor, its ``logits``, or the first with rows.
-
-    Raises
-    ------
-    ModelError
-        If there are none.
-    """
-    if isinstance(returned, Tensor):
-        return returned
-    if isinstance(returned, Mapping) and isinstance(returned.get("logits"), Tensor):
-        logits: Tensor = returned["logits"]
-        return logits
-    for value in _values(returned):
-        if isinstance(value, Tensor) and value.ndim:
-            return value
-    raise ModelError(f"the model returns {type(returned).__name__}, in which there are no outputs of examples")
-
-
-def loss_in(returned: Any) -> Tensor | None:
-    """Return the loss that a model returned, a number: as ``loss``, or the first tensor without axes."""
-    for value in [returned] if isinstance(returned, Tensor) else _values(returned):
-        if isinstance(value, Tensor) and not value.ndim and value.is_floating_point():
-            return value
-    return None
-
-
-def _values(returned: Any) -> list[Any]:
-    if isinstance(returned, Mapping):
-        return [returned.get("loss"), *returned.values()]
-    return [*returned] if isinstance(returned, list | tuple) else []

@@ -1,5 +1,8 @@
 """Watch Flower's clients and its server."""
 
+import functools
+import io
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -7,9 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from flwr.app import Context, Message, MessageType
 from flwr.clientapp import ClientApp
 from flwr.common.logger import log
+from numpy.typing import NDArray
 
 from fedattack.errors import short
 from fedattack.witness import sources
@@ -23,6 +28,8 @@ if TYPE_CHECKING:
 
 _COUNTS = ("num-examples", "num_examples")
 _EMPTY = "_empty"
+# How version 1.0 of NumPy's format begins, and where the header's own text does.
+_NPY, _FIRST = b"\x93NUMPY\x01\x00", 10
 _INFO, _WARNING = 20, 30
 
 WITNESS_FOLDER = "FEDATTACK_WITNESS"
@@ -189,7 +196,29 @@ def _models(message: Message) -> list[list[Any]]:
 
 
 def _numpy(models: Sequence[Sequence[Any]]) -> list[Arrays]:
-    return [[array.numpy() for array in model] for model in models]
+    return [[_array(array) for array in model] for model in models]
+
+
+def _array(array: Any) -> NDArray[Any]:
+    """Return what Flower's ``numpy()`` does, without a copy, and without the parse of a header that was met before.
+
+    NumPy evaluates each header as Python. For a small model that takes longer than all else that a call notes.
+    """
+    data = array.data
+    length = _FIRST + int.from_bytes(data[_FIRST - 2 : _FIRST], "little")
+    if array.stype == "numpy.ndarray" and data[: len(_NPY)] == _NPY and length <= len(data):
+        shape, dtype = _header(data[:length])
+        if dtype is not None and len(data) - length == dtype.itemsize * math.prod(shape):
+            return np.frombuffer(data, dtype, offset=length).reshape(shape)
+    read: NDArray[Any] = array.numpy()
+    return read
+
+
+@functools.lru_cache(maxsize=1024)
+def _header(raw: bytes) -> tuple[tuple[int, ...], np.dtype[Any] | None]:
+    """Return shape and type of an array as ``numpy.save`` writes it; no type where the numbers are in another order."""
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(io.BytesIO(raw[len(_NPY) :]))
+    return shape, None if fortran or dtype.hasobject else dtype
 
 
 def _stated(reply: Message) -> int | None:

@@ -158,31 +158,33 @@ class Node:
         return known
 
 
-# Nodes that this process has served, by file, with what tells a file from a newer one; the latest last.
+# Nodes that this process has served, by file, with what tells a file from a newer one, and their bytes; latest last.
 _Stamp = tuple[int, int, int]
-_served: dict[Path, tuple[_Stamp, Node]] = {}
+_served: dict[Path, tuple[_Stamp, Node, int]] = {}
 _SERVED = 16
 _SERVED_BYTES = 2**27
 
 
 def known_rows(folder: Path, node: str) -> Collection[bytes]:
     """Return hashes of the examples that are kept of a node, as far as this process knows them."""
-    _, known = _served.get(witness_file(folder, node), (None, None))
+    _, known, _ = _served.get(witness_file(folder, node), (None, None, 0))
     return known.rows() if known is not None else ()
 
 
-def _open(path: Path, call: Call, keep: int) -> Node:
-    stamp, known = _served.get(path, (None, None))
-    if known is not None and stamp == _stamp(path):
-        return known
-    return Node.read(path, call.node, keep)
+def _open(path: Path, call: Call, keep: int) -> tuple[Node, int]:
+    """Return what is known of a node, and how many bytes its examples take."""
+    stamp, known, size = _served.get(path, (None, None, 0))
+    if known is None or stamp != _stamp(path):
+        known = Node.read(path, call.node, keep)
+        size = known.size()
+    return known, size
 
 
-def _serve(path: Path, known: Node) -> None:
+def _serve(path: Path, known: Node, size: int) -> None:
     """Hold a node for its next call, and let go of those that were served long ago."""
     _served.pop(path, None)
-    _served[path] = _stamp(path), known
-    while len(_served) > _SERVED or sum(node.size() for _, node in _served.values()) > _SERVED_BYTES:
+    _served[path] = _stamp(path), known, size
+    while len(_served) > _SERVED or sum(size for _, _, size in _served.values()) > _SERVED_BYTES:
         _served.pop(next(iter(_served)))
 
 
@@ -206,10 +208,11 @@ def save(folder: Path, watch: Watch, call: Call) -> None:
     """
     with watch.lock:
         watch.end(without_steps=call.trains and not watch.steps)
-        make_private(folder)
         path = witness_file(folder, call.node)
+        if not path.exists():
+            make_private(folder)
         with _locked(path):
-            known = _open(path, call, watch.keep)
+            known, size = _open(path, call, watch.keep)
             if call.run != known.run and known.run:
                 raise ConfigError(f"{folder} has witnesses of run {known.run}; give run {call.run} another folder")
             known.run = call.run
@@ -225,7 +228,8 @@ def save(folder: Path, watch: Watch, call: Call) -> None:
             known.notes |= watch.notes
             if news or known.facts() != before:
                 write_witness(folder, known.witness(), known.memory())
-            _serve(path, known)
+                size = known.size()
+            _serve(path, known, size)
 
 
 @contextmanager
@@ -334,6 +338,9 @@ def _training(known: Node, watch: Watch, trained: list[SeenModel], epochs: float
         watch.note("the learning rate changed from round to round")
         lr = None
     sizes = sum((model.batch_sizes for model in trained[1:]), trained[0].batch_sizes)
+    most = max(sum(model.batch_sizes.values()) / model.steps for model in trained if model.steps)
+    if most > 1:
+        watch.note(f"a step of the optimizer takes {most:.3g} batches: the batch sizes are those of single ones")
     return WitnessedTraining(
         optimizer=name,
         lr=lr,

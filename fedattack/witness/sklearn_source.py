@@ -19,11 +19,14 @@ _MEAN_SQUARES = {"SGDRegressor", "LinearRegression", "Ridge", "MLPRegressor"}
 
 _undo: list[Callable[[], Any]] = []
 _wrapped: set[tuple[type, str]] = set()
+_met: set[type] = set()
 
 
 def install() -> None:
     """Wrap the methods of all estimators that are loaded by now."""
-    for estimator in _estimators(BaseEstimator):
+    # Before each call of a client there may be new ones, and mostly there are none.
+    for estimator in {*_estimators(BaseEstimator)} - _met:
+        _met.add(estimator)
         for cls in estimator.__mro__:
             for name in _METHODS:
                 if name in vars(cls) and (cls, name) not in _wrapped:
@@ -36,6 +39,7 @@ def remove() -> None:
     while _undo:
         _undo.pop()()
     _wrapped.clear()
+    _met.clear()
 
 
 def _estimators(cls: type) -> Iterator[type]:
@@ -59,7 +63,7 @@ def _watched(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         watch = current()
-        if watch is None or getattr(watch.local, "estimator", None) is not None:
+        if watch is None or watch.local.estimator is not None:
             return original(self, *args, **kwargs)
         model = watch.guard("an estimator", _model_of, self)
         if model is None:
@@ -80,7 +84,7 @@ def _model_of(watch: Watch, estimator: Any) -> SeenModel | None:
     if not (is_classifier(estimator) or is_regressor(estimator)):
         return None
     known = watch.model_of(estimator, lambda: _seen_model(watch, estimator))
-    if known is not None and not known.received and not len(known.trained.labels):
+    if known is not None and not known.received and not known.uses:
         own = [array for _, array in _state(estimator)]
         known.received = any(own and same(own, state) for state in watch.received())
     return known
@@ -105,7 +109,7 @@ def _note(watch: Watch, model: SeenModel, name: str, args: Any, kwargs: Any) -> 
             labels = labels_of(values if classes else values.astype(np.float64), len(x), classes=classes)
         if labels is None:
             watch.note(f"the labels of {model.name} are not one number an example: they are unknown")
-    begun = model.start(x, seed=watch.seed, trains=name in _FITS)
+    begun = model.start(x, trains=name in _FITS)
     begun.labels = labels
     if name in _FITS:
         begun.differentiated = True

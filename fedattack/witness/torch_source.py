@@ -1,4 +1,4 @@
-"""What PyTorch does, through its global hooks and through its losses.
+"""What PyTorch does, through the calls of models, its losses and its optimizers.
 
 Three things must come together until an example counts as trained on: a model that nobody else called took it, a
 gradient came back through the model's output, and then an optimizer that holds the model's parameters made a step.
@@ -6,23 +6,22 @@ gradient came back through the model's output, and then an optimizer that holds 
 
 import functools
 import inspect
-import sys
-import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import FrameType, FunctionType
+from types import FunctionType
 from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.modules import module as hooks
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from fedattack.errors import ModelError
+from fedattack.returned import loss_in, output_in
 from fedattack.structured import LABELS, SEPARATOR, fields, pack, places, without
 from fedattack.witness import torch_models
 from fedattack.witness.sample import Label
@@ -47,21 +46,9 @@ _WRAPPERS |= {"GradSampleModule": "_module"}
 _OWN = "own"
 
 _NODES = 64
-_RECENT = 64
 
 _undo: list[Callable[[], Any]] = []
-_moved_by: "weakref.WeakKeyDictionary[nn.Module, weakref.WeakSet[Any]]" = weakref.WeakKeyDictionary()
 _parameterless: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
-
-
-class _Begun:
-    """A forward pass of which the loss is awaited; it keeps no graph alive."""
-
-    def __init__(self, begun: Pass, output: Tensor) -> None:
-        self.begun = begun
-        self.output = weakref.ref(output)
-        self.number = _number(output.grad_fn)
-        self.count = len(begun.hashes)
 
 
 @dataclass
@@ -80,14 +67,11 @@ def install() -> None:
     """Put the hooks in, unless they are in."""
     if _undo:
         return
-    # It says that hooks fire once more for a compiled model: they do, and count one call.
-    warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks")
-    _undo.append(hooks.register_module_forward_pre_hook(_before).remove)
-    # Also where the forward pass raises an error, so that the next model counts as called on its own.
-    _undo.append(hooks.register_module_forward_hook(_after, always_call=True).remove)
     _undo.append(register_optimizer_step_post_hook(_stepped).remove)
     for name in _LABELLED:
         _watch_loss(name)
+    # PyTorch's own global hooks for this double the time of a call, in each layer, and see no keyword arguments.
+    _replace(nn.Module, "__call__", _watched_call(nn.Module.__call__))
     for owner in (Optimizer, nn.Module):
         _replace(owner, "zero_grad", _watched_zero_grad(owner.zero_grad))
     _replace(nn.Module, "__init__", torch_models.noting(nn.Module.__init__))
@@ -104,107 +88,90 @@ def _replace(owner: Any, name: str, new: Any) -> None:
     setattr(owner, name, new)
 
 
-def _before(module: nn.Module, args: Any) -> None:
-    # What compiles a model must see nothing of this.
-    if torch.compiler.is_compiling():
-        return
-    watch = current()
-    if watch is None or getattr(watch.local, "open", None) is not None or module in _parameterless:
-        return
-    watch.guard("what a model was called with", _begin, module, args, _named(module, sys._getframe(1)))
+def _watched_call(original: Callable[..., Any]) -> Callable[..., Any]:
+    compiling, watch_of = torch.compiler.is_compiling, current
+
+    @functools.wraps(original)
+    def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        # What compiles a model must see nothing of this.
+        if compiling():
+            return original(self, *args, **kwargs)
+        watch = watch_of()
+        if watch is None or watch.local.open is not None or not (self._parameters or self._modules):
+            return original(self, *args, **kwargs)
+        begun = watch.guard("what a model was called with", _begin, self, args, kwargs)
+        local = watch.local
+        if local.open is None:
+            return original(self, *args, **kwargs)
+        try:
+            output = original(self, *args, **kwargs)
+        finally:
+            local.open = local.taken = None
+        if begun is not None:
+            watch.guard("what a model returned", _returned if type(begun) is Pass else _settle, begun, output)
+        return output
+
+    return call
 
 
-def _named(module: nn.Module, frame: FrameType | None) -> Mapping[str, Any]:
-    """Return the keyword arguments of the call that a hook belongs to, which PyTorch hands to no global hook."""
-    for _ in range(2):
-        held = {} if frame is None else frame.f_locals
-        if held.get("self") is module and isinstance(held.get("kwargs"), dict):
-            named: dict[str, Any] = held["kwargs"]
-            return named
-        frame = None if frame is None else frame.f_back
-    return {}
-
-
-def _begin(watch: Watch, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    if getattr(module, "_is_replica", False) or torch.jit.is_tracing():
-        return
-    inner = _unwrapped(module)
-    model = watch.models.get(id(inner))
-    if model is None and next(module.parameters(), None) is None:
-        _parameterless.add(module)
-        return
+def _begin(watch: Watch, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Pass | _Taken | None:
+    """Note what a model was called with; ``watch.local.open`` is then the model, unless it is no model of its own."""
+    if torch.jit.is_tracing():
+        return None
+    model = watch.models.get(id(module))
+    if model is None:
+        if module in _parameterless or getattr(module, "_is_replica", False):
+            return None
+        inner = _unwrapped(module)
+        model = watch.models.get(id(inner))
+        if model is None:
+            if next(module.parameters(), None) is None:
+                _parameterless.add(module)
+                return None
+            watch.local.open = module
+            model = watch.model_of(inner, lambda: _seen_model(watch, inner))
     local = watch.local
-    local.open, local.begun, local.taken = module, None, None
+    local.open = module
     if model is None:
-        model = watch.model_of(inner, lambda: _seen_model(watch, inner))
-    if model is None:
-        return
-    x = _only_input(module, args, kwargs)
-    if x is None:
-        local.taken = _taken(watch, model, args, kwargs)
-        return
+        return None
+    x = args[0] if len(args) == 1 and not kwargs else _only_input(module, args, kwargs)
+    if not isinstance(x, Tensor) or x.ndim < 2 or not x.is_floating_point():
+        taken = local.taken = _taken(watch, model, args, kwargs)
+        return taken
     # Activations have a gradient, and so may inputs: for a penalty on it, or to be changed against the model.
-    trains = torch.is_grad_enabled() and (x.is_leaf or not x.requires_grad)
-    local.begun = model.start(_array(x), seed=watch.seed, trains=trains)
-
-
-def _after(module: nn.Module, args: Any, output: Any) -> None:
-    if torch.compiler.is_compiling():
-        return
-    watch = current()
-    if watch is None or getattr(watch.local, "open", None) is not module:
-        return
-    local = watch.local
-    begun, taken = local.begun, local.taken
-    local.open = local.begun = local.taken = None
-    if taken is not None:
-        watch.guard("what a model was called with", _settle, taken, output)
-    elif begun is not None:
-        watch.guard("what a model returned", _returned, begun, output)
+    trains = torch.is_grad_enabled() and (not x.requires_grad or x.is_leaf)
+    return model.start(_array(x), trains=trains)
 
 
 def _settle(watch: Watch, taken: _Taken, output: Any) -> None:
     """Begin a pass as soon as it is known what of it are labels, and whether the model's loss has a name."""
-    model, loss, tensor = taken.model, _loss_in(output), _first_tensor(output)
+    model, loss, tensor = taken.model, loss_in(output), _outputs_in(output)
     tensor = None if tensor is not None and not tensor.ndim else tensor
     place = taken.labels or next((place for place in fields(taken.rows) if _is_label(place)), None)
     inputs = without(taken.rows, place)
     values = None if place is None else taken.rows[place]
     if loss is None:
         # Without labels an example has no loss of the model's own.
-        begun = model.start(inputs, seed=watch.seed, trains=taken.trains, keep=model.own_loss != _OWN)
+        begun = model.start(inputs, trains=taken.trains, keep=model.own_loss != _OWN)
         return _returned(watch, begun, output)
     if model.own_loss is None:
         model.own_loss = _recognised(model, place, values, tensor, loss) or _OWN
     rows = taken.rows if model.own_loss == _OWN else inputs
-    begun = model.start(rows, seed=watch.seed, trains=taken.trains, inputs=inputs)
+    begun = model.start(rows, trains=taken.trains, inputs=inputs)
     # Labels that are not one number an example, such as those of tokens, are a part of it.
     begun.labels = (None if values is None else labels_of(values, len(rows))) or [0] * len(rows)
     classes = values is not None and values.ndim == 1 and tensor is not None and tensor.ndim == 2
     model.classes = int(tensor.shape[1]) if classes and tensor is not None else 1
     if begun.trains and loss.requires_grad:
         model.losses.setdefault("loss of the model itself", model.own_loss)
-        loss.register_hook(functools.partial(_differentiated, begun))
+        loss.register_hook(begun.come_back)
     if tensor is not None:
-        _await_loss(watch, begun, tensor)
+        _await_loss(watch, begun, tensor, tensor.grad_fn)
     return None
 
 
 def _is_label(place: str) -> bool:
     return place.split(SEPARATOR)[-1] in LABELS
-
-
-def _loss_in(output: Any) -> Tensor | None:
-    """Return the loss that a model returned, as whoever evaluates it would find it."""
-    values = output
-    if isinstance(output, Tensor):
-        values = [output]
-    elif isinstance(output, Mapping):
-        values = [output.get("loss"), *output.values()]
-    for value in values if isinstance(values, list | tuple) else ():
-        if isinstance(value, Tensor) and not value.ndim and value.is_floating_point():
-            return value
-    return None
 
 
 def _recognised(
@@ -233,27 +200,26 @@ def _recognised(
 
 
 def _returned(watch: Watch, begun: Pass, output: Any) -> None:
-    model, tensor = begun.model, _first_tensor(output)
-    if tensor is None or tensor.ndim < 1 or len(tensor) != len(begun.hashes):
+    model, tensor = begun.model, output if type(output) is Tensor else _outputs_in(output)
+    shape = () if tensor is None else tensor.shape
+    if tensor is None or not shape or shape[0] != begun.count:
         if begun in model.pending:
             model.pending.remove(begun)
         watch.note(f"{model.name} does not return one output an example: this call of it was left out")
         return
-    model.classes = int(tensor.shape[1]) if tensor.ndim > 1 else 1
+    model.classes = shape[1] if len(shape) > 1 else 1
+    node = tensor.grad_fn
     if begun.trains and tensor.requires_grad:
-        # It returns nothing, so that the gradient stays as it is.
-        tensor.register_hook(functools.partial(_differentiated, begun))
-    _await_loss(watch, begun, tensor)
+        # It returns nothing, so that the gradient stays as it is. A tensor's own hook takes twice the time.
+        (tensor.register_hook if node is None else node.register_prehook)(begun.come_back)
+    _await_loss(watch, begun, tensor, node)
 
 
-def _await_loss(watch: Watch, begun: Pass, tensor: Tensor) -> None:
-    recent: deque[_Begun] = getattr(watch.local, "recent", None) or deque(maxlen=_RECENT)
-    watch.local.recent = recent
-    recent.append(_Begun(begun, tensor))
-
-
-def _differentiated(begun: Pass, gradient: Tensor) -> None:
-    begun.differentiated = True
+def _await_loss(watch: Watch, begun: Pass, output: Tensor, node: Any) -> None:
+    """Remember what a model returned, without keeping the graph alive."""
+    begun.output = weakref.ref(output)
+    begun.number = -1 if node is None else node._sequence_nr()
+    watch.local.recent.append(begun)
 
 
 def _stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -280,7 +246,11 @@ def _watched_zero_grad(original: Callable[..., None]) -> Callable[..., None]:
         original(self, *args, **kwargs)
         watch = current()
         if watch is not None and not torch.compiler.is_compiling():
-            watch.guard("what became of gradients", _discard, self)
+            # A copy: another thread of the client may call its first model meanwhile.
+            for model in [*watch.models.values()]:
+                if model.pending or model.waiting.sizes:
+                    watch.guard("what became of gradients", _discard, self)
+                    break
 
     return zero_grad
 
@@ -296,11 +266,11 @@ def _moved(watch: Watch, owner: Optimizer | nn.Module) -> Iterator[SeenModel]:
         if not (model.pending or model.waiting.sizes) or not isinstance(model.model, nn.Module):
             continue
         # A step is made for every batch: what is known of its optimizer is not looked up again.
-        moved_by = _moved_by.setdefault(model.model, weakref.WeakSet())
-        if owner not in moved_by:
+        known = model.moved_by.get(id(owner))
+        if known is None or known() is not owner:
             if not _parameters_of(owner) & _parameters_of(model.model):
                 continue
-            moved_by.add(owner)
+            model.moved_by[id(owner)] = weakref.ref(owner)
         yield model
 
 
@@ -354,21 +324,21 @@ def _lost(watch: Watch, name: str, args: Sequence[Any], kwargs: Mapping[str, Any
     target = args[1] if len(args) > 1 else kwargs.get("target")
     if not isinstance(outputs, Tensor) or not isinstance(target, Tensor):
         return
-    if getattr(watch.local, "open", None) is not None:
+    if watch.local.open is not None:
         _lost_within(watch.local.taken, target)
         return
-    item = _origin(watch, outputs)
-    if item is None:
+    begun = _origin(watch, outputs)
+    if begun is None:
         return
-    begun, model = item.begun, item.begun.model
-    if target.ndim and len(target) != item.count and not isinstance(begun.labels, Sequence):
+    model = begun.model
+    if target.ndim and target.shape[0] != begun.count and not isinstance(begun.labels, Sequence):
         # A batch of sequences, say, of which the first axis is time.
         if begun in model.pending:
             model.pending.remove(begun)
         watch.note(f"{name} has not as many labels as {model.name} has inputs: what it was called with is left out")
         return
     if begun.labels is None:
-        begun.labels = _labels(name, target, item.count)
+        begun.labels = _labels(name, target, begun.count)
         if begun.labels is None:
             watch.note(f"the labels of {name} are not one number an example: they are unknown")
     if not begun.trains:
@@ -397,30 +367,25 @@ def _noted_loss(watch: Watch, name: str, args: Sequence[Any], kwargs: Mapping[st
         watch.note(f"{name} is a sum over the batch, and the noted loss is a mean")
 
 
-def _origin(watch: Watch, outputs: Tensor) -> _Begun | None:
+def _origin(watch: Watch, outputs: Tensor) -> Pass | None:
     """Find the forward pass that these outputs come from."""
-    recent: deque[_Begun] = getattr(watch.local, "recent", None) or deque()
-    for item in reversed(recent):
-        if item.output() is outputs:
-            return item
+    recent: deque[Pass] = watch.local.recent
+    for begun in reversed(recent):
+        if begun.output() is outputs:
+            return begun
     if outputs.grad_fn is None:
         # Without a graph only the pass just before can have led here.
         last = recent[-1] if recent else None
-        return last if last is not None and last.number is None and last.count == len(outputs) else None
-    numbers = {item.number: item for item in recent if item.number is not None}
+        return last if last is not None and last.number < 0 and last.count == len(outputs) else None
+    numbers = {begun.number: begun for begun in recent if begun.number >= 0}
     waiting, seen = deque([outputs.grad_fn]), 0
     while waiting and seen < _NODES:
         node, seen = waiting.popleft(), seen + 1
-        number = _number(node)
+        number = node._sequence_nr()
         if number in numbers:
             return numbers[number]
         waiting.extend(parent for parent, _ in node.next_functions if parent is not None)
     return None
-
-
-def _number(node: Any) -> int | None:
-    """Return the number of a node of the graph, by which it is known without being held."""
-    return None if node is None else int(node._sequence_nr())
 
 
 def _labels(name: str, target: Tensor, count: int) -> Sequence[Label] | None:
@@ -487,11 +452,11 @@ def _unwrapped(module: nn.Module) -> nn.Module:
 
 
 def _only_input(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | None:
-    """Return the one array of floating-point numbers that a model was called with first, if that is all."""
+    """Return the one tensor that a model was called with first, if that is all."""
     values = [*args, *kwargs.values()]
     tensors = [value for value in values if isinstance(value, Tensor)]
     others = [value for value in values if not isinstance(value, Tensor | int | float | str | None)]
-    if len(tensors) != 1 or others or tensors[0].ndim < 2 or not tensors[0].is_floating_point():
+    if len(tensors) != 1 or others:
         return None
     named = [name for name, value in kwargs.items() if value is tensors[0]]
     if named and (args or named != [*inspect.signature(module.forward).parameters][:1]):
@@ -528,21 +493,15 @@ def _taken(watch: Watch, model: SeenModel, args: Sequence[Any], kwargs: Mapping[
 
 
 def _array(x: Tensor) -> NDArray[Any]:
-    values = x.detach().cpu()
-    if values.dtype == torch.bfloat16:
-        values = values.float()
-    array = values.numpy()
+    if x.dtype == torch.bfloat16:
+        x = x.detach().float()
+    array = x.numpy(force=True)
     # NumPy gives a single number an axis here, and Flower sends it without one.
-    return np.ascontiguousarray(array).reshape(array.shape)
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array).reshape(array.shape)
 
 
-def _first_tensor(output: Any) -> Tensor | None:
-    if isinstance(output, Tensor):
-        return output
-    if isinstance(output, Mapping):
-        output = [output["logits"]] if "logits" in output else [*output.values()]
-    if isinstance(output, list | tuple):
-        for value in output:
-            if isinstance(value, Tensor) and value.ndim:
-                return value
-    return None
+def _outputs_in(returned: Any) -> Tensor | None:
+    try:
+        return output_in(returned)
+    except ModelError:
+        return None

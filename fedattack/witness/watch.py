@@ -4,9 +4,11 @@ Sources such as the hooks in PyTorch tell the watch that is current in their thr
 run: it becomes a note.
 """
 
+import itertools
 import os
 import threading
-from collections import Counter
+import weakref
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,8 +30,20 @@ MODELS = 32
 _PASSES = 1024
 _SAMPLE = 4
 
+_SMALL = 2**16
+"""Bytes of a batch up to which it is copied, and hashed together with others: much of the time is spent once a call."""
+
+_LATER = 64
+"""Batches that are hashed together; with :data:`_SMALL` a bound of their memory."""
+
+_RECENT = 64
+
 Arrays = list[NDArray[Any]]
 State = list[tuple[str, NDArray[Any]]]
+
+
+def _nothing() -> None:
+    """Stand for what is gone."""
 
 
 @dataclass(eq=False, slots=True)
@@ -40,21 +54,32 @@ class Pass:
     ----------
     model
         Which.
-    hashes
-        (n,) of its examples.
+    count
+        Number of its examples.
     labels
         (n,), as soon as a loss shows them.
     trains
         Whether it may lead to a step of an optimizer.
     differentiated
         Whether a gradient came back.
+    hashes
+        (n,) of its examples; ``None`` until they are hashed, together with those of other small batches.
+    output, number
+        What gives the model's outputs while they live, and their number in the graph of gradients; -1 without one.
     """
 
     model: "SeenModel"
-    hashes: list[bytes]
+    count: int
     trains: bool
     labels: Sequence[Label] | None = None
     differentiated: bool = False
+    hashes: Sequence[bytes] | None = None
+    output: Callable[[], object] = _nothing
+    number: int = -1
+
+    def come_back(self, gradient: Any) -> None:
+        """Note that a gradient came back; as a hook, it leaves the gradient as it is."""
+        self.differentiated = True
 
 
 class Batches:
@@ -66,8 +91,8 @@ class Batches:
 
     def add(self, one: Pass) -> None:
         """Take one in."""
-        self.examples.add(one.hashes, one.labels)
-        self.sizes[len(one.hashes)] += 1
+        self.examples.add(one.model.hashes_of(one), one.labels)
+        self.sizes[one.count] += 1
 
     def join(self, other: "Batches") -> None:
         """Take all others in."""
@@ -113,6 +138,12 @@ class SeenModel:
         self.trained = Examples(watch.keep, known=watch.known)
         self.evaluated = Examples(watch.keep, known=watch.known)
         self.pending: list[Pass] = []
+        # What is known to move it, or to throw its gradients away.
+        self.moved_by: dict[int, weakref.ref[Any]] = {}
+        # Small batches that are not hashed yet, as float32; and passes that are decided, but not counted yet.
+        self._unhashed: list[tuple[Pass, bytes]] = []
+        self._decided: list[tuple[Examples, Pass]] = []
+        self._seed = watch.seed
         # What was differentiated, and waits with too many others for a step.
         self.waiting = Batches()
         # What was differentiated and given up while no optimizer had made a step: a step by hand may lie between.
@@ -128,15 +159,21 @@ class SeenModel:
         self.sample: NDArray[Any] | None = None
         self.program: dict[str, NDArray[Any]] = {}
 
-    def start(
-        self, rows: NDArray[Any], *, seed: int, trains: bool, inputs: NDArray[Any] | None = None, keep: bool = True
-    ) -> Pass:
+    def start(self, rows: NDArray[Any], *, trains: bool, inputs: NDArray[Any] | None = None, keep: bool = True) -> Pass:
         """Note a batch that the model takes; ``inputs`` are what an example is known by, if not all of its row."""
-        begun = Pass(self, hash_rows(rows if inputs is None else inputs, seed), trains)
-        role = self.trained if trains else self.evaluated
-        if keep:
-            role.keep_rows(begun.hashes, rows)
-        self.input_shape = tuple(rows.shape[1:])
+        begun = Pass(self, len(rows), trains)
+        shape = rows.shape[1:]
+        if inputs is None and keep and rows.dtype == np.float32 and 0 < rows.nbytes <= _SMALL:
+            if shape != self.input_shape or len(self._unhashed) >= _LATER:
+                self._hash()
+            # A copy: whoever called the model may write into its input afterwards.
+            self._unhashed.append((begun, rows.tobytes()))
+        else:
+            self._hash()
+            begun.hashes = hash_rows(rows if inputs is None else inputs, self._seed)
+            if keep:
+                self._role(begun).keep_rows(begun.hashes, rows)
+        self.input_shape = shape
         if self.sample is None and len(rows):
             self.sample = rows[:_SAMPLE].copy()
         self.pending.append(begun)
@@ -148,23 +185,55 @@ class SeenModel:
                 self._settle(oldest, False)
         return begun
 
+    def hashes_of(self, one: Pass) -> Sequence[bytes]:
+        """Return the hashes (n,) of a batch's examples."""
+        if one.hashes is None:
+            self._hash()
+        return one.hashes or ()
+
+    def _role(self, one: Pass) -> Examples:
+        return self.trained if one.trains else self.evaluated
+
+    def _hash(self) -> None:
+        """Hash the small batches together, and keep those inputs that belong to the sample."""
+        batches, self._unhashed = self._unhashed, []
+        if not batches:
+            return
+        rows = np.frombuffer(b"".join([raw for _, raw in batches]), np.float32).reshape(-1, *self.input_shape)
+        hashes = hash_rows(rows, self._seed)
+        start = 0
+        for _, group in itertools.groupby(batches, key=lambda batch: batch[0].trains):
+            first = start
+            for one, _ in group:
+                one.hashes = hashes[start : start + one.count]
+                start += one.count
+            self._role(one).keep_rows(hashes[first:start], rows[first:start])
+
+    def _count(self) -> None:
+        """Count the examples of all passes that are decided."""
+        decided, self._decided = self._decided, []
+        for role, one in decided:
+            role.add(self.hashes_of(one), one.labels)
+
     def step(self) -> None:
         """Note that what was differentiated has changed the model."""
         self.steps += 1
-        self.given_up = Batches()
-        self._train_all(self.waiting)
-        self.waiting = Batches()
+        if self.given_up.sizes or self.waiting.sizes:
+            self._train_all(self.waiting)
+            self.given_up, self.waiting = Batches(), Batches()
         for one in self._differentiated():
             self._train(one)
 
     def discard(self) -> None:
         """Note that gradients were thrown away."""
-        gone, self.waiting = self.waiting, Batches()
         done = self._differentiated()
+        # What precedes the first step may be a step by hand.
         if not self.steps:
-            self.given_up.join(gone)
+            self.given_up.join(self.waiting)
             for one in done:
                 self.given_up.add(one)
+        if self.waiting.sizes:
+            self.waiting = Batches()
 
     def end(self, *, without_steps: bool) -> None:
         """Settle what is open; ``without_steps``: what was differentiated counts though no optimizer made a step."""
@@ -175,6 +244,8 @@ class SeenModel:
             self._train_all(self.given_up)
             self._train_all(self.waiting)
         self.given_up, self.waiting = Batches(), Batches()
+        self._hash()
+        self._count()
         # Rows were kept before it was known what would become of them.
         self.evaluated.take_rows(self.trained)
 
@@ -188,20 +259,50 @@ class SeenModel:
 
     def _settle(self, one: Pass, without_steps: bool) -> None:
         if not one.differentiated:
-            self.evaluated.add(one.hashes, one.labels)
+            self._decide(self.evaluated, one)
         elif without_steps:
             self._train(one)
 
     def _train(self, one: Pass) -> None:
-        self.trained.add(one.hashes, one.labels)
-        self.uses += len(one.hashes)
-        self.batch_sizes[len(one.hashes)] += 1
+        self._decide(self.trained, one)
+        self.uses += one.count
+        self.batch_sizes[one.count] += 1
+
+    def _decide(self, role: Examples, one: Pass) -> None:
+        self._decided.append((role, one))
+        # What is hashed was too large to wait.
+        if one.hashes is not None or len(self._decided) >= _LATER:
+            self._count()
 
     def _train_all(self, batches: "Batches") -> None:
         if batches.sizes:
+            self._count()
             self.trained.join(batches.examples)
             self.batch_sizes += batches.sizes
             self.uses += sum(size * count for size, count in batches.sizes.items())
+
+
+class Local(threading.local):
+    """What is under way in one thread of a client.
+
+    Attributes
+    ----------
+    open
+        The model that is being called, of which other models may be parts.
+    taken
+        What a source notes of that call, if it waits for its end.
+    estimator
+        The same for scikit-learn, which may itself call a model of PyTorch.
+    recent
+        What a source notes of models that were called before.
+    """
+
+    open: object = None
+    estimator: object = None
+    taken: Any = None
+
+    def __init__(self) -> None:
+        self.recent: deque[Any] = deque(maxlen=_RECENT)
 
 
 @dataclass(eq=False)
@@ -234,7 +335,7 @@ class Watch:
     steps: int = 0
     private_by: dict[int, Callable[[], dict[str, Any]]] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
-    local: threading.local = field(default_factory=threading.local)
+    local: Local = field(default_factory=Local)
 
     def note(self, text: str) -> None:
         """Note what a reader must know, once."""
@@ -264,7 +365,7 @@ class Watch:
         if self.stated is None:
             self.stated = SeenModel(self, None, "the model", "stated")
         model = self.stated
-        model.start(x, seed=self.seed, trains=trained)
+        model.start(x, trains=trained)
         begun = model.pending.pop()
         begun.labels, begun.differentiated = labels, trained
         model._settle(begun, True)
@@ -278,17 +379,28 @@ class Watch:
                     f"no optimizer of PyTorch made a step: examples count as trained whose loss {model.name} was "
                     "differentiated by"
                 )
-            model.end(without_steps=without_steps)
+            self.guard("what became of the last batches", _end, model, without_steps)
+
+
+def _end(watch: Watch, model: SeenModel, without_steps: bool) -> None:
+    model.end(without_steps=without_steps)
 
 
 _lock = threading.Lock()
 _watches: list[Watch] = []
-_local = threading.local()
+
+
+class _Stack(threading.local):
+    def __init__(self) -> None:
+        self.stack: list[Watch | None] = []
+
+
+_local = _Stack()
 
 
 def current() -> Watch | None:
     """Return the watch that this thread's doings belong to."""
-    stack: list[Watch | None] | None = getattr(_local, "stack", None)
+    stack = _local.stack
     if stack:
         return stack[-1]
     # A thread that the client started itself.
@@ -302,8 +414,7 @@ def current() -> Watch | None:
 
 def is_watched() -> bool:
     """Say whether what this very thread does is watched already."""
-    stack: list[Watch | None] | None = getattr(_local, "stack", None)
-    return stack is not None and stack[-1:] not in ([], [None])
+    return _local.stack[-1:] not in ([], [None])
 
 
 @contextmanager
@@ -328,8 +439,6 @@ def unwatched() -> Iterator[None]:
 
 @contextmanager
 def _stacked(watch: Watch | None) -> Iterator[None]:
-    if not hasattr(_local, "stack"):
-        _local.stack = []
     _local.stack.append(watch)
     try:
         yield
@@ -339,8 +448,7 @@ def _stacked(watch: Watch | None) -> Iterator[None]:
 
 def ignored() -> bool:
     """Say whether what this thread does is to be noted by nobody."""
-    stack: list[Watch | None] = getattr(_local, "stack", None) or []
-    return bool(stack) and stack[-1] is None
+    return _local.stack[-1:] == [None]
 
 
 def _forget() -> None:

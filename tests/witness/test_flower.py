@@ -5,16 +5,24 @@ import subprocess
 import sys
 import textwrap
 
+import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, message_size_mod
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from fedattack.runtime.simulator import Simulator
-from fedattack.witness import WITNESS_FOLDER, WitnessedClientApp, WitnessMod, read_witnesses, watching_server
+from fedattack.witness import (
+    WITNESS_FOLDER,
+    WitnessedClientApp,
+    WitnessMod,
+    flower,
+    read_witnesses,
+    watching_server,
+)
 from tests.foreign.projects import CLIENTS, MESSAGE_API, ROOT
 from tests.witness.apps import hashes_of, load, seen
 from tests.worlds.local_grid import FIRST_NODE, LocalGrid
@@ -104,8 +112,6 @@ def test_a_client_that_crashes_does_so_as_without_and_trained_on_nothing(tmp_pat
 
 
 def test_a_call_that_cannot_be_watched_runs_as_without(tmp_path, monkeypatch):
-    from fedattack.witness import flower
-
     plain = call_all(make_app(), nodes=1)
     for name in ("known_rows", "mods_of"):
         with monkeypatch.context() as broken:
@@ -236,6 +242,30 @@ def test_a_folder_that_cannot_be_written_does_not_stop_the_run(tmp_path, caplog)
     (reply,) = call_all(WitnessedClientApp(make_app(), tmp_path / "file"), nodes=1)
     assert reply.has_content()
     assert "was not noted" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.arange(4, dtype=">i4"),
+        np.float16(3.5),
+        np.zeros((0, 2)),
+        np.array([True, False]),
+    ],
+    ids=lambda array: f"{array.dtype}-{array.shape}",
+)
+def test_arrays_are_read_as_flower_reads_them(array):
+    sent = Array(np.asarray(array))
+    for _ in range(2):
+        found, wanted = flower._array(sent), sent.numpy()
+        assert (found.dtype, found.shape, found.tobytes()) == (wanted.dtype, wanted.shape, wanted.tobytes())
+    # What is no such array is Flower's to read, or to refuse.
+    sent.data = sent.data[:-1]
+    if array.size:
+        with pytest.raises(ValueError, match=r"."):
+            flower._array(sent)
 
 
 def test_it_is_imported_without_torch_and_scikit_learn():

@@ -305,7 +305,8 @@ def test_gradients_that_are_added_up_and_one_that_never_becomes_a_step(tmp_path)
 
     witness = witness_of(client, tmp_path)
     assert seen(witness.trained) == hashes_of(X[:32])
-    assert witness.training.steps == 2
+    assert (witness.training.steps, witness.training.batch_sizes) == (2, (8,))
+    assert "a step of the optimizer takes 2 batches" in witness.notes[0]
     assert witness.evaluated.total == 0
 
 
@@ -347,6 +348,24 @@ def test_more_batches_than_are_waited_for_add_up_to_one_step(tmp_path, monkeypat
     assert (witness.training.steps, witness.training.epochs, witness.training.batch_sizes) == (1, 1.0, (8,))
     thrown_away = witness_of(lambda: client(False), tmp_path, node="2")
     assert seen(thrown_away.trained) == hashes_of(X[:3])
+
+
+def test_what_a_loop_writes_into_its_input_afterwards_changes_nothing(tmp_path):
+    def client():
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        x, y = torch.empty(8, 6), torch.empty(8, dtype=torch.int64)
+        for rows in batches():
+            x.copy_(X[rows])
+            y.copy_(Y[rows])
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            x.zero_()
+            y.zero_()
+        return model
+
+    check_all(witness_of(client, tmp_path))
 
 
 @pytest.mark.parametrize("clear", [True, False])
@@ -430,6 +449,28 @@ def test_mixed_precision_with_a_step_that_is_skipped(tmp_path):
     assert (witness.model.loss, witness.training.steps) == ("cross-entropy", 4)
 
 
+def test_mixed_precision_with_a_scaler_that_is_off(tmp_path):
+    def client():
+        seed(7)
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", enabled=False)
+        for rows in batches():
+            optimizer.zero_grad(set_to_none=True)
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = F.cross_entropy(model(X[rows]), Y[rows])
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        return model
+
+    plain, kept = state(client()), []
+    witness = witness_of(lambda: kept.append(client()) or kept[0], tmp_path)
+    assert state(kept[0]) == plain
+    check_all(witness)
+    assert (witness.model.loss, witness.training.steps, witness.notes) == ("cross-entropy", 5, ())
+
+
 def test_a_compiled_model_computes_the_same_and_is_seen(tmp_path):
     def client():
         model = Net()
@@ -459,7 +500,7 @@ def test_a_loader_with_workers_and_inputs_that_differ_each_time(tmp_path):
         model = Net()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(epochs):
-            for x, y in DataLoader(dataset, 8, shuffle=True, num_workers=1):
+            for x, y in DataLoader(dataset, 8, shuffle=True, num_workers=2):
                 optimizer.zero_grad()
                 F.cross_entropy(model(x), y).backward()
                 optimizer.step()
@@ -564,6 +605,24 @@ def test_a_teacher_of_the_same_class_and_its_soft_labels(tmp_path):
         return student
 
     check_all(witness_of(client, tmp_path))
+
+
+def test_a_teacher_that_is_trained_first_is_not_the_student_that_is_sent(tmp_path):
+    def client():
+        teacher, student = fit(nn.Linear(6, 4)), nn.Linear(6, 4)
+        optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+        with torch.no_grad():
+            soft = teacher(OTHER).softmax(1)
+        F.kl_div(student(OTHER).log_softmax(1), soft, reduction="batchmean").backward()
+        optimizer.step()
+        return student
+
+    witness = witness_of(client, tmp_path)
+    assert seen(witness.trained) == hashes_of(OTHER)
+    # Labels that are probabilities are none, and the loss is none of those that have a name.
+    assert set(witness.trained.y) == {-1}
+    assert witness.model.loss is None
+    assert any("was trained that the client did not share" in note for note in witness.notes)
 
 
 class Two(nn.Module):
@@ -775,7 +834,7 @@ def test_private_training_by_opacus(tmp_path):
 
 def test_hooks_are_put_in_once_and_taken_out_again():
     def hooked():
-        return F.cross_entropy.__code__, nn.Module.__init__, torch.optim.Optimizer.zero_grad
+        return F.cross_entropy.__code__, nn.Module.__init__, nn.Module.__call__, torch.optim.Optimizer.zero_grad
 
     before = hooked()
     sources.install()

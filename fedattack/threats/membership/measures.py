@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedattack.learning import losses_of_models
-from fedattack.learning.inputs import Inputs, loss_in, output_in
+from fedattack.learning.inputs import Inputs
 from fedattack.learning.losses import OWN, RecordLoss, mean_loss
 from fedattack.learning.torch_utils import in_mode, to_tensor
 from fedattack.record.format import Arrays
+from fedattack.returned import loss_in, output_in
 from fedattack.structured import arguments
 from fedattack.threats.knowledge import Targets
 from fedattack.threats.membership.fedmia import LARGEST_LOSS
