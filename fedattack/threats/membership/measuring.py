@@ -133,7 +133,9 @@ class Meter:
         return np.stack([losses_at(state, model, examples, loss, self.device) for state in states])
 
     def _player(self) -> Shadows | None:
-        return self.player and Shadows(self.player, self.shadows, seed=self.seed, device=self.device)
+        if self.player is None:
+            return None
+        return Shadows(self.player, self.shadows, seed=self.seed, device=self.device)
 
     def _of_replies(self, piece: Replies, model: nn.Module) -> OfReplies:
         states = piece.group.models(self.rebuild)
@@ -166,9 +168,15 @@ class Meter:
 
     def _measure_gradients(self, piece: Replies, states: Sequence[Arrays], model: nn.Module, found: OfReplies) -> None:
         """Measure where updates point, and how steep the losses are at the clients' last models."""
-        loss, targets = given(self.model.loss), self.targets
-        words = {"device": self.device, "bound": self.bound, "frozen": self.frozen or ()}
-        gradients = ExampleGradients(model, loss, targets.x, targets.y, **words)
+        gradients = ExampleGradients(
+            model,
+            given(self.model.loss),
+            self.targets.x,
+            self.targets.y,
+            device=self.device,
+            bound=self.bound,
+            frozen=self.frozen or (),
+        )
         for column, (state, last) in enumerate(zip(states, piece.last, strict=True)):
             if last:
                 found.last_norms[:, column] = gradients.norms(state)

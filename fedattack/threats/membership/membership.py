@@ -127,7 +127,9 @@ class Membership(MembershipOptions, Attack):
         torch_device = pick_device(device)
         local = local_models(record, knowledge, seed=seed, device=torch_device, notes=notes)
         meter = Meter(
-            *(knowledge.model, knowledge.targets, local.rebuild),
+            model=knowledge.model,
+            targets=knowledge.targets,
+            rebuild=local.rebuild,
             frozen=tuple(knowledge.frozen or ()) if PROTOCOLS[record.protocol].sends_model else None,
             player=player,
             shadows=self.shadows,
@@ -138,7 +140,8 @@ class Membership(MembershipOptions, Attack):
         )
         pieces = _Pieces(record, meter, local, notes)
         found = fan_out(
-            *(meter, pieces),
+            meter,
+            pieces,
             count=pieces.count,
             workers=self.workers,
             memory=self.memory,
