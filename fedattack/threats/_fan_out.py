@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import joblib
 import torch
+from threadpoolctl import threadpool_limits
 
 from fedattack.cluster import Pieces, chosen, connect
 from fedattack.errors import RunError
@@ -150,10 +151,11 @@ def _on_cluster(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch compute on one thread."""
+    """Let torch, and NumPy's linear algebra, compute on one thread."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with threadpool_limits(1, user_api="blas"):
+            yield
     finally:
         torch.set_num_threads(before)

@@ -146,3 +146,8 @@ class WorkersOptions:
     """How many processes share an attack's work on this machine."""
 
     workers: int = whole(0, "processes; 0 for as many as there are cores and memory for", least=0)
+
+
+def shares_work(names: Collection[str]) -> bool:
+    """Whether an attack with options of these names shares its work among processes, and on a cluster."""
+    return "workers" in names
