@@ -36,6 +36,7 @@ def fan_out(
     *,
     workers: int,
     memory: float,
+    carried: float = 0.0,
     count: int | None = None,
     paths: Sequence[str] = (),
     ray: str = "",
@@ -59,6 +60,9 @@ def fan_out(
         without.
     memory
         Bytes that one piece takes.
+    carried
+        Bytes of one item, if they are read as they are taken. No more processes are started than for which items fit
+        into ``memory`` in this one, which holds two for each.
     count
         About how many items there are, where they have no length.
     paths
@@ -88,7 +92,10 @@ def fan_out(
         return
     if on_gpu:
         workers = 1
-    processes = workers or max(1, min(usable_cpus(), int(SHARE * free_memory() // (memory + process))))
+    fit = int(SHARE * free_memory() // (memory + process + carried))
+    if carried:
+        fit = min(fit, int(memory // (2 * carried)))
+    processes = workers or max(1, min(usable_cpus(), fit))
     if not workers:
         done, seconds = 0, 0.0
         for item in rest:
@@ -118,7 +125,8 @@ def _parallel(work: Callable[[Item], Result], items: Iterator[Item], count: int)
         except Exception as error:
             failed.append(error)
 
-    pieces = joblib.Parallel(n_jobs=count, return_as="generator")
+    # It takes as many again from the items when one is done.
+    pieces = joblib.Parallel(n_jobs=count, return_as="generator", pre_dispatch="n_jobs")
     try:
         yield from pieces(joblib.delayed(_alone)(work, item) for item in given())
     except BrokenProcessPool:

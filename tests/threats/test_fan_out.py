@@ -74,6 +74,9 @@ def test_workers_that_do_not_pay_are_not_started(monkeypatch):
         results = fan_out(square, range(5), workers=0, memory=memory, process=40.0, worth_workers=-1.0)
         assert list(results) == [0, 1, 4, 9, 16]
     assert started == [8, 3]
+    # This process holds two items of 30 bytes for each other one, and has 200 bytes for them.
+    list(fan_out(square, range(5), workers=0, memory=200.0, carried=30.0, process=0.0, worth_workers=-1.0))
+    assert started == [8, 3, 3]
 
 
 def test_the_pace_is_that_of_a_second_of_work(monkeypatch):

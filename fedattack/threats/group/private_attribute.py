@@ -334,7 +334,8 @@ class PrivateAttribute(PrivateAttributeOptions, Attack):
                 f"attack {self.name} needs a server that sends all clients the same model, and {record.path} is of one "
                 f"that is {record.server}; take the record of a passive one"
             )
-        check_model(model.build(), record)
+        architecture = model.build()
+        check_model(architecture, record)
         torch_device = pick_device(device)
         made = _Made(model, training, auxiliary, self.clients, str(torch_device), self.memory)
         chosen = self._chosen(record)
@@ -346,10 +347,11 @@ class PrivateAttribute(PrivateAttributeOptions, Attack):
         adversaries = _Adversaries(made, attributes, defence, self.adversaries, self.epochs, seed)
         found = fan_out(
             adversaries,
-            _pieces(chosen, attributes, model.build()),
+            _pieces(chosen, attributes, architecture),
             count=pieces,
             workers=self.workers,
             memory=self.memory,
+            carried=sum(4 * value.numel() for value in architecture.state_dict().values()),
             paths=() if defence is None else defence.paths,
             device=torch_device,
         )

@@ -145,6 +145,7 @@ class Membership(MembershipOptions, Attack):
             count=pieces.count,
             workers=self.workers,
             memory=self.memory,
+            carried=pieces.carried,
             paths=player.defence.paths if player is not None and player.defence is not None else (),
             device=torch_device,
         )
@@ -268,6 +269,7 @@ class _Pieces:
         size = sum(value.numel() for name, value in self._model.named_parameters() if name not in frozen)
         # What is rebuilt by training is so for a few at a time.
         self._most = min(rows_at_once(size, meter.bound), local.together if local.together > 1 else len(record.nodes))
+        self.carried = 4 * size * self._most
         self.count = count_groups(record, self._most) + (len(record) if meter.player is not None else 0)
 
     def __iter__(self) -> Iterator[Replies | Played]:

@@ -36,8 +36,8 @@ class _Facts(TypedDict):
     targets: Name
 
 
-# Replies that are evaluated in one piece, and bytes of their models.
-_MOST, _BOUND = 16, MEMORY // 8
+# Replies that are evaluated in one piece, bytes of their models, and of all that the piece takes.
+_MOST, _BOUND, _MEMORY = 16, MEMORY // 64, MEMORY // 4
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,8 @@ class SourceInference(SourceOptions, Attack):
             (group for at, round_ in enumerate(record) for _, group in groups_of(at, round_, local, most)),
             count=count_groups(record, most),
             workers=self.workers,
-            memory=2 * _BOUND,
+            memory=_MEMORY,
+            carried=4 * size * most,
             device=torch_device,
         )
         for group, values in found:
