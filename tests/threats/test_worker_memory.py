@@ -12,7 +12,7 @@ from fedattack.threats.membership import membership
 from fedattack.threats.source import sia
 
 MODEL = ModelKnowledge(spec="mlp", input_shape=(784,), classes=10, hidden=5000)
-CLIENTS, MEMORY = 40, 400_000_000
+CLIENTS, MEMORY = 36, 400_000_000
 
 
 class Watched:
@@ -57,7 +57,7 @@ def test_each_process_stays_within_its_bound(tmp_path, monkeypatch, name, module
             yield found
 
     monkeypatch.setattr(module, "fan_out", watched)
-    targets = Targets(draw.normal(size=(12, 784)).astype(np.float32), draw.integers(0, 10, 12))
+    targets = Targets(draw.normal(size=(4, 784)).astype(np.float32), draw.integers(0, 10, 4))
     choices = {"workers": "2"} | ({"memory": str(MEMORY)} if name == "membership" else {})
     attack = ATTACKS[name].with_options(choices)
     scores = attack.run(Record(tmp_path / "record"), Knowledge(model=MODEL, targets=targets), device="cpu")

@@ -136,7 +136,7 @@ class Membership(MembershipOptions, Attack):
             step=_step(record),
             seed=seed,
             device=torch_device,
-            bound=self.memory // 8,
+            bound=self.memory // 10,
         )
         pieces = _Pieces(record, meter, local, notes)
         found = fan_out(
