@@ -10,11 +10,11 @@ import platform
 import re
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from fedattack.errors import MESSAGE, ConfigError, FedAttackError, RunError, short
 from fedattack.extra import missing
@@ -230,6 +230,14 @@ def misfit(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     return ""
 
 
+class _Piece(NamedTuple):
+    """A piece that is under way: references to its item and to its result, and how many bytes it was given."""
+
+    item: Any
+    room: float
+    result: Any
+
+
 class Pieces(Generic[Shared, Item, Result]):
     """Pieces of work on a cluster.
 
@@ -242,7 +250,7 @@ class Pieces(Generic[Shared, Item, Result]):
     shared
         What all pieces need; it is sent once.
     items
-        One for each piece.
+        One for each piece. They are taken as pieces start, so that they need not fit into memory together.
     cpus, memory, gpus
         What a piece takes: it is started where so much is free.
 
@@ -257,7 +265,7 @@ class Pieces(Generic[Shared, Item, Result]):
         cluster: Cluster,
         work: Callable[[Shared, Item], Result],
         shared: Shared,
-        items: Sequence[Item],
+        items: Iterable[Item],
         *,
         cpus: int,
         memory: float,
@@ -267,14 +275,14 @@ class Pieces(Generic[Shared, Item, Result]):
 
         if gpus and not cluster.gpus:
             raise ConfigError(f"--cluster {cluster.address}: no machine has a GPU; take --device cpu")
-        self._cluster, self._items = cluster, items
+        self._cluster, self._items = cluster, enumerate(items)
         self._work = ray.remote(work)
         # Where a worker is killed for lack of memory, Ray itself would try again without end.
         self._takes = {"num_cpus": cpus, "num_gpus": gpus, "max_retries": 0}
         self._shared = ray.put(shared)
-        self._room = [memory] * len(items)
+        self._memory = memory
         self._lost: Counter[int] = Counter()
-        self._waiting: dict[int, Any] = {}
+        self._waiting: dict[int, _Piece] = {}
 
     def in_order(self) -> Iterator[Result]:
         """Yield results in the order of the items; no more are under way than are done at once, and as many again.
@@ -284,25 +292,27 @@ class Pieces(Generic[Shared, Item, Result]):
         RunError
             If a piece is lost each time that it is tried.
         """
-        started = 0
-        for index in range(len(self._items)):
-            ahead = index + 2 * self._cluster.at_once(max(self._room))
-            while started < min(ahead, len(self._items)):
-                self._start(started)
-                started += 1
-            done: list[Result] = []
-            while not done:
-                done = self._take(index)
-            yield done[0]
+        done = 0
+        while True:
+            room = max((piece.room for piece in self._waiting.values()), default=self._memory)
+            while len(self._waiting) < 2 * self._cluster.at_once(room) and self._start():
+                pass
+            if done not in self._waiting:
+                return
+            results: list[Result] = []
+            while not results:
+                results = self._take(done)
+            done += 1
+            yield results[0]
 
     def as_they_end(self) -> Iterator[tuple[int, Result | FedAttackError]]:
         """Start all; yield each one's number with its result, or with the error that it ended in."""
         import ray
 
-        for index in range(len(self._items)):
-            self._start(index)
+        while self._start():
+            pass
         while self._waiting:
-            numbers = {reference: index for index, reference in self._waiting.items()}
+            numbers = {piece.result: index for index, piece in self._waiting.items()}
             (ended,), _ = ray.wait([*numbers], num_returns=1)
             index = numbers[ended]
             try:
@@ -316,23 +326,34 @@ class Pieces(Generic[Shared, Item, Result]):
         """End what is still under way."""
         import ray
 
-        for reference in self._waiting.values():
-            ray.cancel(reference, force=True)
+        for piece in self._waiting.values():
+            ray.cancel(piece.result, force=True)
         self._waiting.clear()
 
-    def _start(self, index: int) -> None:
+    def _start(self) -> bool:
+        """Start the next piece; false if there is none."""
+        import ray
+
+        for index, item in self._items:
+            # Ray keeps it for another try, on disk where there are many.
+            kept = ray.put(item)
+            self._waiting[index] = _Piece(kept, self._memory, self._begun(kept, self._memory))
+            return True
+        return False
+
+    def _begun(self, item: Any, room: float) -> Any:
         # More than the largest machine has would wait for ever.
-        room = min(self._room[index], max(self._cluster.memory, default=0.0))
-        work = self._work.options(memory=int(room), **self._takes)
-        self._waiting[index] = work.remote(self._shared, self._items[index])
+        room = min(room, max(self._cluster.memory, default=0.0))
+        return self._work.options(memory=int(room), **self._takes).remote(self._shared, item)
 
     def _take(self, index: int) -> list[Result]:
         """Wait for a piece; returns its result, or nothing if it was lost and is started again."""
         from ray import exceptions, get
 
         lost = exceptions.WorkerCrashedError, exceptions.NodeDiedError, exceptions.ObjectLostError
+        piece = self._waiting.pop(index)
         try:
-            return [get(self._waiting.pop(index))]
+            return [get(piece.result)]
         except exceptions.RayTaskError as error:
             # Its own text is the traceback of a process elsewhere.
             raise self._of_work(error) from None
@@ -343,11 +364,10 @@ class Pieces(Generic[Shared, Item, Result]):
                     f"--cluster {self._cluster.address}: a piece of work was lost {TRIES} times, often for lack of "
                     f"memory; give machines more, or take less by --memory ({_named(error)})"
                 ) from None
-            if isinstance(error, exceptions.OutOfMemoryError):
-                self._room[index] *= 2
+            room = 2 * piece.room if isinstance(error, exceptions.OutOfMemoryError) else piece.room
         except exceptions.RayError as error:
             raise RunError(f"--cluster {self._cluster.address}: a piece of work was lost ({_named(error)})") from None
-        self._start(index)
+        self._waiting[index] = _Piece(piece.item, room, self._begun(piece.item, room))
         return []
 
     def _of_work(self, error: Any) -> Exception:

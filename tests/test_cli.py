@@ -311,7 +311,10 @@ BAD = [
         ("audit", "prolin-membership", "--out", "out", "--option", "magic=1"),
         "--option magic: prolin has no option 'magic': expected one of features, memory, ray",
     ),
-    (("attack", "sia", ".", "--option", "shadows=exact"), "--option shadows: sia has no options"),
+    (
+        ("attack", "attribute-baselines", ".", "--option", "shadows=exact"),
+        "--option shadows: attribute-baselines has no options",
+    ),
     (("attack", "sia", ".", "--memory", "much"), "--memory much: expected a size such as 2GiB or 300MB"),
     (
         ("reproduce", "sia-table3", "--out", "out", "--memory", "1MB"),

@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,12 @@ import torch
 from fedattack import cluster
 from fedattack.cluster import TRIES, Cluster, Pieces, choose, chosen, connect, installed, misfit
 from fedattack.errors import MESSAGE, ConfigError, RunError
+from fedattack.record import Record
+from fedattack.threats import ATTACKS, read_knowledge
 from fedattack.threats._fan_out import fan_out
+from tests.threats.test_contract import QUICK, RUNS, same_scores
+from tests.worlds.federation import write_property_run, write_run
+from tests.worlds.inversion import write_inversion_run
 
 ray = pytest.importorskip("ray")
 
@@ -119,11 +125,14 @@ def test_what_ray_says_of_lacking_memory_is_told_in_one_line(one_machine, monkey
 
     monkeypatch.setattr(ray, "get", get)
     piece = pieces(one_machine, squared, 0, 1)
+    rooms = []
+    begun = piece._begun
+    monkeypatch.setattr(piece, "_begun", lambda item, room: rooms.append(room) or begun(item, room))
     with pytest.raises(RunError, match=r"often for lack of memory; .* \(OutOfMemoryError: Task was killed") as told:
         list(piece.in_order())
     assert "\n" not in str(told.value)
     assert len(str(told.value)) <= MESSAGE
-    assert piece._room == [SMALL * 2 ** (TRIES - 1)]
+    assert rooms == [SMALL * 2**times for times in range(TRIES)]
 
 
 def test_a_machine_that_lacks_a_file_is_refused(one_machine, tmp_path):
@@ -236,24 +245,50 @@ def test_with_a_machine_killed_in_the_middle_nothing_is_lost(two_machines, tmp_p
     assert all(len(record.getMessage()) <= MESSAGE for record in caplog.records)
 
 
-@pytest.mark.long
-def test_prolin_finds_the_same_to_the_last_bit_with_a_machine_killed(two_machines, tmp_path):
-    from fedattack.record import Record
-    from fedattack.threats import ATTACKS, read_knowledge
-    from tests.threats.property.test_prolin import same_scores
-    from tests.worlds.federation import write_property_run
+SHARED = sorted({name for name, _ in RUNS if "workers" in ATTACKS[name].options})
 
+
+def attacked(name, folder, options=None, **words):
+    attack = ATTACKS[name].with_options(options or QUICK.get(name, {}))
+    return attack.run(Record(folder / "record"), read_knowledge(folder / "knowledge"), device="cpu", **words)
+
+
+@pytest.mark.long
+def test_attacks_find_the_same_to_the_last_bit_on_two_machines(two_machines, tmp_path):
+    address, _ = two_machines
+    for name, protocol in RUNS:
+        if name in SHARED:
+            folder = RUNS[name, protocol](tmp_path / f"{name}-{protocol}")
+            choose("")
+            alone = attacked(name, folder)
+            choose(address)
+            same_scores(alone, attacked(name, folder))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "write", "options"),
+    [
+        ("prolin", write_property_run, {}),
+        ("membership", partial(write_run, epochs=10, auxiliary=60, rounds=6), {"shadows": "2"}),
+        ("inversion", partial(write_inversion_run, clients=6), {"iterations": "40", "restarts": "4"}),
+    ],
+)
+def test_with_a_machine_killed_an_attack_finds_the_same_to_the_last_bit(two_machines, tmp_path, name, write, options):
     address, second = two_machines
-    folder = write_property_run(tmp_path)
-    record, knowledge = Record(folder / "record"), read_knowledge(folder / "knowledge")
-    alone = ATTACKS["prolin"].run(record, knowledge, device="cpu")
+    folder = write(tmp_path / "run")
+    alone = attacked(name, folder, options)
     choose(address)
+    killed = []
 
     def progress(done: int, total: int) -> None:
         if done == 3:
+            assert done < total
             os.kill(raylet_of(second), signal.SIGKILL)
+            killed.append(second)
 
-    same_scores(alone, ATTACKS["prolin"].run(record, knowledge, device="cpu", progress=progress))
+    same_scores(alone, attacked(name, folder, options, progress=progress))
+    assert killed == [second]
 
 
 @pytest.mark.long

@@ -1067,7 +1067,7 @@ def _attack(
 
 
 def _options(options: Sequence[str] | None, memory: str | None, names: Sequence[str]) -> dict[str, str]:
-    """Read --option, and --memory for those attacks that have it; the others hold one model at a time."""
+    """Read --option, and --memory for those attacks that have it; the others hold a few models at a time."""
     from fedattack.runs.checks import check_memory, options_among
 
     given = dict(pairs("--option", options or []))

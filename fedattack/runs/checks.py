@@ -10,6 +10,7 @@ from fedattack.audit.finding import Condition
 from fedattack.cluster import chosen, connect
 from fedattack.errors import ConfigError, instead
 from fedattack.threats.memory import read_size
+from fedattack.threats.options import shares_work
 from fedattack.threats.registry import left_out, options_of_attack, threat_of, threats
 
 if TYPE_CHECKING:
@@ -114,14 +115,14 @@ def check_memory(size: str | None) -> None:
 
 
 def check_cluster(names: Sequence[str]) -> None:
-    """Check the cluster that was chosen, if there is one and some of these attacks gain by it.
+    """Check the cluster that was chosen, if there is one and some of these attacks share their work.
 
     Raises
     ------
     ConfigError
         If nobody answers there, or its machines do not fit.
     """
-    if chosen() and any("workers" in options_of_attack(name) for name in names):
+    if chosen() and any(shares_work(options_of_attack(name)) for name in names):
         connect(chosen())
 
 

@@ -217,6 +217,11 @@ class KnownDefence:
         made: Defend = import_callable(spec, what="defence", known=(BUILT_IN,))(self.settings)
         return made
 
+    @property
+    def paths(self) -> list[str]:
+        """The files that it reads."""
+        return [str(self.settings[key]) for key in _PATHS if self.settings.get(key)]
+
 
 def _fingerprint(x: NDArray[Any], y: NDArray[Any], *others: NDArray[Any]) -> str:
     digest = hashlib.sha256(f"{x.shape}{y.dtype}".encode())

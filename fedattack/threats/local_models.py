@@ -1,7 +1,10 @@
 """Each client's local model, as its server can rebuild it from what the client sent: a table by protocol."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -13,11 +16,46 @@ from fedattack.record.format import Arrays
 from fedattack.threats.knowledge import Knowledge
 from fedattack.threats.matching import check_model, fits_model
 from fedattack.threats.replies import replied
-from fedattack.threats.students import student_models
+from fedattack.threats.students import TEACHERS, students_of, usable_predictions
 
-LocalModels = Callable[[Round], Iterator[tuple[Observation, Arrays]]]
-"""Gives the usable replies of a round, each once, with the client's model as a state dict of arrays; one at a time, so
-that a record of many clients is never held in memory. It may remember rounds: call it once a round, in their order."""
+Item = TypeVar("Item")
+
+Rebuilding = Callable[[int, Sequence[Arrays]], Sequence[Arrays]]
+"""Makes local models, as state dicts of arrays, of what is known of some replies of the round at a position."""
+
+
+def as_known(seq: int, known: Sequence[Arrays]) -> Sequence[Arrays]:
+    """Return what is known of replies, which are the local models already."""
+    return known
+
+
+@dataclass(frozen=True)
+class LocalModels:
+    """Gives the usable replies of a round, each once, with the client's model as a state dict of arrays.
+
+    They come one at a time, so that a record of many clients is never held in memory. Whoever rebuilds models in
+    another process takes the two steps apart.
+
+    Attributes
+    ----------
+    usable
+        Gives the usable replies of a round, with what their models are rebuilt of.
+    rebuild
+        Makes the models of it; can be pickled.
+    together
+        Of how many replies it makes them at a time.
+    """
+
+    usable: Callable[[Round], Iterator[tuple[Observation, Arrays]]]
+    rebuild: Rebuilding = as_known
+    together: int = 1
+
+    def __call__(self, round_: Round) -> Iterator[tuple[Observation, Arrays]]:
+        """Yield the usable replies of a round with their models."""
+        for group in _batched(self.usable(round_), self.together):
+            models = self.rebuild(round_.seq, [known for _, known in group])
+            yield from zip([observation for observation, _ in group], models, strict=True)
+
 
 Rebuild = Callable[[Record, Knowledge, int, torch.device, list[str]], LocalModels]
 """Makes the :data:`LocalModels` of a record; takes the arguments of :func:`local_models`."""
@@ -59,7 +97,7 @@ def local_models(
 def _sent(record: Record, knowledge: Knowledge, seed: int, device: torch.device, notes: list[str]) -> LocalModels:
     """FedAvg: the local model is what the client sent."""
     model = _model_of_parameters(record, knowledge)
-    return lambda round_: _fitting(round_, model, notes)
+    return LocalModels(lambda round_: _fitting(round_, model, notes))
 
 
 def _stepped(record: Record, knowledge: Knowledge, seed: int, device: torch.device, notes: list[str]) -> LocalModels:
@@ -80,11 +118,24 @@ def _stepped(record: Record, knowledge: Knowledge, seed: int, device: torch.devi
             elif fits_model(model, received, f"{where}: what it was sent", notes):
                 yield observation, gradient_step(received, gradient, lr)
 
-    return of_round
+    return LocalModels(of_round)
 
 
-REBUILD: Mapping[str, Rebuild] = {"fedavg": _sent, "fedsgd": _stepped, "fedmd": student_models}
+def _distilled(record: Record, knowledge: Knowledge, seed: int, device: torch.device, notes: list[str]) -> LocalModels:
+    """FedMD: a student of what the client predicted stands for its model."""
+    students = students_of(record, knowledge, seed, device)
+    return LocalModels(usable_predictions(students, notes), students, TEACHERS)
+
+
+REBUILD: Mapping[str, Rebuild] = {"fedavg": _sent, "fedsgd": _stepped, "fedmd": _distilled}
 """The rule of each protocol."""
+
+
+def _batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Yield lists of so many items; ``itertools.batched`` is of Python 3.12."""
+    rest = iter(items)
+    while group := list(islice(rest, size)):
+        yield group
 
 
 def _server_rate(record: Record) -> float:

@@ -139,3 +139,15 @@ class MemoryOptions:
     memory: int = size(
         MEMORY, "what the work of a process may hold, beside the examples and the 0.4 GiB of Python and torch (2GiB)"
     )
+
+
+@dataclass(frozen=True)
+class WorkersOptions:
+    """How many processes share an attack's work on this machine."""
+
+    workers: int = whole(0, "processes; 0 for as many as there are cores and memory for", least=0)
+
+
+def shares_work(names: Collection[str]) -> bool:
+    """Whether an attack with options of these names shares its work among processes, and on a cluster."""
+    return "workers" in names

@@ -4,7 +4,9 @@ Hu et al. 2023, Section 3.4 and Algorithm 3, lines 11 and 12: for each client an
 the public records to give the client's predictions. The student's loss on an example stands for the client's.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,7 +17,7 @@ from fedattack.learning import Distillation, build_model, distil_students
 from fedattack.learning.importing import given
 from fedattack.record import Observation, Record, Round
 from fedattack.record.format import Arrays
-from fedattack.threats.knowledge import Knowledge
+from fedattack.threats.knowledge import Knowledge, ModelKnowledge
 from fedattack.threats.replies import replied
 
 HOW = Distillation()
@@ -26,36 +28,49 @@ TEACHERS = 50
 """Teachers whose students are trained at a time, so that memory does not grow with the clients."""
 
 
-def student_models(
-    record: Record,
-    knowledge: Knowledge,
-    seed: int,
-    device: torch.device,
-    notes: list[str],
-    *,
-    how: Distillation = HOW,
-    teachers: int = TEACHERS,
-) -> Callable[[Round], Iterator[tuple[Observation, Arrays]]]:
-    """Make a function that gives a round's usable replies, each with its client's student as a state dict of arrays.
+@dataclass(frozen=True)
+class Students:
+    """Trains a student for each of some teachers, in whatever process.
 
     All students of a run start from the same parameters, drawn from ``seed``. Within a round they see the public
     records in the same order. They differ in nothing but what their teachers said.
 
-    Parameters
+    Attributes
     ----------
-    record
-        Of the protocol ``fedmd`` in the individual view.
-    knowledge
-        With the public records and, as the model, the architecture of the students.
+    model
+        The architecture of the students.
+    public
+        The public records.
     seed
         Seed of the students' first parameters and of the order of the examples.
     device
         Where to compute.
-    notes
-        Gets a line for each reply that has to be left out: predictions of another shape than (public records, classes),
-        or not finite.
-    how, teachers
-        How students are trained, and how many at a time.
+    how
+        How students are trained.
+    """
+
+    model: ModelKnowledge
+    public: NDArray[np.float32]
+    seed: int
+    device: torch.device
+    how: Distillation
+
+    def __call__(self, seq: int, sent: Sequence[Arrays]) -> list[Arrays]:
+        """Return the students, as state dicts of arrays, of teachers of the round at ``seq`` that sent predictions."""
+        known = self.model
+        student = build_model(
+            given(known.spec), input_shape=known.input_shape, classes=known.classes, hidden=known.hidden, seed=self.seed
+        )
+        start = {name: value.numpy().copy() for name, value in student.state_dict().items()}
+        order = int(np.random.SeedSequence((self.seed, seq)).generate_state(1)[0])
+        outputs = np.stack([predictions for of_teacher in sent for predictions in of_teacher.values()])
+        return [*distil_students(student, start, self.public, outputs, self.how, seed=order, device=self.device)]
+
+
+def students_of(
+    record: Record, knowledge: Knowledge, seed: int, device: torch.device, *, how: Distillation = HOW
+) -> Students:
+    """Say how the students of a record of the protocol ``fedmd`` are trained.
 
     Raises
     ------
@@ -71,28 +86,18 @@ def student_models(
         )
     if model is None:
         raise NeedsError(f"{lacking} model, and there is none; give the architecture of the students with --model NAME")
-    student = build_model(
-        given(model.spec), input_shape=model.input_shape, classes=model.classes, hidden=model.hidden, seed=seed
-    )
-    start = {name: value.numpy().copy() for name, value in student.state_dict().items()}
-    shape = (len(public), model.classes)
-
-    def of_round(round_: Round) -> Iterator[tuple[Observation, Arrays]]:
-        usable = list(_usable(round_, shape, notes))
-        order = int(np.random.SeedSequence((seed, round_.seq)).generate_state(1)[0])
-        for first in range(0, len(usable), teachers):
-            group = usable[first : first + teachers]
-            outputs = np.stack([predictions for _, predictions in group])
-            states = distil_students(student, start, public, outputs, how, seed=order, device=device)
-            for (observation, _), state in zip(group, states, strict=True):
-                yield observation, state
-
-    return of_round
+    return Students(model, public, seed, device, how)
 
 
-def _usable(
-    round_: Round, shape: tuple[int, int], notes: list[str]
-) -> Iterator[tuple[Observation, NDArray[np.float32]]]:
+def usable_predictions(students: Students, notes: list[str]) -> Callable[[Round], Iterator[tuple[Observation, Arrays]]]:
+    """Make a function that gives a round's replies with predictions of the shape (public records, classes), finite.
+
+    ``notes`` gets a line for each reply that has to be left out.
+    """
+    return partial(_usable, shape=(len(students.public), students.model.classes), notes=notes)
+
+
+def _usable(round_: Round, *, shape: tuple[int, int], notes: list[str]) -> Iterator[tuple[Observation, Arrays]]:
     for observation in filter(replied, round_.observations):
         where = f"round {round_.number}, client {observation.node} left out"
         arrays = list((observation.arrays or {}).values())
@@ -105,4 +110,4 @@ def _usable(
         elif not np.isfinite(arrays[0]).all():
             notes.append(f"{where}: its predictions are not finite")
         else:
-            yield observation, arrays[0].astype(np.float32)
+            yield observation, {"predictions": arrays[0].astype(np.float32)}

@@ -3,12 +3,16 @@ import shutil
 
 import pytest
 
+from fedattack.cluster import choose
 from fedattack.errors import ConfigError
 from fedattack.record import Exchange, Record, RecordWriter, Reply
+from fedattack.runs.checks import check_cluster
 from fedattack.runs.pipeline import attack_folder, choose_attacks, judge_folder
 from fedattack.runs.presets import load_preset
 from fedattack.runs.simulating import choose_seeds
 from fedattack.runs.watch import Watch
+from fedattack.threats import ATTACKS
+from tests.worlds.attributes import write_attribute_run
 from tests.worlds.federation import write_run
 
 
@@ -41,7 +45,7 @@ def test_each_attack_gets_the_options_that_it_has():
             {"magic": "1"},
             "--option magic: ara and aia have no option 'magic': expected one of label",
         ),
-        (["sia"], {"magic": "1"}, "--option magic: sia has no options"),
+        (["attribute-baselines"], {"magic": "1"}, "--option magic: attribute-baselines has no options"),
         (["ara"], {"updates": "soon"}, "option updates=soon: expected one of pre1"),
     ],
 )
@@ -73,6 +77,21 @@ def test_markup_that_a_client_sends_stays_text_from_the_record_to_the_page(tmp_p
     html = page.read_text(encoding="utf-8")
     assert "&lt;script&gt;" in html
     assert not re.search(r"<(script|img)\b", html)
+
+
+def test_an_attack_that_is_not_shared_says_so(tmp_path):
+    """Nobody is at the address, and nobody is asked."""
+    run = write_attribute_run(tmp_path)
+    said = []
+    try:
+        choose("127.0.0.1:1")
+        check_cluster(["aia"])
+        attack_folder(ATTACKS["aia"], run, watch=Watch(say=lambda kind, text: said.append(text)))
+        assert any(text.startswith("aia is made here, not on --cluster") for text in said)
+        with pytest.raises(ConfigError, match="no Ray cluster answers there"):
+            check_cluster(["aia", "sia"])
+    finally:
+        choose("")
 
 
 def test_a_report_has_tables_beside_it_and_links_them(tmp_path):

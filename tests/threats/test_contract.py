@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib
+import pickle
 import shutil
 import tracemalloc
 from dataclasses import replace
@@ -17,7 +18,8 @@ from fedattack.errors import DataError, NeedsError
 from fedattack.learning.programs import PROGRAM
 from fedattack.record import Exchange, Keep, Record, RecordWriter, Reply, project_record, shrink_record
 from fedattack.record.format import PROTOCOLS
-from fedattack.threats import ATTACKS, Knowledge, ModelKnowledge, Scores, read_knowledge
+from fedattack.threats import ATTACKS, Knowledge, ModelKnowledge, Scores, _fan_out, read_knowledge
+from fedattack.threats._fan_out import PROCESS
 from fedattack.threats.registry import threat_of, threats
 from fedattack.witness.torch_export import program_of
 from tests.threats.listed import tables_of
@@ -138,6 +140,60 @@ def test_the_truth_is_not_needed(case, tmp_path):
     for name in ("record", "knowledge"):
         (tmp_path / "alone" / name).symlink_to(folder / name)
     assert run(attack, tmp_path / "alone").arrays.keys() == run(attack, folder).arrays.keys()
+
+
+ALONE = {"aia", "attribute-baselines"}
+"""What takes seconds."""
+
+# More pieces than one.
+PIECES = {"inversion": {"restarts": "4"}}
+
+
+def shared_case(case):
+    attack, folder = case
+    if attack.name in ALONE:
+        assert "workers" not in attack.options
+        pytest.skip("is made in one piece")
+    return attack.with_options(PIECES.get(attack.name, {})), folder
+
+
+def same_scores(one, other):
+    assert (one.facts, one.notes) == (other.facts, other.notes)
+    assert one.arrays.keys() == other.arrays.keys()
+    for name, array in one.arrays.items():
+        assert array.tobytes() == other.arrays[name].tobytes(), name
+
+
+def test_two_processes_find_what_one_does(case):
+    attack, folder = shared_case(case)
+    one, two = (run(attack.with_options({"workers": count}), folder, seed=3) for count in "12")
+    same_scores(one, two)
+
+
+def test_pieces_travel_with_all_that_they_need_and_say_how_much_they_take(case, monkeypatch):
+    """What goes to a cluster is pickled; the record is not there."""
+    attack, folder = shared_case(case)
+    alone = run(attack.with_options({"workers": "1"}), folder)
+    sent = []
+
+    def elsewhere(work, items, address, room, gpus, paths):
+        shared = pickle.dumps(work)
+        assert str(folder).encode() not in shared
+        for item in items:
+            sent.append(pickle.dumps(item))
+            assert str(folder).encode() not in sent[-1]
+            assert (address, gpus, list(paths)) == ("head:6379", 0, [])
+            if "memory" in attack.options:
+                assert room <= attack.memory + PROCESS
+            yield _fan_out._alone(pickle.loads(shared), pickle.loads(sent[-1]))  # noqa: S301 our own
+
+    monkeypatch.setattr(_fan_out, "chosen", lambda: "head:6379")
+    monkeypatch.setattr(_fan_out, "_on_cluster", elsewhere)
+    done = []
+    same_scores(alone, run(attack, folder, progress=lambda *steps: done.append(steps)))
+    assert len(sent) > 1
+    assert done == sorted(done)
+    assert done[-1][0] == done[-1][1]
 
 
 def halved(arrays):

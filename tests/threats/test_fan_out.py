@@ -62,6 +62,7 @@ def test_whoever_consumes_the_results_keeps_its_threads():
 def test_workers_that_do_not_pay_are_not_started(monkeypatch):
     """What is done in seconds is done here; more of it goes to as many processes as memory allows."""
     started = []
+    monkeypatch.setattr(_fan_out, "_PACE", 0.0)
     monkeypatch.setattr(
         _fan_out, "_parallel", lambda work, items, count: started.append(count) or [work(item) for item in items]
     )
@@ -73,6 +74,54 @@ def test_workers_that_do_not_pay_are_not_started(monkeypatch):
         results = fan_out(square, range(5), workers=0, memory=memory, process=40.0, worth_workers=-1.0)
         assert list(results) == [0, 1, 4, 9, 16]
     assert started == [8, 3]
+    # This process holds two items of 30 bytes for each other one, and has 200 bytes for them.
+    list(fan_out(square, range(5), workers=0, memory=200.0, carried=30.0, process=0.0, worth_workers=-1.0))
+    assert started == [8, 3, 3]
+
+
+def test_the_pace_is_that_of_a_second_of_work(monkeypatch):
+    """The first piece takes longer than the others. What the caller does with results does not count."""
+    clock = iter(range(100))
+    monkeypatch.setattr(_fan_out.time, "monotonic", lambda: next(clock) / 4)
+    monkeypatch.setattr(_fan_out, "usable_cpus", lambda: 2)
+    shared = []
+
+    def parallel(work, items, count):
+        shared.extend(items)
+        return map(work, shared)
+
+    monkeypatch.setattr(_fan_out, "_parallel", parallel)
+    items = (number for number in range(100))  # of no length
+    assert list(fan_out(square, items, workers=0, memory=1.0, count=100)) == [number**2 for number in range(100)]
+    assert shared == list(range(4, 100)), "a quarter of a second each: 24 seconds are worth it"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_items_are_taken_as_they_are_worked_on(workers):
+    taken = []
+    items = (taken.append(number) or number for number in range(200))
+    results = fan_out(place, items, workers=workers, memory=1.0)
+    assert next(results)[0] == 0
+    assert len(taken) < 150
+    assert [number for number, _, _ in results] == list(range(1, 200))
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_an_error_of_an_item_is_the_callers(workers):
+    def items():
+        yield from range(20)
+        raise ConfigError("item 20 cannot be read")
+
+    results = fan_out(square, items(), workers=workers, memory=1.0)
+    for number in range(20):
+        assert next(results) == number**2
+    with pytest.raises(ConfigError, match="item 20 cannot be read"):
+        next(results)
+
+
+def test_on_a_gpu_pieces_are_done_one_after_another():
+    found = list(fan_out(place, range(3), workers=2, memory=1.0, device="cuda"))
+    assert {process for _, process, _ in found} == {os.getpid()}
 
 
 @pytest.mark.parametrize("workers", [1, 2])

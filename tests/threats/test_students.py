@@ -10,9 +10,9 @@ from fedattack.errors import NeedsError
 from fedattack.learning import Distillation, build_model, distil, outputs_of
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.threats import ATTACKS, read_knowledge
-from fedattack.threats.local_models import local_models
+from fedattack.threats.local_models import LocalModels, local_models
 from fedattack.threats.source.judge import credits_of
-from fedattack.threats.students import student_models
+from fedattack.threats.students import HOW, TEACHERS, students_of, usable_predictions
 from tests.worlds.federation import CLIENTS, MODEL, write_predictions_run
 
 SIA = ATTACKS["sia"]
@@ -24,9 +24,10 @@ def run(tmp_path_factory):
     return write_predictions_run(tmp_path_factory.mktemp("predictions"))
 
 
-def rebuilt(folder, seed=0, **changes):
+def rebuilt(folder, seed=0, how=HOW, teachers=TEACHERS):
     record, known = Record(folder / "record"), read_knowledge(folder / "knowledge")
-    models_of = student_models(record, known, seed, CPU, [], **changes)
+    students = students_of(record, known, seed, CPU, how=how)
+    models_of = LocalModels(usable_predictions(students, []), students, teachers)
     return [{seen.node: dict(state) for seen, state in models_of(item)} for item in record]
 
 

@@ -4,8 +4,9 @@ Lyu & Chen 2021, "A novel attribute reconstruction attack in federated learning"
 without one attribute, and finds the values under which the gradient of those examples is the update that it received.
 """
 
+import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -20,6 +21,7 @@ from fedattack.errors import DataError, NeedsError
 from fedattack.learning import LocalSGD, pick_device
 from fedattack.learning.importing import given
 from fedattack.record import Observation, Record
+from fedattack.threats._fan_out import fan_out
 from fedattack.threats.attribute.gradient_matching import (
     METHODS,
     Arrays,
@@ -28,13 +30,15 @@ from fedattack.threats.attribute.gradient_matching import (
     Method,
     Victim,
     Weights,
-    match_gradients,
+    check_victims,
+    groups_of,
+    match_group,
 )
 from fedattack.threats.attribute.gradient_membership import gradient_variances, infer_membership
 from fedattack.threats.attribute.options import GradientMatchingOptions
 from fedattack.threats.base import Attack, Needs, Progress, Scores
 from fedattack.threats.form import ArrayForm, Form, Name
-from fedattack.threats.knowledge import Knowledge, PartialRecords, Targets
+from fedattack.threats.knowledge import Knowledge, ModelKnowledge, PartialRecords, Targets
 from fedattack.threats.matching import check_model, fits_model, is_finite, is_zero
 from fedattack.threats.replies import choose_rounds, replies_of
 
@@ -152,7 +156,7 @@ class GradientMatching(GradientMatchingOptions, Attack):
         beliefs = np.tile(_base(prior, len(partial.domain)), (len(METHODS), len(partial.y), 1))
         decisions = np.full((len(METHODS), len(partial.y)), -1, dtype=np.int64)
         objectives = np.full((len(METHODS), len(clients)), np.nan)
-        matches = self._matches(cases, architecture, given(model.loss), seed, chosen_device, progress)
+        matches = self._matches(cases, model, seed, chosen_device, progress)
         for row, case, match in matches:
             asked = case.rows >= 0
             beliefs[row, case.rows[asked]] = match.beliefs[asked]
@@ -207,34 +211,56 @@ class GradientMatching(GradientMatchingOptions, Attack):
     def _matches(
         self,
         cases: Sequence["_Case"],
-        model: nn.Module,
-        loss: str,
+        model: ModelKnowledge,
         seed: int,
         device: torch.device,
         progress: Progress,
     ) -> Iterator[tuple[int, "_Case", Match]]:
         """Match all cases by every method; yields the method's index, the case and its match."""
-        total, done = len(METHODS) * len(cases), 0
         by_kind: dict[Weights, list[_Case]] = defaultdict(list)
         for case in cases:
             by_kind[self._weights(case.updates.steps)].append(case)
+        pieces: list[_Piece] = []
         for row, method in enumerate(METHODS):
             restarts = self.restarts or _RESTARTS[method]
             for kind, chosen in sorted(by_kind.items()):
                 how = Matching(method, self.steps, restarts, self.temperature, self.relaxation, kind)
                 victims = [case.victim for case in chosen]
-                reported = _progress_from(done, total, progress)
-                matches = match_gradients(
-                    model, loss, victims, how, seed=seed, device=device, progress=reported, memory=self.memory
-                )
-                done += len(chosen)
-                for case, match in zip(chosen, matches, strict=True):
-                    yield row, case, match
+                check_victims(victims, given(model.loss))
+                for group in groups_of(victims, how, self.memory, device):
+                    pieces.append(_Piece(row, how, group))
+        total, done = len(METHODS) * len(cases), 0
+        found = fan_out(
+            functools.partial(_match, model, seed, device),
+            pieces,
+            workers=self.workers,
+            memory=self.memory,
+            device=device,
+        )
+        for piece, matches in zip(pieces, found, strict=True):
+            done += len(matches)
+            progress(done, total)
+            for index, match in matches.items():
+                yield piece.row, by_kind[piece.how.weights][index], match
 
     def _weights(self, steps: int) -> Weights:
         if self.weights == "uniform" or (self.weights is None and steps == 1 and self.membership == "known"):
             return "uniform"
         return "shared" if steps == 1 else "round"
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Some victims that are matched together: by which method, how, and the victims by index."""
+
+    row: int
+    how: Matching
+    victims: Mapping[int, Victim]
+
+
+def _match(model: ModelKnowledge, seed: int, device: torch.device, piece: _Piece) -> dict[int, Match]:
+    """Match a piece's victims, in whatever process."""
+    return match_group(model.build(), given(model.loss), piece.victims, piece.how, seed=seed, device=device)
 
 
 # L-BFGS stops for good where a unit of a ReLU switches and the gradient with it jumps; Adam goes on.
@@ -409,10 +435,6 @@ def _among_decoys(case: _Case, partial: PartialRecords, public: Targets, draw: n
     x, y = np.concatenate([case.victim.x, others]), np.concatenate([case.victim.y, public.y[chosen]])
     rows = np.concatenate([case.rows, np.full(len(chosen), -1)])
     return replace(case, rows=rows, victim=replace(case.victim, x=x, y=y))
-
-
-def _progress_from(before: int, total: int, progress: Progress) -> Callable[[int], None]:
-    return lambda done: progress(before + done, total)
 
 
 def _base(prior: NDArray[np.float64] | None, values: int) -> NDArray[np.float64]:

@@ -39,6 +39,8 @@ _RATES = {"logits": 0.3, "labels": 0.3, "weights": 0.1}
 _BETAS = (0.9, 0.99)
 # A gradient and its own gradient keep about this many copies of a model alive.
 _COPIES = 8
+# Starts in one piece of work.
+_MOST_ON_CPU, _MOST_ON_GPU = 4, 64
 _LEAST_SHARE = 1e-6
 # Of L-BFGS: how many steps it remembers, and the slope, as a share of the objective at its start, at which it ends.
 _MEMORY = 20
@@ -194,6 +196,17 @@ def match_gradients(
     ModelError
         If the model cannot be differentiated twice under torch.func, or does not fit.
     """
+    check_victims(victims, loss)
+    matches: dict[int, Match] = {}
+    for group in groups_of(victims, how, memory, torch.device(device)):
+        matches |= match_group(model, loss, group, how, seed=seed, device=device)
+        if progress is not None:
+            progress(len(matches))
+    return [matches[number] for number in range(len(victims))]
+
+
+def check_victims(victims: Sequence[Victim], loss: str) -> None:
+    """Refuse victims that cannot be matched; raises the DataError of :func:`match_gradients`."""
     for index, victim in enumerate(victims):
         _check(index, victim)
         if victim.y is None and loss not in SOFT_LOSSES:
@@ -202,21 +215,34 @@ def match_gradients(
             )
         if (victim.y is None) != (victims[0].y is None):
             raise DataError("gradient matching: labels must be known for all victims or for none")
-    matches: list[Match] = []
+
+
+def match_group(
+    model: nn.Module,
+    loss: str,
+    group: Mapping[int, Victim],
+    how: Matching,
+    *,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> dict[int, Match]:
+    """Match, by index, the gradients of a group of :func:`groups_of`; victim i draws from (seed, i).
+
+    Raises
+    ------
+    ModelError
+        As :func:`match_gradients`.
+    """
     model = model.to(device)
     with in_mode(model, training=False):
-        for group in _groups(victims, how, memory):
-            problem = _Problem(model, loss, [*group.values()], torch.device(device))
-            try:
-                matches += problem.solve(how, generators(seed, group))
-            except (RuntimeError, ValueError, TypeError, IndexError) as error:
-                raise ModelError(
-                    f"gradient matching: the model or the loss {loss!r} failed ({one_line(error)}); it must "
-                    "be differentiable twice by torch.func, on examples of the shape given"
-                ) from error
-            if progress is not None:
-                progress(len(matches))
-    return matches
+        problem = _Problem(model, loss, [*group.values()], torch.device(device))
+        try:
+            return dict(zip(group, problem.solve(how, generators(seed, group)), strict=True))
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise ModelError(
+                f"gradient matching: the model or the loss {loss!r} failed ({one_line(error)}); it must be "
+                "differentiable twice by torch.func, on examples of the shape given"
+            ) from error
 
 
 class _Problem:
@@ -452,14 +478,17 @@ def generators(seed: int, numbers: Iterable[int]) -> list[np.random.Generator]:
     return [np.random.default_rng((seed, number)) for number in numbers]
 
 
-def _groups(victims: Sequence[Victim], how: Matching, memory: int) -> Iterator[dict[int, Victim]]:
+def groups_of(
+    victims: Sequence[Victim], how: Matching, memory: int, device: torch.device
+) -> Iterator[dict[int, Victim]]:
     """Yield by index the victims attacked together: those that fit into memory, or single ones for L-BFGS."""
+    most = (_MOST_ON_CPU if device.type == "cpu" else _MOST_ON_GPU) // how.restarts
     group: dict[int, Victim] = {}
     room = float(memory)
     for index, victim in enumerate(victims):
         size = entries(victim.gradients[0]) + victim.x.size
         bytes_ = 4.0 * _COPIES * size * len(victim.states) * how.restarts
-        if group and (bytes_ > room or how.method == "l2"):
+        if group and (bytes_ > room or len(group) >= most or how.method == "l2"):
             yield group
             group, room = {}, float(memory)
         group[index] = victim

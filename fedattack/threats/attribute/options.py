@@ -19,7 +19,7 @@ class ModelBasedOptions(options.MemoryOptions):
 
 
 @dataclass(frozen=True)
-class GradientMatchingOptions(options.MemoryOptions):
+class GradientMatchingOptions(options.WorkersOptions, options.MemoryOptions):
     """How gradients are matched."""
 
     updates: str = options.rounds("pre5", f"{', '.join(UPDATES)}, or numbers of rounds such as 1,2,10 (pre5)")

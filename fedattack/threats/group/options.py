@@ -14,7 +14,7 @@ EPOCHS = 80
 
 
 @dataclass(frozen=True)
-class PrivateAttributeOptions(options.MemoryOptions):
+class PrivateAttributeOptions(options.WorkersOptions, options.MemoryOptions):
     """How private attributes are inferred."""
 
     updates: str = options.rounds(

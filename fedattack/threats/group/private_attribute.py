@@ -31,10 +31,11 @@ from fedattack.learning.pooled_updates import (
     train_network,
 )
 from fedattack.record import Observation, Record, Round
+from fedattack.threats._fan_out import fan_out
 from fedattack.threats.base import Attack, Needs, Progress, Scores
 from fedattack.threats.form import ArrayForm, Form, Name, Number
 from fedattack.threats.group.options import PrivateAttributeOptions
-from fedattack.threats.knowledge import AuxiliaryAttribute, Defend, Knowledge, ModelKnowledge, Targets
+from fedattack.threats.knowledge import AuxiliaryAttribute, Defend, Knowledge, KnownDefence, ModelKnowledge, Targets
 from fedattack.threats.matching import check_model
 from fedattack.threats.replies import choose_rounds, replied
 from fedattack.threats.threat import ADAPTIVE
@@ -196,7 +197,6 @@ def train_adversary(
 class _Made:
     """Makes updates of clients that the attacker makes up."""
 
-    architecture: nn.Module
     model: ModelKnowledge
     training: LocalSGD
     auxiliary: Targets
@@ -205,10 +205,16 @@ class _Made:
     memory: int
 
     def updates(
-        self, start: Mapping[str, NDArray[np.float32]], codes: NDArray[np.int64], *, records: int, seed: int
+        self,
+        architecture: nn.Module,
+        start: Mapping[str, NDArray[np.float32]],
+        codes: NDArray[np.int64],
+        *,
+        records: int,
+        seed: int,
     ) -> AttributeUpdates:
         made = attribute_updates(
-            self.architecture,
+            architecture,
             start,
             self.auxiliary.x,
             self.auxiliary.y,
@@ -227,6 +233,7 @@ class _Made:
 
     def defended(
         self,
+        architecture: nn.Module,
         made: AttributeUpdates,
         start: Mapping[str, NDArray[np.float32]],
         defend: Defend | None,
@@ -236,7 +243,7 @@ class _Made:
         if defend is None:
             yield from made
             return
-        received = copy.deepcopy(self.architecture)
+        received = copy.deepcopy(architecture)
         received.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in start.items()})
         x, y = self.auxiliary.x, self.auxiliary.y
         for update, rows in zip(made, made.rows, strict=True):
@@ -314,10 +321,11 @@ class PrivateAttribute(PrivateAttributeOptions, Attack):
     def _run(self, record: Record, knowledge: Knowledge, seed: int, device: str, progress: Progress) -> Scores:
         model, training, auxiliary = knowledge.model, knowledge.training, knowledge.auxiliary
         attributes = knowledge.attributes
-        changes: list[Defend | None] = [None]
+        defence = knowledge.defence
         names = list(self.adversaries)
-        if knowledge.defence is not None:
-            changes.append(knowledge.defence.build())
+        if defence is not None:
+            # What cannot be built is refused before any work.
+            defence.build()
             names += [f"{name}{ADAPTIVE}" for name in self.adversaries]
         if model is None or training is None or auxiliary is None or attributes is None:
             raise AssertionError("checked by run")
@@ -328,19 +336,29 @@ class PrivateAttribute(PrivateAttributeOptions, Attack):
             )
         architecture = model.build()
         check_model(architecture, record)
-        made = _Made(architecture, model, training, auxiliary, self.clients, str(pick_device(device)), self.memory)
+        torch_device = pick_device(device)
+        made = _Made(model, training, auxiliary, self.clients, str(torch_device), self.memory)
         chosen = self._chosen(record)
         nodes = sorted(set().union(*map(_replies, chosen.values())))
         beliefs: dict[str, NDArray[np.float64]] = {}
         for name, known in attributes.items():
             beliefs[f"beliefs-{name}"] = np.full((len(names), len(chosen), len(nodes), len(known.values)), np.nan)
-        steps, done = len(chosen) * len(attributes) * len(names), 0
-        for index, round_ in enumerate(chosen.values()):
-            columns = list(map(nodes.index, _replies(round_)))
-            for attribute, line, found in self._of_round(round_, attributes, made, changes, seed):
-                beliefs[f"beliefs-{attribute}"][line, index, columns] = found
-                done += 1
-                progress(done, steps)
+        pieces = len(chosen) * len(attributes)
+        adversaries = _Adversaries(made, attributes, defence, self.adversaries, self.epochs, seed)
+        found = fan_out(
+            adversaries,
+            _pieces(chosen, attributes, architecture),
+            count=pieces,
+            workers=self.workers,
+            memory=self.memory,
+            carried=sum(4 * value.numel() for value in architecture.state_dict().values()),
+            paths=() if defence is None else defence.paths,
+            device=torch_device,
+        )
+        for done, (piece, of_piece) in enumerate(found):
+            columns = list(map(nodes.index, piece.nodes))
+            beliefs[f"beliefs-{piece.attribute}"][:, piece.index, columns] = of_piece
+            progress(done + 1, pieces)
         return Scores(
             attack=self.name,
             arrays=beliefs,
@@ -365,40 +383,63 @@ class PrivateAttribute(PrivateAttributeOptions, Attack):
             )
         return {number: rounds[number] for number in chosen}
 
-    def _of_round(
-        self,
-        round_: Round,
-        attributes: Mapping[str, AuxiliaryAttribute],
-        made: _Made,
-        changes: Sequence[Defend | None],
-        seed: int,
-    ) -> Iterator[tuple[str, int, NDArray[np.float64]]]:
-        """Yield the name of an attribute, the index of an adversary, and its beliefs for the round's replies."""
-        replies, start = _replies(round_).values(), _start_of(round_)
-        pooling = Pooling.of({name: start[name] for name, _ in made.architecture.named_parameters()})
-        # one by one, and pooled at once: all of them may not fit into memory
-        pooled = pooling.pooled(_update(reply, made.architecture) for reply in replies)
-        for stream, (name, known) in enumerate(attributes.items()):
-            rng = np.random.default_rng((seed, round_.number, stream))
-            clean = made.updates(start, known.codes, records=_records(replies), seed=_drawn(rng))
-            trained = self._trained(made, clean, start, changes, len(known.values), pooling, rng)
-            for line, adversary in enumerate(trained):
-                yield name, line, adversary.infer_pooled(pooled).beliefs
 
-    def _trained(
-        self,
-        made: _Made,
-        clean: AttributeUpdates,
-        start: Mapping[str, NDArray[np.float32]],
-        changes: Sequence[Defend | None],
-        values: int,
-        pooling: Pooling,
-        rng: np.random.Generator,
-    ) -> Iterator[Adversary]:
-        """Train all adversaries at the model of one round: static ones, then adaptive ones."""
-        fit = Fit(epochs=self.epochs)
+@dataclass(frozen=True)
+class _Piece:
+    """A round and an attribute: which of the attribute's draws, the model that clients were sent, pooled replies."""
+
+    index: int
+    number: int
+    stream: int
+    attribute: str
+    nodes: tuple[str, ...]
+    records: int
+    start: Mapping[str, NDArray[Any]]
+    pooled: NDArray[np.float32]
+
+
+def _pieces(
+    chosen: Mapping[int, Round], attributes: Mapping[str, AuxiliaryAttribute], architecture: nn.Module
+) -> Iterator[_Piece]:
+    """Yield the pieces of all rounds; of a round's replies one by one is read, and pooled at once."""
+    for index, (number, round_) in enumerate(chosen.items()):
+        replies, start = _replies(round_), _start_of(round_)
+        pooled = _pooling(start, architecture).pooled(_update(reply, architecture) for reply in replies.values())
+        for stream, name in enumerate(attributes):
+            yield _Piece(index, number, stream, name, tuple(replies), _records(replies.values()), start, pooled)
+
+
+def _pooling(start: Mapping[str, NDArray[Any]], architecture: nn.Module) -> Pooling:
+    return Pooling.of({name: start[name] for name, _ in architecture.named_parameters()})
+
+
+@dataclass(frozen=True)
+class _Adversaries:
+    """Trains all adversaries of one attribute at the model of one round, in whatever process."""
+
+    made: _Made
+    attributes: Mapping[str, AuxiliaryAttribute]
+    defence: KnownDefence | None
+    names: tuple[str, ...]
+    epochs: int
+    seed: int
+
+    def __call__(self, piece: _Piece) -> tuple[_Piece, NDArray[np.float64]]:
+        """Return the piece without arrays, and beliefs (adversaries, replies, values): static ones, then adaptive."""
+        rng = np.random.default_rng((self.seed, piece.number, piece.stream))
+        known = self.attributes[piece.attribute]
+        architecture = self.made.model.build()
+        pooling = _pooling(piece.start, architecture)
+        clean = self.made.updates(architecture, piece.start, known.codes, records=piece.records, seed=_drawn(rng))
+        changes: list[Defend | None] = [None]
+        if self.defence is not None:
+            changes.append(self.defence.build())
+        beliefs = []
         for change in changes:
-            pooled = pooling.pooled(made.defended(clean, start, change, rng))
-            check_labels(pooled, clean.values, values)
-            for name in self.adversaries:
-                yield Adversary(pooling, ADVERSARIES[name](pooled, clean.values, values, _drawn(rng), fit))
+            pooled = pooling.pooled(self.made.defended(architecture, clean, piece.start, change, rng))
+            check_labels(pooled, clean.values, len(known.values))
+            for name in self.names:
+                train, fit = ADVERSARIES[name], Fit(epochs=self.epochs)
+                adversary = Adversary(pooling, train(pooled, clean.values, len(known.values), _drawn(rng), fit))
+                beliefs.append(adversary.infer_pooled(piece.pooled).beliefs)
+        return replace(piece, start={}, pooled=piece.pooled[:0]), np.stack(beliefs)

@@ -8,9 +8,11 @@ looks for some whose training would have moved the model as the client's did.
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 from torch import nn
@@ -21,6 +23,7 @@ from fedattack.errors import ModelError, NeedsError, RecordError
 from fedattack.learning import LocalSGD, check_gradients, pick_device
 from fedattack.learning.importing import given
 from fedattack.record import Observation, Record
+from fedattack.threats._fan_out import fan_out
 from fedattack.threats.base import Attack, Needs, Progress, Scores
 from fedattack.threats.form import ArrayForm, Form, Name, Number
 from fedattack.threats.inversion.batch_norm import told
@@ -29,8 +32,11 @@ from fedattack.threats.inversion.gradient_inversion import (
     Batch,
     Box,
     ClientModel,
+    Found,
     Search,
-    invert,
+    check_batches,
+    groups_of,
+    invert_group,
     restore_labels,
 )
 from fedattack.threats.inversion.options import UNBOUNDED, GradientInversionOptions, Labels, Method
@@ -93,6 +99,20 @@ class _Batch(TypedDict):
 class _Facts(TypedDict):
     batches: list[_Batch]
     targets: Name
+
+
+def _search(
+    model: ModelKnowledge,
+    training: LocalSGD,
+    how: Search,
+    seed: int,
+    memory: int,
+    device: torch.device,
+    group: Mapping[int, Batch],
+) -> dict[int, Found]:
+    """Search for the examples of a group of replies, in whatever process."""
+    client = ClientModel(model.build(), given(model.loss), training, device=device)
+    return invert_group(client, group, model.input_shape, how, seed=seed, memory=memory)
 
 
 @dataclass(frozen=True)
@@ -184,15 +204,20 @@ class GradientInversion(GradientInversionOptions, Attack):
             )
         variation = VARIATION[self.method] if self.variation is None else self.variation
         box = self._box_of(knowledge, model.input_shape)
-        found = invert(
-            client,
-            batches,
-            model.input_shape,
-            Search(self.method, self.iterations, self.restarts, variation, box, self.statistics, self.order),
-            seed=seed,
-            progress=lambda done: progress(done, len(batches)),
+        how = Search(self.method, self.iterations, self.restarts, variation, box, self.statistics, self.order)
+        check_batches(batches, client.loss)
+        work = partial(_search, model, training, how, seed, self.memory, client.device)
+        of_batches: dict[int, Found] = {}
+        for of_group in fan_out(
+            work,
+            list(groups_of(batches, how, training, self.memory, client.device)),
+            workers=self.workers,
             memory=self.memory,
-        )
+            device=client.device,
+        ):
+            of_batches |= of_group
+            progress(len(of_batches), len(batches))
+        found = [of_batches[number] for number in range(len(batches))]
         images, labels, objectives = zip(*found, strict=True)
         return Scores(
             attack=self.name,

@@ -21,7 +21,7 @@ _LABELS: tuple[Labels, ...] = ("rule", "free")
 
 
 @dataclass(frozen=True)
-class GradientInversionOptions(options.MemoryOptions):
+class GradientInversionOptions(options.WorkersOptions, options.MemoryOptions):
     """How examples are searched for."""
 
     updates: str = options.rounds("pre1", "pre1, pre2, pre5, gap10, last5, or numbers of rounds such as 1,2,10 (pre1)")

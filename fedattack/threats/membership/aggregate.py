@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedattack.errors import NeedsError
-from fedattack.learning import per_record_loss, pick_device
+from fedattack.learning import LocalSGD, per_record_loss, pick_device
 from fedattack.learning.importing import given
 from fedattack.record import Record
 from fedattack.record.format import PROTOCOLS, Arrays
+from fedattack.threats._fan_out import fan_out
 from fedattack.threats.base import Attack, Needs, Progress, Scores
-from fedattack.threats.knowledge import Knowledge
+from fedattack.threats.knowledge import Knowledge, ModelKnowledge, Targets
 from fedattack.threats.local_models import readable
 from fedattack.threats.matching import check_model, fits_model
 from fedattack.threats.membership.fedmia import FEWEST_OTHERS, below_others, logits_of, mean_where_seen
@@ -34,6 +35,9 @@ Floats = NDArray[np.float64]
 
 # A reference federation has no more clients than this, however many the real one has: its model is a mean anyway.
 _MOST_CLIENTS = 5
+
+# Of a model, what a federation holds: sums in double precision, gradients, momenta and states.
+_COPIES = 12
 
 # A thinned record has rounds that are far apart, and a reference federation plays those between them, too.
 _MOST_ROUNDS = 10_000
@@ -89,17 +93,23 @@ class AggregateMembership(AggregateMembershipOptions, Attack):
         trained = 0
         steps = _steps(record, rounds, first)
         if self._can_train(knowledge, notes) and _can_play(steps, notes):
-            federations = _Federations(knowledge, record, seed, torch_device)
-            compared = set(steps)
+            if knowledge.training is None or knowledge.auxiliary is None:
+                raise AssertionError("checked by _can_train")
+            federation = _Federation(
+                knowledge.model, knowledge.training, knowledge.auxiliary, _clients(record, knowledge.auxiliary), seed
+            )
+            played = fan_out(
+                partial(_losses_of, federation, targets, start, tuple(steps), torch_device),
+                range(self.references),
+                workers=self.workers,
+                memory=_COPIES * sum(array.nbytes for array in start.values()),
+                device=torch_device,
+            )
             of_references: list[Floats] = []
-            for number in range(self.references):
-                losses_at_steps: list[Floats] = []
-                for step, played in enumerate(federations.run(start, steps[-1] + 1)):
-                    if step in compared:
-                        losses_at_steps.append(losses_of(played))
-                of_references.append(np.stack(losses_at_steps))
-                progress(2 + number, 1 + self.references)
-            trained = federations.trained
+            for losses_at_steps in played:
+                of_references.append(losses_at_steps)
+                progress(1 + len(of_references), 1 + self.references)
+            trained = self.references * (steps[-1] + 1) * federation.clients
             others = logits_of(np.stack(of_references, axis=-1))
             for position, own in enumerate(logits_of(losses)):
                 per_round[position] = below_others(own[:, None], others[position])
@@ -146,33 +156,68 @@ def _can_play(steps: Sequence[int], notes: list[str]) -> bool:
     return False
 
 
-class _Federations:
-    """Federations that the attacker plays, on examples of its own."""
+def _clients(record: Record, examples: Targets) -> int:
+    """Return how many clients a reference federation has."""
+    fewest = min(len(round_.participants) or len(record.nodes) or 1 for round_ in record)
+    return max(1, min(_MOST_CLIENTS, fewest, len(examples) // 2))
 
-    def __init__(self, knowledge: Knowledge, record: Record, seed: int, device: torch.device) -> None:
-        if knowledge.model is None or knowledge.training is None or knowledge.auxiliary is None:
-            raise AssertionError("checked before")
-        self._trainer = Trainer(knowledge.model, knowledge.training, device)
-        self._examples = knowledge.auxiliary
-        self._rng = np.random.default_rng((seed, 1))
-        fewest = min(len(round_.participants) or len(record.nodes) or 1 for round_ in record)
-        self._clients = max(1, min(_MOST_CLIENTS, fewest, len(self._examples) // 2))
-        self.trained = 0
 
-    def run(self, start: Arrays, rounds: int) -> Iterator[State]:
+@dataclass(frozen=True)
+class _Federation:
+    """Federations that the attacker plays, on examples of its own.
+
+    Attributes
+    ----------
+    model, training
+        The clients' model, and how they train.
+    examples
+        The attacker's.
+    clients
+        How many a federation has.
+    seed
+        Federation i draws from (seed, 1, i).
+    """
+
+    model: ModelKnowledge
+    training: LocalSGD
+    examples: Targets
+    clients: int
+    seed: int
+
+    def run(self, number: int, start: Arrays, rounds: int, device: torch.device) -> Iterator[State]:
         """Yield the common model after each round of a federation of half of the examples."""
-        order = self._rng.permutation(len(self._examples))
-        parts = np.array_split(order[: max(len(order) // 2, self._clients)], self._clients)
+        rng = np.random.default_rng((self.seed, 1, number))
+        trainer = Trainer(self.model, self.training, device)
+        order = rng.permutation(len(self.examples))
+        parts = np.array_split(order[: max(len(order) // 2, self.clients)], self.clients)
         common: State = {name: np.array(value) for name, value in start.items()}
         for _ in range(rounds):
-            common = self._round(common, parts)
+            common = self._round(trainer, common, parts, rng)
             yield common
 
-    def _round(self, common: State, parts: Sequence[NDArray[np.int64]]) -> State:
+    def _round(
+        self, trainer: Trainer, common: State, parts: Sequence[NDArray[np.int64]], rng: np.random.Generator
+    ) -> State:
         total = {name: np.zeros(value.shape, dtype=np.float64) for name, value in common.items()}
         for part in parts:
-            state = self._trainer.trained(common, self._examples.take(part), seed=int(self._rng.integers(2**31)))
-            self.trained += 1
+            state = trainer.trained(common, self.examples.take(part), seed=int(rng.integers(2**31)))
             for name, value in state.items():
                 total[name] += value / len(parts)
         return {name: value.astype(common[name].dtype) for name, value in total.items()}
+
+
+def _losses_of(
+    federation: _Federation,
+    targets: Targets,
+    start: Arrays,
+    steps: tuple[int, ...],
+    device: torch.device,
+    number: int,
+) -> Floats:
+    """Return the losses (steps, targets) of a federation's models after some rounds, in whatever process."""
+    model, loss = federation.model.build(), per_record_loss(given(federation.model.loss))
+    losses = []
+    for step, played in enumerate(federation.run(number, start, steps[-1] + 1, device)):
+        if step in steps:
+            losses.append(losses_at(played, model, targets, loss, device))
+    return np.stack(losses)

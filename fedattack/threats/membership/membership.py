@@ -6,26 +6,28 @@ A federated server sees what no other attacker sees: updates of clients that did
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from fedattack.errors import NeedsError
-from fedattack.learning import per_record_loss, pick_device
-from fedattack.learning.importing import given, one_line
-from fedattack.record import Observation, Record, Round
+from fedattack.learning import pick_device
+from fedattack.record import Observation, Record
 from fedattack.record.format import PROTOCOLS, Arrays
+from fedattack.threats._fan_out import fan_out
+from fedattack.threats._groups import count_groups, groups_of
 from fedattack.threats.base import Attack, Needs, Progress, Scores
 from fedattack.threats.form import ArrayForm, Form, Name, Number
 from fedattack.threats.knowledge import Knowledge, Targets
-from fedattack.threats.local_models import REBUILD, local_models, readable
+from fedattack.threats.local_models import REBUILD, LocalModels, local_models, readable
 from fedattack.threats.matching import fits_model
 from fedattack.threats.membership.fedmia import FEWEST_OTHERS, against_others, below_others, logits_of, mean_where_seen
-from fedattack.threats.membership.measures import ExampleGradients, difference, length_of, losses_at, rows_at_once
+from fedattack.threats.membership.measures import rows_at_once
+from fedattack.threats.membership.measuring import Meter, OfReplies, OfShadows, Played, Replies
 from fedattack.threats.membership.options import MembershipOptions
 from fedattack.threats.membership.references import Shadows
 from fedattack.threats.threat import ADAPTIVE
@@ -55,9 +57,6 @@ ALONE = ("average-cosine", "loss-series", "loss-threshold", "gradient-norm", "gr
 
 # RMIA's a: a model that did not train on an example gives p, one that did about (1 + a)p / 2 + (1 − a) / 2.
 _RMIA_SLOPE = 0.3
-
-# RMIA compares with the first of the attacker's examples; more change its answers little.
-_SAMPLE = slice(500)
 
 
 class _Facts(TypedDict):
@@ -124,37 +123,67 @@ class Membership(MembershipOptions, Attack):
         if knowledge.model is None or knowledge.targets is None:
             raise AssertionError("checked by run")
         notes: list[str] = []
-        shadows = self._shadows_of(record, knowledge, seed, pick_device(device), notes)
+        player = self._player(record, knowledge, notes)
+        torch_device = pick_device(device)
+        local = local_models(record, knowledge, seed=seed, device=torch_device, notes=notes)
+        meter = Meter(
+            model=knowledge.model,
+            targets=knowledge.targets,
+            rebuild=local.rebuild,
+            frozen=tuple(knowledge.frozen or ()) if PROTOCOLS[record.protocol].sends_model else None,
+            player=player,
+            shadows=self.shadows,
+            step=_step(record),
+            seed=seed,
+            device=torch_device,
+            bound=self.memory // 10,
+        )
         shadowed = spread([round_.number for round_ in record], self.shadow_rounds)
-        if shadows is not None and len(shadowed) < len(record):
+        if player is not None and len(shadowed) < len(record):
             notes.append(
                 f"shadow models were trained in {len(shadowed)} of {len(record)} rounds, as shadow_rounds says; the "
                 "likelihood ratio and RMIA are about these, and FedMIA about all"
             )
-        meter = _Meter(
-            *(record, knowledge, knowledge.targets, shadows, seed, pick_device(device), notes),
-            bound=self.memory // 8,
-            shadowed=shadowed,
+        pieces = _Pieces(record, meter, local, notes, shadowed if player is not None else ())
+        found = fan_out(
+            meter,
+            pieces,
+            count=pieces.count,
+            workers=self.workers,
+            memory=self.memory,
+            carried=pieces.carried,
+            paths=player.defence.paths if player is not None and player.defence is not None else (),
+            device=torch_device,
         )
         tally = _Tally()
         rounds: list[int] = []
-        for done, round_ in enumerate(record):
-            measured = meter.measure(round_)
-            if measured is not None:
+        of_pieces: list[str] = []
+        trained = 0
+        for position, of_round in groupby(found, lambda part: part.position):
+            measured = _Measured.empty(len(knowledge.targets), record.nodes)
+            for part in of_round:
+                if isinstance(part, OfReplies):
+                    measured.add(part)
+                    of_pieces += part.notes
+                elif not np.isnan(measured.losses).all():
+                    measured.hold_against(part)
+                    trained += self.shadows
+            if not np.isnan(measured.losses).all():
                 tally.add(measured)
-                rounds.append(round_.number)
-            progress(done + 1, len(record))
+                rounds.append(record.rounds[position].number)
+            progress(position + 1, len(record))
         if not rounds:
             raise NeedsError(f"attack {self.name} needs at least one usable reply, and {record.path} holds none")
+        progress(len(record), len(record))
         scores = tally.scores()
+        notes += dict.fromkeys(of_pieces)
         if "fedmia" not in scores:
             notes.append("in no round were three clients seen, so that none can be held against others; no FedMIA")
-        facts = {"clients": list(record.nodes), "rounds": rounds, "trained": shadows.trained if shadows else 0}
+        facts = {"clients": list(record.nodes), "rounds": rounds, "trained": trained}
         return in_form(self.name, knowledge.targets, scores, np.stack(tally.per_round), notes, **facts)
 
-    def _shadows_of(
-        self, record: Record, knowledge: Knowledge, seed: int, device: torch.device, notes: list[str]
-    ) -> Shadows | None:
+    def _player(self, record: Record, knowledge: Knowledge, notes: list[str]) -> Knowledge | None:
+        """Return what shadow models are trained with, if there are to be any."""
         # Without auxiliary examples nobody expects any.
         if self.shadows < FEWEST_OTHERS or knowledge.auxiliary is None:
             return None
@@ -173,7 +202,15 @@ class Membership(MembershipOptions, Attack):
         if not PROTOCOLS[record.protocol].sends_back:
             notes.append(f"no shadow models: the attacker has no way to train clients of {record.protocol}")
             return None
-        return Shadows(knowledge, self.shadows, seed=seed, device=device)
+        if knowledge.defence is not None:
+            # What cannot be built is refused before any work.
+            knowledge.defence.build()
+        return Knowledge(
+            model=knowledge.model,
+            auxiliary=knowledge.auxiliary,
+            training=knowledge.training,
+            defence=knowledge.defence,
+        )
 
 
 @dataclass(frozen=True)
@@ -182,185 +219,94 @@ class _Measured:
 
     Attributes
     ----------
-    losses
-        (targets, clients): at the client's own model.
-    products, norms, lengths
-        (targets, clients), (targets, clients), (clients,): ⟨−∇ℓ, Δ⟩ and ‖∇ℓ‖ at the model that the client was sent,
-        and ‖Δ‖.
-    last_norms
-        (targets, clients): ‖∇ℓ‖ at the client's own model, in the last round in which it is seen.
+    columns
+        By node, where a client stands.
+    losses, products, norms, lengths, last_norms
+        (targets, clients) each, and (clients,): as :class:`OfReplies` has them.
+    population
+        By column, losses of the attacker's examples.
     references
         By method, scores (targets, clients) that need shadow models.
     """
 
+    columns: Mapping[str, int]
     losses: Floats
     products: Floats
     norms: Floats
     lengths: Floats
     last_norms: Floats
+    population: dict[int, Floats]
     references: dict[str, Floats]
 
+    @classmethod
+    def empty(cls, targets: int, nodes: Sequence[str]) -> "_Measured":
+        """Return a round of which nothing is known yet."""
+        columns = {node: column for column, node in enumerate(nodes)}
+        losses, products, norms, last_norms = np.full((4, targets, len(nodes)), np.nan)
+        return cls(columns, losses, products, norms, np.full(len(nodes), np.nan), last_norms, {}, {})
 
-class _Meter:
-    """Measures a record's rounds, one after another."""
+    def add(self, found: OfReplies) -> None:
+        """Add what some replies show."""
+        columns = [self.columns[node] for node in found.group.nodes]
+        self.losses[:, columns] = found.losses
+        self.products[:, columns] = found.products
+        self.norms[:, columns] = found.norms
+        self.lengths[columns] = found.lengths
+        self.last_norms[:, columns] = found.last_norms
+        if found.population is not None:
+            self.population.update(zip(columns, found.population, strict=True))
+
+    def hold_against(self, found: OfShadows) -> None:
+        """Hold the round's losses against those of shadow models."""
+        own = logits_of(self.losses)
+        self.references["likelihood-ratio"] = below_others(own, logits_of(found.plain))
+        self.references["rmia"] = _rmia(self.losses, found.plain.T, self.population, found.population)
+        if found.adaptive is not None:
+            self.references[f"likelihood-ratio{ADAPTIVE}"] = below_others(own, logits_of(found.adaptive))
+
+
+class _Pieces:
+    """The pieces of a record, round by round: its replies, and then its shadow models."""
 
     def __init__(
-        self,
-        record: Record,
-        knowledge: Knowledge,
-        targets: Targets,
-        shadows: Shadows | None,
-        seed: int,
-        device: torch.device,
-        notes: list[str],
-        *,
-        bound: int,
-        shadowed: Collection[int],
+        self, record: Record, meter: Meter, local: LocalModels, notes: list[str], shadowed: Collection[int]
     ) -> None:
-        if knowledge.model is None:
-            raise AssertionError("checked by run")
-        self.model = knowledge.model.build()
-        self.loss = per_record_loss(given(knowledge.model.loss))
-        self.targets = targets
-        self.shadows = shadows
-        self.shadowed = frozenset(shadowed)
-        self.device = device
-        self.notes = notes
-        self.columns = {node: column for column, node in enumerate(record.nodes)}
-        self.models_of = local_models(record, knowledge, seed=seed, device=device, notes=notes)
-        self.gradients: ExampleGradients | None = None
-        if PROTOCOLS[record.protocol].sends_model:
-            self.gradients = ExampleGradients(
-                self.model,
-                given(knowledge.model.loss),
-                targets.x,
-                targets.y,
-                device=device,
-                bound=bound,
-                frozen=knowledge.frozen or (),
-            )
-        self.last = _last_rounds(record)
-        # In FedSGD the update is the server's step, of which the gradient is what the client sent.
-        lr = record.facts.get("lr")
-        self.step = lr if isinstance(lr, int | float) and not PROTOCOLS[record.protocol].sends_back else 1.0
+        self._record, self._meter, self._local, self._notes = record, meter, local, notes
+        self._shadowed = frozenset(shadowed)
+        self._model = meter.model.build()
+        frozen = meter.frozen or ()
+        size = sum(value.numel() for name, value in self._model.named_parameters() if name not in frozen)
+        # What is rebuilt by training is so for a few at a time.
+        self._most = min(rows_at_once(size, meter.bound), local.together if local.together > 1 else len(record.nodes))
+        self.carried = 4 * size * self._most
+        self.count = count_groups(record, self._most) + len(self._shadowed)
 
-    def measure(self, round_: Round) -> _Measured | None:
-        """Measure a round; ``None`` if no reply of it can be used."""
-        shape = (len(self.targets), len(self.columns))
-        measured = _Measured(
-            losses=np.full(shape, np.nan),
-            products=np.full(shape, np.nan),
-            norms=np.full(shape, np.nan),
-            lengths=np.full(len(self.columns), np.nan),
-            last_norms=np.full(shape, np.nan),
-            references={},
-        )
-        shadows = self.shadows if round_.number in self.shadowed else None
-        population: dict[int, Floats] = {}
-        sizes: list[float] = []
-        for batch in self._batches(round_):
-            for observation, state in batch:
-                column = self.columns[observation.node]
-                measured.losses[:, column] = self._losses(state, self.targets)
-                if np.isnan(measured.losses[:, column]).any():
-                    self.notes.append(
-                        f"round {round_.number}, client {observation.node}: its model gives losses that are not "
-                        "numbers; it is not held against others"
-                    )
-                sizes.append(observation.count or 0)
-                if shadows is not None:
-                    population[column] = self._losses(state, shadows.population.take(_SAMPLE))
-                if self.gradients is not None and self.last[observation.node] == round_.number:
-                    measured.last_norms[:, column] = self._norms(state)
-            self._measure_updates(batch, measured)
-        if np.isnan(measured.losses).all():
-            return None
-        if shadows is not None:
-            common = readable(round_.common)
-            size = int(np.median([count for count in sizes if count] or [len(shadows.population)]))
+    def __iter__(self) -> Iterator[Replies | Played]:
+        last = _last_rounds(self._record)
+        for position, round_ in enumerate(self._record):
+            counts: list[float | None] = []
+            shadowed = round_.number in self._shadowed
+            for first, group in groups_of(position, round_, self._local, self._most):
+                received = None if self._meter.frozen is None else self._received(first)
+                is_last = tuple(last[node] == round_.number for node in group.nodes)
+                yield Replies(group, received, is_last, shadowed)
+                counts += group.counts
+            common = readable(round_.common) if counts and shadowed else None
             if common is not None:
-                measured.references.update(self._against_shadows(common, size, measured.losses, population))
-        return measured
+                yield Played(position, round_.number, common, self._typical(counts))
 
-    def _batches(self, round_: Round) -> Iterator[list[tuple[Observation, Arrays]]]:
-        """Group the replies: as many as fit into memory, and each that was sent a model of its own alone."""
-        most = rows_at_once(self.gradients.size, self.gradients.bound) if self.gradients is not None else 1
-        batch: list[tuple[Observation, Arrays]] = []
-        for observation, state in self.models_of(round_):
-            if observation.singled_out:
-                yield [(observation, state)]
-                continue
-            batch.append((observation, state))
-            if len(batch) == most:
-                yield batch
-                batch = []
-        if batch:
-            yield batch
+    def _received(self, reply: Observation) -> Arrays | None:
+        received = readable(reply.received)
+        where = f"what client {reply.node} was sent"
+        return received if received is not None and fits_model(self._model, received, where, self._notes) else None
 
-    def _losses(self, state: Arrays, examples: Targets) -> Floats:
-        return losses_at(state, self.model, examples, self.loss, self.device)
-
-    def _norms(self, state: Arrays) -> Floats:
-        if self.gradients is None:
-            return np.full(len(self.targets), np.nan)
-        try:
-            return self.gradients.norms(state)
-        except (RuntimeError, ValueError) as cause:
-            self._give_up(cause)
-            return np.full(len(self.targets), np.nan)
-
-    def _measure_updates(self, batch: list[tuple[Observation, Arrays]], measured: _Measured) -> None:
-        """Measure where the updates of a batch point; all of them started from one model."""
-        if self.gradients is None:
-            return
-        received = readable(batch[0][0].received)
-        if received is None:
-            return
-        if not fits_model(self.model, received, f"what client {batch[0][0].node} was sent", self.notes):
-            return
-        updates = [difference(state, received, self.gradients.names) for _, state in batch]
-        try:
-            products, norms = self.gradients.along(received, updates)
-        except (RuntimeError, ValueError) as cause:
-            self._give_up(cause)
-            return
-        for position, (observation, _) in enumerate(batch):
-            column = self.columns[observation.node]
-            measured.products[:, column] = products[:, position] / self.step
-            measured.norms[:, column] = norms
-            measured.lengths[column] = length_of(updates[position]) / self.step
-
-    def _give_up(self, cause: Exception) -> None:
-        """Go on without gradients, which torch.func cannot take of every model."""
-        self.gradients = None
-        self.notes.append(
-            f"gradients of single examples cannot be taken of this model ({one_line(cause)}); losses alone"
-        )
-
-    def _against_shadows(
-        self, received: Arrays, size: int, losses: Floats, population: dict[int, Floats]
-    ) -> dict[str, Floats]:
-        """Hold the round's losses against those of shadow models."""
-        if self.shadows is None:
-            return {}
-        plain: list[Floats] = []
-        adaptive: list[Floats] = []
-        of_population: list[Floats] = []
-        sample = self.shadows.population.take(_SAMPLE)
-        for state, defended in self.shadows.of_round(received, size):
-            plain.append(self._losses(state, self.targets))
-            of_population.append(self._losses(state, sample))
-            if defended is not None:
-                adaptive.append(self._losses(defended, self.targets))
-        scores = {
-            "likelihood-ratio": below_others(logits_of(losses), logits_of(np.stack(plain, axis=1))),
-            "rmia": _rmia(losses, np.stack(plain), population, np.stack(of_population)),
-        }
-        if adaptive:
-            scores[f"likelihood-ratio{ADAPTIVE}"] = below_others(
-                logits_of(losses), logits_of(np.stack(adaptive, axis=1))
-            )
-        return scores
+    def _typical(self, counts: Sequence[float | None]) -> int:
+        """Return how many examples a client of the middle has; where none says it, as many as there are others."""
+        player = self._meter.player
+        if player is None or player.auxiliary is None:
+            raise AssertionError("checked by possible")
+        half = len(player.auxiliary) // 2
+        return int(np.median([count for count in counts if count] or [half]))
 
 
 class _Tally:
@@ -429,6 +375,15 @@ def spread(numbers: Sequence[int], count: int | None) -> list[int]:
     if count is None or count >= len(numbers):
         return list(numbers)
     return [numbers[(place + 1) * len(numbers) // count - 1] for place in range(count)]
+
+
+def _step(record: Record) -> float:
+    """Return how far an update goes for a gradient of length 1.
+
+    In FedSGD the update is the server's step, of which the gradient is what the client sent.
+    """
+    lr = record.facts.get("lr")
+    return lr if isinstance(lr, int | float) and not PROTOCOLS[record.protocol].sends_back else 1.0
 
 
 def _last_rounds(record: Record) -> dict[str, int]:

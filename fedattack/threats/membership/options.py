@@ -6,7 +6,7 @@ from fedattack.threats import options
 
 
 @dataclass(frozen=True)
-class MembershipOptions(options.MemoryOptions):
+class MembershipOptions(options.WorkersOptions, options.MemoryOptions):
     """How each client's members are told."""
 
     shadows: int = options.whole(
@@ -21,7 +21,7 @@ class MembershipOptions(options.MemoryOptions):
 
 
 @dataclass(frozen=True)
-class AggregateMembershipOptions:
+class AggregateMembershipOptions(options.WorkersOptions):
     """How members of any client are told."""
 
     references: int = options.whole(

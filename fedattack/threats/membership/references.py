@@ -71,11 +71,10 @@ class Shadows:
         if knowledge.model is None or knowledge.training is None or knowledge.auxiliary is None:
             raise AssertionError("checked by possible")
         self.count = count
-        self.trained = 0
         self._trainer = Trainer(knowledge.model, knowledge.training, device)
-        self._rng = np.random.default_rng((seed, 0))
+        self._seed = seed
         examples = knowledge.auxiliary
-        order = self._rng.permutation(len(examples))
+        order = np.random.default_rng((seed, 0)).permutation(len(examples))
         self._own, rest = np.array_split(order, 2)
         self._examples = examples
         self.population = examples.take(rest)
@@ -86,11 +85,13 @@ class Shadows:
         """Whether the attacker has what it needs: auxiliary examples, and knowledge of how clients train."""
         return knowledge.training is not None and knowledge.auxiliary is not None and len(knowledge.auxiliary) > 1
 
-    def of_round(self, received: Arrays, size: int) -> Iterator[tuple[State, State | None]]:
-        """Yield each shadow of a round.
+    def of_round(self, number: int, received: Arrays, size: int) -> Iterator[tuple[State, State | None]]:
+        """Yield each shadow of a round, whatever the other rounds are.
 
         Parameters
         ----------
+        number
+            The round, which draws from (seed, 0, number).
         received
             The model that clients were sent.
         size
@@ -102,20 +103,20 @@ class Shadows:
             Its model, and the model that the server would get of it through the clients' defence; ``None`` where the
             attacker knows of no defence.
         """
+        rng = np.random.default_rng((self._seed, 0, number))
         for _ in range(self.count):
-            rows = self._rng.choice(self._own, size=min(size, len(self._own)), replace=False)
+            rows = rng.choice(self._own, size=min(size, len(self._own)), replace=False)
             examples = self._examples.take(rows)
-            state = self._trainer.trained(received, examples, seed=int(self._rng.integers(2**31)))
-            self.trained += 1
-            yield state, self._defended(state, received, examples)
+            state = self._trainer.trained(received, examples, seed=int(rng.integers(2**31)))
+            yield state, self._defended(state, received, examples, rng)
 
-    def _defended(self, state: State, received: Arrays, examples: Targets) -> State | None:
+    def _defended(self, state: State, received: Arrays, examples: Targets, rng: np.random.Generator) -> State | None:
         if self.defend is None:
             return None
         trainer = self._trainer
         trainer.load(received)
         update = difference(state, received, trainer.names)
-        sent = self.defend(update, rng=self._rng, model=trainer.model, x=examples.x, y=examples.y)
+        sent = self.defend(update, rng=rng, model=trainer.model, x=examples.x, y=examples.y)
         arrived = dict(state)
         for name, change in sent.items():
             arrived[name] = (received[name] + change).astype(state[name].dtype)

@@ -10,12 +10,11 @@ MODES: tuple[Mode, ...] = ("linear", "exact")
 
 
 @dataclass(frozen=True)
-class ProlinOptions(options.MemoryOptions):
+class ProlinOptions(options.WorkersOptions, options.MemoryOptions):
     """How the detectors are trained."""
 
     shadows: Mode | None = options.choice(
         None, "linear (from per-example gradients, the default where the model allows it) or exact", MODES
     )
-    workers: int = options.whole(0, "processes; 0 for as many as there are cores and memory for", least=0)
     features: int = options.whole(1, "how many linear features a round has; 1 as in the paper's experiments", least=1)
     ray: str = options.text("", "a Ray cluster for this attack alone; --cluster says one for all", reaches_out=True)

@@ -210,10 +210,10 @@ class Prolin(ProlinOptions, Attack):
             fits = fan_out(
                 work,
                 tasks,
-                workers=self.workers if torch_device == "cpu" else 1,
+                workers=self.workers,
                 memory=min(held, self.memory),
                 ray=self.ray,
-                gpus=0 if torch_device == "cpu" else 1,
+                device=torch_device,
             )
             fitted = _Fitted.empty(len(properties), rounds, self.features)
             for row, detectors in enumerate(fits):

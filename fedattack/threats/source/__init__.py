@@ -8,6 +8,7 @@ THREAT = Threat(
     question="Which client holds this example?",
     attacks={"sia": "sia:SourceInference"},
     judges={"sia": "judge:SourceJudge"},
+    options={"sia": "options:SourceOptions"},
     findings={
         "sia": (
             "asr",

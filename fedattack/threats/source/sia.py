@@ -6,9 +6,12 @@ over all clients is softmax_k(−ℓ_k/γ + log λ_k).
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
@@ -17,10 +20,14 @@ from fedattack.errors import NeedsError
 from fedattack.learning import losses_of_models, per_record_loss, pick_device
 from fedattack.learning.importing import given
 from fedattack.record import Record
+from fedattack.threats._fan_out import fan_out
+from fedattack.threats._groups import Group, count_groups, groups_of
 from fedattack.threats.base import Attack, Needs, Progress, Scores
 from fedattack.threats.form import ArrayForm, Form, Name, Number
-from fedattack.threats.knowledge import Knowledge
-from fedattack.threats.local_models import REBUILD, local_models
+from fedattack.threats.knowledge import Knowledge, ModelKnowledge, Targets
+from fedattack.threats.local_models import REBUILD, Rebuilding, local_models
+from fedattack.threats.memory import MEMORY
+from fedattack.threats.source.options import SourceOptions
 
 
 class _Facts(TypedDict):
@@ -29,7 +36,12 @@ class _Facts(TypedDict):
     targets: Name
 
 
-class SourceInference(Attack):
+# Replies that are evaluated in one piece, bytes of their models, and of all that the piece takes.
+_MOST, _BOUND, _MEMORY = 16, MEMORY // 64, MEMORY // 4
+
+
+@dataclass(frozen=True)
+class SourceInference(SourceOptions, Attack):
     """The smallest loss wins, in each round and over all rounds.
 
     Scores hold ``losses`` (rounds, targets, clients) in float64, NaN where a client was not seen; ``combined``
@@ -69,29 +81,36 @@ class SourceInference(Attack):
         if knowledge.model is None or knowledge.targets is None:
             raise AssertionError("checked by run")
         targets = knowledge.targets
-        model = knowledge.model.build()
-        loss = per_record_loss(given(knowledge.model.loss))
         torch_device = pick_device(device)
         columns = {node: column for column, node in enumerate(record.nodes)}
-        losses: list[NDArray[np.float64]] = []
-        rounds: list[int] = []
         notes: list[str] = []
-        models_of = local_models(record, knowledge, seed=seed, device=torch_device, notes=notes)
+        strange: list[str] = []
+        local = local_models(record, knowledge, seed=seed, device=torch_device, notes=notes)
+        size = sum(parameter.numel() for parameter in knowledge.model.build().parameters())
+        most = min(_MOST, max(1, _BOUND // (4 * size)))
+        by_round: dict[int, NDArray[np.float64]] = {}
         counts = np.ones(len(columns))
-        for done, round_ in enumerate(record):
-            of_round = np.full((len(targets), len(columns)), np.nan)
-            for reply, state in models_of(round_):
-                values = losses_of_models(model, [state], targets.x, targets.y, loss, device=torch_device)[0].numpy()
-                of_round[:, columns[reply.node]] = values
-                counts[columns[reply.node]] = reply.count or 1
-                if not np.isfinite(values).all():
-                    notes.append(
-                        f"round {round_.number}, client {reply.node}: its model gives losses that are not finite"
-                    )
-            if not np.isnan(of_round).all():
-                losses.append(of_round)
-                rounds.append(round_.number)
-            progress(done + 1, len(record))
+        found = fan_out(
+            partial(_losses, knowledge.model, targets, local.rebuild, torch_device),
+            (group for at, round_ in enumerate(record) for _, group in groups_of(at, round_, local, most)),
+            count=count_groups(record, most),
+            workers=self.workers,
+            memory=_MEMORY,
+            carried=4 * size * most,
+            device=torch_device,
+        )
+        for group, values in found:
+            of_round = by_round.setdefault(group.position, np.full((len(targets), len(columns)), np.nan))
+            for node, count, of_client in zip(group.nodes, group.counts, values, strict=True):
+                of_round[:, columns[node]] = of_client
+                counts[columns[node]] = count or 1
+                if not np.isfinite(of_client).all():
+                    strange.append(f"round {group.number}, client {node}: its model gives losses that are not finite")
+            progress(group.position, len(record))
+        progress(len(record), len(record))
+        seen = {position: of_round for position, of_round in by_round.items() if not np.isnan(of_round).all()}
+        rounds = [record.rounds[position].number for position in seen]
+        losses = [*seen.values()]
         if not losses:
             raise NeedsError(f"attack {self.name} needs at least one usable reply, and {record.path} holds none")
         stacked = np.stack(losses)
@@ -114,8 +133,19 @@ class SourceInference(Attack):
                 "prior": knowledge.prior,
                 "targets": targets.fingerprint,
             },
-            notes=tuple(notes),
+            notes=(*notes, *strange),
         )
+
+
+def _losses(
+    known: ModelKnowledge, targets: Targets, rebuild: Rebuilding, device: torch.device, group: Group
+) -> tuple[Group, NDArray[np.float64]]:
+    """Return a group without what it carried, and the losses (clients, targets) of its models."""
+    model, loss = known.build(), per_record_loss(given(known.loss))
+    losses = []
+    for state in group.models(rebuild):
+        losses.append(losses_of_models(model, [state], targets.x, targets.y, loss, device=device)[0].numpy())
+    return group.bare(), np.stack(losses)
 
 
 class Losses(Protocol):

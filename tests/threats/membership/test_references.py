@@ -60,11 +60,10 @@ def test_shadows_train_on_one_half_of_the_examples_and_the_population_is_the_oth
     monkeypatch.setattr(Trainer, "trained", spied)
     knowledge = known()
     shadows = Shadows(knowledge, 5, seed=1, device=CPU)
-    first = list(shadows.of_round(start(), 4))
+    first = list(shadows.of_round(1, start(), 4))
     assert [len(examples) for examples in seen] == [4] * 5
-    list(shadows.of_round(start(), 1000))
+    list(shadows.of_round(1, start(), 1000))
     assert [len(examples) for examples in seen[5:]] == [11] * 5
-    assert shadows.trained == 10
     assert all(defended is None for _, defended in first)
     whole = {row.tobytes() for row in knowledge.auxiliary.x}
     used = {row.tobytes() for examples in seen for row in examples.x}
@@ -79,7 +78,7 @@ def test_shadows_train_on_one_half_of_the_examples_and_the_population_is_the_oth
 
 def test_shadows_come_from_the_seed():
     def drawn(seed):
-        return [state["fc1.weight"] for state, _ in Shadows(known(), 3, seed=seed, device=CPU).of_round(start(), 4)]
+        return [state["fc1.weight"] for state, _ in Shadows(known(), 3, seed=seed, device=CPU).of_round(1, start(), 4)]
 
     np.testing.assert_array_equal(drawn(0), drawn(0))
     assert (np.array(drawn(0)) != np.array(drawn(1))).any()
@@ -89,13 +88,13 @@ def test_shadows_come_from_the_seed():
 
 def test_with_a_known_defence_each_shadow_is_also_seen_through_it():
     """One of no strength changes nothing; noise is drawn anew for each."""
-    for state, defended in Shadows(known(defence=defence(0.0)), 2, seed=0, device=CPU).of_round(start(), 4):
+    for state, defended in Shadows(known(defence=defence(0.0)), 2, seed=0, device=CPU).of_round(1, start(), 4):
         assert {*defended} == {*state}
         for name, array in state.items():
             np.testing.assert_allclose(defended[name], array, atol=1e-6)
             assert defended[name].dtype == array.dtype
     noise = []
-    for state, defended in Shadows(known(defence=defence(0.5)), 2, seed=0, device=CPU).of_round(start(), 4):
+    for state, defended in Shadows(known(defence=defence(0.5)), 2, seed=0, device=CPU).of_round(1, start(), 4):
         noise.append(defended["fc1.weight"] - state["fc1.weight"])
     assert np.std(noise) > 0.05
     assert (noise[0] != noise[1]).all()

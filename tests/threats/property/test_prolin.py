@@ -405,7 +405,7 @@ def test_an_individual_record_is_refused_by_name_and_projects_to_the_same_findin
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"shadow": "linear"}, "attack prolin has no option 'shadow'; it has memory, shadows, workers"),
+        ({"shadow": "linear"}, "attack prolin has no option 'shadow'; it has memory, workers, shadows"),
         ({"shadows": "quick"}, "option shadows=quick: expected one of linear, exact"),
         ({"workers": "-1"}, "option workers=-1: expected a whole number, 0 or more"),
         ({"workers": "two"}, "option workers=two: expected a whole number"),

@@ -1,0 +1,10 @@
+"""Options of source inference, apart from it: they are checked before torch is imported."""
+
+from dataclasses import dataclass
+
+from fedattack.threats import options
+
+
+@dataclass(frozen=True)
+class SourceOptions(options.WorkersOptions):
+    """How models are evaluated."""
