@@ -199,12 +199,18 @@ class Layer:
         down, across = map(int, convolution.padding)
         if down or across:
             images = nn.functional.pad(images, (across, across, down, down))
+        rows, columns = map(int, self.shape[-2:])
         images = images.contiguous()
+        # Runs of few numbers are slow to copy. So what each column of the kernel sees is copied first. Where kernels
+        # then move down row by row, the copies have long runs.
         of_image, of_channel, of_row, of_column = images.stride()
-        within = (convolution.dilation[0] * of_row, convolution.dilation[1] * of_column)
-        between = (convolution.stride[0] * of_row, convolution.stride[1] * of_column)
-        shape = (*images.shape[:2], *convolution.kernel_size, *self.shape[-2:])
-        windows = images.as_strided(shape, (of_image, of_channel, *within, *between))
+        seen, moved = convolution.dilation[1] * of_column, convolution.stride[1] * of_column
+        shape = (*images.shape[:2], convolution.kernel_size[1], images.shape[2], columns)
+        images = images.as_strided(shape, (of_image, of_channel, seen, of_row, moved)).contiguous()
+        of_image, of_channel, of_seen, of_row, of_column = images.stride()
+        down, moved = convolution.dilation[0] * of_row, convolution.stride[0] * of_row
+        shape = (*images.shape[:2], *convolution.kernel_size, rows, columns)
+        windows = images.as_strided(shape, (of_image, of_channel, down, of_seen, moved, of_column))
         return windows.flatten(1, 3).flatten(2)
 
     def came_back(self, deltas: Tensor) -> Tensor:
@@ -508,12 +514,27 @@ class _Product:
         layer, count = self.layer, len(directions)
         weights = directions[:, layer.weight].unflatten(1, (layer.outputs, layer.inputs))
         out = directions.new_empty((count, len(self.deltas)))
-        for rows, inputs, deltas in self._parts(layer.positions * (layer.inputs + count * layer.outputs)):
-            moved = inputs.flatten(0, 1) @ weights.mT
-            out[:, rows] = (moved * deltas.flatten(0, 1)).view(count, len(deltas), -1).sum(dim=2)
+        if isinstance(layer.module, nn.Conv2d):
+            self._convolve(weights, out)
+        else:
+            for rows, inputs, deltas in self._parts(layer.positions * (layer.inputs + count * layer.outputs)):
+                moved = inputs.flatten(0, 1) @ weights.mT
+                out[:, rows] = (moved * deltas.flatten(0, 1)).view(count, len(deltas), -1).sum(dim=2)
         if layer.bias is not None:
             out += directions[:, layer.bias] @ self.deltas.sum(dim=1).T
         return out
+
+    def _convolve(self, weights: Tensor, out: Tensor) -> None:
+        """Write products (k, n) with weights (k, outputs, inputs): the layer itself, with other weights, gives them."""
+        module = self.layer.module
+        kernels = weights.reshape(-1, *module.weight.shape[1:])
+        step = max(1, _SCRATCH // (4 * self.layer.positions * (self.layer.inputs + len(kernels))))
+        for first in range(0, len(self.deltas), step):
+            rows = slice(first, first + step)
+            images = self.inputs[rows].flatten(0, 1)
+            moved = nn.functional.conv2d(images, kernels, None, module.stride, module.padding, module.dilation)
+            moved = moved.reshape(len(images), len(weights), -1)
+            out[:, rows] = torch.einsum("nkp,np->kn", moved, self.deltas[rows].mT.flatten(1))
 
     def accumulate(self, out: Tensor, weights: Tensor) -> None:
         layer, count = self.layer, len(weights)

@@ -706,22 +706,33 @@ class _Linear(_Base):
             self._together = int(np.clip(_SPANNED * self.setting.memory / spanned, 1, self._together))
         self._at_start: dict[Part, Rows] = {}
         for stream, (part, rows) in enumerate(self.rows.items()):
+            x, y, masks = self.x[rows], self.y[rows], self.masks_of(1, stream)
             self._at_start[part] = self._gradients(
-                self.start, self.x[rows], self.y[rows], self.masks_of(1, stream), training=part == "train"
+                self.start, x, y, masks, training=part == "train", once=part == "test"
             )
         self._paths: dict[bool, list[Tensor]] = {}
         self._later: dict[tuple[bool, int], Rows] = {}
 
     def _gradients(
-        self, at: Tensor, x: Tensor, y: Tensor, masks: Callable[[], torch.Generator], *, training: bool = False
+        self,
+        at: Tensor,
+        x: Tensor,
+        y: Tensor,
+        masks: Callable[[], torch.Generator],
+        *,
+        training: bool = False,
+        once: bool = False,
     ) -> Rows:
-        """Return the gradient of each example at a point."""
+        """Return the gradient of each example at a point; ``once`` if a question multiplies with them once alone."""
         scratch = _AT_A_TIME * self.setting.memory
-        if self.fits:
-            room = 4.0 * self.shadow.size * len(x)
-        else:
+        if not self.fits:
             whole, each = self._rooms
             room = whole if training else each * len(x)
+        elif once:
+            # To multiply them out would take longer.
+            room = 4.0 * numbers_kept(self._model) * len(x)
+        else:
+            room = 4.0 * self.shadow.size * len(x)
         return GradientRows(self._model, at, x, y, masks, room=room, scratch=scratch)
 
     @cached_property
@@ -833,7 +844,7 @@ class _Linear(_Base):
         masks = self._masks_of(part)
         x = to_tensor(extra.x).repeat_interleave(masks, dim=0)
         y = to_tensor(extra.y).repeat_interleave(masks, dim=0)
-        return self._gradients(at, x, y, self.masks_of(2, _PARTS.index(part), question, point))
+        return self._gradients(at, x, y, self.masks_of(2, _PARTS.index(part), question, point), once=part == "test")
 
     def _path(self, ascend: bool) -> list[Tensor]:
         """Points that the mean client passes, the first of them the common model."""
@@ -890,7 +901,8 @@ class _Linear(_Base):
         """Gradients of the test examples at a later point of the path, once for all questions."""
         if (ascend, number) not in self._later:
             x, y = self.x[self.rows["test"]], self.y[self.rows["test"]]
-            self._later[ascend, number] = self._gradients(point, x, y, self.masks_of(4, ascend, number))
+            masks = self.masks_of(4, ascend, number)
+            self._later[ascend, number] = self._gradients(point, x, y, masks, once=True)
         return self._later[ascend, number]
 
     def _assemble(
