@@ -207,10 +207,12 @@ class Prolin(ProlinOptions, Attack):
             setting = replace(setting, questions=())
             work = partial(_detect, setting, asked, knowledge)
             tasks = [_Task(sums.rounds[row], sums.starts[row], shares[row], row in shown) for row in range(rounds)]
+            # Rounds that do not fit into the memory take all of it. So a second process is only for who asks for it.
+            workers = self.workers or int(held > self.memory)
             fits = fan_out(
                 work,
                 tasks,
-                workers=self.workers,
+                workers=workers,
                 memory=min(held, self.memory),
                 ray=self.ray,
                 device=torch_device,

@@ -455,6 +455,19 @@ def test_with_little_memory_the_same_is_found(inversion, found):
         np.testing.assert_allclose(little.arrays[name], found.arrays[name], rtol=1e-2, atol=1e-2, err_msg=name)
 
 
+@pytest.mark.parametrize(("memory", "asked", "expected"), [(120_000, 0, 1), (120_000, 2, 2), (PROLIN.memory, 0, 0)])
+def test_rounds_that_take_all_of_the_memory_take_one_process_unless_more_are_asked_for(
+    inversion, monkeypatch, memory, asked, expected
+):
+    def seen(work, tasks, *, workers, **others):
+        raise NeedsError(f"{workers} processes")
+
+    monkeypatch.setattr("fedattack.threats.property.prolin.fan_out", seen)
+    known = read_knowledge(inversion / "knowledge")
+    with pytest.raises(NeedsError, match=f"^{expected} processes"):
+        replace(PROLIN, memory=memory, workers=asked).run(Record(inversion / "record"), known, seed=3, device="cpu")
+
+
 @pytest.mark.long
 def test_too_little_memory_for_the_usual_search_is_told(inversion):
     little = replace(PROLIN, memory=7_000, workers=1).run(
