@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedattack.errors import DataError
+
 SEPARATOR = "/"
 MASK = "attention_mask"
 LABELS = ("labels", "label")
@@ -207,6 +209,25 @@ def stacked(rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
             else:
                 together[place][index] = row[place]
     return together
+
+
+def padded_alike(one: NDArray[Any], other: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return both arrays (n,), (m,) of examples with their sequences padded to the longest of either.
+
+    Raises
+    ------
+    DataError
+        If examples of the two cannot stand in one array.
+    """
+    if not fields(one) and not fields(other):
+        return one, other
+    if not alike(one, other):
+        raise DataError(
+            f"expected examples of one structure; got {', '.join(fields(one)) or one.dtype} and "
+            f"{', '.join(fields(other)) or other.dtype}; take both as the model does"
+        )
+    together = stacked([*(one[row, ...] for row in range(len(one))), *(other[row, ...] for row in range(len(other)))])
+    return together[: len(one)], together[len(one) :]
 
 
 def _padding(rows: Sequence[NDArray[Any]], dtype: np.dtype[Any]) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class AggregateMembership(AggregateMembershipOptions, Attack):
         views=("aggregate",),
         protocols=tuple(name for name, messages in PROTOCOLS.items() if messages.sends_back),
         knowledge=("model", "targets"),
-        takes=("rounds", "precision"),
+        takes=("rounds", "precision", "frozen", "structures"),
     )
     form = SCORES_FORM
     knows: ClassVar[tuple[str, ...]] = (
@@ -152,7 +152,7 @@ class _Federations:
     def __init__(self, knowledge: Knowledge, record: Record, seed: int, device: torch.device) -> None:
         if knowledge.model is None or knowledge.training is None or knowledge.auxiliary is None:
             raise AssertionError("checked before")
-        self._trainer = Trainer(knowledge.model, knowledge.training, device)
+        self._trainer = Trainer(knowledge.model, knowledge.training, device, frozen=knowledge.frozen or ())
         self._examples = knowledge.auxiliary
         self._rng = np.random.default_rng((seed, 1))
         fewest = min(len(round_.participants) or len(record.nodes) or 1 for round_ in record)
