@@ -77,3 +77,31 @@ def texts(labels: NDArray[np.int64], rng: np.random.Generator, *, words: int = W
     lengths = rng.integers(3, LONGEST + 1, size=count)
     mask = (np.arange(LONGEST) < lengths[:, None]).astype(np.int64)
     return pack({"input_ids": ids * mask, "attention_mask": mask})
+
+
+class NextWord(nn.Module):
+    """A language model that trains an adapter alone, and returns its loss of the words that have a label."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Embedding(WORDS, 12).requires_grad_(False)
+        self.adapter = nn.Linear(12, WORDS)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        # Each word is told what came before it.
+        logits = self.adapter(torch.tanh(self.base(input_ids).cumsum(dim=1)))
+        loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
+        return {"loss": loss, "logits": logits}
+
+
+def next_word() -> nn.Module:
+    """Return the language model of made-up federations, as its owner would name it."""
+    return NextWord()
+
+
+def continued(count: int, rng: np.random.Generator) -> NDArray[Any]:
+    """Write texts of which all but the first two words are to be predicted."""
+    ids = rng.integers(1, WORDS, size=(count, LONGEST))
+    mask = (np.arange(LONGEST) < rng.integers(4, LONGEST + 1, size=count)[:, None]).astype(np.int64)
+    labels = np.where((mask == 1) & (np.arange(LONGEST) >= 2), ids, -100)
+    return pack({"input_ids": ids * mask, "attention_mask": mask, "labels": labels})
