@@ -7,12 +7,11 @@ import pytest
 
 from fedattack.audit.truth import read_truth
 from fedattack.threats import Scores
-from tests.foreign.projects import MESSAGE_API, TEXTS, Project, fedattack
+from tests.foreign.projects import MESSAGE_API, TEXTS, fedattack
 
 SITES = 12
 HOLDERS = [1, 4, 7, 10]
 SOUTH = range(6, 12)
-CLASS = {"digits": 3, "texts": 1}
 
 # Data in which there is something to find: who holds the class, and what the sites of the south have in common.
 DIGITS = '''
@@ -56,7 +55,7 @@ def rewrite(path: Path, *pairs: tuple[str, str], more: str = "") -> None:
     path.write_text(text + known + more)
 
 
-def asked(project: Project, tmp_path: Path, label: int, *words: str) -> tuple[Path, dict, str]:
+def asked(tmp_path: Path, label: int, *words: str) -> tuple[Path, dict, str]:
     """Ask both questions of an app, and of groups that mean nothing, too."""
     where, out = tmp_path / "project", tmp_path / "out"
     groups = tmp_path / "groups.toml"
@@ -127,7 +126,7 @@ def test_class_and_groups_of_an_app_with_texts(tmp_path):
     )
     rewrite(where / "textexample" / "server_app.py", ("FedAvg()", "FedAvg(fraction_train=0.5)"))
     settings = ("num-server-rounds=20", "local-epochs=1", "learning-rate=0.2")
-    out, found, told = asked(TEXTS, tmp_path, CLASS["texts"], *(word for each in settings for word in ("--set", each)))
+    out, found, told = asked(tmp_path, 1, *(word for each in settings for word in ("--set", each)))
     check(out, found)
     assert "no shadow models" not in told
     assert {"likelihood-ratio", "rmia"} <= {*Scores.load(out / "scores" / "membership.npz").facts["methods"]}
