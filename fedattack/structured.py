@@ -19,8 +19,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.errors import DataError
-
 SEPARATOR = "/"
 MASK = "attention_mask"
 LABELS = ("labels", "label")
@@ -216,16 +214,14 @@ def padded_alike(one: NDArray[Any], other: NDArray[Any]) -> tuple[NDArray[Any], 
 
     Raises
     ------
-    DataError
+    ValueError
         If examples of the two cannot stand in one array.
     """
     if not fields(one) and not fields(other):
         return one, other
     if not alike(one, other):
-        raise DataError(
-            f"expected examples of one structure; got {', '.join(fields(one)) or one.dtype} and "
-            f"{', '.join(fields(other)) or other.dtype}; take both as the model does"
-        )
+        kinds = [", ".join(fields(x)) or str(x.dtype) for x in (one, other)]
+        raise ValueError(f"expected examples of one structure; got {' and '.join(kinds)}")
     together = stacked([*(one[row, ...] for row in range(len(one))), *(other[row, ...] for row in range(len(other)))])
     return together[: len(one)], together[len(one) :]
 

@@ -8,6 +8,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from fedattack.audit.truth import read_truth
+from fedattack.errors import NeedsError
 from fedattack.foreign.holding import Holding
 from fedattack.foreign.questions import Questions, Scene, pose_further
 from fedattack.learning import LocalSGD, train_local
@@ -150,6 +151,23 @@ def test_language_models_with_frozen_weights_have_shadow_models(tmp_path):
     assert roc_auc_score(members, scores.arrays["score/fedmia"][:, 0]) > 0.6
     for name in ("prolin", "private-attribute"):
         assert "frozen" not in ATTACKS[name].needs.takes
+
+
+def test_auxiliary_examples_of_another_structure_are_refused(tmp_path):
+    rng = np.random.default_rng(8)
+    y = np.arange(12) % CLASSES
+    by_client = {name: (texts(y, rng), y) for name in PEOPLE[:3]}
+    train_record(tmp_path / "record", by_client, model=MODEL, training=ONE_STEP, rounds=1)
+    known = Knowledge(
+        ModelKnowledge(MODEL.spec, (), CLASSES),
+        Targets(texts(y, rng), y),
+        auxiliary=Targets(continued(12, rng), y),
+        training=ONE_STEP,
+        property="class-1-at-50",
+    )
+    sums = project_record(Record(tmp_path / "record"), tmp_path / "sums")
+    with pytest.raises(NeedsError, match="expected examples of one structure; got input_ids, attention_mask and"):
+        ATTACKS["prolin"].run(sums, known)
 
 
 def test_labels_that_are_no_classes_have_a_reason():

@@ -5,7 +5,6 @@ import pytest
 import torch
 from torch import nn
 
-from fedattack.errors import DataError
 from fedattack.learning import LocalSGD, train_local
 from fedattack.learning.attribute_updates import attribute_updates
 from fedattack.learning.inputs import Inputs, examples_of, one_after_another
@@ -202,5 +201,5 @@ def test_padding_is_made_alike():
     assert one["input_ids"].tolist() == [[5, 6, 0], [7, 0, 0]]
     assert one["attention_mask"].tolist() == [[1, 1, 0], [1, 0, 0]]
     assert other.tobytes() == long.tobytes()
-    with pytest.raises(DataError, match="examples of one structure"):
+    with pytest.raises(ValueError, match="examples of one structure"):
         padded_alike(short, np.zeros((2, 3), np.float32))

@@ -24,7 +24,7 @@ from pydantic import Field, TypeAdapter
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from fedattack.errors import NeedsError
+from fedattack.errors import NeedsError, short
 from fedattack.learning import pick_device
 from fedattack.learning.importing import given
 from fedattack.learning.torch_utils import has_dropout
@@ -188,7 +188,13 @@ class Prolin(ProlinOptions, Attack):
             )
         asked, about = given(knowledge.property), knowledge.targets
         if about is not None:
-            x, own = padded_alike(about.x, auxiliary.x)
+            try:
+                x, own = padded_alike(about.x, auxiliary.x)
+            except ValueError as cause:
+                raise NeedsError(
+                    f"attack {self.name}: targets and auxiliary records: {short(str(cause), 200)}; give both as the "
+                    "model takes them"
+                ) from None
             auxiliary = replace(auxiliary, x=own)
             knowledge = replace(knowledge, targets=replace(about, x=x), auxiliary=auxiliary)
         architecture = model.build()
