@@ -216,6 +216,23 @@ def stacked(rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return together
 
 
+def padded_alike(one: NDArray[Any], other: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return both arrays (n,), (m,) of examples with their sequences padded to the longest of either.
+
+    Raises
+    ------
+    ValueError
+        If examples of the two cannot stand in one array.
+    """
+    if not fields(one) and not fields(other):
+        return one, other
+    if not alike(one, other):
+        kinds = [", ".join(fields(x)) or str(x.dtype) for x in (one, other)]
+        raise ValueError(f"expected examples of one structure; got {' and '.join(kinds)}")
+    together = stacked([*(one[row, ...] for row in range(len(one))), *(other[row, ...] for row in range(len(other)))])
+    return together[: len(one)], together[len(one) :]
+
+
 def _padding(rows: Sequence[NDArray[Any]], dtype: np.dtype[Any]) -> dict[str, Any]:
     """Return by field what sequences are padded with: as the model's own batches are, if one shows it."""
     width = _width(dtype)

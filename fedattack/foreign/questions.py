@@ -315,8 +315,9 @@ def _pose_class(asked: Questions, scene: Scene, further: Further) -> None:
     label, counts = asked.label, scene.counts
     if label is None:
         raise AssertionError("checked by the caller")
-    if scene.holding.kind != "i" or not 0 <= label < counts.shape[1]:
-        there = f"classes are 0 … {counts.shape[1] - 1}" if scene.holding.kind == "i" else "labels are no classes"
+    classes = scene.holding.kind == "i" and counts.shape[1] > 1
+    if not classes or not 0 <= label < counts.shape[1]:
+        there = f"classes are 0 … {counts.shape[1] - 1}" if classes else "labels are no classes"
         raise DataError(f"--property {label}: there is no such class, {there}")
     scene.check_all_witnessed()
     has = counts[:, label] > 0

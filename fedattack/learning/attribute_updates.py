@@ -6,6 +6,7 @@ Cui et al. 2023 (RecUP-FL), Sections 5.3 and 5.4: attackers train their classifi
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedattack.errors import DataError
+from fedattack.learning.inputs import examples_of
 from fedattack.learning.losses import mean_loss
 from fedattack.learning.shadows import CHUNK, TRAINED, ShadowModel
 from fedattack.learning.torch_utils import to_tensor
@@ -46,7 +48,7 @@ class AttributeUpdates:
 def attribute_updates(
     model: nn.Module,
     start: Mapping[str, NDArray[np.float32]],
-    x: NDArray[np.float32],
+    x: NDArray[Any],
     y: NDArray[np.int64],
     attribute: NDArray[np.int64],
     training: LocalSGD,
@@ -67,7 +69,8 @@ def attribute_updates(
     start : mapping
         The common model that clients start from.
     x, y, attribute : ndarray, shape (n, …), (n,), (n,)
-        Auxiliary records, their labels and their attribute.
+        Auxiliary records, their labels and their attribute. Examples may be of structured type, see
+        :mod:`fedattack.structured`.
     training : LocalSGD
         How clients train.
     clients, records : int
@@ -103,7 +106,7 @@ def attribute_updates(
         generator = torch.Generator().manual_seed(drawn)
         for first in range(0, clients, CHUNK):
             own = rows[first : first + CHUNK]
-            x_of, y_of = to_tensor(x[own], dtype=torch.float32), to_tensor(y[own])
+            x_of, y_of = examples_of(x[own]), to_tensor(y[own])
             for vectors in shadow.update_parts(
                 shadow.flatten(start), x_of, y_of, training, generator=generator, together=together
             ):

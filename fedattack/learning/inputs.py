@@ -9,8 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils._pytree import register_pytree_node
 
+from fedattack.learning.losses import MeanLoss, mean_own
 from fedattack.learning.torch_utils import to_tensor
+from fedattack.returned import loss_in, output_in
 from fedattack.structured import arguments, leaves_of
 
 Leaves = Mapping[str, Tensor]
@@ -19,7 +22,8 @@ Leaves = Mapping[str, Tensor]
 class Inputs:
     """Examples on a device: tensors (n, …) by their places in the model's call.
 
-    Floating-point numbers are float32; ids and masks keep their types.
+    Floating-point numbers are float32; ids and masks keep their types. What is done to the first axes of one tensor is
+    done here to all: indexing, repeating, moving. ``torch.func`` maps over them, too.
     """
 
     def __init__(self, leaves: Leaves) -> None:
@@ -37,10 +41,27 @@ class Inputs:
         return cls(leaves)
 
     def __len__(self) -> int:
-        return len(next(iter(self.leaves.values())))
+        return self.shape[0]
 
-    def __getitem__(self, rows: slice) -> Inputs:
-        return Inputs({place: leaf[rows] for place, leaf in self.leaves.items()})
+    def __getitem__(self, index: Any) -> Inputs:
+        return Inputs({place: leaf[index] for place, leaf in self.leaves.items()})
+
+    @property
+    def shape(self) -> torch.Size:
+        """That of the first tensor, with which the others have the first axes in common."""
+        return next(iter(self.leaves.values())).shape
+
+    def numel(self) -> int:
+        """Count all numbers."""
+        return sum(leaf.numel() for leaf in self.leaves.values())
+
+    def to(self, device: torch.device | str) -> Inputs:
+        """Move them to a device."""
+        return Inputs({place: leaf.to(device) for place, leaf in self.leaves.items()})
+
+    def repeat_interleave(self, repeats: int, dim: int) -> Inputs:
+        """Repeat what lies along an axis, each part after itself."""
+        return Inputs({place: leaf.repeat_interleave(repeats, dim=dim) for place, leaf in self.leaves.items()})
 
     @property
     def only(self) -> Tensor | None:
@@ -56,8 +77,48 @@ class Inputs:
         return ", ".join(f"{place} {shape}" for place, shape in shapes.items())
 
 
-def call(model: nn.Module, state: Mapping[str, Tensor], leaves: Leaves) -> Any:
-    """Call a model at some parameters and buffers."""
+register_pytree_node(
+    Inputs,
+    lambda inputs: ([*inputs.leaves.values()], (*inputs.leaves,)),
+    lambda leaves, places: Inputs(dict(zip(places, leaves, strict=True))),
+)
+
+Examples = Tensor | Inputs
+"""Examples as a model takes them: one tensor of floating-point numbers, or several tensors."""
+
+
+def examples_of(x: NDArray[Any] | Tensor, device: torch.device | str = "cpu") -> Examples:
+    """Put examples on a device; one array as one tensor of float32."""
+    if isinstance(x, Tensor) or not x.dtype.names:
+        return to_tensor(x, dtype=torch.float32, device=device)
+    return Inputs.of(x, device)
+
+
+def one_after_another(first: Examples, second: Examples) -> Examples:
+    """Put examples of one structure and shape together."""
+    if isinstance(first, Tensor) or isinstance(second, Tensor):
+        return torch.cat([first, second])  # type: ignore[list-item]  # torch names what is no tensor
+    return Inputs({place: torch.cat([leaf, second.leaves[place]]) for place, leaf in first.leaves.items()})
+
+
+def call(model: nn.Module, state: Mapping[str, Tensor], leaves: Leaves, *, ties: bool = False) -> Any:
+    """Call a model at some parameters and buffers.
+
+    ``ties`` says that of parameters that the model ties one is given, and stands for all; else each is given.
+    """
     args, kwargs = arguments(leaves)
-    # Arrays that a model ties are each given, so that none of them needs to stand for another.
-    return functional_call(model, dict(state), tuple(args), kwargs, tie_weights=False)
+    return functional_call(model, dict(state), tuple(args), kwargs, tie_weights=ties)
+
+
+def returned_for(model: nn.Module, x: Examples) -> Any:
+    """Return what a model returns for examples, at its own parameters."""
+    if isinstance(x, Tensor):
+        return model(x)
+    args, kwargs = arguments(x.leaves)
+    return model(*args, **kwargs)
+
+
+def mean_loss_in(returned: Any, labels: Tensor, loss: MeanLoss) -> Tensor:
+    """Return the mean loss of a batch, by what a model returned for it: its own where that is what clients minimise."""
+    own = loss_in(returned) if loss is mean_own else None
+    return loss(output_in(returned), labels) if own is None else own

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
+from fedattack.learning.inputs import Examples
 from fedattack.learning.shadows import ShadowModel
 from fedattack.learning.torch_utils import seeded
 
@@ -224,7 +225,8 @@ class LayerModel:
     """A model with what is needed to take its layers' gradients apart.
 
     Layers are :class:`torch.nn.Linear` and :class:`torch.nn.Conv2d` that a pass uses once. Whether their gradients are
-    the products that they should be is tried on some examples; if not, no layer is taken apart.
+    the products that they should be is tried on some examples; if not, no layer is taken apart. Nor is one of a model
+    that takes its examples one by one.
 
     Parameters
     ----------
@@ -247,7 +249,7 @@ class LayerModel:
         is tried on the examples given, if they are at least two.
     """
 
-    def __init__(self, shadow: ShadowModel, start: Tensor, x: Tensor, y: Tensor) -> None:
+    def __init__(self, shadow: ShadowModel, start: Tensor, x: Examples, y: Tensor) -> None:
         self.shadow = shadow
         self.places: dict[str, slice] = {}
         at = 0
@@ -269,7 +271,7 @@ class LayerModel:
         """Numbers of an example's gradient that are in no layer."""
         return self.shadow.size - sum(layer.size for layer in self.layers)
 
-    def _layers(self, x: Tensor) -> tuple[tuple[Layer, ...], int]:
+    def _layers(self, x: Examples) -> tuple[tuple[Layer, ...], int]:
         """Find the layers that a pass uses once, and how much all modules put out."""
         seen: dict[str, list[tuple[Tensor, Tensor]]] = {}
         modules = dict(self.shadow.model.named_modules())
@@ -279,7 +281,7 @@ class LayerModel:
                 hooks.append(module.register_forward_hook(_noting(name, seen)))
         try:
             with torch.no_grad(), seeded(0, self.shadow.device):
-                self.shadow.model(x)
+                self.shadow.returned({}, x)
         finally:
             for hook in hooks:
                 hook.remove()
@@ -287,7 +289,7 @@ class LayerModel:
         activations = x.numel()
         for name, passes in seen.items():
             activations += sum(output.numel() for _, output in passes)
-            if len(passes) == 1 and _can_be_taken_apart(modules[name]):
+            if len(passes) == 1 and _can_be_taken_apart(modules[name]) and not self.shadow.one_by_one:
                 layers.append(self._layer(name, modules[name], *passes[0]))
         return tuple(layer for layer in layers if layer.positions and layer.weight.stop), activations
 
@@ -304,7 +306,7 @@ class LayerModel:
             module=module,
         )
 
-    def _are_products(self, start: Tensor, x: Tensor, y: Tensor) -> bool:
+    def _are_products(self, start: Tensor, x: Examples, y: Tensor) -> bool:
         device = self.shadow.device
         generator = torch.Generator().manual_seed(0)
         with seeded(0, device):
@@ -335,7 +337,7 @@ class LayerModel:
     def block(
         self,
         start: Tensor,
-        x: Tensor,
+        x: Examples,
         y: Tensor,
         masks: tuple[Tensor, ...],
         multiplied: Sequence[Layer],
@@ -366,7 +368,7 @@ class LayerModel:
         return LayerBlock(self.shadow.size, columns, products)
 
     def _pass_together(
-        self, start: Tensor, x: Tensor, y: Tensor, masks: tuple[Tensor, ...]
+        self, start: Tensor, x: Examples, y: Tensor, masks: tuple[Tensor, ...]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return the inputs (n, 1, …) of the layers and what comes back to their outputs, from one pass.
 
@@ -391,11 +393,13 @@ class LayerModel:
         return {name: values.detach()[:, None] for name, values in inputs.items()}, deltas
 
     def _passes_apart(
-        self, start: Tensor, x: Tensor, y: Tensor, masks: tuple[Tensor, ...]
+        self, start: Tensor, x: Examples, y: Tensor, masks: tuple[Tensor, ...]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
         """Return gradients of parameters in no layer, and inputs and what comes back, from a pass for each example."""
         device = self.shadow.device
         parameters = self.shadow.unflatten(start)
+        if self.shadow.one_by_one:
+            return self.shadow.gradients(parameters, x[:, None].to(device), y[:, None].to(device), masks), {}, {}
         for layer in self.layers:
             for name in (f"{layer.name}.weight", f"{layer.name}.bias"):
                 if name in parameters:
@@ -406,7 +410,7 @@ class LayerModel:
         taps = {layer.name: torch.zeros(layer.shape, device=device) for layer in self.layers}
 
         def loss_of(
-            wanted: tuple[dict[str, Tensor], dict[str, Tensor]], x: Tensor, y: Tensor, masks: tuple[Tensor, ...]
+            wanted: tuple[dict[str, Tensor], dict[str, Tensor]], x: Examples, y: Tensor, masks: tuple[Tensor, ...]
         ) -> tuple[Tensor, dict[str, Tensor]]:
             free, taps = wanted
             seen: dict[str, Tensor] = {}
@@ -452,9 +456,9 @@ def _keeping(name: str, inputs: dict[str, Tensor], outputs: dict[str, Tensor], *
     return keep
 
 
-def _channels_last(x: Tensor) -> Tensor:
+def _channels_last(x: Examples) -> Examples:
     """Lay images out with channels last, with which poolings are faster; other examples stay as they are."""
-    if x.ndim != 4:
+    if not isinstance(x, Tensor) or x.ndim != 4:
         return x
     _, channels, rows, columns = x.shape
     x = x.contiguous(memory_format=torch.channels_last)
@@ -515,7 +519,7 @@ class _Product:
         weights = directions[:, layer.weight].unflatten(1, (layer.outputs, layer.inputs))
         out = directions.new_empty((count, len(self.deltas)))
         if isinstance(layer.module, nn.Conv2d):
-            self._convolve(weights, out)
+            self._convolve(layer.module, weights, out)
         else:
             for rows, inputs, deltas in self._parts(layer.positions * (layer.inputs + count * layer.outputs)):
                 moved = inputs.flatten(0, 1) @ weights.mT
@@ -524,15 +528,15 @@ class _Product:
             out += directions[:, layer.bias] @ self.deltas.sum(dim=1).T
         return out
 
-    def _convolve(self, weights: Tensor, out: Tensor) -> None:
+    def _convolve(self, module: nn.Conv2d, weights: Tensor, out: Tensor) -> None:
         """Write products (k, n) with weights (k, outputs, inputs): the layer itself, with other weights, gives them."""
-        module = self.layer.module
+        padding = tuple(map(int, module.padding))
         kernels = weights.reshape(-1, *module.weight.shape[1:])
         step = max(1, _SCRATCH // (4 * self.layer.positions * (self.layer.inputs + len(kernels))))
         for first in range(0, len(self.deltas), step):
             rows = slice(first, first + step)
             images = self.inputs[rows].flatten(0, 1)
-            moved = nn.functional.conv2d(images, kernels, None, module.stride, module.padding, module.dilation)
+            moved = nn.functional.conv2d(images, kernels, None, module.stride, padding, module.dilation)
             moved = moved.reshape(len(images), len(weights), -1)
             out[:, rows] = torch.einsum("nkp,np->kn", moved, self.deltas[rows].mT.flatten(1))
 
@@ -624,7 +628,7 @@ class GradientRows:
         self,
         model: LayerModel,
         start: Tensor,
-        x: Tensor,
+        x: Examples,
         y: Tensor,
         generator: Callable[[], torch.Generator],
         *,

@@ -2,24 +2,31 @@
 
 All clients of a call are trained together under ``torch.func.vmap``. Dropout stays on, as while clients train, and
 its masks are drawn beforehand from the caller's generator, so that the same draws can be replayed one client at a time.
+
+Models that take more than one array, such as those of transformers, often look into a mask to save work. ``vmap``
+cannot trace that. Of such a model clients are trained, and gradients taken, one after the other.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, replace_all_batch_norm_modules_, vmap
 
 from fedattack.errors import DataError
+from fedattack.learning.inputs import Examples, Inputs, call, examples_of, mean_loss_in
 from fedattack.learning.losses import MeanLoss
-from fedattack.learning.torch_utils import has_batch_norm, to_tensor
+from fedattack.learning.torch_utils import has_batch_norm, seeded, to_tensor
 from fedattack.learning.training import LocalSGD
+from fedattack.returned import output_in
 
 CHUNK = 64
 """Clients trained at a time; on a CPU larger chunks fall out of its caches."""
@@ -85,6 +92,9 @@ class ShadowModel:
         Whether a batch's gradient is the mean of its examples' gradients, which batch norm spoils.
     random
         Whether the same examples give another update each time, because of dropout.
+    one_by_one
+        Whether clients are trained, and gradients of examples taken, one after the other: only of models of more than
+        one array that ``torch.func`` cannot trace for many at once.
     """
 
     def __init__(
@@ -98,10 +108,12 @@ class ShadowModel:
         self._shapes = {name: value.shape for name, value in self.model.named_parameters()}
         self.names = tuple(self._shapes)
         self.size = sum(shape.numel() for shape in self._shapes.values())
-        example = to_tensor(record, dtype=torch.float32, device=self.device)
-        self._dropouts = self._give_dropouts(example[None].expand(2, *record.shape))
+        examples = examples_of(np.stack([record, record]), self.device)
+        self._dropouts = self._give_dropouts(examples)
         drawing = [part for part in self.model.modules() if isinstance(part, nn.modules.dropout._DropoutNd)]
+        self._draws = bool(drawing)
         self.random = bool(self._dropouts or drawing)
+        self.one_by_one = isinstance(examples, Inputs) and not self._can_be_traced(examples)
 
     def flatten(self, arrays: Mapping[str, NDArray[Any] | Tensor]) -> Tensor:
         """Return the parameters among ``arrays`` as one vector (size,), in the model's order."""
@@ -119,7 +131,7 @@ class ShadowModel:
     def updates(
         self,
         start: Tensor,
-        x: Tensor,
+        x: Examples,
         y: Tensor,
         training: LocalSGD,
         *,
@@ -169,7 +181,7 @@ class ShadowModel:
     def update_parts(
         self,
         start: Tensor,
-        x: Tensor,
+        x: Examples,
         y: Tensor,
         training: LocalSGD,
         *,
@@ -184,6 +196,7 @@ class ShadowModel:
         """
         for first in range(0, len(x), chunk):
             last = min(first + chunk, len(x))
+            seed = int(torch.randint(2**31, (), generator=generator)) if self._draws else 0
             steps: Iterable[Step] = self.schedule(last - first, x.shape[1], training, generator)
             if together is not None and together < last - first:
                 steps = list(steps)
@@ -191,7 +204,9 @@ class ShadowModel:
                 clients = slice(begin, min(begin + (together or chunk), last))
                 own = (step.of(slice(begin - first, clients.stop - first)) for step in steps)
                 records, labels = x[clients].to(self.device), y[clients].to(self.device)
-                yield self._train(start, records, labels, training, own, maximise)
+                with self._drawing(seed + begin):
+                    updates = self._train(start, records, labels, training, own, maximise)
+                yield updates
 
     def schedule(self, clients: int, records: int, training: LocalSGD, generator: torch.Generator) -> Iterator[Step]:
         """Draw the local steps of ``clients`` clients with ``records`` examples each, one by one."""
@@ -200,10 +215,14 @@ class ShadowModel:
             for rows in order.split(training.batch_size or records, dim=1):
                 yield Step(rows.to(self.device), self.draw_masks(rows.shape, generator))
 
+    def _drawing(self, seed: int) -> AbstractContextManager[None]:
+        """Seed the dropout that a model draws itself, if there is any; torch draws it from its global generators."""
+        return seeded(seed, self.device) if self._draws else nullcontext()
+
     def record_gradients(
         self,
         start: Tensor,
-        x: Tensor,
+        x: Examples,
         y: Tensor,
         *,
         generator: torch.Generator,
@@ -227,45 +246,69 @@ class ShadowModel:
         -------
         Tensor of float32, shape (n, size), or of the entries that are kept
         """
-        gradient = vmap(grad(self.loss_of), in_dims=(None, 0, 0, 0), randomness="different")
         parameters = self.unflatten(start)
         out = torch.empty((len(x), len(range(self.size)[entries])), device=self.device)
         for first in range(0, len(x), chunk):
             rows = slice(first, first + chunk)
             records = x[rows, None].to(self.device)
             labels = y[rows, None].to(self.device)
-            gradients = gradient(parameters, records, labels, self.draw_masks(labels.shape, generator))
+            gradients = self.gradients(parameters, records, labels, self.draw_masks(labels.shape, generator))
             out[rows] = self._rows(gradients)[:, entries]
         return out
 
+    def gradients(
+        self, parameters: dict[str, Tensor], x: Examples, y: Tensor, masks: tuple[Tensor, ...], *, apart: bool = False
+    ) -> dict[str, Tensor]:
+        """Return the gradients (n, …) of the mean losses of n batches ``x`` (n, b, …), ``y`` (n, b), by parameter.
+
+        Parameters
+        ----------
+        apart
+            Whether each batch has parameters of its own, (n, …).
+        """
+        of_one = grad(self.loss_of)
+        if not self.one_by_one:
+            many = vmap(of_one, in_dims=(0 if apart else None, 0, 0, 0), randomness="different")
+            together: dict[str, Tensor] = many(parameters, x, y, masks)
+            return together
+        found: dict[str, list[Tensor]] = {name: [] for name in self.names}
+        for row in range(len(y)):
+            own = {name: value[row] for name, value in parameters.items()} if apart else parameters
+            for name, gradient in of_one(own, x[row], y[row], tuple(mask[row] for mask in masks)).items():
+                # That of an embedding may be sparse.
+                found[name].append(gradient.to_dense())
+        return {name: torch.stack(gradients) for name, gradients in found.items()}
+
     def mean_gradient(
-        self, start: Tensor, x: Tensor, y: Tensor, *, generator: torch.Generator, chunk: int | None = None
+        self, start: Tensor, x: Examples, y: Tensor, *, generator: torch.Generator, chunk: int | None = None
     ) -> Tensor:
         """Return the gradient (size,) of the mean loss over examples ``x``, ``y`` at ``start``, ``chunk`` at a time."""
         masks = tuple(mask[0] for mask in self.draw_masks((1, len(y)), generator))
         parameters, chunk = self.unflatten(start), chunk or len(y)
+        seed = int(torch.randint(2**31, (), generator=generator)) if self._draws else 0
         total: Tensor | None = None
         for first in range(0, len(y), chunk):
             rows = slice(first, first + chunk)
             own = tuple(mask[rows] for mask in masks)
-            gradient = grad(self.loss_of)(parameters, x[rows].to(self.device), y[rows].to(self.device), own)
-            part = torch.cat([gradient[name].reshape(-1) for name in self.names])
+            with self._drawing(seed + first):
+                gradient = grad(self.loss_of)(parameters, x[rows].to(self.device), y[rows].to(self.device), own)
+            part = torch.cat([gradient[name].to_dense().reshape(-1) for name in self.names])
             if chunk < len(y):
                 part *= len(y[rows]) / len(y)
             total = part if total is None else total.add_(part)
         return torch.zeros_like(start) if total is None else total
 
     def _train(
-        self, start: Tensor, x: Tensor, y: Tensor, training: LocalSGD, steps: Iterator[Step], maximise: bool
+        self, start: Tensor, x: Examples, y: Tensor, training: LocalSGD, steps: Iterator[Step], maximise: bool
     ) -> Tensor:
         """Follow :class:`torch.optim.SGD`'s rule, which has no form for many clients at once."""
-        gradient = vmap(grad(self.loss_of), randomness="different")
         common = self.unflatten(start)
         parameters = {name: value.expand(len(x), *value.shape) for name, value in common.items()}
         velocity: dict[str, Tensor] = {}
         client = torch.arange(len(x), device=self.device)[:, None]
         for step in steps:
-            gradients = gradient(parameters, x[client, step.rows], y[client, step.rows], step.masks)
+            own = x[client, step.rows], y[client, step.rows]
+            gradients = self.gradients(parameters, *own, step.masks, apart=True)
             for name, values in gradients.items():
                 move = -values if maximise else values
                 if training.weight_decay:
@@ -277,14 +320,34 @@ class ShadowModel:
                 parameters[name] = parameters[name] - training.lr * move
         return self._rows(parameters) - start
 
-    def loss_of(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor, masks: tuple[Tensor, ...]) -> Tensor:
+    def loss_of(self, parameters: dict[str, Tensor], x: Examples, y: Tensor, masks: tuple[Tensor, ...]) -> Tensor:
         """Return the mean loss of a batch under dropout masks that :meth:`draw_masks` drew."""
         for dropout, mask in zip(self._dropouts, masks, strict=True):
             dropout.mask = mask
-        loss = self.loss(functional_call(self.model, parameters, (x,)), y)
+        loss = mean_loss_in(self.returned(parameters, x), y, self.loss)
         for dropout in self._dropouts:
             dropout.mask = None  # a mask within vmap must not outlive the call
         return loss
+
+    def returned(self, parameters: dict[str, Tensor], x: Examples) -> Any:
+        """Return what the model returns for examples, at some parameters."""
+        if isinstance(x, Tensor):
+            return functional_call(self.model, parameters, (x,))
+        return call(self.model, parameters, x.leaves, ties=True)
+
+    def _can_be_traced(self, examples: Inputs) -> bool:
+        """Say whether gradients of many examples can be taken at once, tried on some."""
+        trained = {name: value.detach() for name, value in self.model.named_parameters()}
+
+        def total(parameters: dict[str, Tensor], x: Inputs) -> Tensor:
+            return output_in(self.returned(parameters, x)).float().sum()
+
+        try:
+            with seeded(0, self.device):
+                vmap(grad(total), in_dims=(None, 0), randomness="different")(trained, examples[:, None])
+        except (RuntimeError, NotImplementedError):
+            return False
+        return True
 
     def _rows(self, values: Mapping[str, Tensor]) -> Tensor:
         return torch.cat([values[name].flatten(1) for name in self.names], dim=1)
@@ -299,7 +362,7 @@ class ShadowModel:
             masks.append(kept.to(self.device) / (1 - dropout.p))
         return tuple(masks)
 
-    def _give_dropouts(self, records: Tensor) -> tuple[GivenDropout, ...]:
+    def _give_dropouts(self, records: Examples) -> tuple[GivenDropout, ...]:
         """Replace the plain dropouts that a pass uses once; those that it uses more often keep drawing themselves."""
         given: dict[nn.Module, GivenDropout] = {}
         for dropout, shapes in self._dropout_shapes(records).items():
@@ -311,7 +374,7 @@ class ShadowModel:
                     setattr(parent, name, given[child])
         return tuple(given.values())
 
-    def _dropout_shapes(self, records: Tensor) -> dict[nn.Dropout, list[torch.Size]]:
+    def _dropout_shapes(self, records: Examples) -> dict[nn.Dropout, list[torch.Size]]:
         """Return the shapes of what each plain dropout masks in a pass, without the batch."""
         shapes: dict[Any, list[torch.Size]] = {}
         for part in self.model.modules():
@@ -321,7 +384,7 @@ class ShadowModel:
             part.register_forward_hook(lambda part, _, output: shapes[part].append(output.shape[1:])) for part in shapes
         ]
         with torch.no_grad():
-            self.model(records)
+            self.returned({}, records)
         for hook in hooks:
             hook.remove()
         return shapes

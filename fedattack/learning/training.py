@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim.sgd import sgd
 
 from fedattack.errors import ConfigError, DataError, ModelError
+from fedattack.learning.inputs import examples_of, mean_loss_in, returned_for
 from fedattack.learning.losses import mean_loss
 from fedattack.learning.torch_utils import in_mode, seeded, to_tensor
 
@@ -130,7 +131,7 @@ def train_local(
     model : nn.Module
         Moved to the device; its training mode is restored afterwards.
     x : array or Tensor, shape (n, *input_shape)
-        Examples.
+        Examples; also of structured type, see :mod:`fedattack.structured`.
     y : array or Tensor, shape (n,)
         Integer labels, or the targets of a regression.
     epochs : int
@@ -164,7 +165,7 @@ def train_local(
     objective = mean_loss(loss)
     check_sgd(epochs, batch_size, lr, momentum, weight_decay)
     device = torch.device(device)
-    records, labels = records_of(x, y, device)
+    records, labels = examples_of(x, device), _labels_of(x, y, device)
     model.to(device)
     parameters = [value for value in model.parameters() if value.requires_grad]
     momenta: list[Tensor | None] = [None] * len(parameters)
@@ -175,7 +176,7 @@ def train_local(
             # summed on the device: reading it at every step would make a GPU wait
             total = torch.zeros((), dtype=torch.float64, device=device)
             for batch in torch.randperm(len(records), generator=order).to(device).split(batch_size or len(records)):
-                value = objective(model(records[batch]), labels[batch])
+                value = mean_loss_in(returned_for(model, records[batch]), labels[batch], objective)
                 gradients = torch.autograd.grad(value, parameters, allow_unused=True)
                 _step(parameters, gradients, momenta, lr, momentum, weight_decay, maximise)
                 total += value.detach() * len(batch)
@@ -333,11 +334,15 @@ def records_of(x: NDArray[Any] | Tensor, y: NDArray[Any] | Tensor, device: torch
     DataError
         If there are no examples, or not one label for each.
     """
+    labels = _labels_of(x, y, device)
+    return to_tensor(x, dtype=torch.float32, device=device), labels
+
+
+def _labels_of(x: NDArray[Any] | Tensor, y: NDArray[Any] | Tensor, device: torch.device | str) -> Tensor:
     if len(x) == 0 or len(x) != len(y):
         raise DataError(f"local training: expected at least one example, each with a label; got {len(x)} and {len(y)}")
     labels = to_tensor(y, device=device)
-    labels = labels.float() if labels.is_floating_point() else labels.long()
-    return to_tensor(x, dtype=torch.float32, device=device), labels
+    return labels.float() if labels.is_floating_point() else labels.long()
 
 
 def check_sgd(epochs: int, batch_size: int, lr: float, momentum: float, weight_decay: float) -> None:

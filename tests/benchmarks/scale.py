@@ -44,6 +44,7 @@ from fedattack.threats import (
     read_knowledge,
     write_knowledge,
 )
+from fedattack.threats.options import shares_work
 
 CLASSES = 10
 SHAPE = (1, 28, 28)
@@ -237,6 +238,9 @@ def size_of(folder: Path) -> int:
 def attack(row: Row, folder: Path) -> dict[str, float]:
     """Run a row's attack on what was made; returns its seconds, and the bytes of its scores."""
     options = {"clients": "node0", "updates": "1"} if row.kind == "inversion" else {}
+    if shares_work(ATTACKS[row.kind].options):
+        # One process, whose processor time says what the attack costs.
+        options["workers"] = "1"
     chosen = ATTACKS[row.kind].with_options(options)
     # The folder is this benchmark's own, and so is the model that it names.
     known = read_knowledge(folder / "knowledge", trusted=[str(MODELS[row.model].spec)])

@@ -51,7 +51,7 @@ def audited(folder, data, evaluated, seen, *, model, how: LocalSGD, rounds, shar
         return chosen
 
     attacked = attack_all([part], posed, choose, "cpu", Watch())
-    findings, _ = judge_folder(folder, device="cpu", watch=Watch(), trusted=TRUSTED)
+    findings, _ = judge_folder(folder, device="cpu", watch=Watch(), trusted=attacked.trusted)
     return part, attacked, {f"{finding.attack}.{finding.metric}": finding for finding in findings}
 
 

@@ -304,7 +304,7 @@ class PrivateAttribute(PrivateAttributeOptions, Attack):
         views=("individual",),
         protocols=("fedavg",),
         knowledge=("model", "training", "auxiliary", "attributes"),
-        takes=("rounds", "clients", "precision"),
+        takes=("rounds", "clients", "precision", "structures"),
     )
     form: ClassVar[Form] = Form(
         TypeAdapter(_Facts),

@@ -61,7 +61,7 @@ class AggregateMembership(AggregateMembershipOptions, Attack):
         views=("aggregate",),
         protocols=tuple(name for name, messages in PROTOCOLS.items() if messages.sends_back),
         knowledge=("model", "targets"),
-        takes=("rounds", "precision"),
+        takes=("rounds", "precision", "frozen", "structures"),
     )
     form = SCORES_FORM
     knows: ClassVar[tuple[str, ...]] = (
@@ -96,7 +96,12 @@ class AggregateMembership(AggregateMembershipOptions, Attack):
             if knowledge.training is None or knowledge.auxiliary is None:
                 raise AssertionError("checked by _can_train")
             federation = _Federation(
-                knowledge.model, knowledge.training, knowledge.auxiliary, _clients(record, knowledge.auxiliary), seed
+                model=knowledge.model,
+                training=knowledge.training,
+                examples=knowledge.auxiliary,
+                clients=_clients(record, knowledge.auxiliary),
+                seed=seed,
+                frozen=tuple(knowledge.frozen or ()),
             )
             played = fan_out(
                 partial(_losses_of, federation, targets, start, tuple(steps), torch_device),
@@ -176,6 +181,8 @@ class _Federation:
         How many a federation has.
     seed
         Federation i draws from (seed, 1, i).
+    frozen
+        Names of parameters that no client trains.
     """
 
     model: ModelKnowledge
@@ -183,11 +190,12 @@ class _Federation:
     examples: Targets
     clients: int
     seed: int
+    frozen: tuple[str, ...] = ()
 
     def run(self, number: int, start: Arrays, rounds: int, device: torch.device) -> Iterator[State]:
         """Yield the common model after each round of a federation of half of the examples."""
         rng = np.random.default_rng((self.seed, 1, number))
-        trainer = Trainer(self.model, self.training, device)
+        trainer = Trainer(self.model, self.training, device, frozen=self.frozen)
         order = rng.permutation(len(self.examples))
         parts = np.array_split(order[: max(len(order) // 2, self.clients)], self.clients)
         common: State = {name: np.array(value) for name, value in start.items()}

@@ -11,15 +11,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 
 from fedattack.learning import losses_of_models
-from fedattack.learning.inputs import Inputs
-from fedattack.learning.losses import OWN, RecordLoss, mean_loss
+from fedattack.learning.inputs import Inputs, call, mean_loss_in
+from fedattack.learning.losses import RecordLoss, mean_loss
 from fedattack.learning.torch_utils import in_mode, to_tensor
 from fedattack.record.format import Arrays
-from fedattack.returned import loss_in, output_in
-from fedattack.structured import arguments
 from fedattack.threats.knowledge import Targets
 from fedattack.threats.membership.fedmia import LARGEST_LOSS
 from fedattack.threats.memory import MEMORY
@@ -75,7 +73,6 @@ class ExampleGradients:
         self.names = [*trained]
         self.size = sum(value.numel() for value in trained.values())
         self.bound = bound
-        self._own = loss == OWN
         self._one_by_one = False
         self._loss = mean_loss(loss)
         self._gradient = vmap(grad(self._loss_of), in_dims=(None, None, 0, 0))
@@ -83,11 +80,8 @@ class ExampleGradients:
     def _loss_of(
         self, parameters: dict[str, Tensor], others: dict[str, Tensor], leaves: dict[str, Tensor], y: Tensor
     ) -> Tensor:
-        args, kwargs = arguments({place: leaf[None] for place, leaf in leaves.items()})
-        # Where the model ties two parameters, one stands for both.
-        returned = functional_call(self.model, {**others, **parameters}, tuple(args), kwargs)
-        own = loss_in(returned) if self._own else None
-        return self._loss(output_in(returned), y[None]) if own is None else own
+        batch = {place: leaf[None] for place, leaf in leaves.items()}
+        return mean_loss_in(call(self.model, {**others, **parameters}, batch, ties=True), y[None], self._loss)
 
     def at(self, state: Mapping[str, Any]) -> Iterator[tuple[slice, dict[str, Tensor]]]:
         """Yield which examples, and by parameter their gradients (examples, numbers), a few at a time."""

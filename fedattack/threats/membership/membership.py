@@ -193,12 +193,6 @@ class Membership(MembershipOptions, Attack):
                 "the likelihood ratio and RMIA are left out"
             )
             return None
-        if knowledge.structure() or knowledge.frozen:
-            notes.append(
-                "no shadow models: the attacker trains none of examples that are more than one array, or of models "
-                "with frozen weights; the likelihood ratio and RMIA are left out"
-            )
-            return None
         if not PROTOCOLS[record.protocol].sends_back:
             notes.append(f"no shadow models: the attacker has no way to train clients of {record.protocol}")
             return None
@@ -210,6 +204,7 @@ class Membership(MembershipOptions, Attack):
             auxiliary=knowledge.auxiliary,
             training=knowledge.training,
             defence=knowledge.defence,
+            frozen=knowledge.frozen,
         )
 
 

@@ -1,6 +1,6 @@
 """Models that the attacker trains itself, on examples of its own: how a target looks to who did not train on it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,10 +27,16 @@ class Trainer:
         How clients train.
     device
         Where to compute.
+    frozen
+        Names of parameters that no client trains.
     """
 
-    def __init__(self, model: ModelKnowledge, training: LocalSGD, device: torch.device) -> None:
+    def __init__(
+        self, model: ModelKnowledge, training: LocalSGD, device: torch.device, *, frozen: Collection[str] = ()
+    ) -> None:
         self.model = model.build().to(device)
+        for name, value in self.model.named_parameters():
+            value.requires_grad_(value.requires_grad and name not in frozen)
         self.loss = given(model.loss)
         self.training = training
         self.device = device
@@ -71,7 +77,7 @@ class Shadows:
         if knowledge.model is None or knowledge.training is None or knowledge.auxiliary is None:
             raise AssertionError("checked by possible")
         self.count = count
-        self._trainer = Trainer(knowledge.model, knowledge.training, device)
+        self._trainer = Trainer(knowledge.model, knowledge.training, device, frozen=knowledge.frozen or ())
         self._seed = seed
         examples = knowledge.auxiliary
         order = np.random.default_rng((seed, 0)).permutation(len(examples))

@@ -34,6 +34,7 @@ from torch import Tensor
 from fedattack.errors import NeedsError
 from fedattack.learning import LocalSGD
 from fedattack.learning.importing import given, one_line
+from fedattack.learning.inputs import Examples, examples_of, one_after_another
 from fedattack.learning.losses import mean_loss
 from fedattack.learning.rows import (
     PASSES,
@@ -278,7 +279,7 @@ def sketch_width(setting: Setting, size: int) -> int:
     return min(size, max(_NARROWEST, int(_SKETCHED * setting.memory / (4 * vectors))) | 1)
 
 
-def can_be_linear(model: ModelKnowledge, record: NDArray[np.float32]) -> bool:
+def can_be_linear(model: ModelKnowledge, record: NDArray[Any]) -> bool:
     """Whether a batch's gradient is the mean of its examples' gradients."""
     return ShadowModel(model.build(), record, mean_loss(given(model.loss))).separable
 
@@ -450,7 +451,7 @@ class _Base:
         self.start = start
         self.number = number
         self.rows = divide(len(setting.auxiliary), setting.seed)
-        self.x = to_tensor(setting.auxiliary.x)
+        self.x = examples_of(setting.auxiliary.x)
         self.y = to_tensor(setting.auxiliary.y)
         self.fits = needed(setting, shadow.size, random=shadow.random) <= setting.memory
         self.steps = steps_within(setting.memory, shadow.size)
@@ -503,12 +504,12 @@ class _Base:
             except Exception as cause:  # the user's code may raise anything
                 raise NeedsError(f"property {asked.name}: drawing batches failed ({one_line(cause)})") from cause
 
-    def records(self, question: int, batches: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    def records(self, question: int, batches: NDArray[np.int64]) -> tuple[Examples, Tensor]:
         """Look the examples (clients, size, *shape) and labels of ``batches`` up."""
         x, y = self.x, self.y
         extra = self.setting.questions[question].extra
         if extra is not None:
-            x = torch.cat([x, to_tensor(extra.x)])
+            x = one_after_another(x, examples_of(extra.x))
             y = torch.cat([y, to_tensor(extra.y)])
         index = torch.as_tensor(batches)
         return x[index], y[index]
@@ -716,7 +717,7 @@ class _Linear(_Base):
     def _gradients(
         self,
         at: Tensor,
-        x: Tensor,
+        x: Examples,
         y: Tensor,
         masks: Callable[[], torch.Generator],
         *,
@@ -842,7 +843,7 @@ class _Linear(_Base):
         if extra is None:
             return None
         masks = self._masks_of(part)
-        x = to_tensor(extra.x).repeat_interleave(masks, dim=0)
+        x = examples_of(extra.x).repeat_interleave(masks, dim=0)
         y = to_tensor(extra.y).repeat_interleave(masks, dim=0)
         return self._gradients(at, x, y, self.masks_of(2, _PARTS.index(part), question, point), once=part == "test")
 

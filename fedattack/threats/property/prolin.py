@@ -24,12 +24,13 @@ from pydantic import Field, TypeAdapter
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from fedattack.errors import NeedsError
+from fedattack.errors import NeedsError, short
 from fedattack.learning import pick_device
 from fedattack.learning.importing import given
 from fedattack.learning.torch_utils import has_dropout
 from fedattack.record import Record, Round
 from fedattack.record.format import Arrays
+from fedattack.structured import padded_alike
 from fedattack.threats._fan_out import fan_out
 from fedattack.threats.base import Attack, Needs, Progress, Scores
 from fedattack.threats.form import ArrayForm, Form, Name, Number
@@ -151,7 +152,7 @@ class Prolin(ProlinOptions, Attack):
         views=("aggregate",),
         protocols=("fedavg",),
         knowledge=("model", "auxiliary", "training", "property"),
-        takes=("rounds", "precision"),
+        takes=("rounds", "precision", "structures"),
     )
     form: ClassVar[Form] = Form(
         TypeAdapter(_Facts),
@@ -185,8 +186,18 @@ class Prolin(ProlinOptions, Attack):
                 f"attack {self.name} takes sums apart by client, and those of {record.path} hold the replies of "
                 f"{len(knowledge.canaries)} canaries, too; take the record of a run without canaries"
             )
+        asked, about = given(knowledge.property), knowledge.targets
+        if about is not None:
+            try:
+                x, own = padded_alike(about.x, auxiliary.x)
+            except ValueError as cause:
+                raise NeedsError(
+                    f"attack {self.name}: targets and auxiliary records: {short(str(cause), 200)}; give both as the "
+                    "model takes them"
+                ) from None
+            auxiliary = replace(auxiliary, x=own)
+            knowledge = replace(knowledge, targets=replace(about, x=x), auxiliary=auxiliary)
         architecture = model.build()
-        asked = given(knowledge.property)
         check_model(architecture, record)
         notes: list[str] = []
         mode = self._mode(can_be_linear(model, auxiliary.x[0]))
@@ -261,7 +272,7 @@ class Prolin(ProlinOptions, Attack):
                 "property": asked,
                 "questions": [question.name for question in properties],
                 "mode": mode,
-                "targets": "" if knowledge.targets is None else knowledge.targets.fingerprint,
+                "targets": "" if about is None else about.fingerprint,
                 "unknown": unknown,
                 "sizes": list(sizes),
                 "shown": np.array(sums.rounds)[shown].tolist(),

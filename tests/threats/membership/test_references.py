@@ -41,6 +41,13 @@ def test_the_trainer_trains_as_a_client_does():
         assert (trained[name] != start()[name]).any()
 
 
+def test_what_no_client_trains_stays_as_it_is():
+    frozen = [*start()][:1]
+    trained = Trainer(MODEL, TRAINING, CPU, frozen=frozen).trained(start(), known().auxiliary, seed=3)
+    for name, value in start().items():
+        assert (trained[name] == value).all() == (name in frozen)
+
+
 @pytest.mark.parametrize(
     ("changes", "possible"),
     [({}, True), ({"training": None}, False), ({"auxiliary": None}, False), ({"auxiliary": known(1).auxiliary}, False)],
