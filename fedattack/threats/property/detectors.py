@@ -48,13 +48,14 @@ from fedattack.learning.rows import (
 )
 from fedattack.learning.shadows import CHUNK, TRAINED, ShadowModel
 from fedattack.learning.torch_utils import seeded, to_tensor
+from fedattack.record.sketch import SketchPlan
 from fedattack.threats.knowledge import ModelKnowledge, Targets
 from fedattack.threats.memory import MEMORY, give_back_large_blocks, shown_size
 from fedattack.threats.property.disaggregation import Array
 from fedattack.threats.property.many_features import FeatureDetector
 from fedattack.threats.property.options import Mode
 from fedattack.threats.property.properties import Behaviour, Property
-from fedattack.threats.property.sketch import Sketch
+from fedattack.threats.property.sketch import Sketch, SketchedRows
 
 Part = Literal["train", "choose", "test"]
 
@@ -117,6 +118,8 @@ class Setting:
         How many features a round has: t of the paper.
     memory
         Bytes that the work on one round may hold, beside the auxiliary examples and what torch takes.
+    sketch
+        How updates were sketched when they were recorded; ``None`` for whole ones. Detectors are then of sketches.
     """
 
     model: ModelKnowledge
@@ -129,6 +132,7 @@ class Setting:
     device: str
     features: int = 1
     memory: float = MEMORY
+    sketch: Sketch | None = None
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,7 @@ class Detector:
     Attributes
     ----------
     weights, offset
-        g_r(Δ) = ⟨weights, Δ⟩ + offset; weights (size,) in float32.
+        g_r(Δ) = ⟨weights, Δ⟩ + offset; weights (size,) in float32. Δ is a sketch where updates were recorded as such.
     plus_mean, plus_sd, minus_mean, minus_sd
         (groups,): the feature's mean and standard deviation with and without the property, by size of the client.
     accuracy
@@ -232,28 +236,29 @@ def fit_detectors(setting: Setting, start: NDArray[Any], shares: Array, number: 
     """
     loss = mean_loss(given(setting.model.loss))
     shadow = ShadowModel(setting.model.build(), setting.auxiliary.x[0], loss, device=setting.device)
-    if needed(setting, shadow.size, random=shadow.random) > setting.memory:
+    columns = setting.sketch.width if setting.sketch else shadow.size
+    if needed(setting, columns, random=shadow.random) > setting.memory:
         give_back_large_blocks()
         log.info("round %d: gradients do not fit into %s and are computed in parts", number, shown_size(setting.memory))
     common = to_tensor(start, dtype=torch.float32, device=setting.device)
     width = sketch_width(setting, shadow.size)
-    sketch = Sketch(shadow.size, width, seed=setting.seed, device=setting.device) if width else None
+    own = Sketch(SketchPlan(shadow.sizes, width, setting.seed), shadow.names) if width else None
     shadows: _Shadows
     if setting.mode == "linear":
         shadows = _Linear(setting, shadow, common, number)
     else:
-        shadows = _Exact(setting, shadow, common, number, sketch=sketch)
+        shadows = _Exact(setting, shadow, common, number, sketch=setting.sketch or own)
     detectors = []
     for question, space in enumerate(shadows.spaces()):
         detector = _fit(shadows, question, space, shares, setting.features)
-        detectors.append(detector if sketch is None else _of_updates(detector, sketch))
+        detectors.append(detector if own is None else _of_updates(detector, own))
     if not check:
         return detectors
     if setting.mode == "exact":
         return [replace(detector, checked=detector.accuracy) for detector in detectors]
     # the gradients and what is made for the check need not be in memory together
     del shadows, space
-    checker = _Exact(setting, shadow, common, number, count=_CHECKED)
+    checker = _Exact(setting, shadow, common, number, count=_CHECKED, sketch=setting.sketch)
     return [_checked(checker, question, detector, shares) for question, detector in enumerate(detectors)]
 
 
@@ -271,7 +276,7 @@ def sketch_width(setting: Setting, size: int) -> int:
     Shadow clients are trained again in every pass over updates that do not fit into memory. With a large model, of
     which not even a chunk of updates fits, that would take hours, and one pass over sketches takes its place.
     """
-    if setting.mode == "linear" or size < _SKETCHED_FROM or 4.0 * size * CHUNK <= setting.memory:
+    if setting.sketch or setting.mode == "linear" or size < _SKETCHED_FROM or 4.0 * size * CHUNK <= setting.memory:
         return 0
     vectors = 6 * len(setting.auxiliary) + 2 * (STEPS + _BESIDE)
     # Odd, so that sums do not follow the sides of layers.
@@ -452,12 +457,14 @@ class _Base:
         self.rows = divide(len(setting.auxiliary), setting.seed)
         self.x = to_tensor(setting.auxiliary.x)
         self.y = to_tensor(setting.auxiliary.y)
-        self.fits = needed(setting, shadow.size, random=shadow.random) <= setting.memory
-        self.steps = steps_within(setting.memory, shadow.size)
+        # Columns of what is multiplied with: parameters, or sums of a recorded sketch.
+        self.columns = setting.sketch.width if setting.sketch else shadow.size
+        self.fits = needed(setting, self.columns, random=shadow.random) <= setting.memory
+        self.steps = steps_within(setting.memory, self.columns)
 
     def room(self, questions: int) -> float:
         """Return the bytes that are left beside the Krylov spaces of some questions for what passes over rows keep."""
-        spanned = 4.0 * self.shadow.size * (self.steps + _BESIDE) * questions
+        spanned = 4.0 * self.columns * (self.steps + _BESIDE) * questions
         return max(0.0, self.setting.memory * (1 - _AT_A_TIME - _LOST) - spanned)
 
     def numbers(self, *stream: int) -> np.random.Generator:
@@ -535,7 +542,7 @@ class _Exact(_Base):
         super().__init__(*args)
         self.count = count
         self.sketch = sketch
-        if sketch is not None:
+        if sketch is not None and self.setting.sketch is None:
             # What is kept is of the sketches' size.
             self.fits, self.steps = True, STEPS
 
@@ -560,7 +567,7 @@ class _Exact(_Base):
         rows = _Sides(*(_ShadowRows(self, question, "train", has, room / 2) for has in (True, False)))
         sides = [torch.full((len(side),), number) for number, side in enumerate((rows.plus, rows.minus))]
         group = torch.cat(sides).to(self.start.device)
-        means = group_means(rows, group, 2, self.shadow.size)
+        means = group_means(rows, group, 2, self.columns)
         weights = torch.full((len(rows),), 1 / len(rows), device=means.device)
         (space,) = _krylov(Centred(rows, means, group), weights, (means[0] - means[1])[None], self.steps)
         return space
@@ -587,7 +594,7 @@ class _Exact(_Base):
     def _updates(self, question: int, part: Part, has: bool) -> Iterator[Tensor]:
         if self.sketch is not None:
             rows = _ShadowRows(self, question, part, has, 0.0)
-            sketches = torch.cat([self.sketch.of(block.matrix) for _, block in rows.blocks()])
+            sketches = torch.cat([block.matrix for _, block in rows.blocks()])
             yield from sketches.split(rows.counts)
             return
         numbers, masks = self.streams(question, part, has)
@@ -601,7 +608,7 @@ class _Exact(_Base):
 
 
 class _ShadowRows:
-    """Updates of shadow clients, trained again in each pass but for what fits into ``room`` bytes."""
+    """Updates of shadow clients or their sketches, made again in each pass but for what fits into ``room`` bytes."""
 
     def __init__(self, exact: _Exact, question: int, part: Part, has: bool, room: float) -> None:
         self.exact = exact
@@ -633,7 +640,7 @@ class _ShadowRows:
             masks.set_state(state)
             return updates
         made = self._trained(at, batches, masks)
-        taken = 4.0 * self.exact.shadow.size * len(batches)
+        taken = 4.0 * self.exact.columns * len(batches)
         if taken > self.room:
             return made
         self.room -= taken
@@ -656,7 +663,8 @@ class _ShadowRows:
                 maximise=behaviour == "ascend",
                 together=together,
             ):
-                yield -updates if behaviour == "invert" else updates
+                made = updates if exact.sketch is None else exact.sketch.of(updates)
+                yield -made if behaviour == "invert" else made
 
 
 @dataclass(frozen=True)
@@ -702,7 +710,7 @@ class _Linear(_Base):
         # How many questions' Krylov spaces are in memory together.
         self._together = len(self.setting.questions)
         if not self.fits:
-            spanned = 4 * self.shadow.size * (self.steps + _BESIDE)
+            spanned = 4 * self.columns * (self.steps + _BESIDE)
             self._together = int(np.clip(_SPANNED * self.setting.memory / spanned, 1, self._together))
         self._at_start: dict[Part, Rows] = {}
         for stream, (part, rows) in enumerate(self.rows.items()):
@@ -715,8 +723,13 @@ class _Linear(_Base):
     def _gradients(
         self, at: Tensor, x: Tensor, y: Tensor, masks: Callable[[], torch.Generator], *, training: bool = False
     ) -> Rows:
-        """Return the gradient of each example at a point."""
+        """Return the gradient of each example at a point, or its sketch."""
         scratch = _AT_A_TIME * self.setting.memory
+        if self.setting.sketch is not None:
+            rows = GradientRows(self._model, at, x, y, masks, room=0, scratch=scratch)
+            at_once = max(1, int(scratch / (4 * self.shadow.size)))
+            sketched = SketchedRows(rows, self.setting.sketch, at_once)
+            return sketched.kept() if self.fits else sketched
         if self.fits:
             room = 4.0 * self.shadow.size * len(x)
         else:
@@ -771,7 +784,7 @@ class _Linear(_Base):
         rows, gradients = torch.as_tensor(self.rows["train"]), self._at_start["train"]
         count = len(self.x)
         share = use.sum() / len(self.setting.questions)
-        differences = torch.zeros((len(group), self.shadow.size), device=use.device)
+        differences = torch.zeros((len(group), self.columns), device=use.device)
         changed = [changes[question][:count][rows].float().to(use.device) for question in group]
         for where, block in gradients.blocks():
             for difference, change in zip(differences, changed, strict=True):
@@ -794,7 +807,7 @@ class _Linear(_Base):
     def _apart(self, extra: Rows, masks: int) -> tuple[Rows, Tensor]:
         """Return the gradients of extra examples less their means over dropout masks, and the means."""
         group = torch.arange(len(extra) // masks, device=self.start.device).repeat_interleave(masks)
-        means = group_means(extra, group, len(extra) // masks, self.shadow.size)
+        means = group_means(extra, group, len(extra) // masks, self.columns)
         return Centred(extra, means, group), means
 
     def project(self, question: int, part: Part, directions: Tensor) -> Features:
@@ -844,7 +857,7 @@ class _Linear(_Base):
     @cached_property
     def _walking(self) -> int | None:
         """How many examples of the path's are computed at a time; ``None`` for all."""
-        if self.fits:
+        if self.fits and self.setting.sketch is None:
             return None
         return int(max(1, _AT_A_TIME * self.setting.memory // (4 * PASSES * self._model.activations)))
 
@@ -883,7 +896,8 @@ class _Linear(_Base):
             if extra is not None:
                 features = _projected(extra, directions).reshape(-1, self._masks_of(part), len(directions))
             extras.append(features)
-            positions.append(_host(directions @ point))
+            moved = point if self.setting.sketch is None else self.setting.sketch.of(point[None])[0]
+            positions.append(_host(directions @ moved))
         return _Projected(np.stack(auxiliary), np.stack(extras), np.stack(positions))
 
     def _later_gradients(self, ascend: bool, number: int, point: Tensor) -> Rows:
