@@ -236,7 +236,9 @@ class Thinning:
         if not self.keep.round(exchange.number):
             if not self.keep.round(exchange.number - 1):
                 return None
-            return replace(exchange, common=self.model(exchange.common), replies=[], aggregate=None, config={})
+            return replace(
+                exchange, common=self.model(exchange.common), replies=[], aggregate=None, sketch=None, config={}
+            )
         sampled = [reply.node for reply in exchange.replies if reply.status != "late"]
         nodes = self.keep.nodes(sampled) if self.keep.some_clients else {reply.node for reply in exchange.replies}
         aggregate = exchange.aggregate
@@ -260,8 +262,10 @@ class Thinning:
 
     def _reply(self, reply: Reply, kept: bool) -> Reply:
         arrays = reply.arrays
-        if not kept or arrays is None:
-            return replace(reply, arrays=None, received=None)
+        if not kept or (arrays is None and reply.sketch is None):
+            return replace(reply, arrays=None, received=None, sketch=None)
+        if arrays is None:
+            return reply
         # A gradient is no model, and has nothing to compare.
         sent = self.model(arrays) if self.sends_back and reply.status == "ok" else self.keep.split(arrays)[0]
         return replace(reply, arrays=sent, received=self.model(reply.received))
