@@ -176,6 +176,8 @@ class Recorder:
             return
         self._foretold = True
         size = Size.of(model, sampled, self._keep, view=self.view, protocol=self._protocol)
+        if size.remark:
+            log.warning("%s", size.remark)
         try:
             free = shutil.disk_usage(self._writer.path).free
         except OSError:

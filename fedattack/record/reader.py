@@ -563,6 +563,8 @@ class Record:
     def remarks(self) -> list[str]:
         """What a reader should know, or cannot: what was left out, who wrote the record, whether it was changed."""
         thinned = [f"the record does not hold all that the server saw: it keeps {self.kept}"] if self.kept else []
+        if self.sketch_plan is not None and self.sketch_plan.remark:
+            thinned.append(self.sketch_plan.remark)
         return [*thinned, *self._origins()]
 
     def _origins(self) -> list[str]:

@@ -29,6 +29,8 @@ class Size:
         Bytes of the models that a run has beside.
     every
         Of how many rounds one is kept.
+    remark
+        A warning where sketches are short; see :attr:`fedattack.record.sketch.SketchPlan.remark`.
     """
 
     messages: int
@@ -36,6 +38,7 @@ class Size:
     models: int
     once: int
     every: int = 1
+    remark: str = ""
 
     @classmethod
     def of(cls, model: Arrays, sampled: int, keep: Keep, *, view: View, protocol: Protocol) -> "Size":
@@ -43,10 +46,10 @@ class Size:
         kept, _ = keep.split(model)
         whole = sum(array.nbytes for array in kept.values())
         summed = view == "aggregate"
-        message = 0
+        message, remark = 0, ""
         if keep.sketch:
-            parameters = [Parameter.of(name, array) for name, array in kept.items()]
-            message = 4 * sum(SketchPlan.of(parameters, keep.sketch, keep.seed).widths.values())
+            plan = SketchPlan.of([Parameter.of(*item) for item in kept.items()], keep.sketch, keep.seed)
+            message, remark = 4 * sum(plan.widths.values()), plan.remark
         for array in () if keep.sketch else kept.values():
             number = array.dtype.kind == "f" and array.dtype.itemsize >= 4
             wide = np.dtype(np.float64).itemsize if summed else array.itemsize
@@ -56,7 +59,7 @@ class Size:
         models = 0 if averages and keep.exact_replies else 1
         if keep.every > 1:
             models += 1
-        return cls(1 if summed else keep.count(sampled), message, models * whole, whole, keep.every)
+        return cls(1 if summed else keep.count(sampled), message, models * whole, whole, keep.every, remark)
 
     @property
     def round(self) -> int:

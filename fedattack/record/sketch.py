@@ -9,6 +9,7 @@ Recorders keep sketches by this definition, and detectors take their own shadow 
 """
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.record.format import Arrays, Parameter
+
+# The share of a model's numbers, and the numbers, from which on a sketch costs a detector less than a point of
+# accuracy, by `python -m tests.benchmarks.prolin --only sketches`.
+_SHARE, _ENOUGH = 0.4, 20_000
 
 # Entries that are worked on at a time.
 _BLOCK = 2**20
@@ -45,6 +50,18 @@ class SketchPlan:
         """Plan for the arrays of a model; those of whole numbers, and empty ones, are in no sketch."""
         floats = [parameter for parameter in parameters if parameter.dtype.startswith("float") and parameter.size]
         return cls({parameter.name: parameter.size for parameter in floats}, numbers, seed)
+
+    @property
+    def remark(self) -> str:
+        """A warning where sketches are so short that an attack finds less in them; empty for others."""
+        size = sum(self.sizes.values())
+        enough = min(math.ceil(_SHARE * size), _ENOUGH)
+        if self.numbers >= enough:
+            return ""
+        return (
+            f"sketches of {self.numbers:,} numbers of updates of {size:,} are short: detectors of properties may lose "
+            f"more than a point of accuracy; take {enough:,} numbers or more"
+        )
 
     @property
     def widths(self) -> dict[str, int]:

@@ -80,6 +80,13 @@ def test_every_observer_keeps_sketches(kind, view, tmp_path):
                 np.testing.assert_allclose(array, of_copy[node][name], rtol=1e-6, atol=1e-7)
 
 
+def test_a_short_sketch_is_warned_of_once(tmp_path, caplog):
+    observed(tmp_path / "r", "strategy", sketch=2)
+    warnings = [record.getMessage() for record in caplog.records if "numbers or more" in record.getMessage()]
+    assert len(warnings) == 1
+    assert "sketches of 2 numbers of updates of 9 are short" in warnings[0]
+
+
 def test_the_run_ends_in_the_same_model_as_without(tmp_path):
     expected = run_message(FedAvg, None, None)
     got = run_message(lambda: ObservedStrategy(FedAvg(), tmp_path / "r", **LESS), None, None)

@@ -188,6 +188,21 @@ def test_the_size_is_told_before(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("size", "numbers", "words"),
+    [
+        (22_000, 11_000, ""),
+        (22_000, 8_799, "take 8,800 numbers or more"),
+        (10**7, 20_000, ""),
+        (10**7, 100, "take 20,000"),
+    ],
+)
+def test_a_short_sketch_is_warned_of(size, numbers, words):
+    remark = SketchPlan({"w": size}, numbers, 0).remark
+    assert words in remark
+    assert bool(words) == bool(remark)
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"sketch": -1}, "expected how many numbers"),
