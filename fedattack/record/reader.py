@@ -14,7 +14,7 @@ import xxhash
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from fedattack.errors import RecordError, short
+from fedattack.errors import ConfigError, RecordError, short
 from fedattack.record.format import (
     CHAIN,
     FINAL,
@@ -473,7 +473,12 @@ class Record:
         self.seed: int | None = self.manifest["seed"]
         self.facts = _decoded(self.manifest["facts"])
         self.parameters = tuple(map(Parameter.from_dict, self.manifest["parameters"] or ()))
-        self.keep = Keep.from_entry(self.manifest["kept"])
+        try:
+            self.keep = Keep.from_entry(self.manifest["kept"])
+        except ConfigError as cause:
+            raise RecordError(
+                f"{self.path / MANIFEST}: {cause}; it is sealed, but not as fedattack writes it"
+            ) from None
         left_out = self.manifest["left_out"] or ()
         self.absent = tuple(map(Parameter.from_dict, left_out))
         self.left_out: dict[str, str | None] = {entry["name"]: entry["xxh3"] for entry in left_out}

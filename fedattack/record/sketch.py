@@ -12,6 +12,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -63,9 +64,9 @@ class SketchPlan:
             f"more than a point of accuracy; take {enough:,} numbers or more"
         )
 
-    @property
+    @cached_property
     def widths(self) -> dict[str, int]:
-        """Sums of each array: as many as of any other, and an array with fewer entries has one for each of them.
+        """Sums of each array: about as many as of any other, and an array with fewer entries has one for each of them.
 
         Small arrays, such as biases and a last layer, move most for their size. They are kept whole in this way.
         """

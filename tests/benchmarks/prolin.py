@@ -4,7 +4,8 @@
 10 records a client, 12,000 shadow updates and a logistic regression for the plain loop. Each detector is judged on the
 same freshly trained shadow clients of records that no detector saw. The joint solver for 300 rounds and 50 clients is
 timed against Adam from the same start, with the quality of the four methods beside it, and the memory of one detector
-is measured in a process of its own. Detectors of sketches stand beside those of whole updates. ``--targets 10 --rounds 1 50 200 --steps 200000`` is the full size and takes hours.
+is measured in a process of its own. Detectors of recorded sketches stand beside those of whole updates. ``--targets 10
+--rounds 1 50 200 --steps 200000`` is the full size and takes hours.
 """
 
 import argparse

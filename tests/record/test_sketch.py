@@ -246,6 +246,13 @@ def test_a_manifest_that_names_no_length_is_refused(tmp_path, numbers):
         Record(tmp_path / "r", thinned=True)
 
 
+def test_a_manifest_whose_choices_contradict_each_other_is_refused(tmp_path):
+    written(tmp_path / "r", keep=KEEP)
+    resealed(tmp_path / "r", lambda manifest: manifest["kept"].update(precision="float16"))
+    with pytest.raises(RecordError, match=r"manifest\.json: .*single precision"):
+        Record(tmp_path / "r", thinned=True)
+
+
 def test_sketches_of_other_arrays_than_the_model_has_are_refused(tmp_path):
     written(tmp_path / "r", keep=KEEP)
     resealed(tmp_path / "r", lambda manifest: manifest["parameters"].pop())

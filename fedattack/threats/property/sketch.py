@@ -4,7 +4,7 @@ What a sketch is says :mod:`fedattack.record.sketch`. A linear detector of sketc
 :meth:`Sketch.back` gives its weights.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -32,10 +32,6 @@ class Sketch:
     plan: SketchPlan
     names: tuple[str, ...]
 
-    @cached_property
-    def _widths(self) -> dict[str, int]:
-        return self.plan.widths
-
     @property
     def size(self) -> int:
         """Entries of a vector."""
@@ -44,11 +40,7 @@ class Sketch:
     @property
     def width(self) -> int:
         """Sums of its sketch."""
-        return sum(self._widths[name] for name in self.names)
-
-    def widths(self) -> Sequence[int]:
-        """Return the sums of each array, in the order of a vector."""
-        return [self._widths[name] for name in self.names]
+        return sum(self.plan.widths[name] for name in self.names)
 
     @cached_property
     def _signs(self) -> Tensor:
@@ -61,8 +53,8 @@ class Sketch:
     def _arrays(self) -> Iterator[tuple[slice, int]]:
         """Yield where each array lies in a vector, and its number of sums."""
         at = 0
-        for name, width in zip(self.names, self.widths(), strict=True):
-            yield slice(at, at + self.plan.sizes[name]), width
+        for name in self.names:
+            yield slice(at, at + self.plan.sizes[name]), self.plan.widths[name]
             at += self.plan.sizes[name]
 
     def of(self, vectors: Tensor) -> Tensor:
