@@ -594,7 +594,9 @@ class _Exact(_Base):
     def _updates(self, question: int, part: Part, has: bool) -> Iterator[Tensor]:
         if self.sketch is not None:
             rows = _ShadowRows(self, question, part, has, 0.0)
-            sketches = torch.cat([block.matrix for _, block in rows.blocks()])
+            sketches = self.start.new_empty((len(rows), self.sketch.width))
+            for where, block in rows.blocks():
+                sketches[where] = block.matrix
             yield from sketches.split(rows.counts)
             return
         numbers, masks = self.streams(question, part, has)
@@ -727,7 +729,8 @@ class _Linear(_Base):
         scratch = _AT_A_TIME * self.setting.memory
         if self.setting.sketch is not None:
             rows = GradientRows(self._model, at, x, y, masks, room=0, scratch=scratch)
-            at_once = max(1, int(scratch / (4 * self.shadow.size)))
+            # a gradient, and two copies of it with signs
+            at_once = max(1, int(scratch / (3 * 4 * self.shadow.size)))
             sketched = SketchedRows(rows, self.setting.sketch, at_once)
             return sketched.kept() if self.fits else sketched
         if self.fits:

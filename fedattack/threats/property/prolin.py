@@ -196,7 +196,7 @@ class Prolin(ProlinOptions, Attack):
         properties = questions(asked, auxiliary, knowledge.targets)
         with TemporaryDirectory() as folder:
             usable = _usable_rounds(record, notes)
-            parameters = dict(architecture.named_parameters())
+            parameters = {name: value for name, value in architecture.named_parameters() if value.numel()}
             sketch = _recorded_sketch(record, parameters)
             sums = _read_sums(usable, record.nodes, parameters, sketch, Path(folder))
             rounds = len(sums.rounds)

@@ -54,8 +54,10 @@ class Sketch:
         """Yield where each array lies in a vector, and its number of sums."""
         at = 0
         for name in self.names:
-            yield slice(at, at + self.plan.sizes[name]), self.plan.widths[name]
-            at += self.plan.sizes[name]
+            size = self.plan.sizes[name]
+            if size:
+                yield slice(at, at + size), self.plan.widths[name]
+            at += size
 
     def of(self, vectors: Tensor) -> Tensor:
         """Return the sketches (n, width) of vectors (n, size)."""
@@ -109,4 +111,7 @@ class SketchedRows:
 
     def kept(self) -> Whole:
         """Compute all rows once, and keep them."""
-        return Whole(torch.cat([block.matrix for _, block in self.blocks()]))
+        matrix = self.rows.start.new_empty((len(self), self.sketch.width))
+        for where, block in self.blocks():
+            matrix[where] = block.matrix
+        return Whole(matrix)
