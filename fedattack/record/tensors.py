@@ -116,11 +116,11 @@ def _write_past_cache(file: IO[bytes], parts: Sequence[bytes | memoryview]) -> N
 
     filled = 0
     with mmap.mmap(-1, _BLOCK) as pages, memoryview(pages) as block:
-        for part in map(memoryview, parts):
-            at = 0
-            while at < len(part):
-                count = min(_BLOCK - filled, len(part) - at)
-                block[filled : filled + count] = part[at : at + count]
+        for part in parts:
+            at, data = 0, memoryview(part)
+            while at < len(data):
+                count = min(_BLOCK - filled, len(data) - at)
+                block[filled : filled + count] = data[at : at + count]
                 filled += count
                 at += count
                 if filled == _BLOCK:
