@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from fedattack.record.format import Arrays, Parameter
 
-# The share of a model's numbers, and the numbers, from which on a sketch costs a detector less than a point of
-# accuracy, by `python -m tests.benchmarks.prolin --only sketches`.
+# Less than this share of a model's numbers, and fewer than so many, are warned of. The share is that at which a detector
+# of LeNet (22k) loses about half a point of accuracy: `python -m tests.benchmarks.prolin --only sketches`. Of large
+# models a bound in numbers stands, which was tried on 644k alone, in a case that whole updates tell without an error.
 _SHARE, _ENOUGH = 0.4, 20_000
 
 # Entries that are worked on at a time.
