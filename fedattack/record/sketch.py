@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from fedattack.record.format import Arrays, Parameter
 
-# Less than this share of a model's numbers, and fewer than so many, are warned of. Half of LeNet's 22k cost detectors 0.2
-# points of accuracy, and a quarter 1.1: `python -m tests.benchmarks.prolin --only sketches`. The bound in numbers, for
-# large models, was tried on 644k alone, where whole updates are told nearly without an error (0.999, and 0.997).
+# Less than this share of a model's numbers, and fewer than so many, are warned of. Half of LeNet's 22k cost detectors
+# 0.2 points of accuracy, and a quarter 1.1: `python -m tests.benchmarks.prolin --only sketches`. The bound in numbers,
+# for large models, was tried on 644k alone, where whole updates are told nearly without an error (0.999, and 0.997).
 _SHARE, _ENOUGH = 0.4, 20_000
 
 # Entries that are worked on at a time.
