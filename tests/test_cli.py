@@ -331,6 +331,8 @@ BAD = [
     (("shrink", ".", "--out", "out", "--every", "2"), "holds no record"),
     (("shrink", ".", "--out", "out", "--every", "0"), "every=0: expected a whole number of rounds"),
     (("shrink", ".", "--out", "out", "--precision", "bfloat16"), "expected one of exact, float16"),
+    (("shrink", ".", "--out", "out", "--sketch", "-1"), "sketch=-1: expected how many numbers a sketch has"),
+    (("observe", "--out", "out", "--sketch", "-1", "--", "flwr", "run"), "expected how many numbers a sketch has"),
     (("observe", "--out", "out", "--clients", "0", "--", "flwr", "run"), "clients=0.0: expected a share above 0"),
     (("attack", "sia", ".", "--frozen", "nope.npz"), "--frozen nope.npz: expected an .npz or .safetensors"),
     (("reproduce", "sia-table9", "--out", "out"), "unknown reproduction 'sia-table9': did you mean sia-table"),
@@ -379,6 +381,25 @@ def test_check_says_which_attacks_refuse_a_thinned_record(call, tmp_path):
     code, _, err = call("attack", "inversion", tmp_path / "layers", "--device", "cpu")
     assert code == 2
     assert "attack inversion needs whole updates" in " ".join(err.split())
+
+
+def test_what_is_kept_as_sketches_is_refused_by_name_or_attacked_as_sums(call, tmp_path):
+    run = write_run(tmp_path / "run", rounds=3)
+    code, _, _ = call("shrink", run / "record", "--out", tmp_path / "small" / "record", "--sketch", 20)
+    assert code == 0
+    shutil.copytree(run / "knowledge", tmp_path / "small" / "knowledge")
+    text = " ".join(call("check", tmp_path / "small")[1].split())
+    assert "it keeps sketches of updates, of 20 numbers each" in text
+    assert "detectors of properties may lose more than a point of accuracy; take" in text
+    assert "attacks that need whole updates, and refuse it: aia, ara, attribute-baselines, inversion" in text
+    code, _, err = call("attack", "sia", tmp_path / "small", "--device", "cpu")
+    assert code == 2
+    assert "attack sia needs whole updates" in " ".join(err.split())
+    assert call("project", tmp_path / "small" / "record", tmp_path / "sums" / "record")[0] == 0
+    assert "attacks that take it: prolin" in " ".join(call("check", tmp_path / "sums")[1].split())
+    code, _, err = call("what-if", tmp_path / "small", "--secagg", "--out", tmp_path / "what")
+    assert code == 2
+    assert "sketches of updates" in " ".join(err.split())
 
 
 def test_a_shrunk_record_is_signed_by_the_key_that_is_named(call, tmp_path, monkeypatch):

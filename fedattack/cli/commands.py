@@ -35,6 +35,7 @@ from fedattack.cli.options import (
     Groups,
     Holds,
     InPrecision,
+    InSketches,
     KeepRecords,
     Layers,
     Memory,
@@ -436,13 +437,14 @@ def observe(
     clients: Clients = "1",
     layers: Layers = None,
     precision: InPrecision = "exact",
+    sketch: InSketches = 0,
     as_json: AsJson = False,
 ) -> None:
     """Run a Flower app as it is, and record what its server sees.
 
     A copy of the app is run in its place, in which the ServerApp is wrapped. It must run on this machine.
 
-    The last four options record less. Before the first round the log says how much the run will write.
+    The last five options record less. Before the first round the log says how much the run will write.
 
     Examples: `fedattack observe --out audit/record -- flwr run . --stream`;
     `fedattack observe --out audit/record --every 10 --precision float16 -- flwr run . --stream`
@@ -456,9 +458,10 @@ def observe(
     options: dict[str, Any] = {"protocol": protocol} | ({} if lr is None else {"facts": {"lr": lr}})
     if view is not None:
         options["view"] = view
-    keep = _keep(every, clients, layers, precision)
+    keep = _keep(every, clients, layers, precision, sketch)
     if keep.kinds:
         options |= {"every": every, "clients": keep.clients, "layers": keep.layers, "precision": precision}
+        options |= {"sketch": sketch}
     rounds = observe_command(command, out, options)
     done = "Being recorded" if rounds is None else f"{rounds} rounds"
     tell({"record": str(out), "rounds": rounds}, f"{done} in [bold]{escape(str(out))}[/bold].", as_json)
@@ -721,6 +724,7 @@ def shrink(
     clients: Clients = "1",
     layers: Layers = None,
     precision: InPrecision = "exact",
+    sketch: InSketches = 0,
     as_json: AsJson = False,
 ) -> None:
     """Make a smaller copy of a record that is too large to keep; the record stays as it is.
@@ -736,7 +740,7 @@ def shrink(
     from fedattack.record.signature import SIGNING_KEY
     from fedattack.record.size import in_bytes
 
-    keep = _keep(every, clients, layers, precision)
+    keep = _keep(every, clients, layers, precision, sketch)
     before = after = rounds = 0
     for name, path in records_in(record).items():
         whole = Record(path, thinned=True)
@@ -748,11 +752,12 @@ def shrink(
     tell({"record": str(out), "rounds": rounds, "bytes": after, "of": before}, line, as_json)
 
 
-def _keep(every: int, clients: str, layers: list[str] | None, precision: str) -> "Keep":
+def _keep(every: int, clients: str, layers: list[str] | None, precision: str, sketch: int) -> "Keep":
     """Read what is to be kept of a run."""
     from fedattack.record import Keep
 
-    return Keep(every, chosen_clients(clients), tuple(layers or ()), precision)  # type: ignore[arg-type]  # checked there
+    chosen = (every, chosen_clients(clients), tuple(layers or ()), precision)
+    return Keep(*chosen, sketch=sketch)  # type: ignore[arg-type]  # checked there
 
 
 @app.command(cls=AuditCommand)

@@ -251,6 +251,13 @@ InPrecision = Annotated[
     str, typer.Option("--precision", help="exact; or float16: replies as their change of the model, in half precision.")
 ]
 
+InSketches = Annotated[
+    int,
+    typer.Option(
+        "--sketch", help="Keep of each update a sketch of so many numbers alone; prolin runs on sketches.", metavar="N"
+    ),
+]
+
 SkipDamaged = Annotated[bool, typer.Option("--skip-damaged", help="Leave out damaged rounds instead of refusing.")]
 
 Pdf = Annotated[

@@ -573,6 +573,22 @@ class LayerBlock:
         """What it takes of memory."""
         return sum(4 * values.numel() for _, values in self.columns) + sum(product.bytes for product in self.products)
 
+    def __len__(self) -> int:
+        return len(self._first)
+
+    @property
+    def _first(self) -> Tensor:
+        return self.columns[0][1] if self.columns else self.products[0].deltas
+
+    def multiplied_out(self) -> Tensor:
+        """Return the gradients (n, size) themselves."""
+        matrix = self._first.new_empty((len(self), self.size))
+        for where, values in self.columns:
+            matrix[:, where] = values
+        for product in self.products:
+            product.multiply_out([(slice(0, self.size), matrix)])
+        return matrix
+
     def of(self, rows: slice) -> "LayerBlock":
         """Return some of the examples, without a copy."""
         columns = [(where, values[rows]) for where, values in self.columns]
@@ -663,7 +679,7 @@ class GradientRows:
     def __len__(self) -> int:
         return len(self.x)
 
-    def blocks(self) -> Iterator[tuple[slice, Block]]:
+    def blocks(self) -> Iterator[tuple[slice, LayerBlock]]:
         """Yield all rows, block by block; see :class:`Rows`."""
         if self._merged:
             yield from self._merged

@@ -86,8 +86,8 @@ class ShadowModel:
 
     Attributes
     ----------
-    names, size
-        Names of the parameters in their order, and how many numbers they hold together.
+    names, sizes, size
+        Names of the parameters in their order, how many numbers each holds, and how many they hold together.
     separable
         Whether a batch's gradient is the mean of its examples' gradients, which batch norm spoils.
     random
@@ -107,7 +107,8 @@ class ShadowModel:
         self.loss = loss
         self._shapes = {name: value.shape for name, value in self.model.named_parameters()}
         self.names = tuple(self._shapes)
-        self.size = sum(shape.numel() for shape in self._shapes.values())
+        self.sizes = {name: shape.numel() for name, shape in self._shapes.items()}
+        self.size = sum(self.sizes.values())
         examples = examples_of(np.stack([record, record]), self.device)
         self._dropouts = self._give_dropouts(examples)
         drawing = [part for part in self.model.modules() if isinstance(part, nn.modules.dropout._DropoutNd)]

@@ -75,9 +75,9 @@ class Recorder:
     resumed
         Go on with an existing record: the name in the record by the id of a node now, where they differ. Flower may
         have given the nodes other ids since.
-    every, clients, layers, precision
+    every, clients, layers, precision, sketch
         What is recorded of a run that is too large to be recorded whole; see :class:`fedattack.record.Keep`. ``seed``
-        decides which clients a share is.
+        decides which clients a share is, and the signs of a sketch.
 
     Attributes
     ----------
@@ -114,10 +114,11 @@ class Recorder:
         clients: float | Sequence[str] = 1.0,
         layers: str | Sequence[str] = (),
         precision: Precision = "exact",
+        sketch: int = 0,
     ) -> None:
         self.view = view
         self._protocol = protocol
-        self._keep = Keep.chosen(every, clients, layers, precision, seed)
+        self._keep = Keep.chosen(every, clients, layers, precision, seed, sketch)
         if view == "aggregate" and aggregation is None:
             aggregation = PROJECTED
         self._out = str(out)
@@ -175,6 +176,8 @@ class Recorder:
             return
         self._foretold = True
         size = Size.of(model, sampled, self._keep, view=self.view, protocol=self._protocol)
+        if size.remark:
+            log.warning("%s", size.remark)
         try:
             free = shutil.disk_usage(self._writer.path).free
         except OSError:

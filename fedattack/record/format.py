@@ -90,6 +90,11 @@ class Parameter:
         """Describe ``array``."""
         return cls(name, tuple(array.shape), str(array.dtype), "parameter").renamed(name)
 
+    @property
+    def size(self) -> int:
+        """Its number of entries."""
+        return math.prod(self.shape)
+
     def renamed(self, name: str) -> "Parameter":
         """Return the same array under another name, which says whether it is a buffer."""
         buffer = name.rsplit(".", 1)[-1] in _BUFFER_SUFFIXES

@@ -1,4 +1,4 @@
-"""What a record keeps of a run that is too large to keep whole: some rounds, some clients, some layers, fewer digits.
+"""What a record keeps of a run that is too large: some rounds, clients or layers, fewer digits, or sketches.
 
 What is left out is chosen without a look at the data, so that it does not bias what attacks find.
 """
@@ -43,12 +43,15 @@ class Keep:
         ``float16``: replies and sums are kept as their difference from the model that was sent, in eleven bits. Common
         models stay exact.
     seed
-        Which nodes a share is.
+        Which nodes a share is, and which signs a sketch has.
+    sketch
+        Of each reply, or of a round's sum, only a sketch of how far it moved the model is kept, of so many numbers at
+        most; see :mod:`fedattack.record.sketch`. Common models stay exact. 0 for whole arrays.
 
     Raises
     ------
     ConfigError
-        If a value is out of range.
+        If a value is out of range, or a sketch is to be in half precision.
     """
 
     every: int = 1
@@ -56,6 +59,7 @@ class Keep:
     layers: tuple[str, ...] = ()
     precision: Precision = "exact"
     seed: int = 0
+    sketch: int = 0
 
     def __post_init__(self) -> None:
         if type(self.every) is not int or not 1 <= self.every <= 2**50:
@@ -67,6 +71,12 @@ class Keep:
             )
         if self.precision not in PRECISIONS:
             raise ConfigError(f"precision={self.precision!r}: expected one of {', '.join(PRECISIONS)}")
+        if type(self.sketch) is not int or not 0 <= self.sketch <= 2**50:
+            raise ConfigError(f"sketch={self.sketch!r}: expected how many numbers a sketch has; 0 for whole arrays")
+        if self.sketch and self.precision != "exact":
+            raise ConfigError(
+                f"precision={self.precision!r}: a sketch is kept in single precision; leave one of both out"
+            )
 
     @classmethod
     def chosen(
@@ -76,11 +86,12 @@ class Keep:
         layers: str | Sequence[str],
         precision: Precision,
         seed: int | None,
+        sketch: int = 0,
     ) -> "Keep":
         """Take a user's choices as they come: one name or several, and a seed or none."""
         names = (layers,) if isinstance(layers, str) else tuple(layers)
         share = clients if isinstance(clients, int | float | str) else tuple(map(str, clients))
-        return cls(every, share, names, precision, seed or 0)  # type: ignore[arg-type]  # text is refused by name
+        return cls(every, share, names, precision, seed or 0, sketch)  # type: ignore[arg-type]  # text is refused by name
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any] | None) -> "Keep":
@@ -92,6 +103,8 @@ class Keep:
         entry = vars(self) | {"layers": list(self.layers)}
         if isinstance(self.clients, tuple):
             entry["clients"] = list(self.clients)
+        if not self.sketch:
+            del entry["sketch"]
         return entry
 
     @property
@@ -101,14 +114,20 @@ class Keep:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What is thinned: some of ``rounds``, ``clients``, ``layers`` and ``precision``; empty if all is kept."""
+        """What is thinned: some of ``rounds``, ``clients``, ``layers``, ``precision`` and ``sketch``, or nothing."""
         thinned = {
             "rounds": self.every > 1,
             "clients": self.some_clients,
             "layers": bool(self.layers),
             "precision": self.precision != "exact",
+            "sketch": self.sketch > 0,
         }
         return tuple(kind for kind, applies in thinned.items() if applies)
+
+    @property
+    def exact_replies(self) -> bool:
+        """Whether all replies of a kept round are kept as they came, so that their mean can be taken."""
+        return not self.some_clients and self.precision == "exact" and not self.sketch
 
     def told(self, kind: str) -> str:
         """Say in words what is kept, by one of :attr:`kinds`."""
@@ -118,6 +137,8 @@ class Keep:
             return short(f"the layers {', '.join(self.layers)}", 120)
         if kind == "precision":
             return "updates in half precision"
+        if kind == "sketch":
+            return f"sketches of updates, of {self.sketch:,} numbers each"
         if isinstance(self.clients, tuple):
             return short(f"the replies of the nodes {', '.join(self.clients)}", 120)
         return f"the replies of {100 * self.clients:g} % of each round's clients"
@@ -156,14 +177,26 @@ class Keep:
         Raises
         ------
         ConfigError
-            If both choose clients: of those that are left, no share of all clients can be taken.
+            If both choose clients: of those that are left, no share of all clients can be taken. If ``other`` keeps
+            sketches, of which neither a shorter sketch nor digits can be taken, and which do not tell frozen layers.
         """
+        wanted = {"sketch": self.sketch, "layers": self.layers, "precision": self.precision != "exact"}
+        refused = [option for option, asked in wanted.items() if other.sketch and asked]
+        if refused:
+            raise ConfigError(f"{refused[0]}: this record keeps {other.told('sketch')}; leave the option out")
         if self.some_clients and other.some_clients:
             raise ConfigError(f"clients: this record keeps {other.told('clients')} already; leave the option out")
-        first = other if other.some_clients else self
+        clients = other.clients if other.some_clients else self.clients
         precision = self.precision if other.precision == "exact" else other.precision
-        both = Keep(math.lcm(self.every, other.every), first.clients, self.layers or other.layers, precision)
-        return replace(both, seed=first.seed)
+        drawn = other.some_clients or other.sketch
+        return Keep(
+            math.lcm(self.every, other.every),
+            clients,
+            self.layers or other.layers,
+            precision,
+            other.seed if drawn else self.seed,
+            self.sketch or other.sketch,
+        )
 
 
 def _ordinal(number: int) -> str:
@@ -203,7 +236,9 @@ class Thinning:
         if not self.keep.round(exchange.number):
             if not self.keep.round(exchange.number - 1):
                 return None
-            return replace(exchange, common=self.model(exchange.common), replies=[], aggregate=None, config={})
+            return replace(
+                exchange, common=self.model(exchange.common), replies=[], aggregate=None, sketch=None, config={}
+            )
         sampled = [reply.node for reply in exchange.replies if reply.status != "late"]
         nodes = self.keep.nodes(sampled) if self.keep.some_clients else {reply.node for reply in exchange.replies}
         aggregate = exchange.aggregate
@@ -213,7 +248,7 @@ class Thinning:
             replies=[self._reply(reply, reply.node in nodes) for reply in exchange.replies],
             aggregate=None if aggregate is None else self.keep.split(aggregate)[0],
             # The mean of other replies than the server took is no common model.
-            mean=None if self.keep.some_clients or self.keep.precision != "exact" else exchange.mean,
+            mean=exchange.mean if self.keep.exact_replies else None,
         )
 
     def model(self, arrays: Arrays | None) -> dict[str, NDArray[Any]] | None:
@@ -227,8 +262,10 @@ class Thinning:
 
     def _reply(self, reply: Reply, kept: bool) -> Reply:
         arrays = reply.arrays
-        if not kept or arrays is None:
-            return replace(reply, arrays=None, received=None)
+        if not kept or (arrays is None and reply.sketch is None):
+            return replace(reply, arrays=None, received=None, sketch=None)
+        if arrays is None:
+            return reply
         # A gradient is no model, and has nothing to compare.
         sent = self.model(arrays) if self.sends_back and reply.status == "ok" else self.keep.split(arrays)[0]
         return replace(reply, arrays=sent, received=self.model(reply.received))

@@ -116,10 +116,11 @@ def shrink_record(record: Record, out: Path, keep: Keep, *, key: Path | str | No
     RecordError
         If the record is damaged or its run goes on, or ``out`` holds a record already.
     ConfigError
-        If nothing is to be left out, no array has a name in ``keep.layers``, or clients were chosen before.
+        If nothing is to be left out, no array has a name in ``keep.layers``, clients were chosen before,
+        or the record holds sketches, which are made no smaller.
     """
     if not keep.kinds:
-        raise ConfigError("nothing is to be left out: give --every, --clients, --layers or --precision")
+        raise ConfigError("nothing is to be left out: give --every, --clients, --layers, --precision or --sketch")
     report = check_record(record.path)
     if report.problems or record.status == "open":
         raise RecordError(
@@ -136,7 +137,7 @@ def shrink_record(record: Record, out: Path, keep: Keep, *, key: Path | str | No
     writer = _writer_of(record, out, together, view=record.view, aggregation=record.manifest["aggregation"], key=key)
     recipe = _recipe(record)
     for round_ in record.lines:
-        writer.write(replace(_exchange(round_), aggregate=round_.aggregate, mean=recipe))
+        writer.write(replace(_exchange(round_), aggregate=round_.aggregate, sketch=round_.sketch, mean=recipe))
     writer.close(final=record.final, error=record.manifest["error"])
     return Record(out, thinned=True)
 
@@ -208,6 +209,7 @@ def _reply(observation: Observation) -> Reply:
         reason=observation.reason,
         of_round=observation.of_round,
         received=observation.received if observation.singled_out else None,
+        sketch=observation.sketch,
     )
 
 
@@ -215,8 +217,8 @@ def project_exchange(exchange: Exchange, where: str) -> Exchange:
     """Put the mean of a round's replies in the place of their arrays.
 
     The aggregate is the example-weighted mean of the replies that arrived in time, in float64, as Flower's SecAgg+
-    hands it to its strategy; there is none where none arrived. Example counts and metrics stay with the nodes: SecAgg+
-    lets both through in plaintext.
+    hands it to its strategy; there is none where none arrived. Of sketches it is the mean, too, which is the sketch of
+    the mean. Example counts and metrics stay with the nodes: SecAgg+ lets both through in plaintext.
 
     Parameters
     ----------
@@ -228,11 +230,20 @@ def project_exchange(exchange: Exchange, where: str) -> Exchange:
     Raises
     ------
     RecordError
-        If replies do not fit together, or one comes without arrays or example count.
+        If replies do not fit together, one comes without arrays or example count, or sketches are of updates of
+        different models.
     """
-    aggregate = _mean([reply for reply in exchange.replies if reply.status == "ok"], where)
-    replies = [replace(reply, arrays=None, received=None) for reply in exchange.replies]
-    return replace(exchange, replies=replies, aggregate=aggregate, mean=None)
+    usable = [reply for reply in exchange.replies if reply.status == "ok"]
+    replies = [replace(reply, arrays=None, received=None, sketch=None) for reply in exchange.replies]
+    if not any(reply.sketch for reply in usable):
+        return replace(exchange, replies=replies, aggregate=_mean(usable, where), mean=None)
+    for reply in usable:
+        if reply.received is not None:
+            raise RecordError(
+                f"{where}, node {reply.node}: it was sent another model, and sketches do not tell its own"
+            )
+    sketch = _mean([replace(reply, arrays=reply.sketch) for reply in usable], where)
+    return replace(exchange, replies=replies, sketch=sketch, mean=None)
 
 
 def without_misfits(replies: Sequence[Reply]) -> list[Reply]:

@@ -14,7 +14,7 @@ import xxhash
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from fedattack.errors import RecordError, short
+from fedattack.errors import ConfigError, RecordError, short
 from fedattack.record.format import (
     CHAIN,
     FINAL,
@@ -36,6 +36,7 @@ from fedattack.record.index import IndexedLine, file_of, read_index, read_manife
 from fedattack.record.keep import Keep, base_of, restored
 from fedattack.record.means import weighted_mean
 from fedattack.record.signature import fingerprint, is_signed
+from fedattack.record.sketch import SketchPlan
 from fedattack.record.tensors import checksum
 from fedattack.untrusted import check_folder, open_regular, read_bytes
 
@@ -146,6 +147,8 @@ class Observation:
         As written; see :class:`fedattack.record.writer.Reply`.
     arrays
         What the client sent (in FedAvg its local model, in FedSGD its gradient, in FedMD its predictions), or ``None``.
+    sketch
+        In place of ``arrays``, a sketch of how far they moved the model, where the record holds sketches alone.
     """
 
     def __init__(self, entry: Mapping[str, Any], index: int, round_: "Round") -> None:
@@ -158,7 +161,10 @@ class Observation:
         self._round = round_
         self._received = round_.whole(round_.stored(f"received/{index}", entry.get("received")))
         stored = round_.stored(f"reply/{index}", entry.get("arrays"))
-        arrays = round_.unpacked(stored, entry.get("halved"), lambda: self.received)
+        self.sketch = round_.as_sketch(stored)
+        arrays = (
+            None if self.sketch is not None else round_.unpacked(stored, entry.get("halved"), lambda: self.received)
+        )
         self.arrays: Arrays | None = round_.whole(arrays, reply=True)
         self._index = index
 
@@ -204,6 +210,10 @@ class Observation:
         if not PROTOCOLS[self._round.protocol].sends_back:
             raise RecordError(
                 f"{self._round.where}: an update is sent − received in fedavg; this is {self._round.protocol}"
+            )
+        if self.sketch is not None:
+            raise RecordError(
+                f"{self._round.where}, node {self.node}: no update, because there is a sketch of it alone"
             )
         if self.arrays is None or self.received is None:
             raise RecordError(f"{self._round.where}, node {self.node}: no update, because {self.reason or self.status}")
@@ -330,9 +340,16 @@ class Round:
 
     @property
     def aggregate(self) -> Arrays | None:
-        """What a secure-aggregation server sees; ``None`` in the individual view."""
+        """What a secure-aggregation server sees; ``None`` in the individual view, and in a record of sketches."""
         arrays = self.stored("aggregate", self._entry["aggregate"])
+        if self.as_sketch(arrays) is not None:
+            return None
         return self.whole(self.unpacked(arrays, self._entry.get("halved"), lambda: self.common, summed=True))
+
+    @property
+    def sketch(self) -> Arrays | None:
+        """A sketch of how far the aggregate moved the model, in a record of sketches."""
+        return self.as_sketch(self.stored("aggregate", self._entry["aggregate"]))
 
     @property
     def after(self) -> Arrays | None:
@@ -344,6 +361,27 @@ class Round:
         if names is None:
             return None
         return self._record.stored_in(self, prefix, names)
+
+    def as_sketch(self, arrays: Arrays | None) -> Arrays | None:
+        """Take stored arrays as a sketch, if the record holds sketches; each is checked when it is read."""
+        plan = self._record.sketch_plan
+        if arrays is None or plan is None:
+            return None
+        stored, widths = arrays, plan.widths
+        on_disk = self._record.on_disk(stored)
+        if {*on_disk.values()} != widths.keys():
+            raise RecordError(f"{self.where}: a sketch has other arrays than the model; it is sealed, but damaged")
+
+        def read(name: str) -> NDArray[Any]:
+            sums, width = stored[name], widths.get(on_disk[name])
+            if sums.dtype != np.float32 or sums.shape != (width,):
+                raise RecordError(
+                    f"{self.where}: the sketch of {name} is {sums.dtype} of shape {sums.shape}, and {width} float32 "
+                    "were expected; it is sealed, but not as fedattack writes it"
+                )
+            return sums
+
+        return StoredArrays(read, {name: name for name in stored})
 
     def whole(self, arrays: Arrays | None, *, reply: bool = False) -> Arrays | None:
         """See :meth:`Record.whole`."""
@@ -435,7 +473,12 @@ class Record:
         self.seed: int | None = self.manifest["seed"]
         self.facts = _decoded(self.manifest["facts"])
         self.parameters = tuple(map(Parameter.from_dict, self.manifest["parameters"] or ()))
-        self.keep = Keep.from_entry(self.manifest["kept"])
+        try:
+            self.keep = Keep.from_entry(self.manifest["kept"])
+        except ConfigError as cause:
+            raise RecordError(
+                f"{self.path / MANIFEST}: {cause}; it is sealed, but not as fedattack writes it"
+            ) from None
         left_out = self.manifest["left_out"] or ()
         self.absent = tuple(map(Parameter.from_dict, left_out))
         self.left_out: dict[str, str | None] = {entry["name"]: entry["xxh3"] for entry in left_out}
@@ -525,6 +568,8 @@ class Record:
     def remarks(self) -> list[str]:
         """What a reader should know, or cannot: what was left out, who wrote the record, whether it was changed."""
         thinned = [f"the record does not hold all that the server saw: it keeps {self.kept}"] if self.kept else []
+        if self.sketch_plan is not None and self.sketch_plan.remark:
+            thinned.append(self.sketch_plan.remark)
         return [*thinned, *self._origins()]
 
     def _origins(self) -> list[str]:
@@ -628,6 +673,20 @@ class Record:
     def shown(self, names: Iterable[str]) -> dict[str, str]:
         """Map the names under which arrays are shown to those under which they are stored."""
         return {self._new_names.get(name, name): name for name in names}
+
+    def on_disk(self, names: Iterable[str]) -> dict[str, str]:
+        """Map names under which arrays are shown to those under which they are stored."""
+        stored = {shown: name for name, shown in self._new_names.items()}
+        return {name: stored.get(name, name) for name in names}
+
+    @cached_property
+    def sketch_plan(self) -> SketchPlan | None:
+        """By which hash functions sketches are made, with the names on disk; ``None`` where arrays are whole."""
+        if not self.keep.sketch:
+            return None
+        return SketchPlan.of(
+            map(Parameter.from_dict, self.manifest["parameters"] or ()), self.keep.sketch, self.keep.seed
+        )
 
     def stored_in(self, round_: Round, prefix: str, names: Sequence[str]) -> Arrays:
         """Arrays of a round's file under ``prefix``."""

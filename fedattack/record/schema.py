@@ -184,6 +184,7 @@ class Kept(TypedDict):
     layers: list[Name]
     precision: Literal["exact", "float16"]
     seed: Annotated[int, Field(ge=0, lt=2**63)]
+    sketch: NotRequired[Annotated[int, Field(ge=1, le=2**50)]]
 
 
 @with_config(_STRICT)

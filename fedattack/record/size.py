@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedattack.record.format import PROTOCOLS, Arrays, Protocol, View
+from fedattack.record.format import PROTOCOLS, Arrays, Parameter, Protocol, View
 from fedattack.record.keep import Keep
+from fedattack.record.sketch import SketchPlan
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Size:
         Bytes of the models that a run has beside.
     every
         Of how many rounds one is kept.
+    remark
+        A warning where sketches are short; see :attr:`fedattack.record.sketch.SketchPlan.remark`.
     """
 
     messages: int
@@ -35,6 +38,7 @@ class Size:
     models: int
     once: int
     every: int = 1
+    remark: str = ""
 
     @classmethod
     def of(cls, model: Arrays, sampled: int, keep: Keep, *, view: View, protocol: Protocol) -> "Size":
@@ -42,18 +46,20 @@ class Size:
         kept, _ = keep.split(model)
         whole = sum(array.nbytes for array in kept.values())
         summed = view == "aggregate"
-        message = 0
-        for array in kept.values():
+        message, remark = 0, ""
+        if keep.sketch:
+            plan = SketchPlan.of([Parameter.of(*item) for item in kept.items()], keep.sketch, keep.seed)
+            message, remark = 4 * sum(plan.widths.values()), plan.remark
+        for array in () if keep.sketch else kept.values():
             number = array.dtype.kind == "f" and array.dtype.itemsize >= 4
             wide = np.dtype(np.float64).itemsize if summed else array.itemsize
             message += array.size * (2 if number and keep.precision == "float16" else wide)
         averages = PROTOCOLS[protocol].sends_back and not summed
-        exact = keep.precision == "exact" and not keep.some_clients
         # The model before a kept round is no mean that is there, unless the round before is kept; the one after may be.
-        models = 0 if averages and exact else 1
+        models = 0 if averages and keep.exact_replies else 1
         if keep.every > 1:
             models += 1
-        return cls(1 if summed else keep.count(sampled), message, models * whole, whole, keep.every)
+        return cls(1 if summed else keep.count(sampled), message, models * whole, whole, keep.every, remark)
 
     @property
     def round(self) -> int:
@@ -83,7 +89,7 @@ class Size:
             return line, True
         return (
             f"{line}, {self._enough(free)}: the recording will end there, and the training go on; keep less by every=, "
-            "clients=, layers= or precision='float16'"
+            "clients=, layers=, precision='float16' or sketch="
         ), False
 
     def _enough(self, free: int) -> str:

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ from fedattack.record.keep import Keep, Thinning, base_of, halved
 from fedattack.record.means import identical, sample, weighted_mean
 from fedattack.record.schema import MAX_NAME
 from fedattack.record.signature import SIGNING_KEY, read_private_key, signer_of
+from fedattack.record.sketch import SketchPlan
 from fedattack.record.tensors import DTYPES, checksum, write_tensors
 from fedattack.untrusted import MAX_SIDE, check_folder, open_regular, remove_inside
 
@@ -61,6 +63,8 @@ MAX_TABLES = 64 * 2**20
 
 MAX_ARRAYS = 2**16
 """Arrays of one reply."""
+
+_NO_SKETCH = "its arrays are not those of the model that it was sent, so that there is no sketch of its update"
 
 
 def _stamp(seconds: float) -> str:
@@ -126,7 +130,7 @@ class RecordWriter:
         ):
             if value not in known:
                 raise RecordError(f"unknown {name} {value!r}: expected one of {', '.join(known)}")
-        _check_keep(keep, view, server)
+        _check_keep(keep, view, server, protocol)
         self.path = path
         known_out = {entry["name"]: dict(entry) for entry in left_out}
         self._thinning = Thinning(keep, PROTOCOLS[protocol].sends_back, known_out)
@@ -268,7 +272,7 @@ class RecordWriter:
         manifest = dict(self._manifest)
         manifest["facts"] = manifest["facts"] | {key: encode_metric(value) for key, value in (facts or {}).items()}
         if view is not None:
-            _check_keep(self._thinning.keep, view, manifest["server"])
+            _check_keep(self._thinning.keep, view, manifest["server"], manifest["protocol"])
             manifest |= {"view": view, "aggregation": dict(aggregation or {}) or None}
         self._check_manifest(manifest)
         self._manifest = manifest
@@ -287,7 +291,7 @@ class RecordWriter:
             self._note_left_out()
         if reduced is None:
             return
-        exchange = reduced
+        exchange = self._sketched(reduced)
         tensors: dict[str, NDArray[Any]] = {}
         common = self._place_common(exchange, tensors)
         entries = _entries(exchange.replies)
@@ -387,6 +391,34 @@ class RecordWriter:
             powers.append(power)
         return packed, powers
 
+    def _sketched(self, exchange: Exchange) -> Exchange:
+        """Put sketches of updates in the place of arrays, if the record is to have sketches.
+
+        A reply whose arrays are not those of the model fails: a sum of sketches could not tell which it lacks.
+        """
+        keep = self._thinning.keep
+        if not keep.sketch:
+            return exchange
+        if self._manifest["parameters"] is None:
+            self._describe_parameters(exchange, [])
+        plan = SketchPlan.of(map(Parameter.from_dict, self._manifest["parameters"] or ()), keep.sketch, keep.seed)
+        replies = []
+        for reply in exchange.replies:
+            sketch = reply.sketch
+            if sketch is None and reply.arrays is not None:
+                sketch = plan.sketch(reply.arrays, exchange.common if reply.received is None else reply.received)
+            failed = reply.status == "ok" and reply.arrays is not None and sketch is None
+            if failed:
+                reply = replace(reply, status="failed", reason=_NO_SKETCH)
+            replies.append(replace(reply, arrays=sketch, sketch=None))
+        aggregate = None
+        if exchange.sketch is not None:
+            # A mean of sketches was taken in double precision.
+            aggregate = {name: sums.astype(np.float32) for name, sums in exchange.sketch.items()}
+        elif exchange.aggregate is not None:
+            aggregate = plan.sketch(exchange.aggregate, exchange.common)
+        return replace(exchange, replies=replies, aggregate=aggregate, sketch=None)
+
     def _place_common(self, exchange: Exchange, tensors: dict[str, NDArray[Any]]) -> dict[str, Any] | None:
         if exchange.common is None:
             return None
@@ -445,11 +477,13 @@ class RecordWriter:
         write_atomically(self.path / MANIFEST, seal_manifest(self._manifest))
 
 
-def _check_keep(keep: Keep, view: View, server: Server) -> None:
+def _check_keep(keep: Keep, view: View, server: Server, protocol: Protocol) -> None:
     if keep.kinds and server == "isolating":
         raise RecordError("the record of an isolating server is kept whole: each client was sent a model of its own")
     if keep.some_clients and view == "aggregate":
         raise RecordError("clients: a record of sums has no single client's reply to leave out; leave the option out")
+    if keep.sketch and not PROTOCOLS[protocol].sends_back:
+        raise RecordError(f"sketch: in {protocol} clients send no models, whose updates could be sketched")
 
 
 def _entries(replies: Sequence[Reply]) -> list[dict[str, Any]]:

@@ -4,7 +4,8 @@
 10 records a client, 12,000 shadow updates and a logistic regression for the plain loop. Each detector is judged on the
 same freshly trained shadow clients of records that no detector saw. The joint solver for 300 rounds and 50 clients is
 timed against Adam from the same start, with the quality of the four methods beside it, and the memory of one detector
-is measured in a process of its own. ``--targets 10 --rounds 1 50 200 --steps 200000`` is the full size and takes hours.
+is measured in a process of its own. Detectors of recorded sketches stand beside those of whole updates. ``--targets 10
+--rounds 1 50 200 --steps 200000`` is the full size and takes hours.
 """
 
 import argparse
@@ -26,11 +27,13 @@ from torch import nn
 from fedattack.learning import LocalSGD, train_local
 from fedattack.learning.losses import mean_loss
 from fedattack.learning.shadows import ShadowModel
+from fedattack.record.sketch import SketchPlan
 from fedattack.threats import ModelKnowledge, Targets
 from fedattack.threats.memory import MEMORY, read_size
 from fedattack.threats.property.detectors import Mode, Setting, fit_detectors
 from fedattack.threats.property.disaggregation import Joint, least_squares, posterior, weighted_ridge
 from fedattack.threats.property.properties import draw_records, membership
+from fedattack.threats.property.sketch import Sketch
 from tests.threats.property.test_disaggregation import adam, f1, synthetic
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "mnist10k.npz"
@@ -212,6 +215,38 @@ def compare_detectors(targets: int, rounds: list[int], modes: Sequence[Mode], ea
         )
 
 
+SHARES = (1.0, 0.5, 0.25, 0.1)
+"""Of a model's numbers, those of a sketch."""
+
+
+def compare_sketches(targets: int, rounds: list[int], modes: Sequence[Mode], each: int, memory: float) -> None:
+    """Print how accurate detectors of whole updates are, and those of recorded sketches of fewer numbers."""
+    parts = load(targets, each)
+    shadow = ShadowModel(LENET.build(), parts.unseen.x[0], mean_loss(LENET.loss))
+    print(
+        f"\ndetectors of sketches: {LENET.spec}, {shadow.size:,} numbers, {targets} targets, accuracy on {2 * FRESH} "
+        "fresh exact updates, by the share of the numbers that a sketch has"
+    )
+    print("round  mode     whole   " + "".join(f"{share:<8g}" for share in SHARES))
+    for number, start in global_models(parts.clients, rounds):
+        lacking = fresh_updates(start, parts.unseen, None, each, 1)
+        for mode in modes:
+            right = np.zeros((targets, 1 + len(SHARES)))
+            for row in range(targets):
+                target = Targets(parts.targets.x[row : row + 1], parts.targets.y[row : row + 1])
+                having = fresh_updates(start, parts.unseen, target, each, 2 + row)
+                asked = [membership(parts.auxiliary, target)]
+                setting = Setting(LENET, TRAINING, parts.auxiliary, asked, mode, (each,), number, "cpu", memory=memory)
+                for column, share in enumerate((None, *SHARES)):
+                    sketch, sides = None, (having, lacking)
+                    if share is not None:
+                        sketch = Sketch(SketchPlan(shadow.sizes, int(share * shadow.size), row), shadow.names)
+                        sides = tuple(sketch.of(torch.from_numpy(side)).numpy() for side in sides)  # type: ignore[assignment]
+                    (found,) = fit_detectors(replace(setting, sketch=sketch), start, np.ones(1), number, check=False)
+                    right[row, column] = Linear(found.weights, found.offset).accuracy(*sides)
+            print(f"{number:5}  {mode:8} " + "".join(f"{mean:.4f}  " for mean in right.mean(axis=0)), flush=True)
+
+
 def compare_solvers(steps: int) -> None:
     """Print seconds and objective of the joint solver and of Adam from the same start."""
     print(
@@ -302,7 +337,9 @@ def main() -> None:
     parser.add_argument("--memory", type=read_size, default=MEMORY, help="of a detector, such as 300MB")
     parser.add_argument("--steps", type=int, default=20_000, help="steps of Adam (200,000 in full)")
     parser.add_argument("--seeds", type=int, default=20, help="synthetic runs")
-    parser.add_argument("--only", choices=("memory", "detectors", "solvers", "methods"), help="one part alone")
+    parser.add_argument(
+        "--only", choices=("memory", "detectors", "sketches", "solvers", "methods"), help="one part alone"
+    )
     chosen = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
     parts: dict[str, Callable[[], None]] = {
@@ -311,13 +348,16 @@ def main() -> None:
         "detectors": lambda: compare_detectors(
             chosen.targets, chosen.rounds, chosen.modes, chosen.records, chosen.memory
         ),
+        "sketches": lambda: compare_sketches(
+            chosen.targets, chosen.rounds, chosen.modes, chosen.records, chosen.memory
+        ),
         "solvers": lambda: compare_solvers(chosen.steps),
         "methods": lambda: compare_methods(chosen.seeds),
     }
     for name, part in parts.items():
         if chosen.only not in (None, name):
             continue
-        if name in ("detectors", "memory") and not DATA.exists():
+        if name in ("detectors", "memory", "sketches") and not DATA.exists():
             print(f"\n{name}: skipped, because {DATA.name} is not in {DATA.parent}", file=sys.stderr)
             continue
         part()

@@ -58,6 +58,35 @@ def test_every_observer_records_what_it_is_told_to(kind, tmp_path):
                 np.testing.assert_allclose(array, of_whole[seen.node].arrays[name], rtol=0, atol=0.5 * 2**-11)
 
 
+@pytest.mark.parametrize("kind", ["strategy", "grid", "legacy"])
+@pytest.mark.parametrize("view", ["individual", "aggregate"])
+def test_every_observer_keeps_sketches(kind, view, tmp_path):
+    """They are those that a copy of a whole record has."""
+    if kind == "legacy" and view == "aggregate":
+        pytest.skip("that is SecAgg+")
+    observed(tmp_path / "whole", kind, view=view, seed=3)
+    observed(tmp_path / "less", kind, view=view, seed=3, sketch=5)
+    assert check_record(tmp_path / "less").whole
+    less = Record(tmp_path / "less", thinned=True)
+    copy = shrink_record(Record(tmp_path / "whole"), tmp_path / "copy", Keep(sketch=5, seed=3))
+    assert less.keep == copy.keep == Keep(sketch=5, seed=3)
+    for one, other in zip(less, copy, strict=True):
+        of_copy = {seen.node: seen.sketch for seen in other.observations} | {"": other.sketch}
+        of_run = {seen.node: seen.sketch for seen in one.observations} | {"": one.sketch}
+        assert sum(sketch is not None for sketch in of_run.values()) == (NODES if view == "individual" else 1)
+        for node, sketch in of_run.items():
+            assert (sketch is None) == (of_copy[node] is None)
+            for name, array in (sketch or {}).items():
+                np.testing.assert_allclose(array, of_copy[node][name], rtol=1e-6, atol=1e-7)
+
+
+def test_a_short_sketch_is_warned_of_once(tmp_path, caplog):
+    observed(tmp_path / "r", "strategy", sketch=2)
+    warnings = [record.getMessage() for record in caplog.records if "numbers or more" in record.getMessage()]
+    assert len(warnings) == 1
+    assert "sketches of 2 numbers of updates of 9 are short" in warnings[0]
+
+
 def test_the_run_ends_in_the_same_model_as_without(tmp_path):
     expected = run_message(FedAvg, None, None)
     got = run_message(lambda: ObservedStrategy(FedAvg(), tmp_path / "r", **LESS), None, None)
@@ -115,7 +144,7 @@ def test_a_disk_that_is_too_small_is_warned_of_before_the_run_and_costs_no_round
 @pytest.mark.parametrize("strategy", [FedAvg, FedMedian])
 @pytest.mark.parametrize(
     "keep",
-    [Keep(), Keep(every=3), Keep(clients=0.4), Keep(layers=("layer.*",)), Keep(precision="float16")],
+    [Keep(), Keep(every=3), Keep(clients=0.4), Keep(layers=("layer.*",)), Keep(precision="float16"), Keep(sketch=900)],
     ids=lambda keep: "-".join(keep.kinds) or "whole",
 )
 def test_what_is_foretold_is_written(keep, strategy, tmp_path, monkeypatch):
@@ -123,6 +152,7 @@ def test_what_is_foretold_is_written(keep, strategy, tmp_path, monkeypatch):
     wide = np.zeros((300, 200), dtype=np.float32)
     monkeypatch.setattr(apps, "initial_arrays", lambda: {"layer.weight": wide, "layer.bias": wide[0].copy()})
     options = {"every": keep.every, "clients": keep.clients, "layers": keep.layers, "precision": keep.precision}
+    options["sketch"] = keep.sketch
     try:
         observed(tmp_path / "r", "strategy", strategy, **options)
     except TypeError as cause:

@@ -96,6 +96,48 @@ def test_prolin_has_all_that_it_needs_in_a_thinned_record_of_sums(keep, tmp_path
     np.testing.assert_allclose(found.arrays["sums"], whole.arrays["sums"][:, rows], atol=0.05 * scale)
 
 
+@pytest.mark.parametrize("mode", ["linear", "exact"])
+def test_prolin_on_sketches_that_lose_nothing_finds_what_it_finds_in_updates(mode, tmp_path):
+    """As many numbers as parameters: each entry has a sum of its own."""
+    folder = write_property_run(tmp_path / "run", rounds=6)
+    thin = shrink_record(Record(folder / "record"), tmp_path / "thin", Keep(sketch=10_000, seed=4))
+    whole = attacked(folder, Record(folder / "record"), "prolin", shadows=mode)
+    found = attacked(folder, thin, "prolin", shadows=mode)
+    for name in ("sums", "overlap", "accuracy", "checked"):
+        np.testing.assert_allclose(found.arrays[name], whole.arrays[name], rtol=0.02, atol=0.02)
+    assert (found.arrays["decisions"] == whole.arrays["decisions"]).mean() > 0.98
+
+
+def test_prolin_runs_on_sketches_and_says_so(tmp_path):
+    folder = write_property_run(tmp_path / "run", rounds=8)
+    whole = attacked(folder, Record(folder / "record"), "prolin")
+    thin = shrink_record(Record(folder / "record"), tmp_path / "thin", Keep(sketch=70, seed=4))
+    size = sum(int(np.prod(parameter.shape)) for parameter in thin.parameters)
+    width = sum(thin.sketch_plan.widths.values())
+    assert width == 70 <= 0.5 * size
+    found = attacked(folder, thin, "prolin")
+    note = f"as the record holds them: random projections of updates of {size:,} numbers to {width:,}"
+    assert note in " ".join(found.notes)
+    np.testing.assert_array_equal(found.arrays["participation"], whole.arrays["participation"])
+    assert found.arrays["accuracy"].mean() > whole.arrays["accuracy"].mean() - 0.05
+
+
+def test_prolin_leaves_out_rounds_whose_sketch_is_not_finite(tmp_path):
+    folder = write_property_run(tmp_path / "run", rounds=4)
+    source = Record(folder / "record")
+    writer = RecordWriter(
+        tmp_path / "r", view="aggregate", aggregation=source.manifest["aggregation"], keep=Keep(sketch=120, seed=4)
+    )
+    for item in source:
+        replies = [Reply(seen.node, seen.status, None, seen.num_examples) for seen in item.observations]
+        aggregate = {name: array * (np.nan if item.number == 2 else 1) for name, array in item.aggregate.items()}
+        writer.write(Exchange(item.number, item.common, replies, aggregate=aggregate))
+    writer.close()
+    found = attacked(folder, Record(tmp_path / "r", thinned=True), "prolin")
+    assert "round 2 left out: the aggregate is not finite" in " ".join(found.notes)
+    assert 2 not in found.facts["rounds"]
+
+
 # A federation of a model whose first layer nobody trains, in the forms in which its record may come.
 FROZEN = ("fc1.weight", "fc1.bias")
 

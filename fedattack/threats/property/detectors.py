@@ -49,13 +49,14 @@ from fedattack.learning.rows import (
 )
 from fedattack.learning.shadows import CHUNK, TRAINED, ShadowModel
 from fedattack.learning.torch_utils import seeded, to_tensor
+from fedattack.record.sketch import SketchPlan
 from fedattack.threats.knowledge import ModelKnowledge, Targets
 from fedattack.threats.memory import MEMORY, give_back_large_blocks, shown_size
 from fedattack.threats.property.disaggregation import Array
 from fedattack.threats.property.many_features import FeatureDetector
 from fedattack.threats.property.options import Mode
 from fedattack.threats.property.properties import Behaviour, Property
-from fedattack.threats.property.sketch import Sketch
+from fedattack.threats.property.sketch import Sketch, SketchedRows
 
 Part = Literal["train", "choose", "test"]
 
@@ -118,6 +119,8 @@ class Setting:
         How many features a round has: t of the paper.
     memory
         Bytes that the work on one round may hold, beside the auxiliary examples and what torch takes.
+    sketch
+        How updates were sketched when they were recorded; ``None`` for whole ones. Detectors are then of sketches.
     """
 
     model: ModelKnowledge
@@ -130,6 +133,7 @@ class Setting:
     device: str
     features: int = 1
     memory: float = MEMORY
+    sketch: Sketch | None = None
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,7 @@ class Detector:
     Attributes
     ----------
     weights, offset
-        g_r(Δ) = ⟨weights, Δ⟩ + offset; weights (size,) in float32.
+        g_r(Δ) = ⟨weights, Δ⟩ + offset; weights (size,) in float32. Δ is a sketch where updates were recorded as such.
     plus_mean, plus_sd, minus_mean, minus_sd
         (groups,): the feature's mean and standard deviation with and without the property, by size of the client.
     accuracy
@@ -233,28 +237,29 @@ def fit_detectors(setting: Setting, start: NDArray[Any], shares: Array, number: 
     """
     loss = mean_loss(given(setting.model.loss))
     shadow = ShadowModel(setting.model.build(), setting.auxiliary.x[0], loss, device=setting.device)
-    if needed(setting, shadow.size, random=shadow.random) > setting.memory:
+    columns = setting.sketch.width if setting.sketch else shadow.size
+    if needed(setting, columns, random=shadow.random) > setting.memory:
         give_back_large_blocks()
         log.info("round %d: gradients do not fit into %s and are computed in parts", number, shown_size(setting.memory))
     common = to_tensor(start, dtype=torch.float32, device=setting.device)
     width = sketch_width(setting, shadow.size)
-    sketch = Sketch(shadow.size, width, seed=setting.seed, device=setting.device) if width else None
+    own = Sketch(SketchPlan(shadow.sizes, width, setting.seed), shadow.names) if width else None
     shadows: _Shadows
     if setting.mode == "linear":
         shadows = _Linear(setting, shadow, common, number)
     else:
-        shadows = _Exact(setting, shadow, common, number, sketch=sketch)
+        shadows = _Exact(setting, shadow, common, number, sketch=setting.sketch or own)
     detectors = []
     for question, space in enumerate(shadows.spaces()):
         detector = _fit(shadows, question, space, shares, setting.features)
-        detectors.append(detector if sketch is None else _of_updates(detector, sketch))
+        detectors.append(detector if own is None else _of_updates(detector, own))
     if not check:
         return detectors
     if setting.mode == "exact":
         return [replace(detector, checked=detector.accuracy) for detector in detectors]
     # the gradients and what is made for the check need not be in memory together
     del shadows, space
-    checker = _Exact(setting, shadow, common, number, count=_CHECKED)
+    checker = _Exact(setting, shadow, common, number, count=_CHECKED, sketch=setting.sketch)
     return [_checked(checker, question, detector, shares) for question, detector in enumerate(detectors)]
 
 
@@ -272,7 +277,7 @@ def sketch_width(setting: Setting, size: int) -> int:
     Shadow clients are trained again in every pass over updates that do not fit into memory. With a large model, of
     which not even a chunk of updates fits, that would take hours, and one pass over sketches takes its place.
     """
-    if setting.mode == "linear" or size < _SKETCHED_FROM or 4.0 * size * CHUNK <= setting.memory:
+    if setting.sketch or setting.mode == "linear" or size < _SKETCHED_FROM or 4.0 * size * CHUNK <= setting.memory:
         return 0
     vectors = 6 * len(setting.auxiliary) + 2 * (STEPS + _BESIDE)
     # Odd, so that sums do not follow the sides of layers.
@@ -453,12 +458,14 @@ class _Base:
         self.rows = divide(len(setting.auxiliary), setting.seed)
         self.x = examples_of(setting.auxiliary.x)
         self.y = to_tensor(setting.auxiliary.y)
-        self.fits = needed(setting, shadow.size, random=shadow.random) <= setting.memory
-        self.steps = steps_within(setting.memory, shadow.size)
+        # Columns of what is multiplied with: parameters, or sums of a recorded sketch.
+        self.columns = setting.sketch.width if setting.sketch else shadow.size
+        self.fits = needed(setting, self.columns, random=shadow.random) <= setting.memory
+        self.steps = steps_within(setting.memory, self.columns)
 
     def room(self, questions: int) -> float:
         """Return the bytes that are left beside the Krylov spaces of some questions for what passes over rows keep."""
-        spanned = 4.0 * self.shadow.size * (self.steps + _BESIDE) * questions
+        spanned = 4.0 * self.columns * (self.steps + _BESIDE) * questions
         return max(0.0, self.setting.memory * (1 - _AT_A_TIME - _LOST) - spanned)
 
     def numbers(self, *stream: int) -> np.random.Generator:
@@ -536,7 +543,7 @@ class _Exact(_Base):
         super().__init__(*args)
         self.count = count
         self.sketch = sketch
-        if sketch is not None:
+        if sketch is not None and self.setting.sketch is None:
             # What is kept is of the sketches' size.
             self.fits, self.steps = True, STEPS
 
@@ -561,7 +568,7 @@ class _Exact(_Base):
         rows = _Sides(*(_ShadowRows(self, question, "train", has, room / 2) for has in (True, False)))
         sides = [torch.full((len(side),), number) for number, side in enumerate((rows.plus, rows.minus))]
         group = torch.cat(sides).to(self.start.device)
-        means = group_means(rows, group, 2, self.shadow.size)
+        means = group_means(rows, group, 2, self.columns)
         weights = torch.full((len(rows),), 1 / len(rows), device=means.device)
         (space,) = _krylov(Centred(rows, means, group), weights, (means[0] - means[1])[None], self.steps)
         return space
@@ -588,7 +595,9 @@ class _Exact(_Base):
     def _updates(self, question: int, part: Part, has: bool) -> Iterator[Tensor]:
         if self.sketch is not None:
             rows = _ShadowRows(self, question, part, has, 0.0)
-            sketches = torch.cat([self.sketch.of(block.matrix) for _, block in rows.blocks()])
+            sketches = self.start.new_empty((len(rows), self.sketch.width))
+            for where, block in rows.blocks():
+                sketches[where] = block.matrix
             yield from sketches.split(rows.counts)
             return
         numbers, masks = self.streams(question, part, has)
@@ -602,7 +611,7 @@ class _Exact(_Base):
 
 
 class _ShadowRows:
-    """Updates of shadow clients, trained again in each pass but for what fits into ``room`` bytes."""
+    """Updates of shadow clients or their sketches, made again in each pass but for what fits into ``room`` bytes."""
 
     def __init__(self, exact: _Exact, question: int, part: Part, has: bool, room: float) -> None:
         self.exact = exact
@@ -634,7 +643,7 @@ class _ShadowRows:
             masks.set_state(state)
             return updates
         made = self._trained(at, batches, masks)
-        taken = 4.0 * self.exact.shadow.size * len(batches)
+        taken = 4.0 * self.exact.columns * len(batches)
         if taken > self.room:
             return made
         self.room -= taken
@@ -657,7 +666,8 @@ class _ShadowRows:
                 maximise=behaviour == "ascend",
                 together=together,
             ):
-                yield -updates if behaviour == "invert" else updates
+                made = updates if exact.sketch is None else exact.sketch.of(updates)
+                yield -made if behaviour == "invert" else made
 
 
 @dataclass(frozen=True)
@@ -703,7 +713,7 @@ class _Linear(_Base):
         # How many questions' Krylov spaces are in memory together.
         self._together = len(self.setting.questions)
         if not self.fits:
-            spanned = 4 * self.shadow.size * (self.steps + _BESIDE)
+            spanned = 4 * self.columns * (self.steps + _BESIDE)
             self._together = int(np.clip(_SPANNED * self.setting.memory / spanned, 1, self._together))
         self._at_start: dict[Part, Rows] = {}
         for stream, (part, rows) in enumerate(self.rows.items()):
@@ -724,8 +734,17 @@ class _Linear(_Base):
         training: bool = False,
         once: bool = False,
     ) -> Rows:
-        """Return the gradient of each example at a point; ``once`` if a question multiplies with them once alone."""
+        """Return the gradient of each example at a point, or its sketch.
+
+        ``once`` says that a question multiplies with them once alone.
+        """
         scratch = _AT_A_TIME * self.setting.memory
+        if self.setting.sketch is not None:
+            rows = GradientRows(self._model, at, x, y, masks, room=0, scratch=scratch)
+            # a gradient, and two copies of it with signs
+            at_once = max(1, int(scratch / (3 * 4 * self.shadow.size)))
+            sketched = SketchedRows(rows, self.setting.sketch, at_once)
+            return sketched.kept() if self.fits else sketched
         if not self.fits:
             whole, each = self._rooms
             room = whole if training else each * len(x)
@@ -783,7 +802,7 @@ class _Linear(_Base):
         rows, gradients = torch.as_tensor(self.rows["train"]), self._at_start["train"]
         count = len(self.x)
         share = use.sum() / len(self.setting.questions)
-        differences = torch.zeros((len(group), self.shadow.size), device=use.device)
+        differences = torch.zeros((len(group), self.columns), device=use.device)
         changed = [changes[question][:count][rows].float().to(use.device) for question in group]
         for where, block in gradients.blocks():
             for difference, change in zip(differences, changed, strict=True):
@@ -806,7 +825,7 @@ class _Linear(_Base):
     def _apart(self, extra: Rows, masks: int) -> tuple[Rows, Tensor]:
         """Return the gradients of extra examples less their means over dropout masks, and the means."""
         group = torch.arange(len(extra) // masks, device=self.start.device).repeat_interleave(masks)
-        means = group_means(extra, group, len(extra) // masks, self.shadow.size)
+        means = group_means(extra, group, len(extra) // masks, self.columns)
         return Centred(extra, means, group), means
 
     def project(self, question: int, part: Part, directions: Tensor) -> Features:
@@ -856,7 +875,7 @@ class _Linear(_Base):
     @cached_property
     def _walking(self) -> int | None:
         """How many examples of the path's are computed at a time; ``None`` for all."""
-        if self.fits:
+        if self.fits and self.setting.sketch is None:
             return None
         return int(max(1, _AT_A_TIME * self.setting.memory // (4 * PASSES * self._model.activations)))
 
@@ -895,7 +914,8 @@ class _Linear(_Base):
             if extra is not None:
                 features = _projected(extra, directions).reshape(-1, self._masks_of(part), len(directions))
             extras.append(features)
-            positions.append(_host(directions @ point))
+            moved = point if self.setting.sketch is None else self.setting.sketch.of(point[None])[0]
+            positions.append(_host(directions @ moved))
         return _Projected(np.stack(auxiliary), np.stack(extras), np.stack(positions))
 
     def _later_gradients(self, ascend: bool, number: int, point: Tensor) -> Rows:

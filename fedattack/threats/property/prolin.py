@@ -61,6 +61,7 @@ from fedattack.threats.property.disaggregation import (
 from fedattack.threats.property.many_features import FeatureDetector, decide_by_features
 from fedattack.threats.property.options import Mode, ProlinOptions
 from fedattack.threats.property.properties import questions
+from fedattack.threats.property.sketch import Sketch
 
 METHODS = ("PROLIN", "REG", "OLS", "BASELINE", "posterior")
 """The paper's four, and the exact posterior under PROLIN's model."""
@@ -98,7 +99,8 @@ class _Sums:
     counts
         (rounds, clients): example counts, 0 where absent.
     starts, sums
-        (rounds, size) in float32, on disk: the common models, and the sums of the updates.
+        (rounds, size) in float32, on disk: the common models, and the sums of the updates, or (rounds, width) their
+        sketches.
     """
 
     rounds: list[int]
@@ -152,7 +154,7 @@ class Prolin(ProlinOptions, Attack):
         views=("aggregate",),
         protocols=("fedavg",),
         knowledge=("model", "auxiliary", "training", "property"),
-        takes=("rounds", "precision", "structures"),
+        takes=("rounds", "precision", "sketch", "structures"),
     )
     form: ClassVar[Form] = Form(
         TypeAdapter(_Facts),
@@ -205,7 +207,9 @@ class Prolin(ProlinOptions, Attack):
         properties = questions(asked, auxiliary, knowledge.targets)
         with TemporaryDirectory() as folder:
             usable = _usable_rounds(record, notes)
-            sums = _read_sums(usable, record.nodes, dict(architecture.named_parameters()), Path(folder))
+            parameters = {name: value for name, value in architecture.named_parameters() if value.numel()}
+            sketch = _recorded_sketch(record, parameters)
+            sums = _read_sums(usable, record.nodes, parameters, sketch, Path(folder))
             rounds = len(sums.rounds)
             steps = rounds + len(properties)
             sizes, group = _groups(sums.counts)
@@ -214,6 +218,7 @@ class Prolin(ProlinOptions, Attack):
             setting = Setting(
                 model, training, auxiliary, properties, mode, sizes, seed, torch_device, self.features, self.memory
             )
+            setting = replace(setting, sketch=sketch)
             held = needed(setting, sums.starts.shape[1], random=has_dropout(architecture))
             setting = replace(setting, questions=())
             work = partial(_detect, setting, asked, knowledge)
@@ -245,12 +250,17 @@ class Prolin(ProlinOptions, Attack):
         notes += _warnings(sums.A, unknown)
         size = sums.starts.shape[1]
         width = sketch_width(setting, size)
+        if sketch is not None:
+            notes.append(
+                f"detectors were fitted on sketches, as the record holds them: random projections of updates of "
+                f"{size:,} numbers to {sketch.width:,}"
+            )
         if width:
             notes.append(
                 f"detectors were fitted on sketches: random projections of updates of {size:,} numbers to {width:,}, "
                 f"because updates of {shown_size(4 * size)} each are more than fit into {shown_size(self.memory)}"
             )
-        steps_taken = STEPS if width else steps_within(self.memory, size)
+        steps_taken = STEPS if width else steps_within(self.memory, sketch.width if sketch else size)
         if steps_taken < STEPS:
             notes.append(
                 f"detectors are sought in {steps_taken} dimensions in place of {STEPS}, which do not fit into "
@@ -521,12 +531,26 @@ def _usable_rounds(record: Record, notes: list[str]) -> list[Round]:
     return usable
 
 
-def _read_sums(usable: Sequence[Round], nodes: Sequence[str], parameters: Mapping[str, Tensor], folder: Path) -> _Sums:
+def _recorded_sketch(record: Record, parameters: Mapping[str, Tensor]) -> Sketch | None:
+    """Return how the updates of the ``parameters`` were sketched; ``None`` where they are whole."""
+    if record.sketch_plan is None:
+        return None
+    return Sketch(record.sketch_plan, tuple(record.on_disk(parameters).values()))
+
+
+def _read_sums(
+    usable: Sequence[Round],
+    nodes: Sequence[str],
+    parameters: Mapping[str, Tensor],
+    sketch: Sketch | None,
+    folder: Path,
+) -> _Sums:
     """Read the sums and common models as vectors of the ``parameters`` in their order, buffers left out."""
     size = sum(map(Tensor.numel, parameters.values()))
     # on disk, so that neither the rounds nor the model's size decide whether the attack fits into memory
-    on_disk = partial(np.lib.format.open_memmap, mode="w+", dtype=np.float32, shape=(len(usable), size))
-    starts, sums = on_disk(folder / "starts.npy"), on_disk(folder / "sums.npy")
+    on_disk = partial(np.lib.format.open_memmap, mode="w+", dtype=np.float32)
+    starts = on_disk(folder / "starts.npy", shape=(len(usable), size))
+    sums = on_disk(folder / "sums.npy", shape=(len(usable), sketch.width if sketch else size))
     columns = dict(zip(nodes, range(len(nodes)), strict=True))
     counts = np.zeros((len(usable), len(nodes)))
     A = np.zeros_like(counts)
@@ -539,7 +563,11 @@ def _read_sums(usable: Sequence[Round], nodes: Sequence[str], parameters: Mappin
         A[row] = present * counts[row] / counts[row].sum()
         before = flattened(round_.common or {}, parameters)
         starts[row] = before
-        sums[row] = present * (flattened(round_.aggregate or {}, parameters) - before)
+        sketched = round_.sketch
+        if sketched is not None:
+            sums[row] = present * np.concatenate([sketched[name] for name in parameters])
+        else:
+            sums[row] = present * (flattened(round_.aggregate or {}, parameters) - before)
         _let_go(starts)
         _let_go(sums)
         numbers.append(round_.number)
@@ -568,17 +596,21 @@ def _let_go(array: NDArray[np.float32]) -> None:
 def _fault(round_: Round) -> str:
     """Say why a round's sum cannot be used; empty if it can."""
     counts = [reply.num_examples for reply in round_.observations if reply.status == "ok"]
-    if round_.aggregate is None or not counts:
+    summed = round_.sketch or round_.aggregate
+    if summed is None or not counts:
         return "there is no aggregate"
     if round_.common is None:
         return "the model that was sent is unknown"
-    if not _alike(round_.common, round_.aggregate):
+    known = {parameter.name: parameter.shape for parameter in round_.parameters}
+    if {name: array.shape for name, array in round_.common.items()} != known:
+        return "the model that was sent has other arrays than that of the first round"
+    if round_.sketch is None and not _alike(round_.common, summed):
         return "the aggregate has other arrays than the model that was sent"
     if None in counts:
         return "a participant's example count is unknown, and with it its weight"
     if not all(map(_is_count, counts)):
         return f"example counts are {', '.join(map(str, counts))}, and weights must be 1 or more"
-    if not all(map(_is_finite, (*round_.aggregate.values(), *round_.common.values()))):
+    if not all(map(_is_finite, (*summed.values(), *round_.common.values()))):
         return "the aggregate is not finite, or the model that was sent is not"
     return ""
 

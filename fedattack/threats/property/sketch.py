@@ -1,43 +1,117 @@
-"""A random projection of updates, for detectors of models that are too large to train shadow clients again and again.
+"""Sketches of updates for detectors: of models that are too large to train shadow clients again, or as recorded.
 
-CountSketch (Charikar et al. 2002): every entry is added to one of ``width`` sums, with a sign that is drawn. Inner
-products of sketches are those of the vectors on average; they deviate by about 1/√width of the product of the lengths.
-A linear detector of sketches is one of updates, too: :meth:`Sketch.back` gives its weights.
+What a sketch is says :mod:`fedattack.record.sketch`. A linear detector of sketches is one of updates, too:
+:meth:`Sketch.back` gives its weights.
 """
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedattack.learning.rows import GradientRows, Whole
+from fedattack.record.sketch import SketchPlan
 
+
+@dataclass(frozen=True)
 class Sketch:
-    """Project vectors (size,) onto ``width`` sums: of the entries that stand ``width`` apart, with drawn signs.
+    """Project vectors (size,) of a model's parameters onto the sums of each array.
 
-    Parameters
+    Attributes
     ----------
-    size, width
-        Entries of a vector, and of its sketch.
-    seed
-        Of the signs.
-    device
-        Where vectors are.
+    plan
+        Of the model's arrays.
+    names
+        The arrays of which a vector consists, in its order, by their names in the plan.
     """
 
-    def __init__(self, size: int, width: int, *, seed: int, device: torch.device | str = "cpu") -> None:
-        self.size = size
-        self.width = min(size, width)
-        drawn = torch.randint(2, (size,), generator=torch.Generator().manual_seed(seed), dtype=torch.int8)
-        self._signs = (2 * drawn - 1).to(device)
+    plan: SketchPlan
+    names: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Entries of a vector."""
+        return sum(self.plan.sizes[name] for name in self.names)
+
+    @property
+    def width(self) -> int:
+        """Sums of its sketch."""
+        return sum(self.plan.widths[name] for name in self.names)
+
+    @cached_property
+    def _signs(self) -> Tensor:
+        parts = []
+        for name in self.names:
+            bits = np.unpackbits(self.plan.signs(name), bitorder="little")[: self.plan.sizes[name]]
+            parts.append(2 * bits.view(np.int8) - 1)
+        return torch.from_numpy(np.concatenate(parts))
+
+    def _arrays(self) -> Iterator[tuple[slice, int]]:
+        """Yield where each array lies in a vector, and its number of sums."""
+        at = 0
+        for name in self.names:
+            size = self.plan.sizes[name]
+            if size:
+                yield slice(at, at + size), self.plan.widths[name]
+            at += size
 
     def of(self, vectors: Tensor) -> Tensor:
         """Return the sketches (n, width) of vectors (n, size)."""
-        padded = torch.nn.functional.pad(vectors * self._signs, (0, -self.size % self.width))
-        return padded.reshape(len(vectors), -1, self.width).sum(dim=1)
+        parts, signs = [], self._signs.to(vectors.device)
+        for where, width in self._arrays():
+            signed = vectors[:, where] * signs[where]
+            padded = torch.nn.functional.pad(signed, (0, -signed.shape[1] % width))
+            parts.append(padded.unflatten(1, (-1, width)).sum(dim=1))
+        return torch.cat(parts, dim=1)
 
     def back(self, weights: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return weights (…, size) whose products with vectors are those of ``weights`` (…, width) with sketches."""
-        times = -(-self.size // self.width)
-        repeated = np.tile(weights, times)[..., : self.size]
-        repeated *= self._signs.cpu().numpy()
-        return repeated
+        out = np.empty((*weights.shape[:-1], self.size), dtype=np.float32)
+        signs, at = self._signs.numpy(), 0
+        for where, width in self._arrays():
+            own = weights[..., at : at + width]
+            length = where.stop - where.start
+            times = -(-length // width)
+            out[..., where] = np.tile(own, times)[..., :length] * signs[where]
+            at += width
+        return out
+
+
+@dataclass(frozen=True)
+class SketchedRows:
+    """Sketches (n, width) of gradients, computed again in each pass: :class:`fedattack.learning.rows.Rows`.
+
+    Attributes
+    ----------
+    rows
+        The gradients.
+    sketch
+        Of them.
+    at_once
+        How many gradients are multiplied out at a time.
+    """
+
+    rows: GradientRows
+    sketch: Sketch
+    at_once: int
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def blocks(self) -> Iterator[tuple[slice, Whole]]:
+        """Yield all rows, block by block."""
+        for where, block in self.rows.blocks():
+            for first in range(0, len(block), self.at_once):
+                sketched = self.sketch.of(block.of(slice(first, first + self.at_once)).multiplied_out())
+                yield slice(where.start + first, where.start + first + len(sketched)), Whole(sketched)
+
+    def kept(self) -> Whole:
+        """Compute all rows once, and keep them."""
+        matrix = self.rows.start.new_empty((len(self), self.sketch.width))
+        for where, block in self.blocks():
+            matrix[where] = block.matrix
+        return Whole(matrix)
