@@ -1,6 +1,6 @@
 """What is said before a run, held against what the judges then say of an attack that is always right."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -227,6 +227,15 @@ def test_the_forecast_names_the_size_that_is_enough():
         world = WORLDS[attack]
         (reach,) = told_of(attack, world.judge, [world.case(world.sizes[0], 0)]).reaches.values()
         assert expected in reach.enough
+
+
+def test_a_question_that_nobody_answers_is_not_the_one_that_is_counted():
+    case = property_of_one(16, 0)
+    nobody = np.zeros_like(case.truth.positives)
+    truth = replace(case.truth, positives=np.concatenate([nobody, case.truth.positives]))
+    reach = PropertyJudge.reach([Prepared(truth, case.knowledge)], needed_of(1))
+    assert reach.size == "16 clients, 1 of them with the property"
+    assert "23 clients, 1 of them" in reach.enough
 
 
 def told(reaches, **changes):

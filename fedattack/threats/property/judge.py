@@ -211,7 +211,9 @@ class PropertyJudge(Judge[PropertyCase]):
         has = [run.truth.positives for run in runs if run.truth.positives is not None and run.truth.positives.any()]
         if not has:
             return None
-        clients, positive = has[0].shape[1], int(has[0][0].sum())
+        # Of several questions the first that some client answers.
+        answered = has[0][has[0].any(axis=1)][0]
+        clients, positive = len(answered), int(answered.sum())
         enough = positive + smallest(lambda others: math.comb(positive + others, positive) * needed >= 1)
         return Reach(
             least_p(_arrangements(has)),
