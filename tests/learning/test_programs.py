@@ -175,6 +175,27 @@ def test_a_described_model_is_the_model(name, tmp_path):
     assert not torch.equal(*again)
 
 
+class Shifting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(4, 3)
+
+    def forward(self, x):
+        x -= 1
+        return self.last(x)
+
+
+def test_a_model_that_writes_into_its_input_is_described():
+    x = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    model, before = Shifting(), x.copy()
+    program, why = program_of(model, x)
+    assert program is not None, why
+    np.testing.assert_array_equal(x, before)
+    built = program.build()
+    built.load_state_dict(model.state_dict())
+    torch.testing.assert_close(built(torch.from_numpy(x.copy())), model(torch.from_numpy(x.copy())))
+
+
 @pytest.mark.parametrize("name", ["mlp", "plain", "viewing"])
 def test_attacks_see_the_same_layers_and_gradients(name):
     model, program, x = made(name)
