@@ -265,12 +265,19 @@ class _Within(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         returned = func(*args, **(kwargs or {}))
-        made = max((each.numel() for each in _tensors(returned)), default=0)
-        if func.overloadpacket.__name__ in _HELD_TOGETHER:
+        # Views, such as those of a layer's weights, take no memory.
+        own = all(value.alias_info is None for value in func._schema.returns)
+        made = max((each.numel() for each in _tensors(returned)), default=0) if own else 0
+        name, most = func.overloadpacket.__name__, self._most
+        if name in _HELD_TOGETHER:
             # Such a loss gives a mean, and has one number for each pair before.
             made = torch.broadcast_shapes(args[0].shape, args[1].shape).numel()
-        if made > self._most:
-            raise ModelError(f"{func} would take {made:,} numbers; expected at most {self._most:,}")
+        elif name == "convolution":
+            # What each position sees: some numbers' types are laid out so, and all are multiplied.
+            moved = args[0] if args[6] else returned
+            made, most = moved.shape[0] * moved.shape[2:].numel() * args[1].shape[1:].numel(), _VALUES * most
+        if made > most:
+            raise ModelError(f"{func} would take {made:,} numbers; expected at most {most:,}")
         return returned
 
 
@@ -515,7 +522,6 @@ class _Call:
         raise ModelError(f"{short(str({kind: what}), 60)} refers to nothing that is there before it")
 
 
-_GATES = 4
 _SPLITTING = frozenset({"chunk", "split", "split_with_sizes", "unbind"})
 
 
@@ -542,8 +548,8 @@ def _tried_through_time(layer: nn.RNNBase, sizes: list[int], x: Tensor, states: 
     shapes = [(*before, width), (*before, layer.hidden_size)][: 2 if layer.mode == "LSTM" else 1]
     if states and [tuple(state.shape) for state in states] != shapes:
         raise ModelError("what goes through time begins with states of other shapes")
-    # Its gates are computed for all steps together, also where results are projected to few numbers.
-    sizes.append(_GATES * directions * layer.hidden_size * x.shape[:2].numel())
+    # Its hidden numbers are there for all steps together, also where results are projected to few.
+    sizes.append(directions * layer.hidden_size * x.shape[:2].numel())
     return x.new_empty((*x.shape[:2], directions * width)), *(x.new_empty(shape) for shape in shapes)
 
 

@@ -331,6 +331,7 @@ WIDE_ARRAYS = [
 FINE = {"modules": [LINEAR], "arrays": WEIGHTS, "tied": {}}
 NODE = {"node": 0}
 SQUARE = [("zeros.default", [2000, 2000]), ("zeros.default", [2000]), ("flatten.using_ints", NODE)]
+KERNEL = [SQUARE[0], ("reshape.default", NODE, [1, 1, 2000, 2000]), ("zeros.default", [1, 1, 1000, 1000])]
 PAIRS = [
     SQUARE[0],
     ("reshape.default", NODE, [2000, 1, 1, 2000]),
@@ -341,6 +342,14 @@ PAIRS = [
     ("reshape.default", NODE, [1, -1]),
 ]
 DOUBLED = [("cat.default", [{"node": number}, {"node": number}]) for number in range(40)]
+
+
+def test_a_layer_of_many_weights_is_taken():
+    """They may be more than the numbers of an example: to multiply with them makes no further ones."""
+    layer = LINEAR | {"settings": {"in_features": 64, "out_features": 2**18}}
+    arrays = [WEIGHTS[0] | {"shape": [2**18, 64]}, WEIGHTS[1] | {"shape": [2**18]}]
+    model = graph(("flatten.using_ints", X, 1), ("layer.one", {"node": 0}))
+    check_program(changed(made("mlp")[1], **(FINE | model | {"modules": [layer], "arrays": arrays})))
 
 
 @pytest.mark.parametrize(
@@ -377,6 +386,8 @@ DOUBLED = [("cat.default", [{"node": number}, {"node": number}]) for number in r
         (graph(*PAIRS, ("cosine_similarity.default", {"node": 3}, {"node": 4}, 2)), "would take"),
         (graph(*PAIRS, ("mse_loss.default", {"node": 5}, {"node": 6})), "would take"),
         (graph(*PAIRS, ("l1_loss.default", {"node": 5}, {"node": 6})), "would take"),
+        (graph(*KERNEL, ("conv2d.default", {"node": 1}, {"node": 2})), "would take"),
+        (graph(*KERNEL, ("conv_transpose2d.input", {"node": 2}, {"node": 2})), "would take"),
         (graph(*SQUARE, ("unbind.int", {"node": 2}, 0)), "pieces"),
         (graph(*SQUARE, ("split.Tensor", {"node": 2}, 1)), "pieces"),
         (graph(*SQUARE, ("split_with_sizes.default", {"node": 2}, [0] * 20_001)), "pieces"),
