@@ -156,7 +156,8 @@ def outputs_of(
     records = to_tensor(x, dtype=torch.float32, device=device)
     model.to(device)
     with torch.inference_mode(), in_mode(model, training=False):
-        parts = [model(part).float().cpu().numpy() for part in records.split(chunk)]
+        # Copies: a model may write into its input, which is the caller's.
+        parts = [model(part.clone()).float().cpu().numpy() for part in records.split(chunk)]
     return np.concatenate(parts)
 
 

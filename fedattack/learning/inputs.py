@@ -106,7 +106,8 @@ def call(model: nn.Module, state: Mapping[str, Tensor], leaves: Leaves, *, ties:
 
     ``ties`` says that of parameters that the model ties one is given, and stands for all; else each is given.
     """
-    args, kwargs = arguments(leaves)
+    # Copies: a model may write into its inputs, which are asked about again.
+    args, kwargs = arguments({place: leaf.clone() for place, leaf in leaves.items()})
     return functional_call(model, dict(state), tuple(args), kwargs, tie_weights=ties)
 
 

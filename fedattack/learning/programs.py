@@ -28,11 +28,12 @@ import torch
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, with_config
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from typing_extensions import TypedDict
 
 from fedattack.errors import FedAttackError, ModelError, short
 from fedattack.learning.models import MAX_ENTRIES
-from fedattack.learning.operators import MAKING, OPERATORS
+from fedattack.learning.operators import LEFT_OUT, MAKING, OPERATORS
 from fedattack.structured import SEPARATOR, are_places, arguments, places
 from fedattack.untrusted import Text, parse_json, read_npz, validated
 
@@ -66,6 +67,12 @@ MOST_NUMBERS = 2**22
 
 MOST_CONSTANTS = 2**25
 """Bytes of the numbers that a program has besides parameters and buffers."""
+
+MOST_PIECES = 20_000
+"""Pieces into which all operators of a program split their inputs."""
+
+MOST_ABOUT = 2**24
+"""Bytes of the JSON that says what a program is made of."""
 
 _ABOUT = "about"
 _CONSTANTS = "fedattack_constants"
@@ -199,6 +206,8 @@ def read_program(path: Path, error: type[FedAttackError] = ModelError) -> Progra
     try:
         if text is None or text.dtype != np.uint8 or text.ndim != 1:
             raise ValueError(f"there are no bytes {_ABOUT!r}")
+        if text.size > MOST_ABOUT:
+            raise ValueError(f"it is told in {text.size:,} bytes; expected at most {MOST_ABOUT:,}")
         about = validated(_ADAPTER, parse_json(text.tobytes()), f"{path}: {_ABOUT}", error, _HINT)
         program = Program(about, arrays)
         check_program(program)
@@ -234,7 +243,7 @@ def check_program(program: Program) -> None:
     largest = max(MOST_NUMBERS, _PER_INPUT * sum(math.prod(each["shape"]) for each in program.about["inputs"]))
     for training in (True, False):
         model.train(training)
-        few, many = (_sizes(model, examples) for examples in _TRIED)
+        few, many = (_sizes(model, examples, largest) for examples in _TRIED)
         if max(few, default=0) > _TRIED[0] * largest or sum(few) > _TRIED[0] * _VALUES * largest:
             raise ModelError(
                 f"an example would give values of {max(few) // _TRIED[0]:,} numbers, {sum(few) // _TRIED[0]:,} in all; "
@@ -247,16 +256,45 @@ def check_program(program: Program) -> None:
 _TRIED = (2, 64)
 
 
-def _sizes(model: ProgramModel, examples: int) -> list[int]:
-    """Return how many numbers each value has."""
-    leaves = {}
-    for each in model.about["inputs"]:
-        leaves[each["place"]] = torch.empty((examples, *each["shape"]), dtype=_dtype(each["dtype"]), device="meta")
+class _Within(TorchDispatchMode):
+    """Refuse operators that make more numbers on the way to their values than a value may have."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        returned = func(*args, **(kwargs or {}))
+        # Views, such as those of a layer's weights, take no memory.
+        own = all(value.alias_info is None for value in func._schema.returns)
+        made = max((each.numel() for each in _tensors(returned)), default=0) if own else 0
+        name, most = func.overloadpacket.__name__, self._most
+        if name in _HELD_TOGETHER:
+            # Such a loss gives a mean, and has one number for each pair before.
+            made = torch.broadcast_shapes(args[0].shape, args[1].shape).numel()
+        elif name == "convolution":
+            # What each position sees: some numbers' types are laid out so, and all are multiplied.
+            moved = args[0] if args[6] else returned
+            made, most = moved.shape[0] * moved.shape[2:].numel() * args[1].shape[1:].numel(), _VALUES * most
+        if made > most:
+            raise ModelError(f"{func} would take {made:,} numbers; expected at most {most:,}")
+        return returned
+
+
+_HELD_TOGETHER = frozenset({"mse_loss", "huber_loss", "smooth_l1_loss"})
+
+
+def _sizes(model: ProgramModel, examples: int, largest: int) -> list[int]:
+    """Return how many numbers each value has; ``largest`` is how many there may be for an example on the way."""
     sizes: list[int] = []
-    args, kwargs = arguments(leaves)
     model.sizes = sizes
+    model.pieces = 0
     try:
-        with torch.no_grad():
+        leaves = {}
+        for each in model.about["inputs"]:
+            leaves[each["place"]] = torch.empty((examples, *each["shape"]), dtype=_dtype(each["dtype"]), device="meta")
+        args, kwargs = arguments(leaves)
+        with torch.no_grad(), _Within(examples * largest):
             model(*args, **kwargs)
     except Exception as cause:  # operators raise whatever comes of what does not fit
         told = short(f"{type(cause).__name__}: {cause}", 120)
@@ -275,6 +313,7 @@ class ProgramModel(nn.Module):
         self.layers = frozenset(each["name"] for each in self.about["modules"] if not isinstance(each, str))
         # Where sizes are to be noted, those of all values so far.
         self.sizes: list[int] | None = None
+        self.pieces = 0
         for each in self.about["modules"]:
             self._add(each if isinstance(each, str) else each["name"], None if isinstance(each, str) else each)
         for array in self.about["arrays"]:
@@ -341,7 +380,12 @@ class ProgramModel(nn.Module):
             if last in owner._parameters and owner._parameters[last] is not None:
                 owner._parameters[last].requires_grad_(array["trains"])  # type: ignore[union-attr]
             return
-        values = torch.zeros(array["shape"], dtype=_dtype(array["dtype"]))
+        dtype = _dtype(array["dtype"])
+        try:
+            values = torch.zeros(array["shape"], dtype=dtype)
+        except RuntimeError as cause:
+            # Of no numbers at all, but with sides that cannot be multiplied.
+            raise ModelError(f"{short(array['name'], 60)} cannot be made ({short(str(cause), 80)})") from None
         if array["kind"] == "buffer":
             _put(owner.register_buffer, last, values)
             return
@@ -403,9 +447,17 @@ class _Call:
         operator = OPERATORS.get(op)
         if operator is None:
             raise ModelError(f"{short(op, 60)!r} is no operator that a program may use")
+        if LEFT_OUT & {*kwargs}:
+            # What is tried without memory would otherwise be made in memory.
+            raise ModelError(f"{short(op, 60)!r} is told where or how to compute, which no program says")
         if self.model.sizes is not None and op.startswith("scaled_dot_product_attention."):
             # Between its inputs and its output lies a value of its own.
             self.model.sizes.append(args[0].shape[:-1].numel() * args[1].shape[-2])
+        if self.model.sizes is not None and op.partition(".")[0] in _SPLITTING:
+            # Each is an object of its own, also where it has no memory.
+            self.model.pieces += _pieces(operator, args, kwargs)
+            if self.model.pieces > MOST_PIECES:
+                raise ModelError(f"it splits its inputs into more than {MOST_PIECES:,} pieces")
         if op.partition(".")[0] in MAKING:
             kwargs["device"] = self.device
         return operator(*args, **kwargs)
@@ -419,7 +471,9 @@ class _Call:
         layer = self.model.get_submodule(name)
         if self.model.sizes is not None and isinstance(layer, nn.RNNBase):
             states = given[1] if len(given) > 1 else ()
-            return _tried_through_time(layer, given[0], states if isinstance(states, tuple) else (states,))
+            return _tried_through_time(
+                layer, self.model.sizes, given[0], states if isinstance(states, tuple) else (states,)
+            )
         returned = layer(*given)
         # Of what goes through time, results and states come as their operators give them.
         if isinstance(returned, tuple):
@@ -468,7 +522,21 @@ class _Call:
         raise ModelError(f"{short(str({kind: what}), 60)} refers to nothing that is there before it")
 
 
-def _tried_through_time(layer: nn.RNNBase, x: Tensor, states: Any = ()) -> tuple[Tensor, ...]:
+_SPLITTING = frozenset({"chunk", "split", "split_with_sizes", "unbind"})
+
+
+def _pieces(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    """Return into how many pieces at most an operator splits its input."""
+    names = [argument.name for argument in operator._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    if "chunks" in given:
+        return int(given["chunks"])
+    side = int(given["self"].shape[given.get("dim", 0)])
+    into = given.get("split_sizes", given.get("split_size", 1))
+    return len(into) if isinstance(into, list) else side // max(1, into) + 1
+
+
+def _tried_through_time(layer: nn.RNNBase, sizes: list[int], x: Tensor, states: Any = ()) -> tuple[Tensor, ...]:
     """Return values of the form that a layer gives.
 
     Without memory, PyTorch takes milliseconds for each step in time.
@@ -480,6 +548,8 @@ def _tried_through_time(layer: nn.RNNBase, x: Tensor, states: Any = ()) -> tuple
     shapes = [(*before, width), (*before, layer.hidden_size)][: 2 if layer.mode == "LSTM" else 1]
     if states and [tuple(state.shape) for state in states] != shapes:
         raise ModelError("what goes through time begins with states of other shapes")
+    # Its hidden numbers are there for all steps together, also where results are projected to few.
+    sizes.append(directions * layer.hidden_size * x.shape[:2].numel())
     return x.new_empty((*x.shape[:2], directions * width)), *(x.new_empty(shape) for shape in shapes)
 
 

@@ -333,7 +333,8 @@ class ShadowModel:
     def returned(self, parameters: dict[str, Tensor], x: Examples) -> Any:
         """Return what the model returns for examples, at some parameters."""
         if isinstance(x, Tensor):
-            return functional_call(self.model, parameters, (x,))
+            # A copy: a model may write into its input, which is asked about again.
+            return functional_call(self.model, parameters, (x.clone(),))
         return call(self.model, parameters, x.leaves, ties=True)
 
     def _can_be_traced(self, examples: Inputs) -> bool:

@@ -375,9 +375,10 @@ def _difference(
     built = program.build()
     built.load_state_dict(model.state_dict())
     for count, training, seed in tried:
-        args, kwargs = arguments(_examples(sample, count))
         found = []
         for each in (model, built):
+            # Of its own, as a model may write into them.
+            args, kwargs = arguments(_examples(sample, count))
             each.train(training)
             with _seeded(seed), torch.no_grad():
                 found.append(_tensors_in(each(*args, **kwargs)))

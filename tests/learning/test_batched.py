@@ -8,6 +8,9 @@ from torch import nn
 
 from fedattack.errors import DataError, ModelError
 from fedattack.learning import accuracy_of_models, build_model, losses_of_models, per_record_loss, r2_of_models
+from fedattack.learning.batched import outputs_of
+from fedattack.learning.losses import mean_loss
+from fedattack.learning.shadows import ShadowModel
 
 CROSS_ENTROPY = per_record_loss("cross-entropy")
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -126,6 +129,37 @@ def test_the_callers_model_and_states_are_left_as_they_were():
     assert [module.training for module in model.modules()] == modes
     for was, now in zip([before[0], *before[1]], [model.state_dict(), *states], strict=True):
         assert all(torch.equal(was[name], now[name]) for name in was)
+
+
+class Shifting(nn.Module):
+    """Writes into its input, as models do whose first layer is an activation in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(4, 3)
+
+    def forward(self, x):
+        x -= 1
+        return self.last(x)
+
+
+def test_a_model_that_writes_into_its_input_is_asked_about_the_same_examples_each_time():
+    model, loss = Shifting(), per_record_loss("cross-entropy")
+    x, y = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32), np.arange(5) % 3
+    expected = loss(model.last(torch.from_numpy(x) - 1).detach(), torch.from_numpy(y))
+    before = x.copy()
+    losses = losses_of_models(model, [model.state_dict()] * 3, x, y, loss)
+    np.testing.assert_allclose(losses, expected.expand(3, -1), rtol=1e-5)
+    for _ in range(2):
+        np.testing.assert_allclose(outputs_of(model, x), model.last(torch.from_numpy(before) - 1).detach(), rtol=1e-5)
+    shadow = ShadowModel(model, x[0], mean_loss("cross-entropy"))
+    start = shadow.flatten(model.state_dict())
+    once, again = (
+        shadow.record_gradients(start, torch.from_numpy(x), torch.from_numpy(y), generator=torch.Generator())
+        for _ in range(2)
+    )
+    assert torch.equal(once, again)
+    np.testing.assert_array_equal(x, before)
 
 
 def test_no_clients_and_no_records_give_empty_tables():

@@ -175,6 +175,27 @@ def test_a_described_model_is_the_model(name, tmp_path):
     assert not torch.equal(*again)
 
 
+class Shifting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(4, 3)
+
+    def forward(self, x):
+        x -= 1
+        return self.last(x)
+
+
+def test_a_model_that_writes_into_its_input_is_described():
+    x = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    model, before = Shifting(), x.copy()
+    program, why = program_of(model, x)
+    assert program is not None, why
+    np.testing.assert_array_equal(x, before)
+    built = program.build()
+    built.load_state_dict(model.state_dict())
+    torch.testing.assert_close(built(torch.from_numpy(x.copy())), model(torch.from_numpy(x.copy())))
+
+
 @pytest.mark.parametrize("name", ["mlp", "plain", "viewing"])
 def test_attacks_see_the_same_layers_and_gradients(name):
     model, program, x = made(name)
@@ -285,8 +306,8 @@ def changed(program: Program, **changes) -> Program:
     return Program(about | changes, dict(program.constants))
 
 
-def graph(*nodes, returns=None):
-    nodes = [{"op": op, "args": list(args)} for op, *args in nodes]
+def graph(*nodes, returns=None, kwargs=None):
+    nodes = [{"op": op, "args": list(args), "kwargs": kwargs or {}} for op, *args in nodes]
     return {"train": {"nodes": nodes, "returns": returns or {"0": {"node": len(nodes) - 1}}}, "eval": None}
 
 
@@ -296,8 +317,39 @@ WEIGHTS = [
     {"name": "one.weight", "shape": [3, 64], "dtype": "float32", "kind": "parameter", "trains": True},
     {"name": "one.bias", "shape": [3], "dtype": "float32", "kind": "parameter", "trains": True},
 ]
+WIDE = {"input_size": 1, "hidden_size": 10_000, "proj_size": 1}
+WIDE_ARRAYS = [
+    {"name": f"one.{name}_l0", "shape": shape, "dtype": "float32", "kind": "parameter", "trains": True}
+    for name, shape in (
+        ("weight_ih", [40_000, 1]),
+        ("weight_hh", [40_000, 1]),
+        ("bias_ih", [40_000]),
+        ("bias_hh", [40_000]),
+        ("weight_hr", [1, 10_000]),
+    )
+]
 FINE = {"modules": [LINEAR], "arrays": WEIGHTS, "tied": {}}
+NODE = {"node": 0}
+SQUARE = [("zeros.default", [2000, 2000]), ("zeros.default", [2000]), ("flatten.using_ints", NODE)]
+KERNEL = [SQUARE[0], ("reshape.default", NODE, [1, 1, 2000, 2000]), ("zeros.default", [1, 1, 1000, 1000])]
+PAIRS = [
+    SQUARE[0],
+    ("reshape.default", NODE, [2000, 1, 1, 2000]),
+    ("reshape.default", NODE, [1, 2000, 2000, 1]),
+    ("reshape.default", NODE, [2000, 1, 2000]),
+    ("reshape.default", NODE, [1, 2000, 2000]),
+    ("reshape.default", NODE, [-1, 1]),
+    ("reshape.default", NODE, [1, -1]),
+]
 DOUBLED = [("cat.default", [{"node": number}, {"node": number}]) for number in range(40)]
+
+
+def test_a_layer_of_many_weights_is_taken():
+    """They may be more than the numbers of an example: to multiply with them makes no further ones."""
+    layer = LINEAR | {"settings": {"in_features": 64, "out_features": 2**18}}
+    arrays = [WEIGHTS[0] | {"shape": [2**18, 64]}, WEIGHTS[1] | {"shape": [2**18]}]
+    model = graph(("flatten.using_ints", X, 1), ("layer.one", {"node": 0}))
+    check_program(changed(made("mlp")[1], **(FINE | model | {"modules": [layer], "arrays": arrays})))
 
 
 @pytest.mark.parametrize(
@@ -327,6 +379,19 @@ DOUBLED = [("cat.default", [{"node": number}, {"node": number}]) for number in r
             graph(("flatten.using_ints", X, 1), ("mT.default", {"node": 0}), ("mm.default", {"node": 0}, {"node": 1})),
             "grow faster",
         ),
+        (graph(("new_full.default", X, [4], 1.0), kwargs={"device": "cpu"}), "where or how"),
+        # Few numbers come of these, and many lie between.
+        (graph(*SQUARE, ("einsum.default", "ij,ik,i->jk", [NODE, NODE, {"node": 1}])), "would take"),
+        (graph(*PAIRS, ("matmul.default", {"node": 1}, {"node": 2})), "would take"),
+        (graph(*PAIRS, ("cosine_similarity.default", {"node": 3}, {"node": 4}, 2)), "would take"),
+        (graph(*PAIRS, ("mse_loss.default", {"node": 5}, {"node": 6})), "would take"),
+        (graph(*PAIRS, ("l1_loss.default", {"node": 5}, {"node": 6})), "would take"),
+        (graph(*KERNEL, ("conv2d.default", {"node": 1}, {"node": 2})), "would take"),
+        (graph(*KERNEL, ("conv_transpose2d.input", {"node": 2}, {"node": 2})), "would take"),
+        (graph(*SQUARE, ("unbind.int", {"node": 2}, 0)), "pieces"),
+        (graph(*SQUARE, ("split.Tensor", {"node": 2}, 1)), "pieces"),
+        (graph(*SQUARE, ("split_with_sizes.default", {"node": 2}, [0] * 20_001)), "pieces"),
+        (graph(*SQUARE, ("chunk.default", {"node": 2}, 2**40)), "pieces"),
         (graph(("reshape.default", X, [1] * 9 + [[[[[[[[[[[[0]]]]]]]]]]]])), "nested"),
         (graph(("alias.default", X)) | {"inputs": [{"place": "a/b/", "shape": [64], "dtype": "float32"}]}, "places"),
         ({"modules": [LINEAR | {"kind": "Module"}]}, "not known"),
@@ -346,10 +411,21 @@ DOUBLED = [("cat.default", [{"node": number}, {"node": number}]) for number in r
             },
             "cannot be made",
         ),
+        (
+            {
+                "inputs": [{"place": "0", "shape": [2000, 1], "dtype": "float32"}],
+                "modules": [{"name": "one", "kind": "LSTM", "settings": WIDE}],
+                "arrays": WIDE_ARRAYS,
+            }
+            | graph(("layer.one", X), ("item", {"node": 0}, 0)),
+            "numbers",
+        ),
         ({"modules": ["forward"]}, "no part"),
         ({"modules": ["one.__class__.two"]}, "no part"),
         ({"modules": ["one/two"]}, "no name"),
         ({"arrays": [WEIGHTS[0] | {"shape": [2**20, 2**20]}]}, "parameters"),
+        ({"arrays": [*WEIGHTS, WEIGHTS[0] | {"name": "two", "shape": [0, *[2**31] * 6]}]}, "cannot be made"),
+        ({"inputs": [{"place": "0", "shape": [2**31] * 6, "dtype": "float32"}]}, "cannot be computed"),
         ({"arrays": [*WEIGHTS, WEIGHTS[0] | {"name": "forward"}]}, "no part"),
         ({"tied": {"one.weight": "one.bias"}}, "one shape"),
         ({"tied": {"one.weight": "training"}}, "one shape"),
@@ -374,6 +450,7 @@ def test_a_hostile_program_ends_in_one_line(changes, says, tmp_path):
         ({"about": np.frombuffer(b"{}", np.uint8)}, "inputs is missing"),
         ({"about": np.frombuffer(b"[" * 10_000, np.uint8)}, "no program"),
         ({"about": np.zeros((2, 2), np.uint8)}, "no bytes"),
+        ({"about": np.full(2**24 + 1, ord(" "), np.uint8)}, "at most"),
     ],
 )
 def test_a_file_that_is_no_program_ends_in_one_line(arrays, says, tmp_path):

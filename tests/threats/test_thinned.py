@@ -122,6 +122,22 @@ def test_prolin_runs_on_sketches_and_says_so(tmp_path):
     assert found.arrays["accuracy"].mean() > whole.arrays["accuracy"].mean() - 0.05
 
 
+def test_prolin_refuses_sketches_without_a_parameter(tmp_path):
+    folder = write_property_run(tmp_path / "run", rounds=4)
+    source = Record(folder / "record")
+    writer = RecordWriter(
+        tmp_path / "r", view="aggregate", aggregation=source.manifest["aggregation"], keep=Keep(sketch=70, seed=4)
+    )
+    name = source.parameters[0].name
+    for item in source:
+        replies = [Reply(seen.node, seen.status, None, seen.num_examples) for seen in item.observations]
+        common, aggregate = ({**part, name: part[name].astype(np.int64)} for part in (item.common, item.aggregate))
+        writer.write(Exchange(item.number, common, replies, aggregate=aggregate))
+    writer.close()
+    with pytest.raises(NeedsError, match=f"none of {name}"):
+        attacked(folder, Record(tmp_path / "r", thinned=True), "prolin")
+
+
 def test_prolin_leaves_out_rounds_whose_sketch_is_not_finite(tmp_path):
     folder = write_property_run(tmp_path / "run", rounds=4)
     source = Record(folder / "record")

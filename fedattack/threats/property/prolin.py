@@ -535,7 +535,14 @@ def _recorded_sketch(record: Record, parameters: Mapping[str, Tensor]) -> Sketch
     """Return how the updates of the ``parameters`` were sketched; ``None`` where they are whole."""
     if record.sketch_plan is None:
         return None
-    return Sketch(record.sketch_plan, tuple(record.on_disk(parameters).values()))
+    names = record.on_disk(parameters)
+    lacking = [shown for shown, name in names.items() if name not in record.sketch_plan.sizes]
+    if lacking:
+        raise NeedsError(
+            f"attack prolin needs sketches of all parameters, and {record.path} has none of {short(lacking[0], 60)}, "
+            "which it says are no floating-point numbers; record whole updates"
+        )
+    return Sketch(record.sketch_plan, tuple(names.values()))
 
 
 def _read_sums(
