@@ -6,7 +6,7 @@ import pytest
 
 from fedattack.cluster import choose
 from fedattack.errors import MESSAGE
-from tests.worlds.federation import write_run
+from tests.threats.test_contract import RUNS
 
 
 @pytest.fixture
@@ -43,6 +43,7 @@ def test_an_audit_that_would_use_the_cluster_is_refused_before_it_trains(
 
 
 def test_an_attack_that_does_not_gain_by_a_cluster_does_not_ask_it(call, nobody, nothing_chosen, tmp_path):
-    write_run(tmp_path)
-    code, _, err = call("attack", "sia", tmp_path, "--cluster", nobody)
-    assert (code, "Ray" in err) == (0, False)
+    folder = RUNS["attribute-baselines", "fedavg"](tmp_path)
+    code, _, err = call("attack", "attribute-baselines", folder, "--cluster", nobody)
+    assert code == 0
+    assert "Ray" not in err

@@ -134,14 +134,14 @@ def test_a_described_model_computes_where_its_examples_are():
 
 def test_a_mistake_in_training_is_caught(monkeypatch):
     """Examples stay where they were."""
-    monkeypatch.setattr(training, "records_of", lambda x, y, device: (torch.as_tensor(x), torch.as_tensor(y)))
+    monkeypatch.setattr(training, "examples_of", lambda x, device: torch.as_tensor(x))
     with fake_cuda(), pytest.raises(RuntimeError, match="indices should be on cpu"):
         train_local(convolutional(), X, Y, epochs=1, batch_size=4, lr=0.1, seed=0, device=CUDA)
 
 
 def test_a_mistake_in_shadows_is_caught(monkeypatch):
-    """A generator of the device where masks are drawn on the CPU."""
-    monkeypatch.setattr(shadows, "to_tensor", lambda values, **_: torch.as_tensor(values))
+    """Examples stay where they were."""
+    monkeypatch.setattr(shadows, "examples_of", lambda values, device: torch.as_tensor(values))
     with fake_cuda(), pytest.raises(RuntimeError, match=r"device"):
         shadows.ShadowModel(convolutional(), X[0], mean_loss("cross-entropy"), device=CUDA)
 
