@@ -149,6 +149,7 @@ def test_a_project_with_batch_norm_clients_of_unequal_size_and_keys_of_its_own(t
     assert not scores.notes
 
 
+@pytest.mark.long
 @pytest.mark.flower
 def test_a_project_under_secagg(tmp_path, task):
     module = task(SECAGG, SECAGG.copy(tmp_path / "data"))

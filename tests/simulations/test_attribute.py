@@ -312,6 +312,7 @@ def test_a_run_is_audited_and_rendered(tmp_path, monkeypatch, isolate):
         audit_folder(tmp_path, device="cpu")
 
 
+@pytest.mark.long
 @pytest.mark.flower
 def test_an_isolating_server_runs_on_flower_and_ray(tmp_path):
     """The app as `flwr run` bundles it gives the same models as in this process."""

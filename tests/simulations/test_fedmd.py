@@ -290,6 +290,7 @@ def test_settings_that_do_not_go_together_are_refused(tmp_path):
         prepare(study(student="sia-cnn"), knowledge=tmp_path / "k", truth=tmp_path / "t")
 
 
+@pytest.mark.long
 @pytest.mark.flower
 def test_clients_keep_their_models_in_a_real_simulation(tmp_path):
     """Ray's workers serve any client in any round; the model has to come along in the client's state."""
