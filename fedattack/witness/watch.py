@@ -121,7 +121,7 @@ class SeenModel:
     learns
         Which entries of its state training may change; all where nothing says so.
     sample
-        The first examples that it took; ``None`` before.
+        The first examples that it took, with labels if it ever took them; ``None`` before.
     program
         What describes it where nobody knows how it is made: the arrays of a program's file.
     """
@@ -174,7 +174,8 @@ class SeenModel:
             if keep:
                 self._role(begun).keep_rows(begun.hashes, rows)
         self.input_shape = shape
-        if self.sample is None and len(rows):
+        parts = len(rows.dtype.names or ())
+        if len(rows) and (self.sample is None or parts > len(self.sample.dtype.names or ())):
             self.sample = rows[:_SAMPLE].copy()
         self.pending.append(begun)
         if len(self.pending) > _PASSES:
