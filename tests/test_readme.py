@@ -252,7 +252,9 @@ def all_steps() -> Iterator[object]:
         for language, code in document.steps():
             if code.startswith("fedattack "):
                 marks = [pytest.mark.flower]
-            slow = [pytest.mark.long] * bool(re.search("^fedattack (tradeoff |reproduce |audit [.] |.*defence=recup)", code))
+            slow = [pytest.mark.long] * bool(
+                re.search("^fedattack (tradeoff |reproduce |audit [.] |.*defence=recup)", code)
+            )
             name = code if language == "bash" else "python"
             yield pytest.param(document, language, code, marks=marks + slow, id=f"{document.path}: {name}"[:100])
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._pytree import register_pytree_node
 
+from fedattack.errors import ModelError
 from fedattack.learning.losses import MeanLoss, mean_own
 from fedattack.learning.torch_utils import to_tensor
 from fedattack.returned import loss_in, output_in
@@ -120,6 +121,16 @@ def returned_for(model: nn.Module, x: Examples) -> Any:
 
 
 def mean_loss_in(returned: Any, labels: Tensor, loss: MeanLoss) -> Tensor:
-    """Return the mean loss of a batch, by what a model returned for it: its own where that is what clients minimise."""
-    own = loss_in(returned) if loss is mean_own else None
-    return loss(output_in(returned), labels) if own is None else own
+    """Return the mean loss of a batch, by what a model returned for it: its own where that is what clients minimise.
+
+    Raises
+    ------
+    ModelError
+        If the model returned no loss of its own, or no outputs.
+    """
+    if loss is not mean_own:
+        return loss(output_in(returned), labels)
+    own = loss_in(returned)
+    if own is None:
+        raise ModelError("the model returns no loss of its own; name the loss that its clients minimise by --loss")
+    return own

@@ -63,7 +63,7 @@ MOST_NODES = 20_000
 """Operators of one program."""
 
 MOST_NUMBERS = 2**22
-"""Numbers of one value for one example, for inputs of up to 8,192 numbers; 512 times the input for larger ones."""
+"""Numbers of one value for one example, for inputs of up to 65,536 numbers; 64 times the input for larger ones."""
 
 MOST_CONSTANTS = 2**25
 """Bytes of the numbers that a program has besides parameters and buffers."""
@@ -76,7 +76,7 @@ MOST_ABOUT = 2**24
 
 _ABOUT = "about"
 _CONSTANTS = "fedattack_constants"
-_PER_INPUT = 512
+_PER_INPUT = 64
 _VALUES = 16  # as large as the largest
 _DEPTH = 8
 _MOST_LAYERS = 100

@@ -5,9 +5,10 @@ import pytest
 import torch
 from torch import nn
 
+from fedattack.errors import ModelError
 from fedattack.learning import LocalSGD, train_local
 from fedattack.learning.attribute_updates import attribute_updates
-from fedattack.learning.inputs import Inputs, examples_of, one_after_another
+from fedattack.learning.inputs import Inputs, examples_of, mean_loss_in, one_after_another
 from fedattack.learning.losses import OWN, mean_loss
 from fedattack.learning.rows import GradientRows, LayerModel
 from fedattack.learning.shadows import GivenDropout, ShadowModel
@@ -203,3 +204,11 @@ def test_padding_is_made_alike():
     assert other.tobytes() == long.tobytes()
     with pytest.raises(ValueError, match="examples of one structure"):
         padded_alike(short, np.zeros((2, 3), np.float32))
+
+
+def test_a_model_without_the_loss_that_it_is_said_to_have_is_refused():
+    outputs, labels = torch.zeros(4, 3), torch.zeros(4, dtype=torch.long)
+    with pytest.raises(ModelError, match="returns no loss of its own; name the loss"):
+        mean_loss_in(outputs, labels, mean_loss(OWN))
+    assert mean_loss_in((torch.tensor(2.5), outputs), labels, mean_loss(OWN)) == 2.5
+    assert mean_loss_in((torch.tensor(2.5), outputs), labels, mean_loss("cross-entropy")) == pytest.approx(np.log(3))

@@ -177,7 +177,7 @@ def length_of(update: Mapping[str, NDArray[Any]]) -> float:
 
 def rows_at_once(size: int, bound: int = BOUND) -> int:
     """Return how many vectors of ``size`` float32 numbers are held at a time, at least one."""
-    return max(1, bound // (4 * size))
+    return max(1, bound // (4 * max(1, size)))
 
 
 def difference(sent: Arrays, received: Arrays, names: Sequence[str]) -> dict[str, NDArray[np.float32]]:
