@@ -128,8 +128,17 @@ def mean_loss_in(returned: Any, labels: Tensor, loss: MeanLoss) -> Tensor:
     ModelError
         If the model returned no loss of its own, or no outputs.
     """
-    if loss is not mean_own:
-        return loss(output_in(returned), labels)
+    return own_loss_in(returned) if loss is mean_own else loss(output_in(returned), labels)
+
+
+def own_loss_in(returned: Any) -> Tensor:
+    """Return the loss that a model returned.
+
+    Raises
+    ------
+    ModelError
+        If it returned none.
+    """
     own = loss_in(returned)
     if own is None:
         raise ModelError("the model returns no loss of its own; name the loss that its clients minimise by --loss")

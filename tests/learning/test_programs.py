@@ -24,6 +24,7 @@ from fedattack.learning.shadows import ShadowModel
 from fedattack.learning.torch_utils import has_batch_norm, has_dropout
 from fedattack.threats import Knowledge, ModelKnowledge, Targets, read_knowledge, write_knowledge
 from fedattack.witness.torch_export import program_of
+from tests.learning.test_batched import Shifting
 
 
 class Residual(nn.Module):
@@ -173,16 +174,6 @@ def test_a_described_model_is_the_model(name, tmp_path):
     # Dropout is on in training alone.
     again = [outputs(built, x, 6, training=True)[0], outputs(built, x, 6, training=False)[0]]
     assert not torch.equal(*again)
-
-
-class Shifting(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.last = nn.Linear(4, 3)
-
-    def forward(self, x):
-        x -= 1
-        return self.last(x)
 
 
 def test_a_model_that_writes_into_its_input_is_described():
