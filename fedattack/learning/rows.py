@@ -23,8 +23,8 @@ from fedattack.learning.torch_utils import seeded
 
 # Examples whose dropout masks are drawn together, as :meth:`ShadowModel.record_gradients` does.
 _DRAWN = 128
-# Bytes of what is laid out for one product.
-_SCRATCH = 32 * 2**20
+# Bytes of what is laid out for one product: little enough for a processor's caches.
+_SCRATCH = 2 * 2**20
 PASSES = 4
 """Copies of the layers' outputs that a forward and a backward pass hold."""
 
@@ -498,6 +498,11 @@ class _Product:
     def bytes(self) -> int:
         return 4 * (self.inputs.numel() + self.deltas.numel())
 
+    @property
+    def totals(self) -> Tensor:
+        """What comes back to all positions together, (n, outputs): a bias's gradients."""
+        return self.deltas[:, 0] if self.layer.positions == 1 else self.deltas.sum(dim=1)
+
     def _parts(self, numbers: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Yield rows, inputs (m, positions, inputs) and deltas, few enough that ``numbers`` for each of them fit."""
         step = max(1, _SCRATCH // (4 * numbers))
@@ -512,7 +517,7 @@ class _Product:
         for rows, inputs, deltas in self._parts(layer.positions * layer.inputs + layer.size):
             torch.bmm(deltas.mT, inputs, out=weight[rows].unflatten(1, (layer.outputs, layer.inputs)))
         if layer.bias is not None:
-            _columns_at(columns, layer.bias).copy_(self.deltas.sum(dim=1))
+            _columns_at(columns, layer.bias).copy_(self.totals)
 
     def project(self, directions: Tensor) -> Tensor:
         layer, count = self.layer, len(directions)
@@ -525,7 +530,7 @@ class _Product:
                 moved = inputs.flatten(0, 1) @ weights.mT
                 out[:, rows] = (moved * deltas.flatten(0, 1)).view(count, len(deltas), -1).sum(dim=2)
         if layer.bias is not None:
-            out += directions[:, layer.bias] @ self.deltas.sum(dim=1).T
+            out += directions[:, layer.bias] @ self.totals.T
         return out
 
     def _convolve(self, module: nn.Conv2d, weights: Tensor, out: Tensor) -> None:
@@ -541,12 +546,13 @@ class _Product:
             out[:, rows] = torch.einsum("nkp,np->kn", moved, self.deltas[rows].mT.flatten(1))
 
     def accumulate(self, out: Tensor, weights: Tensor) -> None:
-        layer, count = self.layer, len(weights)
-        for rows, inputs, deltas in self._parts(layer.positions * (layer.inputs + count * layer.outputs)):
-            weighted = weights[:, rows, None, None] * deltas
-            out[:, layer.weight] += (weighted.flatten(1, 2).mT @ inputs.flatten(0, 1)).flatten(1)
+        layer = self.layer
+        matrices = out[:, layer.weight].unflatten(1, (layer.outputs, layer.inputs))
+        for rows, inputs, deltas in self._parts(layer.positions * (layer.inputs + layer.outputs)):
+            for total, weight in zip(matrices, weights[:, rows, None, None], strict=True):
+                total.addmm_((weight * deltas).flatten(0, 1).T, inputs.flatten(0, 1))
         if layer.bias is not None:
-            out[:, layer.bias] += weights @ self.deltas.sum(dim=1)
+            out[:, layer.bias] += weights @ self.totals
 
     def accumulate_squares(self, out: Tensor, weights: Tensor) -> None:
         layer = self.layer
@@ -557,7 +563,7 @@ class _Product:
             for rows, inputs, deltas in self._parts(layer.positions * layer.inputs + 2 * layer.size):
                 out[layer.weight] += weights[rows] @ (deltas.mT @ inputs).flatten(1).square_()
         if layer.bias is not None:
-            out[layer.bias] += weights @ self.deltas.sum(dim=1).square()
+            out[layer.bias] += weights @ self.totals.square()
 
 
 @dataclass(frozen=True)
