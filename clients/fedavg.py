@@ -71,7 +71,7 @@ class FedAvgClient(NumPyClient):
             self._model,
             self._x,
             self._y,
-            **vars(self._settings.training),
+            **self._settings.training.keywords(),
             seed=self._study.client_seed(self._client, server_round),
             device=self._device,
             loss=self._study.models.loss,

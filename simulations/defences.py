@@ -29,7 +29,7 @@ def known_defence(study: Study) -> KnownDefence | None:
             "noise": noise,
             "dp-clip": settings.dp_clip,
             "loss": study.models.loss,
-            "training": vars(settings.training),
+            "training": settings.training.keywords(),
         }
         return KnownDefence(BUILT_IN, training)
     if not changes_update(settings):

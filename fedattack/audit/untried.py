@@ -79,4 +79,6 @@ def lacking(attack: Attack, record: Record, knowledge: Knowledge) -> list[str]:
         found.append(f"the attacker does not know {', '.join(unknown)}")
     if lack := needs.lack_of_structure(knowledge):
         found.append(lack)
+    if lack := needs.lack_of_sgd(record, knowledge):
+        found.append(lack)
     return found

@@ -172,7 +172,10 @@ def attack(
         ),
     ] = None,
     training: Annotated[
-        str | None, typer.Option(help="How clients train, such as epochs=1,batch-size=10,lr=0.01,momentum=0.9.")
+        str | None,
+        typer.Option(
+            help="How clients train, such as epochs=1,batch-size=10,lr=0.01,momentum=0.9; optimizer=Adam or AdamW."
+        ),
     ] = None,
     frozen: Annotated[
         str | None,

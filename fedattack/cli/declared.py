@@ -27,6 +27,7 @@ _TRAINING: dict[str, Callable[[str], Any]] = {
     "lr": float,
     "momentum": float,
     "weight-decay": float,
+    "optimizer": str,
 }
 
 
@@ -184,6 +185,6 @@ def _read_training(text: str) -> dict[str, Any]:
 
 def _no_training(text: str) -> ConfigError:
     return ConfigError(
-        f"--training {text}: expected epochs, batch-size and lr, and perhaps momentum and weight-decay, such as "
-        "epochs=1,batch-size=10,lr=0.01"
+        f"--training {text}: expected epochs, batch-size and lr, and perhaps momentum, weight-decay and optimizer, "
+        "such as epochs=1,batch-size=10,lr=0.01"
     )

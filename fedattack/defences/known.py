@@ -9,6 +9,7 @@ from torch import nn
 
 from fedattack.defences import DP_SGD, defence_of
 from fedattack.defences.base import Batch, Settings, Update, as_float32
+from fedattack.errors import ConfigError
 from fedattack.learning import LocalSGD, train_private
 
 Defend = Callable[..., Mapping[str, NDArray[np.float32]]]
@@ -44,6 +45,8 @@ def known_defence(settings: Settings) -> Defend:
 
 def _trained_privately(settings: Settings) -> Defend:
     training = LocalSGD(**settings["training"])
+    if training.optimizer != "SGD":
+        raise ConfigError(f"defence {DP_SGD}: expected clients that train by SGD, got {training.optimizer}")
 
     def defend(
         update: Update, *, rng: np.random.Generator, model: nn.Module, x: NDArray[np.float32], y: NDArray[np.int64]
@@ -53,7 +56,7 @@ def _trained_privately(settings: Settings) -> Defend:
             trained,
             x,
             y,
-            **vars(training),
+            **training.keywords(),
             loss=settings["loss"],
             noise=float(settings["noise"]),
             clip=float(settings["dp-clip"]),

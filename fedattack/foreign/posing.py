@@ -14,7 +14,7 @@ from fedattack.errors import ConfigError, DataError, short
 from fedattack.folder import Part
 from fedattack.foreign.holding import Holding, class_counts, hold
 from fedattack.foreign.questions import WITHOUT, Questions, Scene, origins_in, pose_further
-from fedattack.learning import LocalSGD
+from fedattack.learning import OPTIMIZERS, LocalSGD
 from fedattack.learning.programs import PROGRAM, read_program
 from fedattack.record import Record
 from fedattack.structured import fields, stacked
@@ -39,7 +39,7 @@ _UNSEEN = WitnessedModel(None, {}, (), 0, None, "none was seen")
 # Streams of the seed's random numbers.
 _CHOOSING = 1
 
-_UNTRIED_SGD = "attacks that imitate training need plain SGD"
+_IMITATED = f"attacks imitate {', '.join(OPTIMIZERS)} at one rate alone"
 
 
 @dataclass(frozen=True)
@@ -395,8 +395,8 @@ def _training_of(witnesses: Sequence[Witness], notes: list[str]) -> LocalSGD | N
         return None
     how = _most([_numbers_of(training) for training in seen], notes, "ways to train")
     training = next(training for training in seen if _numbers_of(training) == how)
-    if training.optimizer != "SGD" or not training.lr or not training.epochs or not training.batch_sizes:
-        notes.append(f"clients train by {training.optimizer}, learning rate {training.lr}; {_UNTRIED_SGD}")
+    if training.optimizer not in OPTIMIZERS or not training.lr or not training.epochs or not training.batch_sizes:
+        notes.append(f"clients train by {training.optimizer}, learning rate {training.lr}; {_IMITATED}")
         return None
     return LocalSGD(
         epochs=max(1, round(training.epochs)),
@@ -404,6 +404,7 @@ def _training_of(witnesses: Sequence[Witness], notes: list[str]) -> LocalSGD | N
         lr=training.lr,
         momentum=training.momentum,
         weight_decay=training.weight_decay,
+        optimizer=training.optimizer,
     )
 
 

@@ -8,6 +8,7 @@ from fedattack.learning.example_gradients import example_gradients
 from fedattack.learning.losses import LOSSES, per_record_loss
 from fedattack.learning.models import MODELS, build_model, check_parameters
 from fedattack.learning.training import (
+    OPTIMIZERS,
     FullGradient,
     LocalSGD,
     LocalTraining,
@@ -21,6 +22,7 @@ from fedattack.learning.training import (
 __all__ = [
     "LOSSES",
     "MODELS",
+    "OPTIMIZERS",
     "Distillation",
     "FullGradient",
     "LocalSGD",

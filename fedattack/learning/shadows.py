@@ -25,7 +25,7 @@ from fedattack.errors import DataError
 from fedattack.learning.inputs import Examples, Inputs, call, examples_of, mean_loss_in
 from fedattack.learning.losses import MeanLoss
 from fedattack.learning.torch_utils import has_batch_norm, seeded, to_tensor
-from fedattack.learning.training import LocalSGD
+from fedattack.learning.training import LocalSGD, Stepping
 from fedattack.returned import output_in
 
 CHUNK = 64
@@ -302,14 +302,21 @@ class ShadowModel:
     def _train(
         self, start: Tensor, x: Examples, y: Tensor, training: LocalSGD, steps: Iterator[Step], maximise: bool
     ) -> Tensor:
-        """Follow :class:`torch.optim.SGD`'s rule, which has no form for many clients at once."""
+        """Follow :class:`torch.optim.SGD`'s rule, which has no form for many clients at once; others step by theirs."""
         common = self.unflatten(start)
         parameters = {name: value.expand(len(x), *value.shape) for name, value in common.items()}
+        stepping: Stepping | None = None
+        if training.optimizer != "SGD":
+            parameters = {name: value.clone() for name, value in parameters.items()}
+            stepping = Stepping([*parameters.values()], training, maximise=maximise)
         velocity: dict[str, Tensor] = {}
         client = torch.arange(len(x), device=self.device)[:, None]
         for step in steps:
             own = x[client, step.rows], y[client, step.rows]
             gradients = self.gradients(parameters, *own, step.masks, apart=True)
+            if stepping is not None:
+                stepping.step([gradients[name] for name in parameters])
+                continue
             for name, values in gradients.items():
                 move = -values if maximise else values
                 if training.weight_decay:

@@ -10,12 +10,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from fedattack.errors import ConfigError, DataError, ModelError
 from fedattack.learning.inputs import examples_of, mean_loss_in, returned_for
 from fedattack.learning.losses import mean_loss
 from fedattack.learning.torch_utils import in_mode, seeded, to_tensor
+
+OPTIMIZERS = ("SGD", "Adam", "AdamW")
+"""What clients train by, as PyTorch calls it."""
+
+_BETAS, _EPSILON = (0.9, 0.999), 1e-8
 
 GRADIENT_CHUNK = 256
 """Examples whose gradient is taken at a time, so that memory does not grow with a client's examples."""
@@ -60,8 +66,8 @@ class LocalSGD:
 
     Attributes
     ----------
-    epochs, batch_size, lr, momentum, weight_decay
-        As for :func:`train_local`.
+    epochs, batch_size, lr, momentum, weight_decay, optimizer
+        As for :func:`train_local`. Adam and AdamW begin anew in every round, and have PyTorch's own other numbers.
     """
 
     epochs: int
@@ -69,9 +75,16 @@ class LocalSGD:
     lr: float
     momentum: float = 0.0
     weight_decay: float = 0.0
+    optimizer: str = "SGD"
 
     def __post_init__(self) -> None:
-        check_sgd(**vars(self))
+        numbers = self.keywords()
+        check_optimizer(numbers.pop("optimizer", self.optimizer), self.momentum)
+        check_sgd(**numbers)
+
+    def keywords(self) -> dict[str, Any]:
+        """Return the keywords of :func:`train_local`, without the optimizer where it is SGD."""
+        return {name: value for name, value in vars(self).items() if (name, value) != ("optimizer", "SGD")}
 
     def steps(self, examples: int) -> int:
         """Return how many optimiser steps a client of so many examples, at least 1, makes in a round."""
@@ -119,12 +132,13 @@ def train_local(
     lr: float,
     momentum: float = 0.0,
     weight_decay: float = 0.0,
+    optimizer: str = "SGD",
     maximise: bool = False,
     loss: str = "cross-entropy",
     seed: int,
     device: torch.device | str = "cpu",
 ) -> LocalTraining:
-    """Train a model in place by SGD on the mean loss; the global random state is left as it was.
+    """Train a model in place on the mean loss; the global random state is left as it was.
 
     Parameters
     ----------
@@ -139,7 +153,9 @@ def train_local(
     batch_size : int
         Examples a step. The last, shorter batch of an epoch is kept. 0, or n and more: all examples in one step.
     lr, momentum, weight_decay : float
-        As for :class:`torch.optim.SGD`.
+        As for :class:`torch.optim.SGD`; also for the other optimizers, which have no momentum.
+    optimizer : str
+        One of :data:`OPTIMIZERS`.
     maximise : bool
         Ascend the loss instead of descending it.
     loss : str
@@ -163,12 +179,12 @@ def train_local(
         If the loss is unknown.
     """
     objective = mean_loss(loss)
-    check_sgd(epochs, batch_size, lr, momentum, weight_decay)
+    how = LocalSGD(epochs, batch_size, lr, momentum, weight_decay, optimizer)
     device = torch.device(device)
     records, labels = examples_of(x, device), _labels_of(x, y, device)
     model.to(device)
     parameters = [value for value in model.parameters() if value.requires_grad]
-    momenta: list[Tensor | None] = [None] * len(parameters)
+    stepping = Stepping(parameters, how, maximise=maximise)
     order = torch.Generator().manual_seed(seed)
     steps = 0
     with seeded(seed, device), in_mode(model, training=True):
@@ -178,42 +194,90 @@ def train_local(
             for batch in torch.randperm(len(records), generator=order).to(device).split(batch_size or len(records)):
                 value = mean_loss_in(returned_for(model, records[batch]), labels[batch], objective)
                 gradients = torch.autograd.grad(value, parameters, allow_unused=True)
-                _step(parameters, gradients, momenta, lr, momentum, weight_decay, maximise)
+                stepping.step(gradients)
                 total += value.detach() * len(batch)
                 steps += 1
     return LocalTraining(steps, float(total) / len(records))
 
 
-@torch.no_grad()
-def _step(
-    parameters: Sequence[Tensor],
-    gradients: Sequence[Tensor | None],
-    momenta: list[Tensor | None],
-    lr: float,
-    momentum: float,
-    weight_decay: float,
-    maximise: bool,
-) -> None:
-    """Do what :class:`torch.optim.SGD` does in a step, by the function that it calls itself.
+class Stepping:
+    """An optimizer of PyTorch, by the functions that its class calls itself.
 
     The class would load torch's compiler, two seconds that every client's process pays, and Flower starts many.
-    Parameters that the loss does not depend on, whose gradient is None, stay as they are.
+    Its functions move each number by itself, so that parameters of many clients may be stacked.
+
+    Parameters
+    ----------
+    parameters
+        What is moved, in place.
+    how
+        Optimizer, learning rate, momentum and weight decay.
+    maximise
+        Ascend the loss instead of descending it.
     """
-    used = [index for index, gradient in enumerate(gradients) if gradient is not None]
-    used_momenta = [momenta[index] for index in used]
-    sgd(
-        [parameters[index] for index in used],
-        [gradient for gradient in gradients if gradient is not None],
-        used_momenta,
-        lr=lr,
-        momentum=momentum,
-        weight_decay=weight_decay,
-        maximize=maximise,
-        dampening=0.0,
-        nesterov=False,
-    )
-    for index, value in zip(used, used_momenta, strict=True):
-        momenta[index] = value
+
+    def __init__(self, parameters: Sequence[Tensor], how: LocalSGD, *, maximise: bool = False) -> None:
+        self._parameters = parameters
+        self._how = how
+        self._maximise = maximise
+        self._momenta: list[Tensor | None] = [None] * len(parameters)
+        # By parameter, Adam's means of gradients and of their squares, and the number of steps.
+        self._moments: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+
+    @torch.no_grad()
+    def step(self, gradients: Sequence[Tensor | None]) -> None:
+        """Make a step. Parameters that the loss does not depend on, whose gradient is None, stay as they are."""
+        used = [index for index, gradient in enumerate(gradients) if gradient is not None]
+        parameters = [self._parameters[index] for index in used]
+        given = [gradient for gradient in gradients if gradient is not None]
+        if self._how.optimizer == "SGD":
+            self._sgd(used, parameters, given)
+        else:
+            self._adam(used, parameters, given)
+
+    def _sgd(self, used: Sequence[int], parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        momenta = [self._momenta[index] for index in used]
+        sgd(
+            parameters,
+            gradients,
+            momenta,
+            lr=self._how.lr,
+            momentum=self._how.momentum,
+            weight_decay=self._how.weight_decay,
+            maximize=self._maximise,
+            dampening=0.0,
+            nesterov=False,
+        )
+        for index, value in zip(used, momenta, strict=True):
+            self._momenta[index] = value
+
+    def _adam(self, used: Sequence[int], parameters: list[Tensor], gradients: list[Tensor]) -> None:
+        how, decay = self._how, self._how.weight_decay
+        if how.optimizer == "AdamW":
+            # Not all versions of PyTorch's function do this themselves.
+            for parameter in parameters:
+                parameter.mul_(1 - how.lr * decay)
+            decay = 0.0
+        for index, parameter in zip(used, parameters, strict=True):
+            if index not in self._moments:
+                steps = torch.tensor(0.0)
+                self._moments[index] = (torch.zeros_like(parameter), torch.zeros_like(parameter), steps)
+        means, squares, steps_made = zip(*[self._moments[index] for index in used], strict=True)
+        adam(
+            parameters,
+            gradients,
+            [*means],
+            [*squares],
+            [],
+            [*steps_made],
+            lr=how.lr,
+            beta1=_BETAS[0],
+            beta2=_BETAS[1],
+            eps=_EPSILON,
+            weight_decay=decay,
+            maximize=self._maximise,
+            amsgrad=False,
+        )
 
 
 def full_gradient(
@@ -343,6 +407,20 @@ def _labels_of(x: NDArray[Any] | Tensor, y: NDArray[Any] | Tensor, device: torch
         raise DataError(f"local training: expected at least one example, each with a label; got {len(x)} and {len(y)}")
     labels = to_tensor(y, device=device)
     return labels.float() if labels.is_floating_point() else labels.long()
+
+
+def check_optimizer(optimizer: str, momentum: float) -> None:
+    """Refuse an optimizer that is not imitated.
+
+    Raises
+    ------
+    ConfigError
+        If it is unknown, or is to have a momentum that it does not have.
+    """
+    if optimizer not in OPTIMIZERS:
+        raise ConfigError(f"local training: optimizer must be one of {', '.join(OPTIMIZERS)}; got {optimizer!r}")
+    if optimizer != "SGD" and momentum:
+        raise ConfigError(f"local training: {optimizer} has no momentum; got {momentum}, leave it out")
 
 
 def check_sgd(epochs: int, batch_size: int, lr: float, momentum: float, weight_decay: float) -> None:

@@ -43,12 +43,15 @@ class Needs:
         and ``frozen`` weights, which the attacker puts back: for attacks that compute with models alone, or with
         gradients of what is trained. Beside what a record may lack, ``structures``: examples that are more than one
         array, such as ids with a mask.
+    sgd
+        Whether it reads gradients out of updates, as only SGD leaves them there.
     """
 
     views: tuple[str, ...]
     protocols: tuple[str, ...]
     knowledge: tuple[str, ...]
     takes: tuple[str, ...] = ()
+    sgd: bool = False
 
     def lack(self, record: Record) -> str:
         """Say what of a thinned record is too little, and what it keeps; empty if nothing is."""
@@ -66,6 +69,13 @@ class Needs:
         if not knowledge.structure() or "structures" in self.takes:
             return ""
         return f"it needs examples that are one array of numbers, and this model takes {knowledge.structure()}"
+
+    def lack_of_sgd(self, record: Record, knowledge: Knowledge) -> str:
+        """Say that updates are of another optimizer than the attack reads; empty if they are not."""
+        training = knowledge.training
+        if not self.sgd or training is None or training.optimizer == "SGD" or record.protocol == "fedsgd":
+            return ""
+        return f"it reads gradients out of updates of SGD, and these clients train by {training.optimizer}"
 
 
 _WHOLE = {
@@ -236,6 +246,8 @@ class Attack(ABC):
                     f"attack {self.name} needs knowledge of {need}, and there is none; add it to knowledge/"
                 )
         if lack := self.needs.lack_of_structure(knowledge):
+            raise NeedsError(f"attack {self.name}: {lack}")
+        if lack := self.needs.lack_of_sgd(record, knowledge):
             raise NeedsError(f"attack {self.name}: {lack}")
         record = without_canaries(record, knowledge)
         if not len(record):

@@ -371,6 +371,7 @@ class _TrainingEntry(TypedDict):
     lr: _Rate
     momentum: NotRequired[_Share]
     weight_decay: NotRequired[Annotated[float, Field(ge=0, le=10**6, allow_inf_nan=False)]]
+    optimizer: NotRequired[Literal["SGD", "Adam", "AdamW"]]
 
 
 _Setting = Text | bool | _Whole | _Number | _TrainingEntry
@@ -441,7 +442,7 @@ def write_knowledge(folder: Path, knowledge: Knowledge) -> None:
         note_node(folder, node=node, client=client)
     entry: dict[str, Any] = {"model": _entry_of_model(knowledge.model), "prior": knowledge.prior}
     if knowledge.training is not None:
-        entry["training"] = vars(knowledge.training)
+        entry["training"] = knowledge.training.keywords()
     if knowledge.property is not None:
         entry["property"] = str(knowledge.property)
         entry["positive_share"] = knowledge.positive_share

@@ -94,7 +94,7 @@ class WitnessedTraining:
     Attributes
     ----------
     optimizer
-        Name of its class.
+        Name of its class, with those of its other numbers that are not PyTorch's usual ones.
     lr
         Learning rate; ``None`` if it is not one number.
     momentum, weight_decay

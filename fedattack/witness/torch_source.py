@@ -40,6 +40,16 @@ _LABELLED = {
 }
 """Losses whose second argument are labels, and what fedattack calls them."""
 
+_USUAL = {
+    "dampening": 0,
+    "nesterov": False,
+    "betas": (0.9, 0.999),
+    "eps": 1e-8,
+    "amsgrad": False,
+    "maximize": False,
+}
+"""Numbers of PyTorch's optimizers that are noted only where they are others."""
+
 _WRAPPERS = {"OptimizedModule": "_orig_mod", "DataParallel": "module", "DistributedDataParallel": "module"}
 _WRAPPERS |= {"GradSampleModule": "_module"}
 
@@ -237,7 +247,9 @@ def _step(watch: Watch, optimizer: Optimizer) -> None:
         model.private = private or model.private
         for group in optimizer.param_groups:
             lr, momentum, decay = group.get("lr", 0.0), group.get("momentum", 0.0), group.get("weight_decay", 0.0)
-            model.optimizers[(name, float(lr), float(momentum), float(decay))] = None
+            unusual = [f"{key}={group[key]}" for key, usual in _USUAL.items() if group.get(key, usual) != usual]
+            told = f"{name} of {', '.join(unusual)}" if unusual else name
+            model.optimizers[(told, float(lr), float(momentum), float(decay))] = None
 
 
 def _watched_zero_grad(original: Callable[..., None]) -> Callable[..., None]:

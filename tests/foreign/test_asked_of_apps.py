@@ -113,18 +113,18 @@ def test_class_and_groups_of_an_app_with_digits(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.flower
-def test_class_and_groups_of_an_app_with_texts(tmp_path):
+@pytest.mark.parametrize(("optimizer", "rate"), [("SGD", "0.2"), ("AdamW", "0.002")])
+def test_class_and_groups_of_an_app_with_texts(optimizer, rate, tmp_path):
     pytest.importorskip("transformers", reason="it is one of the packages that this app uses")
     where = TEXTS.copy(tmp_path)
-    # Attacks imitate plain SGD.
     rewrite(
         where / "textexample" / "task.py",
-        ("torch.optim.AdamW(", "torch.optim.SGD("),
+        ("torch.optim.AdamW(", f"torch.optim.{optimizer}("),
         ("DataLoader(train, batch_size=8", "DataLoader(train, batch_size=16"),
         more=WORDS,
     )
     rewrite(where / "textexample" / "server_app.py", ("FedAvg()", "FedAvg(fraction_train=0.5)"))
-    settings = ("num-server-rounds=20", "local-epochs=1", "learning-rate=0.2")
+    settings = ("num-server-rounds=20", "local-epochs=1", f"learning-rate={rate}")
     out, found = asked(tmp_path, 1, *settings)
     check(out, found)
     assert {"likelihood-ratio", "rmia"} <= {*Scores.load(out / "scores" / "membership.npz").facts["methods"]}

@@ -114,10 +114,18 @@ def test_clients_that_differ_are_told(part):
 
 
 def test_training_that_no_attack_imitates_is_told(part):
-    adam = replace(TRAINING, optimizer="Adam")
-    posed = pose(part, [witness(name, World.trains[name], training=adam) for name in "012"])
+    nesterov = replace(TRAINING, optimizer="SGD of nesterov=True")
+    posed = pose(part, [witness(name, World.trains[name], training=nesterov) for name in "012"])
     assert posed.knowledge.training is None
-    assert any("clients train by Adam" in note for note in posed.notes)
+    assert any("clients train by SGD of nesterov=True" in note for note in posed.notes)
+
+
+@pytest.mark.parametrize("optimizer", ["Adam", "AdamW"])
+def test_adam_is_imitated(part, optimizer):
+    training = replace(TRAINING, optimizer=optimizer, momentum=0.0, weight_decay=0.01)
+    pose(part, [witness(name, World.trains[name], training=training) for name in "012"])
+    known = read_knowledge(part.knowledge, trusted={"torch.nn:Linear"}).training
+    assert (known.optimizer, known.lr, known.weight_decay) == (optimizer, training.lr, 0.01)
 
 
 def test_few_examples_are_to_be_reconstructed_beside_those_of_nobody(part):

@@ -14,6 +14,8 @@ TRAININGS = {
     "steps and a rest": LocalSGD(epochs=1, batch_size=4, lr=0.1),
     "epochs, momentum, decay": LocalSGD(epochs=3, batch_size=4, lr=0.05, momentum=0.9, weight_decay=0.01),
     "all at once": LocalSGD(epochs=2, batch_size=0, lr=0.1),
+    "Adam": LocalSGD(epochs=2, batch_size=4, lr=0.002, weight_decay=0.01, optimizer="Adam"),
+    "AdamW": LocalSGD(epochs=2, batch_size=4, lr=0.002, weight_decay=0.01, optimizer="AdamW"),
 }
 
 
@@ -45,12 +47,9 @@ def plain_loop(shadow, start, x, y, training, generator, maximise=False):
             for name, value in shadow.unflatten(start).items():
                 model.get_parameter(name).copy_(value)
         dropouts = [part for part in model.modules() if isinstance(part, GivenDropout)]
-        optimizer = torch.optim.SGD(
-            model.parameters(),
-            lr=training.lr,
-            momentum=training.momentum,
-            weight_decay=training.weight_decay,
-            maximize=maximise,
+        options = {"momentum": training.momentum} if training.optimizer == "SGD" else {}
+        optimizer = getattr(torch.optim, training.optimizer)(
+            model.parameters(), lr=training.lr, weight_decay=training.weight_decay, maximize=maximise, **options
         )
         for step in steps:
             for dropout, mask in zip(dropouts, step.masks, strict=True):
@@ -72,7 +71,10 @@ def test_batched_training_is_the_plain_loop_with_dropout(shadow, start, data, tr
     expected = plain_loop(shadow, start, *data, training, torch.Generator().manual_seed(3), maximise)
     assert torch.linalg.norm(expected, dim=1).min() > 1e-3
     # Single precision, amplified by up to three epochs of ascent with momentum: how much depends on the processor.
-    torch.testing.assert_close(got, expected, rtol=1e-4, atol=2e-5)
+    if training.optimizer == "SGD":
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=2e-5)
+    # Adam's steps are of one length: where a gradient is next to 0, rounding decides their sign.
+    assert torch.linalg.norm(got - expected) < 1e-3 * torch.linalg.norm(expected)
 
 
 def test_shadow_clients_train_as_clients_do():

@@ -53,9 +53,18 @@ def test_full_batch_steps_are_gradient_descent_with_momentum_and_weight_decay():
     assert done.loss == pytest.approx(loss, rel=1e-5)
 
 
-@pytest.mark.parametrize(("momentum", "weight_decay"), [(0.0, 0.0), (0.9, 0.01)])
+@pytest.mark.parametrize(
+    ("optimizer", "numbers"),
+    [
+        ("SGD", {}),
+        ("SGD", {"momentum": 0.9, "weight_decay": 0.01}),
+        ("Adam", {}),
+        ("Adam", {"weight_decay": 0.01}),
+        ("AdamW", {"weight_decay": 0.01}),
+    ],
+)
 @pytest.mark.parametrize("maximise", [False, True])
-def test_steps_are_those_of_torchs_optimiser_to_the_bit(momentum, weight_decay, maximise):
+def test_steps_are_those_of_torchs_optimiser_to_the_bit(optimizer, numbers, maximise):
     """What the loss does not depend on is left alone, by weight decay and momentum, too."""
 
     class Branched(nn.Module):
@@ -67,9 +76,10 @@ def test_steps_are_those_of_torchs_optimiser_to_the_bit(momentum, weight_decay, 
             return self.used(x) + self.fixed(x)
 
     ours, plain = Branched(), Branched()
-    train_local(ours, X, Y, **OPTIONS, momentum=momentum, weight_decay=weight_decay, maximise=maximise)
-    optimiser = torch.optim.SGD(
-        plain.parameters(), lr=0.1, momentum=momentum, weight_decay=weight_decay, maximize=maximise
+    train_local(ours, X, Y, **OPTIONS, **numbers, optimizer=optimizer, maximise=maximise)
+    # Of Adam, classes and functions choose another order of operations unless they are told.
+    optimiser = getattr(torch.optim, optimizer)(
+        plain.parameters(), lr=0.1, **({"weight_decay": 0.0} | numbers), maximize=maximise
     )
     order = torch.Generator().manual_seed(OPTIONS["seed"])
     for batch in [rows for _ in range(2) for rows in torch.randperm(10, generator=order).split(4)]:
@@ -163,6 +173,8 @@ def test_a_diverging_training_returns_its_loss():
         ({"lr": float("nan")}, "lr must be at least 0; got nan"),
         ({"momentum": -1}, "momentum must be at least 0; got -1"),
         ({"weight_decay": -1}, "weight_decay must be at least 0; got -1"),
+        ({"optimizer": "adam"}, "optimizer must be one of SGD, Adam, AdamW; got 'adam'"),
+        ({"optimizer": "Adam", "momentum": 0.9}, "Adam has no momentum; got 0.9"),
     ],
 )
 def test_numbers_out_of_range_are_refused(options, message):

@@ -14,6 +14,7 @@ from fedattack.audit.describe import notes_of
 from fedattack.audit.evidence import read_evidence
 from fedattack.audit.judge import judge_of
 from fedattack.audit.judging import judge_attacks
+from fedattack.audit.untried import lacking
 from fedattack.errors import DataError, NeedsError
 from fedattack.learning.programs import PROGRAM
 from fedattack.record import Exchange, Keep, Record, RecordWriter, Reply, project_record, shrink_record
@@ -106,6 +107,21 @@ def test_a_missing_need_is_refused_by_name(case, tmp_path):
     RecordWriter(tmp_path / "empty", view=attack.needs.views[0], protocol=attack.needs.protocols[0]).close()
     with pytest.raises(NeedsError, match="holds none"):
         attack.run(Record(tmp_path / "empty"), known)
+
+
+def test_clients_of_another_optimizer_are_refused_where_gradients_are_read_out_of_updates(case):
+    attack, folder = case
+    record, known = Record(folder / "record"), read_knowledge(folder / "knowledge")
+    if known.training is None:
+        pytest.skip("this attacker does not know how clients train")
+    adam = replace(known, training=replace(known.training, momentum=0.0, optimizer="Adam"))
+    refused = lacking(attack, record, adam)
+    assert bool(refused) == (attack.needs.sgd and record.protocol != "fedsgd")
+    if refused:
+        with pytest.raises(NeedsError, match=f"attack {attack.name}: it reads gradients .* train by Adam"):
+            attack.run(record, adam)
+    else:
+        assert attack.run(record, adam, device="cpu").attack == attack.name
 
 
 def test_a_record_of_another_view_is_refused_by_name(case, tmp_path):

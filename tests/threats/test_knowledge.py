@@ -98,6 +98,7 @@ def test_pickled_targets_are_not_unpickled(tmp_path):
         ({"model": {**ENTRY, "spec": "mpl"}}, "model is 'mpl'; expected one of"),
         ({"model": {**ENTRY, "hidden": 10**9}}, r"model\.hidden: .* less than or equal to 1000000"),
         ({"training": {"epochs": 1}}, r"training\.batch_size is missing"),
+        ({"training": {"epochs": 1, "batch_size": 1, "lr": 0.1, "optimizer": "Rprop"}}, r"training\.optimizer"),
         ({"property": "ascent", "positive_share": 1.5}, "positive_share: .* less than 1, got 1.5"),
         ({"whatever": 1}, "whatever: extra inputs are not permitted"),
     ],
@@ -114,6 +115,15 @@ def test_broken_json_is_one_line(tmp_path):
     with pytest.raises(DataError) as problem:
         read_knowledge(tmp_path)
     assert "\n" not in str(problem.value)
+
+
+def test_the_optimizer_survives_the_disk_and_sgd_is_not_named(tmp_path):
+    """Older versions, which know of SGD alone, read what does not name it."""
+    for name in ("SGD", "AdamW"):
+        training = LocalSGD(epochs=2, batch_size=5, lr=0.1, optimizer=name)
+        write_knowledge(tmp_path / name, Knowledge(model=MODEL, training=training))
+        assert read_knowledge(tmp_path / name).training == training
+        assert ("optimizer" in (tmp_path / name / "knowledge.json").read_text()) == (name != "SGD")
 
 
 def test_what_prolin_must_know_survives_the_disk(tmp_path):

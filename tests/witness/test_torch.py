@@ -142,6 +142,19 @@ def test_weights_and_random_states_are_the_same_bit_for_bit(tmp_path):
     assert witness.model.spec is None  # nothing makes it but this test
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "options", "told"),
+    [
+        (torch.optim.AdamW, {"fused": False}, "AdamW"),
+        (torch.optim.Adam, {"betas": (0.8, 0.999)}, "Adam of betas=(0.8, 0.999)"),
+        (torch.optim.SGD, {"momentum": 0.9, "nesterov": True}, "SGD of nesterov=True"),
+    ],
+)
+def test_numbers_of_an_optimizer_that_are_not_the_usual_ones_are_told(optimizer, options, told, tmp_path):
+    witness = witness_of(lambda: fit(optimizer=optimizer, **options), tmp_path)
+    assert (witness.training.optimizer, witness.training.lr) == (told, 0.1)
+
+
 def test_evaluation_is_kept_apart(tmp_path):
     def client():
         model = fit()

@@ -176,6 +176,7 @@ class ModelBased(ModelBasedOptions, Attack):
         views=("individual",),
         protocols=("fedavg",),
         knowledge=("model", "training", "partial"),
+        sgd=True,
         takes=("rounds", "clients"),
     )
     form: ClassVar[Form] = Form(

@@ -115,6 +115,7 @@ class GradientMatching(GradientMatchingOptions, Attack):
         views=("individual",),
         protocols=("fedavg",),
         knowledge=("model", "training", "partial"),
+        sgd=True,
         takes=("rounds", "clients", "precision"),
     )
     form: ClassVar[Form] = Form(

@@ -134,6 +134,7 @@ class GradientInversion(GradientInversionOptions, Attack):
         views=("individual",),
         protocols=("fedsgd", "fedavg"),
         knowledge=("model", "training"),
+        sgd=True,
         takes=("rounds", "clients", "precision"),
     )
     form: ClassVar[Form] = Form(

@@ -46,7 +46,13 @@ class Trainer:
         """Return the model that a client of these examples would send, trained from ``start``."""
         self.load(start)
         train_local(
-            self.model, examples.x, examples.y, **vars(self.training), loss=self.loss, seed=seed, device=self.device
+            self.model,
+            examples.x,
+            examples.y,
+            **self.training.keywords(),
+            loss=self.loss,
+            seed=seed,
+            device=self.device,
         )
         return {name: value.detach().cpu().numpy().copy() for name, value in self.model.state_dict().items()}
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from fedattack.errors import NeedsError, short
-from fedattack.learning import pick_device
+from fedattack.learning import LocalSGD, pick_device
 from fedattack.learning.importing import given
 from fedattack.learning.torch_utils import has_dropout
 from fedattack.record import Record, Round
@@ -34,7 +34,7 @@ from fedattack.structured import padded_alike
 from fedattack.threats._fan_out import fan_out
 from fedattack.threats.base import Attack, Needs, Progress, Scores
 from fedattack.threats.form import ArrayForm, Form, Name, Number
-from fedattack.threats.knowledge import Knowledge
+from fedattack.threats.knowledge import Knowledge, ModelKnowledge, Targets
 from fedattack.threats.matching import check_model, flattened
 from fedattack.threats.memory import shown_size
 from fedattack.threats.property.detectors import (
@@ -202,7 +202,7 @@ class Prolin(ProlinOptions, Attack):
         architecture = model.build()
         check_model(architecture, record)
         notes: list[str] = []
-        mode = self._mode(can_be_linear(model, auxiliary.x[0]))
+        mode = self._mode(model, auxiliary, training)
         torch_device = str(pick_device(device))
         properties = questions(asked, auxiliary, knowledge.targets)
         with TemporaryDirectory() as folder:
@@ -293,14 +293,16 @@ class Prolin(ProlinOptions, Attack):
             notes=tuple(notes),
         )
 
-    def _mode(self, separable: bool) -> Mode:
-        if self.shadows == "linear" and not separable:
-            raise NeedsError(
-                "attack prolin: with batch norm a batch's gradient is no mean of its examples' gradients; take "
-                "--option shadows=exact"
-            )
+    def _mode(self, model: ModelKnowledge, auxiliary: Targets, training: LocalSGD) -> Mode:
+        why = ""
+        if training.optimizer != "SGD":
+            why = f"a step of {training.optimizer} is no multiple of a gradient"
+        elif not can_be_linear(model, auxiliary.x[0]):
+            why = "with batch norm a batch's gradient is no mean of its examples' gradients"
+        if self.shadows == "linear" and why:
+            raise NeedsError(f"attack prolin: {why}; take --option shadows=exact")
         if self.shadows is None:
-            return "linear" if separable else "exact"
+            return "exact" if why else "linear"
         return self.shadows
 
 

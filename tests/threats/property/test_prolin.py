@@ -221,6 +221,16 @@ def test_several_features_find_the_same_clients(inversion, found):
     assert named(scores, "posterior") == named(found, "posterior")
 
 
+def test_clients_that_train_by_adam_are_attacked_exactly_and_not_linearly(tmp_path):
+    training = LocalSGD(epochs=1, batch_size=4, lr=0.002, optimizer="AdamW")
+    folder = write_property_run(tmp_path, asked="inversion", training=training, rounds=15)
+    scores = attack(folder)
+    assert scores.facts["mode"] == "exact"
+    assert f1(scores, "posterior", read_truth(folder / "truth").positives[0]) >= 0.8
+    with pytest.raises(NeedsError, match=r"a step of AdamW is no multiple of a gradient; take --option shadows=exact"):
+        attack(folder, {"shadows": "linear"})
+
+
 def test_batch_norm_is_attacked_exactly_and_not_linearly(tmp_path):
     training = LocalSGD(epochs=1, batch_size=0, lr=0.05)
     folder = write_property_run(tmp_path, asked="ascent", model=NORMALISED, training=training, rounds=15)
