@@ -204,7 +204,7 @@ def run_app(
             watch.step("train", 0, None)
             observe_command(app.command.words, part.record, {}, witness=witness_of(part), stdout=sys.stderr.fileno())
         if silence := Record(part.record).silence:
-            raise RunError(f"{part.label}: {silence}")
+            raise RunError(f"{part.label}: {_advised(silence)}")
         if app.command is None and on == superlink.SUPERLINK:
             superlink.check_witnessed(Record(part.record), witness_of(part), watch)
     study: dict[str, Any] = {"commands": [command], "seeds": [*seeds], "started": started, "finished": _now()}
@@ -235,9 +235,17 @@ def _run(app: App, out: Path, part: Part, seed: int, on: str, watch: Watch) -> N
             result = runner.run(config, on_poll=advance)
     if result.client_error is not None:
         if (part.record / "manifest.json").exists() and Record(part.record).silence:
-            raise RunError(f"{part.label}: no client answered in any round: {short(result.client_error, 200)}")
-        watch.say("warning", f"a client failed: {short(result.client_error, 200)}")
+            why = _advised(short(result.client_error, 200))
+            raise RunError(f"{part.label}: no client answered in any round: {why}")
+        watch.say("warning", f"a client failed: {_advised(short(result.client_error, 200))}")
     whole_rounds(part.record)
+
+
+def _advised(why: str) -> str:
+    """Add what to do where clients, and not the server, have an environment that lacks fedattack."""
+    if f"No module named '{__name__.partition('.')[0]}" not in why:
+        return why
+    return f"{why}; clients note what they train on by fedattack: call `pip install fedattack` where they run"
 
 
 def witness_of(part: Part) -> Path:

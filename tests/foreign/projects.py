@@ -113,7 +113,7 @@ LORA = Project("lora_model", "loraexample", ())
 PROJECTS = (MESSAGE_API, LEGACY, SECAGG, SKLEARN, BATCH_NORM, NUMPY)
 
 
-def fedattack(*words: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+def fedattack(*words: str, cwd: Path, code: int = 0, path: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """Run the command in a project's folder, which is on the import path by no other means than being there."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "fedattack", *words],
@@ -121,7 +121,7 @@ def fedattack(*words: str, cwd: Path, code: int = 0) -> subprocess.CompletedProc
         capture_output=True,
         text=True,
         timeout=600,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(path), str(ROOT)])},
     )
     assert done.returncode == code, done.stderr
     return done

@@ -267,6 +267,35 @@ def test_an_app_whose_clients_crash_ends_in_one_line(tmp_path):
     assert "no client answered in any round: ValueError: the disk is gone" in done.stderr.splitlines()[-1]
 
 
+LACKING = """
+import sys
+
+
+class Lacking:
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] == "fedattack":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+if any("default_worker" in word for word in sys.orig_argv):
+    sys.meta_path.insert(0, Lacking)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.flower
+def test_clients_that_alone_lack_fedattack_end_in_one_line(tmp_path):
+    """Ray's workers are the clients; the ServerApp has a process of its own."""
+    where, python = MESSAGE_API.copy(tmp_path), tmp_path / "python"
+    python.mkdir()
+    (python / "sitecustomize.py").write_text(LACKING)
+    words = ("audit", str(where), "--out", str(tmp_path / "out"), "--supernodes", "2")
+    done = fedattack(*words, cwd=tmp_path, code=2, path=python)
+    told = done.stderr.splitlines()[-1]
+    assert "no client answered in any round: ModuleNotFoundError: No module named 'fedattack" in told
+    assert "`pip install fedattack` where they run" in told
+
+
 @pytest.mark.long
 @pytest.mark.flower
 def test_several_runs_of_an_app_that_observes_itself(tmp_path):
