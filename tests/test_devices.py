@@ -64,6 +64,7 @@ CLASSES = 3
 X = np.random.default_rng(0).normal(size=(6, 1, 8, 8)).astype(np.float32)
 Y = np.arange(6) % CLASSES
 TRAINING = LocalSGD(epochs=1, batch_size=4, lr=0.1, momentum=0.9, weight_decay=0.01)
+ADAM = LocalSGD(epochs=1, batch_size=4, lr=0.1, weight_decay=0.01, optimizer="AdamW")
 
 
 def convolutional() -> nn.Module:
@@ -196,10 +197,11 @@ def test_gradient_matching(method):
 
 @pytest.mark.usefixtures("cuda")
 @pytest.mark.parametrize("model", [convolutional, dense, normalised])
+@pytest.mark.parametrize("training", [TRAINING, ADAM])
 @pytest.mark.parametrize("maximise", [False, True])
-def test_local_training(model, maximise):
+def test_local_training(model, training, maximise):
     trained = model()
-    train_local(trained, X, Y, **vars(TRAINING), maximise=maximise, seed=0, device=CUDA)
+    train_local(trained, X, Y, **vars(training), maximise=maximise, seed=0, device=CUDA)
     assert {value.device.type for value in trained.state_dict().values()} == {"meta"}
 
 
@@ -211,7 +213,7 @@ def test_full_gradients():
 
 @pytest.mark.usefixtures("cuda")
 def test_private_training():
-    train_private(convolutional(), X, Y, **vars(TRAINING), noise=1.0, clip=1.0, seed=0, device=CUDA)
+    train_private(convolutional(), X, Y, **TRAINING.keywords(), noise=1.0, clip=1.0, seed=0, device=CUDA)
     assert private_gradient(dense(), X, Y, noise=1.0, clip=1.0, seed=0, device=CUDA)
 
 
@@ -238,12 +240,13 @@ def test_distillation(model):
 
 @pytest.mark.usefixtures("cuda")
 @pytest.mark.parametrize("model", [convolutional, dense, normalised])
-def test_shadow_updates(model):
+@pytest.mark.parametrize("training", [TRAINING, ADAM])
+def test_shadow_updates(model, training):
     shadow = shadows.ShadowModel(model(), X[0], mean_loss("cross-entropy"), device=CUDA)
     start = shadow.flatten(arrays_of(model()))
     x, y = torch.as_tensor(X), torch.as_tensor(Y)
     clients = x.expand(2, *x.shape), y.expand(2, *y.shape)
-    updates = shadow.updates(start, *clients, TRAINING, generator=torch.Generator().manual_seed(0))
+    updates = shadow.updates(start, *clients, training, generator=torch.Generator().manual_seed(0))
     assert (updates.shape, updates.device.type) == ((2, shadow.size), "meta")
     assert shadow.mean_gradient(start, x, y, generator=torch.Generator().manual_seed(0)).shape == (shadow.size,)
     if shadow.separable:

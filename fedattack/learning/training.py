@@ -78,9 +78,8 @@ class LocalSGD:
     optimizer: str = "SGD"
 
     def __post_init__(self) -> None:
-        numbers = self.keywords()
-        check_optimizer(numbers.pop("optimizer", self.optimizer), self.momentum)
-        check_sgd(**numbers)
+        check_optimizer(self.optimizer, self.momentum)
+        check_sgd(self.epochs, self.batch_size, self.lr, self.momentum, self.weight_decay)
 
     def keywords(self) -> dict[str, Any]:
         """Return the keywords of :func:`train_local`, without the optimizer where it is SGD."""

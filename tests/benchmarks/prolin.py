@@ -55,23 +55,25 @@ class Parts:
     unseen: Targets
 
 
-def load(targets: int, each: int) -> Parts:
+def load(targets: int, each: int, auxiliary: int = AUXILIARY) -> Parts:
     with np.load(DATA, allow_pickle=False) as file:
         x, y = file["x"].astype(np.float32)[:, None], file["y"].astype(np.int64)
     x = (x - x.mean()) / x.std()
     order = np.random.default_rng(0).permutation(len(y))
-    ends = np.cumsum([AUXILIARY, CLIENTS * each, targets])
+    ends = np.cumsum([auxiliary, CLIENTS * each, targets])
     return Parts(*(Targets(x[rows], y[rows]) for rows in np.split(order, ends)))
 
 
-def global_models(clients: Targets, rounds: list[int]) -> Iterator[tuple[int, NDArray[np.float32]]]:
+def global_models(
+    clients: Targets, rounds: list[int], known: ModelKnowledge = LENET
+) -> Iterator[tuple[int, NDArray[np.float32]]]:
     """Yield the common model that clients receive in some rounds of FedAvg; ``size`` numbers each."""
-    model = LENET.build()
+    model = known.build()
     each = len(clients) // CLIENTS
     shapes = {name: value.shape for name, value in model.named_parameters()}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        common = torch.cat([value.detach().reshape(-1) for value in LENET.build().parameters()])
+        common = torch.cat([value.detach().reshape(-1) for value in known.build().parameters()])
     draw = np.random.default_rng(1)
     for number in range(1, max(rounds) + 1):
         if number in rounds:
@@ -162,10 +164,15 @@ def of_mode(
 
 
 def fresh_updates(
-    start: NDArray[np.float32], unseen: Targets, target: Targets | None, each: int, seed: int
+    start: NDArray[np.float32],
+    unseen: Targets,
+    target: Targets | None,
+    each: int,
+    seed: int,
+    known: ModelKnowledge = LENET,
 ) -> NDArray[np.float32]:
     """Train clients exactly, on records that no detector saw, and all of them on ``target`` if there is one."""
-    shadow = ShadowModel(LENET.build(), unseen.x[0], mean_loss(LENET.loss))
+    shadow = ShadowModel(known.build(), unseen.x[0], mean_loss(LENET.loss))
     batches = draw_records(FRESH, each, np.arange(len(unseen)), np.random.default_rng(seed))
     x, y = torch.from_numpy(unseen.x[batches]), torch.from_numpy(unseen.y[batches])
     if target is not None:
@@ -219,24 +226,27 @@ SHARES = (1.0, 0.5, 0.25, 0.1)
 """Of a model's numbers, those of a sketch."""
 
 
-def compare_sketches(targets: int, rounds: list[int], modes: Sequence[Mode], each: int, memory: float) -> None:
+def compare_sketches(
+    spec: str, auxiliary: int, targets: int, rounds: list[int], modes: Sequence[Mode], each: int, memory: float
+) -> None:
     """Print how accurate detectors of whole updates are, and those of recorded sketches of fewer numbers."""
-    parts = load(targets, each)
-    shadow = ShadowModel(LENET.build(), parts.unseen.x[0], mean_loss(LENET.loss))
+    parts = load(targets, each, auxiliary)
+    known = replace(LENET, spec=spec)
+    shadow = ShadowModel(known.build(), parts.unseen.x[0], mean_loss(known.loss))
     print(
-        f"\ndetectors of sketches: {LENET.spec}, {shadow.size:,} numbers, {targets} targets, accuracy on {2 * FRESH} "
-        "fresh exact updates, by the share of the numbers that a sketch has"
+        f"\ndetectors of sketches: {spec}, {shadow.size:,} numbers, {auxiliary} auxiliary records, {each} a client, "
+        f"{targets} targets, accuracy on {2 * FRESH} fresh exact updates, by the share of the numbers that a sketch has"
     )
     print("round  mode     whole   " + "".join(f"{share:<8g}" for share in SHARES))
-    for number, start in global_models(parts.clients, rounds):
-        lacking = fresh_updates(start, parts.unseen, None, each, 1)
+    for number, start in global_models(parts.clients, rounds, known):
+        lacking = fresh_updates(start, parts.unseen, None, each, 1, known)
         for mode in modes:
             right = np.zeros((targets, 1 + len(SHARES)))
             for row in range(targets):
                 target = Targets(parts.targets.x[row : row + 1], parts.targets.y[row : row + 1])
-                having = fresh_updates(start, parts.unseen, target, each, 2 + row)
+                having = fresh_updates(start, parts.unseen, target, each, 2 + row, known)
                 asked = [membership(parts.auxiliary, target)]
-                setting = Setting(LENET, TRAINING, parts.auxiliary, asked, mode, (each,), number, "cpu", memory=memory)
+                setting = Setting(known, TRAINING, parts.auxiliary, asked, mode, (each,), number, "cpu", memory=memory)
                 for column, share in enumerate((None, *SHARES)):
                     sketch, sides = None, (having, lacking)
                     if share is not None:
@@ -333,6 +343,8 @@ def main() -> None:
     parser.add_argument("--targets", type=int, default=3, help="target records to average over (10 in full)")
     parser.add_argument("--rounds", type=int, nargs="+", default=[1, 50, 200], help="stages of training")
     parser.add_argument("--records", type=int, default=EACH, help="of a client")
+    parser.add_argument("--model", default=LENET.spec, help="of the sketches, such as sia-cnn")
+    parser.add_argument("--auxiliary", type=int, default=AUXILIARY, help="records beside the sketches")
     parser.add_argument("--modes", choices=MODES, nargs="+", default=MODES, help="of the detectors")
     parser.add_argument("--memory", type=read_size, default=MEMORY, help="of a detector, such as 300MB")
     parser.add_argument("--steps", type=int, default=20_000, help="steps of Adam (200,000 in full)")
@@ -349,7 +361,15 @@ def main() -> None:
             chosen.targets, chosen.rounds, chosen.modes, chosen.records, chosen.memory
         ),
         "sketches": lambda: compare_sketches(
-            chosen.targets, chosen.rounds, chosen.modes, chosen.records, chosen.memory
+            *(
+                chosen.model,
+                chosen.auxiliary,
+                chosen.targets,
+                chosen.rounds,
+                chosen.modes,
+                chosen.records,
+                chosen.memory,
+            )
         ),
         "solvers": lambda: compare_solvers(chosen.steps),
         "methods": lambda: compare_methods(chosen.seeds),

@@ -41,12 +41,21 @@ def test_without_one_updates_stay_as_they_are_and_an_unknown_one_is_refused():
 
 def test_dp_sgd_trains_anew_on_the_same_records():
     training = LocalSGD(2, 3, 0.1)
-    settings = {"defence": "dp-sgd", "noise": 0.7, "dp-clip": 0.5, "training": vars(training), "loss": "cross-entropy"}
+    settings = {
+        "defence": "dp-sgd",
+        "noise": 0.7,
+        "dp-clip": 0.5,
+        "training": training.keywords(),
+        "loss": "cross-entropy",
+    }
     found = applied(settings)
     own = build_model("mlp", input_shape=(5,), classes=3, hidden=4, seed=0)
     seed = int(np.random.default_rng(2).integers(2**31))
-    train_private(own, X, Y, **vars(training), noise=0.7, clip=0.5, seed=seed)
+    train_private(own, X, Y, **training.keywords(), noise=0.7, clip=0.5, seed=seed)
     before, after = MODEL.state_dict(), own.state_dict()
     for name, array in found.items():
         np.testing.assert_array_equal(array, (after[name] - before[name]).numpy())
     assert any((found[name] != array).any() for name, array in applied(settings, seed=3).items())
+    other = {**training.keywords(), "optimizer": "Adam"}
+    with pytest.raises(ConfigError, match="defence dp-sgd: expected clients that train by SGD, got Adam"):
+        applied({**settings, "training": other})
