@@ -398,9 +398,15 @@ def _training_of(witnesses: Sequence[Witness], notes: list[str]) -> LocalSGD | N
     if training.optimizer not in OPTIMIZERS or not training.lr or not training.epochs or not training.batch_sizes:
         notes.append(f"clients train by {training.optimizer}, learning rate {training.lr}; {_IMITATED}")
         return None
+    size, together = training.batch_sizes[0], max(1, round(training.together))
+    if together > 1:
+        notes.append(
+            f"a step of clients takes {together} batches of {size}: it is imitated as one of {size * together}, as if "
+            f"each loss were divided by {together}"
+        )
     return LocalSGD(
         epochs=max(1, round(training.epochs)),
-        batch_size=training.batch_sizes[0],
+        batch_size=size * together,
         lr=training.lr,
         momentum=training.momentum,
         weight_decay=training.weight_decay,
@@ -412,7 +418,8 @@ def _numbers_of(training: WitnessedTraining) -> tuple[Any, ...]:
     """Return what clients have in common: the number of steps depends on how much each holds."""
     batch = training.batch_sizes[:1]
     epochs = None if training.epochs is None else round(training.epochs)
-    return training.optimizer, training.lr, training.momentum, training.weight_decay, batch, epochs
+    numbers = training.lr, training.momentum, training.weight_decay
+    return training.optimizer, *numbers, batch, epochs, round(training.together)
 
 
 def _limits(holding: Holding) -> tuple[tuple[float, float], ...]:

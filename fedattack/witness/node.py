@@ -350,6 +350,7 @@ def _training(known: Node, watch: Watch, trained: list[SeenModel], epochs: float
         steps=max(model.steps for model in trained),
         epochs=epochs,
         augmented=known.augmented,
+        together=most,
     )
 
 

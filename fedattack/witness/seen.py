@@ -107,6 +107,8 @@ class WitnessedTraining:
         Passes over the training examples in one round; ``None`` if that is not known.
     augmented
         Whether one example came as several inputs; ``None`` if that is not known.
+    together
+        How many batches a step of the optimizer takes, on average: more than one where gradients are accumulated.
     """
 
     optimizer: str
@@ -117,6 +119,7 @@ class WitnessedTraining:
     steps: int
     epochs: float | None
     augmented: bool | None
+    together: float = 1.0
 
 
 @dataclass(frozen=True)

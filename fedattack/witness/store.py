@@ -67,6 +67,7 @@ class _Training(TypedDict):
     steps: _Count
     epochs: _Number | None
     augmented: bool | None
+    together: NotRequired[Annotated[float, Field(ge=0, le=10**6, allow_inf_nan=False)]]
 
 
 @with_config(_STRICT)
@@ -277,4 +278,5 @@ def _training(about: _Training | None) -> WitnessedTraining | None:
         steps=about["steps"],
         epochs=about["epochs"],
         augmented=about["augmented"],
+        together=about.get("together", 1.0),
     )

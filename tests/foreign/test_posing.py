@@ -120,6 +120,13 @@ def test_training_that_no_attack_imitates_is_told(part):
     assert any("clients train by SGD of nesterov=True" in note for note in posed.notes)
 
 
+def test_accumulated_gradients_are_imitated_as_those_of_one_batch(part):
+    training = replace(TRAINING, together=2.1)
+    posed = pose(part, [witness(name, World.trains[name], training=training) for name in "012"])
+    assert posed.knowledge.training.batch_size == 2 * TRAINING.batch_sizes[0]
+    assert any(note.startswith("a step of clients takes 2 batches of 8: it is imitated") for note in posed.notes)
+
+
 @pytest.mark.parametrize("optimizer", ["Adam", "AdamW"])
 def test_adam_is_imitated(part, optimizer):
     training = replace(TRAINING, optimizer=optimizer, momentum=0.0, weight_decay=0.01)

@@ -321,6 +321,7 @@ def test_gradients_that_are_added_up_and_one_that_never_becomes_a_step(tmp_path)
     witness = witness_of(client, tmp_path)
     assert seen(witness.trained) == hashes_of(X[:32])
     assert (witness.training.steps, witness.training.batch_sizes) == (2, (8,))
+    assert witness.training.together == 2.0
     assert "a step of the optimizer takes 2 batches" in witness.notes[0]
     assert witness.evaluated.total == 0
 
