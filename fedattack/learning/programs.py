@@ -189,7 +189,10 @@ class Program:
         """
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(0)
-            return ProgramModel(self)
+            model = ProgramModel(self)
+        with torch.device("meta"):
+            model.numbers = _numbers_of(ProgramModel(self))
+        return model
 
 
 def read_program(path: Path, error: type[FedAttackError] = ModelError) -> Program:
@@ -256,6 +259,15 @@ def check_program(program: Program) -> None:
 _TRIED = (2, 64)
 
 
+def _numbers_of(model: ProgramModel) -> int:
+    """Return how many numbers all values of one example have, in the mode that makes more of them."""
+    examples, most = _TRIED[0], 0
+    for training in (True, False):
+        model.train(training)
+        most = max(most, sum(_sizes(model, examples, MAX_ENTRIES)) // examples)
+    return most
+
+
 class _Within(TorchDispatchMode):
     """Refuse operators that make more numbers on the way to their values than a value may have."""
 
@@ -305,7 +317,13 @@ def _sizes(model: ProgramModel, examples: int, largest: int) -> list[int]:
 
 
 class ProgramModel(nn.Module):
-    """What a program describes, as a module with the names of the model that it was."""
+    """What a program describes, as a module with the names of the model that it was.
+
+    Attributes
+    ----------
+    numbers
+        How many numbers all values of one example's pass have, which says how many examples fit into the memory.
+    """
 
     def __init__(self, program: Program) -> None:
         super().__init__()
@@ -313,6 +331,7 @@ class ProgramModel(nn.Module):
         self.layers = frozenset(each["name"] for each in self.about["modules"] if not isinstance(each, str))
         # Where sizes are to be noted, those of all values so far.
         self.sizes: list[int] | None = None
+        self.numbers = 0
         self.pieces = 0
         for each in self.about["modules"]:
             self._add(each if isinstance(each, str) else each["name"], None if isinstance(each, str) else each)

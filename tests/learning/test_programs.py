@@ -14,7 +14,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from fedattack.errors import DataError, ModelError
 from fedattack.files import write_npz
-from fedattack.learning import example_gradients, losses_of_models, per_record_loss
+from fedattack.learning import batched, example_gradients, losses_of_models, outputs_of, per_record_loss
 from fedattack.learning.inputs import call
 from fedattack.learning.losses import mean_loss
 from fedattack.learning.operators import MAKING, OPERATORS
@@ -470,3 +470,24 @@ def test_knowledge_holds_a_program_and_needs_no_trust(tmp_path):
         read_knowledge(tmp_path / "other")
     with pytest.raises(ModelError, match=r"takes '0' of shape \[1, 8, 8\] an example; got \[1, 4, 4\]"):
         built(torch.zeros(2, 1, 4, 4))
+
+
+def test_examples_are_evaluated_few_at_a_time_where_a_description_makes_much_of_each(monkeypatch):
+    """It may hold all values until the end: of many examples together they would fill the memory."""
+    _, program, x = made("mlp")
+    model, seen = program.build(), []
+    # As they are flattened, behind both layers, tanh and dropout.
+    assert model.numbers == 64 + 9 + 9 + 9 + 3
+    model.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
+    state, y = model.state_dict(), np.zeros(len(x), np.int64)
+    wanted = losses_of_models(model, [state], x, y, per_record_loss("cross-entropy"))
+    assert max(seen) == len(x)
+    seen.clear()
+    monkeypatch.setattr(batched, "_NUMBERS", 3 * model.numbers)
+    got = losses_of_models(model, [state], x, y, per_record_loss("cross-entropy"))
+    assert max(seen) == 3
+    torch.testing.assert_close(got, wanted)
+    monkeypatch.setattr(batched, "_NUMBERS", 1)
+    seen.clear()
+    assert len(outputs_of(model, x)) == len(x)
+    assert {*seen} == {1}
