@@ -40,13 +40,13 @@ _LABELLED = {
 }
 """Losses whose second argument are labels, and what fedattack calls them."""
 
-_USUAL = {
-    "dampening": 0,
-    "nesterov": False,
-    "betas": (0.9, 0.999),
-    "eps": 1e-8,
-    "amsgrad": False,
-    "maximize": False,
+_USUAL: dict[str, tuple[Any, ...]] = {
+    "dampening": (0,),
+    "nesterov": (False,),
+    "betas": ((0.9, 0.999), [0.9, 0.999]),
+    "eps": (1e-8,),
+    "amsgrad": (False,),
+    "maximize": (False,),
 }
 """Numbers of PyTorch's optimizers that are noted only where they are others."""
 
@@ -247,7 +247,9 @@ def _step(watch: Watch, optimizer: Optimizer) -> None:
         model.private = private or model.private
         for group in optimizer.param_groups:
             lr, momentum, decay = group.get("lr", 0.0), group.get("momentum", 0.0), group.get("weight_decay", 0.0)
-            unusual = [f"{key}={group[key]}" for key, usual in _USUAL.items() if group.get(key, usual) != usual]
+            unusual = [
+                f"{key}={group[key]}" for key, usual in _USUAL.items() if key in group and group[key] not in usual
+            ]
             told = f"{name} of {', '.join(unusual)}" if unusual else name
             model.optimizers[(told, float(lr), float(momentum), float(decay))] = None
 

@@ -145,7 +145,7 @@ def test_weights_and_random_states_are_the_same_bit_for_bit(tmp_path):
 @pytest.mark.parametrize(
     ("optimizer", "options", "told"),
     [
-        (torch.optim.AdamW, {"fused": False}, "AdamW"),
+        (torch.optim.AdamW, {"betas": [0.9, 0.999], "fused": False}, "AdamW"),
         (torch.optim.Adam, {"betas": (0.8, 0.999)}, "Adam of betas=(0.8, 0.999)"),
         (torch.optim.SGD, {"momentum": 0.9, "nesterov": True}, "SGD of nesterov=True"),
     ],
