@@ -26,7 +26,7 @@ from torch import nn
 
 from fedattack.learning import LocalSGD, train_local
 from fedattack.learning.losses import mean_loss
-from fedattack.learning.shadows import ShadowModel
+from fedattack.learning.shadows import CHUNK, ShadowModel
 from fedattack.record.sketch import SketchPlan
 from fedattack.threats import ModelKnowledge, Targets
 from fedattack.threats.memory import MEMORY, read_size
@@ -164,21 +164,25 @@ def of_mode(
 
 
 def fresh_updates(
-    start: NDArray[np.float32],
-    unseen: Targets,
-    target: Targets | None,
-    each: int,
-    seed: int,
-    known: ModelKnowledge = LENET,
+    start: NDArray[np.float32], unseen: Targets, target: Targets | None, each: int, seed: int
 ) -> NDArray[np.float32]:
     """Train clients exactly, on records that no detector saw, and all of them on ``target`` if there is one."""
-    shadow = ShadowModel(known.build(), unseen.x[0], mean_loss(LENET.loss))
+    return np.concatenate([*fresh_parts(LENET, start, unseen, target, each, seed)])
+
+
+def fresh_parts(
+    known: ModelKnowledge, start: NDArray[np.float32], unseen: Targets, target: Targets | None, each: int, seed: int
+) -> Iterator[NDArray[np.float32]]:
+    """Yield such updates of some clients at a time, fewer of a large model."""
+    shadow = ShadowModel(known.build(), unseen.x[0], mean_loss(known.loss))
     batches = draw_records(FRESH, each, np.arange(len(unseen)), np.random.default_rng(seed))
     x, y = torch.from_numpy(unseen.x[batches]), torch.from_numpy(unseen.y[batches])
     if target is not None:
         x[:, 0], y[:, 0] = torch.from_numpy(target.x[0]), int(target.y[0])
     generator = torch.Generator().manual_seed(seed)
-    return shadow.updates(torch.from_numpy(start), x, y, TRAINING, generator=generator).numpy()
+    together = int(np.clip(_TOGETHER // shadow.size, 1, CHUNK))
+    for updates in shadow.update_parts(torch.from_numpy(start), x, y, TRAINING, generator=generator, together=together):
+        yield updates.numpy()
 
 
 def compare_detectors(targets: int, rounds: list[int], modes: Sequence[Mode], each: int, memory: float) -> None:
@@ -225,35 +229,49 @@ def compare_detectors(targets: int, rounds: list[int], modes: Sequence[Mode], ea
 SHARES = (1.0, 0.5, 0.25, 0.1)
 """Of a model's numbers, those of a sketch."""
 
+_TOGETHER = 2**26
+"""Numbers of the updates that are trained together."""
+
 
 def compare_sketches(
-    spec: str, auxiliary: int, targets: int, rounds: list[int], modes: Sequence[Mode], each: int, memory: float
+    known: ModelKnowledge,
+    auxiliary: int,
+    shares: Sequence[float],
+    targets: int,
+    rounds: list[int],
+    modes: Sequence[Mode],
+    each: int,
+    memory: float,
 ) -> None:
     """Print how accurate detectors of whole updates are, and those of recorded sketches of fewer numbers."""
     parts = load(targets, each, auxiliary)
-    known = replace(LENET, spec=spec)
     shadow = ShadowModel(known.build(), parts.unseen.x[0], mean_loss(known.loss))
     print(
-        f"\ndetectors of sketches: {spec}, {shadow.size:,} numbers, {auxiliary} auxiliary records, {each} a client, "
-        f"{targets} targets, accuracy on {2 * FRESH} fresh exact updates, by the share of the numbers that a sketch has"
+        f"\ndetectors of sketches: {known.spec}, {shadow.size:,} numbers, {auxiliary} auxiliary records, {each} a "
+        f"client, {targets} targets, accuracy on {2 * FRESH} fresh exact updates, by the share of the numbers that a "
+        "sketch has"
     )
-    print("round  mode     whole   " + "".join(f"{share:<8g}" for share in SHARES))
+    print("round  mode     whole   " + "".join(f"{share:<8g}" for share in shares), flush=True)
     for number, start in global_models(parts.clients, rounds, known):
-        lacking = fresh_updates(start, parts.unseen, None, each, 1, known)
         for mode in modes:
-            right = np.zeros((targets, 1 + len(SHARES)))
+            right = np.zeros((targets, 1 + len(shares)))
             for row in range(targets):
                 target = Targets(parts.targets.x[row : row + 1], parts.targets.y[row : row + 1])
-                having = fresh_updates(start, parts.unseen, target, each, 2 + row, known)
                 asked = [membership(parts.auxiliary, target)]
                 setting = Setting(known, TRAINING, parts.auxiliary, asked, mode, (each,), number, "cpu", memory=memory)
-                for column, share in enumerate((None, *SHARES)):
-                    sketch, sides = None, (having, lacking)
+                weights, offsets = [], []
+                for share in (None, *shares):
+                    sketch = None
                     if share is not None:
                         sketch = Sketch(SketchPlan(shadow.sizes, int(share * shadow.size), row), shadow.names)
-                        sides = tuple(sketch.of(torch.from_numpy(side)).numpy() for side in sides)  # type: ignore[assignment]
                     (found,) = fit_detectors(replace(setting, sketch=sketch), start, np.ones(1), number, check=False)
-                    right[row, column] = Linear(found.weights, found.offset).accuracy(*sides)
+                    weights.append(found.weights if sketch is None else sketch.back(found.weights))
+                    offsets.append(found.offset)
+                directions = np.stack(weights).T
+                for sign, who, seed in ((1, target, 2 + row), (-1, None, 1)):
+                    fresh = fresh_parts(known, start, parts.unseen, who, each, seed)
+                    features = np.concatenate([updates @ directions for updates in fresh]) + np.array(offsets)
+                    right[row] += (sign * features > 0).mean(axis=0) / 2
             print(f"{number:5}  {mode:8} " + "".join(f"{mean:.4f}  " for mean in right.mean(axis=0)), flush=True)
 
 
@@ -344,6 +362,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, nargs="+", default=[1, 50, 200], help="stages of training")
     parser.add_argument("--records", type=int, default=EACH, help="of a client")
     parser.add_argument("--model", default=LENET.spec, help="of the sketches, such as sia-cnn")
+    parser.add_argument("--hidden", type=int, default=LENET.hidden, help="of an mlp: 14,000 make 11 million numbers")
+    parser.add_argument("--shares", type=float, nargs="+", default=SHARES, help="of the numbers, those of sketches")
     parser.add_argument("--auxiliary", type=int, default=AUXILIARY, help="records beside the sketches")
     parser.add_argument("--modes", choices=MODES, nargs="+", default=MODES, help="of the detectors")
     parser.add_argument("--memory", type=read_size, default=MEMORY, help="of a detector, such as 300MB")
@@ -361,15 +381,14 @@ def main() -> None:
             chosen.targets, chosen.rounds, chosen.modes, chosen.records, chosen.memory
         ),
         "sketches": lambda: compare_sketches(
-            *(
-                chosen.model,
-                chosen.auxiliary,
-                chosen.targets,
-                chosen.rounds,
-                chosen.modes,
-                chosen.records,
-                chosen.memory,
-            )
+            replace(LENET, spec=chosen.model, hidden=chosen.hidden),
+            chosen.auxiliary,
+            chosen.shares,
+            chosen.targets,
+            chosen.rounds,
+            chosen.modes,
+            chosen.records,
+            chosen.memory,
         ),
         "solvers": lambda: compare_solvers(chosen.steps),
         "methods": lambda: compare_methods(chosen.seeds),
