@@ -9,6 +9,7 @@ from fedattack.reproduce import load_reproduction, reproduction_names
 from fedattack.runs.presets import load_preset, preset_names, presets_left_out
 from fedattack.runs.settings import load_settings
 from fedattack.threats import ATTACKS, Attack
+from fedattack.threats.base import Needs
 from fedattack.threats.registry import left_out, threats
 
 
@@ -40,9 +41,13 @@ def _attack(attack: Attack) -> dict[str, Any]:
     return {
         "title": attack.title,
         "paper": attack.paper,
-        "needs": [*attack.needs.views, *attack.needs.protocols, *attack.needs.knowledge],
+        "needs": _needs(attack.needs),
         "options": {key: option.help for key, option in attack.options.items()},
     }
+
+
+def _needs(needs: Needs) -> list[str]:
+    return [*needs.views, *needs.protocols, *needs.knowledge, *(["clients of SGD"] if needs.sgd else [])]
 
 
 def show_listing() -> None:
