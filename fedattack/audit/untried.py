@@ -77,8 +77,4 @@ def lacking(attack: Attack, record: Record, knowledge: Knowledge) -> list[str]:
     unknown = [_KNOWLEDGE.get(need, need) for need in needs.knowledge if not knowledge.has(need)]
     if unknown:
         found.append(f"the attacker does not know {', '.join(unknown)}")
-    if lack := needs.lack_of_structure(knowledge):
-        found.append(lack)
-    if lack := needs.lack_of_sgd(record, knowledge):
-        found.append(lack)
-    return found
+    return [*found, *needs.unfit(record, knowledge)]

@@ -234,10 +234,10 @@ def _run(app: App, out: Path, part: Part, seed: int, on: str, watch: Watch) -> N
             runner.cwd = place
             result = runner.run(config, on_poll=advance)
     if result.client_error is not None:
+        why = _advised(short(result.client_error, 200))
         if (part.record / "manifest.json").exists() and Record(part.record).silence:
-            why = _advised(short(result.client_error, 200))
             raise RunError(f"{part.label}: no client answered in any round: {why}")
-        watch.say("warning", f"a client failed: {_advised(short(result.client_error, 200))}")
+        watch.say("warning", f"a client failed: {why}")
     whole_rounds(part.record)
 
 

@@ -163,9 +163,10 @@ def outputs_of(
     """
     records = to_tensor(x, dtype=torch.float32, device=device)
     model.to(device)
+    together = _together(model, chunk)
     with torch.inference_mode(), in_mode(model, training=False):
         # Copies: a model may write into its input, which is the caller's.
-        parts = [model(part.clone()).float().cpu().numpy() for part in records.split(_together(model, chunk))]
+        parts = [model(part.clone()).float().cpu().numpy() for part in records.split(together)]
     return np.concatenate(parts)
 
 

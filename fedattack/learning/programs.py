@@ -15,11 +15,13 @@ batch norm, gradients of layers.
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -189,10 +191,7 @@ class Program:
         """
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(0)
-            model = ProgramModel(self)
-        with torch.device("meta"):
-            model.numbers = _numbers_of(ProgramModel(self))
-        return model
+            return ProgramModel(self)
 
 
 def read_program(path: Path, error: type[FedAttackError] = ModelError) -> Program:
@@ -259,15 +258,6 @@ def check_program(program: Program) -> None:
 _TRIED = (2, 64)
 
 
-def _numbers_of(model: ProgramModel) -> int:
-    """Return how many numbers all values of one example have, in the mode that makes more of them."""
-    examples, most = _TRIED[0], 0
-    for training in (True, False):
-        model.train(training)
-        most = max(most, sum(_sizes(model, examples, MAX_ENTRIES)) // examples)
-    return most
-
-
 class _Within(TorchDispatchMode):
     """Refuse operators that make more numbers on the way to their values than a value may have."""
 
@@ -317,13 +307,7 @@ def _sizes(model: ProgramModel, examples: int, largest: int) -> list[int]:
 
 
 class ProgramModel(nn.Module):
-    """What a program describes, as a module with the names of the model that it was.
-
-    Attributes
-    ----------
-    numbers
-        How many numbers all values of one example's pass have, which says how many examples fit into the memory.
-    """
+    """What a program describes, as a module with the names of the model that it was."""
 
     def __init__(self, program: Program) -> None:
         super().__init__()
@@ -331,7 +315,6 @@ class ProgramModel(nn.Module):
         self.layers = frozenset(each["name"] for each in self.about["modules"] if not isinstance(each, str))
         # Where sizes are to be noted, those of all values so far.
         self.sizes: list[int] | None = None
-        self.numbers = 0
         self.pieces = 0
         for each in self.about["modules"]:
             self._add(each if isinstance(each, str) else each["name"], None if isinstance(each, str) else each)
@@ -345,6 +328,15 @@ class ProgramModel(nn.Module):
             constants.register_buffer(name, torch.tensor(values), persistent=False)
         self.add_module(_CONSTANTS, constants)
         self._last = {name: _last_uses(self._graph(name)) for name in ("train", "eval")}
+
+    @cached_property
+    def numbers(self) -> int:
+        """How many numbers all values of one example have, in the mode that makes more: so many are at most held."""
+        model, examples, most = copy.deepcopy(self).to_empty(device="meta"), _TRIED[0], 0
+        for training in (True, False):
+            model.train(training)
+            most = max(most, sum(_sizes(model, examples, MAX_ENTRIES)) // examples)
+        return most
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Apply the operators of this mode, one after another."""

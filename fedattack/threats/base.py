@@ -64,18 +64,16 @@ class Needs:
             return f"{layers}, and of the others the run trained {short(', '.join(trained), 80)}"
         return layers if record.left_out and "frozen" not in self.takes else ""
 
-    def lack_of_structure(self, knowledge: Knowledge) -> str:
-        """Say that examples are of a kind that the attack does not take; empty if they are not."""
-        if not knowledge.structure() or "structures" in self.takes:
-            return ""
-        return f"it needs examples that are one array of numbers, and this model takes {knowledge.structure()}"
-
-    def lack_of_sgd(self, record: Record, knowledge: Knowledge) -> str:
-        """Say that updates are of another optimizer than the attack reads; empty if they are not."""
-        training = knowledge.training
-        if not self.sgd or training is None or training.optimizer == "SGD" or record.protocol == "fedsgd":
-            return ""
-        return f"it reads gradients out of updates of SGD, and these clients train by {training.optimizer}"
+    def unfit(self, record: Record, knowledge: Knowledge) -> list[str]:
+        """Say which examples or updates are of a kind that the attack does not take; nothing if none are."""
+        found, training = [], knowledge.training
+        if knowledge.structure() and "structures" not in self.takes:
+            found.append(
+                f"it needs examples that are one array of numbers, and this model takes {knowledge.structure()}"
+            )
+        if self.sgd and training is not None and training.optimizer != "SGD" and record.protocol != "fedsgd":
+            found.append(f"it reads gradients out of updates of SGD, and these clients train by {training.optimizer}")
+        return found
 
 
 _WHOLE = {
@@ -245,10 +243,8 @@ class Attack(ABC):
                 raise NeedsError(
                     f"attack {self.name} needs knowledge of {need}, and there is none; add it to knowledge/"
                 )
-        if lack := self.needs.lack_of_structure(knowledge):
-            raise NeedsError(f"attack {self.name}: {lack}")
-        if lack := self.needs.lack_of_sgd(record, knowledge):
-            raise NeedsError(f"attack {self.name}: {lack}")
+        if unfit := self.needs.unfit(record, knowledge):
+            raise NeedsError(f"attack {self.name}: {unfit[0]}")
         record = without_canaries(record, knowledge)
         if not len(record):
             raise NeedsError(f"attack {self.name} needs at least one whole round, and {record.path} holds none")

@@ -77,7 +77,7 @@ def test_steps_are_those_of_torchs_optimiser_to_the_bit(optimizer, numbers, maxi
 
     ours, plain = Branched(), Branched()
     train_local(ours, X, Y, **OPTIONS, **numbers, optimizer=optimizer, maximise=maximise)
-    # Of Adam, classes and functions choose another order of operations unless they are told.
+    # AdamW's own weight decay is not 0.
     optimiser = getattr(torch.optim, optimizer)(
         plain.parameters(), lr=0.1, **({"weight_decay": 0.0} | numbers), maximize=maximise
     )
