@@ -66,5 +66,5 @@ def without_canaries(record: "Record", knowledge: "Knowledge") -> "Record":
 
 
 def replied(observation: "Observation") -> bool:
-    """Whether a client's reply arrived in time and holds arrays."""
-    return observation.status == "ok" and observation.arrays is not None
+    """Whether a client's reply arrived in time and holds arrays, or a sketch of them."""
+    return observation.status == "ok" and (observation.arrays is not None or observation.sketch is not None)

@@ -33,7 +33,7 @@ from fedattack.threats.memory import MEMORY, read_size
 from fedattack.threats.property.detectors import Mode, Setting, fit_detectors
 from fedattack.threats.property.disaggregation import Joint, least_squares, posterior, weighted_ridge
 from fedattack.threats.property.properties import draw_records, membership
-from fedattack.threats.property.sketch import Sketch
+from fedattack.threats.sketch import Sketch
 from tests.threats.property.test_disaggregation import adam, f1, synthetic
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "mnist10k.npz"

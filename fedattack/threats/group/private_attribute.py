@@ -3,6 +3,8 @@
 Cui et al. 2023 (RecUP-FL), Section 5.4, after Melis et al. 2019. An adversary trains a classifier on max-pooled
 updates. It computes these itself from auxiliary records, at the model of the round that it attacks. A static adversary
 trains on such updates as they are, an adaptive one on updates that it has put through the clients' defence first.
+
+Where a record holds sketches of updates, these are max-pooled in the updates' place.
 """
 
 import copy
@@ -38,6 +40,7 @@ from fedattack.threats.group.options import PrivateAttributeOptions
 from fedattack.threats.knowledge import AuxiliaryAttribute, Defend, Knowledge, KnownDefence, ModelKnowledge, Targets
 from fedattack.threats.matching import check_model
 from fedattack.threats.replies import choose_rounds, replied
+from fedattack.threats.sketch import Sketch, recorded_sketch
 from fedattack.threats.threat import ADAPTIVE
 
 Update = Mapping[str, NDArray[np.float32]]
@@ -142,11 +145,7 @@ class Adversary:
         ModelError, DataError
             If an update has other parameters than those of the training, or is not finite.
         """
-        return self.infer_pooled(self.pooling.pooled(updates))
-
-    def infer_pooled(self, pooled: NDArray[np.float32]) -> Inference:
-        """Infer the attribute of n updates that are pooled already, (n, features)."""
-        beliefs = self.classifier(pooled)
+        beliefs = self.classifier(self.pooling.pooled(updates))
         return Inference(beliefs.argmax(axis=1), beliefs)
 
 
@@ -262,9 +261,31 @@ def _start_of(round_: Round) -> dict[str, NDArray[Any]]:
     return {name: np.array(array) for name, array in round_.common.items()}
 
 
-def _update(reply: Observation, architecture: nn.Module) -> dict[str, NDArray[np.float32]]:
-    update = reply.update()
-    return {name: update[name] for name, _ in architecture.named_parameters()}
+@dataclass(frozen=True)
+class _Pooled:
+    """What of updates is pooled: all entries of the ``parameters``, or the sums of their ``sketch``."""
+
+    parameters: tuple[str, ...]
+    sketch: Sketch | None
+
+    def replies(self, replies: Iterable[Observation], start: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+        """Pool what clients sent, (n, features)."""
+        seen = (reply.update() if reply.sketch is None else reply.sketch for reply in replies)
+        return self._pooling(start).pooled(map(self._own, seen))
+
+    def updates(self, updates: Iterable[Update], start: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+        """Pool whole updates, (n, features), as what clients sent is pooled."""
+        return self._pooling(start).pooled(map(self._seen, updates))
+
+    def _pooling(self, start: Mapping[str, NDArray[Any]]) -> Pooling:
+        return Pooling.of(self._seen(start))
+
+    def _own(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        return {name: arrays[name] for name in self.parameters}
+
+    def _seen(self, update: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        own = self._own(update)
+        return own if self.sketch is None else self.sketch.of_update(own)
 
 
 def _records(replies: Iterable[Observation]) -> int:
@@ -304,7 +325,7 @@ class PrivateAttribute(PrivateAttributeOptions, Attack):
         views=("individual",),
         protocols=("fedavg",),
         knowledge=("model", "training", "auxiliary", "attributes"),
-        takes=("rounds", "clients", "precision", "structures"),
+        takes=("rounds", "clients", "precision", "sketch", "structures"),
     )
     form: ClassVar[Form] = Form(
         TypeAdapter(_Facts),
@@ -344,10 +365,13 @@ class PrivateAttribute(PrivateAttributeOptions, Attack):
         for name, known in attributes.items():
             beliefs[f"beliefs-{name}"] = np.full((len(names), len(chosen), len(nodes), len(known.values)), np.nan)
         pieces = len(chosen) * len(attributes)
-        adversaries = _Adversaries(made, attributes, defence, self.adversaries, self.epochs, seed)
+        parameters = {name: value for name, value in architecture.named_parameters() if value.numel()}
+        sketch = recorded_sketch(self.name, record, parameters)
+        what = _Pooled(tuple(parameters), sketch)
+        adversaries = _Adversaries(made, what, attributes, defence, self.adversaries, self.epochs, seed)
         found = fan_out(
             adversaries,
-            _pieces(chosen, attributes, architecture),
+            _pieces(chosen, attributes, what),
             count=pieces,
             workers=self.workers,
             memory=self.memory,
@@ -371,6 +395,7 @@ class PrivateAttribute(PrivateAttributeOptions, Attack):
                 "epochs": self.epochs,
                 "targets": knowledge.asked(),
             },
+            notes=() if sketch is None else (sketch.told("adversaries were trained"),),
         )
 
     def _chosen(self, record: Record) -> dict[int, Round]:
@@ -399,18 +424,14 @@ class _Piece:
 
 
 def _pieces(
-    chosen: Mapping[int, Round], attributes: Mapping[str, AuxiliaryAttribute], architecture: nn.Module
+    chosen: Mapping[int, Round], attributes: Mapping[str, AuxiliaryAttribute], what: _Pooled
 ) -> Iterator[_Piece]:
     """Yield the pieces of all rounds; of a round's replies one by one is read, and pooled at once."""
     for index, (number, round_) in enumerate(chosen.items()):
         replies, start = _replies(round_), _start_of(round_)
-        pooled = _pooling(start, architecture).pooled(_update(reply, architecture) for reply in replies.values())
+        pooled = what.replies(replies.values(), start)
         for stream, name in enumerate(attributes):
             yield _Piece(index, number, stream, name, tuple(replies), _records(replies.values()), start, pooled)
-
-
-def _pooling(start: Mapping[str, NDArray[Any]], architecture: nn.Module) -> Pooling:
-    return Pooling.of({name: start[name] for name, _ in architecture.named_parameters()})
 
 
 @dataclass(frozen=True)
@@ -418,6 +439,7 @@ class _Adversaries:
     """Trains all adversaries of one attribute at the model of one round, in whatever process."""
 
     made: _Made
+    what: _Pooled
     attributes: Mapping[str, AuxiliaryAttribute]
     defence: KnownDefence | None
     names: tuple[str, ...]
@@ -429,17 +451,17 @@ class _Adversaries:
         rng = np.random.default_rng((self.seed, piece.number, piece.stream))
         known = self.attributes[piece.attribute]
         architecture = self.made.model.build()
-        pooling = _pooling(piece.start, architecture)
         clean = self.made.updates(architecture, piece.start, known.codes, records=piece.records, seed=_drawn(rng))
         changes: list[Defend | None] = [None]
         if self.defence is not None:
             changes.append(self.defence.build())
         beliefs = []
         for change in changes:
-            pooled = pooling.pooled(self.made.defended(architecture, clean, piece.start, change, rng))
+            made = self.made.defended(architecture, clean, piece.start, change, rng)
+            pooled = self.what.updates(made, piece.start)
             check_labels(pooled, clean.values, len(known.values))
             for name in self.names:
                 train, fit = ADVERSARIES[name], Fit(epochs=self.epochs)
-                adversary = Adversary(pooling, train(pooled, clean.values, len(known.values), _drawn(rng), fit))
-                beliefs.append(adversary.infer_pooled(piece.pooled).beliefs)
+                classifier = train(pooled, clean.values, len(known.values), _drawn(rng), fit)
+                beliefs.append(classifier(piece.pooled))
         return replace(piece, start={}, pooled=piece.pooled[:0]), np.stack(beliefs)

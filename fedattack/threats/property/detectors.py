@@ -56,7 +56,7 @@ from fedattack.threats.property.disaggregation import Array
 from fedattack.threats.property.many_features import FeatureDetector
 from fedattack.threats.property.options import Mode
 from fedattack.threats.property.properties import Behaviour, Property
-from fedattack.threats.property.sketch import Sketch, SketchedRows
+from fedattack.threats.sketch import Sketch, SketchedRows
 
 Part = Literal["train", "choose", "test"]
 

@@ -61,7 +61,7 @@ from fedattack.threats.property.disaggregation import (
 from fedattack.threats.property.many_features import FeatureDetector, decide_by_features
 from fedattack.threats.property.options import Mode, ProlinOptions
 from fedattack.threats.property.properties import questions
-from fedattack.threats.property.sketch import Sketch
+from fedattack.threats.sketch import Sketch, recorded_sketch
 
 METHODS = ("PROLIN", "REG", "OLS", "BASELINE", "posterior")
 """The paper's four, and the exact posterior under PROLIN's model."""
@@ -208,7 +208,7 @@ class Prolin(ProlinOptions, Attack):
         with TemporaryDirectory() as folder:
             usable = _usable_rounds(record, notes)
             parameters = {name: value for name, value in architecture.named_parameters() if value.numel()}
-            sketch = _recorded_sketch(record, parameters)
+            sketch = recorded_sketch(self.name, record, parameters)
             sums = _read_sums(usable, record.nodes, parameters, sketch, Path(folder))
             rounds = len(sums.rounds)
             steps = rounds + len(properties)
@@ -251,10 +251,7 @@ class Prolin(ProlinOptions, Attack):
         size = sums.starts.shape[1]
         width = sketch_width(setting, size)
         if sketch is not None:
-            notes.append(
-                f"detectors were fitted on sketches, as the record holds them: random projections of updates of "
-                f"{size:,} numbers to {sketch.width:,}"
-            )
+            notes.append(sketch.told("detectors were fitted"))
         if width:
             notes.append(
                 f"detectors were fitted on sketches: random projections of updates of {size:,} numbers to {width:,}, "
@@ -531,20 +528,6 @@ def _usable_rounds(record: Record, notes: list[str]) -> list[Round]:
     if not usable:
         raise NeedsError(f"attack prolin needs at least one round with an aggregate, and {record.path} holds none")
     return usable
-
-
-def _recorded_sketch(record: Record, parameters: Mapping[str, Tensor]) -> Sketch | None:
-    """Return how the updates of the ``parameters`` were sketched; ``None`` where they are whole."""
-    if record.sketch_plan is None:
-        return None
-    names = record.on_disk(parameters)
-    lacking = [shown for shown, name in names.items() if name not in record.sketch_plan.sizes]
-    if lacking:
-        raise NeedsError(
-            f"attack prolin needs sketches of all parameters, and {record.path} has none of {short(lacking[0], 60)}, "
-            "which it says are no floating-point numbers; record whole updates"
-        )
-    return Sketch(record.sketch_plan, tuple(names.values()))
 
 
 def _read_sums(

@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +8,7 @@ from fedattack.audit.truth import read_truth
 from fedattack.defences import SETTINGS
 from fedattack.errors import ConfigError, DataError, ModelError, NeedsError
 from fedattack.learning.pooled_updates import Fit
-from fedattack.record import Exchange, Record, RecordWriter, Reply
+from fedattack.record import Exchange, Keep, Record, RecordWriter, Reply, shrink_record
 from fedattack.threats import ATTACKS, KnownDefence, read_knowledge
 from fedattack.threats.group.private_attribute import ADVERSARIES, train_adversary
 from tests.defences.updates import VALUES, planted_updates
@@ -157,6 +158,43 @@ def test_adaptive_adversaries_train_on_what_the_known_defence_makes_of_updates(t
         right = [(line.argmax(axis=-1) == HELD)[seen].mean() for line in beliefs]
         assert min(right[:2]) > 0.9
         assert low <= max(right[2:]) <= high
+
+
+@pytest.mark.parametrize("numbers", [12, 1_000])
+def test_the_attribute_is_named_from_sketches_and_without_a_signal_is_not(tmp_path, numbers):
+    """Of 21 numbers, twelve sums each; or a sum for each of them."""
+
+    def told(folder):
+        thin = shrink_record(Record(folder / "record"), folder / "thin", Keep(sketch=numbers, seed=4))
+        return ATTACK.run(thin, read_knowledge(folder / "knowledge"), device="cpu")
+
+    found = told(write_private_run(tmp_path / "signal"))
+    words = f"adversaries were trained on sketches, as the record holds them: .* of 21 numbers to {min(numbers, 21)}"
+    assert re.search(words, found.notes[-1])
+    beliefs = found.arrays["beliefs-level"]
+    seen = ~np.isnan(beliefs[..., 0])
+    assert (beliefs.argmax(axis=-1) == HELD)[seen].mean() > 0.85
+    right = []
+    for seed in range(4):
+        folder = write_private_run(tmp_path / f"silent-{seed}", clients=90, rounds=1, signal=0.0, seed=seed)
+        values = read_truth(folder / "truth").private["level"].values
+        silent = told(folder)
+        held = [values[int(node.removeprefix("node"))] for node in silent.facts["nodes"]]
+        right.append(silent.arrays["beliefs-level"].argmax(axis=-1)[:, 0] == held)
+    assert np.mean(right) == pytest.approx(1 / 3, abs=0.08)
+
+
+def test_adaptive_adversaries_defend_whole_updates_before_they_sketch_them(tmp_path):
+    """A defence that clients have, and that an adversary who does not know of it is wrong about."""
+    defence = KnownDefence(f"{__name__}:shifted", {"places": 1})
+    folder = write_private_run(tmp_path / "run", defence=defence)
+    thin = shrink_record(Record(folder / "record"), folder / "thin", Keep(sketch=12, seed=4))
+    found = ATTACK.run(thin, read_knowledge(folder / "knowledge", trusted={f"{__name__}:shifted"}), device="cpu")
+    beliefs = found.arrays["beliefs-level"]
+    seen = ~np.isnan(beliefs[0, ..., 0])
+    right = [(line.argmax(axis=-1) == HELD)[seen].mean() for line in beliefs]
+    assert min(right[:2]) > 0.85
+    assert max(right[2:]) <= 0.2
 
 
 def test_rounds_adversaries_and_numbers_are_chosen_and_checked(tmp_path):

@@ -26,7 +26,7 @@ from fedattack.threats.property.detectors import (
     steps_within,
 )
 from fedattack.threats.property.properties import Property, questions
-from fedattack.threats.property.sketch import Sketch
+from fedattack.threats.sketch import Sketch
 from tests.worlds.federation import ONE_STEP, SMALL, blobs, odd_record
 
 PROPERTIES = ("membership", "inversion", "ascent")

@@ -6,7 +6,7 @@ from fedattack.learning.rows import GradientRows, LayerModel
 from fedattack.learning.shadows import ShadowModel
 from fedattack.record.sketch import SketchPlan
 from fedattack.threats import ModelKnowledge
-from fedattack.threats.property.sketch import Sketch, SketchedRows
+from fedattack.threats.sketch import Sketch, SketchedRows
 
 SIZES = {"large": 50_003, "small": 7}
 
@@ -24,6 +24,17 @@ def test_sketches_are_those_that_recorders_keep():
     large, small = x[0].numpy()[:50_003].reshape(-1, 1), x[0].numpy()[50_003:]
     kept = sketch.plan.sketch({"large": large, "small": small}, {"large": 0 * large, "small": 0 * small})
     np.testing.assert_allclose(sketch.of(x)[0], np.concatenate([*kept.values()]), rtol=1e-4, atol=1e-5)
+
+
+def test_an_update_is_sketched_by_name_as_recorders_do():
+    sketch = sketched(2_008)
+    update = {"one": vectors(1)[0].numpy()[:50_003].reshape(-1, 1), "other": np.arange(7, dtype=np.float32)}
+    on_disk = dict(zip(SIZES, update.values(), strict=True))
+    kept = sketch.plan.sketch(on_disk, {name: 0 * array for name, array in on_disk.items()})
+    found = sketch.of_update(update)
+    assert [*found] == ["one", "other"]
+    for own, expected in zip(found.values(), kept.values(), strict=True):
+        np.testing.assert_allclose(own, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_products_of_sketches_are_those_of_the_vectors_but_for_little():

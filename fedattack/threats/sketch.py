@@ -1,10 +1,10 @@
-"""Sketches of updates for detectors: of models that are too large to train shadow clients again, or as recorded.
+"""Sketches of updates: of models that are too large to train shadow clients again, or as recorded.
 
 What a sketch is says :mod:`fedattack.record.sketch`. A linear detector of sketches is one of updates, too:
 :meth:`Sketch.back` gives its weights.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,7 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedattack.errors import NeedsError, short
 from fedattack.learning.rows import GradientRows, Whole
+from fedattack.record import Record
 from fedattack.record.sketch import SketchPlan
 
 
@@ -42,6 +44,13 @@ class Sketch:
         """Sums of its sketch."""
         return sum(self.plan.widths[name] for name in self.names)
 
+    def told(self, whose: str) -> str:
+        """Say for a report that what the record holds was used; ``whose`` names what was made of it."""
+        return (
+            f"{whose} on sketches, as the record holds them: random projections of updates of {self.size:,} numbers to "
+            f"{self.width:,}"
+        )
+
     @cached_property
     def _signs(self) -> Tensor:
         parts = []
@@ -68,6 +77,13 @@ class Sketch:
             parts.append(padded.unflatten(1, (-1, width)).sum(dim=1))
         return torch.cat(parts, dim=1)
 
+    def of_update(self, update: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
+        """Return the sums of an update, by parameter in the order of :attr:`names`."""
+        vector = np.concatenate([array.reshape(-1) for array in update.values()])
+        sums = self.of(torch.from_numpy(vector)[None])[0].numpy()
+        ends = np.cumsum([self.plan.widths[name] for name in self.names])
+        return dict(zip(update, np.split(sums, ends[:-1]), strict=True))
+
     def back(self, weights: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return weights (…, size) whose products with vectors are those of ``weights`` (…, width) with sketches."""
         out = np.empty((*weights.shape[:-1], self.size), dtype=np.float32)
@@ -79,6 +95,26 @@ class Sketch:
             out[..., where] = np.tile(own, times)[..., :length] * signs[where]
             at += width
         return out
+
+
+def recorded_sketch(attack: str, record: Record, parameters: Mapping[str, Tensor]) -> Sketch | None:
+    """Return how the updates of the ``parameters`` were sketched; ``None`` where they are whole.
+
+    Raises
+    ------
+    NeedsError
+        If a parameter is in no sketch; ``attack`` is named.
+    """
+    if record.sketch_plan is None:
+        return None
+    names = record.on_disk(parameters)
+    lacking = [shown for shown, name in names.items() if name not in record.sketch_plan.sizes]
+    if lacking:
+        raise NeedsError(
+            f"attack {attack} needs sketches of all parameters, and {record.path} has none of {short(lacking[0], 60)}, "
+            "which it says are no floating-point numbers; record whole updates"
+        )
+    return Sketch(record.sketch_plan, tuple(names.values()))
 
 
 @dataclass(frozen=True)
