@@ -9,9 +9,10 @@ needs only Gv, Gᵀw and the columns' squares. Three forms give them, block of r
 - :class:`Centred`: rows less the mean of their group.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +48,15 @@ class Block(Protocol):
         """Add weights (n,) times the squared rows to ``out`` (size,)."""
 
 
+class _KeptBlock(Block, Protocol):
+    @property
+    def bytes(self) -> int:
+        """What it takes of memory."""
+
+
+_B = TypeVar("_B", bound=_KeptBlock)
+
+
 class Rows(Protocol):
     """A matrix (n, size), which can be gone through again and again."""
 
@@ -68,6 +78,11 @@ class Whole:
     def blocks(self) -> Iterator[tuple[slice, Block]]:
         """Yield the matrix."""
         yield slice(0, len(self.matrix)), self
+
+    @property
+    def bytes(self) -> int:
+        """What it takes of memory."""
+        return 4 * self.matrix.numel()
 
     def project(self, directions: Tensor) -> Tensor:
         """See :class:`Block`."""
@@ -217,7 +232,8 @@ class Layer:
     def came_back(self, deltas: Tensor) -> Tensor:
         """Return the loss's gradient at each position, (n, positions, outputs)."""
         if isinstance(self.module, nn.Conv2d):
-            return deltas.flatten(3).flatten(0, 1).mT
+            # Without a copy where channels lie last.
+            return deltas.flatten(0, 1).permute(0, 2, 3, 1).flatten(1, 2)
         return deltas.reshape(len(deltas), self.positions, self.outputs)
 
 
@@ -627,7 +643,53 @@ class LayerBlock:
             product.accumulate_squares(out, weights)
 
 
-class GradientRows:
+class KeptRows(ABC, Generic[_B]):
+    """Rows, one for each of n examples, that are kept from pass to pass as far as there is room.
+
+    Parameters
+    ----------
+    count
+        n.
+    generator
+        Makes the generator of dropout masks.
+    room
+        Bytes for what is kept. What does not fit is computed again in each pass.
+    """
+
+    def __init__(self, count: int, generator: Callable[[], torch.Generator], room: float) -> None:
+        self.count = count
+        self.generator = generator
+        self.room = room
+        # by the first row: blocks, and the state in which the draws of their masks leave the generator
+        self._kept: dict[int, tuple[list[tuple[slice, _B]], Tensor]] = {}
+
+    def __len__(self) -> int:
+        return self.count
+
+    def blocks(self) -> Iterator[tuple[slice, _B]]:
+        """Yield all rows, block by block; see :class:`Rows`."""
+        generator = self.generator()
+        for first in range(0, len(self), _DRAWN):
+            if first in self._kept:
+                blocks, state = self._kept[first]
+                generator.set_state(state)
+                yield from blocks
+                continue
+            made: list[tuple[slice, _B]] = []
+            for where, block in self.computed(first, min(first + _DRAWN, len(self)), generator):
+                self.room -= block.bytes
+                if self.room >= 0:
+                    made.append((where, block))
+                yield where, block
+            if self.room >= 0:
+                self._kept[first] = made, generator.get_state()
+
+    @abstractmethod
+    def computed(self, first: int, last: int, generator: torch.Generator) -> Iterator[tuple[slice, _B]]:
+        """Compute the rows of examples whose masks are drawn together."""
+
+
+class GradientRows(KeptRows[LayerBlock]):
     """Gradients (n, size) of examples at one point, within a bound of memory.
 
     Parameters
@@ -657,12 +719,11 @@ class GradientRows:
         room: float,
         scratch: float,
     ) -> None:
+        super().__init__(len(x), generator, room)
         self.model = model
         self.start = start
         self.x = x
         self.y = y
-        self.generator = generator
-        self.room = room
         # Layers whose gradients are smaller than what makes them up, and layers of many positions, whose gradients are
         # faster to multiply with. The latter are multiplied out for as many rows as there is room for.
         self.small = tuple(layer for layer in model.layers if layer.size < layer.numbers)
@@ -672,8 +733,6 @@ class GradientRows:
         self.multiplied = len(x) if more <= 0 else int(max(0, room - each * len(x)) // more)
         at_once = 4 * (PASSES * model.activations + 3 * numbers_kept(model, self.large))
         self.chunk = int(min(_DRAWN, max(1, scratch // at_once)))
-        # by the first row: blocks, and the state in which the draws of their masks leave the generator
-        self._kept: dict[int, tuple[list[tuple[slice, LayerBlock]], Tensor]] = {}
         self._merged: list[tuple[slice, LayerBlock]] = []
         # where all rows fit, their columns are written into one matrix for each run of them
         self._columns: list[tuple[slice, Tensor]] = []
@@ -682,29 +741,12 @@ class GradientRows:
             for run in model.runs(self.large):
                 self._columns.append((run, torch.empty((len(x), run.stop - run.start), device=start.device)))
 
-    def __len__(self) -> int:
-        return len(self.x)
-
     def blocks(self) -> Iterator[tuple[slice, LayerBlock]]:
         """Yield all rows, block by block; see :class:`Rows`."""
         if self._merged:
             yield from self._merged
             return
-        generator = self.generator()
-        for first in range(0, len(self), _DRAWN):
-            if first in self._kept:
-                blocks, state = self._kept[first]
-                generator.set_state(state)
-                yield from blocks
-                continue
-            made: list[tuple[slice, LayerBlock]] = []
-            for where, block in self._computed(first, min(first + _DRAWN, len(self)), generator):
-                self.room -= block.bytes
-                if self.room >= 0:
-                    made.append((where, block))
-                yield where, block
-            if self.room >= 0:
-                self._kept[first] = made, generator.get_state()
+        yield from super().blocks()
         if self._all_fit:
             self._merge()
 
@@ -721,8 +763,8 @@ class GradientRows:
             rows = slice(first, min(first + _MERGED, len(self)))
             self._merged.append((rows, whole.of(rows)))
 
-    def _computed(self, first: int, last: int, generator: torch.Generator) -> Iterator[tuple[slice, LayerBlock]]:
-        """Compute the gradients of examples whose masks are drawn together."""
+    def computed(self, first: int, last: int, generator: torch.Generator) -> Iterator[tuple[slice, LayerBlock]]:
+        """See :class:`KeptRows`."""
         shadow = self.model.shadow
         masks = shadow.draw_masks((last - first, 1), generator)
         for begin in range(first, last, self.chunk):

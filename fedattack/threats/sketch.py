@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedattack.errors import NeedsError, short
-from fedattack.learning.rows import GradientRows, Whole
+from fedattack.learning.rows import GradientRows, KeptRows, Whole
 from fedattack.record import Record
 from fedattack.record.sketch import SketchPlan
 
@@ -117,37 +117,36 @@ def recorded_sketch(attack: str, record: Record, parameters: Mapping[str, Tensor
     return Sketch(record.sketch_plan, tuple(names.values()))
 
 
-@dataclass(frozen=True)
-class SketchedRows:
-    """Sketches (n, width) of gradients, computed again in each pass: :class:`fedattack.learning.rows.Rows`.
+class SketchedRows(KeptRows[Whole]):
+    """Sketches (n, width) of gradients, within a bound of memory.
 
-    Attributes
+    Parameters
     ----------
     rows
-        The gradients.
+        The gradients, of which nothing is kept.
     sketch
         Of them.
-    at_once
-        How many gradients are multiplied out at a time.
+    room
+        Bytes for sketches that are kept from pass to pass. Others are computed again in each.
+    scratch
+        Bytes for what is computed at a time, beside what the gradients take.
     """
 
-    rows: GradientRows
-    sketch: Sketch
-    at_once: int
+    def __init__(self, rows: GradientRows, sketch: Sketch, *, room: float, scratch: float) -> None:
+        super().__init__(len(rows), rows.generator, room)
+        self.rows = rows
+        self.sketch = sketch
+        # Half of it for a block, and half for gradients, each with two copies that have signs.
+        self._rows_of_block = max(1, int(scratch / 2 / (4 * sketch.width)))
+        self._at_once = max(1, int(scratch / 2 / (3 * 4 * sketch.size)))
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def blocks(self) -> Iterator[tuple[slice, Whole]]:
-        """Yield all rows, block by block."""
-        for where, block in self.rows.blocks():
-            for first in range(0, len(block), self.at_once):
-                sketched = self.sketch.of(block.of(slice(first, first + self.at_once)).multiplied_out())
-                yield slice(where.start + first, where.start + first + len(sketched)), Whole(sketched)
-
-    def kept(self) -> Whole:
-        """Compute all rows once, and keep them."""
-        matrix = self.rows.start.new_empty((len(self), self.sketch.width))
-        for where, block in self.blocks():
-            matrix[where] = block.matrix
-        return Whole(matrix)
+    def computed(self, first: int, last: int, generator: torch.Generator) -> Iterator[tuple[slice, Whole]]:
+        """See :class:`KeptRows`."""
+        for where, block in self.rows.computed(first, last, generator):
+            for begin in range(0, len(block), self._rows_of_block):
+                part = block.of(slice(begin, begin + self._rows_of_block))
+                matrix = self.rows.start.new_empty((len(part), self.sketch.width))
+                for row in range(0, len(part), self._at_once):
+                    some = slice(row, row + self._at_once)
+                    matrix[some] = self.sketch.of(part.of(some).multiplied_out())
+                yield slice(where.start + begin, where.start + begin + len(part)), Whole(matrix)

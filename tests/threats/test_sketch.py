@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 import torch
 
 from fedattack.learning.losses import mean_loss
@@ -66,11 +67,13 @@ def test_a_sketch_as_wide_as_the_vectors_loses_nothing():
     np.testing.assert_allclose(sketch.of(x) @ sketch.of(x).T, x @ x.T, rtol=1e-5, atol=1e-2)
 
 
-def test_sketches_of_gradients_are_the_same_a_few_at_a_time():
+@pytest.mark.parametrize("room", [0, 130 * 4 * 2_000, 1e9])
+def test_sketches_of_gradients_are_the_same_a_few_at_a_time(room):
+    """Whether none, some or all are kept."""
     known = ModelKnowledge(spec="lenet-mnist", input_shape=(1, 28, 28), classes=10)
     draw = np.random.default_rng(2)
-    x = torch.from_numpy(draw.normal(size=(9, 1, 28, 28)).astype(np.float32))
-    y = torch.from_numpy(draw.integers(10, size=9))
+    x = torch.from_numpy(draw.normal(size=(140, 1, 28, 28)).astype(np.float32))
+    y = torch.from_numpy(draw.integers(10, size=140))
     shadow = ShadowModel(known.build(), x[0].numpy(), mean_loss(known.loss))
     start = 0.1 * torch.from_numpy(draw.normal(size=shadow.size).astype(np.float32))
     expected = shadow.record_gradients(start, x, y, generator=torch.Generator().manual_seed(1))
@@ -80,6 +83,10 @@ def test_sketches_of_gradients_are_the_same_a_few_at_a_time():
         return torch.Generator().manual_seed(1)
 
     model = LayerModel(shadow, start, x[:3], y[:3])
-    rows = SketchedRows(GradientRows(model, start, x, y, masks, room=0, scratch=1e9), sketch, 2)
-    assert [where for where, _ in rows.blocks()] == [slice(first, min(first + 2, 9)) for first in range(0, 9, 2)]
-    np.testing.assert_allclose(rows.kept().matrix, sketch.of(expected), rtol=1e-3, atol=1e-5)
+    gradients = GradientRows(model, start, x, y, masks, room=0, scratch=1e9)
+    rows = SketchedRows(gradients, sketch, room=room, scratch=2 * 50 * 4 * sketch.width)
+    for _ in range(3):
+        passed = list(rows.blocks())
+        assert [where for where, _ in passed] == [slice(0, 50), slice(50, 100), slice(100, 128), slice(128, 140)]
+        found = torch.cat([block.matrix for _, block in passed])
+        np.testing.assert_allclose(found, sketch.of(expected), rtol=1e-3, atol=1e-5)

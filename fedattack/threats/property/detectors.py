@@ -722,8 +722,9 @@ class _Linear(_Base):
         self._at_start: dict[Part, Rows] = {}
         for stream, (part, rows) in enumerate(self.rows.items()):
             x, y, masks = self.x[rows], self.y[rows], self.masks_of(1, stream)
+            training = part == "train"
             self._at_start[part] = self._gradients(
-                self.start, x, y, masks, training=part == "train", once=part == "test"
+                self.start, x, y, masks, training=training, once=part == "test", again=training or self._several
             )
         self._paths: dict[bool, list[Tensor]] = {}
         self._later: dict[tuple[bool, int], Rows] = {}
@@ -737,27 +738,28 @@ class _Linear(_Base):
         *,
         training: bool = False,
         once: bool = False,
+        again: bool = True,
     ) -> Rows:
         """Return the gradient of each example at a point, or its sketch.
 
-        ``once`` says that a question multiplies with them once alone.
+        ``once`` says that a question multiplies with them once alone, ``again`` that it or another one comes back.
         """
         scratch = _AT_A_TIME * self.setting.memory
-        if self.setting.sketch is not None:
-            rows = GradientRows(self._model, at, x, y, masks, room=0, scratch=scratch)
-            # a gradient, and two copies of it with signs
-            at_once = max(1, int(scratch / (3 * 4 * self.shadow.size)))
-            sketched = SketchedRows(rows, self.setting.sketch, at_once)
-            return sketched.kept() if self.fits else sketched
+        sketch = self.setting.sketch
         if not self.fits:
             whole, each = self._rooms
-            room = whole if training else each * len(x)
+            room = whole if training else again * each * len(x)
+        elif sketch is not None:
+            room = 4.0 * sketch.width * len(x)
         elif once:
             # To multiply them out would take longer.
             room = 4.0 * numbers_kept(self._model) * len(x)
         else:
             room = 4.0 * self.shadow.size * len(x)
-        return GradientRows(self._model, at, x, y, masks, room=room, scratch=scratch)
+        if sketch is None:
+            return GradientRows(self._model, at, x, y, masks, room=room, scratch=scratch)
+        rows = GradientRows(self._model, at, x, y, masks, room=0, scratch=scratch)
+        return SketchedRows(rows, sketch, room=room, scratch=scratch)
 
     @cached_property
     def _model(self) -> LayerModel:
@@ -765,13 +767,19 @@ class _Linear(_Base):
 
     @cached_property
     def _rooms(self) -> tuple[float, float]:
-        """Bytes for what is kept of all the gradients to train on, and of each other gradient."""
+        """Bytes for what is kept of all the gradients or sketches to train on, and of each other one."""
         room = self.room(self._together)
         train, choose, test = map(len, self.rows.values())
         extra = sum(question.extra_count for question in self.setting.questions) * self._masks_of("train")
-        others = choose + test * (2 * _points(self.setting) - 1) + extra
-        each = min(4.0 * numbers_kept(self._model), room / (train + others))
+        others = extra + self._several * (choose + test * (2 * _points(self.setting) - 1))
+        kept = self.columns if self.setting.sketch else numbers_kept(self._model)
+        each = min(4.0 * kept, room / (train + others))
         return room - each * others, each
+
+    @property
+    def _several(self) -> bool:
+        """Whether there are several questions, each of which goes through what is chosen and tested on."""
+        return len(self.setting.questions) > 1
 
     def _masks_of(self, part: Part) -> int:
         """How many dropout masks are drawn for an example beside the auxiliary ones."""
@@ -868,7 +876,8 @@ class _Linear(_Base):
         masks = self._masks_of(part)
         x = examples_of(extra.x).repeat_interleave(masks, dim=0)
         y = to_tensor(extra.y).repeat_interleave(masks, dim=0)
-        return self._gradients(at, x, y, self.masks_of(2, _PARTS.index(part), question, point), once=part == "test")
+        drawn = self.masks_of(2, _PARTS.index(part), question, point)
+        return self._gradients(at, x, y, drawn, once=part == "test", again=part == "train")
 
     def _path(self, ascend: bool) -> list[Tensor]:
         """Points that the mean client passes, the first of them the common model."""
@@ -927,7 +936,7 @@ class _Linear(_Base):
         if (ascend, number) not in self._later:
             x, y = self.x[self.rows["test"]], self.y[self.rows["test"]]
             masks = self.masks_of(4, ascend, number)
-            self._later[ascend, number] = self._gradients(point, x, y, masks, once=True)
+            self._later[ascend, number] = self._gradients(point, x, y, masks, once=True, again=self._several)
         return self._later[ascend, number]
 
     def _assemble(
