@@ -302,31 +302,18 @@ class ShadowModel:
     def _train(
         self, start: Tensor, x: Examples, y: Tensor, training: LocalSGD, steps: Iterator[Step], maximise: bool
     ) -> Tensor:
-        """Follow :class:`torch.optim.SGD`'s rule, which has no form for many clients at once; others step by theirs."""
-        common = self.unflatten(start)
-        parameters = {name: value.expand(len(x), *value.shape) for name, value in common.items()}
-        stepping: Stepping | None = None
-        if training.optimizer != "SGD":
-            parameters = {name: value.clone() for name, value in parameters.items()}
-            stepping = Stepping([*parameters.values()], training, maximise=maximise)
-        velocity: dict[str, Tensor] = {}
+        """Train clients side by side, in place: an optimizer's steps move each number by itself."""
+        matrix = start.expand(len(x), -1).clone()
+        parameters, at = {}, 0
+        for name, shape in self._shapes.items():
+            parameters[name] = matrix[:, at : at + shape.numel()].view(len(x), *shape)
+            at += shape.numel()
+        stepping = Stepping([*parameters.values()], training, maximise=maximise)
         client = torch.arange(len(x), device=self.device)[:, None]
         for step in steps:
-            own = x[client, step.rows], y[client, step.rows]
-            gradients = self.gradients(parameters, *own, step.masks, apart=True)
-            if stepping is not None:
-                stepping.step([gradients[name] for name in parameters])
-                continue
-            for name, values in gradients.items():
-                move = -values if maximise else values
-                if training.weight_decay:
-                    move = move + training.weight_decay * parameters[name]
-                if training.momentum:
-                    if name in velocity:
-                        move = training.momentum * velocity[name] + move
-                    velocity[name] = move
-                parameters[name] = parameters[name] - training.lr * move
-        return self._rows(parameters) - start
+            gradients = self.gradients(parameters, x[client, step.rows], y[client, step.rows], step.masks, apart=True)
+            stepping.step([gradients[name] for name in parameters])
+        return matrix.sub_(start)
 
     def loss_of(self, parameters: dict[str, Tensor], x: Examples, y: Tensor, masks: tuple[Tensor, ...]) -> Tensor:
         """Return the mean loss of a batch under dropout masks that :meth:`draw_masks` drew."""
