@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedattack.record import Record, check_record
-from tests.docker.containers import Containers, await_that, clients_of, rounds_of, said, statuses_of
+from tests.docker.containers import Containers, await_that, clients_of, rounds_of, said, statuses_of, succeeds
 
 CLIENTS = 3
 ALL_OK = {str(index): "ok" for index in range(CLIENTS)}
@@ -103,7 +103,7 @@ def test_a_client_that_is_killed_at_work_takes_part_again_once_it_is_back(runnin
 
 
 def test_a_full_volume_ends_the_record_and_not_the_training(running, tmp_path):
-    """A small volume stands for the runs; what is on it is copied out, and whole."""
+    """A small volume stands for the runs. Somebody else fills it after the first round, but for what a log takes."""
     owner = re.search(r"^RUN_AS=(\d+):(\d+)$", (running.folder / ".env").read_text(), re.MULTILINE)
     (running.folder / "small.yaml").write_text(
         "services:\n"
@@ -111,13 +111,19 @@ def test_a_full_volume_ends_the_record_and_not_the_training(running, tmp_path):
         '  audit: {volumes: ["small:/runs"]}\n'
         "volumes:\n"
         "  small:\n"
-        f'    driver_opts: {{type: tmpfs, device: tmpfs, o: "size=800k,uid={owner[1]},gid={owner[2]},mode=0700"}}\n'
+        f'    driver_opts: {{type: tmpfs, device: tmpfs, o: "size=3M,uid={owner[1]},gid={owner[2]},mode=0700"}}\n'
     )
     files = {"COMPOSE_FILE": "compose.yaml:clients.yaml:small.yaml"}
     running.do("up", "--detach", "superexec", **files)
-    code, output = Audit(running, "full", rounds=5, **files).ended()
-    said("docker", "cp", f"{running.container('superexec')}:/runs/full", str(tmp_path))
-    words = "head -c 1M /dev/zero > /runs/filler; fedattack attack sia /runs/full"
+    audit, server = Audit(running, "full", rounds=5, **files), running.container("superexec")
+    await_that(
+        lambda: succeeds("docker", "exec", server, "test", "-s", "/runs/full/record/rounds.jsonl"), 240, "a round"
+    )
+    fill = 'head -c "$(($(df --output=avail -k /runs | tail -n 1) - 60))k" /dev/zero > /runs/other'
+    said("docker", "exec", server, "sh", "-c", fill)
+    code, output = audit.ended()
+    said("docker", "cp", f"{server}:/runs/full", str(tmp_path))
+    words = "head -c 3M /dev/zero > /runs/filler; fedattack attack sia /runs/full"
     without_space = running.start("run", "--rm", "audit", "sh", "-c", words, **files)
     complaint, _ = without_space.communicate(timeout=300)
     running.do("up", "--detach", "superexec")
