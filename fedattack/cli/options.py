@@ -254,7 +254,9 @@ InPrecision = Annotated[
 InSketches = Annotated[
     int,
     typer.Option(
-        "--sketch", help="Keep of each update a sketch of so many numbers alone; prolin runs on sketches.", metavar="N"
+        "--sketch",
+        help="Keep of each update a sketch of so many numbers alone; prolin and private-attribute run on sketches.",
+        metavar="N",
     ),
 ]
 

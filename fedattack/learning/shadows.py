@@ -346,7 +346,7 @@ class ShadowModel:
         return True
 
     def _rows(self, values: Mapping[str, Tensor]) -> Tensor:
-        return torch.cat([values[name].flatten(1) for name in self.names], dim=1)
+        return torch.cat([values[name].reshape(len(values[name]), -1) for name in self.names], dim=1)
 
     def draw_masks(self, shape: tuple[int, ...], generator: torch.Generator) -> tuple[Tensor, ...]:
         """Draw a mask (*shape, …) for each dropout."""

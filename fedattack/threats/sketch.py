@@ -136,6 +136,9 @@ class SketchedRows(KeptRows[Whole]):
         super().__init__(len(rows), rows.generator, room)
         self.rows = rows
         self.sketch = sketch
+        # What is kept lies in one matrix. Many small ones between large temporary ones would scatter over the memory.
+        fitting = min(len(rows), int(room // (4 * sketch.width)))
+        self._matrix = rows.start.new_empty((fitting, sketch.width))
         # Half of it for a block, and half for gradients, each with two copies that have signs.
         self._rows_of_block = max(1, int(scratch / 2 / (4 * sketch.width)))
         self._at_once = max(1, int(scratch / 2 / (3 * 4 * sketch.size)))
@@ -145,8 +148,11 @@ class SketchedRows(KeptRows[Whole]):
         for where, block in self.rows.computed(first, last, generator):
             for begin in range(0, len(block), self._rows_of_block):
                 part = block.of(slice(begin, begin + self._rows_of_block))
-                matrix = self.rows.start.new_empty((len(part), self.sketch.width))
+                place = slice(where.start + begin, where.start + begin + len(part))
+                matrix = self._matrix[place]
+                if len(matrix) < len(part):
+                    matrix = self.rows.start.new_empty((len(part), self.sketch.width))
                 for row in range(0, len(part), self._at_once):
                     some = slice(row, row + self._at_once)
                     matrix[some] = self.sketch.of(part.of(some).multiplied_out())
-                yield slice(where.start + begin, where.start + begin + len(part)), Whole(matrix)
+                yield place, Whole(matrix)

@@ -184,3 +184,25 @@ def test_clients_without_records_are_refused(shadow, start):
         shadow.updates(
             start, torch.zeros((2, 0, *SHAPE)), torch.zeros((2, 0)), TRAININGS["one step"], generator=torch.Generator()
         )
+
+
+class Scaled(nn.Module):
+    """A model with a single number among its parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(2.0))
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.scale * self.linear(x)
+
+
+def test_a_parameter_may_be_a_single_number():
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn((2, 4, 3), generator=draw), torch.randint(2, (2, 4), generator=draw)
+    shadow = ShadowModel(Scaled(), x[0, 0].numpy(), mean_loss("cross-entropy"))
+    start = shadow.flatten(dict(Scaled().named_parameters()))
+    gradients = shadow.record_gradients(start, x[0], y[0], generator=draw)
+    updates = shadow.updates(start, x, y, LocalSGD(epochs=1, batch_size=0, lr=0.1), generator=draw)
+    torch.testing.assert_close(updates[0], -0.1 * gradients.mean(dim=0))

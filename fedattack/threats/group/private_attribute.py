@@ -274,8 +274,21 @@ class _Pooled:
         return self._pooling(start).pooled(map(self._own, seen))
 
     def updates(self, updates: Iterable[Update], start: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """Pool whole updates, (n, features), as what clients sent is pooled."""
-        return self._pooling(start).pooled(map(self._seen, updates))
+        """Pool whole updates, (n, features), as what clients sent is pooled.
+
+        Raises
+        ------
+        ModelError
+            If one has other parameters than the model, such as after a defence of somebody's own.
+        """
+        whole = Pooling.of(self._own(start))
+
+        def checked() -> Iterator[dict[str, NDArray[np.float32]]]:
+            for update in updates:
+                whole.check({name: array for name, array in update.items() if array.size})
+                yield self._seen(update)
+
+        return self._pooling(start).pooled(checked())
 
     def _pooling(self, start: Mapping[str, NDArray[Any]]) -> Pooling:
         return Pooling.of(self._seen(start))

@@ -742,7 +742,8 @@ class _Linear(_Base):
     ) -> Rows:
         """Return the gradient of each example at a point, or its sketch.
 
-        ``once`` says that a question multiplies with them once alone, ``again`` that it or another one comes back.
+        ``once`` says that a question multiplies with them once alone, ``again`` that they are worth keeping: there are
+        passes to come.
         """
         scratch = _AT_A_TIME * self.setting.memory
         sketch = self.setting.sketch
@@ -758,8 +759,8 @@ class _Linear(_Base):
             room = 4.0 * self.shadow.size * len(x)
         if sketch is None:
             return GradientRows(self._model, at, x, y, masks, room=room, scratch=scratch)
-        rows = GradientRows(self._model, at, x, y, masks, room=0, scratch=scratch)
-        return SketchedRows(rows, sketch, room=room, scratch=scratch)
+        rows = GradientRows(self._model, at, x, y, masks, room=0, scratch=scratch / 2)
+        return SketchedRows(rows, sketch, room=room, scratch=scratch / 2)
 
     @cached_property
     def _model(self) -> LayerModel:

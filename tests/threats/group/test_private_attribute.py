@@ -197,6 +197,30 @@ def test_adaptive_adversaries_defend_whole_updates_before_they_sketch_them(tmp_p
     assert max(right[2:]) <= 0.2
 
 
+WRONG = {
+    "dropped": lambda update: {"fc1.weight": update["fc1.weight"]},
+    "added": lambda update: {**update, "more": np.zeros(3, np.float32)},
+    "transposed": lambda update: {**update, "fc1.weight": update["fc1.weight"].T},
+    "shortened": lambda update: {**update, "fc1.bias": update["fc1.bias"][:2]},
+}
+
+
+def mistaken(settings):
+    """A defence for the tests, which returns other arrays than it was given."""
+    return lambda update, *, rng, model, x, y: WRONG[settings["how"]](update)
+
+
+@pytest.mark.parametrize("how", WRONG)
+def test_a_defence_that_returns_other_arrays_is_refused_for_updates_and_sketches(tmp_path, how):
+    defence = KnownDefence(f"{__name__}:mistaken", {"how": how})
+    folder = write_private_run(tmp_path / "run", defence=defence)
+    known = read_knowledge(folder / "knowledge", trusted={f"{__name__}:mistaken"})
+    whole = Record(folder / "record")
+    for record in (whole, shrink_record(whole, folder / "thin", Keep(sketch=12, seed=4))):
+        with pytest.raises(ModelError, match="its parameters are not those that were pooled"):
+            ATTACK.run(record, known, device="cpu")
+
+
 def test_rounds_adversaries_and_numbers_are_chosen_and_checked(tmp_path):
     folder = write_private_run(tmp_path)
     assert attacked(folder, ATTACK.with_options({"updates": "2,3"})).facts["rounds"] == [2, 3]
