@@ -122,11 +122,12 @@ class ShadowModel:
         return torch.cat(parts).to(self.device)
 
     def unflatten(self, vector: Tensor) -> dict[str, Tensor]:
-        """Return the parameters that ``vector`` (size,) holds."""
-        parameters = {}
-        parts = vector.split([shape.numel() for shape in self._shapes.values()])
-        for (name, shape), part in zip(self._shapes.items(), parts, strict=True):
-            parameters[name] = part.view(shape)
+        """Return the parameters that ``vector`` (…, size) holds, without a copy."""
+        parameters, at = {}, 0
+        for name, shape in self._shapes.items():
+            # No part of Tensor.split, which may not be changed in place.
+            parameters[name] = vector[..., at : at + shape.numel()].view((*vector.shape[:-1], *shape))
+            at += shape.numel()
         return parameters
 
     def updates(
@@ -304,10 +305,7 @@ class ShadowModel:
     ) -> Tensor:
         """Train clients side by side, in place: an optimizer's steps move each number by itself."""
         matrix = start.expand(len(x), -1).clone()
-        parameters, at = {}, 0
-        for name, shape in self._shapes.items():
-            parameters[name] = matrix[:, at : at + shape.numel()].view(len(x), *shape)
-            at += shape.numel()
+        parameters = self.unflatten(matrix)
         stepping = Stepping([*parameters.values()], training, maximise=maximise)
         client = torch.arange(len(x), device=self.device)[:, None]
         for step in steps:

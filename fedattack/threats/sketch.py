@@ -78,11 +78,11 @@ class Sketch:
         return torch.cat(parts, dim=1)
 
     def of_update(self, update: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
-        """Return the sums of an update, by parameter in the order of :attr:`names`."""
-        vector = np.concatenate([array.reshape(-1) for array in update.values()])
-        sums = self.of(torch.from_numpy(vector)[None])[0].numpy()
-        ends = np.cumsum([self.plan.widths[name] for name in self.names])
-        return dict(zip(update, np.split(sums, ends[:-1]), strict=True))
+        """Return the sums of an update, by parameter in the order of :attr:`names`; empty arrays have none."""
+        own = {name: array.reshape(-1) for name, array in update.items() if array.size}
+        sums = self.of(torch.from_numpy(np.concatenate([*own.values()]))[None])[0]
+        parts = sums.split([self.plan.widths[name] for name in self.names])
+        return {name: part.numpy() for name, part in zip(own, parts, strict=True)}
 
     def back(self, weights: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return weights (…, size) whose products with vectors are those of ``weights`` (…, width) with sketches."""
@@ -98,16 +98,16 @@ class Sketch:
 
 
 def recorded_sketch(attack: str, record: Record, parameters: Mapping[str, Tensor]) -> Sketch | None:
-    """Return how the updates of the ``parameters`` were sketched; ``None`` where they are whole.
+    """Return how the updates of the ``parameters`` that are not empty were sketched; ``None`` where they are whole.
 
     Raises
     ------
     NeedsError
-        If a parameter is in no sketch; ``attack`` is named.
+        If one is in no sketch; ``attack`` is named.
     """
     if record.sketch_plan is None:
         return None
-    names = record.on_disk(parameters)
+    names = record.on_disk([name for name, value in parameters.items() if value.numel()])
     lacking = [shown for shown, name in names.items() if name not in record.sketch_plan.sizes]
     if lacking:
         raise NeedsError(

@@ -12,21 +12,19 @@ from pathlib import Path
 
 import numpy as np
 
-from fedattack.audit.truth import Truth, read_truth
+from fedattack.audit.truth import read_truth
 from fedattack.record import Keep, Record, shrink_record
-from fedattack.threats import ATTACKS, Scores, read_knowledge
+from fedattack.threats import ATTACKS, read_knowledge
+from fedattack.threats.group.judge import PrivateAttributeCase, credits_of
 
 SHARES = (0.5, 0.1, 0.02)
 
 
-def right(scores: Scores, truth: Truth) -> list[float]:
+def right(case: PrivateAttributeCase) -> list[float]:
     """Return the share of replies whose client's attribute is named, by adversary."""
-    ((name, held),) = truth.private.items()
-    value_of = dict(zip(truth.clients, held.values, strict=True))
-    values = np.array([value_of[truth.nodes[node]] for node in scores.facts["nodes"]])
-    beliefs = scores.arrays[f"beliefs-{name}"]
-    seen = ~np.isnan(beliefs[0, ..., 0])
-    return [float((of_one.argmax(axis=-1) == values)[seen].mean()) for of_one in beliefs]
+    (name,) = case.scores.facts["attributes"]
+    held = case.held_by_node(name)
+    return [float(np.nanmean(credits_of(beliefs, held))) for beliefs in case.scores.arrays[f"beliefs-{name}"]]
 
 
 def compare(folder: Path, shares: Sequence[float], clients: int, epochs: int) -> None:
@@ -40,7 +38,8 @@ def compare(folder: Path, shares: Sequence[float], clients: int, epochs: int) ->
             record = whole
             if share is not None:
                 record = shrink_record(whole, Path(made) / "record", Keep(sketch=int(share * size), seed=1))
-            found = right(attack.run(record, known, device="cpu"), truth)
+            scores = attack.run(record, known, device="cpu")
+            found = right(PrivateAttributeCase(0, scores, truth, record, known))
         kept = "whole" if share is None else f"{int(share * size):,}"
         print(f"| {folder.name} | {size:,} | {kept} | " + ", ".join(f"{100 * value:.0f}" for value in found) + " % |")
 

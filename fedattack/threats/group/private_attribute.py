@@ -263,17 +263,27 @@ def _start_of(round_: Round) -> dict[str, NDArray[Any]]:
 
 @dataclass(frozen=True)
 class _Pooled:
-    """What of updates is pooled: all entries of the ``parameters``, or the sums of their ``sketch``."""
+    """How updates are pooled: all of their entries, or the sums of their ``sketch``.
 
-    parameters: tuple[str, ...]
+    ``whole`` is the pooling of updates, and ``pooling`` that of what clients' replies are seen as.
+    """
+
+    whole: Pooling
+    pooling: Pooling
     sketch: Sketch | None
 
-    def replies(self, replies: Iterable[Observation], start: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+    @classmethod
+    def of(cls, architecture: nn.Module, sketch: Sketch | None) -> "_Pooled":
+        shape = {name: np.zeros(value.shape, np.float32) for name, value in architecture.named_parameters()}
+        whole = Pooling.of(shape)
+        return cls(whole, whole if sketch is None else Pooling.of(sketch.of_update(shape)), sketch)
+
+    def replies(self, replies: Iterable[Observation]) -> NDArray[np.float32]:
         """Pool what clients sent, (n, features)."""
         seen = (reply.update() if reply.sketch is None else reply.sketch for reply in replies)
-        return self._pooling(start).pooled(map(self._own, seen))
+        return self.pooling.pooled({name: arrays[name] for name, _ in self.pooling.shapes} for arrays in seen)
 
-    def updates(self, updates: Iterable[Update], start: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+    def updates(self, updates: Iterable[Update]) -> NDArray[np.float32]:
         """Pool whole updates, (n, features), as what clients sent is pooled.
 
         Raises
@@ -281,24 +291,13 @@ class _Pooled:
         ModelError
             If one has other parameters than the model, such as after a defence of somebody's own.
         """
-        whole = Pooling.of(self._own(start))
+        return self.pooling.pooled(map(self._seen, updates))
 
-        def checked() -> Iterator[dict[str, NDArray[np.float32]]]:
-            for update in updates:
-                whole.check({name: array for name, array in update.items() if array.size})
-                yield self._seen(update)
-
-        return self._pooling(start).pooled(checked())
-
-    def _pooling(self, start: Mapping[str, NDArray[Any]]) -> Pooling:
-        return Pooling.of(self._seen(start))
-
-    def _own(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        return {name: arrays[name] for name in self.parameters}
-
-    def _seen(self, update: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        own = self._own(update)
-        return own if self.sketch is None else self.sketch.of_update(own)
+    def _seen(self, update: Update) -> Update:
+        if self.sketch is None:
+            return update
+        self.whole.check(update)
+        return self.sketch.of_update(update)
 
 
 def _records(replies: Iterable[Observation]) -> int:
@@ -378,9 +377,8 @@ class PrivateAttribute(PrivateAttributeOptions, Attack):
         for name, known in attributes.items():
             beliefs[f"beliefs-{name}"] = np.full((len(names), len(chosen), len(nodes), len(known.values)), np.nan)
         pieces = len(chosen) * len(attributes)
-        parameters = {name: value for name, value in architecture.named_parameters() if value.numel()}
-        sketch = recorded_sketch(self.name, record, parameters)
-        what = _Pooled(tuple(parameters), sketch)
+        sketch = recorded_sketch(self.name, record, dict(architecture.named_parameters()))
+        what = _Pooled.of(architecture, sketch)
         adversaries = _Adversaries(made, what, attributes, defence, self.adversaries, self.epochs, seed)
         found = fan_out(
             adversaries,
@@ -442,7 +440,7 @@ def _pieces(
     """Yield the pieces of all rounds; of a round's replies one by one is read, and pooled at once."""
     for index, (number, round_) in enumerate(chosen.items()):
         replies, start = _replies(round_), _start_of(round_)
-        pooled = what.replies(replies.values(), start)
+        pooled = what.replies(replies.values())
         for stream, name in enumerate(attributes):
             yield _Piece(index, number, stream, name, tuple(replies), _records(replies.values()), start, pooled)
 
@@ -471,7 +469,7 @@ class _Adversaries:
         beliefs = []
         for change in changes:
             made = self.made.defended(architecture, clean, piece.start, change, rng)
-            pooled = self.what.updates(made, piece.start)
+            pooled = self.what.updates(made)
             check_labels(pooled, clean.values, len(known.values))
             for name in self.names:
                 train, fit = ADVERSARIES[name], Fit(epochs=self.epochs)

@@ -722,9 +722,8 @@ class _Linear(_Base):
         self._at_start: dict[Part, Rows] = {}
         for stream, (part, rows) in enumerate(self.rows.items()):
             x, y, masks = self.x[rows], self.y[rows], self.masks_of(1, stream)
-            training = part == "train"
             self._at_start[part] = self._gradients(
-                self.start, x, y, masks, training=training, once=part == "test", again=training or self._several
+                self.start, x, y, masks, training=part == "train", once=part == "test", again=self._several
             )
         self._paths: dict[bool, list[Tensor]] = {}
         self._later: dict[tuple[bool, int], Rows] = {}
@@ -742,8 +741,8 @@ class _Linear(_Base):
     ) -> Rows:
         """Return the gradient of each example at a point, or its sketch.
 
-        ``once`` says that a question multiplies with them once alone, ``again`` that they are worth keeping: there are
-        passes to come.
+        ``training`` says that they are those to train on; ``once`` that a question multiplies with them once alone;
+        ``again`` that others are worth keeping, too: there are passes to come.
         """
         scratch = _AT_A_TIME * self.setting.memory
         sketch = self.setting.sketch

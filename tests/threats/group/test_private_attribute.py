@@ -115,10 +115,25 @@ def shifted(settings):
     return defend
 
 
-def attacked(folder, attack=ATTACK):
-    return attack.run(
-        Record(folder / "record"), read_knowledge(folder / "knowledge", trusted={f"{__name__}:shifted"}), device="cpu"
-    )
+def attacked(folder, attack=ATTACK, sketch=0):
+    """Attack a run, or a copy of its record that keeps sketches of so many numbers."""
+    record = Record(folder / "record")
+    if sketch:
+        record = shrink_record(record, folder / "thin", Keep(sketch=sketch, seed=4))
+    trusted = {f"{__name__}:{name}" for name in ("shifted", "mistaken")}
+    return attack.run(record, read_knowledge(folder / "knowledge", trusted=trusted), device="cpu")
+
+
+def right_without_signal(tmp_path, sketch=0):
+    """Say of many clients in runs without a signal whether their values are named."""
+    right = []
+    for seed in range(4):
+        folder = write_private_run(tmp_path / f"silent-{seed}", clients=90, rounds=1, signal=0.0, seed=seed)
+        silent = attacked(folder, sketch=sketch)
+        values = read_truth(folder / "truth").private["level"].values
+        held = [values[int(node.removeprefix("node"))] for node in silent.facts["nodes"]]
+        right.append(silent.arrays["beliefs-level"].argmax(axis=-1)[:, 0] == held)
+    return right
 
 
 def test_the_attribute_of_every_client_is_named_in_every_round_and_without_a_signal_of_none(tmp_path):
@@ -133,14 +148,7 @@ def test_the_attribute_of_every_client_is_named_in_every_round_and_without_a_sig
     assert seen.sum() == 2 * (3 * 9 - 1)
     np.testing.assert_allclose(beliefs[seen].sum(axis=-1), 1)
     assert (beliefs.argmax(axis=-1) == HELD)[seen].mean() > 0.9
-    right = []
-    for seed in range(4):
-        folder = write_private_run(tmp_path / f"silent-{seed}", clients=90, rounds=1, signal=0.0, seed=seed)
-        silent = attacked(folder)
-        values = read_truth(folder / "truth").private["level"].values
-        held = [values[int(node.removeprefix("node"))] for node in silent.facts["nodes"]]
-        right.append(silent.arrays["beliefs-level"].argmax(axis=-1)[:, 0] == held)
-    assert np.mean(right) == pytest.approx(1 / 3, abs=0.08)
+    assert np.mean(right_without_signal(tmp_path)) == pytest.approx(1 / 3, abs=0.08)
 
 
 def test_adaptive_adversaries_train_on_what_the_known_defence_makes_of_updates(tmp_path):
@@ -162,34 +170,20 @@ def test_adaptive_adversaries_train_on_what_the_known_defence_makes_of_updates(t
 
 @pytest.mark.parametrize("numbers", [12, 1_000])
 def test_the_attribute_is_named_from_sketches_and_without_a_signal_is_not(tmp_path, numbers):
-    """Of 21 numbers, twelve sums each; or a sum for each of them."""
-
-    def told(folder):
-        thin = shrink_record(Record(folder / "record"), folder / "thin", Keep(sketch=numbers, seed=4))
-        return ATTACK.run(thin, read_knowledge(folder / "knowledge"), device="cpu")
-
-    found = told(write_private_run(tmp_path / "signal"))
+    """Twelve sums of the 21 numbers of an update; or a sum for each of them."""
+    found = attacked(write_private_run(tmp_path / "signal"), sketch=numbers)
     words = f"adversaries were trained on sketches, as the record holds them: .* of 21 numbers to {min(numbers, 21)}"
     assert re.search(words, found.notes[-1])
     beliefs = found.arrays["beliefs-level"]
     seen = ~np.isnan(beliefs[..., 0])
     assert (beliefs.argmax(axis=-1) == HELD)[seen].mean() > 0.85
-    right = []
-    for seed in range(4):
-        folder = write_private_run(tmp_path / f"silent-{seed}", clients=90, rounds=1, signal=0.0, seed=seed)
-        values = read_truth(folder / "truth").private["level"].values
-        silent = told(folder)
-        held = [values[int(node.removeprefix("node"))] for node in silent.facts["nodes"]]
-        right.append(silent.arrays["beliefs-level"].argmax(axis=-1)[:, 0] == held)
-    assert np.mean(right) == pytest.approx(1 / 3, abs=0.08)
+    assert np.mean(right_without_signal(tmp_path, sketch=numbers)) == pytest.approx(1 / 3, abs=0.08)
 
 
 def test_adaptive_adversaries_defend_whole_updates_before_they_sketch_them(tmp_path):
     """A defence that clients have, and that an adversary who does not know of it is wrong about."""
     defence = KnownDefence(f"{__name__}:shifted", {"places": 1})
-    folder = write_private_run(tmp_path / "run", defence=defence)
-    thin = shrink_record(Record(folder / "record"), folder / "thin", Keep(sketch=12, seed=4))
-    found = ATTACK.run(thin, read_knowledge(folder / "knowledge", trusted={f"{__name__}:shifted"}), device="cpu")
+    found = attacked(write_private_run(tmp_path / "run", defence=defence), sketch=12)
     beliefs = found.arrays["beliefs-level"]
     seen = ~np.isnan(beliefs[0, ..., 0])
     right = [(line.argmax(axis=-1) == HELD)[seen].mean() for line in beliefs]
@@ -214,11 +208,9 @@ def mistaken(settings):
 def test_a_defence_that_returns_other_arrays_is_refused_for_updates_and_sketches(tmp_path, how):
     defence = KnownDefence(f"{__name__}:mistaken", {"how": how})
     folder = write_private_run(tmp_path / "run", defence=defence)
-    known = read_knowledge(folder / "knowledge", trusted={f"{__name__}:mistaken"})
-    whole = Record(folder / "record")
-    for record in (whole, shrink_record(whole, folder / "thin", Keep(sketch=12, seed=4))):
+    for sketch in (0, 12):
         with pytest.raises(ModelError, match="its parameters are not those that were pooled"):
-            ATTACK.run(record, known, device="cpu")
+            attacked(folder, sketch=sketch)
 
 
 def test_rounds_adversaries_and_numbers_are_chosen_and_checked(tmp_path):
