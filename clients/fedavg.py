@@ -65,14 +65,16 @@ class FedAvgClient(NumPyClient):
 
     def _train(self, server_round: int, **options: Any) -> LocalTraining:
         train: Callable[..., LocalTraining] = train_local
+        seed = self._study.client_seed(self._client, server_round)
         if self._noise:
             train = partial(train_private, noise=self._noise, clip=self._settings.dp_clip)
+            seed = self._study.noise_seed(self._client, server_round)
         return train(
             self._model,
             self._x,
             self._y,
             **self._settings.training.keywords(),
-            seed=self._study.client_seed(self._client, server_round),
+            seed=seed,
             device=self._device,
             loss=self._study.models.loss,
             **options,

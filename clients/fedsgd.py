@@ -19,16 +19,24 @@ class FedSGDClient(FedAvgClient):
         """Return the gradient at ``parameters``, one array for each of these and in their order."""
         load_arrays(self._model, parameters)
         hand_over(self._model, self._x, self._y)
+        server_round = int(config["server-round"])
         options: dict[str, Any] = {
             "weight_decay": self._settings.weight_decay,
             "loss": self._study.models.loss,
-            "seed": self._study.client_seed(self._client, int(config["server-round"])),
             "device": self._device,
         }
         count = len(self._y)
         if self._noise:
-            clip = self._settings.dp_clip
-            noisy = private_gradient(self._model, self._x, self._y, noise=self._noise, clip=clip, **options)
+            noisy = private_gradient(
+                self._model,
+                self._x,
+                self._y,
+                noise=self._noise,
+                clip=self._settings.dp_clip,
+                seed=self._study.noise_seed(self._client, server_round),
+                **options,
+            )
             return list(noisy.values()), count, {}  # the loss depends on the records, and has no noise
-        gradient = full_gradient(self._model, self._x, self._y, **options)
+        seed = self._study.client_seed(self._client, server_round)
+        gradient = full_gradient(self._model, self._x, self._y, seed=seed, **options)
         return list(gradient.arrays.values()), count, self._metrics(gradient.loss)

@@ -169,7 +169,10 @@ def _why_not(cause: Exception) -> str:
     text = short(str(cause), 150)
     if re.search(r"version\w* (mis|do not |differ)|mismatch", text, re.IGNORECASE):
         return f"it has other versions of Ray or Python than this machine; give all one image ({text})"
-    return f"no Ray cluster answers there ({text}); start one with `ray start --head`"
+    return (
+        f"no Ray cluster answers there ({text}); start one with `ray start --head`, or give this command the token of "
+        "one that asks for it, by RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH"
+    )
 
 
 def _ask(node: str, paths: Sequence[str]) -> Any:

@@ -9,7 +9,7 @@ from fedattack.data import Dataset
 from fedattack.defences.guarantee import NOISY
 from fedattack.errors import ConfigError
 from simulations.run_settings import RunSettings, StudySettings
-from simulations.seeds import CANARY_STREAM, derive_seed, generator
+from simulations.seeds import CANARY_STREAM, derive_secret, generator
 
 
 def draw_examples(data: Dataset, settings: StudySettings) -> Examples:
@@ -29,7 +29,7 @@ def draw_examples(data: Dataset, settings: StudySettings) -> Examples:
     rng = generator(settings.seed, CANARY_STREAM)
     noise = rng.standard_normal((count, *data.input_shape)) * float(data.x_test.std()) + float(data.x_test.mean())
     labels = rng.integers(0, data.classes, count)
-    seed = derive_seed(settings.seed, CANARY_STREAM, 1)
+    seed = derive_secret(settings.seed, CANARY_STREAM, 1)
     return Examples.drawn(noise.astype(np.float32), labels, clients=settings.clients, seed=seed)
 
 
@@ -37,4 +37,4 @@ def canaries_of(settings: RunSettings) -> Canaries:
     """Return a run's canary clients. What they send is as long as updates may be."""
     noisy = settings.defence in NOISY and settings.defence_strength and settings.defence_clip
     clip = settings.defence_clip if noisy else settings.central_clip
-    return Canaries(count=settings.canaries, seed=derive_seed(settings.seed, CANARY_STREAM), clip=clip)
+    return Canaries(count=settings.canaries, seed=derive_secret(settings.seed, CANARY_STREAM), clip=clip)

@@ -9,7 +9,7 @@ from fedattack.claims.canaries import CANARIES, write_canaries
 from fedattack.claims.figures import in_figures
 from simulations.canaries import canaries_of
 from simulations.run_settings import RunSettings
-from simulations.seeds import CANARY_STREAM, derive_seed
+from simulations.seeds import CANARY_STREAM, derive_secret
 from simulations.study import Study
 
 
@@ -19,7 +19,7 @@ def write_canaries_of(study: Study) -> None:
     if settings.canaries:
         write_canaries(Path(settings.truth) / CANARIES, canaries_of(settings))
     if study.canary_examples is not None:
-        study.canary_examples.write(Path(settings.truth), derive_seed(settings.seed, CANARY_STREAM, 1))
+        study.canary_examples.write(Path(settings.truth), derive_secret(settings.seed, CANARY_STREAM, 1))
 
 
 def central_claim(settings: RunSettings, epsilon: float = 1.0) -> Claim:

@@ -24,8 +24,13 @@ CENTRAL_STREAM = 13
 
 
 def derive_seed(seed: int, *stream: int) -> int:
-    """Derive a seed for one use of randomness from the run's seed."""
+    """Derive a seed of 32 bits, as torch takes, for one use of randomness from the run's seed."""
     return int(np.random.SeedSequence((seed, *stream)).generate_state(1)[0])
+
+
+def derive_secret(seed: int, *stream: int) -> int:
+    """Derive a seed of 128 bits, for noise and canaries: nobody can try them all."""
+    return int.from_bytes(np.random.SeedSequence((seed, *stream)).generate_state(4).tobytes(), "little")
 
 
 def generator(seed: int, *stream: int) -> np.random.Generator:

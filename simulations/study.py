@@ -17,7 +17,7 @@ from simulations.division import Division, divide, draw_positives
 from simulations.frameworks import Framework, framework_of
 from simulations.records import choose_public_rows, load_public_records, load_records
 from simulations.run_settings import RunSettings
-from simulations.seeds import CLIENT_STREAM, PERMUTATION_STREAM, derive_seed, generator
+from simulations.seeds import CLIENT_STREAM, PERMUTATION_STREAM, derive_secret, derive_seed, generator
 
 if TYPE_CHECKING:
     from fedattack.claims.canaries import Examples
@@ -152,6 +152,10 @@ class Study:
     def client_seed(self, client: int, server_round: int) -> int:
         """Seed of one client's local training in one round."""
         return derive_seed(self.settings.seed, CLIENT_STREAM, client, server_round)
+
+    def noise_seed(self, client: int, server_round: int) -> int:
+        """Seed of one client's DP-SGD in one round."""
+        return derive_secret(self.settings.seed, CLIENT_STREAM, client, server_round)
 
 
 @lru_cache(maxsize=2)

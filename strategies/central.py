@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 
+from fedattack.defences.noise import global_draws
 from strategies.honest_but_curious import Sampling, SeededFedAvg
 
 
@@ -22,7 +22,7 @@ class CentralNoise:
     clip
         C, to which the whole update is clipped.
     seed
-        The noise follows from it and the round.
+        The noise follows from it and the round. It is as secret as the seed, which should have 128 bits.
     """
 
     multiplier: float
@@ -58,13 +58,5 @@ class CentralFedAvg(SeededFedAvg):
             if reply.has_content():
                 for metrics in reply.content.metric_records.values():
                     metrics[self.weighted_by_key] = 1
-        # Flower draws from numpy's global generator, which is given a state of this round for the moment.
-        state = np.random.get_state()  # noqa: NPY002
-        try:
-            np.random.seed(self._seed_of(server_round + self._done))  # noqa: NPY002
+        with global_draws((self._seed, server_round + self._done)):
             return self._private.aggregate_train(server_round, replies)
-        finally:
-            np.random.set_state(state)  # noqa: NPY002
-
-    def _seed_of(self, server_round: int) -> int:
-        return int(np.random.SeedSequence((self._seed, server_round)).generate_state(1)[0])

@@ -24,7 +24,7 @@ from fedattack.defences import defence_of
 from fedattack.defences.applying import Sends, defended_arrays
 from fedattack.defences.base import Batch, Defence, Settings, Update, as_float32, number
 from fedattack.defences.hook import Handed, collecting
-from fedattack.defences.noise import Noise
+from fedattack.defences.noise import Noise, global_draws
 from fedattack.errors import ConfigError, DataError
 
 _EMPTY = "_empty"
@@ -239,14 +239,10 @@ class FlowerLocalDP:
         request = _Message(RecordDict({"arrays": _record_of(zeros)}))
         reply = _Message(RecordDict({"arrays": _record_of(flat)}))
         context = Context(run_id=0, node_id=0, node_config={}, state=RecordDict(), run_config={})
-        # Flower draws from numpy's global generator, which is given a state of this defence's for the moment.
-        state = np.random.get_state()  # noqa: NPY002
         try:
-            np.random.seed(rng.integers(2**32))  # noqa: NPY002
-            mod(cast(Message, request), context, lambda message, context: cast(Message, reply))
+            with global_draws(rng.integers(2**32, size=8).tolist()):
+                mod(cast(Message, request), context, lambda message, context: cast(Message, reply))
         except ZeroDivisionError:
             return Noise("dp-gaussian", self.deviation, self.clip).apply(update, rng)
-        finally:
-            np.random.set_state(state)  # noqa: NPY002
         defended = reply.content.array_records["arrays"]
         return {name: defended[name].numpy().reshape(array.shape) for name, array in sent.items()}

@@ -7,7 +7,8 @@ they guarantee is in :mod:`fedattack.defences.guarantee`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -66,6 +67,25 @@ class Noise:
             for part, values in in_parts(array):
                 into[part] = values.astype(np.float64) * factor + draw(rng, self.scale, values.shape)
         return noisy
+
+
+@contextmanager
+def global_draws(entropy: Sequence[int]) -> Iterator[None]:
+    """Let numpy's global generator, from which Flower draws its noise, draw from a state of its own for a while.
+
+    ``numpy.random.seed`` keeps 32 bits of a number. Whoever tries them all finds the noise.
+
+    Parameters
+    ----------
+    entropy
+        What the state is made of, as :class:`numpy.random.SeedSequence` takes it: 128 bits of it count.
+    """
+    before = np.random.get_state()  # noqa: NPY002
+    try:
+        np.random.set_state(dict(np.random.MT19937(np.random.SeedSequence(entropy)).state))  # noqa: NPY002
+        yield
+    finally:
+        np.random.set_state(before)  # noqa: NPY002
 
 
 def clip_factor(update: Update, clip: float) -> float:

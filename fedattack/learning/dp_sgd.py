@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,7 @@ def train_private(
     loss: str = "cross-entropy",
     noise: float,
     clip: float,
-    seed: int,
+    seed: int | None,
     device: torch.device | str = "cpu",
     memory: float = MEMORY,
 ) -> LocalTraining:
@@ -70,9 +70,10 @@ def train_private(
         σ: the noise's standard deviation is σ·C in every coordinate of the sum. 0 clips and draws batches all the same.
     clip : float
         C, the largest norm of one example's gradient over all parameters together.
-    seed : int
-        Decides batches, noise and dropout, from a generator each. Who knows it can take the noise away: the guarantee
-        of :func:`privacy_spent` holds towards a server that does not.
+    seed : int or None
+        Decides batches, noise and dropout, from a generator each. Who knows or guesses it can take the noise away: the
+        guarantee of :func:`privacy_spent` holds towards a server that does not. So it takes 128 bits that nobody else
+        knows, such as ``secrets.randbits(128)``. ``None``: the operating system draws them.
     memory : float
         Bytes that gradients of single examples may take; with less, fewer examples are taken at a time.
 
@@ -121,7 +122,7 @@ def private_gradient(
     loss: str = "cross-entropy",
     noise: float,
     clip: float,
-    seed: int,
+    seed: int | None,
     device: torch.device | str = "cpu",
     memory: float = MEMORY,
 ) -> dict[str, NDArray[Any]]:
@@ -196,26 +197,39 @@ def _together(model: nn.Module, record: Tensor, memory: float) -> int:
     return int(min(max(memory // of_one, 1), CHUNK))
 
 
+def _noise_hook(deviation: float, rng: np.random.Generator) -> Callable[[DPOptimizer], None]:
+    """Make what adds noise of so much deviation to the clipped mean, once Opacus has computed it.
+
+    Opacus would draw it from a generator of torch. On a CPU such a generator keeps 32 bits of its seed. Who tries them
+    all finds the noise. One of numpy keeps 128.
+    """
+
+    def add_noise(optimizer: DPOptimizer) -> None:
+        for parameter in optimizer.params:
+            drawn = rng.standard_normal(tuple(parameter.shape)) * deviation
+            parameter.grad += torch.from_numpy(np.asarray(drawn)).to(parameter.grad)
+
+    return add_noise
+
+
 class _Private:
     """A model and its optimiser under Opacus; see :func:`_private`."""
 
     def __init__(
-        self, model: GradSampleModule, objective: MeanLoss, optimizer: DPOptimizer, sampler: torch.Generator
+        self, model: GradSampleModule, objective: MeanLoss, optimizer: DPOptimizer, sampler: np.random.Generator
     ) -> None:
         self._model = model
         self._objective = objective
         self._optimizer = optimizer
         self._sampler = sampler
 
-    def batches(self, records: int, sampling: Sampling) -> Iterator[list[int]]:
-        """Draw the batches of an epoch, which may be empty."""
-        from opacus.utils.uniform_sampler import UniformWithReplacementSampler
+    def batches(self, records: int, sampling: Sampling) -> Iterator[NDArray[np.intp]]:
+        """Draw the batches of an epoch, which may be empty.
 
-        return iter(
-            UniformWithReplacementSampler(
-                num_samples=records, sample_rate=sampling.rate, generator=self._sampler, steps=sampling.steps
-            )
-        )
+        Opacus' sampler does the same from a generator of torch, whose seed can be tried; see :func:`_noise_hook`.
+        """
+        for _ in range(sampling.steps):
+            yield np.flatnonzero(self._sampler.random(records) < sampling.rate)
 
     def fill_gradients(self, records: Tensor, labels: Tensor, together: int) -> Tensor:
         """Set the parameters' ``grad`` to the clipped, noisy mean, and return the sum of the losses.
@@ -264,7 +278,7 @@ def _private(
     noise: float,
     clip: float,
     expected: float,
-    seed: int,
+    seed: int | None,
     device: torch.device | str,
 ) -> Iterator[_Private]:
     """Put a model under Opacus, in training mode and with seeded dropout, and take every trace away afterwards."""
@@ -276,20 +290,17 @@ def _private(
     from opacus.optimizers import DPOptimizer
 
     # Batches, noise and dropout must not be drawn from streams that start alike.
-    batch_seed, noise_seed = np.random.SeedSequence(seed).generate_state(2).tolist()
-    with seeded(seed, torch.device(device)), in_mode(model, training=True), warnings.catch_warnings():
+    batches, noises, dropout = np.random.SeedSequence(seed).spawn(3)
+    dropout_seed = int(dropout.generate_state(1)[0])
+    with seeded(dropout_seed, torch.device(device)), in_mode(model, training=True), warnings.catch_warnings():
         # The first layer's input needs no gradient, and torch warns of that where a backward pass is hooked.
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
         wrapped = GradSampleModule(model, loss_reduction="sum")
         try:
-            optimizer = DPOptimizer(
-                sgd,
-                noise_multiplier=noise,
-                max_grad_norm=clip,
-                expected_batch_size=expected,
-                generator=torch.Generator(device).manual_seed(noise_seed),
-            )
-            yield _Private(wrapped, objective, optimizer, torch.Generator().manual_seed(batch_seed))
+            optimizer = DPOptimizer(sgd, noise_multiplier=0.0, max_grad_norm=clip, expected_batch_size=expected)
+            if noise:
+                optimizer.attach_step_hook(_noise_hook(noise * clip / expected, np.random.default_rng(noises)))
+            yield _Private(wrapped, objective, optimizer, np.random.default_rng(batches))
             optimizer.zero_grad()
         finally:
             wrapped.to_standard_module()

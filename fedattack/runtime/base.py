@@ -26,9 +26,13 @@ from fedattack.errors import ConfigError, RunError
 from fedattack.record.signature import SIGNING_KEY
 from fedattack.runtime import reaper
 from fedattack.runtime.bundle import copy_app
+from fedattack.runtime.credentials import make_secret
 from fedattack.runtime.logs import RUN_ID, client_error, failure_reason, refusal_reason
 
 POLL_SECONDS = 0.25
+
+RAY_TOKEN = "ray-token"  # noqa: S105 - the name of a file
+"""File of a runtime's private folder: the token without which its Ray refuses every request."""
 
 # A Unix socket's path may have 107 bytes; Ray appends up to 68 to its folder, and ours is 12 longer than its parent.
 MAX_TEMPORARY_FOLDER_BYTES = 107 - 68 - 12
@@ -83,7 +87,9 @@ def _ended_within(seconds: float, process: subprocess.Popen[bytes]) -> bool:
 
 def _environment(home: Path) -> dict[str, str]:
     environment = dict(os.environ)
-    environment.pop("RAY_ADDRESS", None)
+    for name in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"):
+        # The caller's own cluster, and its token, which would come before that of this run.
+        environment.pop(name, None)
     # A notebook's kernel sets it. Flower's answers in JSON are then coloured, and cannot be read.
     environment.pop("FORCE_COLOR", None)
     key = environment.get(SIGNING_KEY)
@@ -103,6 +109,10 @@ def _environment(home: Path) -> dict[str, str]:
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_TELEMETRY_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(home / RAY_TOKEN),
+        # Whatever the name says: with 0, Ray takes 127.0.0.1 for this machine's address, and listens nowhere else.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_TMPDIR": str(home),
         "RAY_USAGE_STATS_ENABLED": "0",
     }
@@ -172,6 +182,7 @@ class Runtime(ABC):
                 start_new_session=True,
             )
             (self._home / "cwd").mkdir()
+            make_secret(self._home / RAY_TOKEN)
             copy_app(self.app, self._home / "app")
         except BaseException:
             self._close()

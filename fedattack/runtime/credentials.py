@@ -108,14 +108,14 @@ def make_node_key(folder: Path, name: str) -> NodeKey:
 
 
 def make_secret(path: Path) -> None:
-    """Make a secret that two programs share: 32 random bytes.
+    """Make a secret that programs share: 32 random bytes in hexadecimal digits, which every reader of text takes.
 
     Raises
     ------
     ConfigError
         If the file is there already, or cannot be written.
     """
-    _write(path, secrets.token_bytes(32), 0o600)
+    _write(path, secrets.token_hex(32).encode(), 0o600)
 
 
 def _name(common: str) -> x509.Name:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simulations.frameworks.base import Framework
-from simulations.seeds import CENTRAL_STREAM, derive_seed
+from simulations.seeds import CENTRAL_STREAM, derive_secret
 
 if TYPE_CHECKING:
     from fedattack.record.format import View
@@ -42,7 +42,7 @@ def _serve(run: Federation) -> None:
     elif settings.isolate:
         run.start(IsolatingFedAvg(run.sampling, victims=settings.victim_count), server="isolating")
     elif settings.central_noise:
-        seed = derive_seed(settings.seed, CENTRAL_STREAM)
+        seed = derive_secret(settings.seed, CENTRAL_STREAM)
         noise = CentralNoise(settings.central_noise, settings.central_clip, seed)
         run.start(CentralFedAvg(run.sampling, noise))
     else:

@@ -106,7 +106,7 @@ def test_a_private_fedsgd_client_sends_a_noisy_gradient_and_no_loss():
     rows, model = study.division.parts[3], study.models.build()
     model.load_state_dict({name: torch.tensor(array) for name, array in start.items()})
     noisy = private_gradient(
-        model, study.data.x_train[rows], study.data.y_train[rows], noise=0.5, clip=0.3, seed=study.client_seed(3, 2)
+        model, study.data.x_train[rows], study.data.y_train[rows], noise=0.5, clip=0.3, seed=study.noise_seed(3, 2)
     )
     assert (count, metrics) == (12, {})
     for name, array in sent.items():

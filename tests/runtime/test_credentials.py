@@ -1,5 +1,6 @@
 """Certificates verify for their hosts alone, and no secret can be read by others."""
 
+import re
 import socket
 import ssl
 import stat
@@ -92,7 +93,7 @@ def test_a_secret_is_random_and_its_owners_alone(tmp_path):
     make_secret(tmp_path / "one")
     make_secret(tmp_path / "two")
     assert stat.S_IMODE((tmp_path / "one").stat().st_mode) == 0o600
-    assert len((tmp_path / "one").read_bytes()) == 32
+    assert re.fullmatch("[0-9a-f]{64}", (tmp_path / "one").read_text())
     assert (tmp_path / "one").read_bytes() != (tmp_path / "two").read_bytes()
     with pytest.raises(ConfigError, match="never overwritten"):
         make_secret(tmp_path / "one")

@@ -172,6 +172,24 @@ def alive(process: psutil.Process) -> bool:
     return False
 
 
+def answer_to_stranger(port: int, output: Path) -> str:
+    """Ask a Ray for work as a process without its token does; returns what was said until it was refused or served."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY")}
+    # Without it Ray would look for 127.0.0.1 at this machine's outer address.
+    environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    with output.open("wb") as file:
+        stranger = subprocess.Popen(
+            [sys.executable, "-c", STRANGER, str(port)], env=environment, stdout=file, stderr=subprocess.STDOUT
+        )
+    # Ray asks again and again where it is refused.
+    until = time.monotonic() + 60
+    while "InvalidAuthToken" not in output.read_text() and stranger.poll() is None and time.monotonic() < until:
+        time.sleep(0.1)
+    stranger.kill()
+    stranger.wait()
+    return output.read_text()
+
+
 def listening(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
@@ -293,10 +311,12 @@ def test_private_folder_leaves_room_for_rays_sockets(tmp_path: Path, monkeypatch
 
 def test_a_proxy_and_a_foreign_ray_cluster_are_kept_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "192.0.2.1:6379")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "of another cluster")
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("NO_PROXY", "example.org")
     environment = base._environment(Path("/home/of/flower"))
-    assert "RAY_ADDRESS" not in environment
+    assert not {"RAY_ADDRESS", "RAY_AUTH_TOKEN"} & environment.keys()
+    assert environment["RAY_AUTH_MODE"] == "token"
     assert "FORCE_COLOR" not in environment, "Flower would colour its JSON"
     assert environment["NO_PROXY"] == "example.org,127.0.0.1,localhost"
     assert environment["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
@@ -386,6 +406,48 @@ def test_a_run_completes_beside_bogus_modules_and_a_failing_client(
     assert len(polls) > 2 * (result.seconds - 10)
     assert contents(simulator.app) == before
     assert {path.name for path in tmp_path.iterdir()} == {"clients", "result"}
+
+
+STRANGER = """
+import sys
+
+import ray
+
+ray.init(address="127.0.0.1:" + sys.argv[1], logging_level="ERROR", log_to_driver=False)
+print(ray.get(ray.remote(num_cpus=0)(lambda: "a stranger's code ran").remote(), timeout=30))
+"""
+
+
+def sockets_of(processes: list[psutil.Process]) -> dict[tuple[str, int], str]:
+    """Return the addresses and ports on which processes listen, with the names of their programs."""
+    found = {}
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            for entry in process.net_connections(kind="inet"):
+                if entry.status == psutil.CONN_LISTEN or (entry.laddr and entry.type == socket.SOCK_DGRAM):
+                    found[entry.laddr.ip, entry.laddr.port] = process.name()
+    return found
+
+
+@pytest.mark.flower
+def test_a_run_listens_on_the_loopback_alone_and_its_ray_refuses_a_stranger(
+    simulator: Simulator, tmp_path: Path
+) -> None:
+    """A process that reaches Ray runs code as the user: whoever was not started for the run must not get that far."""
+    seen: dict[tuple[str, int], str] = {}
+    answers: list[str] = []
+
+    def look() -> None:
+        seen.update(sockets_of(reaper.processes_of(home_of(simulator))))
+        ports = [port for (_, port), name in seen.items() if name == "gcs_server"]
+        if ports and "raylet" in seen.values() and not answers:
+            answers.append(answer_to_stranger(ports[0], tmp_path / "stranger"))
+
+    simulator.run({"output": str(tmp_path / "result")}, on_poll=look)
+    assert {"gcs_server", "raylet"} <= set(seen.values())
+    assert {ip for ip, _ in seen} <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}, seen
+    assert "InvalidAuthToken" in answers[0]
+    assert "a stranger's code ran" not in answers[0]
 
 
 @pytest.mark.flower

@@ -48,7 +48,7 @@ def test_a_private_client_trains_by_dp_sgd_and_sends_nothing_that_is_not_private
         momentum=0.5,
         noise=1.2,
         clip=0.7,
-        seed=study.client_seed(4, 2),
+        seed=study.noise_seed(4, 2),
     )
     for left, right in zip(sent, dump_arrays(model), strict=True):
         np.testing.assert_array_equal(left, right)
