@@ -8,7 +8,8 @@ from fedattack.audit.truth import Privacy
 from fedattack.defences import DP_SGD, SETTINGS, Batch, defence_of, in_words, update_privacy
 from fedattack.defences.guarantee import NOISY
 from fedattack.errors import ConfigError
-from fedattack.learning import check_private_model, privacy_spent
+from fedattack.learning import check_private_model
+from fedattack.privacy import privacy_spent
 from fedattack.threats import KnownDefence
 from fedattack.threats.knowledge import BUILT_IN
 from simulations.privacy import changes_update, is_private, noise_of, sampling_of

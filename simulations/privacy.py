@@ -2,7 +2,7 @@
 
 from fedattack.defences import DP_SGD, NONE
 from fedattack.errors import ConfigError
-from fedattack.learning import Sampling, noise_for
+from fedattack.privacy import Sampling, noise_for
 from simulations.run_settings import RunSettings
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedattack.claims.accounting import Configured, Epsilon, configured
+from fedattack.claims.accounting import Configured, configured
 from fedattack.claims.canaries.finding import canary_finding, canary_sentence
 from fedattack.claims.canaries.measure import CanaryResult
 from fedattack.claims.claim import UPDATE, Claim, make_claim
@@ -34,6 +34,7 @@ from fedattack.claims.recorded.settings import claim_of_run, claimed_besides
 from fedattack.claims.tester import LEVEL, Measured, Play, measure
 from fedattack.errors import ConfigError
 from fedattack.learning.importing import import_callable
+from fedattack.privacy import Epsilon
 
 # Draws that a user may be asked for, at most.
 _MOST_DRAWS = 10_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from fedattack.claims.accounting import Epsilon
+from fedattack.privacy import Epsilon
 
 _LARGE = 1e4
 # Bounds that are so close, as a share of the upper one, are one number.

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedattack.claims.accounting import Epsilon
 from fedattack.claims.claim import Claim
+from fedattack.privacy import Epsilon
 
 CONFIGURED = "claim.epsilon-configured"
 RECORDED = "claim.epsilon-recorded"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from fedattack.claims.accounting import configured, gaussian_epsilon
+from fedattack.claims.accounting import configured
 from fedattack.claims.claim import Claim, classical_sigma, make_claim
-from fedattack.claims.gaussian import epsilon_of
+from fedattack.privacy import gaussian_epsilon
+from fedattack.privacy.gaussian import epsilon_of
 
 DELTA = 1e-5
 """δ of all rows."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedattack.claims.accounting import Epsilon
 from fedattack.claims.check import Answer
 from fedattack.claims.claim import Claim
 from fedattack.claims.figures import bounds_in_figures
 from fedattack.claims.finding import ClaimFinding, sure_of
 from fedattack.claims.mistakes import Mistake
+from fedattack.privacy import Epsilon
 
 MISTAKES = ("mistake", "computed for", "claimed ε", "true ε", "because")
 """Columns of the table of mistakes."""

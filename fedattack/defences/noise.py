@@ -137,7 +137,7 @@ _LOCAL = {
     "unit": "all examples of one client, whatever they are, towards a server that sees all that the client sends; how "
     "many examples a client has counts as known",
     "not_protected": "how many examples a client has, and in which rounds it takes part",
-    "accountant": "Rényi orders (Opacus) for a sensitivity of 2C, composed over the rounds: an upper bound",
+    "accountant": "exact, for a sensitivity of 2C, composed over the rounds (dp-accounting)",
     "assumes": "that the server does not learn the seed of the noise, which in a simulation follows from the run's own",
 }
 GAUSSIAN_GUARANTEE = _LOCAL | {
@@ -147,6 +147,7 @@ GAUSSIAN_GUARANTEE = _LOCAL | {
     "name": "DP-Gaussian",
 }
 _LAPLACE_GUARANTEE = _LOCAL | {
+    "accountant": "Rényi orders (dp-accounting) for a sensitivity of 2C, composed over the rounds: an upper bound",
     "name": "DP-Laplace",
     "noise_is": "scale b of the noise",
     "mechanism": "DP-Laplace: the update is clipped to norm C, and Laplace noise of scale b is added to every entry",

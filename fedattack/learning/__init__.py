@@ -1,6 +1,5 @@
 """Models, losses, local training with or without DP-SGD, and the evaluation of many clients' models at once."""
 
-from fedattack.learning.accounting import PrivacySpent, Sampling, noise_for, privacy_spent
 from fedattack.learning.batched import accuracy_of_models, losses_of_models, outputs_of, r2_of_models
 from fedattack.learning.distillation import Distillation, distil, distil_students
 from fedattack.learning.dp_sgd import check_private_model, private_gradient, train_private
@@ -27,8 +26,6 @@ __all__ = [
     "FullGradient",
     "LocalSGD",
     "LocalTraining",
-    "PrivacySpent",
-    "Sampling",
     "accuracy_of_models",
     "build_model",
     "check_gradients",
@@ -40,11 +37,9 @@ __all__ = [
     "full_gradient",
     "gradient_step",
     "losses_of_models",
-    "noise_for",
     "outputs_of",
     "per_record_loss",
     "pick_device",
-    "privacy_spent",
     "private_gradient",
     "r2_of_models",
     "train_local",

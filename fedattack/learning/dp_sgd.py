@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedattack.errors import ConfigError, ModelError
-from fedattack.learning.accounting import Sampling, check_noise
 from fedattack.learning.losses import MeanLoss, mean_loss
 from fedattack.learning.torch_utils import activations, in_mode, seeded
 from fedattack.learning.training import LocalTraining, check_sgd, records_of
 from fedattack.memory import MEMORY
+from fedattack.privacy import Sampling, check_noise
 
 if TYPE_CHECKING:
     from opacus import GradSampleModule
@@ -72,8 +72,8 @@ def train_private(
         C, the largest norm of one example's gradient over all parameters together.
     seed : int or None
         Decides batches, noise and dropout, from a generator each. Who knows or guesses it can take the noise away: the
-        guarantee of :func:`privacy_spent` holds towards a server that does not. So it takes 128 bits that nobody else
-        knows, such as ``secrets.randbits(128)``. ``None``: the operating system draws them.
+        guarantee of :func:`fedattack.privacy.privacy_spent` holds towards a server that does not. So it takes 128 bits
+        that nobody else knows, such as ``secrets.randbits(128)``. ``None``: the operating system draws them.
     memory : float
         Bytes that gradients of single examples may take; with less, fewer examples are taken at a time.
 
@@ -128,8 +128,8 @@ def private_gradient(
 ) -> dict[str, NDArray[Any]]:
     """Compute the mean over all examples of their clipped gradients of the loss, with noise, plus λθ.
 
-    What a FedSGD client sends in a round; for :func:`privacy_spent` it is one step at sampling rate 1. The model is
-    left as it was, but for the device; parameters as for :func:`train_private`.
+    What a FedSGD client sends in a round; for :func:`fedattack.privacy.privacy_spent` it is one step at sampling rate
+    1. The model is left as it was, but for the device; parameters as for :func:`train_private`.
 
     Returns
     -------

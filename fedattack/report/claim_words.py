@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedattack.audit.finding import listed
-from fedattack.claims.accounting import Epsilon
 from fedattack.claims.figures import bounds_in_figures, in_figures
 from fedattack.claims.finding import (
     CANARIES,
@@ -19,6 +18,7 @@ from fedattack.claims.finding import (
     WORTH,
     run_of,
 )
+from fedattack.privacy import Epsilon
 from fedattack.report.epsilons import raised
 from fedattack.report.section import Table
 from fedattack.report.words import NOTHING, compact, counted, printable_all, stopped

@@ -26,7 +26,7 @@ from fedattack.claims.accounting import configured
 from fedattack.claims.canaries import Canaries, CanaryResult, measure_canaries
 from fedattack.claims.canaries.bounds import estimated
 from fedattack.claims.canaries.directions import Products, blocks
-from fedattack.claims.gaussian import epsilon_of
+from fedattack.privacy.gaussian import epsilon_of
 from tests.benchmarks.claims import solved
 from tests.claims.canaries.flower import Setting, run
 from tests.claims.canaries.test_measure import example_claim, examples_run

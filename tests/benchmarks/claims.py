@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from scipy import optimize
 
 from fedattack.audit.intervals import clopper_pearson
-from fedattack.claims.gaussian import epsilon_of, sampled_epsilon
 from fedattack.claims.mechanisms import Mechanism, mechanism_of
 from fedattack.claims.tester import Measured, Play, measure
+from fedattack.privacy.gaussian import epsilon_of, sampled_epsilon
 
 DELTA = 1e-5
 EPSILONS = (1.0, 2.0, 4.0)

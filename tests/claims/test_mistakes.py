@@ -3,7 +3,7 @@ import math
 import pytest
 
 from fedattack.claims import mistakes
-from fedattack.claims.gaussian import epsilon_of
+from fedattack.privacy.gaussian import epsilon_of
 
 
 def test_every_mistake_costs():

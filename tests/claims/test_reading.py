@@ -21,10 +21,10 @@ from flwr.supercore.privacy_accounting.rdp_accountant import RdpAccountant
 from torch import nn
 
 from fedattack.claims import claim_of, configured
-from fedattack.claims.accounting import gaussian_epsilon
 from fedattack.defences.mods import DefenceMod, FlowerLocalDP
 from fedattack.defences.noise import Noise
 from fedattack.errors import ConfigError
+from fedattack.privacy import gaussian_epsilon
 from tests.worlds.local_grid import FIRST_NODE, LocalGrid
 
 DECLARED = {"epsilon": 8.0, "delta": 1e-5, "rounds": 20}

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedattack.claims.accounting import gaussian_epsilon
-from fedattack.claims.gaussian import epsilon_of
 from fedattack.claims.mechanisms import mechanism_of
 from fedattack.claims.mixture import mixture_shift
 from fedattack.claims.tester import Play, composed_rates, measure
 from fedattack.errors import ConfigError
+from fedattack.privacy import gaussian_epsilon
+from fedattack.privacy.gaussian import epsilon_of
 from tests.benchmarks import claims as benchmark
 from tests.claims import known
 

@@ -29,7 +29,7 @@ def exact_epsilon(multiplier: float, rounds: int, delta: float) -> float:
 def test_two_arbitrary_updates_are_two_norms_apart(rounds):
     spent = update_privacy(settings(), rounds=rounds)
     exact = exact_epsilon(4.0 / (2 * 0.5), rounds, 1e-5)
-    assert exact <= spent.epsilon_run < 1.15 * exact
+    assert spent.epsilon_run == pytest.approx(exact, rel=1e-9)
     assert spent.epsilon_run >= spent.epsilon_round
     assert (rounds == 1) == (spent.epsilon_run == spent.epsilon_round)
     halved = update_privacy(settings(**{"defence-clip": 0.25}), rounds=rounds)

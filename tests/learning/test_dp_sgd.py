@@ -8,14 +8,7 @@ from scipy import stats
 from torch import nn
 
 from fedattack.errors import ConfigError, DataError, ModelError
-from fedattack.learning import (
-    build_model,
-    check_private_model,
-    dp_sgd,
-    private_gradient,
-    train_local,
-    train_private,
-)
+from fedattack.learning import build_model, check_private_model, dp_sgd, private_gradient, train_local, train_private
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(30, 3)).astype(np.float32)

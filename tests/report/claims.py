@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from fedattack.claims import make_claim
-from fedattack.claims.accounting import Epsilon
 from fedattack.claims.advice import Given
 from fedattack.claims.check import Answer, Trial, check_claim
 from fedattack.claims.finding import ClaimFinding
 from fedattack.claims.sheet import sheet_of
 from fedattack.claims.tester import Bound, Measured
+from fedattack.privacy import Epsilon
 from fedattack.report.claim import write_claim
 
 INFINITE = float("inf")

@@ -219,7 +219,7 @@ def test_a_property_and_dp_sgd_go_together(kind):
     config |= {"batch-size": 0, "dp-clip": 1e-2}
     study = Study.of(config)
     client = int(np.flatnonzero([study.is_positive(client) for client in range(4)])[0])
-    assert privacy_of(Study.of(config | {"dp-noise": 1e-6})).epsilon_run == (math.inf,) * 4
+    assert min(privacy_of(Study.of(config | {"dp-noise": 1e-6})).epsilon_run) > 1e10
     loud, quiet = (reply(config | {"dp-noise": noise}, client=client) for noise in (1.0, 1e-6))
     assert [*quiet.content.metric_records["metrics"]] == ["num-examples"]
     start = study.models.initial_arrays()

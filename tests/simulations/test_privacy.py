@@ -10,7 +10,8 @@ from clients.fedavg import FedAvgClient, dump_arrays
 from fedattack.audit.run import audit_folder
 from fedattack.audit.truth import read_truth
 from fedattack.errors import ConfigError, DataError, ModelError
-from fedattack.learning import LocalSGD, Sampling, noise_for, privacy_spent, train_private
+from fedattack.learning import LocalSGD, train_private
+from fedattack.privacy import Sampling, noise_for, privacy_spent
 from fedattack.record import Record
 from fedattack.report import read_run, write_report
 from fedattack.runs.app import app_folder
@@ -116,7 +117,7 @@ def test_a_budget_gives_each_client_the_noise_that_it_needs():
     ("changes", "error", "message"),
     [
         ({"dp-epsilon": 1.0}, ConfigError, "dp-noise = 1.2 and dp-epsilon = 1: expected one of them"),
-        ({"dp-noise": 0.0, "dp-epsilon": 1e-4}, ConfigError, "no noise keeps .* within ε = 0.0001"),
+        ({"dp-noise": 0.0, "dp-epsilon": 1e-9, "dp-delta": 1e-14}, ConfigError, "no noise keeps .* within ε = 1e-09"),
         ({"defence": "sparsify"}, ConfigError, "beside defence = 'sparsify': expected one defence"),
         (
             {"defence": "dp-sgd", "defence-strength": 1.0},

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.claims.gaussian import epsilon_between, epsilon_of
 from fedattack.claims.shape import SHAPE_ERROR, is_normal, place_at_least, shift_above
 from fedattack.claims.tester import LEVEL
+from fedattack.privacy.gaussian import epsilon_between, epsilon_of
 
 Scores = NDArray[np.float64]
 

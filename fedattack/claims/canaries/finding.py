@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from fedattack.claims.accounting import Epsilon
 from fedattack.claims.canaries.measure import CanaryResult
 from fedattack.claims.claim import Claim
 from fedattack.claims.figures import in_figures
 from fedattack.claims.finding import CONSISTENT, CONTRADICTED, UNCHECKED, ClaimFinding, scope_of
+from fedattack.privacy import Epsilon
 
 _ASSUMES = {
     "client": "the scores of canaries are independent draws of one distribution; who is no canary may send anything",

@@ -40,9 +40,9 @@ from fedattack.claims.canaries.file import CANARIES, EXAMPLES, Canaries, Example
 from fedattack.claims.canaries.gradients import SPARSE, Gradients, Seen
 from fedattack.claims.claim import Claim
 from fedattack.claims.figures import in_figures
-from fedattack.claims.gaussian import epsilon_of
 from fedattack.claims.tester import LEVEL
 from fedattack.errors import ConfigError, NeedsError, RecordError
+from fedattack.privacy.gaussian import epsilon_of
 from fedattack.record import Record, Round
 
 Arrays = Mapping[str, NDArray[Any]]

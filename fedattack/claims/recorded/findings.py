@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from fedattack.claims.accounting import Epsilon, gaussian_epsilon, laplace_epsilon
 from fedattack.claims.claim import DP_SGD, Claim
 from fedattack.claims.figures import in_figures
 from fedattack.claims.finding import CONSISTENT, CONTRADICTED, TOLERANCE, UNCHECKED, ClaimFinding, run_of, scope_of
-from fedattack.claims.gaussian import epsilon_of
 from fedattack.claims.recorded.testimony import Party, Testimony
+from fedattack.privacy import Epsilon, gaussian_epsilon, laplace_epsilon
+from fedattack.privacy.gaussian import epsilon_of
 from fedattack.record import Record
 
 # Names that a reason has room for.

@@ -191,7 +191,7 @@ def _central(where: str, settings: _Central) -> Claim:
 
 def _dp_sgd(where: str, kind: _Kind, settings: _DpSgd, folder: Path) -> dict[str, Any]:
     """Return the claim for the client that spends most."""
-    from fedattack.learning.accounting import Sampling, privacy_spent
+    from fedattack.privacy import Sampling, privacy_spent
 
     if kind.dp_epsilon:
         raise ConfigError(

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from fedattack.claims.canaries import bounds
-from fedattack.claims.gaussian import epsilon_between, epsilon_of
+from fedattack.privacy.gaussian import epsilon_between, epsilon_of
 
 DELTA = 1e-5
 RUNS = 150

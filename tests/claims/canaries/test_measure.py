@@ -8,9 +8,9 @@ from scipy import stats
 from fedattack.claims import make_claim
 from fedattack.claims.accounting import configured
 from fedattack.claims.canaries import Canaries, Examples, gradients, measure_canaries
-from fedattack.claims.gaussian import epsilon_of
 from fedattack.errors import ConfigError, ModelError, NeedsError, RecordError
 from fedattack.learning import build_model, private_gradient
+from fedattack.privacy.gaussian import epsilon_of
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from tests.claims.canaries.worlds import CLIP, DELTA, central_claim, central_run, model
 

@@ -6,8 +6,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 
 from fedattack.claims.canaries import Canaries, CanaryMod, measure_canaries
 from fedattack.claims.canaries.directions import moved
-from fedattack.claims.gaussian import epsilon_of
 from fedattack.errors import ConfigError, DataError
+from fedattack.privacy.gaussian import epsilon_of
 from tests.claims.canaries.flower import Setting, run
 from tests.claims.canaries.worlds import DELTA, central_claim
 from tests.worlds.local_grid import LocalGrid

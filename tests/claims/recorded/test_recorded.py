@@ -9,11 +9,11 @@ from fedattack.claims import make_claim
 from fedattack.claims.advice import Given, steps_of
 from fedattack.claims.check import check_claim
 from fedattack.claims.finding import CONSISTENT, CONTRADICTED, UNCHECKED
-from fedattack.claims.gaussian import epsilon_of
 from fedattack.claims.recorded import clients
 from fedattack.claims.recorded.findings import recorded_epsilon
 from fedattack.claims.recorded.sums import noisy_at_most
 from fedattack.errors import NeedsError, RecordError
+from fedattack.privacy.gaussian import epsilon_of
 from fedattack.record import Exchange, RecordWriter, Reply
 from fedattack.report.claim_words import readable, short_of
 from tests.claims.recorded.runs import LAYERS, Run, laplace, seen, write_run

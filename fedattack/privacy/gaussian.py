@@ -29,7 +29,7 @@ def epsilon_of(mu: float, delta: float) -> float:
 
     if mu <= 0:
         return 0.0
-    if math.isinf(mu):
+    if math.isinf(mu * mu):  # ε is about μ²/2
         return math.inf
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # log of 0 at the end of its search
         return float(get_epsilon_gaussian(1 / mu, delta))

@@ -1,30 +1,19 @@
-"""What DP-SGD costs: ε of a client's messages by Opacus' accountant, and the noise that keeps to a budget.
-
-The accountant is the one by Rényi orders (Mironov 2017; Mironov et al. 2019): its ε is an upper bound whatever the
-setting. The one by privacy loss distributions (PRV) is about a tenth tighter, but a numerical estimate up to an error,
-and several times slower.
-"""
+"""What a client's DP-SGD costs: ε of its messages, and the noise that keeps to a budget."""
 
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from functools import lru_cache
 
 from fedattack.errors import ConfigError
-
-# Opacus stops at order 63, where no ε below 0.1 can be stated at δ = 1e-5 however large the noise; beyond 1024 its
-# binomial coefficients overflow.
-_HIGH_ORDERS = (64, 80, 96, 128, 192, 256, 384, 512, 768, 1024)
-
-_LEAST_NOISE = 1e-3
-"""Below it a single step has an ε of half a million, and Opacus' series need not end."""
+from fedattack.privacy.epsilon import gaussian_epsilon
 
 _MOST_EPSILON = 1e5
 
-_MOST_NOISE = 1e6
-"""Where Opacus' search for a noise multiplier gives up."""
+# Between these noise multipliers the one that keeps to a budget is sought, to so much of itself.
+_LEAST_NOISE, _MOST_NOISE = 1e-3, 1e6
+_CLOSE = 2e-3
 
 
 @dataclass(frozen=True)
@@ -51,7 +40,10 @@ class Sampling:
 
     @classmethod
     def of(cls, records: int, *, batch_size: int, epochs: int = 1) -> Sampling:
-        """Give the sampling of :func:`train_private` for so many examples: rate b/n, and E·⌈n/b⌉ steps a round."""
+        """Give a round's sampling for so many examples, as :func:`fedattack.learning.train_private` draws them.
+
+        The rate is b/n, and there are E·⌈n/b⌉ steps.
+        """
         if not 0 < batch_size < records:
             return cls(1.0, epochs)
         return cls(batch_size / records, epochs * math.ceil(records / batch_size))
@@ -131,8 +123,6 @@ def noise_for(epsilon: float, sampling: Sampling, *, rounds: int, delta: float) 
     ConfigError
         If a number is out of its range, or no noise meets the budget.
     """
-    from opacus.accountants.utils import get_noise_multiplier
-
     _check(rounds, delta)
     if not 0 < epsilon <= _MOST_EPSILON:
         raise ConfigError(
@@ -140,23 +130,29 @@ def noise_for(epsilon: float, sampling: Sampling, *, rounds: int, delta: float) 
             f"{epsilon}"
         )
     steps = sampling.steps * rounds
-    # With so much noise the highest orders are the best, and the series of fractional orders would take seconds.
-    least = _epsilon(_MOST_NOISE, sampling.rate, steps, delta, high_orders_alone=True)
-    if least >= epsilon:
-        raise ConfigError(
-            f"privacy budget: no noise keeps {steps} steps at sampling rate {sampling.rate:.3g} within ε = {epsilon:g} "
-            f"at δ = {delta:g}; the least that can be stated is ε = {least:.2g}; raise ε or δ, or train less"
-        )
-    with _without_advice_on_orders():
-        noise = get_noise_multiplier(
-            target_epsilon=epsilon,
-            target_delta=delta,
-            sample_rate=sampling.rate,
-            steps=steps,
-            epsilon_tolerance=epsilon / 1000,
-            alphas=_orders(every=4),  # half the time, and at most a little more noise than is needed
-        )
-    return float(noise)
+
+    def spent(noise: float) -> float:
+        return _epsilon(noise, sampling.rate, steps, delta)
+
+    high = 1.0
+    while spent(high) > epsilon:
+        high *= 2
+        if high > _MOST_NOISE:
+            raise ConfigError(
+                f"privacy budget: no noise keeps {steps} steps at sampling rate {sampling.rate:.3g} within ε = "
+                f"{epsilon:g} at δ = {delta:g}; raise ε or δ, or train less"
+            )
+    low = high / 2
+    while spent(low) <= epsilon and low > _LEAST_NOISE:
+        high, low = low, low / 2
+    # By halves of the logarithm. Whatever rounding does, the upper end is one that was found to keep to the budget.
+    while high / low > 1 + _CLOSE:
+        middle = math.sqrt(low * high)
+        if spent(middle) > epsilon:
+            low = middle
+        else:
+            high = middle
+    return high
 
 
 def check_noise(noise: float) -> None:
@@ -178,26 +174,6 @@ def _check(rounds: int, delta: float) -> None:
         )
 
 
-@lru_cache(maxsize=4096)
-def _epsilon(noise: float, rate: float, steps: int, delta: float, high_orders_alone: bool = False) -> float:
-    from opacus.accountants import RDPAccountant
-
-    if noise < _LEAST_NOISE:
-        return math.inf
-    accountant = RDPAccountant()
-    accountant.history = [(noise, rate, steps)]
-    orders = [*_HIGH_ORDERS] if high_orders_alone else _orders()
-    with _without_advice_on_orders():
-        return float(accountant.get_epsilon(delta, alphas=orders))
-
-
-def _orders(every: int = 1) -> list[float]:
-    from opacus.accountants import RDPAccountant
-
-    orders = RDPAccountant.DEFAULT_ALPHAS
-    return [*orders[:20], *orders[20::every], *_HIGH_ORDERS]
-
-
-def _without_advice_on_orders() -> warnings.catch_warnings:
-    """Ignore the advice to try other orders: at either end the bound is looser than it could be, and still holds."""
-    return warnings.catch_warnings(action="ignore", category=UserWarning)
+def _epsilon(noise: float, rate: float, steps: int, delta: float) -> float:
+    """Return an upper bound, at most a thousandth above the exact ε; without a sampler the exact one."""
+    return gaussian_epsilon(noise, "add-remove", steps, delta, rate=rate).high
