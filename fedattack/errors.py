@@ -4,8 +4,10 @@ Every message is one line that says what is wrong, where, what was expected, wha
 command line prints it without a traceback and exits with code 2.
 """
 
+import shlex
 from collections.abc import Collection
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class FedAttackError(Exception):
@@ -48,7 +50,19 @@ MESSAGE = 300
 """Characters of the longest message."""
 
 
+_LONGEST_PATH = 120
+
 _FEW = 8
+
+
+def in_command(path: Path | str) -> str:
+    """Write a path for a command that people copy into a shell: quoted, since whoever named it may have meant harm.
+
+    ``DIR`` stands for one that is too long for a message, which would lose its middle and with it quotes, and for one
+    that a terminal cannot show.
+    """
+    text = str(path)
+    return shlex.quote(text) if len(text) <= _LONGEST_PATH and text.isprintable() else "DIR"
 
 
 def instead(word: str, known: Collection[str], *, listed: bool = True) -> str:

@@ -90,7 +90,7 @@ def defence_notes(study: Study) -> list[str]:
     Raises
     ------
     ConfigError, ModelError
-        If the defence cannot be applied: its clients would send errors.
+        If the defence cannot be applied, so that clients would send errors, or changes nothing.
     """
     settings = study.settings
     _check(study)
@@ -120,15 +120,25 @@ def _check(study: Study) -> None:
 
 
 def _try(study: Study) -> None:
-    """Apply the defence to an update of zeros: what clients would answer with errors is better refused now."""
-    defence = defence_of(study.settings.defence_settings)
+    """Apply the defence to an update of noise: what clients would answer with errors is better refused now.
+
+    So is a strength that changes nothing, such as a share of entries that rounds to none.
+    """
+    settings = study.settings
+    defence = defence_of(settings.defence_settings)
     if defence is None:
         return
     if study.framework.shares_model:
         arrays = study.models.initial_arrays()
-        update = {name: np.zeros(array.shape, np.float32) for name, array in arrays.items() if array.dtype.kind == "f"}
+        shapes = {name: array.shape for name, array in arrays.items() if array.dtype.kind == "f"}
     else:
-        shape = (len(study.public_x), study.data.classes)
-        update = {name: np.zeros(shape, np.float32) for name in study.framework.array_names}
+        shapes = dict.fromkeys(study.framework.array_names, (len(study.public_x), study.data.classes))
+    rng = np.random.default_rng(settings.seed)
+    update = {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
     x, y = study.records_of(0)
-    defence.apply(update, np.random.default_rng(study.settings.seed), Batch(x[:1], y[:1], study.models.build()))
+    defended = defence.apply(update, rng, Batch(x[:1], y[:1], study.models.build()))
+    if all(np.array_equal(update[name], array) for name, array in defended.items()):
+        raise ConfigError(
+            f"defence = {defence.name!r} with defence-strength = {settings.defence_strength:g} changes nothing of an "
+            "update of this model; give a larger strength"
+        )

@@ -17,12 +17,17 @@ def is_private(settings: RunSettings) -> bool:
     Raises
     ------
     ConfigError
-        If more than one of noise, budget and another defence is set.
+        If more than one of noise, budget and another defence is set, or DP-SGD is named without noise.
     """
     noise, epsilon = _noise(settings), settings.dp_epsilon
     if (noise or epsilon) and settings.defence not in (NONE, DP_SGD):
         raise ConfigError(
             f"dp-noise or dp-epsilon beside defence = {settings.defence!r}: expected one defence; set one of them off"
+        )
+    if settings.defence == DP_SGD and not (noise or epsilon):
+        raise ConfigError(
+            f"defence = {DP_SGD!r} without noise would change nothing; set dp-noise, dp-epsilon or defence-strength, or "
+            f"set defence to {NONE!r}"
         )
     if noise and epsilon:
         raise ConfigError(

@@ -1,7 +1,10 @@
 """A folder that somebody hands over is data: what it names is said, and followed only if the caller trusts it."""
 
 import json
+import os
+import re
 import shutil
+import subprocess
 from dataclasses import replace
 
 import numpy as np
@@ -143,6 +146,25 @@ def test_names_do_not_drive_the_terminal(call, tmp_path):
     assert code == 2
     assert "\x1b" not in out + err
     assert "is no plain name of a folder" in err
+
+
+@pytest.mark.parametrize(
+    "name", ["a; touch PWNED #", "a`touch PWNED`", "a' ; touch PWNED #", "$(touch PWNED)", "b" * 200]
+)
+def test_a_command_to_copy_does_what_it_says_whatever_the_folder_is_called(call, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    run = write_run(tmp_path / "run")
+    shutil.rmtree(run / "scores", ignore_errors=True)
+    run.rename(tmp_path / name)
+    code, _, err = call("report", name)
+    assert code == 2
+    (command,) = re.findall("run `(fedattack attack NAME .*)` first", err.replace("\n", " "))
+    (program := tmp_path / "bin" / "fedattack").parent.mkdir()
+    program.write_text('#!/bin/sh\nprintf "%s\\n" "$@" > words\n')
+    program.chmod(0o700)
+    subprocess.run(["sh", "-c", command], env={"PATH": f"{program.parent}:{os.environ['PATH']}"}, check=True)
+    assert not (tmp_path / "PWNED").exists()
+    assert (tmp_path / "words").read_text().splitlines() == ["attack", "NAME", name if len(name) < 100 else "DIR"]
 
 
 def test_loops_and_names_that_are_no_files_are_one_line(call, tmp_path):

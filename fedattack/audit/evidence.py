@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedattack.audit.judge import judge_of
 from fedattack.audit.truth import HOLDINGS, Truth, read_truth
-from fedattack.errors import DataError, RecordError, short
+from fedattack.errors import DataError, RecordError, in_command, short
 from fedattack.folder import Part, find_parts, read_study
 from fedattack.nodes import NODES
 from fedattack.record import Record
@@ -84,13 +84,14 @@ def _attacks_of(folder: Path, parts: Sequence[Part]) -> list[str]:
     attacks = [name for name in ATTACKS if _are_scored(parts, name)]
     if not attacks:
         raise DataError(
-            f"{folder / 'scores'} holds no scores for every record; run `fedattack attack NAME {folder}` first"
+            f"{folder / 'scores'} holds no scores for every record; run "
+            f"`fedattack attack NAME {in_command(folder)}` first"
         )
     if not any(map(judge_of, attacks)):
         raise DataError(
             f"{folder / 'scores'} holds only the scores of {', '.join(attacks)}, with which the results of other "
-            f"attacks are compared, and which are not judged by themselves; run `fedattack attack NAME {folder}` with "
-            "such an attack, too"
+            "attacks are compared, and which are not judged by themselves; run "
+            f"`fedattack attack NAME {in_command(folder)}` with such an attack, too"
         )
     about = read_study(folder).get("attacks", ())[:1]
     return sorted(attacks, key=lambda name: name not in about)

@@ -207,6 +207,22 @@ class Finding:
         return cls(**_plain(data))
 
 
+def answering(findings: Sequence[Finding]) -> list[Finding]:
+    """Return, for each headline, the finding that answers its attack's question.
+
+    That is the headline, unless it shows no leak and another finding of the attack does. A headline that was fixed in
+    advance may have no power for so few targets. All verdicts of a report are corrected together, so that each leak
+    among them is one; see :func:`fedattack.audit.significance.decided`.
+    """
+    chosen = []
+    for headline in findings:
+        if not headline.headline:
+            continue
+        leaks = [finding for finding in findings if finding.attack == headline.attack and finding.verdict == LEAK]
+        chosen.append(leaks[0] if leaks and headline.verdict != LEAK else headline)
+    return chosen
+
+
 def in_units(value: float, units: str = PROPORTION) -> str:
     """Write a number as people read it: ``0.581`` as a proportion is ``58.1%``.
 
@@ -316,7 +332,7 @@ _CONDITION = re.compile(
 )
 _FORMS = (
     'ATTACK.METRIC with a number, such as "sia.asr > 0.3" or "sia.asr.low > 0.3", or a verdict, such as '
-    '"sia.asr.verdict == leak" or, of any headline, "verdict == leak"'
+    '"sia.asr.verdict == leak" or, of any question, "verdict == leak"'
 )
 
 WHOLE_CLAIM = "claim.verdict"
@@ -330,14 +346,16 @@ _CLAIM_FORMS = (
 
 @dataclass(frozen=True)
 class Condition:
-    """What a gate asks of a finding, such as ``sia.asr > 0.3``, or of all headlines, such as ``verdict == leak``.
+    """What a gate asks of a finding, such as ``sia.asr > 0.3``, or of all questions, such as ``verdict == leak``.
+
+    A question's verdict is that of the finding that answers it; see :func:`answering`.
 
     Attributes
     ----------
     text
         The condition as it was given.
     name
-        The finding; empty for all headlines.
+        The finding; empty for all questions.
     part
         ``value``, ``low``, ``high`` or ``verdict``.
     comparison, than
@@ -352,12 +370,12 @@ class Condition:
 
     @property
     def attack(self) -> str:
-        """The attack whose finding it is about; empty for all headlines."""
+        """The attack whose finding it is about; empty for all questions."""
         return self.name.partition(".")[0]
 
     @property
     def metric(self) -> str:
-        """What of the attack it is about; empty for all headlines."""
+        """What of the attack it is about; empty for all questions."""
         return self.name.partition(".")[2]
 
     def crossed(self, findings: Sequence[Finding]) -> bool:
@@ -369,7 +387,9 @@ class Condition:
             If there is no such finding; if a share is compared with what no share can be; or if it holds for none, and
             of one nothing can be said: a gate must not pass because there is nothing to see.
         """
-        meant = [finding for finding in findings if finding.name == self.name or (not self.name and finding.headline)]
+        meant = [finding for finding in findings if finding.name == self.name]
+        if not self.name:
+            meant = answering(findings)
         if not meant:
             there = ", ".join(sorted({finding.name for finding in findings})) or "none"
             what = f"finding {self.name}" if self.name else "headline"

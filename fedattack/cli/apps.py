@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedattack.cli import commands
 from fedattack.cli.console import say, say_progress, watch_bars
-from fedattack.errors import ConfigError
+from fedattack.errors import ConfigError, in_command
 
 if TYPE_CHECKING:
     from fedattack.audit.finding import Condition
@@ -206,7 +206,7 @@ def _say_private(out: Path, parts: "Sequence[Part]") -> None:
     if path is not None:
         say_progress(
             f"clients train with differential privacy: write the epsilon and delta that are claimed into {path}, then "
-            f"call `fedattack claim {out} --claim {path}`"
+            f"call `fedattack claim {in_command(out)} --claim {in_command(path)}`"
         )
 
 

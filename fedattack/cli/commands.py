@@ -54,7 +54,7 @@ from fedattack.cli.options import (
     Without,
     chosen_clients,
 )
-from fedattack.errors import ConfigError, FedAttackError, RecordError, ReportError, RunError, short
+from fedattack.errors import ConfigError, FedAttackError, RecordError, ReportError, RunError, in_command, short
 from fedattack.extra import what_to_install
 
 if TYPE_CHECKING:
@@ -655,7 +655,7 @@ def _show_kept(page: Path, as_json: bool, *, pdf: bool) -> None:
     if not as_json:
         show_page("Report", page)
         if page.with_name("report.html").exists():
-            line = f"`fedattack report {page.parent}` puts the answer into the report of the run"
+            line = f"`fedattack report {in_command(page.parent)}` puts the answer into the report of the run"
             out_console.print(escape(line), soft_wrap=True)
     if pdf:
         _print_page(page, as_json)
@@ -778,7 +778,7 @@ def compare(
         raise ConfigError(f"there is nothing to compare in {len(folders)} run folder; expected two or more")
     for folder in folders:
         if not (folder / "findings.json").exists():
-            raise ConfigError(f"{folder} holds no findings.json; run `fedattack report {folder}` first")
+            raise ConfigError(f"{folder} holds no findings.json; run `fedattack report {in_command(folder)}` first")
     from fedattack.report.compare import compare_runs
 
     page = compare_runs(folders, out, by)
@@ -1036,7 +1036,7 @@ def _resumable(out: Path, *, trust: bool) -> Iterator[None]:
     except (RunError, KeyboardInterrupt):
         # Without it the preparation ended early, and there is nothing to go on with.
         if (out / STUDY).exists():
-            words = shlex.join(["fedattack", "resume", str(out), *(["--trust"] if trust else [])])
+            words = " ".join(["fedattack resume", in_command(out), *(["--trust"] if trust else [])])
             line = f"note: `{words}` goes on after what is recorded"
             err_console.print(escape(line), soft_wrap=True)
         raise

@@ -153,7 +153,7 @@ FailIf = Annotated[
     typer.Option(
         "--fail-if",
         help='Exit with 3 if this holds: "sia.asr > 0.3"; "sia.asr.low > 0.3", of the interval\'s lower end; '
-        '"sia.asr.verdict == leak"; or "verdict == leak", of any headline. Repeatable.',
+        '"sia.asr.verdict == leak"; or "verdict == leak", of any question. Repeatable.',
     ),
 ]
 

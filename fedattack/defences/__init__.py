@@ -17,15 +17,13 @@ NONE = "none"
 
 
 def defence_of(settings: Settings) -> Defence | None:
-    """Make the defence that the settings ask for; ``None`` without one, and at strength 0.
-
-    Its other settings are checked at strength 0 as well.
+    """Make the defence that the settings ask for; ``None`` if they ask for none.
 
     Raises
     ------
     ConfigError
-        If it is unknown or not stated, one of its settings is out of its range, there is a strength without a defence,
-        it is DP-SGD, or it needs packages that are not installed.
+        If it is unknown or not stated, one of its settings is out of its range, there is a strength without a defence
+        or a defence without a strength, it is DP-SGD, or it needs packages that are not installed.
     """
     known = ", ".join((NONE, *DEFENCES, DP_SGD))
     if "defence" not in settings:
@@ -51,7 +49,10 @@ def defence_of(settings: Settings) -> Defence | None:
     except ModuleNotFoundError as cause:
         raise ConfigError(what_to_install(f"defence {name}") or str(cause)) from cause
     if not strength:
-        return None
+        raise ConfigError(
+            f"defence = {name!r} with defence-strength = 0 would change nothing; give a strength above 0, which "
+            f"fedattack/defences/README.md explains, or set defence to {NONE!r}"
+        )
     return defence
 
 

@@ -44,7 +44,7 @@ class DefenceMod:
 
     - It acts on training messages alone, those of actions such as ``train.warmup`` included.
     - It takes the metrics out of a defended reply, but for the number of examples.
-    - Without a defence, or at strength 0, messages pass untouched.
+    - Without a defence messages pass untouched.
     - If the update cannot be defended it raises, and Flower sends an error in place of the update.
 
     Parameters

@@ -44,7 +44,7 @@ def defended(
     """Return a client that sends defended updates, and is otherwise the one that it was.
 
     Of what ``fit`` returns, the metrics are left out: they are functions of the examples or of the clean update without
-    any defence. Without a defence, or at strength 0, everything is as it was.
+    any defence. Without a defence everything is as it was.
 
     Parameters
     ----------

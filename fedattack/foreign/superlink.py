@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedattack.errors import ConfigError, RunError
+from fedattack.errors import ConfigError, RunError, in_command
 from fedattack.foreign.app import App
 from fedattack.record import Record
 from fedattack.runs.watch import Watch
@@ -18,7 +18,7 @@ SUPERLINK = "superlink"
 
 _BY_HAND = (
     "put a WitnessMod into the app, call `fedattack observe --out RECORD -- flwr run APP --stream` where the ServerApp "
-    "runs, and then `fedattack gather RECORD WITNESS… --out DIR --trust`"
+    "runs, and then `fedattack gather RECORD WITNESS… --out DIR`"
 )
 
 
@@ -94,8 +94,8 @@ def check_witnessed(record: Record, folder: Path, watch: Watch) -> None:
     if not others:
         return
     advice = (
-        f"such clients need a WitnessMod and {WITNESS_FOLDER}, and then `fedattack gather {record.path} WITNESS… "
-        "--out DIR --trust`"
+        f"such clients need a WitnessMod and {WITNESS_FOLDER}, and then `fedattack gather {in_command(record.path)} "
+        "WITNESS… --out DIR`"
     )
     if len(others) == len(record.nodes):
         raise RunError(f"no client wrote into {folder}: all run elsewhere, or cannot write there; {advice}")

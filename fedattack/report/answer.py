@@ -1,7 +1,7 @@
 """What the first screen says of a headline: the question, the answer in words, why, how sure, and what to do next."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedattack.audit.finding import (
@@ -12,6 +12,7 @@ from fedattack.audit.finding import (
     NOT_APPLICABLE,
     TOO_FEW,
     Finding,
+    answering,
     listed,
     p_in_words,
 )
@@ -20,7 +21,7 @@ from fedattack.report.claim_words import CLAIM_PAGE
 from fedattack.report.claim_words import short_of as short_of_claim
 from fedattack.report.drawing import Plot
 from fedattack.report.remedies import command_for
-from fedattack.report.section import section_of
+from fedattack.report.section import by_guesses, section_of
 from fedattack.report.strip import strip
 from fedattack.report.words import NOTHING, counted, interval, is_of_these_runs, level, shown, stopped
 from fedattack.threats.registry import threat_of
@@ -48,7 +49,7 @@ class Answer:
     Attributes
     ----------
     finding
-        The headline.
+        What answers it: the headline, or another finding of its attack that is a leak where the headline is none.
     question, short, sentence
         What is asked, the answer in a few words, and the measured number in a sentence.
     strip
@@ -75,39 +76,39 @@ class Answer:
 def answers_of(findings: Sequence[Finding], run: Mapping[str, Any]) -> list[Answer]:
     """Answer the question of each headline."""
     answers: list[Answer] = []
-    for found in _by_headline(findings):
-        answers.append(_answer_of(found, run, f"answer-{len(answers)}"))
+    for finding, found in _by_question(findings):
+        answers.append(_answer_of(finding, found, run, f"answer-{len(answers)}"))
     return answers
 
 
 def in_short(findings: Sequence[Finding]) -> list[tuple[Finding, str, str]]:
-    """Return each headline with its question and the answer in a few words."""
-    groups = _by_headline(findings)
-    asked = [question_of(found[0].attack) for found in groups]
+    """Return what answers each question, the question, and the answer in a few words."""
+    groups = _by_question(findings)
+    asked = [question_of(finding.attack) for finding, _ in groups]
     answers = []
-    for found, question in zip(groups, asked, strict=True):
-        headline = found[0]
-        explained = section_of(headline.attack).explained(found)
+    for (finding, found), question in zip(groups, asked, strict=True):
+        explained = section_of(finding.attack).explained(found)
         # Where several attacks ask the same, each answer says whose it is.
-        told = f"{question} ({headline.attack})" if asked.count(question) > 1 else question
-        answers.append((headline, told, short_of(headline, explained.short)))
+        words = f"{question} ({finding.attack})" if asked.count(question) > 1 else question
+        answers.append((finding, words, short_of(finding, explained.short)))
     return answers
 
 
-def _by_headline(findings: Sequence[Finding]) -> list[list[Finding]]:
-    """Return each headline, followed by the other findings of its attack."""
+def _by_question(findings: Sequence[Finding]) -> list[tuple[Finding, list[Finding]]]:
+    """Return what answers each question, and all findings of its attack, the headline first."""
     groups = []
-    for headline in findings:
-        if headline.headline:
-            beside = [other for other in findings if other.attack == headline.attack and other is not headline]
-            groups.append([headline, *beside])
+    for finding in answering(findings):
+        of_attack = [other for other in findings if other.attack == finding.attack]
+        groups.append((finding, sorted(of_attack, key=lambda other: not other.headline)))
     return groups
 
 
-def _answer_of(found: Sequence[Finding], run: Mapping[str, Any], slug: str) -> Answer:
-    finding = found[0]
+def _answer_of(finding: Finding, found: Sequence[Finding], run: Mapping[str, Any], slug: str) -> Answer:
     section = section_of(finding.attack)
     explained = section.explained(found)
+    if not finding.headline:
+        # The rows are in units of the headline.
+        explained = replace(explained, rows=by_guesses([finding]).rows)
     return Answer(
         finding=finding,
         question=question_of(finding.attack),
@@ -117,7 +118,7 @@ def _answer_of(found: Sequence[Finding], run: Mapping[str, Any], slug: str) -> A
         why=explained.words,
         check=_by_the_null(finding),
         exposed=section.exposed(found) if finding.verdict == LEAK else "",
-        sure=_sure(finding),
+        sure=_sure(finding, found[0]),
         next=_next(finding, run),
     )
 
@@ -137,6 +138,9 @@ def short_of(finding: Finding, explained: str) -> str:
     if finding.verdict not in (LEAK, NO_EVIDENCE):
         return f"{shown(finding.value, finding.units)}; that is no verdict."
     is_leak = finding.verdict == LEAK
+    if is_leak and not finding.headline:
+        guessing = "" if finding.chance is None else f"; guessing gives {shown(finding.chance, finding.units)}"
+        return f"Yes: {shown(finding.value, finding.units)} ({finding.label}{guessing}). The headline does not show it."
     template = section_of(finding.attack).strength.get(finding.metric, _STRENGTH)
     is_difference = "{more}" in template
     if not is_difference and not (is_leak and finding.chance):
@@ -180,11 +184,16 @@ def _by_the_null(finding: Finding) -> str:
     return f"Where there is nothing to find, the same attack gives {shown(finding.null['value'], finding.units)}."
 
 
-def _sure(finding: Finding) -> list[str]:
+def _sure(finding: Finding, headline: Finding) -> list[str]:
     if finding.value is None:
         return []
     runs = len(finding.seeds)
     sentences = [f"{counted(runs, 'run')}, {finding.n:,} targets."]
+    if headline is not finding:
+        sentences.append(
+            f"The headline, {headline.name}, is {headline.verdict}; this measure shows a leak, at a price that was "
+            "paid for looking at all of them."
+        )
     if finding.verdict == TOO_FEW:
         return [*sentences, stopped(finding.reason)]
     if finding.p_adjusted is not None:

@@ -1,5 +1,6 @@
 """The report as one self-contained HTML page."""
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
@@ -91,6 +92,7 @@ def render_html(
     findings = validate_findings(printable_all(list(map(Finding.to_dict, findings))))
     run = validate_run(printable_all(dict(run)))
     answers = answers_of(findings, run)
+    answered = [answer.finding for answer in answers]
     overview = overview_of(answers, run, None if claim is None else readable(validate_claim(claim)))
     tables = _tables(findings)
     counts = run.get("observed", {})
@@ -101,7 +103,7 @@ def render_html(
         overview=overview,
         summary=summary_of(overview, run),
         several=len(answers) > 1,
-        others=[finding for finding in findings if not finding.headline],
+        others=[finding for finding in findings if finding not in answered],
         own_setting=lambda finding: _departures(finding.setting, run["setting"]),
         interval_title=interval_title(findings),
         findings_of_one_run=all(len(finding.seeds) == 1 for finding in findings),
@@ -140,6 +142,7 @@ def template(name: str) -> Template:
         "chance_of": p_in_words,
         "verdict": verdict_in_words,
         "options": options_of,
+        "command": as_command,
         "in_columns": in_columns,
     }
     environment.globals |= {"interval": interval, "with_interval": with_interval}
@@ -197,6 +200,19 @@ def options_of(command: str) -> list[str]:
     """Split a command before each option, so that no line breaks within one."""
     first, *rest = command.split(" --")
     return [first, *(f"--{option}" for option in rest)]
+
+
+def as_command(text: str) -> str:
+    """Quote anew what a folder says was run: people copy commands, and whoever wrote it may have meant harm.
+
+    Words stay as they are. What a shell would do beyond passing them on, such as a second command, becomes a word. What
+    is no command of fedattack becomes one word as a whole.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        words = []
+    return shlex.join(words) if words[:1] == ["fedattack"] else shlex.quote(text)
 
 
 def scalar(value: Any) -> str:

@@ -78,7 +78,7 @@ def command_for(remedy: Remedy, run: Mapping[str, Any]) -> str:
     """
     preset = str(run["setting"].get("preset", ""))
     if remedy.audit and not preset:
-        return "fedattack what-if DIR --secagg --trust --out what-if"
+        return "fedattack what-if DIR --secagg --out what-if"
     if remedy.audit:
         return f"fedattack audit {remedy.audit} --out {remedy.audit}"
     commands = run["provenance"].get("commands", ())

@@ -1,7 +1,6 @@
 """Run a preset's federated training into a run folder, and go on with one that was stopped."""
 
 import os
-import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedattack.audit.truth import read_truth
-from fedattack.errors import ConfigError, FedAttackError, RecordError, RunError, short
+from fedattack.errors import ConfigError, FedAttackError, RecordError, RunError, in_command, short
 from fedattack.files import FolderLock
 from fedattack.folder import DEALT, STUDY, Part, new_parts, read_study, write_resumption, write_study
 from fedattack.nodes import NODES
@@ -165,7 +164,7 @@ def check_free(out: Path) -> None:
 def _taken(out: Path) -> ConfigError:
     taken = f"{out} exists already; give this run a folder of its own, or delete that one first"
     if (out / STUDY).exists():
-        taken += f"; `fedattack resume {shlex.quote(str(out))}` goes on with the run that is there"
+        taken += f"; `fedattack resume {in_command(out)}` goes on with the run that is there"
     return ConfigError(taken)
 
 

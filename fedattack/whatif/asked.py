@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 
 from fedattack.audit.truth import HOLDINGS
-from fedattack.errors import ConfigError, DataError
+from fedattack.errors import ConfigError, DataError, in_command
 from fedattack.folder import Part, find_parts, read_study
 from fedattack.record import Record
 from fedattack.record.size import in_bytes
@@ -41,7 +41,7 @@ def check_run(folder: Path, alterations: Sequence[Alteration]) -> tuple[list[Par
             )
     names = scored_attacks(parts)
     if not names:
-        raise DataError(f"no attack was made of {folder}; run `fedattack attack NAME {folder}` first")
+        raise DataError(f"no attack was made of {folder}; run `fedattack attack NAME {in_command(folder)}` first")
     # What the run is about comes first, as in its report.
     about = read_study(folder).get("attacks", [])
     return parts, sorted(names, key=lambda name: about.index(name) if name in about else len(about))

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from fedattack.audit.finding import answering, parse_fail_if
 from fedattack.report.answer import answers_of, in_short, overview_of, question_of, short_of, summary_of
 from fedattack.report.section import Explained, Section
 from fedattack.report.words import verdict_in_words
@@ -55,6 +56,31 @@ def test_a_difference_is_said_without_a_sign(value, verdict, said):
     assert short_of(finding, "") == said
     sentence = answers_of([finding], RUN)[0].sentence
     assert "-0.32" not in sentence.partition("(")[0]
+
+
+@pytest.mark.parametrize("verdict", ["no evidence", "too few to tell", "not applicable"])
+def test_the_answer_does_not_contradict_a_leak_in_the_table(verdict):
+    """All findings of a report are corrected together: a leak is one, whatever the headline had power for."""
+    headline = asr(verdict=verdict)
+    label = "Owners named beyond labels"
+    other = asr(metric="asr-beyond-labels", label=label, headline=False, value=0.525, low=0.4, high=0.6)
+    unrelated = asr(attack="ara", verdict="no evidence")
+    run = {**RUN, "untried": []}
+    findings = [headline, other, unrelated]
+    (answer, asked) = answers_of(findings, run)
+    assert answer.finding.name == "sia.asr-beyond-labels"
+    assert (
+        answer.short == "Yes: 52.5% (Owners named beyond labels; guessing gives 10.0%). The headline does not show it."
+    )
+    assert f"The headline, sia.asr, is {verdict};" in " ".join(answer.sure)
+    assert asked.finding is unrelated
+    lines = overview_of([answer, asked], run)
+    assert lines[0].finding.verdict == "leak"
+    assert summary_of(lines, run).startswith("1 leak shown, 1 question without a leak shown")
+    assert in_short(findings)[0][2] == answer.short
+    assert [finding.name for finding in answering(findings)] == ["sia.asr-beyond-labels", "ara.asr"]
+    assert parse_fail_if("verdict == leak").crossed(findings)
+    assert not parse_fail_if("sia.asr.verdict == leak").crossed([asr(verdict="no evidence"), other])
 
 
 def test_labels_that_explain_a_leak_are_in_the_answer_and_not_in_the_sixth_row():

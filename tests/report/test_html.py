@@ -1,5 +1,6 @@
 import json
 import re
+import shlex
 from dataclasses import replace
 from html.parser import HTMLParser
 from importlib import resources
@@ -9,6 +10,7 @@ import pytest
 
 from fedattack.errors import ReportError
 from fedattack.report import render_html, validate_findings, write_report
+from fedattack.report.html import as_command
 from tests.report import example
 
 
@@ -266,3 +268,18 @@ def test_the_page_links_the_tables_that_it_is_given_and_no_others():
     assert '<a href="tables/sia-records.csv" download>' in page
     assert "one row for each example that was asked about." in Page(page).text
     assert "CSV files" not in render_html(example.findings(), example.run())
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("fedattack audit quickstart --set 'a=b c' --fail-if 'sia.asr > 0.3'", None),
+        ("fedattack check a; touch PWNED #", "fedattack check 'a;' touch PWNED '#'"),
+        ("fedattack check $(touch PWNED)", "fedattack check '$(touch' 'PWNED)'"),
+        ("rm -r ~", "'rm -r ~'"),
+        ("fedattack 'open", "'fedattack '\"'\"'open'"),
+    ],
+)
+def test_what_a_folder_says_was_run_does_no_more_than_it_says(text, shown):
+    assert as_command(text) == (shown or text)
+    assert shlex.split(as_command(text))

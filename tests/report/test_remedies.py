@@ -54,7 +54,7 @@ def test_a_remedy_without_settings_has_no_command_and_one_of_another_preset_has_
     assert command_for(Remedy(what="w", buys="b", audit="sia-many"), run()).startswith("fedattack audit sia-many ")
     # Another run than somebody's own would tell nothing of it.
     of_app = command_for(Remedy(what="w", buys="b", audit="sia-many"), run("fedattack audit . --out x", preset=""))
-    assert of_app == "fedattack what-if DIR --secagg --trust --out what-if"
+    assert of_app == "fedattack what-if DIR --secagg --out what-if"
     assert command_for(NOISE, run()) == ""
 
 

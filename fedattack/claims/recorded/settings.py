@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from decimal import ROUND_CEILING, Context
 from pathlib import Path
@@ -12,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from fedattack.claims.accounting import configured
 from fedattack.claims.claim import DP_SGD, MOST, Amount, Claim, Count, Size, make_claim
-from fedattack.errors import ConfigError
+from fedattack.errors import ConfigError, in_command
 from fedattack.folder import read_study
 from fedattack.record import Record, records_in
 from fedattack.untrusted import validated
@@ -133,7 +132,7 @@ def _settings_of(folder: Path) -> tuple[_Kind, Mapping[str, Any]]:
 def _ask(folder: Path) -> str:
     """Ask for a claim, by the file that lies in the folder if there is one; nobody says that it is about this run."""
     file = folder / "claim.toml"
-    return f"give --claim {shlex.quote(str(file))}" if file.is_file() else _ASK
+    return f"give --claim {in_command(file)}" if file.is_file() else _ASK
 
 
 def _where(folder: Path) -> str:
