@@ -26,8 +26,8 @@ def is_private(settings: RunSettings) -> bool:
         )
     if settings.defence == DP_SGD and not (noise or epsilon):
         raise ConfigError(
-            f"defence = {DP_SGD!r} without noise would change nothing; set dp-noise, dp-epsilon or defence-strength, or "
-            f"set defence to {NONE!r}"
+            f"defence = {DP_SGD!r} without noise would change nothing; set dp-noise, dp-epsilon or defence-strength, "
+            f"or defence to {NONE!r}"
         )
     if noise and epsilon:
         raise ConfigError(

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from fedattack.audit.evidence import Evidence
 from fedattack.audit.judge import judge_of
 from fedattack.record import Record
+from fedattack.record.format import PROTOCOLS
 from fedattack.threats import ATTACKS, Attack, Knowledge
 from fedattack.threats.registry import threats
 from fedattack.threats.threat import Threat
@@ -14,7 +15,6 @@ VIEWS = {
     "individual": "it needs each client's reply, and this server sees sums alone",
     "aggregate": "it is about sums of updates, and this server sees each client's reply",
 }
-_PROTOCOLS = {"fedavg": "models", "fedsgd": "gradients", "fedmd": "predictions"}
 _KNOWLEDGE = {
     "model": "the clients' model",
     "targets": "examples to ask about",
@@ -72,8 +72,8 @@ def lacking(attack: Attack, record: Record, knowledge: Knowledge) -> list[str]:
     if record.view not in needs.views:
         found.append(VIEWS[needs.views[0]])
     if record.protocol not in needs.protocols:
-        wanted = " or ".join(_PROTOCOLS[name] for name in needs.protocols)
-        found.append(f"it needs {wanted}, and these clients send {_PROTOCOLS[record.protocol]}")
+        wanted = " or ".join(PROTOCOLS[name].replies for name in needs.protocols)
+        found.append(f"it needs {wanted}, and these clients send {PROTOCOLS[record.protocol].replies}")
     unknown = [_KNOWLEDGE.get(need, need) for need in needs.knowledge if not knowledge.has(need)]
     if unknown:
         found.append(f"the attacker does not know {', '.join(unknown)}")

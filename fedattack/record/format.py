@@ -51,8 +51,8 @@ class Messages:
 
     Attributes
     ----------
-    reply
-        What a client sends, beside its example count and its metrics, in words.
+    reply, replies
+        What a client sends, beside its example count and its metrics, in words; and what all of them send, in one.
     sends_model
         Whether the server sends a model, so that what the record calls common is one.
     sends_back
@@ -60,14 +60,15 @@ class Messages:
     """
 
     reply: str
+    replies: str
     sends_model: bool
     sends_back: bool
 
 
 PROTOCOLS: Mapping[Protocol, Messages] = {
-    "fedavg": Messages("its model", sends_model=True, sends_back=True),
-    "fedsgd": Messages("the average gradient over its examples", sends_model=True, sends_back=False),
-    "fedmd": Messages("its predictions on the public records", sends_model=False, sends_back=False),
+    "fedavg": Messages("its model", "models", sends_model=True, sends_back=True),
+    "fedsgd": Messages("the average gradient over its examples", "gradients", sends_model=True, sends_back=False),
+    "fedmd": Messages("its predictions on the public records", "predictions", sends_model=False, sends_back=False),
 }
 """All protocols, one row each."""
 

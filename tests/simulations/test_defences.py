@@ -16,7 +16,7 @@ from fedattack.audit.truth import MECHANISMS, read_truth
 from fedattack.defences import DEFENCES, DP_SGD, NONE, update_privacy
 from fedattack.defences.guarantee import NOISY
 from fedattack.defences.zoo import save_zoo, train_zoo
-from fedattack.errors import FedAttackError
+from fedattack.errors import ConfigError, FedAttackError
 from fedattack.learning.pooled_updates import Fit
 from fedattack.record import Record
 from fedattack.report import read_run
@@ -140,13 +140,12 @@ def test_every_preset_takes_every_defence(somewhere, name, defence):
 
 @pytest.mark.parametrize("framework", [{}, FEDSGD, {"framework": "fedmd"}])
 @pytest.mark.parametrize("defence", CHOICES)
-def test_a_defence_changes_what_is_sent_and_its_strength_0_does_not(tmp_path, framework, defence):
+def test_a_defence_changes_what_is_sent_and_without_a_strength_nothing_is_sent(tmp_path, framework, defence):
     config = CONFIG | framework
     config |= write_zoo(tmp_path, Study.of(config)) if defence == "recup" else {}
     plain = reply(config)
-    off = reply(config | {"defence": defence})
-    assert off.content == plain.content
-    assert privacy_of(Study.of(config | {"defence": defence})) is None
+    with pytest.raises(ConfigError, match="would change nothing"):
+        reply(config | {"defence": defence})
     if (framework.get("framework"), defence) == ("fedmd", "soteria"):
         return
     on = reply(config | {"defence": defence, "defence-strength": 0.5})
@@ -248,7 +247,7 @@ def test_a_property_and_dp_sgd_go_together(kind):
         ({"defence": "soteria", "defence-strength": 0.5, "model": "linear"}, "no fully connected layer behind another"),
         ({"defence": "soteria", "defence-strength": 0.5, "soteria-layer": "fc9"}, "soteria-layer = 'fc9'"),
         ({"defence": "soteria", "defence-strength": 0.5, "framework": "fedmd"}, "clients send predictions"),
-        ({"defence": "dp-laplace", "dp-noise": 1.0}, "expected one defence"),
+        ({"defence": "dp-laplace", "defence-strength": 0.1, "dp-noise": 1.0}, "expected one defence"),
         (
             {"defence": "recup", "defence-strength": 0.5},
             "expected recup-zoo, a folder with a model zoo for each attribute",
