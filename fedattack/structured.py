@@ -69,12 +69,6 @@ def _makes_place(key: str) -> bool:
     return key.isascii() and key.isprintable() and SEPARATOR not in key and not key.startswith(_ITEM) and bool(key)
 
 
-def are_places(names: Sequence[str]) -> bool:
-    """Say whether names can be places of one call: each may be one, and none is within another."""
-    plain = all(_PLACE.fullmatch(name) for name in names) and len({*names}) == len(names) <= MOST
-    return plain and not any(other.startswith(f"{name}{SEPARATOR}") for name in names for other in names)
-
-
 def arguments(leaves: Mapping[str, T]) -> tuple[list[Any], dict[str, Any]]:
     """Return the arguments of a call in which each of the leaves is at its place; lists become tuples.
 

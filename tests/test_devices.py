@@ -51,7 +51,6 @@ from fedattack.threats import ATTACKS, read_knowledge
 from fedattack.threats.attribute.gradient_matching import METHODS, Matching, match_gradients
 from simulations.study import Study
 from tests.fake_cuda import fake_cuda
-from tests.learning.test_programs import made
 from tests.threats.attribute.test_gradient_matching import mlp, victim
 from tests.threats.test_contract import RUNS
 from tests.worlds.federation import write_property_run
@@ -120,17 +119,6 @@ def test_what_a_gpu_allows_is_allowed():
     assert torch.rand(3, device=CUDA, generator=torch.Generator(CUDA).manual_seed(0)).device == there.device
     assert there.cpu().numpy().shape == (3,)
     assert float(there.sum()) == 1.0
-
-
-def test_a_described_model_computes_where_its_examples_are():
-    """It makes tensors itself, holds constants, and draws."""
-    _, program, x = made("residual")
-    with fake_cuda():
-        model = program.build()
-        state = {name: torch.ones_like(value) for name, value in model.state_dict().items()}
-        losses_of_models(model, [state], x, Y, per_record_loss("cross-entropy"), device=CUDA)
-        train_local(model, x, Y, epochs=1, batch_size=4, lr=0.1, seed=0, device=CUDA)
-        assert next(model.buffers()).device == torch.zeros(1, device=CUDA).device
 
 
 def test_a_mistake_in_training_is_caught(monkeypatch):

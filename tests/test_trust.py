@@ -24,8 +24,6 @@ from tests.worlds.federation import MODEL, write_run
 from tests.worlds.private import write_private_run
 from tests.worlds.sealed import edit
 
-# As a folder has it: what describes a model is in a file of its own.
-WRITTEN = {key: value for key, value in vars(MODEL).items() if key != "program"}
 NONE = {"defence": "none"}
 PRIVATE = private_training("cross-entropy")
 
@@ -318,8 +316,8 @@ def test_nothing_builds_what_only_a_folder_asks_for(tmp_path):
 @pytest.mark.parametrize(
     ("knowledge", "values"),
     [
-        ({"model": {**WRITTEN, "input_shape": [30], "spec": "a.b:c"}}, ["a.b:c"]),
-        ({"model": {**WRITTEN, "input_shape": [30], "loss": "a.b:d"}}, ["a.b:d"]),
+        ({"model": {**vars(MODEL), "input_shape": [30], "spec": "a.b:c"}}, ["a.b:c"]),
+        ({"model": {**vars(MODEL), "input_shape": [30], "loss": "a.b:d"}}, ["a.b:d"]),
         ({"property": "a.b:e"}, ["a.b:e"]),
         ({"property": "membership"}, []),
         ({"defence": {"spec": "fedattack", "settings": NONE, "files": {}}}, []),

@@ -119,15 +119,16 @@ def audit_app(
             say("note", "the app does not say how many clients it has; --supernodes takes another number")
         if warning := auditing.too_few(app.supernodes):
             say("warning", warning)
-    with auditing.importable(app), watch_bars() as watch:
-        auditing.check_named(told.model, told.loss)
-        parts = auditing.run_app(
-            *(app, out, told.seeds), on=told.on, command=commands._command(), options=asking.options, watch=watch
-        )
-        posed = auditing.pose_all(parts, model=told.model, loss=told.loss, asked=asking.questions)
-        attacked = auditing.attack_all(parts, posed, asking.choose, device, watch)
     with auditing.importable(app):
+        with watch_bars() as watch:
+            auditing.check_named(told.model, told.loss)
+            parts = auditing.run_app(
+                *(app, out, told.seeds), on=told.on, command=commands._command(), options=asking.options, watch=watch
+            )
         try:
+            with watch_bars() as watch:
+                posed = auditing.pose_all(parts, model=told.model, loss=told.loss, asked=asking.questions)
+                attacked = auditing.attack_all(parts, posed, asking.choose, device, watch)
             asking.report(out, attacked, posed)
         finally:
             _say_private(out, parts)
@@ -197,12 +198,11 @@ class _Asking:
 
 def _say_private(out: Path, parts: "Sequence[Part]") -> None:
     """Hand over what was seen of differentially private training to `fedattack claim`."""
-    from fedattack.foreign.auditing import witness_of
+    from fedattack.foreign.auditing import witnesses_of
     from fedattack.foreign.private import write_claim
     from fedattack.record import Record
-    from fedattack.witness import read_witnesses
 
-    path = write_claim(out, read_witnesses(witness_of(parts[0])), len(Record(parts[0].record)))
+    path = write_claim(out, witnesses_of(parts[0]), len(Record(parts[0].record)))
     if path is not None:
         say_progress(
             f"clients train with differential privacy: write the epsilon and delta that are claimed into {path}, then "

@@ -37,7 +37,7 @@ from fedattack.runtime.outside import observe_command, whole_rounds, wrap_app
 from fedattack.runtime.simulator import Simulator
 from fedattack.threats import ATTACKS, Attack, Knowledge
 from fedattack.threats.registry import threats
-from fedattack.witness import read_witnesses
+from fedattack.witness import Witness, read_witnesses
 
 WITNESS = "witness"
 """Folder of a run folder that witnesses write in; no attack reads it."""
@@ -253,6 +253,12 @@ def witness_of(part: Part) -> Path:
     return part.folder / WITNESS / part.name
 
 
+def witnesses_of(part: Part) -> list[Witness]:
+    """Read what was witnessed of a run; nothing where no client was."""
+    folder = witness_of(part)
+    return read_witnesses(folder) if folder.exists() else []
+
+
 def pose_all(
     parts: Sequence[Part],
     *,
@@ -280,9 +286,7 @@ def pose_all(
                 f"{part.record}: clients send bytes, such as the trees of XGBoost, and no attack reads them; it would "
                 "take arrays of numbers that a model of PyTorch has"
             )
-        folder = witness_of(part)
-        witnesses = read_witnesses(folder) if folder.exists() else []
-        posed.append(pose(part, witnesses, model=model, loss=loss, seed=seed, asked=asked))
+        posed.append(pose(part, witnesses_of(part), model=model, loss=loss, seed=seed, asked=asked))
     return posed
 
 

@@ -134,16 +134,12 @@ def copy_record(record: Record, to: Path) -> None:
 def _refuse_code(posed: Sequence[Posed], model: str | None, loss: str | None) -> None:
     """Refuse code that only the witnesses name."""
     from fedattack.learning import LOSSES, MODELS
-    from fedattack.learning.programs import PROGRAM
 
     for each in posed:
         known = each.knowledge.model
         if known is None:
             continue
-        for what, value, allowed in (
-            ("model", known.spec, {model, PROGRAM, *MODELS}),
-            ("loss", known.loss, {loss, *LOSSES}),
-        ):
+        for what, value, allowed in (("model", known.spec, {model, *MODELS}), ("loss", known.loss, {loss, *LOSSES})):
             if value not in allowed:
                 raise TrustError(
                     f"the witnesses name the {what} {short(str(value), 80)}, which would be imported and run on this "

@@ -15,7 +15,6 @@ from fedattack.folder import Part
 from fedattack.foreign.holding import Holding, class_counts, hold
 from fedattack.foreign.questions import WITHOUT, Questions, Scene, origins_in, pose_further
 from fedattack.learning import OPTIMIZERS, LocalSGD
-from fedattack.learning.programs import PROGRAM, read_program
 from fedattack.record import Record
 from fedattack.structured import fields, stacked
 from fedattack.threats import Knowledge, ModelKnowledge, Targets, write_knowledge
@@ -310,25 +309,12 @@ def _model_of(
     """Return the model that the caller names, or most witnesses saw; else a linear layer, if the arrays fit one."""
     # The server's own evaluation tells nothing of how clients train, unless no client was seen with a model.
     of_clients = [witness for witness in witnesses if witness.node != SERVER and witness.model is not None]
-    # Each machine has files of its own, which are named by what is in them.
-    files: dict[str, Path] = {}
-    seen: list[WitnessedModel] = []
-    for one in [witness.model for witness in of_clients or witnesses if witness.model is not None]:
-        if one.program is not None:
-            files[one.program.name] = one.program
-        seen.append(replace(one, frozen=None, program=one.program and Path(one.program.name)))
-    known = [model for model in seen if model.spec is not None or model.program is not None]
+    # Each machine has a file of its own for what is frozen.
+    seen = [replace(witness.model, frozen=None) for witness in of_clients or witnesses if witness.model is not None]
+    known = [model for model in seen if model.spec is not None]
     model = _most(known or seen, notes, "models") if seen else _UNSEEN
-    program = None
     if named is not None:
         model = replace(model, spec=named, arguments={})
-    elif model.spec is None and model.program is not None:
-        program = read_program(files[model.program.name], DataError)
-        model = replace(model, spec=PROGRAM)
-        notes.append(
-            "nobody knows how the clients make their model: it was described by the operators of PyTorch that it "
-            "applies, and takes examples of the shape that it was seen with"
-        )
     elif model.spec is None:
         outputs = _outputs_of_linear(record, holding)
         if outputs is None:
@@ -349,9 +335,7 @@ def _model_of(
             f"the clients' loss is not known: labels go up to {most:g}, and the model has {classes} outputs; name it "
             "by --loss package.module:function, of outputs and labels, one loss an example"
         )
-    return ModelKnowledge(
-        str(model.spec), holding.shape, classes, loss=loss, arguments=model.arguments, program=program
-    )
+    return ModelKnowledge(str(model.spec), holding.shape, classes, loss=loss, arguments=model.arguments)
 
 
 def _frozen_of(witnesses: Sequence[Witness], notes: list[str]) -> dict[str, NDArray[Any]] | None:

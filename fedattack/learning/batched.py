@@ -24,7 +24,6 @@ from fedattack.learning.importing import one_line
 from fedattack.learning.inputs import Inputs, call, own_loss_in
 from fedattack.learning.losses import RecordLoss, mean_squared_error, own_loss
 from fedattack.learning.models import check_parameters
-from fedattack.learning.programs import ProgramModel
 from fedattack.learning.torch_utils import in_mode, shapes_of, to_tensor
 from fedattack.returned import output_in
 
@@ -33,12 +32,6 @@ State = Mapping[str, "Tensor | NDArray[Any]"]
 
 CHUNK = 128
 """Examples evaluated at a time; smaller and larger chunks of images were slower on a CPU."""
-
-_NUMBERS = 2**28
-"""Numbers that a described model may make of examples which are evaluated together: 1 GiB.
-
-Whoever describes a model may let it hold all that it makes, up to the end.
-"""
 
 # What a model raises that records do not fit.
 _FAULTS = (IndexError, RuntimeError, TypeError, ValueError)
@@ -90,7 +83,6 @@ def losses_of_models(
     records = Inputs.of(x, device)
     targets = to_tensor(y, device=device)
     model.to(device)
-    together = _together(model, chunk)
     reference = model.state_dict()
     losses = torch.empty((len(states), len(records)), dtype=torch.float64)
     # cuDNN's convolutions take TF32 by default, with three digits where a comparison of clients needs float32's seven.
@@ -104,8 +96,8 @@ def losses_of_models(
                 parameters[name] = to_tensor(value, dtype=reference[name].dtype, device=reference[name].device)
             if client == 0:
                 records = _channels_last(model, parameters, records)
-            for start in range(0, len(records), together):
-                rows = slice(start, start + together)
+            for start in range(0, len(records), chunk):
+                rows = slice(start, start + chunk)
                 outputs = _outputs(model, parameters, records[rows], own=loss is own_loss)
                 losses[client, rows] = loss(outputs, targets[rows]).cpu()
     return losses
@@ -163,10 +155,9 @@ def outputs_of(
     """
     records = to_tensor(x, dtype=torch.float32, device=device)
     model.to(device)
-    together = _together(model, chunk)
     with torch.inference_mode(), in_mode(model, training=False):
         # Copies: a model may write into its input, which is the caller's.
-        parts = [model(part.clone()).float().cpu().numpy() for part in records.split(together)]
+        parts = [model(part.clone()).float().cpu().numpy() for part in records.split(chunk)]
     return np.concatenate(parts)
 
 
@@ -200,13 +191,6 @@ def r2_of_models(
         raise DataError(f"R² needs at least two different targets; got {len(targets)} targets")
     errors = losses_of_models(model, states, x, y, mean_squared_error, device=device, chunk=chunk)
     return 1 - errors.mean(dim=1) / targets.var(correction=0)
-
-
-def _together(model: nn.Module, chunk: int) -> int:
-    """Return how many examples are evaluated at a time: ``chunk``, or as many as a described model leaves room for."""
-    if not isinstance(model, ProgramModel) or not model.numbers:
-        return chunk
-    return max(1, min(chunk, _NUMBERS // model.numbers))
 
 
 def _hits(outputs: Tensor, labels: Tensor) -> Tensor:

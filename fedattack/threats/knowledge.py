@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, Required, TypeVar
 
@@ -18,7 +18,6 @@ from fedattack.files import make_private, write_npz, write_sealed
 from fedattack.learning import LOSSES, MODELS, LocalSGD, build_model
 from fedattack.learning.importing import Asked, asked_unless, given, import_callable
 from fedattack.learning.losses import OWN
-from fedattack.learning.programs import PROGRAM, Program, read_program
 from fedattack.nodes import note_node, read_nodes
 from fedattack.structured import fault, fields, finite, pack
 from fedattack.threats.frozen import read_frozen
@@ -31,7 +30,9 @@ PUBLIC = "public.npz"
 PARTIAL = "partial.npz"
 ATTRIBUTES = "attributes.npz"
 FROZEN = "frozen.npz"
-PROGRAM_FILE = "program.npz"
+
+# How older folders name a model that they describe by a list of operators.
+_DESCRIBED = "program"
 
 
 @dataclass(frozen=True)
@@ -42,16 +43,13 @@ class ModelKnowledge:
     ----------
     spec
         A model of :data:`fedattack.learning.MODELS` or an import path ``module:function``; one that a folder asks for
-        and nobody trusts is an :class:`~fedattack.learning.importing.Asked`, as is such a loss. Or
-        :data:`~fedattack.learning.programs.PROGRAM` for the one that ``program`` describes.
+        and nobody trusts is an :class:`~fedattack.learning.importing.Asked`, as is such a loss.
     input_shape, classes, hidden, dropout
         As for :func:`fedattack.learning.build_model`.
     loss
         A loss of :data:`fedattack.learning.LOSSES` or an import path.
     arguments
         Keyword arguments of what an import path names: numbers, texts, and lists of them.
-    program
-        What describes the model where nobody can import it; else ``None``.
     """
 
     spec: str | Asked
@@ -61,7 +59,6 @@ class ModelKnowledge:
     loss: str | Asked = "cross-entropy"
     dropout: float = 0.0
     arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    program: Program | None = None
 
     @property
     def predicts(self) -> bool:
@@ -70,8 +67,6 @@ class ModelKnowledge:
 
     def build(self) -> nn.Module:
         """Build the architecture; its parameters are arbitrary."""
-        if self.spec == PROGRAM and self.program is not None:
-            return self.program.build()
         return build_model(
             given(self.spec),
             input_shape=self.input_shape,
@@ -467,8 +462,6 @@ def _arrays_by_file(knowledge: Knowledge) -> dict[str, dict[str, NDArray[Any]]]:
         files[PARTIAL] = _arrays_of_partial(knowledge.partial)
     if knowledge.frozen is not None:
         files[FROZEN] = dict(knowledge.frozen)
-    if knowledge.model is not None and knowledge.model.program is not None:
-        files[PROGRAM_FILE] = knowledge.model.program.arrays()
     if knowledge.attributes is not None:
         files[ATTRIBUTES] = _arrays_of_attributes(knowledge.attributes)
     return files
@@ -479,7 +472,6 @@ def _entry_of_model(model: ModelKnowledge | None) -> dict[str, Any] | None:
         return None
     texts = {"spec": str(model.spec), "loss": str(model.loss)}
     entry = vars(model) | texts | {"input_shape": [*model.input_shape]}
-    del entry["program"]
     if not model.arguments:
         del entry["arguments"]
     return entry
@@ -506,8 +498,6 @@ def read_knowledge(folder: Path, *, trusted: Collection[str] = ()) -> Knowledge:
     where = folder / KNOWLEDGE
     entry = read_sealed(where, _ENTRY, DataError, _HINT)
     model = _read_model(entry["model"], where, trusted)
-    if model is not None and model.spec == PROGRAM:
-        model = replace(model, program=_program_in(folder / PROGRAM_FILE, model))
     training, question, defence = entry.get("training"), entry.get("property"), entry.get("defence")
     verify_files(folder, entry.get("files", {}), DataError, where)
     targets = _read_if_there(read_targets, folder / TARGETS, model)
@@ -557,8 +547,13 @@ def _read_if_there(read: Callable[[Path, Context], Content], path: Path, context
 def _read_model(value: _ModelEntry | None, where: Path, trusted: Collection[str]) -> ModelKnowledge | None:
     if value is None:
         return None
+    if value["spec"] == _DESCRIBED:
+        raise DataError(
+            f"{where}: the model is described by a list of operators, which is no longer read; audit the app anew, or "
+            "gather its record and witnesses anew, and add --model package.module:function"
+        )
     return ModelKnowledge(
-        spec=_named("model", value["spec"], (*MODELS, PROGRAM), trusted, where),
+        spec=_named("model", value["spec"], MODELS, trusted, where),
         input_shape=tuple(value["input_shape"]),
         classes=value["classes"],
         hidden=value["hidden"],
@@ -566,16 +561,6 @@ def _read_model(value: _ModelEntry | None, where: Path, trusted: Collection[str]
         dropout=value.get("dropout", ModelKnowledge.dropout),
         arguments=value.get("arguments", {}),
     )
-
-
-def _program_in(path: Path, model: ModelKnowledge) -> Program:
-    program = read_program(path, DataError)
-    if program.input_shape != model.input_shape:
-        raise DataError(
-            f"{path} takes examples of shape {program.input_shape}, and the model of the knowledge takes "
-            f"{model.input_shape}"
-        )
-    return program
 
 
 def _named(what: str, name: str, known: Collection[str], trusted: Collection[str], where: Path) -> str | Asked:

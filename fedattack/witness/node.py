@@ -16,7 +16,7 @@ from fedattack.files import make_private
 from fedattack.untrusted import parse_json
 from fedattack.witness.sample import Examples
 from fedattack.witness.seen import Witness, WitnessedModel, WitnessedTraining
-from fedattack.witness.store import read_memory, read_witness, witness_file, write_frozen, write_program, write_witness
+from fedattack.witness.store import read_memory, read_witness, witness_file, write_frozen, write_witness
 from fedattack.witness.watch import Arrays, SeenModel, Watch, places_in
 
 FROZEN_BYTES = 2**30
@@ -268,8 +268,6 @@ def _add(known: Node, watch: Watch, call: Call, folder: Path) -> bool:
             described = watch.guard("which model it is", lambda _, one=model: one.describe(one))
             if described is not None:
                 known.model = replace(described, frozen=_frozen(known, watch, call, model, folder))
-                if model.program:
-                    known.model = replace(known.model, program=write_program(folder, model.program))
             break
     return news
 

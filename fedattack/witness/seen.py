@@ -70,11 +70,9 @@ class WitnessedModel:
     loss
         A name of :data:`fedattack.learning.LOSSES`; ``None`` if it is none of them.
     why
-        Why ``spec`` and ``program``, or ``loss``, are ``None``, else empty.
+        Why ``spec`` or ``loss`` is ``None``, else empty.
     frozen
         An ``.npz`` with the weights that no client sends or trains, by the model's names; ``None`` if there are none.
-    program
-        An ``.npz`` that describes the model where no ``spec`` is known; see :mod:`fedattack.learning.programs`.
     """
 
     spec: str | None
@@ -84,7 +82,6 @@ class WitnessedModel:
     loss: str | None
     why: str
     frozen: Path | None = None
-    program: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -26,13 +26,11 @@ RUN_FOLDER = "run-"
 """What the name of the folder of one run begins with, before Flower's id of the run."""
 FROZEN = "frozen"
 """Folder of weights that no client sends."""
-PROGRAMS = "programs"
-"""Folder of programs that describe models."""
 
 _ABOUT = "about"
 _ROLES = ("trained", "evaluated")
-_FILES = {"frozen": FROZEN, "program": PROGRAMS}
 _HINT = "delete it, and run the app again"
+_DESCRIBED = "it was described by a list of operators, which is no longer read"
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
 _Count = Annotated[int, Field(ge=0, le=2**50)]
@@ -54,6 +52,7 @@ class _Model(TypedDict):
     loss: Text | None
     why: Text
     frozen: NotRequired[Text]
+    # Older witnesses name a file here that described the model. It is not read.
     program: NotRequired[Text]
 
 
@@ -218,20 +217,11 @@ def _examples(path: Path, role: str, about: _Examples, arrays: Mapping[str, NDAr
 
 def write_frozen(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> Path:
     """Write weights that no client sends, once for all clients that have the same, and return the file."""
-    return _write_shared(folder / FROZEN, arrays)
-
-
-def write_program(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> Path:
-    """Write what describes a model, once for all clients that have the same, and return the file."""
-    return _write_shared(folder / PROGRAMS, arrays)
-
-
-def _write_shared(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> Path:
     digest = xxhash.xxh3_128()
     for name, array in arrays.items():
         digest.update(f"{name} {array.dtype} {array.shape}".encode())
         digest.update(np.ascontiguousarray(array).data)
-    path = folder / f"{digest.hexdigest()}.npz"
+    path = folder / FROZEN / f"{digest.hexdigest()}.npz"
     if not path.exists():
         make_private(path.parent)
         write_npz(path, arrays)
@@ -240,29 +230,27 @@ def _write_shared(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> Path:
 
 def _entry_of(model: WitnessedModel) -> dict[str, Any]:
     entry = dict(vars(model))
-    files = {name: entry.pop(name) for name in _FILES}
-    return entry | {name: path.name for name, path in files.items() if path is not None}
+    frozen = entry.pop("frozen")
+    return entry if frozen is None else {**entry, "frozen": frozen.name}
 
 
 def _model(about: _Model | None, folder: Path) -> WitnessedModel | None:
     if about is None:
         return None
-    files: dict[str, Path] = {}
-    for name, kind in _FILES.items():
-        file: str | None = about.get(name)  # type: ignore[assignment]
-        if file is not None and not PLAIN.fullmatch(file):
-            raise ConfigError(f"{folder}: {name}: {short(file, 60)!r} is no name of a file; {_HINT}")
-        if file is not None:
-            files[name] = folder / kind / file
+    frozen = about.get("frozen")
+    if frozen is not None and not PLAIN.fullmatch(frozen):
+        raise ConfigError(f"{folder}: frozen: {short(frozen, 60)!r} is no name of a file; {_HINT}")
+    reasons = [_DESCRIBED] if "program" in about else []
+    if about["why"]:
+        reasons.append(about["why"])
     return WitnessedModel(
         spec=about["spec"],
         arguments=dict(about["arguments"]),
         input_shape=tuple(about["input_shape"]),
         classes=about["classes"],
         loss=about["loss"],
-        why=about["why"],
-        frozen=files.get("frozen"),
-        program=files.get("program"),
+        why="; ".join(reasons),
+        frozen=None if frozen is None else folder / FROZEN / frozen,
     )
 
 

@@ -19,10 +19,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
-from fedattack.errors import short
 from fedattack.witness.pretrained import description
 from fedattack.witness.seen import WitnessedModel
 from fedattack.witness.watch import SeenModel, current, ignored, unwatched
@@ -42,12 +40,6 @@ _made: "weakref.WeakKeyDictionary[type, dict[str, tuple[str, dict[str, Any] | No
 _defaults: "weakref.WeakKeyDictionary[Callable[..., Any], dict[str, Any]]" = weakref.WeakKeyDictionary()
 _CALLS = 64
 _rebuilding: dict[tuple[object, str], bool] = {}
-
-# By class and shapes: programs that described such models, and why others could not be described.
-_described_by: dict[tuple[Any, ...], list[Any]] = {}
-_MOST_KNOWN = 8
-_refused: dict[tuple[Any, ...], list[str]] = {}
-_MOST_REFUSED = 2
 
 
 def noting(original: Callable[..., None]) -> Callable[..., None]:
@@ -149,41 +141,16 @@ def describe(model: SeenModel) -> WitnessedModel:
     made = _search(module, model.signature)
     loss = next(iter(model.losses.values()), None)
     reasons = []
-    model.program, why = ({}, "") if made is not None else _program(model, module)
-    if why:
+    if made is None:
         reasons.append(
             f"no import path, or more than one way, is known by which {model.name} is made with these names and "
-            f"shapes, and it cannot be described ({why}); give a function without arguments that makes it"
+            "shapes; give a function without arguments that makes it"
         )
     if loss is None:
         kinds = ", ".join(model.losses)
         reasons.append(f"the loss is {kinds}, which has no name" if kinds else "no loss of PyTorch was seen")
     spec, arguments = made or (None, {})
     return WitnessedModel(spec, arguments, model.input_shape, model.classes, loss, "; ".join(reasons))
-
-
-def _program(model: SeenModel, module: nn.Module) -> tuple[dict[str, NDArray[Any]], str]:
-    """Return what describes a model of which no constructor is known, or why nothing does."""
-    if model.sample is None:
-        return {}, "it took no example"
-    # A model of a class that a function makes is of another class each time.
-    kind = type(module).__module__, type(module).__qualname__, *_shapes(module)
-    if _refused.get(kind, [""])[_MOST_REFUSED - 1 :]:
-        return {}, _refused[kind][0]
-    try:
-        from fedattack.witness.torch_export import program_of
-    except ImportError as cause:
-        return {}, short(f"{type(cause).__name__}: {cause}", 120)
-    known = _described_by.setdefault(kind, [])
-    with unwatched(), _same_randomness():
-        program, why = program_of(module, model.sample, known)
-    if program is None:
-        _refused.setdefault(kind, []).append(why)
-        return {}, why
-    if program not in known:
-        known.insert(0, program)
-        del known[_MOST_KNOWN:]
-    return program.arrays(), ""
 
 
 def _search(module: nn.Module, signature: Any) -> Made | None:

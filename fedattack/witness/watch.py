@@ -28,7 +28,6 @@ MODELS = 32
 """Models that are watched in one call of a client."""
 
 _PASSES = 1024
-_SAMPLE = 4
 
 _SMALL = 2**16
 """Bytes of a batch up to which it is copied, and hashed together with others: much of the time is spent once a call."""
@@ -120,10 +119,6 @@ class SeenModel:
         What the loss is that it returns itself; ``None`` if it was not seen to return one.
     learns
         Which entries of its state training may change; all where nothing says so.
-    sample
-        The first examples that it took, with labels if it ever took them; ``None`` before.
-    program
-        What describes it where nobody knows how it is made: the arrays of a program's file.
     """
 
     def __init__(self, watch: "Watch", model: object, name: str, signature: object) -> None:
@@ -156,8 +151,6 @@ class SeenModel:
         self.losses: dict[str, str | None] = {}
         self.input_shape: tuple[int, ...] = ()
         self.classes = 0
-        self.sample: NDArray[Any] | None = None
-        self.program: dict[str, NDArray[Any]] = {}
 
     def start(self, rows: NDArray[Any], *, trains: bool, inputs: NDArray[Any] | None = None, keep: bool = True) -> Pass:
         """Note a batch that the model takes; ``inputs`` are what an example is known by, if not all of its row."""
@@ -174,9 +167,6 @@ class SeenModel:
             if keep:
                 self._role(begun).keep_rows(begun.hashes, rows)
         self.input_shape = shape
-        parts = len(rows.dtype.names or ())
-        if len(rows) and (self.sample is None or parts > len(self.sample.dtype.names or ())):
-            self.sample = rows[:_SAMPLE].copy()
         self.pending.append(begun)
         if len(self.pending) > _PASSES:
             oldest = self.pending.pop(0)

@@ -1,9 +1,15 @@
 """What witnesses saw of private training becomes a claim, as soon as somebody claims an ε."""
 
+from dataclasses import replace
+
 from fedattack.claims.claim import read_claim
+from fedattack.folder import Part
+from fedattack.foreign import auditing
 from fedattack.foreign.private import write_claim
+from fedattack.witness import write_witness
+from tests.foreign.projects import OPACUS
 from tests.foreign.test_holding import rows
-from tests.foreign.worlds import witness
+from tests.foreign.worlds import MODEL, witness, write_record
 
 PRIVATE = {
     "mechanism": "dp-sgd",
@@ -35,3 +41,28 @@ def test_the_claim_is_of_the_client_that_draws_most_often(tmp_path):
 def test_there_is_none_where_nobody_trains_privately(tmp_path):
     assert write_claim(tmp_path, [witness("0", rows((0, 40)))], rounds=3) is None
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_claim_needs_no_model_and_is_there_where_no_attack_is_made(call, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    unknown = replace(MODEL, spec=None, input_shape=(2, 3), why="no import path is known")
+    x, y = rows((0, 40))
+
+    def run_app(*_, **__):
+        part = Part(out, "")
+        write_record(part.record, ["100"])
+        seen = witness("0", (x.reshape(-1, 2, 3), y), (x[:0].reshape(-1, 2, 3), y[:0]), model=unknown, private=PRIVATE)
+        write_witness(auditing.witness_of(part), seen)
+        return [part]
+
+    monkeypatch.setattr(auditing, "run_app", run_app)
+    code, _, err = call("audit", OPACUS.copy(tmp_path), "--out", out)
+    assert code == 2
+    (line,) = (line for line in err.splitlines() if line.startswith("error:"))
+    assert line.endswith("not known (no import path is known): name it by --model package.module:function")
+    assert f"call `fedattack claim {out} --claim {out / 'claim.toml'}`" in err
+    claim = out / "claim.toml"
+    claim.write_text(claim.read_text().replace("# epsilon =", "epsilon = 8").replace("# delta =", "delta = 1e-3"))
+    assert read_claim(claim).steps == 15
+    code, _, err = call("claim", out, "--claim", claim)
+    assert code in (0, 3), err

@@ -1,7 +1,8 @@
-"""Folders from before version 2 of the record's format can be read, attacked, reported and gone on with.
+"""Folders of older versions can be read, attacked, reported and gone on with, or are refused in one line.
 
-``individual.zip`` and ``sums.zip`` were made at revision 1610677 by `fedattack audit quickstart --seeds 2` and
-`fedattack audit prolin-inversion --seeds 1`, with few clients and small models.
+``individual.zip`` and ``sums.zip`` are from before version 2 of the record's format. They were made at revision 1610677
+by `fedattack audit quickstart --seeds 2` and `fedattack audit prolin-inversion --seeds 1`, with few clients and small
+models.
 """
 
 import json
@@ -16,10 +17,13 @@ from fedattack.attacks import ATTACKS, Scores, read_knowledge
 from fedattack.attacks.knowledge import BUILT_IN
 from fedattack.audit.run import audit_folder
 from fedattack.files import seal
-from fedattack.folder import find_parts, read_study
+from fedattack.folder import find_parts, read_study, write_study
 from fedattack.record import Record, RecordWriter, check_record, project_record
 from fedattack.report import read_findings, read_run, write_report
+from tests.fuzz.worlds import STUDY
 from tests.record.conftest import exchange
+from tests.worlds.federation import write_run
+from tests.worlds.sealed import edit
 
 HERE = Path(__file__).parent
 ATTACK = {"individual": "sia", "sums": "prolin"}
@@ -127,6 +131,31 @@ def test_its_defence_is_built_in_and_not_imported(tmp_path):
     assert known.asks() == []
     assert known.defence.spec == BUILT_IN
     assert callable(known.defence.build())
+
+
+def test_a_model_that_is_described_by_operators_is_refused_in_one_line(call, tmp_path):
+    run = write_run(tmp_path / "run")
+    write_study(run, STUDY)
+    assert call("attack", "sia", run)[0] == 0
+    edit(run / "knowledge" / "knowledge.json", lambda value: value["model"].update(spec="program"))
+    (run / "knowledge" / "program.npz").write_bytes(b"not looked at")
+    model = ("--model", "tests.worlds.federation:MODEL")
+    for words in (
+        ("check", run),
+        ("attack", "sia", run),
+        ("attack", "sia", run, *model),
+        ("report", run, "--trust"),
+        ("resume", run),
+        ("what-if", run, "--out", tmp_path / "other", "--noise", "0.1"),
+    ):
+        code, _, err = call(*words)
+        assert code == 2, words
+        (line,) = (line for line in err.splitlines() if line.startswith("error:"))
+        assert "no longer read; audit the app anew, or gather its record and witnesses anew" in line
+        assert line.endswith("add --model package.module:function")
+    # What needs no model is as it was.
+    assert call("check", run / "record")[0] == 0
+    assert call("project", run / "record", tmp_path / "sums")[0] == 0
 
 
 def test_scores_of_another_attack_are_refused(tmp_path):

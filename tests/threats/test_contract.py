@@ -16,13 +16,11 @@ from fedattack.audit.judge import judge_of
 from fedattack.audit.judging import judge_attacks
 from fedattack.audit.untried import lacking
 from fedattack.errors import DataError, NeedsError
-from fedattack.learning.programs import PROGRAM
 from fedattack.record import Exchange, Keep, Record, RecordWriter, Reply, project_record, shrink_record
 from fedattack.record.format import PROTOCOLS
-from fedattack.threats import ATTACKS, Knowledge, ModelKnowledge, Scores, _fan_out, read_knowledge
+from fedattack.threats import ATTACKS, Knowledge, Scores, _fan_out, read_knowledge
 from fedattack.threats._fan_out import PROCESS
 from fedattack.threats.registry import threat_of, threats
-from fedattack.witness.torch_export import program_of
 from tests.threats.listed import tables_of
 from tests.worlds.federation import write_run
 
@@ -63,26 +61,6 @@ def test_same_seed_same_scores(case):
     assert first.facts == second.facts
     for name, array in first.arrays.items():
         assert array.tobytes() == second.arrays[name].tobytes(), name
-
-
-def test_a_model_that_is_described_gives_the_same_scores(case):
-    """What nobody can import is attacked as what can be: by the same layers, dropout and gradients."""
-    attack, folder = case
-    known = read_knowledge(folder / "knowledge")
-    if known.model is None or known.public is not None:
-        pytest.skip("this attacker knows no model of the clients")
-    sample = np.random.default_rng(0).random((4, *known.model.input_shape), dtype=np.float32)
-    program, why = program_of(known.model.build(), sample)
-    assert program is not None, why
-    described = ModelKnowledge(PROGRAM, known.model.input_shape, known.model.classes, loss=known.model.loss)
-    other = replace(known, model=replace(described, program=program))
-    wanted, got = (attack.run(Record(folder / "record"), each, device="cpu", seed=5) for each in (known, other))
-    assert wanted.facts == got.facts
-    for name, array in wanted.arrays.items():
-        if array.dtype.kind == "f":
-            np.testing.assert_allclose(got.arrays[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
-        else:
-            np.testing.assert_array_equal(got.arrays[name], array, err_msg=name)
 
 
 def test_the_record_is_not_changed(case):

@@ -208,11 +208,23 @@ def test_a_model_is_rebuilt_by_what_it_was_made_with(tmp_path):
 
     inner = witness_of(lambda: fit(Inner(11)), tmp_path, node="3")
     assert inner.model.spec is None
-    assert inner.model.program is not None
+    assert "is known by which Inner is made" in inner.model.why
+    assert "give a function without arguments that makes it" in inner.model.why
     # Two that have the same shapes, and compute other things.
     both = witness_of(lambda: (Net(13), fit(Net(13, act="tanh")))[1], tmp_path, node="4")
     assert both.model.spec is None
-    assert both.model.program is not None
+    assert "more than one way" in both.model.why
+
+
+class Main(Net):
+    """As if it stood in the script that is run."""
+
+
+def test_a_model_of_the_script_that_is_run_has_no_import_path(tmp_path, monkeypatch):
+    monkeypatch.setattr(Main, "__module__", "__main__")
+    witness = witness_of(lambda: fit(Main(5)), tmp_path)
+    assert witness.model.spec is None
+    assert "is known by which Main is made" in witness.model.why
 
 
 class Active(nn.Module):

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from fedattack.structured import fields, pack
 from fedattack.witness import watch
 from fedattack.witness.watch import SeenModel, Watch
 
@@ -54,14 +53,3 @@ def test_batches_that_are_hashed_together_count_as_if_each_were_hashed_alone(kee
         assert first.x.tobytes() == second.x.tobytes()
         assert first.y.tolist() == second.y.tolist()
         assert first.hashes.tobytes() == second.hashes.tobytes()
-
-
-def test_a_model_is_described_by_examples_with_their_labels():
-    """A client may evaluate first, without labels, what then trains by a loss of its own."""
-    model = SeenModel(Watch(), None, "a model", "kind")
-    without = pack({"ids": np.ones((3, 2), np.int64), "mask": np.ones((3, 2), np.int64)})
-    whole = pack({"ids": np.ones((3, 2), np.int64), "mask": np.ones((3, 2), np.int64), "labels": np.zeros(3, np.int64)})
-    for rows in (without, whole, without):
-        model.start(rows, trains=False)
-    assert model.sample is not None
-    assert fields(model.sample) == fields(whole)
