@@ -1,10 +1,12 @@
 """Flower apps that claim differential privacy: run, observed, and held against what they claim."""
 
 import json
+import math
 import tomllib
 from dataclasses import replace
 
 import pytest
+from dp_accounting import get_epsilon_gaussian
 
 from fedattack.claims.check import Trial, check_claim, load_mechanism
 from fedattack.claims.claim import read_claim
@@ -63,7 +65,12 @@ def test_the_same_app_with_honest_numbers_is_consistent(tmp_path):
     case = CASES["honest"]
     case.play(tmp_path)
     answer = check_claim(read_claim(case.claim_file), record=tmp_path / "run")
-    assert {*verdicts_of(answer).values()} == {"consistent"}
+    looked_at = ("claim.epsilon-configured", "claim.epsilon-recorded", "claim.noise-missing")
+    assert verdicts_of(answer) == dict.fromkeys(looked_at, "consistent")
+    # Flower's classical σ for a sensitivity of 2 at ε = 1, over five rounds.
+    sigma = 2 * math.sqrt(2 * math.log(1.25 / 1e-5))
+    epsilon = {finding.name: finding.value for finding in answer.findings}["claim.epsilon-configured"]
+    assert epsilon == pytest.approx(get_epsilon_gaussian(sigma / (2 * math.sqrt(5)), 1e-5), rel=1e-3)
 
 
 def test_the_clinic_that_forgets_is_named(tmp_path):

@@ -1,5 +1,6 @@
 """What the owner asks besides: its truth is what a plain loop over the data says, and shuffled data leak nothing."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -138,8 +139,7 @@ def test_a_column_that_cannot_be_asked_for_has_a_reason_and_the_rest_goes_on(tmp
     posed = pose(Part(tmp_path, ""), [witness(name, constant[name]) for name in "012"], asked=Questions(column=column))
     assert posed.knowledge.partial is None
     assert len(posed.knowledge.targets) == 300
-    with pytest.raises(AssertionError, match=message):
-        raise AssertionError(posed.reasons["attribute"])
+    assert re.search(message, posed.reasons["attribute"])
 
 
 def test_a_column_is_not_asked_for_where_no_holder_is_certain():

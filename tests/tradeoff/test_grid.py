@@ -1,10 +1,12 @@
 """Which cells a study has."""
 
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from fedattack.defences import DEFENCES, DP_SGD
+from fedattack.defences import DEFENCES, DP_SGD, defence_of
 from fedattack.errors import ConfigError
 from fedattack.runs import presets, settings
 from fedattack.runs.app import app_folder
@@ -23,6 +25,19 @@ def test_every_defence_has_a_ladder_of_strengths_that_it_can_have():
         assert list(ladder.strengths) == sorted(set(ladder.strengths))
         assert 0 < ladder.strengths[0] <= ladder.strengths[-1] <= ladder.most
         assert ladder.what
+
+
+@pytest.mark.parametrize("name", [name for name in DEFENCES if name not in ("recup", "soteria")])
+def test_each_strength_of_a_ladder_changes_an_update_and_a_larger_one_changes_it_more(name):
+    """On an update of a norm of 1 and 50,000 entries, for which the ladders are; the others have tests of their own."""
+    update = {"w": np.random.default_rng(1).normal(size=50_000).astype(np.float32) / math.sqrt(50_000)}
+    changes = []
+    for strength in load_ladders()[name].strengths:
+        defence = defence_of({"defence": name, "defence-strength": strength, "defence-clip": 1.0})
+        changed = defence.apply(update, np.random.default_rng(2))["w"]
+        changes.append(float(np.linalg.norm(changed - update["w"])))
+    assert changes == sorted(changes)
+    assert 0.05 < changes[0] < changes[-1] / 2, "from hardly any change to much of it"
 
 
 @pytest.mark.parametrize("name", preset_names())

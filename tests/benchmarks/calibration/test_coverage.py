@@ -1,11 +1,13 @@
 import numpy as np
 import pytest
+from scipy import stats
 
 from tests.benchmarks.calibration.coverage import (
     METHODS,
     RARE,
     TWO,
     Setting,
+    _row,
     candidates,
     draw_rates,
     rows,
@@ -31,10 +33,18 @@ def test_student_s_t_is_below_its_level_near_the_edges(measured):
     assert max(row["t_coverage"] for row in edge) < 0.9
 
 
-def test_rows_outside_the_wanted_range_say_why(measured):
-    for row in measured:
-        assert bool(row["note"]) == (row["coverage_high"] < 0.93 or row["coverage_low"] > 0.98)
-        assert row["coverage_low"] <= row["coverage"] <= row["coverage_high"]
+@pytest.mark.parametrize(
+    ("held", "says_why"), [(2000, True), (1960, False), (1900, False), (1860, False), (1800, True)]
+)
+def test_a_coverage_is_what_was_counted_and_one_that_is_surely_wrong_says_why(held, says_why):
+    """Of 2,000 intervals so many hold the truth; 95 % Clopper-Pearson intervals of that share are known."""
+    ends = [(0.4, 0.6)] * held + [(0.6, 0.8)] * (2000 - held)
+    row = _row(("statement", "shape", 3), "setting", 0.5, ends, None, lambda coverage: f"why not {coverage:g}")
+    assert row["coverage"] == held / 2000
+    exact = stats.binomtest(held, 2000).proportion_ci(0.95, method="exact")
+    assert (row["coverage_low"], row["coverage_high"]) == pytest.approx((exact.low, exact.high))
+    assert row["note"] == (f"why not {held / 2000:g}" if says_why else "")
+    assert row["width"] == pytest.approx(0.2)
 
 
 def test_examples_that_are_not_named_are_found_out(measured):

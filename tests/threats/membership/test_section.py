@@ -48,10 +48,26 @@ def test_the_curve_is_drawn_on_logarithmic_axes_and_all_of_it_is_in_the_table():
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("value", [0.0, 1.0])
-def test_a_curve_of_nothing_and_of_everything_is_drawn(value):
+@pytest.mark.parametrize(("value", "words"), [(0.0, "0%"), (1.0, "100%")])
+def test_a_curve_of_nothing_and_of_everything_is_drawn(value, words):
+    """Beside the same curve at a tenth in its first point: what is drawn at 0 and 1 lies below and above it."""
     flat = {"fpr": [0.01, 0.5], **{key: [value, value] for key in ("value", "low", "high")}}
-    parsed(roc(finding(roc=flat), "x").svg)
+    plot = roc(finding(roc=flat), "x")
+    assert [row[:2] for row in plot.rows] == [["1.0%", words], ["50.0%", words]]
+    bent = {key: [0.1 if key != "fpr" else 0.01, flat[key][1]] for key in flat}
+    (drawn,) = lines(roc(finding(roc=bent), "x").svg, 1)
+    (tenth, last) = drawn[:, 1]
+    assert (last > tenth) == (value == 0), "the SVG's y grows downwards"
+    # The axis reaches from 0.05 % over 10 % to 100 %: a decade above the tenth, and 2.3 below it.
+    wanted = np.log10(0.1 / 0.0005) if value == 0 else -1.0
+    decade = abs(_decade(plot))
+    assert (last - tenth) / decade == pytest.approx(wanted, rel=0.01)
+
+
+def _decade(plot):
+    """Return how many units of the drawing a factor of ten is on the vertical axis."""
+    (drawn,) = lines(roc(finding(roc=CURVE), "x").svg, 1)
+    return drawn[1, 1] - drawn[2, 1]
 
 
 def test_tables_hold_each_method_and_what_targets_there_were():
