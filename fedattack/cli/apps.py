@@ -37,14 +37,14 @@ class AppWords:
         What is asked besides, and what the attacker does not know; see :class:`fedattack.foreign.questions.Questions`.
     """
 
-    changes: Sequence[str]
-    supernodes: int | None
-    on: str
-    seeds: Sequence[int]
-    model: str | None
-    loss: str | None
-    options: Sequence[str]
-    memory: str | None
+    changes: Sequence[str] = ()
+    supernodes: int | None = None
+    on: str = ""
+    seeds: Sequence[int] = ()
+    model: str | None = None
+    loss: str | None = None
+    options: Sequence[str] = ()
+    memory: str | None = None
     sensitive: str | None = None
     holds: int | None = None
     groups: Path | None = None
@@ -123,7 +123,13 @@ def audit_app(
         with watch_bars() as watch:
             auditing.check_named(told.model, told.loss)
             parts = auditing.run_app(
-                *(app, out, told.seeds), on=told.on, command=commands._command(), options=asking.options, watch=watch
+                app,
+                out,
+                told.seeds,
+                on=told.on,
+                command=commands._command(),
+                options=asking.options,
+                watch=watch,
             )
         try:
             with watch_bars() as watch:
@@ -154,7 +160,14 @@ def gather_run(
     auditing.check_named(told.model, told.loss)
     command = commands._command()
     parts, posed = gather(
-        *(record, folders, out), command=command, model=told.model, loss=told.loss, asked=asking.questions, trust=trust
+        record,
+        folders,
+        out,
+        command=command,
+        model=told.model,
+        loss=told.loss,
+        asked=asking.questions,
+        trust=trust,
     )
     if trust:
         commands._trusted(asked_of_knowledge(out))

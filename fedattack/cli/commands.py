@@ -210,8 +210,19 @@ def attack(
     check_attacks([name], given)
     check_device(device)
     declared = Declared(
-        *(targets, model, classes, hidden, loss, prior, auxiliary, attributes, public, partial, wanted, training),
-        frozen,
+        targets=targets,
+        model=model,
+        classes=classes,
+        hidden=hidden,
+        loss=loss,
+        prior=prior,
+        auxiliary=auxiliary,
+        attributes=attributes,
+        public=public,
+        partial=partial,
+        property=wanted,
+        training=training,
+        frozen=frozen,
     )
     declared.check_words()
     find_parts(folder)
@@ -302,8 +313,18 @@ def audit(
     check_device(device)
     runs = range(seed or 0, (seed or 0) + (seeds or 1))
     told = AppWords(
-        *(changes or [], supernodes, on, runs, model, loss, options or [], memory),
-        *(sensitive, holds, groups, without or []),
+        changes=changes or [],
+        supernodes=supernodes,
+        on=on,
+        seeds=runs,
+        model=model,
+        loss=loss,
+        options=options or [],
+        memory=memory,
+        sensitive=sensitive,
+        holds=holds,
+        groups=groups,
+        without=without or [],
     )
     own = app_of_words(what, told)
     if own is not None:
@@ -362,8 +383,16 @@ def gather(
     from fedattack.runs.checks import check_device
 
     check_device(device)
-    further = sensitive, holds, groups, without or []
-    told = AppWords([], None, "", (), model, loss, options or [], memory, *further)
+    told = AppWords(
+        model=model,
+        loss=loss,
+        options=options or [],
+        memory=memory,
+        sensitive=sensitive,
+        holds=holds,
+        groups=groups,
+        without=without or [],
+    )
     gather_run(record, witnesses, told, out, device, fail_if, trust=trust, as_json=as_json)
 
 

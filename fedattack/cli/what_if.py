@@ -81,7 +81,13 @@ def ask_what_if(
     from fedattack.whatif.study import Job, what_if
 
     job = Job(
-        *(folder, parts, out, names, choose, told.seed, device),
+        folder=folder,
+        parts=parts,
+        out=out,
+        names=names,
+        choose=choose,
+        seed=told.seed,
+        device=device,
         memory=read_size(told.memory) if told.memory else MEMORY,
         keep_records=told.keep_records,
         trusted=trusted,
