@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedattack.errors import RecordError, short
 from fedattack.files import seal
-from fedattack.record.schema import LINES, MANIFESTS, MAX_NAME, MAX_VALUE, Protocol
+from fedattack.record.schema import LINES, MANIFESTS, MAX_NAME, MAX_VALUE
 from fedattack.untrusted import fault, parse_json
 
 FORMAT = "fedattack-record"
@@ -65,7 +65,7 @@ class Messages:
     sends_back: bool
 
 
-PROTOCOLS: Mapping[Protocol, Messages] = {
+PROTOCOLS: Mapping[str, Messages] = {
     "fedavg": Messages("its model", "models", sends_model=True, sends_back=True),
     "fedsgd": Messages("the average gradient over its examples", "gradients", sends_model=True, sends_back=False),
     "fedmd": Messages("its predictions on the public records", "predictions", sends_model=False, sends_back=False),
