@@ -17,9 +17,10 @@ from typing import Any
 
 from fedattack.errors import RecordError, short
 from fedattack.record import Exchange, Keep, RecordWriter
-from fedattack.record.format import RUN, Arrays, Protocol, Server, View
+from fedattack.record.format import RUN, Arrays, Server, View
 from fedattack.record.keep import Precision
 from fedattack.record.project import PROJECTED, project_exchange, without_misfits
+from fedattack.record.schema import Protocol
 from fedattack.record.signature import SIGNING_KEY
 from fedattack.record.size import Size
 

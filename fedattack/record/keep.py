@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from fedattack.errors import ConfigError, short
 from fedattack.record.exchange import Exchange, Reply
-from fedattack.record.format import PROTOCOLS, Arrays, Parameter, Protocol
+from fedattack.record.format import PROTOCOLS, Arrays, Parameter
+from fedattack.record.schema import Protocol
 from fedattack.record.tensors import DTYPES, checksum
 
 Precision = Literal["exact", "float16"]

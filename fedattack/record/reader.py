@@ -25,7 +25,6 @@ from fedattack.record.format import (
     THINNING,
     Arrays,
     Parameter,
-    Protocol,
     Server,
     Status,
     View,
@@ -35,6 +34,7 @@ from fedattack.record.format import (
 from fedattack.record.index import IndexedLine, file_of, read_index, read_manifest, strangers
 from fedattack.record.keep import Keep, base_of, restored
 from fedattack.record.means import weighted_mean
+from fedattack.record.schema import Protocol
 from fedattack.record.signature import fingerprint, is_signed
 from fedattack.record.sketch import SketchPlan
 from fedattack.record.tensors import checksum

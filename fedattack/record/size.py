@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedattack.record.format import PROTOCOLS, Arrays, Parameter, Protocol, View
+from fedattack.record.format import PROTOCOLS, Arrays, Parameter, View
 from fedattack.record.keep import Keep
+from fedattack.record.schema import Protocol
 from fedattack.record.sketch import SketchPlan
 
 

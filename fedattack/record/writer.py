@@ -33,7 +33,6 @@ from fedattack.record.format import (
     WHOLE,
     Arrays,
     Parameter,
-    Protocol,
     Server,
     View,
     encode_metric,
@@ -46,7 +45,7 @@ from fedattack.record.format import (
 from fedattack.record.index import file_of, read_index, read_manifest
 from fedattack.record.keep import Keep, Thinning, base_of, halved
 from fedattack.record.means import identical, sample, weighted_mean
-from fedattack.record.schema import MAX_NAME
+from fedattack.record.schema import MAX_NAME, Protocol
 from fedattack.record.signature import SIGNING_KEY, read_private_key, signer_of
 from fedattack.record.sketch import SketchPlan
 from fedattack.record.tensors import DTYPES, checksum, write_tensors
