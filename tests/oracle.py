@@ -1,88 +1,206 @@
-"""What a redesign must not change: small runs of the presets, kept before it and compared after it.
+"""What a redesign must not change: small runs, kept before it, and worked out again after it from the same records.
 
-``python -m tests.oracle keep DIR`` runs the presets with the code that is there. ``python -m tests.oracle compare DIR``
-prepares, attacks and judges them again with the code that is there then, on the records that were kept, and names every
-file that differs. Versions, times and the commands' words are left out of the comparison.
+``python -m tests.oracle keep DIR`` makes runs with the code that is there: presets, an app, a trade-off. From what was
+recorded it then works out all that the commands say, and keeps that, too. ``python -m tests.oracle compare DIR`` works
+it out again with the code that is there then, and names every value, file, page and exit code that differs. It trains
+nothing and starts no Flower. Versions, times and the commands' own words are left out of the comparison.
+
+``--only NAME`` takes some of the runs, whose names begin so.
 """
 
 import argparse
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-SMALL = ("rounds=3", "clients=4")
-RUNS = {
-    "quickstart": ("local-epochs=2",),
-    "sia-fedavg": ("targets=20",),
-    "sia-fedsgd": ("targets=20",),
-    "sia-fedmd": ("targets=20", "local-epochs=1", "public-records=50"),
-    "prolin-membership": ("clients=10", "fraction=0.5", "secagg=false", "rounds=6"),
-    "prolin-inversion": ("clients=10", "fraction=0.5", "secagg=false", "rounds=6"),
-    "prolin-ascent": ("clients=10", "fraction=0.5", "secagg=false", "positives=0", "rounds=6"),
-    "aia-model": ("rounds=8",),
-    "ara-cos": ("clients=2", "records-per-client=20"),
-    "inversion": ("defence=dp-gaussian", "defence-strength=0.001", "defence-clip=1"),
-    "private-attribute": ("clients=8", "defence=sparsify", "defence-strength=0.5"),
-}
-"""Presets, and how their runs are made small."""
-
-OPTIONS = {
-    "inversion": ("iterations=20",),
-    "private-attribute": ("clients=40", "epochs=3"),
-    "ara-cos": ("steps=10",),
-    "aia-model": ("steps=10",),
-}
+ROOT = Path(__file__).parents[1]
 SEEDS = "2"
-LEFT_OUT = {"started", "finished", "commands", "fedattack", "findings_sha256", "check"}
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A small run of a preset: settings, options of its attacks, and whether its noise is claimed to be private."""
+
+    changes: Sequence[str]
+    options: Sequence[str] = ()
+    preset: str = ""
+    claims: bool = False
+    alters: bool = False
+
+
+SMALL = ("rounds=3", "clients=4")
+FEW = ("clients=10", "fraction=0.5", "secagg=false", "rounds=6")
+RUNS = {
+    "quickstart": Preset((*SMALL, "local-epochs=2"), alters=True),
+    "sia-fedavg": Preset((*SMALL, "targets=20")),
+    "sia-fedsgd": Preset((*SMALL, "targets=20")),
+    "sia-fedmd": Preset((*SMALL, "targets=20", "local-epochs=1", "public-records=50")),
+    "membership": Preset((*SMALL, "targets=20"), ("shadows=4",)),
+    "membership-aggregate": Preset((*SMALL, "secagg=false", "targets=20"), ("references=6",)),
+    "prolin-membership": Preset(FEW),
+    "prolin-inversion": Preset(FEW),
+    "prolin-ascent": Preset((*FEW, "positives=0")),
+    "aia-model": Preset((*SMALL, "rounds=8"), ("steps=10",)),
+    "ara-cos": Preset((*SMALL, "clients=2", "records-per-client=20"), ("steps=10",)),
+    "inversion": Preset(
+        (*SMALL, "defence=dp-gaussian", "defence-strength=0.001", "defence-clip=1"), ("iterations=20",)
+    ),
+    "private-attribute": Preset(
+        (*SMALL, "clients=8", "defence=sparsify", "defence-strength=0.5"), ("clients=40", "epochs=3")
+    ),
+    "dp-sgd": Preset((*SMALL, "dp-noise=1.0", "targets=20"), preset="sia-fedavg", claims=True),
+    "noisy": Preset(
+        (*SMALL, "defence=dp-laplace", "defence-strength=0.05", "canaries=4", "targets=20"),
+        preset="sia-fedavg",
+        claims=True,
+    ),
+}
+APP = ROOT / "tests" / "foreign" / "message_api"
+APP_MODEL = "pytorchexample.task:Net"
+TRADEOFF = ("tradeoff", "quickstart", "--defence", "sparsify=0.9", "--defence", "dp-sgd=1", "--seeds", "1")
+
+REFUSALS = (
+    ("audit", "no-such-preset", "--out", "OUT"),
+    ("audit", "quickstart", "--out", "OUT", "--set", "rounds=0"),
+    ("audit", "quickstart", "--out", "OUT", "--set", "defence=dp-gaussian"),
+    ("audit", "quickstart", "--out", "OUT", "--fail-if", "sia.nothing > 1"),
+    ("attack", "no-such-attack", "RUN"),
+    ("attack", "prolin", "RUN"),
+    ("attack", "sia", "RUN", "--option", "nothing=1"),
+    ("report", "NOWHERE"),
+    ("report", "RUN", "--fail-if", "sia.asr > 2"),
+    ("report", "RUN", "--fail-if", "sia.asr > 0"),
+    ("report", "RUN", "--fail-if", "sia.asr > 1"),
+    ("report", "RUN", "--fail-if", "verdict == leak"),
+    ("check", "NOWHERE"),
+    ("check", "RUN"),
+    ("claim", "RUN"),
+    ("what-if", "RUN", "--out", "OUT"),
+    ("compare", "RUN", "NOWHERE", "--out", "OUT"),
+    ("gather", "RUN/record", "NOWHERE", "--out", "OUT"),
+    ("resume", "NOWHERE"),
+    ("project", "RUN/record", "RUN/record"),
+    ("tradeoff", "quickstart", "--defence", "nothing", "--out", "OUT"),
+    ("reproduce", "nothing", "--out", "OUT"),
+)
+"""Commands whose exit code, and last line, stay as they are; RUN is a run folder, NOWHERE is not there."""
+
+LEFT_OUT = {
+    *("started", "finished", "ended", "commands", "command", "fedattack", "findings_sha256", "check", "versions"),
+    *("written", "minutes", "seconds", "fastest", "slowest", "ratio", "memory", "record_sha256", "made"),
+    "cost",
+}
 """Keys that differ from run to run."""
 
-
-def keep(folder: Path) -> None:
-    """Run all presets into ``folder``."""
-    for preset, changes in RUNS.items():
-        words = ["audit", preset, "--out", str(folder / preset), "--seeds", SEEDS, "--device", "cpu"]
-        for change in (*SMALL, *changes):
-            words += ["--set", change]
-        for option in OPTIONS.get(preset, ()):
-            words += ["--option", option]
-        run(words)
+_VARYING = (
+    (re.compile(r"\d{4}-\d\d-\d\d(T| )?[\d:.+Z]*( UTC)?"), "DATE"),
+    (re.compile(r"\b[0-9a-f]{32,64}\b"), "HASH"),
+    (re.compile(r"\b[0-9a-f]{8,16}…"), "HASH"),
+    (re.compile(r"\d+(\.\d+)? (s|ms|min|minutes|seconds)\b"), "TIME"),
+)
 
 
-def compare(folder: Path) -> int:
-    """Print what differs now; returns how many files do."""
+def keep(folder: Path, only: str) -> None:
+    """Make all runs in ``folder``, and work out from them what is compared later."""
+    for name, small in RUNS.items():
+        if name.startswith(only):
+            simulate(folder / name / "run", name, small)
+    if "app".startswith(only):
+        run(["audit", str(APP), "--out", str(folder / "app" / "run"), "--supernodes", "4", "--device", "cpu"])
+    if "tradeoff".startswith(only):
+        out = folder / "tradeoff" / "run"
+        run([*TRADEOFF, "--out", str(out), *settings((*SMALL, "targets=20")), "--device", "cpu"])
+    for name in names_in(folder, only):
+        work_out(folder / name / "run", folder / name / "said", name)
+
+
+def compare(folder: Path, only: str) -> int:
+    """Print what differs now; returns how many values and files do."""
     differing = 0
-    for preset in RUNS:
-        if not (folder / preset).is_dir():
-            continue
+    for name in names_in(folder, only):
         with tempfile.TemporaryDirectory() as scratch:
-            again = Path(scratch) / preset
-            shutil.copytree(folder / preset, again)
-            judge_again(again, preset)
-            prepare_again(again)
-            for difference in differences(folder / preset, again):
+            again = Path(scratch) / "said"
+            work_out(folder / name / "run", again, name)
+            for difference in differences(folder / name / "said", again):
                 differing += 1
-                print(f"{preset}: {difference}")
+                print(f"{name}: {difference}", flush=True)
+        print(f"{name}: compared", flush=True)
     print(f"{differing} differences")
     return differing
 
 
-def judge_again(folder: Path, preset: str) -> None:
-    """Attack and judge the record of a copy of a run folder."""
+def names_in(folder: Path, only: str) -> list[str]:
+    """List the runs that are kept, and what is asked of no run."""
+    there = [path.parent.name for path in sorted(folder.glob("*/run"))]
+    return [name for name in [*there, "commands"] if name.startswith(only)]
+
+
+def simulate(out: Path, name: str, small: Preset) -> None:
+    """Run a preset and record it."""
+    words = ["simulate", small.preset or name, "--out", str(out), "--seeds", SEEDS]
+    run([*words, *settings(small.changes)])
+
+
+def settings(changes: Sequence[str]) -> list[str]:
+    """Write settings as words of a command."""
+    words = []
+    for change in changes:
+        words += ["--set", change]
+    return words
+
+
+def work_out(kept: Path, said: Path, name: str) -> None:
+    """Write into ``said`` all that the code that is there says of a kept run."""
+    said.mkdir(parents=True)
+    if name == "commands":
+        ask_commands(kept.parents[1], said)
+    elif name == "app":
+        gather_again(kept, said)
+    elif name == "tradeoff":
+        shutil.copytree(kept, said / "tradeoff", ignore=shutil.ignore_patterns("*.log"))
+        out = ["--out", str(said / "tradeoff")]
+        run([*TRADEOFF, *out, *settings((*SMALL, "targets=20")), "--device", "cpu"])
+    else:
+        audit_again(kept, said, RUNS[name])
+
+
+def audit_again(kept: Path, said: Path, small: Preset) -> None:
+    """Prepare, attack and judge a copy of a run; ask what it claims, and what defences would have changed."""
+    out = said / "run"
+    shutil.copytree(kept, out)
+    prepare_again(out)
+    attack_again(out, small.options)
+    keep_output(said, "report", ["report", str(out), "--device", "cpu", "--json"])
+    keep_output(said, "check", ["check", str(out), "--json"])
+    if small.claims:
+        keep_output(said, "claim", ["claim", str(out), "--json"])
+        keep_output(said, "report-with-claim", ["report", str(out), "--device", "cpu", "--json"])
+    if small.alters:
+        words = ["what-if", str(out), "--secagg", "--noise", "0.01", "--keep", "0.5", "--out", str(said / "what-if")]
+        keep_output(said, "what-if", [*words, "--device", "cpu", "--json"])
+        words = ["compare", str(out), str(said / "what-if" / "noise-0.01"), "--out", str(said / "compare")]
+        keep_output(said, "compare", words)
+
+
+def attack_again(folder: Path, options: Sequence[str]) -> None:
+    """Make the attacks of a copy of a run folder."""
     study = json.loads((folder / "study.json").read_text())
-    shutil.rmtree(folder / "scores")
+    attacks = json.loads(output_of(["list", "--json"]).stdout)["attacks"]
+    wanted = {**study["options"], **dict(option.split("=", 1) for option in options)}
     for attack in study["attacks"]:
-        known = json.loads(captured(["list", "--json"]))["attacks"][attack]["options"]
         words = ["attack", attack, str(folder), "--device", "cpu"]
-        for option in study["options"].items():
-            if option[0] in known:
-                words += ["--option", "=".join(option)]
+        for key, value in wanted.items():
+            if key in attacks[attack]["options"]:
+                words += ["--option", f"{key}={value}"]
         run(words)
-    run(["report", str(folder), "--device", "cpu"])
 
 
 def prepare_again(folder: Path) -> None:
@@ -98,19 +216,106 @@ def prepare_again(folder: Path) -> None:
     prepare(configs)
 
 
+def gather_again(kept: Path, said: Path) -> None:
+    """Pose, attack and judge what was witnessed of an app, from its own folder, where its model can be imported."""
+    with tempfile.TemporaryDirectory() as scratch:
+        app = Path(shutil.copytree(APP, Path(scratch) / "app", ignore=shutil.ignore_patterns("__pycache__")))
+        words = ["gather", str(kept), str(kept / "witness"), "--out", str(said / "run"), "--model", APP_MODEL]
+        keep_output(said, "gather", [*words, "--device", "cpu", "--json"], cwd=app)
+        keep_output(said, "report", ["report", str(said / "run"), "--trust", "--device", "cpu", "--json"], cwd=app)
+
+
+def ask_commands(folder: Path, said: Path) -> None:
+    """Keep what commands list, which options they have, and how they refuse."""
+    keep_output(said, "list", ["list", "--json"])
+    helped = output_of(["--help"]).stdout
+    for command in re.findall(r"^│ ([a-z-]+) ", helped, re.MULTILINE):
+        text = output_of([command, "--help"]).stdout
+        options = sorted(set(re.findall(r"(--[a-z][a-z-]*)", text)))
+        (said / f"options-{command}.json").write_text(json.dumps(options, indent=1))
+    refusals = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        run_folder = Path(scratch) / "run"
+        shutil.copytree(folder / "quickstart" / "said" / "run", run_folder)
+        places = {"OUT": str(Path(scratch) / "out"), "NOWHERE": str(Path(scratch) / "nowhere"), "RUN": str(run_folder)}
+        for words in REFUSALS:
+            done = output_of([placed(word, places) for word in words])
+            last = (done.stderr.strip().splitlines() or [""])[-1].replace(scratch, "SCRATCH")
+            refusals[" ".join(words)] = {"code": done.returncode, "last": last}
+    (said / "refusals.json").write_text(json.dumps(refusals, indent=1))
+
+
+def placed(word: str, places: dict[str, str]) -> str:
+    """Put a folder in the place of the word that stands for it at the start of another."""
+    for name, place in places.items():
+        if word == name or word.startswith(f"{name}/"):
+            return word.replace(name, place, 1)
+    return word
+
+
+def keep_output(said: Path, name: str, words: Sequence[str], cwd: Path | None = None) -> None:
+    """Keep what a command prints, and its exit code."""
+    done = output_of(words, cwd)
+    (said / f"{name}.stdout").write_text(done.stdout)
+    (said / f"{name}.code").write_text(f"{done.returncode}\n{'' if done.returncode == 0 else done.stderr[-1000:]}")
+
+
 def differences(before: Path, after: Path) -> Iterator[str]:
-    """Name the files of two run folders that differ."""
-    for where in ("findings.json", "run.json", "knowledge", "truth", "scores"):
-        roots = before / where, after / where
-        if roots[0].is_file():
-            one, two = (json.loads(root.read_text()) for root in roots)
-            yield from (f"{where}: {path}" for path in unlike(one, two))
-            continue
-        names = [{str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()} for root in roots]
-        for name in sorted(names[0] | names[1]):
-            files = [root / name for root in roots]
-            if not all(file.exists() for file in files) or files[0].read_bytes() != files[1].read_bytes():
-                yield f"{where}/{name}"
+    """Name what differs between two folders of what was said."""
+    names: set[str] = set()
+    for root in (before, after):
+        names |= {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and is_compared(path)}
+    for name in sorted(names):
+        files = before / name, after / name
+        missing = [side for side, file in zip(("before", "now"), files, strict=True) if not file.exists()]
+        if missing:
+            yield f"{name}: not there {missing[0]}"
+        else:
+            yield from (f"{name}: {difference}" for difference in unlike_files(*files, before, after))
+
+
+def is_compared(path: Path) -> bool:
+    """Leave out what was recorded before, and what says how long things took."""
+    return "record" not in path.parts and path.suffix not in (".log", ".pdf", ".lock") and path.name != "study.json"
+
+
+def unlike_files(one: Path, two: Path, before: Path, after: Path) -> Iterator[str]:
+    """Name the places at which two files differ."""
+    raw = one.read_bytes(), two.read_bytes()
+    if raw[0] == raw[1]:
+        return
+    try:
+        texts = raw[0].decode().replace(str(before), "SAID"), raw[1].decode().replace(str(after), "SAID")
+    except UnicodeDecodeError:
+        yield f"{len(raw[0])} and {len(raw[1])} bytes differ"
+        return
+    if one.suffix in (".json", ".stdout"):
+        try:
+            yield from unlike(*map(json.loads, texts))
+        except ValueError:
+            yield from unlike_lines(*texts)
+    else:
+        yield from unlike_lines(*texts)
+
+
+def unlike_lines(one: str, two: str) -> Iterator[str]:
+    """Name the first line that differs between two texts, such as pages, but for dates, hashes and times."""
+    lines = [normal(text).splitlines() for text in (one, two)]
+    for number, pair in enumerate(zip(*lines, strict=False), 1):
+        if pair[0] != pair[1]:
+            place = next((at for at, both in enumerate(zip(*pair, strict=False)) if both[0] != both[1]), 0)
+            shown = (line[max(0, place - 30) : place + 60] for line in pair)
+            yield f"line {number}: {' / '.join(shown)}"
+            return
+    if len(lines[0]) != len(lines[1]):
+        yield f"{len(lines[0])} / {len(lines[1])} lines"
+
+
+def normal(text: str) -> str:
+    """Put words in the place of what differs from run to run."""
+    for pattern, word in _VARYING:
+        text = pattern.sub(word, text)
+    return text
 
 
 def unlike(one: Any, two: Any, path: str = "$") -> Iterator[str]:
@@ -121,32 +326,38 @@ def unlike(one: Any, two: Any, path: str = "$") -> Iterator[str]:
     elif isinstance(one, list) and isinstance(two, list) and len(one) == len(two):
         for index, pair in enumerate(zip(one, two, strict=True)):
             yield from unlike(*pair, f"{path}[{index}]")
-    elif one != two:
+    elif one != two and normal(str(one)) != normal(str(two)):
         yield f"{path}: {str(one)[:60]} / {str(two)[:60]}"
 
 
-def run(words: list[str]) -> None:
-    """Run the command."""
-    subprocess.run([sys.executable, "-m", "fedattack", *words], check=True, stdout=subprocess.DEVNULL)
+def run(words: Sequence[str]) -> None:
+    """Run the command; ends in an error with its words if it does not succeed."""
+    done = output_of(words)
+    if done.returncode:
+        raise SystemExit(f"fedattack {' '.join(words)}: exit code {done.returncode}\n{done.stderr[-2000:]}")
 
 
-def captured(words: list[str]) -> str:
-    """Run the command; returns what it prints."""
-    return subprocess.run(
-        [sys.executable, "-m", "fedattack", *words], check=True, capture_output=True, text=True
-    ).stdout
+def output_of(words: Sequence[str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100", "OMP_NUM_THREADS": "1"}
+    if cwd is not None:
+        environment["PYTHONPATH"] = os.pathsep.join([str(cwd), str(ROOT)])
+    command = [sys.executable, "-P", "-m", "fedattack", *words]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False)
 
 
 def main() -> None:
     """Keep or compare, from the command line."""
-    parser = argparse.ArgumentParser(description="Small runs of the presets, before and after a redesign.")
-    parser.add_argument("what", choices=("keep", "compare"))
+    parser = argparse.ArgumentParser(description="Small runs, before and after a redesign.")
+    parser.add_argument("do", choices=("keep", "compare"))
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", default="", help="the runs whose names begin so")
     given = parser.parse_args()
-    if given.what == "keep":
-        keep(given.folder)
+    folder = given.folder.resolve()
+    if given.do == "keep":
+        keep(folder, given.only)
     else:
-        sys.exit(1 if compare(given.folder) else 0)
+        sys.exit(1 if compare(folder, given.only) else 0)
 
 
 if __name__ == "__main__":
