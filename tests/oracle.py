@@ -186,7 +186,7 @@ def audit_again(kept: Path, said: Path, small: Preset) -> None:
     if small.alters:
         words = ["what-if", str(out), "--secagg", "--noise", "0.01", "--keep", "0.5", "--out", str(said / "what-if")]
         keep_output(said, "what-if", [*words, "--device", "cpu", "--json"])
-        words = ["compare", str(out), str(said / "what-if" / "noise-0.01"), "--out", str(said / "compare")]
+        words = ["compare", str(out), str(said / "what-if" / "cells" / "noise-0.01"), "--out", str(said / "compare")]
         keep_output(said, "compare", words)
 
 
