@@ -10,6 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from fedattack.audit.judge import judge_of
+from fedattack.cli import main
 from fedattack.cli.console import PlainSteps, out_console, show_table
 from fedattack.cli.options import (
     complete_attack,
@@ -566,6 +567,52 @@ def test_the_command_works_as_a_process_anywhere(tmp_path):
         env={**os.environ, "HOME": str(tmp_path / "nowhere")},
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("problem", "words"),
+    [
+        (MemoryError("Unable to allocate 3.7 GiB"), "not enough memory for this (Unable to allocate 3.7 GiB)"),
+        (MemoryError(), "not enough memory for this"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "not enough memory for this"),
+        (ImportError("libtorch_cpu.so: failed to map segment from shared object"), "not enough memory for this"),
+        (RecursionError("maximum recursion depth exceeded"), "lies in too many others"),
+        (
+            UnicodeEncodeError("utf-8", "a\udcff", 1, 2, "surrogates not allowed"),
+            r"'\udcff' cannot be written as utf-8",
+        ),
+    ],
+)
+def test_a_limit_of_the_machine_is_told_in_one_line(call, monkeypatch, problem, words):
+    def app(**_):
+        raise problem
+
+    monkeypatch.setattr("fedattack.cli.commands.app", app)
+    code, _, err = call("list")
+    assert code == 2
+    assert words in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("problem", [RuntimeError("a fault of ours"), ImportError("cannot import name 'x' from 'y'")])
+def test_a_fault_of_the_program_is_no_limit_of_the_machine(monkeypatch, problem):
+    def app(**_):
+        raise problem
+
+    monkeypatch.setattr("fedattack.cli.commands.app", app)
+    with pytest.raises(type(problem), match=str(problem)):
+        main()
+
+
+def test_what_a_terminal_has_no_characters_for_is_shown_by_numbers():
+    done = subprocess.run(
+        [sys.executable, "-m", "fedattack", "list"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert r"\u" in done.stdout
 
 
 HEAVY = ("torch", "scipy", "sklearn", "matplotlib", "flwr", "ray", "pandas", "jsonschema")
