@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 from fedattack.errors import RecordError
 from fedattack.files import write_sealed
 from fedattack.record.format import MANIFEST
-from fedattack.untrusted import PLAIN, check_folder, read_sealed
+from fedattack.untrusted import PLAIN, check_folder, copy_files, read_sealed
 
 STUDY = "study.json"
 DEALT = "dealt"
@@ -172,3 +172,19 @@ def read_resumption(file: Path) -> tuple[dict[str, str], str]:
     """Read :func:`write_resumption`'s file: the nodes' names by client, and the data's fingerprint."""
     told = read_sealed(file, _RESUMPTION, RecordError, "resume the run again")
     return told["names"], told["data"]
+
+
+def copy_zoos(source: Path, to: Path) -> None:
+    """Copy the model zoos in a folder, one for each attribute, and nothing else that lies there.
+
+    Raises
+    ------
+    RecordError
+        If one lacks a file, or they do not fit on the disk.
+    """
+    names = []
+    for described in sorted(source.glob("*/zoo.json")):
+        attribute = described.parent.name
+        names += [f"{attribute}/zoo.json", f"{attribute}/zoo.safetensors"]
+    if names:
+        copy_files(names, source, to, RecordError)

@@ -18,7 +18,7 @@ import stat
 import tempfile
 import tomllib
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import IO, Annotated, Any, TypeVar
@@ -30,7 +30,7 @@ from pydantic import StringConstraints, TypeAdapter, ValidationError
 from pydantic_core import SchemaValidator, core_schema, from_json
 
 from fedattack.errors import FedAttackError, short
-from fedattack.files import seal
+from fedattack.files import atomic_file, copy_bytes, make_private, seal
 
 MAX_JSON = 256 * 2**20
 """Bytes of the largest JSON or text file that is read."""
@@ -460,6 +460,31 @@ def check_folder(folder: Path, error: Error, *, to_write: bool = False) -> None:
             raise error(
                 f"{entry.path} has a second name (a hard link), which may be outside of {folder}; copy the folder"
             )
+
+
+def copy_files(names: Iterable[str], source: Path, to: Path, error: Error) -> None:
+    """Copy some files of a folder, by their names in it; whatever else lies there is not looked at.
+
+    Raises
+    ------
+    FedAttackError
+        ``error``, if one is no regular file, or they do not fit on the disk.
+    """
+    make_private(to)
+    sizes: dict[str, int] = {}
+    for name in names:
+        try:
+            with open_regular(source / name) as file:
+                sizes[name] = os.fstat(file.fileno()).st_size
+        except OSError as cause:
+            raise error(f"{source / name} cannot be copied ({cause.strerror})") from None
+    free = shutil.disk_usage(to).free
+    if sum(sizes.values()) > free:
+        raise error(f"the files of {source} have {sum(sizes.values()):,} bytes, and {free:,} are free at {to}")
+    for name, size in sizes.items():
+        make_private((to / name).parent)
+        with open_regular(source / name) as file, atomic_file(to / name) as copy:
+            copy_bytes(file, copy, size)
 
 
 def _resolved(path: Path, error: Error) -> Path:

@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import zipfile
 from contextlib import suppress
 
@@ -14,6 +15,7 @@ from fedattack.record.schema import LINES
 from fedattack.untrusted import (
     MAX_INFLATED,
     check_folder,
+    copy_files,
     formed,
     open_regular,
     parse_json,
@@ -228,6 +230,24 @@ def test_honest_files_are_read_whatever_their_holes_or_blocks(tmp_path, monkeypa
     monkeypatch.setattr("os.fstat", lambda descriptor: Few(status(descriptor)))
     with open_regular(tmp_path / "packed") as file:
         assert file.read(3) == b"xxx"
+
+
+def test_files_are_copied_by_name_once_it_is_known_that_they_fit(tmp_path, monkeypatch):
+    (tmp_path / "from" / "sub").mkdir(parents=True)
+    for name in ("a", "sub/b", "junk"):
+        (tmp_path / "from" / name).write_text(name)
+    copy_files(["a", "sub/b"], tmp_path / "from", tmp_path / "to", DataError)
+    assert (tmp_path / "to" / "sub" / "b").read_text() == "sub/b"
+    assert not (tmp_path / "to" / "junk").exists()
+    refused("cannot be copied", copy_files, ["none"], tmp_path / "from", tmp_path / "to", DataError)
+    sparse(tmp_path / "from" / "holes", MAX_INFLATED + 2**24)
+    refused("holes", copy_files, ["a", "holes"], tmp_path / "from", tmp_path / "other", DataError)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=5))
+    refused(
+        "have 6 bytes, and 5 are free", copy_files, ["a", "sub/b"], tmp_path / "from", tmp_path / "other", DataError
+    )
+    assert not [*(tmp_path / "other").iterdir()]
 
 
 @pytest.mark.parametrize("text", ["a = [", f"a = {'[' * 5000}", f"a = {'9' * 5000}", f"a = [0x{'9' * 5000}]"])

@@ -14,7 +14,8 @@ import pytest
 from fedattack.errors import ConfigError, RecordError
 from fedattack.files import seal
 from fedattack.record import Exchange, Record, RecordWriter, Reply, check_record
-from fedattack.record.format import INDEX, MANIFEST, SIGNATURE, decode_metric, encode_metric
+from fedattack.record.format import FINAL, INDEX, MANIFEST, SIGNATURE, decode_metric, encode_metric
+from fedattack.record.project import copy_record
 from fedattack.record.reader import TensorFile
 from fedattack.record.schema import MAX_VALUE
 from fedattack.record.signature import make_key, public_file, read_signer
@@ -497,3 +498,25 @@ def test_a_record_of_holes_is_refused_by_name(tmp_path):
         pytest.skip("this file system has no holes")
     with pytest.raises(RecordError, match="the rest is holes"):
         TensorFile(file, {"xxh3": "0" * 32, "bytes": file.stat().st_size}).verify()
+
+
+def test_the_copy_of_a_record_is_its_own_files_alone(tmp_path):
+    writer = RecordWriter(tmp_path / "record")
+    writer.write(exchange(1))
+    writer.close()
+    expected = {path: path.read_bytes() for path in (tmp_path / "record").rglob("*") if path.is_file()}
+    for name in (FINAL, SIGNATURE, "junk"):
+        (tmp_path / "record" / name).write_bytes(b"x" * 1000)
+    copy_record(Record(tmp_path / "record"), tmp_path / "copy")
+    copied = {path: path.read_bytes() for path in (tmp_path / "copy").rglob("*") if path.is_file()}
+    assert {path.relative_to(tmp_path / "copy"): content for path, content in copied.items()} == {
+        path.relative_to(tmp_path / "record"): content for path, content in expected.items()
+    }
+    assert check_record(tmp_path / "copy").whole
+
+
+def test_a_signed_record_is_copied_with_its_signature_and_its_last_model(signed, tmp_path):
+    record, name = signed
+    copy_record(Record(record), tmp_path / "copy")
+    assert check_record(tmp_path / "copy").signer == name
+    assert (tmp_path / "copy" / FINAL).read_bytes() == (record / FINAL).read_bytes()
