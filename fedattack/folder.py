@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, with_con
 from typing_extensions import TypedDict
 
 from fedattack.errors import RecordError
-from fedattack.files import write_sealed
+from fedattack.files import make_private, write_sealed
 from fedattack.record.format import MANIFEST
 from fedattack.untrusted import PLAIN, check_folder, copy_files, read_sealed
 
@@ -164,7 +164,7 @@ def write_resumption(file: Path, nodes: Mapping[str, str], data: str) -> None:
 
     It is told so for the record's sake alone: Flower gives nodes new ids, and the record is to keep the first ones.
     """
-    file.parent.mkdir(exist_ok=True)
+    make_private(file.parent)
     write_sealed(file, {"names": {client: node for node, client in nodes.items()}, "data": data})
 
 

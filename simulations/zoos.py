@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from fedattack.defences.base import words
 from fedattack.defences.zoo import WIDTHS, save_zoo, train_zoo_on_records
 from fedattack.errors import ConfigError
+from fedattack.files import make_private
 from fedattack.folder import copy_zoos
 from fedattack.learning import LocalSGD
 from fedattack.learning.pooled_updates import Fit
@@ -68,6 +69,7 @@ def make_zoos(study: Study) -> None:
             widths=[usual for usual in WIDTHS if usual <= width] or [width],
             fit=Fit(epochs=settings.recup_zoo_epochs),
         )
+        make_private(Path(settings.zoo) / name)
         save_zoo(zoo, Path(settings.zoo) / name)
 
 
