@@ -150,6 +150,66 @@ def test_check_says_whole_or_not(call, tmp_path):
     assert call("attack", "sia", folder, "--skip-damaged", "--device", "cpu")[0] == 0
 
 
+@pytest.fixture
+def two_seeds(tmp_path):
+    for seed in (0, 1):
+        write_run(tmp_path / "run", seed=seed, part=f"seed-{seed}", epochs=2)
+    write_study(tmp_path / "run", {"seeds": [0, 1]})
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize(
+    ("gone", "words"),
+    [
+        ("record/seed-1", "record/seed-1 is not there, and study.json names the seed 1"),
+        ("record/seed-1/manifest.json", "record/seed-1 is a record without its manifest.json"),
+        ("record/seed-0/manifest.json", "record/seed-0 is a record without its manifest.json"),
+    ],
+)
+def test_a_record_that_is_gone_is_named(call, two_seeds, gone, words):
+    assert call("check", two_seeds)[0] == 0
+    assert call("attack", "sia", two_seeds, "--device", "cpu")[0] == 0
+    shutil.move(two_seeds / gone, two_seeds.parent / "gone")
+    code, out, _ = call("check", two_seeds)
+    assert code == 2
+    assert words in out
+    assert out.count(": whole") == 1
+    told = json.loads(call("check", two_seeds, "--json")[1])
+    assert [item["whole"] for item in told.values()].count(False) == 1
+    for command in (("report",), ("attack", "sia"), ("what-if", "--secagg", "--out", two_seeds.parent / "out")):
+        code, _, err = call(command[0], *command[1:2], two_seeds, *command[2:], "-q")
+        assert (code, err.count("\n")) == (2, 1)
+        assert words in err
+
+
+def test_the_only_record_without_its_manifest_is_named(call, tmp_path):
+    run = write_run(tmp_path / "run", epochs=2)
+    (run / "record" / "manifest.json").unlink()
+    for words in (("check", run), ("project", run, tmp_path / "sums"), ("shrink", run, "--every", "2", "--out", run)):
+        code, _, err = call(*words)
+        assert code == 2
+        assert "record is a record without its manifest.json" in err
+
+
+@pytest.mark.parametrize("seeds", ["all", "one"])
+def test_scores_that_are_gone_are_named(call, two_seeds, seeds):
+    for name in ("sia", "membership"):
+        assert call("attack", name, two_seeds, "--device", "cpu")[0] == 0
+    if seeds == "all":
+        assert call("report", two_seeds, "--device", "cpu")[0] == 0
+    before = (two_seeds / "findings.json").read_bytes() if seeds == "all" else b""
+    kept = two_seeds / "scores" / "seed-0" / "sia.npz"
+    for scores in two_seeds.glob("scores/*/sia.npz"):
+        if seeds == "all" or scores == kept:
+            scores.unlink()
+    code, _, err = call("report", two_seeds, "--device", "cpu")
+    assert code == 2
+    assert f"{kept} is not there, although the attack was made" in err
+    assert before == b"" or (two_seeds / "findings.json").read_bytes() == before
+    assert call("attack", "sia", two_seeds, "--device", "cpu")[0] == 0
+    assert call("report", two_seeds, "--device", "cpu")[0] == 0
+
+
 def test_a_record_from_elsewhere_is_attacked_with_declared_knowledge(call, tmp_path):
     folder = write_run(tmp_path)
     known = read_knowledge(folder / "knowledge")

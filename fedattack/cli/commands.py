@@ -485,14 +485,15 @@ def check(
 
     Examples: `fedattack check runs/first`; `fedattack check audit --signer recorder.pem.pub`
     """
-    from fedattack.folder import find_parts
-    from fedattack.record import check_record
+    from fedattack.folder import find_parts, lost_records
+    from fedattack.record.check import CheckReport, check_record
     from fedattack.record.signature import read_signer
     from fedattack.runs.asked import asked_of_knowledge, asked_of_study
 
     wanted = None if signer is None else read_signer(signer)
     is_run = (folder / "record").exists()
-    paths = [part.record for part in find_parts(folder)] if is_run else [folder]
+    parts = find_parts(folder, some=True) if is_run else []
+    paths = [part.record for part in parts] if is_run else [folder]
     checks = {str(path): check_record(path) for path in paths}
     for record_check in checks.values():
         if wanted is not None and record_check.signer != wanted:
@@ -500,6 +501,8 @@ def check(
             record_check.problems.append(f"it is signed by {signed}, and not by {wanted}")
     for path, record_check in checks.items():
         record_check.remarks.extend(_refusals(Path(path)))
+    for lost, line in (lost_records(folder, parts) if is_run else {}).items():
+        checks[str(lost)] = CheckReport(problems=[line])
     asked = [*asked_of_knowledge(folder), *asked_of_study(folder)] if is_run else []
     asks = [request.told() for request in asked]
     if as_json:

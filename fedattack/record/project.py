@@ -14,7 +14,7 @@ from fedattack.errors import ConfigError, RecordError, short
 from fedattack.record.check import check_record
 from fedattack.record.exchange import Exchange, Reply
 from fedattack.record.format import FINAL, INDEX, MANIFEST, SIGNATURE, View
-from fedattack.record.index import file_of
+from fedattack.record.index import file_of, without_manifest
 from fedattack.record.keep import Keep
 from fedattack.record.reader import Observation, Record, Round
 from fedattack.record.writer import RecordWriter, cannot_be_kept
@@ -206,6 +206,8 @@ def records_in(folder: Path) -> dict[str, Path]:
     check_folder(folder, RecordError)
     if (folder / MANIFEST).exists():
         return {"": folder}
+    for path in [*without_manifest(folder), *without_manifest(folder / "record")]:
+        raise RecordError(f"{path} is a record without its {MANIFEST}; put it back, or move the rest away")
     found = sorted([*folder.glob(f"*/{MANIFEST}"), *folder.glob(f"record/*/{MANIFEST}")])
     if not found:
         raise RecordError(
