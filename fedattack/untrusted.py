@@ -19,7 +19,7 @@ import tempfile
 import tomllib
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Annotated, Any, TypeVar
 
@@ -96,33 +96,41 @@ def open_regular(path: Path) -> IO[bytes]:
 def _check_holes(descriptor: int, status: os.stat_result) -> None:
     """Refuse a file that has far more bytes than lie on the disk; the rest of it is holes, which read as zeros.
 
-    Honest files have no holes: whatever wrote them wrote all their bytes. But a file system that compresses, or that
-    lies behind a network, may count fewer blocks than there are bytes. So blocks alone refuse nothing. Where they are
-    few, the system is asked where the holes are. One that knows of none says that all is data. One that compresses says
-    so too, or makes holes of long runs of zeros. An array may have these. Hence the same bound as for what inflates:
-    up to 256 MiB anything may be holes, and above it nineteen parts of twenty.
+    Honest files have no holes, but where a file system that compresses makes some of long runs of zeros, which an array
+    may have. Hence the same bound as for what inflates: up to 256 MiB anything may be holes, and above it nineteen
+    parts of twenty.
     """
-    size, blocks = status.st_size, getattr(status, "st_blocks", None)
-    if blocks is None or not hasattr(os, "SEEK_DATA") or size <= MAX_INFLATED + _RATIO * 512 * blocks:
-        return
+    stored = _stored(descriptor, status)
+    if status.st_size > MAX_INFLATED + _RATIO * stored:
+        raise OSError(
+            0,
+            f"it has {status.st_size:,} bytes, of which {stored:,} are on the disk ({status.st_blocks:,} blocks) and "
+            "the rest is holes; ask for it as it was written",
+        )
+
+
+def _stored(descriptor: int, status: os.stat_result) -> int:
+    """Say how many bytes of a file that was just opened are no holes.
+
+    A file system that compresses, or that lies behind a network, may honestly count fewer blocks than there are bytes.
+    So blocks alone say nothing. Where they are few, the system is asked where the holes are. One that knows of none
+    says that all is data.
+    """
+    size = status.st_size
+    if not hasattr(os, "SEEK_DATA") or 512 * status.st_blocks >= size:
+        return size
     stored = at = 0
     try:
-        while at < size and size > MAX_INFLATED + _RATIO * stored:
+        while at < size:
             begin = os.lseek(descriptor, at, os.SEEK_DATA)
             at = os.lseek(descriptor, begin, os.SEEK_HOLE)
             stored += at - begin
     except OSError as cause:
         # What says so has only a hole after it; all else says that this system cannot tell.
-        if cause.errno != errno.ENXIO:
-            return
+        return stored if cause.errno == errno.ENXIO else size
     finally:
         os.lseek(descriptor, 0, os.SEEK_SET)
-    if size > MAX_INFLATED + _RATIO * stored:
-        raise OSError(
-            0,
-            f"it has {size:,} bytes, of which {stored:,} are on the disk ({blocks:,} blocks) and the rest is holes; "
-            "ask for it as it was written",
-        )
+    return stored
 
 
 def read_bytes(path: Path, error: Error, hint: str, *, limit: int = MAX_JSON) -> bytes:
@@ -232,7 +240,7 @@ def formed(adapter: TypeAdapter[T], value: Any) -> T:
     return checked
 
 
-@cache
+@lru_cache(256)
 def _validator_of(adapter: TypeAdapter[Any]) -> SchemaValidator:
     return SchemaValidator(_stopping(adapter.core_schema))
 
@@ -321,8 +329,10 @@ def read_npz(path: Path, error: Error, hint: str, *names: str, most: float = mat
     can spare.
     """
     try:
-        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
-            entries = _entries(archive, os.fstat(file.fileno()).st_size)
+        with open_regular(path) as file:
+            stored = _stored(file.fileno(), os.fstat(file.fileno()))
+            archive = zipfile.ZipFile(file)
+            entries = _entries(archive, stored)
             lacking = [name for name in names if name not in entries]
             if lacking:
                 raise error(
@@ -341,7 +351,7 @@ def read_npz(path: Path, error: Error, hint: str, *names: str, most: float = mat
         ) from None
 
 
-def _entries(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
+def _entries(archive: zipfile.ZipFile, stored: int) -> dict[str, zipfile.ZipInfo]:
     """Give an archive's arrays by name, if they are few enough and small enough to be what the file can hold."""
     entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
     if len(entries) != len(archive.infolist()):
@@ -349,8 +359,8 @@ def _entries(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
     if any(entry.compress_type not in _COMPRESSIONS for entry in entries.values()):
         raise ValueError("an array is compressed otherwise than numpy does")
     inflated = sum(entry.file_size for entry in entries.values())
-    if inflated > MAX_INFLATED + _RATIO * size:
-        raise ValueError(f"its arrays would take {inflated:,} bytes, and the file has {size:,}")
+    if inflated > MAX_INFLATED + _RATIO * stored:
+        raise ValueError(f"its arrays would take {inflated:,} bytes, and the file has {stored:,}")
     return entries
 
 

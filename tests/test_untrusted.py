@@ -211,6 +211,16 @@ def test_a_file_that_is_nearly_all_holes_is_refused(tmp_path):
     refused("the rest is holes", verify_files, tmp_path, {"x": "0" * 64}, DataError, tmp_path / "y")
 
 
+def test_holes_do_not_let_an_archive_inflate_further(tmp_path):
+    with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", lying("(40000000,)", bytes(320_000_000)))
+    content = (tmp_path / "x.npz").read_bytes()
+    sparse(tmp_path / "padded.npz", 200_000_000)
+    with (tmp_path / "padded.npz").open("ab") as file:
+        file.write(content)
+    refused("its arrays would take 320,000,128 bytes", read_npz, tmp_path / "padded.npz", DataError, HINT)
+
+
 def test_honest_files_are_read_whatever_their_holes_or_blocks(tmp_path, monkeypatch):
     """Small ones, ones of which a twentieth is there, and those of a file system that counts few blocks."""
     with open_regular(sparse(tmp_path / "small", MAX_INFLATED)) as file:

@@ -18,7 +18,7 @@ from fedattack.untrusted import PLAIN, copy_files, read_sealed
 _TRUTH = [truth.OWNERS, truth.EVALUATION, truth.POSITIVES, truth.PRIVACY]
 _TRUTH += [truth.ATTRIBUTES, truth.RECORDS, truth.PRIVATE]
 _KNOWLEDGE = [knowledge.TARGETS, knowledge.AUXILIARY, knowledge.PUBLIC, knowledge.PARTIAL]
-_KNOWLEDGE += [knowledge.ATTRIBUTES, knowledge.FROZEN, knowledge.PROGRAM_FILE]
+_KNOWLEDGE += [knowledge.ATTRIBUTES, knowledge.FROZEN]
 
 
 @with_config(ConfigDict(extra="ignore", strict=True))
