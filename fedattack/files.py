@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,8 +110,15 @@ def sigterm_raises() -> Iterator[None]:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder, unless it is there, that its owner alone can look into."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Make a folder that its owner alone can look into, and those above it, unless they are there."""
+    if not folder.parent.exists():
+        make_private(folder.parent)
+    folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def open_private(path: Path, mode: str) -> IO[bytes]:
+    """Open a file to write in place; a new one its owner alone can read, whatever the umask."""
+    return cast(IO[bytes], open(path, mode, opener=lambda name, flags: os.open(name, flags, 0o600)))
 
 
 def sync_folder(folder: Path) -> None:

@@ -17,9 +17,10 @@ from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, with_con
 from typing_extensions import TypedDict
 
 from fedattack.errors import RecordError
-from fedattack.files import write_sealed
+from fedattack.files import make_private, write_sealed
 from fedattack.record.format import MANIFEST
-from fedattack.untrusted import PLAIN, check_folder, read_sealed
+from fedattack.record.index import without_manifest
+from fedattack.untrusted import PLAIN, check_folder, copy_files, read_sealed
 
 STUDY = "study.json"
 DEALT = "dealt"
@@ -110,16 +111,46 @@ def new_parts(folder: Path, seeds: Sequence[int]) -> list[Part]:
     return [Part(folder, "" if len(seeds) == 1 else f"seed-{seed}") for seed in seeds]
 
 
-def find_parts(folder: Path) -> list[Part]:
+def find_parts(folder: Path, *, some: bool = False) -> list[Part]:
     """Find the parts of a run folder by their records.
+
+    Parameters
+    ----------
+    some
+        Whether others may be gone; :func:`lost_records` then says which.
 
     Raises
     ------
     RecordError
-        If there is no record at all, or a link leaves the folder.
+        If there is no record at all, one of them is gone, or a link leaves the folder.
     """
     check_folder(folder, RecordError)
-    records = folder / "record"
+    parts = _parts_of(folder, folder / "record")
+    lost = {} if some else lost_records(folder, parts)
+    for line in lost.values():
+        raise RecordError(line)
+    return parts
+
+
+def lost_records(folder: Path, parts: Sequence[Part]) -> dict[Path, str]:
+    """Say of each record that is gone how it shows: its manifest is gone, or the study names its seed."""
+    lost = {path: _without_manifest(path) for path in without_manifest(folder / "record")}
+    there = {part.record for part in parts}
+    seeds = read_study(folder).get("seeds", [])
+    for seed, part in zip(seeds, new_parts(folder, seeds), strict=True):
+        if part.record not in there and part.record not in lost:
+            lost[part.record] = (
+                f"{part.record} is not there, and {STUDY} names the seed {seed}; put the record back, or let "
+                "`fedattack resume` make it"
+            )
+    return lost
+
+
+def _without_manifest(record: Path) -> str:
+    return f"{record} is a record without its {MANIFEST}; put it back, or move the rest away"
+
+
+def _parts_of(folder: Path, records: Path) -> list[Part]:
     if records.exists() and (folder / MANIFEST).exists():
         raise RecordError(f"{folder} is a record and holds another one, {records}: point at the one that you mean")
     if (records / MANIFEST).exists():
@@ -128,6 +159,8 @@ def find_parts(folder: Path) -> list[Part]:
     odd = [name for name in found if not PLAIN.fullmatch(name)]
     if odd:
         raise RecordError(f"{records}: {odd[0]!a} is no plain name of a folder, such as seed-0; rename it")
+    if not found and (lost := without_manifest(records)):
+        raise RecordError(_without_manifest(lost[0]))
     if not found:
         raise RecordError(
             f"{folder} holds no record: expected {folder / 'record' / MANIFEST} or one folder per seed in "
@@ -164,7 +197,7 @@ def write_resumption(file: Path, nodes: Mapping[str, str], data: str) -> None:
 
     It is told so for the record's sake alone: Flower gives nodes new ids, and the record is to keep the first ones.
     """
-    file.parent.mkdir(exist_ok=True)
+    make_private(file.parent)
     write_sealed(file, {"names": {client: node for node, client in nodes.items()}, "data": data})
 
 
@@ -172,3 +205,19 @@ def read_resumption(file: Path) -> tuple[dict[str, str], str]:
     """Read :func:`write_resumption`'s file: the nodes' names by client, and the data's fingerprint."""
     told = read_sealed(file, _RESUMPTION, RecordError, "resume the run again")
     return told["names"], told["data"]
+
+
+def copy_zoos(source: Path, to: Path) -> None:
+    """Copy the model zoos in a folder, one for each attribute, and nothing else that lies there.
+
+    Raises
+    ------
+    RecordError
+        If one lacks a file, or they do not fit on the disk.
+    """
+    names = []
+    for described in sorted(source.glob("*/zoo.json")):
+        attribute = described.parent.name
+        names += [f"{attribute}/zoo.json", f"{attribute}/zoo.safetensors"]
+    if names:
+        copy_files(names, source, to, RecordError)

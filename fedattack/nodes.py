@@ -28,8 +28,7 @@ def note_node(folder: Path | str, *, node: str, client: str) -> None:
     stem = node if PLAIN.fullmatch(node) else hashlib.sha256(node.encode()).hexdigest()
     path, note = Path(folder) / NODES / f"{stem}.json", {"node": node, "client": client}
     if not path.exists() or read_sealed(path, _NOTE, DataError, "delete it") != note:
-        make_private(Path(folder))
-        path.parent.mkdir(exist_ok=True)
+        make_private(path.parent)
         write_sealed(path, note)
 
 

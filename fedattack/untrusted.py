@@ -5,18 +5,21 @@ where. Only regular files are read, and sizes are looked at before memory is tak
 deleted outside of the folder that the caller named, but for temporary files without a name.
 """
 
+import errno
 import hashlib
 import io
 import math
 import mmap
 import os
 import re
+import reprlib
 import shutil
 import stat
 import tempfile
+import tomllib
 import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Annotated, Any, TypeVar
 
@@ -24,18 +27,20 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 from pydantic import StringConstraints, TypeAdapter, ValidationError
-from pydantic_core import from_json
+from pydantic_core import SchemaValidator, core_schema, from_json
 
 from fedattack.errors import FedAttackError, short
-from fedattack.files import seal
+from fedattack.files import atomic_file, copy_bytes, make_private, seal
 
 MAX_JSON = 256 * 2**20
 """Bytes of the largest JSON or text file that is read."""
 
 MAX_INFLATED = 256 * 2**20
-"""Bytes that the arrays of any ``.npz`` may take; above it they may take 20 times their file."""
+"""Bytes that any file may take in memory; above it 20 times those that it has on the disk, and no more."""
 
 _RATIO = 20
+# How numpy writes the arrays of an .npz. Of what else there is, LZMA takes the memory that a few bytes ask for.
+_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _BLOCK = 2**20
 # The longest header of an array, which numpy itself takes no longer one of.
 _HEADER = 2**16
@@ -68,21 +73,64 @@ def _kind(mode: int) -> str:
 def open_regular(path: Path) -> IO[bytes]:
     """Open a regular file to read; a pipe or a device, which may never end, is refused at once.
 
+    So is a file of which nearly all is holes: it takes nothing of its sender's disk, and all of a reader's memory.
+
     Raises
     ------
     OSError
-        If it is no regular file, is not there, or cannot be read.
+        If it is no regular file, is not there, is nearly all holes, or cannot be read.
     """
     # A pipe that nobody writes to would block the call itself.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode):
-            raise OSError(0, f"it is {_kind(mode)}, and a regular file is expected")
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(0, f"it is {_kind(status.st_mode)}, and a regular file is expected")
+        _check_holes(descriptor, status)
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def _check_holes(descriptor: int, status: os.stat_result) -> None:
+    """Refuse a file that has far more bytes than lie on the disk; the rest of it is holes, which read as zeros.
+
+    Honest files have no holes, but where a file system that compresses makes some of long runs of zeros, which an array
+    may have. Hence the same bound as for what inflates: up to 256 MiB anything may be holes, and above it nineteen
+    parts of twenty.
+    """
+    stored = _stored(descriptor, status)
+    if status.st_size > MAX_INFLATED + _RATIO * stored:
+        raise OSError(
+            0,
+            f"it has {status.st_size:,} bytes, of which {stored:,} are on the disk ({status.st_blocks:,} blocks) and "
+            "the rest is holes; ask for it as it was written",
+        )
+
+
+def _stored(descriptor: int, status: os.stat_result) -> int:
+    """Say how many bytes of a file that was just opened are no holes.
+
+    A file system that compresses, or that lies behind a network, may honestly count fewer blocks than there are bytes.
+    So blocks alone say nothing. Where they are few, the system is asked where the holes are. One that knows of none
+    says that all is data.
+    """
+    size = status.st_size
+    if not hasattr(os, "SEEK_DATA") or 512 * status.st_blocks >= size:
+        return size
+    stored = at = 0
+    try:
+        while at < size:
+            begin = os.lseek(descriptor, at, os.SEEK_DATA)
+            at = os.lseek(descriptor, begin, os.SEEK_HOLE)
+            stored += at - begin
+    except OSError as cause:
+        # What says so has only a hole after it; all else says that this system cannot tell.
+        return stored if cause.errno == errno.ENXIO else size
+    finally:
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    return stored
 
 
 def read_bytes(path: Path, error: Error, hint: str, *, limit: int = MAX_JSON) -> bytes:
@@ -109,6 +157,18 @@ def read_text(path: Path, error: Error, hint: str) -> str:
         return read_bytes(path, error, hint).decode("utf-8")
     except UnicodeDecodeError as cause:
         raise error(f"{path} is no UTF-8 text (byte {cause.start}); {hint}") from None
+
+
+def read_toml(path: Path, error: Error, hint: str) -> dict[str, Any]:
+    """Read a TOML file, or raise ``error`` in one line that ends with ``hint``."""
+    text = read_text(path, error, hint)
+    try:
+        values = tomllib.loads(text)
+        repr(values)  # a hexadecimal number may have more digits than any message can show
+    # Numbers of thousands of digits, and thousands of lists in one another, end in errors of their own.
+    except (ValueError, RecursionError) as cause:
+        raise error(f"{path} cannot be read as TOML ({short(str(cause), 100)}); {hint}") from None
+    return values
 
 
 def parse_json(data: bytes | str) -> Any:
@@ -161,19 +221,81 @@ def read_sealed(path: Path, adapter: TypeAdapter[T], error: Error, hint: str) ->
 def validated(adapter: TypeAdapter[T], value: Any, where: str, error: Error, hint: str) -> T:
     """Check the form of parsed JSON, or raise ``error`` in one line that ends with ``hint``."""
     try:
-        return adapter.validate_python(value)
+        return formed(adapter, value)
     except ValidationError as cause:
         raise error(f"{where}: {fault(cause)}; {hint}") from None
 
 
+def formed(adapter: TypeAdapter[T], value: Any) -> T:
+    """Check the form of a value of Python's, and stop at the first fault.
+
+    Pydantic alone would go on, and describe every fault: of 0.3 MB of wrong numbers in 1.6 GB.
+
+    Raises
+    ------
+    ValidationError
+        If it has another form.
+    """
+    checked: T = _validator_of(adapter).validate_python(value)
+    return checked
+
+
+@lru_cache(256)
+def _validator_of(adapter: TypeAdapter[Any]) -> SchemaValidator:
+    return SchemaValidator(_stopping(adapter.core_schema))
+
+
+# So many keys may be there besides those that are known, and the first is named. Of more, only their number is.
+_UNKNOWN_KEYS = 16
+
+
+def _stopping(schema: Any) -> Any:
+    """Return pydantic's description of a form with which it looks for no second fault in a list or an object."""
+    if isinstance(schema, list | tuple):
+        return type(schema)(map(_stopping, schema))
+    if not isinstance(schema, dict):
+        return schema
+    changed = {key: _stopping(value) for key, value in schema.items()}
+    kind = schema.get("type")
+    if kind in ("list", "dict"):
+        changed["fail_fast"] = True
+    fields = _known_fields(schema)
+    if fields is None:
+        return changed
+    few = core_schema.dict_schema(max_length=len(fields) + _UNKNOWN_KEYS)
+    return core_schema.chain_schema([few, changed], ref=changed.pop("ref", None))
+
+
+def _known_fields(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the fields of an object that may have no others; ``None`` for all else."""
+    if schema.get("type") not in ("typed-dict", "model"):
+        return None
+    if schema.get("config", {}).get("extra_fields_behavior") != "forbid":
+        return None
+    inner = schema
+    while "fields" not in inner:
+        inner = inner["schema"]
+    fields: Mapping[str, Any] = inner["fields"]
+    return fields
+
+
 def fault(cause: ValidationError) -> str:
-    """Say in a few words the first thing that is wrong with the form of a value."""
+    """Say in a few words the first thing that is wrong with the form of a value that :func:`formed` refused."""
     first = cause.errors(include_url=False, include_context=False)[0]
     place = ".".join(short(str(part), 40) for part in first["loc"]) or "the whole"
     message = short(first["msg"], 120)
     if first["type"] == "missing":
         return f"{short(place, 100)} is missing"
-    return f"{short(place, 100)}: {message[:1].lower()}{message[1:]}, got {short(repr(first['input']), 60)}"
+    return f"{short(place, 100)}: {message[:1].lower()}{message[1:]}, got {shown(first['input'])}"
+
+
+_BRIEF = reprlib.Repr()
+_BRIEF.maxstring = _BRIEF.maxother = _BRIEF.maxlong = 60
+
+
+def shown(value: Any) -> str:
+    """Write a value of JSON or TOML in at most 60 characters, whatever its size."""
+    return short(_BRIEF.repr(value), 60)
 
 
 def verify_files(folder: Path, digests: Mapping[str, str], error: Error, where: Path) -> None:
@@ -207,35 +329,38 @@ def read_npz(path: Path, error: Error, hint: str, *names: str, most: float = mat
     can spare.
     """
     try:
-        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
-            entries = _entries(archive, os.fstat(file.fileno()).st_size)
+        with open_regular(path) as file:
+            stored = _stored(file.fileno(), os.fstat(file.fileno()))
+            archive = zipfile.ZipFile(file)
+            entries = _entries(archive, stored)
             lacking = [name for name in names if name not in entries]
             if lacking:
                 raise error(
                     f"{path}: expected the arrays {' and '.join(names)}, but there is no {lacking[0]!r}; {hint}"
                 )
             return {name: _read_member(archive, entries[name], name, most) for name in names or entries}
+    except (FedAttackError, MemoryError):
+        raise
     except FileNotFoundError:
         raise error(f"{path} is not there; {hint}") from None
-    # Of a damaged archive zipfile raises whatever comes: RuntimeError and NotImplementedError are among it.
-    except (
-        *(OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error),
-        *(RuntimeError, ArithmeticError, LookupError, SyntaxError, TypeError),
-    ) as cause:
+    # Of a damaged archive zipfile raises whatever comes.
+    except Exception as cause:
         reason = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
         raise error(
             f"{path} cannot be read as an .npz of plain arrays ({short(reason or type(cause).__name__, 120)}); {hint}"
         ) from None
 
 
-def _entries(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
+def _entries(archive: zipfile.ZipFile, stored: int) -> dict[str, zipfile.ZipInfo]:
     """Give an archive's arrays by name, if they are few enough and small enough to be what the file can hold."""
     entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
     if len(entries) != len(archive.infolist()):
         raise ValueError("two arrays have one name")
+    if any(entry.compress_type not in _COMPRESSIONS for entry in entries.values()):
+        raise ValueError("an array is compressed otherwise than numpy does")
     inflated = sum(entry.file_size for entry in entries.values())
-    if inflated > MAX_INFLATED + _RATIO * size:
-        raise ValueError(f"its arrays would take {inflated:,} bytes, and the file has {size:,}")
+    if inflated > MAX_INFLATED + _RATIO * stored:
+        raise ValueError(f"its arrays would take {inflated:,} bytes, and the file has {stored:,}")
     return entries
 
 
@@ -345,6 +470,31 @@ def check_folder(folder: Path, error: Error, *, to_write: bool = False) -> None:
             raise error(
                 f"{entry.path} has a second name (a hard link), which may be outside of {folder}; copy the folder"
             )
+
+
+def copy_files(names: Iterable[str], source: Path, to: Path, error: Error) -> None:
+    """Copy some files of a folder, by their names in it; whatever else lies there is not looked at.
+
+    Raises
+    ------
+    FedAttackError
+        ``error``, if one is no regular file, or they do not fit on the disk.
+    """
+    make_private(to)
+    sizes: dict[str, int] = {}
+    for name in names:
+        try:
+            with open_regular(source / name) as file:
+                sizes[name] = os.fstat(file.fileno()).st_size
+        except OSError as cause:
+            raise error(f"{source / name} cannot be copied ({cause.strerror})") from None
+    free = shutil.disk_usage(to).free
+    if sum(sizes.values()) > free:
+        raise error(f"the files of {source} have {sum(sizes.values()):,} bytes, and {free:,} are free at {to}")
+    for name, size in sizes.items():
+        make_private((to / name).parent)
+        with open_regular(source / name) as file, atomic_file(to / name) as copy:
+            copy_bytes(file, copy, size)
 
 
 def _resolved(path: Path, error: Error) -> Path:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
+from fedattack.files import make_private, open_private
 from simulations.architectures import Task
 from simulations.run_settings import StudySettings
 
@@ -44,7 +45,8 @@ def write_shards(settings: StudySettings, task: Task, shards: Sequence[Records])
     contents = {"about": asdict(task), "sizes": list(map(len, ys))}
     arrays = {"x": np.concatenate(xs), "y": np.concatenate(ys)}
     file = Path(settings.dealt)
-    file.parent.mkdir(mode=0o700, exist_ok=True)
+    make_private(file.parent)
+    open_private(file, "wb").close()
     save_file(arrays, file, metadata={"study": _identity(settings), "told": json.dumps(contents)})
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, Self
+from typing import Any, Self, get_type_hints
 
 from fedattack.claims.canaries.file import MOST_CLIENTS
 from fedattack.defences import SETTINGS
@@ -126,11 +126,12 @@ class RunSettings(StudySettings):
     def of(cls, run_config: Mapping[str, Any]) -> Self:
         """Read a run config, which may leave out what has a default here."""
         values = {}
+        # A field's own type is a text where annotations are not evaluated.
+        kinds = get_type_hints(cls)
         for field in fields(cls):
             key = _KEYS.get(field.name, field.name.replace("_", "-"))
             if key in run_config or field.default is MISSING:
-                kind: Any = field.type
-                values[field.name] = kind(run_config[key])
+                values[field.name] = kinds[field.name](run_config[key])
         return cls(**values)
 
     def replace(self, **changes: Any) -> Self:

@@ -1,6 +1,5 @@
 """Model zoos of RecUP-FL that are trained before a run."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,8 @@ from numpy.typing import NDArray
 from fedattack.defences.base import words
 from fedattack.defences.zoo import WIDTHS, save_zoo, train_zoo_on_records
 from fedattack.errors import ConfigError
+from fedattack.files import make_private
+from fedattack.folder import copy_zoos
 from fedattack.learning import LocalSGD
 from fedattack.learning.pooled_updates import Fit
 from simulations.privacy import changes_update
@@ -68,6 +69,7 @@ def make_zoos(study: Study) -> None:
             widths=[usual for usual in WIDTHS if usual <= width] or [width],
             fit=Fit(epochs=settings.recup_zoo_epochs),
         )
+        make_private(Path(settings.zoo) / name)
         save_zoo(zoo, Path(settings.zoo) / name)
 
 
@@ -78,13 +80,8 @@ def zoos_of_run(settings: RunSettings) -> Path:
     """
     if not settings.recup_zoo or not settings.zoo:
         return Path(settings.recup_zoo or settings.zoo)
-    run = Path(settings.zoo)
-    for described in Path(settings.recup_zoo).glob("*/zoo.json"):
-        folder = run / described.parent.name
-        folder.mkdir(parents=True, exist_ok=True)
-        for file in (described, described.with_suffix(".safetensors")):
-            shutil.copyfile(file, folder / file.name)
-    return run
+    copy_zoos(Path(settings.recup_zoo), Path(settings.zoo))
+    return Path(settings.zoo)
 
 
 def _records_of_defender(study: Study) -> tuple[NDArray[np.float32], NDArray[Any]]:

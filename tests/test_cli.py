@@ -10,6 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from fedattack.audit.judge import judge_of
+from fedattack.cli import main
 from fedattack.cli.console import PlainSteps, out_console, show_table
 from fedattack.cli.options import (
     complete_attack,
@@ -147,6 +148,66 @@ def test_check_says_whole_or_not(call, tmp_path):
     assert code == 2
     assert err.count("\n") == 1
     assert call("attack", "sia", folder, "--skip-damaged", "--device", "cpu")[0] == 0
+
+
+@pytest.fixture
+def two_seeds(tmp_path):
+    for seed in (0, 1):
+        write_run(tmp_path / "run", seed=seed, part=f"seed-{seed}", epochs=2)
+    write_study(tmp_path / "run", {"seeds": [0, 1]})
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize(
+    ("gone", "words"),
+    [
+        ("record/seed-1", "record/seed-1 is not there, and study.json names the seed 1"),
+        ("record/seed-1/manifest.json", "record/seed-1 is a record without its manifest.json"),
+        ("record/seed-0/manifest.json", "record/seed-0 is a record without its manifest.json"),
+    ],
+)
+def test_a_record_that_is_gone_is_named(call, two_seeds, gone, words):
+    assert call("check", two_seeds)[0] == 0
+    assert call("attack", "sia", two_seeds, "--device", "cpu")[0] == 0
+    shutil.move(two_seeds / gone, two_seeds.parent / "gone")
+    code, out, _ = call("check", two_seeds)
+    assert code == 2
+    assert words in out
+    assert out.count(": whole") == 1
+    told = json.loads(call("check", two_seeds, "--json")[1])
+    assert [item["whole"] for item in told.values()].count(False) == 1
+    for command in (("report",), ("attack", "sia"), ("what-if", "--secagg", "--out", two_seeds.parent / "out")):
+        code, _, err = call(command[0], *command[1:2], two_seeds, *command[2:], "-q")
+        assert (code, err.count("\n")) == (2, 1)
+        assert words in err
+
+
+def test_the_only_record_without_its_manifest_is_named(call, tmp_path):
+    run = write_run(tmp_path / "run", epochs=2)
+    (run / "record" / "manifest.json").unlink()
+    for words in (("check", run), ("project", run, tmp_path / "sums"), ("shrink", run, "--every", "2", "--out", run)):
+        code, _, err = call(*words)
+        assert code == 2
+        assert "record is a record without its manifest.json" in err
+
+
+@pytest.mark.parametrize("seeds", ["all", "one"])
+def test_scores_that_are_gone_are_named(call, two_seeds, seeds):
+    for name in ("sia", "membership"):
+        assert call("attack", name, two_seeds, "--device", "cpu")[0] == 0
+    if seeds == "all":
+        assert call("report", two_seeds, "--device", "cpu")[0] == 0
+    before = (two_seeds / "findings.json").read_bytes() if seeds == "all" else b""
+    kept = two_seeds / "scores" / "seed-0" / "sia.npz"
+    for scores in two_seeds.glob("scores/*/sia.npz"):
+        if seeds == "all" or scores == kept:
+            scores.unlink()
+    code, _, err = call("report", two_seeds, "--device", "cpu")
+    assert code == 2
+    assert f"{kept} is not there, although the attack was made" in err
+    assert before == b"" or (two_seeds / "findings.json").read_bytes() == before
+    assert call("attack", "sia", two_seeds, "--device", "cpu")[0] == 0
+    assert call("report", two_seeds, "--device", "cpu")[0] == 0
 
 
 def test_a_record_from_elsewhere_is_attacked_with_declared_knowledge(call, tmp_path):
@@ -566,6 +627,52 @@ def test_the_command_works_as_a_process_anywhere(tmp_path):
         env={**os.environ, "HOME": str(tmp_path / "nowhere")},
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("problem", "words"),
+    [
+        (MemoryError("Unable to allocate 3.7 GiB"), "not enough memory for this (Unable to allocate 3.7 GiB)"),
+        (MemoryError(), "not enough memory for this"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "not enough memory for this"),
+        (ImportError("libtorch_cpu.so: failed to map segment from shared object"), "not enough memory for this"),
+        (RecursionError("maximum recursion depth exceeded"), "lies in too many others"),
+        (
+            UnicodeEncodeError("utf-8", "a\udcff", 1, 2, "surrogates not allowed"),
+            r"'\udcff' cannot be written as utf-8",
+        ),
+    ],
+)
+def test_a_limit_of_the_machine_is_told_in_one_line(call, monkeypatch, problem, words):
+    def app(**_):
+        raise problem
+
+    monkeypatch.setattr("fedattack.cli.commands.app", app)
+    code, _, err = call("list")
+    assert code == 2
+    assert words in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("problem", [RuntimeError("a fault of ours"), ImportError("cannot import name 'x' from 'y'")])
+def test_a_fault_of_the_program_is_no_limit_of_the_machine(monkeypatch, problem):
+    def app(**_):
+        raise problem
+
+    monkeypatch.setattr("fedattack.cli.commands.app", app)
+    with pytest.raises(type(problem), match=str(problem)):
+        main()
+
+
+def test_what_a_terminal_has_no_characters_for_is_shown_by_numbers():
+    done = subprocess.run(
+        [sys.executable, "-m", "fedattack", "list"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert r"\u" in done.stdout
 
 
 HEAVY = ("torch", "scipy", "sklearn", "matplotlib", "flwr", "ray", "pandas", "jsonschema")

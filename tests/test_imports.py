@@ -45,7 +45,7 @@ ALLOWED = {
     "library": BASE | {"audit", "record", "report", "runs", "threats"},
     "reproduce": BASE | {"audit", "cluster", "data", "folder", "report", "runs", "threats"},
     "tradeoff": BASE | {"audit", "defences", "learning", "report", "reproduce", "runs", "threats"},
-    "whatif": BASE | {"audit", "defences", "folder", "record", "report", "runs", "threats"},
+    "whatif": BASE | {"audit", "defences", "folder", "nodes", "record", "report", "runs", "threats"},
 }
 FORBIDDEN_PACKAGES = {
     "record": {"flwr", "torch", "ray"},

@@ -1,27 +1,44 @@
 import json
 import os
+import shutil
 import zipfile
+from contextlib import suppress
 
 import numpy as np
 import pytest
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict
 
 from fedattack.errors import MESSAGE, DataError, short
 from fedattack.files import seal, write_npz, write_sealed
+from fedattack.record.schema import LINES
 from fedattack.untrusted import (
+    MAX_INFLATED,
     check_folder,
+    copy_files,
+    formed,
+    open_regular,
     parse_json,
     read_bytes,
     read_json,
     read_npz,
     read_sealed,
     read_text,
+    read_toml,
     remove_inside,
     verify_files,
 )
 
 HINT = "do something"
 NUMBERS = TypeAdapter(dict[str, int])
+
+
+@with_config(ConfigDict(extra="forbid", strict=True))
+class Known(TypedDict):
+    a: int
+
+
+FEW = TypeAdapter(Known)
 
 
 def refused(message, action, *words):
@@ -69,6 +86,41 @@ def test_what_was_sealed_is_held_to_its_checksum_and_what_was_not_is_taken(tmp_p
     assert read_sealed(path, NUMBERS, DataError, HINT) == {"a": 1, "b": 3}
     path.write_text('{"a": 1, "b": "x"}')
     refused("b: input should be a valid integer.*got 'x'; do something", read_sealed, path, NUMBERS, DataError, HINT)
+
+
+MANY = 10_000
+DEEP = [{}] * MANY
+for _ in range(150):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        pytest.param("replies", [{}] * MANY, id="list"),
+        pytest.param("replies", [{"node": "1", "status": "ok", "metrics": {"a": [{}] * MANY}}], id="metrics"),
+        pytest.param("config", {str(number): {} for number in range(MANY)}, id="object"),
+        pytest.param("config", {str(number) * 400: 0 for number in range(MANY)}, id="keys"),
+        pytest.param("config", {"a": DEEP}, id="depth"),
+        pytest.param("common", {"source": "stored", "names": [1] * MANY}, id="names"),
+        pytest.param("common", {"source": "same", "as": 1} | dict.fromkeys(map(str, range(MANY))), id="unknown keys"),
+    ],
+)
+def test_of_thousands_of_faults_the_first_alone_is_described(key, value):
+    line = {"seq": 0, "round": 1, "file": "rounds/000000.safetensors", "bytes": 0, "xxh3": "0" * 32, "config": {}}
+    line |= {"common": None, "replies": [], "aggregate": None, "started": "", "ended": "", "previous": "", "check": ""}
+    assert formed(LINES[2], line) == line
+    with pytest.raises(ValidationError) as problem:
+        formed(LINES[2], {**line, key: value})
+    # The kinds that a metric may have, one by one, and each as often as it lies in another.
+    assert problem.value.error_count() < 10 * 200
+
+
+def test_an_unknown_key_is_named_and_of_thousands_only_how_many_may_be_there():
+    with pytest.raises(ValidationError, match=r"1 validation error.*\nunknown"):
+        formed(FEW, {"a": 1, "unknown": 1})
+    with pytest.raises(ValidationError, match=r"1 validation error.*\n.*at most 17 items"):
+        formed(FEW, dict.fromkeys(map(str, range(MANY))))
 
 
 def test_a_seal_does_not_depend_on_white_space(tmp_path):
@@ -122,6 +174,96 @@ def test_two_arrays_of_one_name_and_python_objects_are_refused(tmp_path):
     refused("two arrays have one name", read_npz, tmp_path / "twice.npz", DataError, HINT)
     np.savez(tmp_path / "objects.npz", x=np.array([{}], dtype=object))
     refused("Python objects", read_npz, tmp_path / "objects.npz", DataError, HINT)
+
+
+def test_an_array_that_numpy_would_not_have_written_so_is_not_inflated(tmp_path):
+    with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("x.npy", lying("(8,)", bytes(64)))
+    refused("compressed otherwise", read_npz, tmp_path / "x.npz", DataError, HINT)
+
+
+@pytest.mark.parametrize("damage", range(0, 200, 7))
+def test_a_damaged_archive_is_refused_whatever_is_raised_of_it(tmp_path, damage):
+    np.savez_compressed(tmp_path / "x.npz", x=np.arange(20))
+    content = bytearray((tmp_path / "x.npz").read_bytes())
+    content[damage % len(content)] ^= 0xFF
+    (tmp_path / "x.npz").write_bytes(content)
+    # Its dates and rights may be anything.
+    with suppress(DataError):
+        (array,) = read_npz(tmp_path / "x.npz", DataError, HINT).values()
+        assert array.tolist() == [*range(20)]
+
+
+def sparse(path, size, begin=b""):
+    """Make a file of which only the beginning lies on the disk; a file system without holes has none to be tested."""
+    path.write_bytes(begin)
+    os.truncate(path, size)
+    if path.stat().st_blocks * 512 > size // 2:
+        pytest.skip("this file system has no holes")
+    return path
+
+
+def test_a_file_that_is_nearly_all_holes_is_refused(tmp_path):
+    path = sparse(tmp_path / "x", MAX_INFLATED + 2**24, bytes(5000))
+    with pytest.raises(OSError, match="holes") as problem:
+        open_regular(path)
+    assert f"{MAX_INFLATED + 2**24:,} bytes" in problem.value.strerror
+    refused("the rest is holes", verify_files, tmp_path, {"x": "0" * 64}, DataError, tmp_path / "y")
+
+
+def test_holes_do_not_let_an_archive_inflate_further(tmp_path):
+    with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", lying("(40000000,)", bytes(320_000_000)))
+    content = (tmp_path / "x.npz").read_bytes()
+    sparse(tmp_path / "padded.npz", 200_000_000)
+    with (tmp_path / "padded.npz").open("ab") as file:
+        file.write(content)
+    refused("its arrays would take 320,000,128 bytes", read_npz, tmp_path / "padded.npz", DataError, HINT)
+
+
+def test_honest_files_are_read_whatever_their_holes_or_blocks(tmp_path, monkeypatch):
+    """Small ones, ones of which a twentieth is there, and those of a file system that counts few blocks."""
+    with open_regular(sparse(tmp_path / "small", MAX_INFLATED)) as file:
+        assert file.read(3) == bytes(3)
+    size = MAX_INFLATED + 2**25
+    with open_regular(sparse(tmp_path / "zeros", size, b"x" * (size // 20))) as file:
+        assert file.read(3) == b"xxx"
+    # Compressed on the disk, or behind a network: hardly a block, and no hole.
+    monkeypatch.setattr("fedattack.untrusted.MAX_INFLATED", 0)
+    (tmp_path / "packed").write_bytes(b"x" * 10_000)
+    status = os.fstat
+
+    class Few:
+        def __init__(self, found):
+            self.st_mode, self.st_size, self.st_blocks = found.st_mode, found.st_size, 0
+
+    monkeypatch.setattr("os.fstat", lambda descriptor: Few(status(descriptor)))
+    with open_regular(tmp_path / "packed") as file:
+        assert file.read(3) == b"xxx"
+
+
+def test_files_are_copied_by_name_once_it_is_known_that_they_fit(tmp_path, monkeypatch):
+    (tmp_path / "from" / "sub").mkdir(parents=True)
+    for name in ("a", "sub/b", "junk"):
+        (tmp_path / "from" / name).write_text(name)
+    copy_files(["a", "sub/b"], tmp_path / "from", tmp_path / "to", DataError)
+    assert (tmp_path / "to" / "sub" / "b").read_text() == "sub/b"
+    assert not (tmp_path / "to" / "junk").exists()
+    refused("cannot be copied", copy_files, ["none"], tmp_path / "from", tmp_path / "to", DataError)
+    sparse(tmp_path / "from" / "holes", MAX_INFLATED + 2**24)
+    refused("holes", copy_files, ["a", "holes"], tmp_path / "from", tmp_path / "other", DataError)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=5))
+    refused(
+        "have 6 bytes, and 5 are free", copy_files, ["a", "sub/b"], tmp_path / "from", tmp_path / "other", DataError
+    )
+    assert not [*(tmp_path / "other").iterdir()]
+
+
+@pytest.mark.parametrize("text", ["a = [", f"a = {'[' * 5000}", f"a = {'9' * 5000}", f"a = [0x{'9' * 5000}]"])
+def test_a_file_that_is_no_toml_is_refused_in_one_line(tmp_path, text):
+    (tmp_path / "x.toml").write_text(text)
+    refused("cannot be read as TOML.*; do something", read_toml, tmp_path / "x.toml", DataError, HINT)
 
 
 def test_links_inside_are_followed_and_links_out_are_refused(tmp_path):

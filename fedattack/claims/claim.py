@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from fedattack.errors import ConfigError, instead, short
-from fedattack.untrusted import fault, read_text
+from fedattack.untrusted import fault, formed, read_toml
 
 UPDATE = ("gaussian", "laplace", "flower-localdp")
 """Mechanisms that clip a client's update, and add noise to it before it leaves the client."""
@@ -247,7 +246,10 @@ def classical_sigma(sensitivity: float, epsilon: float, delta: float) -> float:
     return sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
 
 
-def make_claim(where: str, **values: Any) -> Claim:
+_CLAIM = TypeAdapter(Claim)
+
+
+def make_claim(where: str, /, **values: Any) -> Claim:
     """Check the keys of a claim, with hyphens or underscores, and their values.
 
     Raises
@@ -256,7 +258,7 @@ def make_claim(where: str, **values: Any) -> Claim:
         In one line, which begins with ``where``.
     """
     try:
-        return Claim.model_validate(values)
+        return formed(_CLAIM, values)
     except ValidationError as cause:
         raise ConfigError(f"{where}: {_fault(cause)}; {_HINT}") from None
 
@@ -280,9 +282,4 @@ def read_claim(path: Path) -> Claim:
     ConfigError
         In one line, if it is not there, is no TOML, has a key or a value that it cannot have, or contradicts itself.
     """
-    try:
-        values = tomllib.loads(read_text(path, ConfigError, _HINT))
-    # Numbers of thousands of digits, and thousands of lists in one another, end in errors of their own.
-    except (ValueError, RecursionError) as cause:
-        raise ConfigError(f"{path} is no TOML file ({short(str(cause), 80)}); {_HINT}") from None
-    return make_claim(str(path), **values)
+    return make_claim(str(path), **read_toml(path, ConfigError, _HINT))

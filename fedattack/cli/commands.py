@@ -1,6 +1,8 @@
 """The commands: a thin layer over the library."""
 
+import io
 import json
+import re
 import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -512,14 +514,15 @@ def check(
 
     Examples: `fedattack check runs/first`; `fedattack check audit --signer recorder.pem.pub`
     """
-    from fedattack.folder import find_parts
-    from fedattack.record import check_record
+    from fedattack.folder import find_parts, lost_records
+    from fedattack.record.check import CheckReport, check_record
     from fedattack.record.signature import read_signer
     from fedattack.runs.asked import asked_of_knowledge, asked_of_study
 
     wanted = None if signer is None else read_signer(signer)
     is_run = (folder / "record").exists()
-    paths = [part.record for part in find_parts(folder)] if is_run else [folder]
+    parts = find_parts(folder, some=True) if is_run else []
+    paths = [part.record for part in parts] if is_run else [folder]
     checks = {str(path): check_record(path) for path in paths}
     for record_check in checks.values():
         if wanted is not None and record_check.signer != wanted:
@@ -527,6 +530,8 @@ def check(
             record_check.problems.append(f"it is signed by {signed}, and not by {wanted}")
     for path, record_check in checks.items():
         record_check.remarks.extend(_refusals(Path(path)))
+    for lost, line in (lost_records(folder, parts) if is_run else {}).items():
+        checks[str(lost)] = CheckReport(problems=[line])
     asked = [*asked_of_knowledge(folder), *asked_of_study(folder)] if is_run else []
     asks = [request.told() for request in asked]
     if as_json:
@@ -650,22 +655,14 @@ def claim(
     trusted = _trusted(asked_of_knowledge(folder)) if trust and folder is not None and is_run else set()
     told_apart = canaries_of(folder, canaries, trusted)
     answer = check_claim(told, tested, trial, name=mechanism or "", record=folder, canaries=told_apart)
-    if as_json:
-        print(json.dumps(answer.to_dict(), indent=2, allow_nan=False))
-    else:
-        _show_answer(answer)
-    crossed = _crossed(conditions, [*answer.findings, answer.whole])
-    if out is not None:
-        try:
+    with _gate(conditions, [*answer.findings, answer.whole]):
+        if as_json:
+            print(json.dumps(answer.to_dict(), indent=2, allow_nan=False))
+        else:
+            _show_answer(answer)
+        if out is not None:
             page = _keep_answer(answer, out, folder, declared, mechanism, trial)
             _show_kept(page, as_json, pdf=pdf)
-        except (FedAttackError, OSError) as problem:
-            # That a condition holds counts for more than where the page goes.
-            if not crossed:
-                raise
-            _show_error(problem)
-    if crossed:
-        raise typer.Exit(THRESHOLD_CROSSED)
 
 
 def _keep_answer(
@@ -1174,13 +1171,12 @@ def _reported(folder: Path) -> "list[Finding] | None":
 
 def _finished(folder: Path, findings: Sequence["Finding"], conditions: Sequence["Condition"], as_json: bool) -> None:
     """Say that nothing is left to do; gates are held against the findings that are there."""
-    if as_json:
-        print(json.dumps([finding.to_dict() for finding in findings], indent=2, allow_nan=False))
-    else:
-        out_console.print(f"[bold]{escape(str(folder))}[/bold] is finished: nothing is left to do.", soft_wrap=True)
-        show_page("Report", folder / "report.html")
-    if _crossed(conditions, findings):
-        raise typer.Exit(THRESHOLD_CROSSED)
+    with _gate(conditions, findings):
+        if as_json:
+            print(json.dumps([finding.to_dict() for finding in findings], indent=2, allow_nan=False))
+        else:
+            out_console.print(f"[bold]{escape(str(folder))}[/bold] is finished: nothing is left to do.", soft_wrap=True)
+            show_page("Report", folder / "report.html")
 
 
 def _report(
@@ -1197,24 +1193,33 @@ def _report(
 
     with watch_bars() as watch:
         findings, page = judge_folder(folder, device=device, watch=watch, trusted=trusted)
-    if as_json:
-        print(json.dumps([finding.to_dict() for finding in findings], indent=2, allow_nan=False))
-    else:
-        out_console.print(render_table(findings, read_run(folder)))
-        show_page("Report", page)
-    crossed = _crossed(conditions, findings)
-    if pdf:
-        _print_page(page, as_json)
-    if crossed:
-        raise typer.Exit(THRESHOLD_CROSSED)
+    with _gate(conditions, findings):
+        if as_json:
+            print(json.dumps([finding.to_dict() for finding in findings], indent=2, allow_nan=False))
+        else:
+            out_console.print(render_table(findings, read_run(folder)))
+            show_page("Report", page)
+        if pdf:
+            _print_page(page, as_json)
 
 
-def _crossed(conditions: Sequence["Condition"], findings: Sequence[Any]) -> bool:
-    """Say which conditions hold, and whether any does."""
+@contextmanager
+def _gate(conditions: Sequence["Condition"], findings: Sequence[Any]) -> Iterator[None]:
+    """Show findings; then end the command if a condition holds, also where they could not be shown."""
+    problem: Exception | None = None
+    try:
+        yield
+    except (FedAttackError, OSError) as cause:
+        problem = cause
     crossed = [condition for condition in conditions if condition.crossed(findings)]
+    if problem is not None and not crossed:
+        raise problem
+    if problem is not None:
+        _show_error(problem)
     for condition in crossed:
         err_console.print(f"[red]threshold crossed:[/red] {escape(condition.text)}", soft_wrap=True)
-    return bool(crossed)
+    if crossed:
+        raise typer.Exit(THRESHOLD_CROSSED)
 
 
 def _show_error(problem: Exception) -> None:
@@ -1258,19 +1263,42 @@ def _root(
     pass
 
 
+# What the system's loader, torch and Python say where there is too little of it.
+_OF_MEMORY = re.compile(
+    "failed to map segment|cannot allocate|can't allocate|out of memory|can't start new thread", re.I
+)
+
+
+def _limit_met(problem: Exception) -> str:
+    """Say which limit of this machine, and no fault of the program, ended a command; empty if it was none."""
+    if isinstance(problem, ModuleNotFoundError):
+        return what_to_install("this command")
+    if isinstance(problem, RecursionError):
+        return "something that is read lies in too many others to be read; take out some levels"
+    if isinstance(problem, UnicodeEncodeError):
+        text = problem.object[problem.start : problem.end]
+        return f"{text!a} cannot be written as {problem.encoding}; rename what has it in its name"
+    if isinstance(problem, MemoryError) or _OF_MEMORY.search(str(problem)):
+        reason = short(str(problem), 120) or "nothing more could be had"
+        return f"there is not enough memory for this ({reason}); end other programs, or raise the limit (ulimit -v)"
+    return ""
+
+
+def _write_any_text() -> None:
+    """Show what the terminal's encoding has no character for by its number."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def main() -> None:
     """Run the command line: one line and exit code 2 on bad input, 3 on a crossed threshold."""
+    _write_any_text()
     try:
         code = app(prog_name="fedattack", standalone_mode=False)
     except (FedAttackError, OSError) as problem:
         # Whatever the system refuses (a folder of somebody else, a full disk) is no fault of the program.
         _show_error(problem)
-        code = BAD_INPUT
-    except ModuleNotFoundError:
-        lacking = what_to_install("this command")
-        if not lacking:
-            raise
-        err_console.print(f"[red]error:[/red] {escape(lacking)}", soft_wrap=True)
         code = BAD_INPUT
     except click.exceptions.Abort:
         err_console.print("interrupted")
@@ -1281,5 +1309,11 @@ def main() -> None:
             problem.show()
         else:
             _show_error(ConfigError(_in_one_line(problem)))
+        code = BAD_INPUT
+    except (ImportError, MemoryError, RuntimeError, UnicodeEncodeError) as problem:
+        line = _limit_met(problem)
+        if not line:
+            raise
+        _show_error(RunError(line))
         code = BAD_INPUT
     sys.exit(code or 0)

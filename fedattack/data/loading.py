@@ -168,7 +168,7 @@ def _read(name: str, seed: int, root: Path | None) -> Pool:
     if name.endswith(".npz"):
         return read_arrays(Path(name).expanduser())
     if name.endswith(".toml"):
-        return tables.read_toml(Path(name).expanduser(), root or data_root())
+        return tables.read_declared(Path(name).expanduser(), root or data_root())
     return _source(name).read(seed, root or data_root())
 
 

@@ -10,7 +10,6 @@ A table becomes examples of float32 inputs:
 from __future__ import annotations
 
 import re
-import tomllib
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from fedattack.data.columns import MAX_VALUES, Column, number_names
 from fedattack.data.source import Pool
 from fedattack.errors import DataError, short
-from fedattack.untrusted import open_regular, read_npz, read_text
+from fedattack.untrusted import open_regular, read_npz, read_toml
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,10 +133,7 @@ def _read_settings(path: Path) -> dict[str, Any]:
     """Read the keys of a declaration, with names as texts and lists as tuples of texts."""
     if not path.exists():
         raise DataError(f"{path}: no such file; expected a TOML file that declares a table")
-    try:
-        settings = tomllib.loads(read_text(path, DataError, "expected a TOML file that declares a table"))
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: cannot be read as TOML ({short(str(error), 100)}); mend the file") from None
+    settings = read_toml(path, DataError, "expected a TOML file that declares a table")
     known = [attribute.name for attribute in fields(Declaration)]
     for key, value in settings.items():
         if key not in known:
@@ -161,7 +157,7 @@ def _texts(values: Sequence[Any]) -> tuple[str, ...]:
     return tuple(str(value) for value in values)
 
 
-def read_toml(path: Path, root: Path) -> Pool:
+def read_declared(path: Path, root: Path) -> Pool:
     """Read the table that a TOML file declares; one of OpenML's from the data folder ``root``.
 
     Raises

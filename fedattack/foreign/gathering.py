@@ -12,14 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedattack.errors import ConfigError, RecordError, RunError, TrustError, short
-from fedattack.files import copy_bytes, make_private
+from fedattack.files import make_private
 from fedattack.folder import Part, find_parts, read_study, write_study
 from fedattack.foreign.auditing import check_free
 from fedattack.foreign.posing import Posed, pose
 from fedattack.foreign.questions import Questions
 from fedattack.record import Record
-from fedattack.record.format import FINAL, INDEX, MANIFEST, RUN, SIGNATURE
-from fedattack.untrusted import check_folder, open_regular
+from fedattack.record.format import MANIFEST, RUN
+from fedattack.record.project import copy_record
+from fedattack.untrusted import check_folder
 from fedattack.witness import SERVER, SeenExamples, Witness, read_witnesses
 from fedattack.witness.sample import hash_rows
 from fedattack.witness.store import RUN_FOLDER
@@ -118,17 +119,6 @@ def _records_in(source: Path) -> list[tuple[str, Path]]:
     if (source / MANIFEST).exists():
         return [("", source)]
     return [(part.name, part.record) for part in find_parts(source)]
-
-
-def copy_record(record: Record, to: Path) -> None:
-    """Copy the files of a record, and nothing else that lies in its folder."""
-    names = [MANIFEST, INDEX, *(str(line.file.path.relative_to(record.path)) for line in record.lines)]
-    names += [name for name in (FINAL, SIGNATURE) if (record.path / name).exists()]
-    make_private(to)
-    for name in names:
-        (to / name).parent.mkdir(exist_ok=True)
-        with open_regular(record.path / name) as source, (to / name).open("xb") as target:
-            copy_bytes(source, target, 2**63)
 
 
 def _refuse_code(posed: Sequence[Posed], model: str | None, loss: str | None) -> None:

@@ -5,7 +5,6 @@ this run, there is a reason in one line, and the other questions are asked all t
 """
 
 import re
-import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedattack.errors import ConfigError, DataError, instead, short
-from fedattack.untrusted import read_text
+from fedattack.untrusted import read_toml
 
 if TYPE_CHECKING:
     from fedattack.foreign.holding import Client, Holding
@@ -138,10 +137,7 @@ def read_groups(path: Path) -> dict[str, dict[str, str]]:
     """
     hint = "expected a table for each attribute with lists of clients, such as north = [0, 1]"
     where = f"--groups {path}"
-    try:
-        tables = tomllib.loads(read_text(path, _GroupsError, hint))
-    except tomllib.TOMLDecodeError as cause:
-        raise ConfigError(f"{where} is no TOML ({short(str(cause), 100)}); {hint}") from None
+    tables = read_toml(path, _GroupsError, hint)
     if not tables:
         raise ConfigError(f"{where} is empty; {hint}")
     return {name: _of_attribute(f"{where}: {short(name, 60)}", name, table, hint) for name, table in tables.items()}

@@ -124,7 +124,7 @@ def _adapted(model: nn.Module, settings: Mapping[str, Any]) -> nn.Module:
 def _settings(text: str) -> dict[str, Any]:
     try:
         settings = json.loads(text)
-    except ValueError as cause:
+    except (ValueError, RecursionError) as cause:
         raise ModelError(f"a configuration is no JSON ({short(str(cause), 80)})") from None
     if not isinstance(settings, dict):
         raise ModelError("a configuration is no JSON object")

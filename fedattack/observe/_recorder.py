@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedattack.errors import RecordError, short
-from fedattack.record import Exchange, Keep, RecordWriter
+from fedattack.record import Exchange, Keep, RecordWriter, Reply
 from fedattack.record.format import RUN, Arrays, Server, View
 from fedattack.record.keep import Precision
 from fedattack.record.project import PROJECTED, project_exchange, without_misfits
@@ -143,6 +143,7 @@ class Recorder:
         self._writer: RecordWriter | None = None
         self._thread: threading.Thread | None = None
         self._error: str | None = None
+        self._lost: str | None = None
         self.run_error: str | None = None
         self.final: Arrays | None = None
         self.before_close: Callable[[], None] | None = None
@@ -163,7 +164,7 @@ class Recorder:
         path = Path(time.strftime(self._out)).expanduser()
         self._writer = RecordWriter(path, versions=versions, **self._options)
         self._queue = queue.Queue(maxsize=1)
-        self._error = self.run_error = self.final = None
+        self._error = self._lost = self.run_error = self.final = None
         self._foretold = self._began = False
         self._run = None
         self._thread = threading.Thread(target=self._work, name="fedattack-recorder", daemon=True)
@@ -256,17 +257,36 @@ class Recorder:
         if writer is None:
             return
         _yield_to_training()
+        # What waits when the recording fails was handed over before that, and is written.
         while (exchange := self._queue.get()) is not None:
-            if self._error is not None:
+            if not writer.is_open:
                 continue
             try:
-                writer.write(self._as_recorded(exchange))
+                self._write(writer, exchange)
             except Exception as cause:
                 # No error of the recording may reach the run.
                 self.fail(f"round {exchange.number}: {cause}")
                 self._end(writer)
-        if self._error is None or writer.is_open:
+        if writer.is_open:
             self._end(writer)
+
+    def _write(self, writer: RecordWriter, exchange: Exchange) -> None:
+        """Write a round; of one that cannot be written, that it was there, so that it costs no other round."""
+        try:
+            writer.write(self._as_recorded(exchange))
+        except OSError:
+            # A disk takes the next round no better.
+            raise
+        except Exception as cause:
+            line = f"round {exchange.number} could not be recorded: {cause}"
+            log.error("fedattack, %s", short(line))
+            self._lost = self._lost or line
+            failed = []
+            for reply in exchange.replies:
+                if reply.status != "late":
+                    node = self._names_in_record.get(reply.node, reply.node)
+                    failed.append(Reply(node, "failed", reason=line))
+            writer.write(Exchange(exchange.number, None, failed, started=exchange.started, ended=exchange.ended))
 
     def _as_recorded(self, exchange: Exchange) -> Exchange:
         """Reduce a round to the view of the record, with its nodes as the record knows them."""
@@ -286,7 +306,7 @@ class Recorder:
 
     def _end(self, writer: RecordWriter) -> None:
         try:
-            writer.close(final=self.final, error=self._error or self.run_error)
+            writer.close(final=self.final, error=self._error or self.run_error or self._lost)
         except Exception as cause:
             self.fail(f"the model after the last round could not be written: {cause}")
             try:

@@ -250,7 +250,11 @@ class RoundTracker:
             self._late.append(replace(reply, status="late", reason=reason, of_round=number))
 
     def _read(self, message: Message, node: int) -> Reply:
-        return read_reply(message, str(node), self._names, self.count_keys)
+        try:
+            return read_reply(message, str(node), self._names, self.count_keys)
+        except Exception as cause:
+            # Whatever it is, it is about this client's reply alone.
+            return Reply(str(node), "failed", reason=f"a reply that cannot be read: {cause}")
 
     def _match(self, message: Message) -> _Sent | None:
         """Find what a reply answers. Messages get their ids when they are pushed, after they were noted."""

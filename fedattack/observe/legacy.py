@@ -12,6 +12,7 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
+from fedattack.errors import short
 from fedattack.observe._arrays import view_tensors
 from fedattack.observe._recorder import SECAGG, Recorder
 from fedattack.record import Exchange, Reply
@@ -211,8 +212,8 @@ class ObservedLegacyStrategy(Strategy):
         if self._recorder.view == "aggregate":
             aggregate = _only_aggregate(arrays)
             replies = [replace(reply, arrays=None) for reply in replies]
-        elif common is not None and _is_secagg(arrays, common):
-            raise ValueError("every client sent the same arrays in another dtype: state view='aggregate' under SecAgg+")
+        elif _is_secagg(results):
+            raise ValueError("every client's reply is one and the same sum: state view='aggregate' under SecAgg+")
         for index, reply in enumerate(replies):
             received = sent.get(reply.node, common)
             if received is not common:
@@ -260,18 +261,21 @@ class ObservedLegacyStrategy(Strategy):
         arrays: Arrays | None = None
         try:
             arrays = view_tensors(result.parameters.tensors, self._names) or None
-        except ValueError as cause:
+        except Exception as cause:
+            # Whatever it is, it is about this client's reply alone.
             status, reason = "failed", f"arrays that cannot be read: {cause}"
         return Reply(node, status, arrays, result.num_examples, dict(result.metrics), reason)
 
     def _unanswered(self, nodes: list[str], failures: Sequence[object], reason: str) -> list[Reply]:
         """Tell failed from missing nodes: legacy failures are exceptions that carry no node id."""
-        errors = [str(failure) for failure in failures if isinstance(failure, BaseException)]
+        # They may be long, and all stand beside each node.
+        errors = [short(str(failure)) for failure in failures if isinstance(failure, BaseException)]
         # SecAgg+ counts one client's failure in several stages, and that of a client whose reply is in the sum.
         if self._recorder.view == "individual" and len(errors) == len(nodes):
-            return [Reply(node, "failed", reason="; or ".join(errors)) for node in nodes]
+            either = short("; or ".join(errors))
+            return [Reply(node, "failed", reason=either) for node in nodes]
         if errors:
-            reason += f"; errors from unknown nodes: {'; '.join(dict.fromkeys(errors))}"
+            reason = short(f"{reason}; errors from unknown nodes: {'; '.join(dict.fromkeys(errors))}")
         return [Reply(node, "missing", reason=reason) for node in nodes]
 
 
@@ -288,10 +292,9 @@ def _only_aggregate(arrays: list[Arrays]) -> Arrays | None:
     return arrays[0]
 
 
-def _is_secagg(arrays: list[Arrays], common: Arrays) -> bool:
-    """Say whether several clients sent the same arrays, in another type than that of the model."""
-    if len(arrays) < 2:
-        return False
-    shared = common.keys() & arrays[0].keys()
-    changed = any(arrays[0][name].dtype != common[name].dtype for name in shared)
-    return changed and all(identical(arrays[0], other) for other in arrays[1:])
+def _is_secagg(results: Results) -> bool:
+    """Say whether SecAgg+ handed its sum to the strategy in the place of each reply.
+
+    It hands over one and the same object. What clients send comes to be an object each, even if they send the same.
+    """
+    return len(results) > 1 and all(result.parameters is results[0][1].parameters for _, result in results)

@@ -54,13 +54,15 @@ class ObservedStrategy(Strategy):
 
         Raises
         ------
+        TypeError
+            If these are not its arguments. Then there is no record yet, and the corrected call makes it.
         RecordError
             Before the run starts, if the folder holds a record already or cannot be written.
         """
-        recorder = self._tracker.recorder
-        recorder.open()
         bound = inspect.signature(self._inner.start).bind(*args, **kwargs)
         bound.apply_defaults()
+        recorder = self._tracker.recorder
+        recorder.open()
         rounds = bound.arguments.get("num_rounds")
         recorder.rounds = rounds if isinstance(rounds, int) else None
         if recorder.resumes:

@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from fedattack.errors import RecordError, short
 from fedattack.files import seal
 from fedattack.record.schema import LINES, MANIFESTS, MAX_NAME, MAX_VALUE
-from fedattack.untrusted import fault, parse_json
+from fedattack.untrusted import parse_json, validated
 
 FORMAT = "fedattack-record"
 WHOLE, THINNED = 2, 3
@@ -153,7 +153,11 @@ def unseal_line(row: bytes, version: int, where: str) -> dict[str, Any]:
     content = row[: -len(seal_at_end[0])] + b"}"
     if hashlib.sha256(content).hexdigest()[:digits] != seal_at_end[1].decode():
         raise RecordError(f"{where} does not match its checksum; the file was changed or damaged")
-    return _formed(LINES[version], row, where)
+    try:
+        value = parse_json(row)
+    except ValueError:
+        raise RecordError(f"{where} is not a sealed JSON object; the file is damaged") from None
+    return _formed(LINES[version], value, where)
 
 
 def unseal_manifest(data: bytes, where: str) -> dict[str, Any]:
@@ -181,14 +185,11 @@ def unseal_manifest(data: bytes, where: str) -> dict[str, Any]:
             f"{where}: format version {version} is newer than {VERSION}, the newest that this fedattack reads; update "
             "fedattack"
         )
-    return _formed(MANIFESTS[version], _compact(value).encode(), where)
+    return _formed(MANIFESTS[version], value, where)
 
 
-def _formed(adapter: TypeAdapter[Any], data: bytes, where: str) -> dict[str, Any]:
-    try:
-        return dict(adapter.validate_json(data))
-    except ValidationError as cause:
-        raise RecordError(f"{where}: {fault(cause)}; it is sealed, but not as fedattack writes it") from None
+def _formed(adapter: TypeAdapter[Any], value: Any, where: str) -> dict[str, Any]:
+    return dict(validated(adapter, value, where, RecordError, "it is sealed, but not as fedattack writes it"))
 
 
 def _compact(value: Mapping[str, Any]) -> str:

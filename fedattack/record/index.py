@@ -249,6 +249,19 @@ def file_of(seq: int) -> str:
     return f"{ROUNDS}/{seq:06d}.safetensors"
 
 
+def without_manifest(folder: Path) -> list[Path]:
+    """Find what was a record, among a folder and those in it, and has lost its manifest."""
+    try:
+        paths = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
+    except OSError:
+        return []
+    lost = []
+    for path in paths:
+        if (path / INDEX).exists() and not (path / MANIFEST).exists():
+            lost.append(path)
+    return lost
+
+
 def strangers(path: Path, index: Index) -> list[str]:
     """Return the files in the folder of the rounds that no line of the index names."""
     try:

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from fedattack.errors import ConfigError, RecordError, short
 from fedattack.record.check import check_record
 from fedattack.record.exchange import Exchange, Reply
-from fedattack.record.format import MANIFEST, View
+from fedattack.record.format import FINAL, INDEX, MANIFEST, SIGNATURE, View
+from fedattack.record.index import file_of, without_manifest
 from fedattack.record.keep import Keep
 from fedattack.record.reader import Observation, Record, Round
 from fedattack.record.writer import RecordWriter, cannot_be_kept
-from fedattack.untrusted import check_folder
+from fedattack.untrusted import check_folder, copy_files
 
 PROJECTED: Mapping[str, Any] = {"kind": "mean", "weight": "num-examples", "by": "projection"}
 """What the manifest of a projected record says of its aggregates."""
@@ -56,6 +57,22 @@ def project_record(record: Record, out: Path, *, facts: Mapping[str, Any] | None
         return project_exchange(exchange, round_.where)
 
     return rewrite_record(record, out, projected, facts=facts, view="aggregate", aggregation=PROJECTED)
+
+
+def copy_record(record: Record, out: Path) -> None:
+    """Copy the files of a record, and nothing else that lies in its folder.
+
+    Raises
+    ------
+    RecordError
+        If one cannot be read, or they do not fit on the disk.
+    """
+    names = [MANIFEST, INDEX, *(file_of(line.seq) for line in record.lines)]
+    if (record.manifest["final"] or {}).get("source") == "stored":
+        names.append(FINAL)
+    if record.manifest["signer"] is not None and (record.path / SIGNATURE).exists():
+        names.append(SIGNATURE)
+    copy_files(names, record.path, out, RecordError)
 
 
 def rewrite_record(
@@ -189,6 +206,8 @@ def records_in(folder: Path) -> dict[str, Path]:
     check_folder(folder, RecordError)
     if (folder / MANIFEST).exists():
         return {"": folder}
+    for path in [*without_manifest(folder), *without_manifest(folder / "record")]:
+        raise RecordError(f"{path} is a record without its {MANIFEST}; put it back, or move the rest away")
     found = sorted([*folder.glob(f"*/{MANIFEST}"), *folder.glob(f"record/*/{MANIFEST}")])
     if not found:
         raise RecordError(

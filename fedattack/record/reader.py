@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import math
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -37,7 +38,7 @@ from fedattack.record.means import weighted_mean
 from fedattack.record.schema import Protocol
 from fedattack.record.signature import fingerprint, is_signed
 from fedattack.record.sketch import SketchPlan
-from fedattack.record.tensors import checksum
+from fedattack.record.tensors import DTYPES, checksum
 from fedattack.untrusted import check_folder, open_regular, read_bytes
 
 _BLOCK = 1 << 18
@@ -45,6 +46,12 @@ _BLOCK = 1 << 18
 # How many files stay open, and of how many rounds the mean of the replies is kept.
 _OPEN_FILES = 4
 _MEANS = 2
+
+# Bytes of a file from which on it is asked whether there is memory for an array.
+_LARGE = 64 * 2**20
+
+# NumPy's types by the format's names.
+_TYPES = {stored: name for name, stored in DTYPES.items()}
 
 T = TypeVar("T")
 
@@ -119,6 +126,12 @@ class TensorFile:
                 f"{self.path} and the index name different arrays: one alone has {short(different[0], 60)}"
             )
         return opened
+
+
+def _check_memory(stored: Any) -> None:
+    """Raise MemoryError where an array cannot be had; the library's own code would panic, and say nothing of use."""
+    width = np.dtype(_TYPES.get(stored.get_dtype(), np.uint8)).itemsize
+    np.empty(math.prod(stored.get_shape()) * width, np.uint8)
 
 
 class StoredArrays(Mapping[str, NDArray[Any]]):
@@ -704,7 +717,10 @@ class Record:
 
         def read(name: str) -> NDArray[Any]:
             try:
-                return cast(NDArray[Any], self._open_files.get(file.path, opened).get_tensor(name))
+                arrays = self._open_files.get(file.path, opened)
+                if file.size > _LARGE:
+                    _check_memory(arrays.get_slice(name))
+                return cast(NDArray[Any], arrays.get_tensor(name))
             except (SafetensorError, AttributeError, TypeError, ValueError) as cause:
                 raise RecordError(f"{file.path} holds no readable array {name!r} ({short(str(cause), 100)})") from None
 

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fedattack.errors import ConfigError
+from fedattack.files import FolderLock, write_atomically
 from fedattack.untrusted import read_bytes
 
 SIGNING_KEY = "FEDATTACK_SIGNING_KEY"
@@ -38,14 +39,27 @@ def make_key(path: Path) -> str:
     )
     public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     try:
-        for file, data, mode in ((path, private, 0o600), (public_file(path), public, 0o644)):
-            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
-                stream.write(data)
-    except FileExistsError as cause:
-        raise ConfigError(f"{cause.filename} exists already, and a key is never overwritten; choose another") from None
+        # Nobody else makes a key here meanwhile.
+        with FolderLock(path.parent):
+            _write_key(path, private, public)
     except OSError as cause:
         raise ConfigError(f"{path} cannot be written ({cause.strerror}); choose another file") from None
     return fingerprint(signer_of(key))
+
+
+def _write_key(path: Path, private: bytes, public: bytes) -> None:
+    """Write both halves of a key, whole, or neither."""
+    beside = public_file(path)
+    for file in (path, beside):
+        if os.path.lexists(file):
+            raise ConfigError(f"{file} exists already, and a key is never overwritten; choose another")
+    try:
+        write_atomically(beside, public)
+        beside.chmod(0o644)
+        write_atomically(path, private)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
 
 
 def public_file(path: Path) -> Path:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedattack import __version__
 from fedattack.errors import RecordError, short
-from fedattack.files import FolderLock, atomic_file, copy_bytes, write_atomically
+from fedattack.files import FolderLock, atomic_file, copy_bytes, make_private, open_private, write_atomically
 from fedattack.record.exchange import Exchange, Reply
 from fedattack.record.format import (
     FINAL,
@@ -190,12 +190,12 @@ class RecordWriter:
             ) from None
 
     def _make_folder(self) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_private(self.path)
         check_folder(self.path, RecordError, to_write=True)
-        (self.path / ROUNDS).mkdir(exist_ok=True)
+        make_private(self.path / ROUNDS)
         self.path.chmod(0o700)  # what the server saw of the clients is as private as the clients' data
         # Exclusive creation keeps two runs out of one folder.
-        (self.path / INDEX).open("xb").close()
+        open_private(self.path / INDEX, "xb").close()
 
     def _check_manifest(self, manifest: Mapping[str, Any]) -> None:
         """Refuse a manifest that no reader would take."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedattack.claims.finding import CANARIES, CONFIGURED, MEASURED, RECORDED, sure_of
 from fedattack.errors import ReportError
-from fedattack.files import write_atomically, write_sealed
+from fedattack.files import make_private, write_atomically, write_sealed
 from fedattack.report.claim_words import (
     CLAIM_PAGE,
     WORDS,
@@ -55,7 +55,7 @@ def write_claim(folder: Path, sheet: Mapping[str, Any]) -> Path:
     content = render_claim(sheet).encode()
     page = folder / CLAIM_PAGE
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
         page.with_suffix(".pdf").unlink(missing_ok=True)
         write_sealed(folder / CLAIM, sheet)
         write_atomically(page, content)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedattack.audit.finding import PROPORTION, Finding, listed
 from fedattack.errors import ReportError
-from fedattack.files import write_atomically, write_json
+from fedattack.files import make_private, write_atomically, write_json
 from fedattack.report import drawing, words
 from fedattack.report.drawing import CHANCE, INK, Plot
 from fedattack.report.html import scalar, template
@@ -117,7 +117,7 @@ def compare_runs(folders: Sequence[Path], out: Path, by: str | None = None) -> P
 
     out = Path(out)
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        make_private(out)
     except OSError as cause:
         raise ReportError(f"{out} cannot be created ({cause}); choose a folder that can be written") from None
     facts = [facts_of(run, keys) for run in runs]

@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 from fedattack import __version__
 from fedattack.data import DATASETS, data_root
 from fedattack.errors import ConfigError, DataError, FedAttackError, ReportError
-from fedattack.files import FolderLock, write_atomically, write_json, write_sealed
+from fedattack.files import FolderLock, make_private, write_atomically, write_json, write_sealed
 from fedattack.folder import read_study
 from fedattack.report import read_findings, read_run
 from fedattack.reproduce.measure import measure, per_round, training_records
@@ -183,7 +183,7 @@ class _Runner:
         check_out(self.out)
         check_folder(self.out, ConfigError, to_write=True)
         try:
-            self._cells.mkdir(parents=True, exist_ok=True)
+            make_private(self._cells)
             self.out.chmod(0o700)
         except OSError as cause:
             raise ConfigError(f"{self.out} cannot be created ({cause}); choose a folder that can be written") from None

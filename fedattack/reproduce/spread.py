@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedattack.cluster import Cluster, Pieces, connect
 from fedattack.errors import FedAttackError, RunError
-from fedattack.files import make_private
+from fedattack.files import make_private, open_private
 from fedattack.reproduce.spec import Job
 from fedattack.runs.settings import leads_out, nodes_of
 from fedattack.runs.watch import Watch
@@ -64,7 +64,8 @@ class Made:
             if not path.resolve().is_relative_to(folder.resolve()):
                 raise RunError(f"a machine of the cluster sent the file {name!r}, which leads out of the cell's folder")
             make_private(path.parent)
-            content.tofile(path)
+            with open_private(path, "wb") as file:
+                file.write(content.data)
 
 
 def made_elsewhere(

@@ -39,7 +39,7 @@ def _reaches_out(attack: str, key: str) -> bool:
 def asked_of_knowledge(folder: Path) -> list["Asked"]:
     """List what the run folder's knowledge asks to import, and the paths in it that leave the folder."""
     asked: list[Asked] = []
-    for part in find_parts(folder):
+    for part in find_parts(folder, some=True):
         # A server's own folder has none, and its environment no torch to read it with.
         if part.knowledge.exists():
             asked += known_to(part).asks()

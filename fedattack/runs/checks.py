@@ -1,14 +1,16 @@
 """Words that a caller chose are checked here before anything else is done, and without torch, which takes seconds."""
 
 import re
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedattack.audit.finding import Condition
 from fedattack.cluster import chosen, connect
-from fedattack.errors import ConfigError, instead
+from fedattack.errors import ConfigError, DataError, instead
 from fedattack.threats.memory import read_size
 from fedattack.threats.options import shares_work
 from fedattack.threats.registry import left_out, options_of_attack, threat_of, threats
@@ -34,6 +36,24 @@ def attack_names() -> list[str]:
 def scored_attacks(parts: Sequence["Part"]) -> list[str]:
     """List the attacks that have scores for every record of a run folder."""
     return [name for name in attack_names() if all(part.scores(name).exists() for part in parts)]
+
+
+def check_scores(folder: Path, parts: Sequence["Part"], found: Collection[str]) -> None:
+    """Check that no scores are gone: of an attack that has others, or of one of which ``found`` speaks.
+
+    Raises
+    ------
+    DataError
+        If some are.
+    """
+    for name in attack_names():
+        lacking = [part.scores(name) for part in parts if not part.scores(name).exists()]
+        if lacking and (name in found or len(lacking) < len(parts)):
+            again = f"`fedattack attack {name} {shlex.quote(str(folder))}`"
+            raise DataError(
+                f"{lacking[0]} is not there, although the attack was made; put it back, run {again} again, or delete "
+                f"all scores of {name} and findings.json to report without it"
+            )
 
 
 def check_attacks(names: Sequence[str], options: Mapping[str, str]) -> None:

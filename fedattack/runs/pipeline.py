@@ -7,11 +7,11 @@ from fedattack.audit.finding import Finding
 from fedattack.audit.listing import Listing
 from fedattack.audit.run import audit_folder
 from fedattack.cluster import chosen
-from fedattack.errors import ConfigError
+from fedattack.errors import ConfigError, ReportError
 from fedattack.folder import STUDY, Part, find_parts
 from fedattack.record import Record
 from fedattack.runs.asked import known_to
-from fedattack.runs.checks import check_attacks
+from fedattack.runs.checks import check_attacks, check_scores
 from fedattack.runs.pace import AttackPace
 from fedattack.runs.watch import Watch
 from fedattack.threats import ATTACKS, Attack, Knowledge, write_knowledge
@@ -96,12 +96,17 @@ def judge_folder(
     TrustError
         If a model is needed for that, and the folder names code for it that is not trusted.
     DataError
-        If there are no scores, or the truth is damaged.
+        If there are no scores, some are gone, or the truth is damaged.
     """
     # Drawing takes a second to import, and most commands draw nothing.
-    from fedattack.report import write_report
+    from fedattack.report import read_findings, write_report
     from fedattack.report.tables import write_tables
 
+    try:
+        found = {finding.attack for finding in read_findings(folder)}
+    except ReportError:
+        found = set()  # it is the first report, or a damaged one is made anew
+    check_scores(folder, find_parts(folder), found)
     written: dict[str, str] = {}
 
     def listed(listings: Sequence[Listing]) -> None:

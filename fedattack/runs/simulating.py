@@ -9,7 +9,7 @@ from typing import Any
 
 from fedattack.audit.truth import read_truth
 from fedattack.errors import ConfigError, FedAttackError, RecordError, RunError, in_command, short
-from fedattack.files import FolderLock
+from fedattack.files import FolderLock, make_private, open_private
 from fedattack.folder import DEALT, STUDY, Part, new_parts, read_study, write_resumption, write_study
 from fedattack.nodes import NODES
 from fedattack.record import Record
@@ -106,7 +106,7 @@ def simulate(
     check_free(out)
     is_new = not out.exists()
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        make_private(out)
     except OSError as cause:
         raise ConfigError(f"{out} cannot be created ({cause}); choose a folder that can be written") from None
     with _alone(out):
@@ -315,7 +315,9 @@ def _train(out: Path, study: dict[str, Any], jobs: Sequence[tuple[Part, Mapping[
     settings = study["settings"]
     nodes, rounds = nodes_of(settings), int(settings["rounds"])
     pace = TrainingPace(len(jobs), rounds, watch.say)
-    with RUNTIMES[study.get("runtime", "simulation")](nodes, str(settings["device"]), out / "flower.log") as runner:
+    log = out / "flower.log"
+    open_private(log, "ab").close()
+    with RUNTIMES[study.get("runtime", "simulation")](nodes, str(settings["device"]), log) as runner:
         for place, (part, config) in enumerate(jobs):
             what, index = f"train {part.name or 'rounds'}", part.record / INDEX
 

@@ -665,9 +665,9 @@ def read_targets(path: Path, model: ModelKnowledge | None = None) -> Targets:
         If the file cannot be read without pickle, arrays are missing or not finite, or they do not fit the model.
     """
     x, y = _examples_in(path)
-    if x.ndim < 1 or y.ndim < 1 or len(x) != len(y) or len(y) == 0:
+    if x.ndim < 1 or y.ndim < 1 or len(x) != len(y) or not y.size:
         raise DataError(f"{path}: expected as many labels as examples, at least one, got x {x.shape} and y {y.shape}")
-    if not np.issubdtype(y.dtype, np.number) or not np.isfinite(y).all():
+    if y.dtype.kind not in "iuf" or not np.isfinite(y).all():
         raise DataError(f"{path}: y holds values that are not finite numbers (dtype {y.dtype})")
     _check_records(path, x, model, "target")
     if model is not None and model.loss == "cross-entropy":

@@ -15,6 +15,7 @@ from fedattack.defences import Defence, defence_of
 from fedattack.defences.applying import Sends, defended_arrays
 from fedattack.defences.hook import Handed
 from fedattack.errors import ConfigError, DataError, FedAttackError, RecordError, short
+from fedattack.files import make_private
 from fedattack.record import Exchange, Record, Reply, Round, project_record, rewrite_record
 from fedattack.record.format import PROTOCOLS, Arrays
 from fedattack.record.project import ALTERED
@@ -176,7 +177,7 @@ def alter_record(
     if defence is None:
         return rewrite_record(record, out, lambda round_, exchange: exchange, facts=facts)
     largest = max((round_.file.size for round_ in record.lines), default=0)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    make_private(out.parent)
     with tempfile.TemporaryDirectory(prefix=".altered-", dir=out.parent) as folder:
         shelf = Path(folder) if largest > memory else None
 

@@ -11,9 +11,9 @@ from fedattack import __version__
 from fedattack.audit.untried import lacking
 from fedattack.errors import ConfigError, FedAttackError, RunError
 from fedattack.files import make_private, write_json
-from fedattack.folder import Part, read_study, write_study
+from fedattack.folder import Part, copy_zoos, read_study, write_study
 from fedattack.record import Record
-from fedattack.record.project import ALTERED
+from fedattack.record.project import ALTERED, copy_record
 from fedattack.report.compare import Run, facts_of, read_compared
 from fedattack.runs.asked import known_to
 from fedattack.runs.pipeline import attack_folder, judge_folder
@@ -26,6 +26,7 @@ from fedattack.untrusted import remove_inside
 from fedattack.whatif.alteration import NOTHING, Alteration, alter_record
 from fedattack.whatif.asked import siblings
 from fedattack.whatif.cell import Cell
+from fedattack.whatif.copying import copy_knowledge, copy_truth
 from fedattack.whatif.page import limits_of, write_page
 
 CELLS = "cells"
@@ -163,21 +164,21 @@ def _labelled(watch: Watch, label: str) -> Watch:
 def _write_part(job: Job, part: Part, copy: Part, alteration: Alteration, seed: tuple[int, int]) -> bool:
     """Write the copy of one seed's part; returns whether its attackers are told of the defence."""
     known = known_to(part, job.trusted)
-    for source, target in ((part.truth, copy.truth), (part.zoo, copy.zoo)):
-        if source.exists():
-            shutil.copytree(source, target, symlinks=True)
-    if alteration == NOTHING:
-        shutil.copytree(part.record, copy.record, symlinks=True)
-        shutil.copytree(part.knowledge, copy.knowledge, symlinks=True)
-        return False
+    copy_truth(part, copy)
+    if part.zoo.exists():
+        copy_zoos(part.zoo, copy.zoo)
     record = Record(part.record, thinned=True)
+    if alteration == NOTHING:
+        copy_record(record, copy.record)
+        copy_knowledge(part, copy)
+        return False
     if not record.left_out:
         # By its name a running variance is known, which noise must not make negative.
         record = named_for(record, known.model)
     alter_record(record, copy.record, alteration, seed=seed, memory=job.memory)
     told = _told(known, record, alteration)
     if told is None:
-        shutil.copytree(part.knowledge, copy.knowledge, symlinks=True)
+        copy_knowledge(part, copy)
         return False
     write_knowledge(copy.knowledge, told)
     return True

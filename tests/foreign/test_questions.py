@@ -358,7 +358,10 @@ def test_a_word_that_is_none_ends_in_one_line(words, message):
     ("text", "message"),
     [
         ("", "is empty"),
-        ("a = [", "is no TOML"),
+        ("a = [", "cannot be read as TOML"),
+        (f"a = {'[' * 2000}", "cannot be read as TOML"),
+        (f"a = 1{'0' * 5000}", "cannot be read as TOML"),
+        (f"[region]\nnorth = [0x1{'0' * 5000}]\nsouth = [2]", "cannot be read as TOML"),
         ("north = [1]", "north: expected a table for each attribute"),
         ("[region]\nnorth = [1]", "region has 1 value; expected at least two"),
         ("[region]\nnorth = [1]\nsouth = 3", "region.south: expected a table"),

@@ -63,7 +63,7 @@ def damage(draw: random.Random, path: Path) -> str:
             _loop,
             _swap_files,
         ),
-        *(_deep, _huge_number, _not_a_number, _key_twice),
+        *(_deep, _huge_number, _not_a_number, _key_twice, _holes),
     )
     way = draw.choice(ways)
     way(draw, path)
@@ -160,6 +160,11 @@ def _remove(draw: random.Random, path: Path) -> None:
 
 def _empty(draw: random.Random, path: Path) -> None:
     path.write_bytes(b"")
+
+
+def _holes(draw: random.Random, path: Path) -> None:
+    """Make the file longer than is read, at no cost on the disk."""
+    os.truncate(path, 2**29)
 
 
 def _folder(draw: random.Random, path: Path) -> None:

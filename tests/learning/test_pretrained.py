@@ -37,7 +37,7 @@ def test_only_models_are_made(name):
         from_description(name, text())
 
 
-@pytest.mark.parametrize("config", ["[1]", "{", '"text"'])
+@pytest.mark.parametrize("config", ["[1]", "{", '"text"', "[" * 100_000])
 def test_what_is_no_configuration_is_refused(config):
     pytest.importorskip("transformers", reason="it makes these models")
     with pytest.raises(ModelError, match="a configuration is no JSON"):

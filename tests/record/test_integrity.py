@@ -2,8 +2,10 @@
 
 import json
 import math
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,9 @@ import pytest
 from fedattack.errors import ConfigError, RecordError
 from fedattack.files import seal
 from fedattack.record import Exchange, Record, RecordWriter, Reply, check_record
-from fedattack.record.format import INDEX, MANIFEST, SIGNATURE, decode_metric, encode_metric
+from fedattack.record.format import FINAL, INDEX, MANIFEST, SIGNATURE, decode_metric, encode_metric
+from fedattack.record.project import copy_record
+from fedattack.record.reader import TensorFile
 from fedattack.record.schema import MAX_VALUE
 from fedattack.record.signature import make_key, public_file, read_signer
 from fedattack.threats import ATTACKS, read_knowledge
@@ -458,3 +462,61 @@ def test_what_attacks_compute_with_is_a_number(tmp_path, change):
     mutate.seal_record(tmp_path / "record", *copy)
     with pytest.raises(RecordError, match=r"seed|num_examples"):
         Record(tmp_path / "record")
+
+
+def test_an_array_for_which_there_is_no_memory_ends_in_no_panic(tmp_path):
+    """The library that reads it would end the process's thread in a panic of its own."""
+    writer = RecordWriter(tmp_path / "record")
+    writer.write(Exchange(1, {"w": np.zeros(100_000_000, np.int8)}, []))
+    writer.close()
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c"),
+            "import resource, sys, mmap\n"
+            "from fedattack.record import Record\n"
+            "common = Record(sys.argv[1]).rounds[0].common\n"
+            "taken = int(open('/proc/self/statm').read().split()[0]) * mmap.PAGESIZE + 150_000_000\n"
+            "resource.setrlimit(resource.RLIMIT_AS, (taken, taken))\n"
+            "try:\n    common['w']\nexcept MemoryError:\n    print('no memory')\n",
+            str(tmp_path / "record"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout == "no memory\n", done.stderr
+
+
+def test_a_record_of_holes_is_refused_by_name(tmp_path):
+    (tmp_path / "record" / "rounds").mkdir(parents=True)
+    size = 300 * 2**20
+    table = json.dumps({"common/w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    file = tmp_path / "record" / "rounds" / "000000.safetensors"
+    file.write_bytes(len(table).to_bytes(8, "little") + table)
+    os.truncate(file, 8 + len(table) + size)
+    if file.stat().st_blocks * 512 > size // 2:
+        pytest.skip("this file system has no holes")
+    with pytest.raises(RecordError, match="the rest is holes"):
+        TensorFile(file, {"xxh3": "0" * 32, "bytes": file.stat().st_size}).verify()
+
+
+def test_the_copy_of_a_record_is_its_own_files_alone(tmp_path):
+    writer = RecordWriter(tmp_path / "record")
+    writer.write(exchange(1))
+    writer.close()
+    expected = {path: path.read_bytes() for path in (tmp_path / "record").rglob("*") if path.is_file()}
+    for name in (FINAL, SIGNATURE, "junk"):
+        (tmp_path / "record" / name).write_bytes(b"x" * 1000)
+    copy_record(Record(tmp_path / "record"), tmp_path / "copy")
+    copied = {path: path.read_bytes() for path in (tmp_path / "copy").rglob("*") if path.is_file()}
+    assert {path.relative_to(tmp_path / "copy"): content for path, content in copied.items()} == {
+        path.relative_to(tmp_path / "record"): content for path, content in expected.items()
+    }
+    assert check_record(tmp_path / "copy").whole
+
+
+def test_a_signed_record_is_copied_with_its_signature_and_its_last_model(signed, tmp_path):
+    record, name = signed
+    copy_record(Record(record), tmp_path / "copy")
+    assert check_record(tmp_path / "copy").signer == name
+    assert (tmp_path / "copy" / FINAL).read_bytes() == (record / FINAL).read_bytes()

@@ -68,8 +68,9 @@ def test_a_crossed_threshold_is_told_although_nothing_is_printed(call, tmp_path,
     assert call("attack", "sia", folder, "--device", "cpu")[0] == 0
     monkeypatch.setenv("PATH", "")
     code, _, err = call("report", folder, "--pdf", "--fail-if", "sia.asr >= 0")
-    assert code == 2
+    assert code == 3
     assert "threshold crossed" in err
+    assert err.count("error:") == 1
 
 
 def test_the_pdf_is_what_the_browser_printed(folder, stand_in):

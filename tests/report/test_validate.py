@@ -55,6 +55,27 @@ def test_the_example_is_valid_and_comes_back_unchanged(findings, run):
     assert validate_findings([]) == []
 
 
+class Counted(list):
+    """Says how many of its entries were looked at."""
+
+    seen = 0
+
+    def __getitem__(self, index):
+        self.seen += 1
+        return super().__getitem__(index)
+
+
+def test_of_thousands_of_faults_the_first_alone_is_looked_for(run):
+    """Each takes up to a millisecond, and those among what may be one thing or another were all kept."""
+    wrong = Counted([{}] * 1000)
+    with pytest.raises(ReportError, match=r"findings: \$\[0\]"):
+        validate_findings(wrong)
+    values = Counted([{}] * 1000)
+    with pytest.raises(ReportError, match="setting"):
+        validate_run({**run, "setting": {"clients": values}})
+    assert (wrong.seen, values.seen) == (1, 1)
+
+
 def test_a_metric_may_hold_a_number_with_a_point(findings):
     findings[0]["metric"] = "tpr-at-0.1pct-fpr"
     assert validate_findings(findings)[0].metric == "tpr-at-0.1pct-fpr"

@@ -1,7 +1,7 @@
 """The run config has one reader, which knows every key and its type."""
 
 import ast
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
@@ -46,3 +46,14 @@ def test_nothing_else_reads_keys_or_compares_with_the_name_of_a_framework(file):
         if isinstance(node, ast.Compare):
             for side in (node.left, *node.comparators):
                 assert getattr(side, "value", None) not in FRAMEWORKS, f"line {node.lineno} compares with a name"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Later(RunSettings):
+    """As under ``from __future__ import annotations``, where types are texts."""
+
+    more: "int" = 0
+
+
+def test_a_type_that_is_written_as_a_text_is_the_same_type():
+    assert Later.of(DEFAULTS | {"more": "3"}).more == 3

@@ -66,6 +66,8 @@ def test_a_model_is_built_with_the_arguments_of_its_own(tmp_path):
         ({"x": X}, "expected the arrays x and y"),
         ({"x": X[:3], "y": Y}, "as many labels as examples"),
         ({"x": X[:0], "y": Y[:0]}, "at least one"),
+        ({"x": X, "y": np.zeros((4, 0), dtype=np.int64)}, "at least one"),
+        ({"x": X, "y": Y.astype("m8[s]")}, "not finite numbers"),
         ({"x": np.full_like(X, np.nan), "y": Y}, "not finite"),
         ({"x": X[:, :3], "y": Y}, r"records have shape \(3,\), but the model takes"),
         ({"x": X, "y": Y + CLASSES}, f"integer labels in 0 … {CLASSES - 1}"),

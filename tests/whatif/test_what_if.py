@@ -223,3 +223,28 @@ def test_copies_that_do_not_fit_on_the_disk_are_refused_before_anything_is_writt
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
     refused(call, attacked, tmp_path / "out", "1 kB are free", "--secagg")
+
+
+def test_what_does_not_belong_to_a_run_is_not_copied(attacked, call, tmp_path):
+    """Whoever hands a run over may have put anything beside: gigabytes, or holes that become gigabytes."""
+    run = tmp_path / "run"
+    shutil.copytree(attacked, run)
+    zoo = run / "zoo" / "seed-0" / "label"
+    zoo.mkdir(parents=True)
+    for name in ("zoo.json", "zoo.safetensors"):
+        (zoo / name).write_text("{}")
+    expected = {path.relative_to(run) for path in run.rglob("*") if path.is_file() and path.parent != run}
+    expected = {path for path in expected if path.parts[0] in ("truth", "knowledge", "record", "zoo")}
+    parts = [run / kind / "seed-0" for kind in ("truth", "knowledge", "record", "zoo")]
+    for folder in [*parts, run / "truth" / "seed-0" / "nodes", zoo]:
+        (folder / "junk").write_text("x")
+        (folder / "junks").mkdir()
+        (folder / "junks" / "junk.npz").write_text("x")
+    fedattack_command(
+        call, *("what-if", run, "--noise", "0", "--keep-records", "--out", tmp_path / "out", "--device", "cpu", "-q")
+    )
+    copied = tmp_path / "out" / "cells" / "as-it-was"
+    kinds = [path for kind in ("truth", "knowledge", "record", "zoo") for path in (copied / kind).rglob("*")]
+    assert {path.relative_to(copied) for path in kinds if path.is_file()} == expected
+    for path in expected:
+        assert (copied / path).read_bytes() == (run / path).read_bytes()

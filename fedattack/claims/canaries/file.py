@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import numpy as np
 import tomli_w
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from fedattack.errors import ConfigError, DataError, short
 from fedattack.files import make_private, write_atomically, write_npz
-from fedattack.untrusted import fault, read_npz, read_text
+from fedattack.untrusted import fault, formed, read_npz, read_toml
 
 CANARIES = "canaries.toml"
 EXAMPLES = "canaries.npz"
@@ -63,6 +62,9 @@ class Canaries(BaseModel):
                 f"memory; expected at most {MOST_CLIENTS:,}"
             )
         return self
+
+
+_FORM = TypeAdapter(Canaries)
 
 
 class Examples:
@@ -146,13 +148,9 @@ def read_canaries(path: Path) -> Canaries:
     ConfigError
         In one line, if it is not there, is no TOML, or has a key or a value that it cannot have.
     """
+    values = read_toml(path, ConfigError, _HINT)
     try:
-        values = tomllib.loads(read_text(path, ConfigError, _HINT))
-    # Numbers of thousands of digits, and thousands of lists in one another, end in errors of their own.
-    except (ValueError, RecursionError) as cause:
-        raise ConfigError(f"{path} is no TOML file ({short(str(cause), 80)}); {_HINT}") from None
-    try:
-        return Canaries.model_validate(values)
+        return formed(_FORM, values)
     except ValidationError as cause:
         first = cause.errors(include_url=False)[0]
         said = str(first["ctx"]["error"]) if first["type"] == "value_error" else fault(cause)

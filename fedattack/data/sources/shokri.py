@@ -50,7 +50,9 @@ class _Shokri:
         archive = file.with_name(self.archive)
         url = f"https://raw.githubusercontent.com/privacytrustlab/datasets/master/{self.archive}"
         urllib.request.urlretrieve(url, archive)
-        file.write_bytes(self._extract(archive))
+        partial = file.with_name(f"{self.member}.part")
+        partial.write_bytes(self._extract(archive))
+        partial.replace(file)
         archive.unlink()
 
     def _extract(self, archive: Path) -> bytes:

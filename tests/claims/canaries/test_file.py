@@ -37,9 +37,9 @@ def test_a_file_is_read_as_it_was_written(tmp_path):
         ("count = 20\nseed = 7\nclip = 1.0\nwho = 3", "who"),
         ("count = 100000\nseed = 7\nclip = 1.0", "expected at most 2,000"),
         ('kind = "bird"\ncount = 20\nseed = 7', "kind"),
-        ("count = ", "no TOML"),
-        pytest.param(f"count = {'9' * 5000}", "no TOML", id="digits"),
-        pytest.param(f"count = {'[' * 5000}", "no TOML", id="lists"),
+        ("count = ", "cannot be read as TOML"),
+        pytest.param(f"count = {'9' * 5000}", "cannot be read as TOML", id="digits"),
+        pytest.param(f"count = {'[' * 5000}", "cannot be read as TOML", id="lists"),
     ],
 )
 def test_a_bad_file_is_refused_in_one_line(tmp_path, text, fault):

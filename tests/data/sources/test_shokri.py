@@ -1,6 +1,7 @@
 import io
 import tarfile
 import urllib.request
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,3 +45,22 @@ def test_shokris_archive_is_unpacked_by_its_one_file(tmp_path, monkeypatch):
     assert not (tmp_path / "escaped").exists()
     with pytest.raises(DataError, match="446 zeros and ones a line; got 1 columns"):
         load_dataset("location30", root=tmp_path)
+
+
+def test_a_download_that_stops_leaves_no_half_of_a_file(tmp_path, monkeypatch):
+    def fetch(url, file):
+        with tarfile.open(file, "w:gz") as tar:
+            item = tarfile.TarInfo("bangkok")
+            item.size = 3
+            tar.addfile(item, io.BytesIO(b"1,0"))
+
+    def write_half(path, data):
+        with path.open("wb") as file:
+            file.write(data[:1])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(urllib.request, "urlretrieve", fetch)
+    monkeypatch.setattr(Path, "write_bytes", write_half)
+    with pytest.raises(DataError, match="No space left"):
+        download_dataset("location30", root=tmp_path)
+    assert not (tmp_path / "location30" / "bangkok").exists()
