@@ -308,12 +308,13 @@ def _model_of(
     named_loss: str | None,
 ) -> ModelKnowledge:
     """Return the model that the caller names, or most witnesses saw; else a linear layer, if the arrays fit one."""
-    # The server's own evaluation tells nothing of how clients train, unless no client was seen with a model.
+    # Who only evaluates, be it a client or the server, says nothing of how clients train.
     of_clients = [witness for witness in witnesses if witness.node != SERVER and witness.model is not None]
+    trained = [witness for witness in of_clients if witness.trained.total]
     # Each machine has files of its own, which are named by what is in them.
     files: dict[str, Path] = {}
     seen: list[WitnessedModel] = []
-    for one in [witness.model for witness in of_clients or witnesses if witness.model is not None]:
+    for one in [witness.model for witness in trained or of_clients or witnesses if witness.model is not None]:
         if one.program is not None:
             files[one.program.name] = one.program
         seen.append(replace(one, frozen=None, program=one.program and Path(one.program.name)))
@@ -321,7 +322,7 @@ def _model_of(
     model = _most(known or seen, notes, "models") if seen else _UNSEEN
     program = None
     if named is not None:
-        model = replace(model, spec=named, arguments={})
+        model = replace(model, spec=named)
     elif model.spec is None and model.program is not None:
         program = read_program(files[model.program.name], DataError)
         model = replace(model, spec=PROGRAM)
@@ -349,9 +350,9 @@ def _model_of(
             f"the clients' loss is not known: labels go up to {most:g}, and the model has {classes} outputs; name it "
             "by --loss package.module:function, of outputs and labels, one loss an example"
         )
-    return ModelKnowledge(
-        str(model.spec), holding.shape, classes, loss=loss, arguments=model.arguments, program=program
-    )
+    # With which arguments the caller's own is made, nobody saw.
+    arguments = None if named is not None else model.arguments
+    return ModelKnowledge(str(model.spec), holding.shape, classes, loss=loss, arguments=arguments, program=program)
 
 
 def _frozen_of(witnesses: Sequence[Witness], notes: list[str]) -> dict[str, NDArray[Any]] | None:
@@ -395,8 +396,12 @@ def _training_of(witnesses: Sequence[Witness], notes: list[str]) -> LocalSGD | N
         return None
     how = _most([_numbers_of(training) for training in seen], notes, "ways to train")
     training = next(training for training in seen if _numbers_of(training) == how)
-    if training.optimizer not in OPTIMIZERS or not training.lr or not training.epochs or not training.batch_sizes:
+    if training.optimizer not in OPTIMIZERS or not training.lr:
         notes.append(f"clients train by {training.optimizer}, learning rate {training.lr}; {_IMITATED}")
+        return None
+    if not training.epochs or not training.batch_sizes:
+        unknown = "in which batches" if training.epochs else "how often they pass over their examples"
+        notes.append(f"it is not known {unknown}: no attack imitates how clients train")
         return None
     size, together = training.batch_sizes[0], max(1, round(training.together))
     if together > 1:

@@ -49,7 +49,8 @@ class ModelKnowledge:
     loss
         A loss of :data:`fedattack.learning.LOSSES` or an import path.
     arguments
-        Keyword arguments of what an import path names: numbers, texts, and lists of them.
+        All keyword arguments of what an import path names: numbers, texts, and lists of them. ``None`` where nobody
+        knows them; see :func:`fedattack.learning.build_model`.
     program
         What describes the model where nobody can import it; else ``None``.
     """
@@ -60,7 +61,7 @@ class ModelKnowledge:
     hidden: int = 128
     loss: str | Asked = "cross-entropy"
     dropout: float = 0.0
-    arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    arguments: Mapping[str, Any] | None = field(default=None, hash=False)
     program: Program | None = None
 
     @property
@@ -480,7 +481,7 @@ def _entry_of_model(model: ModelKnowledge | None) -> dict[str, Any] | None:
     texts = {"spec": str(model.spec), "loss": str(model.loss)}
     entry = vars(model) | texts | {"input_shape": [*model.input_shape]}
     del entry["program"]
-    if not model.arguments:
+    if model.arguments is None:
         del entry["arguments"]
     return entry
 
@@ -564,7 +565,7 @@ def _read_model(value: _ModelEntry | None, where: Path, trusted: Collection[str]
         hidden=value["hidden"],
         loss=_named("loss", value["loss"], LOSSES, trusted, where),
         dropout=value.get("dropout", ModelKnowledge.dropout),
-        arguments=value.get("arguments", {}),
+        arguments=value.get("arguments"),
     )
 
 
