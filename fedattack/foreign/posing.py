@@ -184,7 +184,7 @@ def pose(
     _leave_out_unheard(holding, Record(part.record, thinned=True))
     chosen = choose(holding, most=most, seed=seed, auxiliary_of=origins_in(asked.groups, holding.clients))
     targets, evaluation = _examples(holding, chosen.targets), _examples(holding, chosen.evaluation)
-    notes = [*notes, *holding.notes]
+    notes = [*notes, *_mods_of(witnesses), *holding.notes]
     shared = _model_of(witnesses, holding, Record(part.record, thinned=True), notes, model, loss)
     # Of a regression there are no classes to count.
     most_label = int(max(y for _, y in holding.examples.values()))
@@ -247,6 +247,12 @@ def _assumed(knowledge: Knowledge, asked: Questions) -> list[str]:
         left = [WITHOUT[name] for name in sorted(asked.without)]
         assumed.append(f"the attacker is assumed not to know, as --without says: {'; '.join(left)}")
     return assumed
+
+
+def _mods_of(witnesses: Sequence[Witness]) -> list[str]:
+    """Say which mods the messages of clients pass, such as one that adds noise."""
+    mods = dict.fromkeys(mod for witness in witnesses for mod in witness.mods)
+    return [f"messages of clients pass the mods {short(', '.join(mods), 200)}"] if mods else []
 
 
 def _leave_out_unheard(holding: Holding, record: Record) -> None:
@@ -337,8 +343,8 @@ def _model_of(
                 f"the clients' model is not known ({model.why}): name it by --model package.module:function"
             )
         notes.append(f"the record's arrays are those of a linear layer, which the model is taken for ({model.why})")
-        arguments = {"in_features": holding.shape[0], "out_features": outputs}
-        model = replace(model, spec=_LINEAR, arguments=arguments, classes=outputs)
+        sizes = {"in_features": holding.shape[0], "out_features": outputs}
+        model = replace(model, spec=_LINEAR, arguments=sizes, classes=outputs)
     most = max((y for _, y in holding.examples.values()), default=0)
     classes = model.classes or (int(most) + 1 if holding.kind == "i" else 1)
     loss = named_loss or model.loss

@@ -49,7 +49,7 @@ class Call:
     trains
         Whether it was asked to train.
     failed
-        Why it ended early, else empty.
+        The kind of error that it ended by, else empty.
     """
 
     node: str
@@ -231,7 +231,9 @@ def save(folder: Path, watch: Watch, call: Call) -> None:
             known.client, known.mods = call.client or known.client, call.mods or known.mods
             news = not path.exists()
             if call.failed:
-                watch.note(f"a call ended early, and what it did is left out: {call.failed}")
+                watch.note(
+                    f"a call ended early ({call.failed}), and what it did is left out; the log of the client says why"
+                )
             else:
                 news |= _add(known, watch, call, folder)
             known.notes |= watch.notes

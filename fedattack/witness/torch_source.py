@@ -247,11 +247,18 @@ def _step(watch: Watch, optimizer: Optimizer) -> None:
         model.private = private or model.private
         for group in optimizer.param_groups:
             lr, momentum, decay = group.get("lr", 0.0), group.get("momentum", 0.0), group.get("weight_decay", 0.0)
-            unusual = [
-                f"{key}={group[key]}" for key, usual in _USUAL.items() if key in group and group[key] not in usual
-            ]
+            unusual = []
+            for key, usual in _USUAL.items():
+                if key in group and group[key] not in usual:
+                    unusual.append(f"{key}={_in_numbers(group[key])}")
             told = f"{name} of {', '.join(unusual)}" if unusual else name
             model.optimizers[(told, float(lr), float(momentum), float(decay))] = None
+
+
+def _in_numbers(value: object) -> str:
+    """Tell a setting of an optimizer if it is a number, or a pair of them."""
+    parts = value if isinstance(value, tuple | list) else [value]
+    return str(value) if all(isinstance(part, int | float) for part in parts) else "another"
 
 
 def _watched_zero_grad(original: Callable[..., None]) -> Callable[..., None]:

@@ -123,6 +123,12 @@ def test_clients_that_trained_decide_about_model_and_loss(part):
     assert not any("different models" in note or "loss is not known" in note for note in posed.notes)
 
 
+def test_mods_that_the_messages_of_clients_pass_are_told(part):
+    mods = ("LocalDpMod(clipping_norm=1.0)", "message_size_mod")
+    posed = pose(part, [witness(name, World.trains[name], mods=mods) for name in "012"])
+    assert f"messages of clients pass the mods {', '.join(mods)}" in posed.notes
+
+
 def test_training_of_which_something_is_not_known_is_told(part):
     for facts, unknown in (({"epochs": None}, "how often they pass"), ({"batch_sizes": ()}, "in which batches")):
         training = replace(TRAINING, **facts)
