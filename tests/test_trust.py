@@ -376,11 +376,14 @@ def test_a_run_in_which_no_client_answers_ends_with_the_clients_reason(call, tmp
     monkeypatch.setattr("fedattack.runs.forecast.foretell", lambda *words, **named: None)  # nothing was prepared
     code, _, err = call("audit", "quickstart", "--out", tmp_path / "run", "--seeds", 1)
     assert code == 2
-    assert "no client answered in any of 2 rounds: OutOfMemoryError: xxx" in err
+    assert "no client answered a training message in any of 2 rounds: OutOfMemoryError: xxx" in err
     assert max(map(len, err.splitlines())) < MESSAGE + 20
     code, out, _ = call("check", tmp_path / "run")
     assert code == 2
-    assert "no client answered in any of 2 rounds: error 4: MemoryError: the node ran low" in " ".join(out.split())
+    assert (
+        "no client answered a training message in any of 2 rounds: error 4: MemoryError: the node ran low"
+        in " ".join(out.split())
+    )
 
 
 def test_knowledge_of_a_study_is_asked_for_by_name(tmp_path):

@@ -175,11 +175,13 @@ def pose(
     Raises
     ------
     DataError
-        If nothing was witnessed that can be asked about, or its labels are too large for classes.
+        If nothing was witnessed that can be asked about, clients keep a part of what they train, or labels are too
+        large for classes.
     ConfigError
         If no model is known, or its loss does not fit the labels.
     """
     holding = hold(witnesses)
+    _refuse_personal(witnesses)
     asked = asked or Questions()
     _leave_out_unheard(holding, Record(part.record, thinned=True))
     chosen = choose(holding, most=most, seed=seed, auxiliary_of=origins_in(asked.groups, holding.clients))
@@ -215,8 +217,8 @@ def pose(
     notes += assumed
     if not len(evaluation):
         notes.append(
-            "nobody evaluated on an example that nobody trained on, so that there is no null run: what the attack says "
-            "of examples that it cannot know is not known"
+            f"{holding.why_none}, so that there is no null run: what the attack says of examples that it cannot know "
+            "is not known"
         )
     elif any(holding.origins.values()):
         notes.append("a client's own evaluation examples are taken for ones drawn as its training examples were")
@@ -247,6 +249,17 @@ def _assumed(knowledge: Knowledge, asked: Questions) -> list[str]:
         left = [WITHOUT[name] for name in sorted(asked.without)]
         assumed.append(f"the attacker is assumed not to know, as --without says: {'; '.join(left)}")
     return assumed
+
+
+def _refuse_personal(witnesses: Sequence[Witness]) -> None:
+    """Refuse a run of whose models no attack has a whole one, since each client trains a part that it keeps."""
+    trained = [witness for witness in witnesses if witness.node != SERVER and witness.trained.total]
+    kept = [witness.model.personal for witness in trained if witness.model is not None]
+    if kept and all(kept):
+        raise DataError(
+            f"clients train {short(', '.join(kept[0]), 100)} and do not send it: no reply holds a whole model, and no "
+            "attack asks with a part of one; the record is kept"
+        )
 
 
 def _mods_of(witnesses: Sequence[Witness]) -> list[str]:

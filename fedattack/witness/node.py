@@ -278,16 +278,22 @@ def _add(known: Node, watch: Watch, call: Call, folder: Path) -> bool:
         if model.describe is not None and (known.model is None or trained):
             described = watch.guard("which model it is", lambda _, one=model: one.describe(one))
             if described is not None:
-                known.model = replace(described, frozen=_frozen(known, watch, call, model, folder))
+                personal, frozen = _not_sent(known, watch, call, model, folder)
+                known.model = replace(described, personal=personal, frozen=frozen)
                 if model.program:
                     known.model = replace(known.model, program=write_program(folder, model.program))
             break
     return news
 
 
-def _frozen(known: Node, watch: Watch, call: Call, model: SeenModel, folder: Path) -> Path | None:
-    """Write what of a model the client neither sends nor trains; an attacker is assumed to have it, too."""
-    before = known.model.frozen if known.model is not None else None
+def _not_sent(
+    known: Node, watch: Watch, call: Call, model: SeenModel, folder: Path
+) -> tuple[tuple[str, ...], Path | None]:
+    """Name what of a model the client trains and does not send; write what it does neither with.
+
+    An attacker is assumed to have what nobody trains, too.
+    """
+    before = ((), None) if known.model is None else (known.model.personal, known.model.frozen)
     named = model.state() if model.state is not None else []
     part = max(call.sent, key=len, default=())
     sent = places_in([array for _, array in named], [*part])
@@ -297,14 +303,14 @@ def _frozen(known: Node, watch: Watch, call: Call, model: SeenModel, folder: Pat
     learned = {*arrays} & {*(model.learns() if model.learns is not None else arrays)}
     if learned:
         watch.note(f"the client trains {short(', '.join(sorted(learned)), 80)} and does not send it: no whole model")
-        return None
+        return tuple(sorted(learned)), None
     if sum(array.nbytes for array in arrays.values()) > FROZEN_BYTES:
         watch.note("what the client does not send of its model is too large to be kept: give it by --frozen FILE")
-        return None
+        return (), None
     path = write_frozen(folder, arrays)
-    if before not in (None, path):
+    if before[1] not in (None, path):
         watch.note(_CHANGES)
-    return None if _CHANGES in {*known.notes, *watch.notes} else path
+    return (), None if _CHANGES in {*known.notes, *watch.notes} else path
 
 
 def _add_training(known: Node, watch: Watch, call: Call, trained: list[SeenModel]) -> bool:

@@ -53,6 +53,7 @@ class _Model(TypedDict):
     classes: _Count
     loss: Text | None
     why: Text
+    personal: NotRequired[list[Text]]
     frozen: NotRequired[Text]
     program: NotRequired[Text]
 
@@ -261,6 +262,7 @@ def _model(about: _Model | None, folder: Path) -> WitnessedModel | None:
         classes=about["classes"],
         loss=about["loss"],
         why=about["why"],
+        personal=tuple(about.get("personal", ())),
         frozen=files.get("frozen"),
         program=files.get("program"),
     )

@@ -446,7 +446,7 @@ def test_nothing_that_can_be_asked_about_ends_in_one_line(world):
     for site in world.sites:
         (witness,) = read_witnesses(site / "run-7")
         change(site, trained=replace(witness.trained, y=np.full(len(witness.trained), -1), counts={}))
-    with pytest.raises(DataError, match="no example of which it is certain"):
+    with pytest.raises(DataError, match="no training example was seen with a label"):
         gathered(world)
 
 

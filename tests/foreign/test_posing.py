@@ -123,6 +123,15 @@ def test_clients_that_trained_decide_about_model_and_loss(part):
     assert not any("different models" in note or "loss is not known" in note for note in posed.notes)
 
 
+def test_parts_that_all_clients_train_and_keep_end_in_one_line(part):
+    kept = replace(MODEL, personal=("head.weight",))
+    witnesses = [witness(name, World.trains[name], model=kept) for name in "012"]
+    with pytest.raises(DataError, match=r"clients train head\.weight and do not send it: no reply holds a whole model"):
+        pose(part, witnesses)
+    assert not part.truth.exists()
+    assert pose(part, [replace(witnesses[0], model=MODEL), *witnesses[1:]]).knowledge.model.spec == MODEL.spec
+
+
 def test_mods_that_the_messages_of_clients_pass_are_told(part):
     mods = ("LocalDpMod(clipping_norm=1.0)", "message_size_mod")
     posed = pose(part, [witness(name, World.trains[name], mods=mods) for name in "012"])
