@@ -22,7 +22,7 @@ from tests.worlds.private import write_private_run
 from tests.worlds.sealed import edit
 
 # As a folder has it: what describes a model is in a file of its own.
-WRITTEN = {key: value for key, value in vars(MODEL).items() if key != "program"}
+WRITTEN = {key: value for key, value in vars(MODEL).items() if key not in ("program", "arguments")}
 NONE = {"defence": "none"}
 PRIVATE = private_training("cross-entropy")
 
