@@ -126,9 +126,9 @@ def _why_nothing(holding: Holding) -> str:
             "client's examples, and these parts must reach equally far"
         )
     return (
-        "no training example was seen with a label of one number, as where the loss compares outputs with the inputs, "
-        "and attacks ask about labelled examples; state a label by fedattack.witness.trained_on(x, y) where the client "
-        'trains (fedattack/observe/README.md, "What the model takes")'
+        "no training example was seen with a label of one number: state it by fedattack.witness.trained_on(x, y); "
+        "where there is none, as of an autoencoder, state 0, and name by --model a model of the same arrays that "
+        "returns its own loss, with --loss own"
     )
 
 
