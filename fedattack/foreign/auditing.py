@@ -463,9 +463,10 @@ def _remedy(threat: str, knowledge: Knowledge) -> str:
     if targets is None or model is None:
         return ""
     if threat == "attribute":
-        if structure or targets.x.ndim != 2:
-            shape = structure or f"examples of shape {targets.x.shape[1:]}"
-            return f"; it is asked of tables alone, and the model takes {shape}"
+        if structure:
+            return "; it is asked of tables alone"
+        if targets.x.ndim != 2:
+            return f"; it is asked of tables alone, and the model takes examples of shape {targets.x.shape[1:]}"
         return "; it would take --sensitive NUMBER, a column of the model's input"
     if threat == "property" and (targets.y.dtype.kind == "f" or model.classes == 1):
         return "; it is asked of classes alone, and these examples have none"

@@ -173,7 +173,7 @@ def test_what_a_question_would_take_is_true_of_the_examples():
     assert found["group"].endswith("belong together, and clients that evaluate on examples of their own")
     words = Targets(pack({"ids": np.zeros((3, 2), np.int64), "mask": np.zeros((3, 2), np.int64)}), y)
     found = remedies_of(Knowledge(model=replace(model, classes=1), targets=words))
-    assert found["attribute"] == "; it is asked of tables alone, and the model takes ids, mask"
+    assert found["attribute"] == "; it is asked of tables alone"
     assert found["property"] == "; it is asked of classes alone, and these examples have none"
     assert found["inversion"] == ""
 
