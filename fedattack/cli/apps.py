@@ -123,7 +123,7 @@ def audit_app(
         if app.counted_by:
             say(
                 "note",
-                f"so many clients has Flower's own configuration ({app.counted_by}); --supernodes N takes others",
+                f"Flower's own configuration says that many ({app.counted_by}); --supernodes N takes another number",
             )
         if not app.counted:
             say(

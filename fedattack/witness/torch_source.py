@@ -192,12 +192,16 @@ def _await_gradients(watch: Watch, begun: Pass, output: Any, loss: Tensor) -> No
             )
         begun.come_back(gradient)
 
-    if loss.requires_grad:
-        loss.register_hook(begun.come_back)
+    for tensor in _computed(output):
+        tensor.register_hook(begun.come_back if tensor is loss else come_back)
+        model.losses.setdefault("loss of the model itself", model.own_loss)
+
+
+def _computed(output: Any) -> Iterator[Tensor]:
+    """Give the tensors among what a model returned that a gradient may come back through; no parameters."""
     for tensor in tensors_in(output):
-        if tensor is not loss and tensor.requires_grad:
-            tensor.register_hook(come_back)
-    model.losses.setdefault("loss of the model itself", model.own_loss)
+        if tensor.grad_fn is not None:
+            yield tensor
 
 
 def _as_one_array(model: SeenModel, inputs: NDArray[Any]) -> NDArray[Any]:
@@ -255,8 +259,8 @@ def _returned(watch: Watch, begun: Pass, output: Any) -> None:
         # It returns nothing, so that the gradient stays as it is. A tensor's own hook takes twice the time.
         (tensor.register_hook if node is None else node.register_prehook)(begun.come_back)
     if begun.trains and tensor is not output:
-        for other in tensors_in(output):
-            if other is not tensor and other.requires_grad:
+        for other in _computed(output):
+            if other is not tensor:
                 other.register_hook(begun.come_back)
     _await_loss(watch, begun, tensor, node)
 
