@@ -38,6 +38,16 @@ def loss_in(returned: Any) -> Tensor | None:
     return None
 
 
+def tensors_in(returned: Any) -> list[Tensor]:
+    """Return all tensors that a model returned, each once."""
+    values = [returned] if isinstance(returned, Tensor) else _values(returned)
+    found: dict[int, Tensor] = {}
+    for value in values:
+        if isinstance(value, Tensor):
+            found[id(value)] = value
+    return [*found.values()]
+
+
 def _values(returned: Any) -> list[Any]:
     if isinstance(returned, Mapping):
         return [returned.get("loss"), *returned.values()]

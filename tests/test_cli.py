@@ -933,4 +933,4 @@ def test_attacks_on_a_record_of_silence_tell_the_clients_reason(call, tmp_path):
     writer.close(final=state)
     code, _, err = call("attack", "sia", folder, "-q")
     assert code == 2
-    assert "no client answered in any of 1 rounds: MemoryError: the node ran low" in err
+    assert "no client answered a training message in any of 1 rounds: MemoryError: the node ran low" in err

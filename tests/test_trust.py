@@ -24,6 +24,8 @@ from tests.worlds.federation import MODEL, write_run
 from tests.worlds.private import write_private_run
 from tests.worlds.sealed import edit
 
+# As a folder has it.
+WRITTEN = {key: value for key, value in vars(MODEL).items() if key != "arguments"}
 NONE = {"defence": "none"}
 PRIVATE = private_training("cross-entropy")
 
@@ -316,8 +318,8 @@ def test_nothing_builds_what_only_a_folder_asks_for(tmp_path):
 @pytest.mark.parametrize(
     ("knowledge", "values"),
     [
-        ({"model": {**vars(MODEL), "input_shape": [30], "spec": "a.b:c"}}, ["a.b:c"]),
-        ({"model": {**vars(MODEL), "input_shape": [30], "loss": "a.b:d"}}, ["a.b:d"]),
+        ({"model": {**WRITTEN, "input_shape": [30], "spec": "a.b:c"}}, ["a.b:c"]),
+        ({"model": {**WRITTEN, "input_shape": [30], "loss": "a.b:d"}}, ["a.b:d"]),
         ({"property": "a.b:e"}, ["a.b:e"]),
         ({"property": "membership"}, []),
         ({"defence": {"spec": "fedattack", "settings": NONE, "files": {}}}, []),
@@ -396,11 +398,14 @@ def test_a_run_in_which_no_client_answers_ends_with_the_clients_reason(call, tmp
     monkeypatch.setattr("fedattack.runs.forecast.foretell", lambda *words, **named: None)  # nothing was prepared
     code, _, err = call("audit", "quickstart", "--out", tmp_path / "run", "--seeds", 1)
     assert code == 2
-    assert "no client answered in any of 2 rounds: OutOfMemoryError: xxx" in err
+    assert "no client answered a training message in any of 2 rounds: OutOfMemoryError: xxx" in err
     assert max(map(len, err.splitlines())) < MESSAGE + 20
     code, out, _ = call("check", tmp_path / "run")
     assert code == 2
-    assert "no client answered in any of 2 rounds: error 4: MemoryError: the node ran low" in " ".join(out.split())
+    assert (
+        "no client answered a training message in any of 2 rounds: error 4: MemoryError: the node ran low"
+        in " ".join(out.split())
+    )
 
 
 def test_knowledge_of_a_study_is_asked_for_by_name(tmp_path):

@@ -1,13 +1,17 @@
 """`fedattack audit` of somebody's Flower app, and `fedattack gather`."""
 
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.markup import escape
+
 from fedattack.cli import commands
-from fedattack.cli.console import say, say_progress, watch_bars
-from fedattack.errors import ConfigError, in_command
+from fedattack.cli.console import err_console, say, say_progress, watch_bars
+from fedattack.errors import ConfigError, FedAttackError, in_command
 
 if TYPE_CHECKING:
     from fedattack.audit.finding import Condition
@@ -111,15 +115,25 @@ def audit_app(
     if told.on == superlink.SUPERLINK:
         superlink.check_reach(app, out)
         # How many clients the app is simulated with says nothing of a federation that is up.
-        app = replace(app, supernodes=told.supernodes or superlink.count_online(app), counted=True)
+        online = told.supernodes or superlink.count_online(app)
+        app = replace(app, supernodes=online, counted=True, counted_by="")
     if app.command is None:
         runs = "1 run" if len(told.seeds) == 1 else f"{len(told.seeds)} runs"
         say("note", f"{app.folder.name}: {app.supernodes} clients, {runs} on {told.on}")
+        if app.counted_by:
+            say(
+                "note",
+                f"Flower's own configuration says that many ({app.counted_by}); --supernodes N takes another number",
+            )
         if not app.counted:
-            say("note", "the app does not say how many clients it has; --supernodes takes another number")
+            say(
+                "note",
+                "neither the app nor Flower's own configuration says how many clients it has; --supernodes N takes "
+                "another number",
+            )
         if warning := auditing.too_few(app.supernodes):
             say("warning", warning)
-    with auditing.importable(app):
+    with _kept(app, out), auditing.importable(app):
         with watch_bars() as watch:
             auditing.check_named(told.model, told.loss)
             parts = auditing.run_app(
@@ -138,6 +152,37 @@ def audit_app(
             asking.report(out, attacked, posed)
         finally:
             _say_private(out, parts)
+
+
+def _show(line: str) -> None:
+    err_console.print(escape(line), soft_wrap=True)
+
+
+@contextmanager
+def _kept(app: "App", out: Path) -> Iterator[None]:
+    """Say of a run that somebody stops what is left of it, and how that is attacked."""
+    from fedattack.folder import Part, find_parts
+    from fedattack.foreign.auditing import witness_of
+    from fedattack.record import Record
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        parts: list[Part] = []
+        with suppress(FedAttackError):
+            parts = [part for part in find_parts(out) if len(Record(part.record)) and witness_of(part).is_dir()]
+        if not parts:
+            delete = f"delete {out}, and " if out.exists() else ""
+            _show(f"note: no round was recorded; {delete}audit again")
+            raise
+        part = parts[0]
+        rounds = len(Record(part.record))
+        words = ["gather", str(part.record), str(witness_of(part)), "--out", f"{out}-gathered", "--trust"]
+        _show(
+            f"note: the run of an app cannot be resumed; {rounds} rounds of {part.label} are kept, and `fedattack "
+            f"{shlex.join(words)}`, called in {app.folder}, attacks them"
+        )
+        raise
 
 
 def gather_run(

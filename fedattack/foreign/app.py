@@ -1,5 +1,6 @@
 """Somebody's Flower app: where it is, how many clients it has, what can be set, whether it can be audited at all."""
 
+import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +28,9 @@ class App:
     supernodes
         How many clients to simulate.
     counted
-        Whether the caller or the app says so.
+        Whether the caller, the app or Flower's own configuration says so.
+    counted_by
+        The connection in Flower's own configuration that says so; empty where somebody else does, or nobody.
     seeded
         Whether its run config has a key ``seed``, which then is the seed of each run.
     command
@@ -38,6 +41,7 @@ class App:
     config: Mapping[str, Any] = field(default_factory=dict)
     supernodes: int = SUPERNODES
     counted: bool = True
+    counted_by: str = ""
     seeded: bool = False
     command: FlwrRun | None = None
 
@@ -72,8 +76,11 @@ def app_of(folder: Path, changes: Sequence[str] = (), supernodes: int | None = N
     project = read_app(folder)
     flower = project["tool"]["flwr"]
     known = _flat(flower["app"].get("config", {}))
-    told = supernodes or _declared_supernodes(flower.get("federations"))
-    return App(folder, _changed(known, changes, folder), told or SUPERNODES, told is not None, "seed" in known)
+    declared, counted_by = supernodes or _declared_supernodes(flower.get("federations")), ""
+    if declared is None:
+        declared, counted_by = _configured_supernodes()
+    count, counted = declared or SUPERNODES, declared is not None
+    return App(folder, _changed(known, changes, folder), count, counted, counted_by, "seed" in known)
 
 
 def app_of_command(words: Sequence[str]) -> App:
@@ -101,6 +108,22 @@ def _declared_supernodes(federations: Any) -> int | None:
     if len(counts) == 1:
         return next(iter(counts.values()))
     return counts.get(str(federations.get("default"))) if counts else None
+
+
+def _configured_supernodes() -> tuple[int | None, str]:
+    """Return how many SuperNodes Flower's default connection has, and its name.
+
+    Since version 1.26 ``flwr run`` moves an app's federations into a file of the user's, and comments them out.
+    """
+    path = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / "config.toml"
+    try:
+        connections = tomllib.loads(path.read_text(encoding="utf-8")).get("superlink", {})
+        name = connections.get("default")
+        count = _declared_supernodes({"default": name, name: connections.get(name)})
+    except (OSError, ValueError, AttributeError, TypeError):
+        # Flower itself says what is wrong with it.
+        return None, ""
+    return count, "" if count is None else f"{path}: superlink.{name}"
 
 
 def _flat(config: Any, before: str = "") -> dict[str, Any]:

@@ -58,14 +58,6 @@ _SPARING = {"ara": {"restarts": 1}, "membership": {"shadow_rounds": 10}}
 # Attacks that take minutes are not made where no outcome could be a leak.
 _LONG = ("prolin", "private-attribute")
 
-# What would make a threat's attacks apply, where they lack something.
-_REMEDIES = {
-    "inversion": "clients of few examples that train by plain SGD, and somebody who evaluates on others",
-    "property": "--property CLASS, of which some clients hold examples and others do not",
-    "attribute": "--sensitive NUMBER, a column of the model's input",
-    "group": "--groups FILE.toml, which says which clients belong together",
-}
-
 
 def _simulator(app: Path, clients: int, log: Path) -> Runtime:
     return Simulator(app, supernodes=clients, log=log)
@@ -203,8 +195,7 @@ def run_app(
         else:
             watch.step("train", 0, None)
             observe_command(app.command.words, part.record, {}, witness=witness_of(part), stdout=sys.stderr.fileno())
-        if silence := Record(part.record).silence:
-            raise RunError(f"{part.label}: {_advised(silence)}")
+        _check_answers(part)
         if app.command is None and on == superlink.SUPERLINK:
             superlink.check_witnessed(Record(part.record), witness_of(part), watch)
     study: dict[str, Any] = {"commands": [command], "seeds": [*seeds], "started": started, "finished": _now()}
@@ -239,6 +230,24 @@ def _run(app: App, out: Path, part: Part, seed: int, on: str, watch: Watch) -> N
             raise RunError(f"{part.label}: no client answered in any round: {why}")
         watch.say("warning", f"a client failed: {why}")
     whole_rounds(part.record)
+
+
+def _check_answers(part: Part) -> None:
+    """Look whether clients answered what is recorded.
+
+    Raises
+    ------
+    RunError
+        If none did.
+    """
+    record = Record(part.record)
+    recorded = "training messages and their replies alone are recorded, and no others, such as queries"
+    if not len(record):
+        raise RunError(f"{part.label}: the server sent no training message: {recorded}")
+    if record.silence:
+        statuses = {seen.status for round_ in record for seen in round_.observations}
+        only = f"; {recorded}" if statuses == {"missing"} else ""
+        raise RunError(f"{part.label}: {_advised(record.silence)}{only}")
 
 
 def _advised(why: str) -> str:
@@ -281,20 +290,26 @@ def pose_all(
     """
     posed = []
     for part in parts:
-        if _is_bytes(Record(part.record)):
+        if what := _what_is_sent(Record(part.record)):
             raise RunError(
-                f"{part.record}: clients send bytes, such as the trees of XGBoost, and no attack reads them; it would "
-                "take arrays of numbers that a model of PyTorch has"
+                f"{part.record}: clients send {what}, and no attack reads them; it would take arrays of numbers that a "
+                "model of PyTorch has"
             )
         posed.append(pose(part, witnesses_of(part), model=model, loss=loss, seed=seed, asked=asked))
     return posed
 
 
-def _is_bytes(record: Record) -> bool:
-    """Say whether what clients send are the bytes of a file, and no weights."""
-    return bool(record.parameters) and all(
-        parameter.dtype == "uint8" and len(parameter.shape) == 1 for parameter in record.parameters
-    )
+def _what_is_sent(record: Record) -> str:
+    """Say what clients send in the place of weights; empty if they send arrays of numbers, or it is not known."""
+    # A server behind secure aggregation sees no replies.
+    if record.view == _SUMS or record.silence:
+        return ""
+    for round_ in record:
+        for reply in round_.observations:
+            if reply.status == "ok" and reply.arrays:
+                kinds = {(array.dtype, array.ndim) for array in reply.arrays.values()}
+                return "bytes, such as the trees of XGBoost" if kinds == {(np.dtype(np.uint8), 1)} else ""
+    return "metrics and settings without arrays"
 
 
 def attack_all(
@@ -342,7 +357,8 @@ def attack_all(
         scored.append(attack.name)
         spared |= sparing
     if not scored:
-        reasons = "; ".join(f"{name}: {why}" for name, why in failed.items())
+        tried = [name for name in _FIRST if name in failed] or [*failed]
+        reasons = "; ".join(f"{name}: {failed[name]}" for name in tried)
         raise RunError(f"no attack could be made of {parts[0].record}: {reasons}")
     untried = _untried(scored, failed, parts[0], posed)
     # The report begins with the first of them.
@@ -441,9 +457,31 @@ def _untried(scored: Sequence[str], failed: Mapping[str, str], part: Part, posed
             continue
         missing = min((_lacks(name, record, posed[0].knowledge) for name in threat.judges), key=len, default=[])
         if missing:
-            remedy = f"; it would take {_REMEDIES[threat.name]}" if threat.name in _REMEDIES else ""
-            found[threat.name] = "; ".join(missing) + remedy
+            found[threat.name] = "; ".join(missing) + _remedy(threat.name, posed[0].knowledge)
     return found
+
+
+def _remedy(threat: str, knowledge: Knowledge) -> str:
+    """Say what would make a threat's attacks apply, or that nothing would."""
+    structure, targets, model = knowledge.structure(), knowledge.targets, knowledge.model
+    if targets is None or model is None:
+        return ""
+    if threat == "attribute":
+        if structure:
+            return "; it is asked of tables alone"
+        if targets.x.ndim != 2:
+            return f"; it is asked of tables alone, and the model takes examples of shape {targets.x.shape[1:]}"
+        return "; it would take --sensitive NUMBER, a column of the model's input"
+    if threat == "property" and (targets.y.dtype.kind == "f" or model.classes == 1):
+        return "; it is asked of classes alone, and these examples have none"
+    held_out = "" if knowledge.auxiliary is not None else ", and clients that evaluate on examples of their own"
+    remedies = {
+        "property": f"--property CLASS, of which some clients hold examples and others do not{held_out}",
+        "group": f"--groups FILE.toml, which says which clients belong together{held_out}",
+    }
+    if not structure:
+        remedies["inversion"] = "clients of few examples that train by plain SGD, and somebody who evaluates on others"
+    return f"; it would take {remedies[threat]}" if threat in remedies else ""
 
 
 def _now() -> str:

@@ -70,6 +70,8 @@ class Holding:
     origins
         By hash of what nobody trained on, the client from whose evaluation alone it comes; empty where several
         evaluated on it, or the server, or it is not certain.
+    why_none
+        Why there is no example that nobody trained on; empty if there are some.
     notes
         What a reader must know.
     """
@@ -81,6 +83,7 @@ class Holding:
     examples: dict[bytes, tuple[NDArray[Any], float]] = field(default_factory=dict)
     holders: dict[bytes, list[str]] = field(default_factory=dict)
     origins: dict[bytes, str] = field(default_factory=dict)
+    why_none: str = ""
     notes: list[str] = field(default_factory=list)
 
 
@@ -96,17 +99,63 @@ def hold(witnesses: Sequence[Witness]) -> Holding:
     holding.notes += _notes_of(witnesses)
     if not holding.clients:
         raise DataError(
-            "no client's training was witnessed: what trains must be PyTorch or scikit-learn, on this machine; else "
-            "call fedattack.witness.trained_on(x, y) where the client trains"
+            "no client's training was witnessed: what PyTorch or scikit-learn trains is seen, in the client's own "
+            "process; state what trains otherwise by fedattack.witness.trained_on(x, y) where the client trains"
         )
     holding.kind, holding.sample = _form_of(holding.clients.values())
     holding.shape = holding.sample.shape[1:]
     holding.notes += _other_forms(holding)
     _note_the_trained(holding)
     if not holding.examples:
-        raise DataError("no example of which it is certain who trained on it was witnessed with its label")
+        raise DataError(_why_nothing(holding))
     _note_the_evaluated(holding, witnesses)
+    if not holding.origins:
+        holding.why_none = _why_none(holding, witnesses)
     return holding
+
+
+def _why_nothing(holding: Holding) -> str:
+    """Say why no example that a client trained on can be asked about."""
+    trained = [client.trained for client in holding.clients.values()]
+    labelled = [seen.x[np.flatnonzero(_is_labelled(seen)), ...] for seen in trained]
+    if any(map(len, labelled)):
+        if not any(finite(x).any() for x in labelled):
+            return "the training examples hold numbers that are not finite, and no attack takes such"
+        return (
+            "of no training example with a label is it certain who trained on it: a witness lists a part of a large "
+            "client's examples, and these parts must reach equally far"
+        )
+    return (
+        "no training example was seen with a label of one number: state it by fedattack.witness.trained_on(x, y); "
+        "where there is none, as of an autoencoder, state 0, and name by --model a model of the same arrays that "
+        "returns its own loss, with --loss own"
+    )
+
+
+def _is_labelled(seen: SeenExamples) -> NDArray[np.bool_]:
+    return np.asarray(seen.y != UNKNOWN)
+
+
+def _why_none(holding: Holding, witnesses: Sequence[Witness]) -> str:
+    """Say why no example that was evaluated on can count as one that nobody trained on."""
+    evaluated = [witness.evaluated for witness in witnesses if witness.evaluated.total]
+    if not evaluated:
+        return "nobody was seen to evaluate on examples that nobody trained on"
+    count = sum(seen.total for seen in evaluated)
+    if _changes(witnesses):
+        why = "whether clients trained on them is not known, since they change their examples each time"
+    elif not any(_fits(holding.sample, seen.x) for seen in evaluated):
+        why = "they were taken in another form than training examples"
+    elif not any((_is_labelled(seen) & (seen.y.dtype.kind == holding.kind)).any() for seen in evaluated):
+        why = "they were seen without labels, or with others than training examples have"
+    else:
+        why = "somebody trained on them, or may have"
+    return f"none of {count:,} examples that were only evaluated on can be asked about: {why}"
+
+
+def _changes(witnesses: Iterable[Witness]) -> bool:
+    """Say whether clients change their examples each time."""
+    return any(witness.training is not None and bool(witness.training.augmented) for witness in witnesses)
 
 
 def _clients_of(witnesses: Iterable[Witness]) -> dict[str, Client]:
@@ -188,7 +237,7 @@ def _note_the_trained(holding: Holding) -> None:
 
 def _note_the_evaluated(holding: Holding, witnesses: Sequence[Witness]) -> None:
     """Note what was only evaluated on, and by whom, up to the largest hash of which it is certain."""
-    if any(witness.training and witness.training.augmented for witness in witnesses):
+    if _changes(witnesses):
         # A client may evaluate on its training examples as they are, which have other hashes than what it trained on.
         holding.notes.append(
             "clients train on examples that are changed each time, so that nobody knows which of those that they "
@@ -238,7 +287,7 @@ def _usable(seen: SeenExamples, holding: Holding) -> Iterator[tuple[bytes, NDArr
     """Yield hash, example and label of those that are finite, have a label, and are of the form of the others."""
     if not _fits(holding.sample, seen.x) or seen.y.dtype.kind != holding.kind:
         return
-    labels = seen.y >= 0 if holding.kind == "i" else np.isfinite(seen.y) & (seen.y != UNKNOWN)
+    labels = seen.y >= 0 if holding.kind == "i" else np.isfinite(seen.y) & _is_labelled(seen)
     for row in np.flatnonzero(labels & finite(seen.x)):
         yield bytes(seen.hashes[row]), seen.x[row, ...], seen.y[row].item()
 

@@ -174,16 +174,18 @@ def pose(
     Raises
     ------
     DataError
-        If nothing was witnessed that can be asked about, or its labels are too large for classes.
+        If nothing was witnessed that can be asked about, clients keep a part of what they train, or labels are too
+        large for classes.
     ConfigError
         If no model is known, or its loss does not fit the labels.
     """
     holding = hold(witnesses)
+    _refuse_personal(witnesses)
     asked = asked or Questions()
     _leave_out_unheard(holding, Record(part.record, thinned=True))
     chosen = choose(holding, most=most, seed=seed, auxiliary_of=origins_in(asked.groups, holding.clients))
     targets, evaluation = _examples(holding, chosen.targets), _examples(holding, chosen.evaluation)
-    notes = [*notes, *holding.notes]
+    notes = [*notes, *_mods_of(witnesses), *holding.notes]
     shared = _model_of(witnesses, holding, Record(part.record, thinned=True), notes, model, loss)
     # Of a regression there are no classes to count.
     most_label = int(max(y for _, y in holding.examples.values()))
@@ -214,8 +216,8 @@ def pose(
     notes += assumed
     if not len(evaluation):
         notes.append(
-            "nobody evaluated on an example that nobody trained on, so that there is no null run: what the attack says "
-            "of examples that it cannot know is not known"
+            f"{holding.why_none}, so that there is no null run: what the attack says of examples that it cannot know "
+            "is not known"
         )
     elif any(holding.origins.values()):
         notes.append("a client's own evaluation examples are taken for ones drawn as its training examples were")
@@ -246,6 +248,23 @@ def _assumed(knowledge: Knowledge, asked: Questions) -> list[str]:
         left = [WITHOUT[name] for name in sorted(asked.without)]
         assumed.append(f"the attacker is assumed not to know, as --without says: {'; '.join(left)}")
     return assumed
+
+
+def _refuse_personal(witnesses: Sequence[Witness]) -> None:
+    """Refuse a run of whose models no attack has a whole one, since each client trains a part that it keeps."""
+    trained = [witness for witness in witnesses if witness.node != SERVER and witness.trained.total]
+    kept = [witness.model.personal for witness in trained if witness.model is not None]
+    if kept and all(kept):
+        raise DataError(
+            f"clients train {short(', '.join(kept[0]), 100)} and do not send it: no reply holds a whole model, and no "
+            "attack asks with a part of one; the record is kept"
+        )
+
+
+def _mods_of(witnesses: Sequence[Witness]) -> list[str]:
+    """Say which mods the messages of clients pass, such as one that adds noise."""
+    mods = dict.fromkeys(mod for witness in witnesses for mod in witness.mods)
+    return [f"messages of clients pass the mods {short(', '.join(mods), 200)}"] if mods else []
 
 
 def _leave_out_unheard(holding: Holding, record: Record) -> None:
@@ -307,14 +326,17 @@ def _model_of(
     named_loss: str | None,
 ) -> ModelKnowledge:
     """Return the model that the caller names, or most witnesses saw; else a linear layer, if the arrays fit one."""
-    # The server's own evaluation tells nothing of how clients train, unless no client was seen with a model.
+    # Who only evaluates, be it a client or the server, says nothing of how clients train.
     of_clients = [witness for witness in witnesses if witness.node != SERVER and witness.model is not None]
     # Each machine has a file of its own for what is frozen.
-    seen = [replace(witness.model, frozen=None) for witness in of_clients or witnesses if witness.model is not None]
+    trained = [witness for witness in of_clients if witness.trained.total]
+    seen: list[WitnessedModel] = []
+    for one in [witness.model for witness in trained or of_clients or witnesses if witness.model is not None]:
+        seen.append(replace(one, frozen=None))
     known = [model for model in seen if model.spec is not None]
     model = _most(known or seen, notes, "models") if seen else _UNSEEN
     if named is not None:
-        model = replace(model, spec=named, arguments={})
+        model = replace(model, spec=named)
     elif model.spec is None:
         outputs = _outputs_of_linear(record, holding)
         if outputs is None:
@@ -322,8 +344,8 @@ def _model_of(
                 f"the clients' model is not known ({model.why}): name it by --model package.module:function"
             )
         notes.append(f"the record's arrays are those of a linear layer, which the model is taken for ({model.why})")
-        arguments = {"in_features": holding.shape[0], "out_features": outputs}
-        model = replace(model, spec=_LINEAR, arguments=arguments, classes=outputs)
+        sizes = {"in_features": holding.shape[0], "out_features": outputs}
+        model = replace(model, spec=_LINEAR, arguments=sizes, classes=outputs)
     most = max((y for _, y in holding.examples.values()), default=0)
     classes = model.classes or (int(most) + 1 if holding.kind == "i" else 1)
     loss = named_loss or model.loss
@@ -335,7 +357,9 @@ def _model_of(
             f"the clients' loss is not known: labels go up to {most:g}, and the model has {classes} outputs; name it "
             "by --loss package.module:function, of outputs and labels, one loss an example"
         )
-    return ModelKnowledge(str(model.spec), holding.shape, classes, loss=loss, arguments=model.arguments)
+    # With which arguments the caller's own is made, nobody saw.
+    arguments = None if named is not None else model.arguments
+    return ModelKnowledge(str(model.spec), holding.shape, classes, loss=loss, arguments=arguments)
 
 
 def _frozen_of(witnesses: Sequence[Witness], notes: list[str]) -> dict[str, NDArray[Any]] | None:
@@ -379,8 +403,12 @@ def _training_of(witnesses: Sequence[Witness], notes: list[str]) -> LocalSGD | N
         return None
     how = _most([_numbers_of(training) for training in seen], notes, "ways to train")
     training = next(training for training in seen if _numbers_of(training) == how)
-    if training.optimizer not in OPTIMIZERS or not training.lr or not training.epochs or not training.batch_sizes:
+    if training.optimizer not in OPTIMIZERS or not training.lr:
         notes.append(f"clients train by {training.optimizer}, learning rate {training.lr}; {_IMITATED}")
+        return None
+    if not training.epochs or not training.batch_sizes:
+        unknown = "in which batches" if training.epochs else "how often they pass over their examples"
+        notes.append(f"it is not known {unknown}: no attack imitates how clients train")
         return None
     size, together = training.batch_sizes[0], max(1, round(training.together))
     if together > 1:

@@ -189,8 +189,9 @@ def build_model(
     ----------
     spec : str
         A name in :data:`MODELS`, or the import path ``package.module:function`` of a function (or class) that returns
-        an :class:`torch.nn.Module`. It is called with those of the keyword arguments ``input_shape`` and ``classes``
-        that it accepts, and with ``dropout`` if that is not 0, which it must then accept.
+        an :class:`torch.nn.Module`. It is called with ``arguments``; without these, with those of the keyword arguments
+        ``input_shape`` and ``classes`` that it accepts, and with ``dropout`` if that is not 0, which it must then
+        accept.
     input_shape : tuple of int
         Shape of one example, (channels, height, width) for images.
     classes : int
@@ -204,7 +205,7 @@ def build_model(
         layers where there are none, as in FedMD's) is dropped in training. Names and initial values of the parameters
         stay as they are without.
     arguments : mapping, optional
-        Further keyword arguments of a function that an import path names.
+        All keyword arguments of a function that an import path names, where they are known: nothing is added.
 
     Returns
     -------
@@ -233,7 +234,9 @@ def build_model(
             # torch.manual_seed would seed the GPUs as well, whose states are not put back
             torch.default_generator.manual_seed(seed)
         if spec not in MODELS:
-            offered: dict[str, Any] = {"input_shape": tuple(input_shape), "classes": classes}
+            offered: dict[str, Any] = {}
+            if arguments is None:
+                offered |= {"input_shape": tuple(input_shape), "classes": classes}
             if dropout:
                 offered["dropout"] = dropout
             return _build_imported(spec, offered, arguments or {})
@@ -336,10 +339,9 @@ def _build_imported(spec: str, offered: Mapping[str, Any], demanded: Mapping[str
         arguments = _accepted(function, offered) | dict(demanded)
         model = function(**arguments)
     except Exception as error:  # the user's code may raise anything
-        raise ModelError(
-            f"model {spec!r}: calling it failed ({one_line(error)}); it must work with no other arguments than "
-            f"{' and '.join([*offered, *demanded])}"
-        ) from error
+        given = " and ".join([*offered, *demanded])
+        only = f"no other arguments than {given}" if given else "no arguments"
+        raise ModelError(f"model {spec!r}: calling it failed ({one_line(error)}); it must work with {only}") from error
     if "dropout" in offered and "dropout" not in arguments:
         raise ModelError(
             f"model {spec!r} accepts no dropout, and {offered['dropout']} is asked for; give the function an argument "

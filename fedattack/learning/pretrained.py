@@ -31,12 +31,12 @@ _LEFT_OUT = {
     "transformers_version",
 }
 
-# What of an adapter says which weights there are, and how they are used.
-_ADAPTER = {
+ADAPTER = {
     *("r", "lora_alpha", "target_modules", "exclude_modules", "lora_dropout", "fan_in_fan_out", "bias", "use_rslora"),
     *("modules_to_save", "layers_to_transform", "layers_pattern", "rank_pattern", "alpha_pattern", "use_dora"),
     "task_type",
 }
+"""What of an adapter says which weights there are, and how they are used."""
 
 
 def from_description(name: str, config: str, adapter: str = "") -> nn.Module:
@@ -116,7 +116,7 @@ def _adapted(model: nn.Module, settings: Mapping[str, Any]) -> nn.Module:
         import peft
     except ImportError:
         raise ModelError("the model has a LoRA adapter of the package peft; install it here") from None
-    kept = {name: value for name, value in settings.items() if name in _ADAPTER}
+    kept = {name: value for name, value in settings.items() if name in ADAPTER}
     adapted: nn.Module = peft.get_peft_model(model, peft.LoraConfig(**kept))
     return adapted
 

@@ -610,7 +610,7 @@ class Record:
             return ""
         reasons = [observation.reason for observation in self.rounds[0].observations if observation.reason]
         reason = f": {reasons[0]}".rstrip(": ") if reasons else ""
-        return short(f"no client answered in any of {len(self)} rounds{reason}")
+        return short(f"no client answered a training message in any of {len(self)} rounds{reason}")
 
     @cached_property
     def nodes(self) -> tuple[str, ...]:

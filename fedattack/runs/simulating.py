@@ -180,7 +180,8 @@ def stopped_study(out: Path) -> dict[str, Any]:
     needed, needed_settings = {"preset", "settings", "seeds", "commands"}, {"framework", "clients", "rounds", "device"}
     if needed - study.keys() or needed_settings - study["settings"].keys() or not study["seeds"]:
         raise ConfigError(
-            f"{out} holds no run to go on with: expected what `fedattack simulate` or `audit` wrote there"
+            f"{out} holds no run to go on with: expected what `fedattack simulate` or `audit` of a preset wrote there; "
+            "the run of an app cannot be resumed, and `fedattack gather` attacks what is recorded of it"
         )
     if study.get("runtime", "simulation") not in RUNTIMES:
         raise ConfigError(

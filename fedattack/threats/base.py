@@ -18,7 +18,7 @@ from fedattack.memory import let_go
 from fedattack.record import Record
 from fedattack.threats.form import Form, Name
 from fedattack.threats.knowledge import Knowledge
-from fedattack.threats.matching import NAMELESS, completed, named_for
+from fedattack.threats.matching import completed, how_named, named_for
 from fedattack.threats.options import Option, options_of
 from fedattack.threats.replies import without_canaries
 from fedattack.untrusted import parse_json, read_npz, validated
@@ -258,7 +258,7 @@ class Attack(ABC):
                 "gradients nobody sent"
             )
         scores = self._run(whole, knowledge, seed, device, progress or (lambda done, total: None))
-        notes = [NAMELESS] if named is not record else []
+        notes = how_named(record, named)
         if whole is not named:
             added = len(whole.parameters) - len(named.parameters)
             notes.append(f"{added} arrays are not in the record; they were taken as frozen, from what the attacker has")

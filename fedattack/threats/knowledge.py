@@ -49,7 +49,8 @@ class ModelKnowledge:
     loss
         A loss of :data:`fedattack.learning.LOSSES` or an import path.
     arguments
-        Keyword arguments of what an import path names: numbers, texts, and lists of them.
+        All keyword arguments of what an import path names: numbers, texts, and lists of them. ``None`` where nobody
+        knows them; see :func:`fedattack.learning.build_model`.
     """
 
     spec: str | Asked
@@ -58,7 +59,7 @@ class ModelKnowledge:
     hidden: int = 128
     loss: str | Asked = "cross-entropy"
     dropout: float = 0.0
-    arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    arguments: Mapping[str, Any] | None = field(default=None, hash=False)
 
     @property
     def predicts(self) -> bool:
@@ -472,7 +473,7 @@ def _entry_of_model(model: ModelKnowledge | None) -> dict[str, Any] | None:
         return None
     texts = {"spec": str(model.spec), "loss": str(model.loss)}
     entry = vars(model) | texts | {"input_shape": [*model.input_shape]}
-    if not model.arguments:
+    if model.arguments is None:
         del entry["arguments"]
     return entry
 
@@ -559,7 +560,7 @@ def _read_model(value: _ModelEntry | None, where: Path, trusted: Collection[str]
         hidden=value["hidden"],
         loss=_named("loss", value["loss"], LOSSES, trusted, where),
         dropout=value.get("dropout", ModelKnowledge.dropout),
-        arguments=value.get("arguments", {}),
+        arguments=value.get("arguments"),
     )
 
 

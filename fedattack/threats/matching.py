@@ -20,6 +20,12 @@ NAMELESS = (
 )
 
 
+SHORTENED = (
+    "the record's arrays have shorter names than the model's parameters; each was taken for the only one of its shape "
+    "whose name has all its parts"
+)
+
+
 def named_for(record: Record, known: ModelKnowledge | None, frozen: Collection[str] = ()) -> Record:
     """Give nameless arrays the names of the model's parameters, by their positions.
 
@@ -46,6 +52,13 @@ def named_for(record: Record, known: ModelKnowledge | None, frozen: Collection[s
         if [shapes[number] for number in numbers] == [*state.values()]:
             return record.renamed(dict(zip(numbers, state, strict=True)))
     return record
+
+
+def how_named(record: Record, named: Record) -> list[str]:
+    """Say how a record's arrays were given the model's names; nothing if they have these."""
+    if named is record:
+        return []
+    return [NAMELESS if all(name.isdecimal() for name in _shapes_of(record)) else SHORTENED]
 
 
 def _with_whole_names(record: Record, known: ModelKnowledge, frozen: Collection[str]) -> Record:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from fedattack.errors import ConfigError
+from fedattack.errors import ConfigError, short
 
 if TYPE_CHECKING:
     # Options are checked before torch is imported, and their names of rounds stand here.
@@ -63,6 +63,12 @@ def without_canaries(record: "Record", knowledge: "Knowledge") -> "Record":
     if record.view == "aggregate" or not knowledge.canaries:
         return record
     return record.without(node for node in record.nodes if knowledge.client_of(node) in knowledge.canaries)
+
+
+def why_left_out(notes: Sequence[str]) -> str:
+    """Return, in brackets, why the first reply or round was left out; empty if none was."""
+    reason = next((note for note in notes if " left out: " in note), "")
+    return f" ({short(reason, 150)})" if reason else ""
 
 
 def replied(observation: "Observation") -> bool:

@@ -4,15 +4,18 @@ import functools
 import io
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flwr.app import Context, Message, MessageType
 from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod
 from flwr.common.logger import log
 from numpy.typing import NDArray
 
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
     from flwr.clientapp.typing import ClientAppCallable
 
 _COUNTS = ("num-examples", "num_examples")
+_LOCAL_DP = ("clipping_norm", "sensitivity", "epsilon", "delta")
+# Most apps have none, and do not import it.
+_DEFENCE_MOD = ("fedattack.defences.mods", "DefenceMod")
 _EMPTY = "_empty"
 # How version 1.0 of NumPy's format begins, and where the header's own text does.
 _NPY, _FIRST = b"\x93NUMPY\x01\x00", 10
@@ -137,16 +143,13 @@ class _Calls:
             log(_WARNING, "fedattack.witness: a call of a client was not watched: %s", short(str(cause)))
             return inner(message, context)
         loaded = sources.loaded()
-        failed = "it raised an error"
+        failed = ""
         reply: Message | None = None
         try:
             with watching(watch):
                 reply = inner(message, context)
-            failed = ""
         except BaseException as cause:
             failed = type(cause).__name__
-            with suppress(Exception):
-                failed = short(f"{failed}: {cause}", 120)
             raise
         finally:
             for name in sources.loaded() - loaded:
@@ -171,11 +174,11 @@ def _with_reply(watch: Watch, call: Call, reply: Message | None) -> Call:
     if reply is None:
         return call
     if reply.has_error():
-        return replace(call, failed=short(str(reply.error), 120))
+        return replace(call, failed=f"an error reply of code {reply.error.code}")
     try:
         sent, stated = _numpy(_models(reply)), _stated(reply)
     except Exception as cause:
-        watch.note(f"the reply cannot be read ({short(str(cause), 120)})")
+        watch.note_error("the reply", cause)
         return call
     return replace(call, sent=sent, stated=stated)
 
@@ -232,7 +235,7 @@ def _stated(reply: Message) -> int | None:
 
 
 def mods_of(app: ClientApp) -> tuple[str, ...]:
-    """List an app's mods, the outermost first, with the numbers that they were made with."""
+    """List an app's mods, the outermost first."""
     functions = [app._call, *app._registered_funcs.values()]
     found: dict[str, None] = {}
     for function in functions:
@@ -249,14 +252,32 @@ def _mods_behind(function: Any) -> tuple[str, ...]:
         held = dict(zip(code.co_freevars if code else (), cells, strict=False))
         if "_mod" not in held or "_ffn" not in held:
             break
-        found.append(_told(held["_mod"].cell_contents))
+        found.append(name_of_mod(held["_mod"].cell_contents))
         function = held["_ffn"].cell_contents
     return tuple(found)
 
 
-def _told(mod: Any) -> str:
-    name = getattr(mod, "__name__", type(mod).__name__)
-    numbers = [
-        f"{key}={value}" for key, value in getattr(mod, "__dict__", {}).items() if isinstance(value, int | float | str)
-    ]
-    return short(f"{name}({', '.join(numbers)})" if numbers else name)
+def name_of_mod(mod: object) -> str:
+    """Return the name of a mod, and what a known one was made with; what else a mod holds may be a secret."""
+    if isinstance(mod, FunctionType):
+        return mod.__name__
+    kind = type(mod)
+    told = ""
+    if kind is LocalDpMod:
+        told = _numbers({name: getattr(mod, name, None) for name in _LOCAL_DP})
+    elif (kind.__module__, kind.__name__) == _DEFENCE_MOD:
+        told = _defence(getattr(mod, "settings", None) or {})
+    return short(f"{kind.__name__}({told})" if told else kind.__name__)
+
+
+def _defence(settings: Mapping[str, Any]) -> str:
+    """Tell what defence there is, without files and names, by which somebody could be known."""
+    # Where there is such a mod, its package is loaded.
+    defences: Any = sys.modules["fedattack.defences"]
+    numbers = _numbers({name: settings.get(name) for name in defences.SETTINGS})
+    named = settings.get("defence")
+    return f"defence={named}, {numbers}" if named in defences.DEFENCES else numbers
+
+
+def _numbers(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items() if isinstance(value, int | float))

@@ -1,7 +1,9 @@
 """From one call of a client to what is known of its node, which lies on disk: other processes may serve it next."""
 
 import json
+import math
 import os
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -26,6 +28,10 @@ _CHANGES = "what the client does not send of its model changes from round to rou
 
 _NOTES = 50
 _ROLES = ("trained", "evaluated")
+# Of many examples the number is an estimate.
+_MORE = 1.05
+
+_EXTRAS = ("counts", "count", "changed", "augmented")
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,7 @@ class Call:
     trains
         Whether it was asked to train.
     failed
-        Why it ended early, else empty.
+        The kind of error that it ended by, else empty.
     """
 
     node: str
@@ -73,6 +79,8 @@ class Node:
     # Of the last call in which it trained: how many examples of each class, for what comes augmented.
     counts: dict[str, int] = field(default_factory=dict)
     count: int = 0
+    # Whether its inputs changed from one round to the next, as those that are augmented do.
+    changed: bool = False
     augmented: bool | None = None
     run: str = ""
 
@@ -114,7 +122,7 @@ class Node:
         """Return what may change without other examples."""
         counts = tuple(self.counts.items())
         said = self.client, self.model, self.training, self.mods, self.private, tuple(self.notes)
-        return *said, counts, self.count, self.augmented
+        return *said, counts, self.count, self.changed, self.augmented
 
     def rows(self) -> Collection[bytes]:
         """Return the hashes of the examples that are kept."""
@@ -126,8 +134,8 @@ class Node:
 
     def memory(self) -> dict[str, NDArray[Any]]:
         """Return the arrays from which another process goes on."""
-        extras = json.dumps({"counts": self.counts, "count": self.count, "augmented": self.augmented}).encode()
-        arrays = {"extras": np.frombuffer(extras, np.uint8)}
+        extras = {name: getattr(self, name) for name in _EXTRAS}
+        arrays = {"extras": np.frombuffer(json.dumps(extras).encode(), np.uint8)}
         for role in _ROLES:
             for name, array in getattr(self, role).memory().items():
                 arrays[f"{role}_{name}"] = array
@@ -153,8 +161,9 @@ class Node:
         for role in _ROLES:
             own = {name.removeprefix(f"{role}_"): array for name, array in arrays.items() if name.startswith(role)}
             getattr(known, role).remember(own, getattr(said, role))
-        extras = parse_json(arrays["extras"].tobytes())
-        known.counts, known.count, known.augmented = extras["counts"], extras["count"], extras["augmented"]
+        for name, value in parse_json(arrays["extras"].tobytes()).items():
+            if name in _EXTRAS:
+                setattr(known, name, value)
         return known
 
 
@@ -222,7 +231,9 @@ def save(folder: Path, watch: Watch, call: Call) -> None:
             known.client, known.mods = call.client or known.client, call.mods or known.mods
             news = not path.exists()
             if call.failed:
-                watch.note(f"a call ended early, and what it did is left out: {call.failed}")
+                watch.note(
+                    f"a call ended early ({call.failed}), and what it did is left out; the log of the client says why"
+                )
             else:
                 news |= _add(known, watch, call, folder)
             known.notes |= watch.notes
@@ -267,14 +278,20 @@ def _add(known: Node, watch: Watch, call: Call, folder: Path) -> bool:
         if model.describe is not None and (known.model is None or trained):
             described = watch.guard("which model it is", lambda _, one=model: one.describe(one))
             if described is not None:
-                known.model = replace(described, frozen=_frozen(known, watch, call, model, folder))
+                personal, frozen = _not_sent(known, watch, call, model, folder)
+                known.model = replace(described, personal=personal, frozen=frozen)
             break
     return news
 
 
-def _frozen(known: Node, watch: Watch, call: Call, model: SeenModel, folder: Path) -> Path | None:
-    """Write what of a model the client neither sends nor trains; an attacker is assumed to have it, too."""
-    before = known.model.frozen if known.model is not None else None
+def _not_sent(
+    known: Node, watch: Watch, call: Call, model: SeenModel, folder: Path
+) -> tuple[tuple[str, ...], Path | None]:
+    """Name what of a model the client trains and does not send; write what it does neither with.
+
+    An attacker is assumed to have what nobody trains, too.
+    """
+    before = ((), None) if known.model is None else (known.model.personal, known.model.frozen)
     named = model.state() if model.state is not None else []
     part = max(call.sent, key=len, default=())
     sent = places_in([array for _, array in named], [*part])
@@ -284,14 +301,14 @@ def _frozen(known: Node, watch: Watch, call: Call, model: SeenModel, folder: Pat
     learned = {*arrays} & {*(model.learns() if model.learns is not None else arrays)}
     if learned:
         watch.note(f"the client trains {short(', '.join(sorted(learned)), 80)} and does not send it: no whole model")
-        return None
+        return tuple(sorted(learned)), None
     if sum(array.nbytes for array in arrays.values()) > FROZEN_BYTES:
         watch.note("what the client does not send of its model is too large to be kept: give it by --frozen FILE")
-        return None
+        return (), None
     path = write_frozen(folder, arrays)
-    if before not in (None, path):
+    if before[1] not in (None, path):
         watch.note(_CHANGES)
-    return None if _CHANGES in {*known.notes, *watch.notes} else path
+    return (), None if _CHANGES in {*known.notes, *watch.notes} else path
 
 
 def _add_training(known: Node, watch: Watch, call: Call, trained: list[SeenModel]) -> bool:
@@ -309,21 +326,72 @@ def _add_training(known: Node, watch: Watch, call: Call, trained: list[SeenModel
     same_mix = len(counts) > 1 and counts == known.counts
     # As many as the last time, and none of those before: a stream of new examples may look the same.
     all_new = before > 0 and count == known.count and known.trained.total >= before + count
-    if known.augmented or (call.stated and count > call.stated) or (grew and same_mix) or all_new:
-        known.augmented = True
-    elif call.stated and not grew and (uses > count or before):
-        known.augmented = False
-    else:
-        known.augmented = None
+    known.changed |= all_new or (grew and same_mix)
+    again = before > 0 and known.trained.total == count
+    sizes = sum((model.batch_sizes for model in trained), Counter[int]())
+    passes = _passes(call.stated, uses, sizes)
+    known.augmented = _is_augmented(known.changed, call.stated, count, uses, passes=passes, again=again)
     if grew and not known.augmented:
         watch.note("the client trains on other examples in other rounds")
     known.counts, known.count = counts, count
-    examples = call.stated if known.augmented else count
-    known.training = _training(known, watch, trained, uses / examples if examples else None)
+    epochs = passes if known.augmented else uses / count
+    known.training = _training(known, watch, trained, sizes, epochs)
     return news
 
 
-def _training(known: Node, watch: Watch, trained: list[SeenModel], epochs: float | None) -> WitnessedTraining | None:
+def _passes(stated: int | None, uses: int, sizes: Mapping[int, int]) -> float | None:
+    """Return how often a client passed over its examples, by their stated number; ``None`` if that does not fit.
+
+    What clients state may be their number of batches, or anything else.
+
+    Parameters
+    ----------
+    stated
+        What the client says.
+    uses
+        How often it took an input in the round.
+    sizes
+        How many batches there were of each size.
+    """
+    if not stated or uses % stated:
+        return None
+    passes, batches, largest = uses // stated, sum(sizes.values()), max(sizes)
+    if largest > 1 and batches % stated == 0:
+        return None
+    return passes if batches == passes * math.ceil(stated / largest) else None
+
+
+def _is_augmented(
+    changed: bool, stated: int | None, count: int, uses: int, *, passes: float | None, again: bool
+) -> bool | None:
+    """Say whether one example comes as several inputs; ``None`` if that is not known.
+
+    Parameters
+    ----------
+    changed
+        Whether inputs changed from one round to the next.
+    stated, uses, passes
+        As for :func:`_passes`, and what it returned.
+    count
+        Distinct inputs of the round.
+    again
+        Whether the round had the very inputs that the rounds before had.
+    """
+    if changed:
+        return True
+    # What is stated may be how often it took an input; else it is no less than the number of its examples.
+    within = stated is not None and count <= stated != uses
+    repeated = uses > count and (uses % count == 0 or within)
+    more = passes is not None and stated is not None and count > _MORE * stated
+    if repeated or again:
+        # Who states less than that may count otherwise, or change each example in the same few ways.
+        return None if more else False
+    return True if more else None
+
+
+def _training(
+    known: Node, watch: Watch, trained: list[SeenModel], sizes: Counter[int], epochs: float | None
+) -> WitnessedTraining | None:
     kinds = {kind: None for model in trained for kind in model.optimizers}
     if not kinds:
         return None
@@ -335,7 +403,6 @@ def _training(known: Node, watch: Watch, trained: list[SeenModel], epochs: float
     elif before is not None and before.lr != lr:
         watch.note("the learning rate changed from round to round")
         lr = None
-    sizes = sum((model.batch_sizes for model in trained[1:]), trained[0].batch_sizes)
     most = max(sum(model.batch_sizes.values()) / model.steps for model in trained if model.steps)
     if most > 1:
         watch.note(f"a step of the optimizer takes {most:.3g} batches: the batch sizes are those of single ones")

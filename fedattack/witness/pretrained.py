@@ -6,12 +6,19 @@
 import json
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import nn
 
 _ADAPTER_NAME = "default"
+
+# What describes a model, or its labels, in words.
+_LEFT_OUT = {
+    *("architectures", "finetuning_task", "label2id", "prefix", "task_specific_params", "tokenizer_class"),
+    "transformers_version",
+}
 
 
 def description(model: nn.Module) -> dict[str, Any] | None:
@@ -28,18 +35,56 @@ def description(model: nn.Module) -> dict[str, Any] | None:
         config = model.peft_config.get(_ADAPTER_NAME)
         if len(model.peft_config) != 1 or not isinstance(config, peft.LoraConfig):
             return None
-        adapter = {"adapter": _text(config.to_dict())}
+        from fedattack.learning.pretrained import ADAPTER
+
+        adapter = {"adapter": _text({name: value for name, value in config.to_dict().items() if name in ADAPTER})}
         model = model.get_base_model()
     name = type(model).__name__
     if not isinstance(model, transformers.PreTrainedModel) or type(model) is not getattr(transformers, name, None):
         return None
-    return {"name": name, "config": _text(model.config.to_dict()), **adapter}
+    return {"name": name, "config": _text(_settings(model.config)), **adapter}
+
+
+def _settings(config: Any) -> dict[str, Any]:
+    """Return what of a configuration its class has by itself: what somebody has added may be a secret."""
+    transformers: Any = sys.modules["transformers"]
+    usual = transformers.PretrainedConfig().to_dict() | _usual(type(config))
+    settings = {}
+    for name, value in config.to_dict().items():
+        part = getattr(config, name, None)
+        if isinstance(part, transformers.PretrainedConfig):
+            settings[name] = _settings(part)
+        elif name == "id2label" and value:
+            settings[name] = {key: f"LABEL_{key}" for key in value}
+        elif name in usual and name not in _LEFT_OUT and not name.endswith("_or_path"):
+            settings[name] = _known(value, usual[name])
+    return settings
+
+
+def _usual(kind: type) -> dict[str, Any]:
+    """Return the settings that each configuration of a class of transformers has; none if it is not made without."""
+    own: Any = next(base for base in kind.__mro__ if base.__module__.startswith("transformers."))
+    with suppress(Exception):
+        usual: dict[str, Any] = own().to_dict()
+        return usual
+    return {}
+
+
+def _known(value: Any, usual: Any) -> Any:
+    """Return a setting, without texts in it that stand where the usual one has none."""
+    if not isinstance(value, Mapping):
+        return value
+    inner = usual if isinstance(usual, Mapping) else {}
+    known = {}
+    for name, part in value.items():
+        numbers = part if isinstance(part, list | tuple) else [part]
+        if name in inner or all(isinstance(number, int | float) for number in numbers):
+            known[name] = _known(part, inner.get(name))
+    return known
 
 
 def _text(settings: Mapping[str, Any]) -> str:
-    """Write a configuration, without the places where it was found."""
-    kept = {name: value for name, value in settings.items() if not name.endswith("_or_path")}
-    return json.dumps(kept, default=_plain, sort_keys=True)
+    return json.dumps(settings, default=_plain, sort_keys=True)
 
 
 def _plain(value: Any) -> Any:

@@ -71,6 +71,8 @@ class WitnessedModel:
         A name of :data:`fedattack.learning.LOSSES`; ``None`` if it is none of them.
     why
         Why ``spec`` or ``loss`` is ``None``, else empty.
+    personal
+        Names of what the client trains and does not send.
     frozen
         An ``.npz`` with the weights that no client sends or trains, by the model's names; ``None`` if there are none.
     """
@@ -81,6 +83,7 @@ class WitnessedModel:
     classes: int
     loss: str | None
     why: str
+    personal: tuple[str, ...] = ()
     frozen: Path | None = None
 
 

@@ -10,8 +10,6 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from fedattack.errors import short
-
 _SOURCES = {
     "torch": "fedattack.witness.torch_source",
     "sklearn": "fedattack.witness.sklearn_source",
@@ -35,7 +33,7 @@ def install() -> list[str]:
         try:
             importlib.import_module(_SOURCES[name]).install()
         except Exception as cause:  # the run must go on
-            failed.append(f"{name} cannot be watched ({short(f'{type(cause).__name__}: {cause}', 120)})")
+            failed.append(f"{name} cannot be watched ({type(cause).__name__})")
     return failed
 
 

@@ -51,6 +51,7 @@ class _Model(TypedDict):
     classes: _Count
     loss: Text | None
     why: Text
+    personal: NotRequired[list[Text]]
     frozen: NotRequired[Text]
     # Older witnesses name a file here that described the model. It is not read.
     program: NotRequired[Text]
@@ -250,6 +251,7 @@ def _model(about: _Model | None, folder: Path) -> WitnessedModel | None:
         classes=about["classes"],
         loss=about["loss"],
         why="; ".join(reasons),
+        personal=tuple(about.get("personal", ())),
         frozen=None if frozen is None else folder / FROZEN / frozen,
     )
 

@@ -12,9 +12,9 @@ import random
 import sys
 import textwrap
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from types import FrameType, FunctionType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,8 @@ Made = tuple[str, dict[str, Any]]
 # ``None`` stands for the arguments of a constructor that cannot be written down.
 _made: "weakref.WeakKeyDictionary[type, dict[str, tuple[str, dict[str, Any] | None]]]" = weakref.WeakKeyDictionary()
 _defaults: "weakref.WeakKeyDictionary[Callable[..., Any], dict[str, Any]]" = weakref.WeakKeyDictionary()
+# By what makes models, the texts and the modules that its code names.
+_named: "weakref.WeakKeyDictionary[Callable[..., Any], tuple[set[str], list[ModuleType]]]" = weakref.WeakKeyDictionary()
 _CALLS = 64
 _rebuilding: dict[tuple[object, str], bool] = {}
 
@@ -86,7 +88,7 @@ def _first(frame: FrameType) -> object:
 
 
 def _arguments(frame: FrameType, function: Callable[..., Any], skip: int) -> dict[str, Any] | None:
-    """Return what a function was called with, if knowledge can hold it, without what are the defaults anyway."""
+    """Return what a function was called with, if it may be noted, without what are the defaults anyway."""
     code, values = frame.f_code, frame.f_locals
     positional_only, count = code.co_posonlyargcount, code.co_argcount + code.co_kwonlyargcount
     names = code.co_varnames[skip:count]
@@ -102,22 +104,66 @@ def _arguments(frame: FrameType, function: Callable[..., Any], skip: int) -> dic
     found = {name: values.get(name) for name in names if values.get(name) is not defaults.get(name)}
     if code.co_flags & inspect.CO_VARKEYWORDS:
         found |= values.get(rest[0]) or {}
-    if not all(map(_is_plain, found.values())):
+    if not all(_may_be_noted(value, function) for value in found.values()):
         return None
     # The model is to be built again with what JSON keeps, which knows no tuples.
     kept: dict[str, Any] = json.loads(json.dumps(found))
     return kept
 
 
-def _is_plain(value: Any) -> bool:
-    """Say whether knowledge may hold a value: a number, a text, or a list of them."""
+def _may_be_noted(value: Any, maker: Callable[..., Any]) -> bool:
+    """Say whether an argument may be noted: a number, a text that the code of its maker names, or a list of them."""
     if isinstance(value, list | tuple):
-        return len(value) <= _LONG and all(not isinstance(item, list | tuple) and _is_plain(item) for item in value)
+        flat = not any(isinstance(item, list | tuple) for item in value)
+        return flat and len(value) <= _LONG and all(_may_be_noted(item, maker) for item in value)
     if isinstance(value, str):
-        return len(value) <= _LONG and value.isprintable()
+        return len(value) <= _LONG and value.isprintable() and _is_named(value, maker)
     if isinstance(value, int):
         return abs(value) <= 2**53
     return value is None or (isinstance(value, float) and math.isfinite(value))
+
+
+def _is_named(text: str, maker: Callable[..., Any]) -> bool:
+    """Say whether a text chooses something that the code of a class or function names; any other may be a secret."""
+    known = _named.get(maker)
+    if known is None:
+        known = _named[maker] = _names_in(maker)
+    texts, modules = known
+    return text in texts or any(text in dir(module) for module in modules)
+
+
+def _names_in(maker: Callable[..., Any]) -> tuple[set[str], list[ModuleType]]:
+    """Return the texts in the code of a function, or of a class and its bases, and the modules that it names."""
+    texts: set[str] = set()
+    modules: list[ModuleType] = [torch, nn, nn.functional]
+    owners = maker.__mro__ if isinstance(maker, type) else ()
+    for value in [maker, *(value for owner in owners for value in vars(owner).values())]:
+        function = getattr(value, "__func__", value)
+        if not isinstance(function, FunctionType):
+            continue
+        defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+        texts |= {value for value in defaults if isinstance(value, str)}
+        names: set[str] = set()
+        _read_code(function.__code__, texts, names)
+        for named in [function.__globals__.get(name) for name in names]:
+            if isinstance(named, Mapping):
+                texts |= {key for key in named if isinstance(key, str)}
+            if isinstance(named, ModuleType):
+                modules.append(named)
+                inner = [vars(named).get(name) for name in names]
+                modules += [module for module in inner if isinstance(module, ModuleType)]
+    return texts, modules
+
+
+def _read_code(code: CodeType, texts: set[str], names: set[str]) -> None:
+    """Add all texts and names of a function's code, and of the functions in it."""
+    names |= {*code.co_names}
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            _read_code(constant, texts, names)
+        for value in constant if isinstance(constant, tuple | frozenset) else (constant,):
+            if isinstance(value, str):
+                texts.add(value)
 
 
 def _path_of(module: str, name: str) -> str | None:

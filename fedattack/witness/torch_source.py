@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from fedattack.errors import ModelError
-from fedattack.returned import loss_in, output_in
+from fedattack.returned import loss_in, output_in, tensors_in
 from fedattack.structured import LABELS, SEPARATOR, fields, pack, places, without
 from fedattack.witness import torch_models
 from fedattack.witness.sample import Label
@@ -158,7 +158,7 @@ def _settle(watch: Watch, taken: _Taken, output: Any) -> None:
     model, loss, tensor = taken.model, loss_in(output), _outputs_in(output)
     tensor = None if tensor is not None and not tensor.ndim else tensor
     place = taken.labels or next((place for place in fields(taken.rows) if _is_label(place)), None)
-    inputs = without(taken.rows, place)
+    inputs = _as_one_array(model, without(taken.rows, place))
     values = None if place is None else taken.rows[place]
     if loss is None:
         # Without labels an example has no loss of the model's own.
@@ -172,12 +172,48 @@ def _settle(watch: Watch, taken: _Taken, output: Any) -> None:
     begun.labels = (None if values is None else labels_of(values, len(rows))) or [0] * len(rows)
     classes = values is not None and values.ndim == 1 and tensor is not None and tensor.ndim == 2
     model.classes = int(tensor.shape[1]) if classes and tensor is not None else 1
-    if begun.trains and loss.requires_grad:
-        model.losses.setdefault("loss of the model itself", model.own_loss)
-        loss.register_hook(begun.come_back)
+    if begun.trains:
+        _await_gradients(watch, begun, output, loss)
     if tensor is not None:
         _await_loss(watch, begun, tensor, tensor.grad_fn)
     return None
+
+
+def _await_gradients(watch: Watch, begun: Pass, output: Any, loss: Tensor) -> None:
+    """See whether a gradient comes back through anything that a model with a loss of its own returned."""
+    model = begun.model
+
+    def come_back(gradient: Tensor) -> None:
+        # What comes back through the loss comes to it first.
+        if not begun.differentiated:
+            watch.note(
+                f"the client trains by what it computes of the outputs of {model.name}; its loss is taken for the one "
+                "that the model returns itself"
+            )
+        begun.come_back(gradient)
+
+    for tensor in _computed(output):
+        tensor.register_hook(begun.come_back if tensor is loss else come_back)
+        model.losses.setdefault("loss of the model itself", model.own_loss)
+
+
+def _computed(output: Any) -> Iterator[Tensor]:
+    """Give the tensors among what a model returned that a gradient may come back through; no parameters."""
+    for tensor in tensors_in(output):
+        if tensor.grad_fn is not None:
+            yield tensor
+
+
+def _as_one_array(model: SeenModel, inputs: NDArray[Any]) -> NDArray[Any]:
+    """Take what a model was called with by name as what it is called with by position, if it is one array of numbers.
+
+    A client may train by names, and evaluate by position.
+    """
+    names = fields(inputs)
+    if len(names) != 1 or inputs.dtype[names[0]].base.kind != "f" or not inputs.dtype[names[0]].shape:
+        return inputs
+    first = [*inspect.signature(cast(nn.Module, model.model).forward).parameters][:1]
+    return np.ascontiguousarray(inputs[names[0]]) if [*names] == first else inputs
 
 
 def _is_label(place: str) -> bool:
@@ -222,6 +258,10 @@ def _returned(watch: Watch, begun: Pass, output: Any) -> None:
     if begun.trains and tensor.requires_grad:
         # It returns nothing, so that the gradient stays as it is. A tensor's own hook takes twice the time.
         (tensor.register_hook if node is None else node.register_prehook)(begun.come_back)
+    if begun.trains and tensor is not output:
+        for other in _computed(output):
+            if other is not tensor:
+                other.register_hook(begun.come_back)
     _await_loss(watch, begun, tensor, node)
 
 
@@ -247,11 +287,18 @@ def _step(watch: Watch, optimizer: Optimizer) -> None:
         model.private = private or model.private
         for group in optimizer.param_groups:
             lr, momentum, decay = group.get("lr", 0.0), group.get("momentum", 0.0), group.get("weight_decay", 0.0)
-            unusual = [
-                f"{key}={group[key]}" for key, usual in _USUAL.items() if key in group and group[key] not in usual
-            ]
+            unusual = []
+            for key, usual in _USUAL.items():
+                if key in group and group[key] not in usual:
+                    unusual.append(f"{key}={_in_numbers(group[key])}")
             told = f"{name} of {', '.join(unusual)}" if unusual else name
             model.optimizers[(told, float(lr), float(momentum), float(decay))] = None
+
+
+def _in_numbers(value: object) -> str:
+    """Tell a setting of an optimizer if it is a number, or a pair of them."""
+    parts = value if isinstance(value, tuple | list) else [value]
+    return str(value) if all(isinstance(part, int | float) for part in parts) else "another"
 
 
 def _watched_zero_grad(original: Callable[..., None]) -> Callable[..., None]:

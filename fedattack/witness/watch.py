@@ -5,6 +5,7 @@ run: it becomes a note.
 """
 
 import itertools
+import logging
 import os
 import threading
 import weakref
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack.errors import short
+from fedattack.errors import DataError, FedAttackError, short
 from fedattack.witness.sample import Examples, Label, hash_rows
 from fedattack.witness.seen import WitnessedModel
 
@@ -36,6 +37,8 @@ _LATER = 64
 """Batches that are hashed together; with :data:`_SMALL` a bound of their memory."""
 
 _RECENT = 64
+
+_log = logging.getLogger("fedattack")
 
 Arrays = list[NDArray[Any]]
 State = list[tuple[str, NDArray[Any]]]
@@ -338,8 +341,15 @@ class Watch:
             with self.lock:
                 return function(self, *arguments)
         except Exception as cause:
-            self.note(f"{what} was not seen ({short(f'{type(cause).__name__}: {cause}', 120)})")
+            self.note_error(what, cause)
             return None
+
+    def note_error(self, what: str, cause: Exception) -> None:
+        """Note that something was not seen, by the kind of the error: its text may hold data of the client's."""
+        kind = type(cause).__name__
+        own = isinstance(cause, FedAttackError)
+        self.note(f"{what} was not seen ({short(f'{kind}: {cause}', 120) if own else kind})")
+        _log.info("fedattack.witness: %s was not seen (%s: %s)", what, kind, cause)
 
     def model_of(self, model: object, make: Callable[[], SeenModel]) -> SeenModel | None:
         """Return what was seen of a model, or ``None`` if there are too many."""
@@ -481,7 +491,7 @@ def _stated(x: Any, y: Any, trained: bool) -> None:
 def _state(watch: Watch, x: Any, y: Any, trained: bool) -> None:
     rows = plain(x)
     if rows.ndim < 2:
-        raise ValueError(f"expected one row an example, got an array of shape {rows.shape}")
+        raise DataError(f"expected one row an example, got an array of shape {rows.shape}")
     labels = None if y is None else labels_of(plain(y), len(rows))
     if y is not None and labels is None:
         watch.note("the labels that trained_on or evaluated_on was given are not one number an example: left out")
@@ -493,14 +503,14 @@ def plain(values: Any) -> NDArray[Any]:
 
     Raises
     ------
-    TypeError
+    DataError
         If they are no dense numbers.
     """
     if hasattr(values, "detach"):
         values = values.detach().cpu()
     array = np.asarray(values)
     if array.dtype.kind not in "biuf":
-        raise TypeError(f"expected numbers, got {type(values).__name__} of {array.dtype}")
+        raise DataError(f"expected numbers, got {type(values).__name__} of {array.dtype}")
     return array
 
 

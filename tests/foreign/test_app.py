@@ -1,9 +1,11 @@
 """Which words name an app, what can be set of it, and which apps are refused before they run."""
 
+import tomllib
 from dataclasses import replace
 
 import pytest
 import tomli_w
+from flwr.cli.config_migration import migrate
 
 from fedattack.cli.apps import AppWords, app_of_words
 from fedattack.errors import ConfigError
@@ -56,7 +58,8 @@ def test_what_the_app_does_not_know_is_refused(tmp_path, change, message):
         app_of(make(tmp_path, app={"config": {"rounds": 3}}), [change])
 
 
-def test_how_many_clients_an_app_has(tmp_path):
+def test_how_many_clients_an_app_has(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "none"))
     stated = {"default": "local", "local": {"options": {"num-supernodes": 7}}}
     assert app_of(make(tmp_path, federations=stated)).supernodes == 7
     assert app_of(make(tmp_path, federations=stated), supernodes=3).supernodes == 3
@@ -67,6 +70,25 @@ def test_how_many_clients_an_app_has(tmp_path):
     assert not app_of(make(tmp_path, federations={"a": two["a"], "b": two["b"]})).counted
     app = app_of(make(tmp_path))
     assert (app.supernodes, app.counted) == (10, False)
+
+
+def test_flowers_own_configuration_says_how_many_clients_there_are(tmp_path, monkeypatch):
+    """`flwr run` moves what an app declares into it."""
+    home, declared = tmp_path / "home", {"default": "mine", "mine": {"options": {"num-supernodes": 4}}}
+    monkeypatch.setenv("FLWR_HOME", str(home))
+    folder = MESSAGE_API.copy(tmp_path)
+    config = tomllib.loads((folder / "pyproject.toml").read_text())
+    config["tool"]["flwr"]["federations"] = declared
+    (folder / "pyproject.toml").write_text(tomli_w.dumps(config))
+    assert (app_of(folder).supernodes, app_of(folder).counted_by) == (4, "")
+    migrate(str(folder), [], ignore_legacy_usage=True)
+    assert "num-supernodes" not in str(tomllib.loads((folder / "pyproject.toml").read_text()))
+    app = app_of(folder)
+    assert (app.supernodes, app.counted, app.counted_by) == (4, True, f"{home / 'config.toml'}: superlink.mine")
+    assert app_of(folder, supernodes=7).counted_by == ""
+    for text in ("[superlink]\ndefault = 3", "superlink = 5", "no TOML", '[superlink]\ndefault = "gone"', "\0"):
+        (home / "config.toml").write_text(text)
+        assert (app_of(folder).supernodes, app_of(folder).counted) == (10, False)
 
 
 def test_apps_of_any_kind_are_taken_and_what_is_no_app_is_refused(tmp_path):

@@ -1,6 +1,7 @@
 """From a witnessed run to scores: what applies is made, what does not is told, and only the app itself is trusted."""
 
 import os
+import shutil
 import signal
 import sys
 from dataclasses import replace
@@ -18,7 +19,8 @@ from fedattack.record import Exchange, RecordWriter, Reply
 from fedattack.report import read_run
 from fedattack.runs.pipeline import choose_attacks, judge_folder
 from fedattack.runs.watch import Watch
-from fedattack.threats import Scores
+from fedattack.structured import pack
+from fedattack.threats import Knowledge, ModelKnowledge, Scores, Targets
 from fedattack.threats.source.sia import SourceInference
 from fedattack.witness import write_witness
 from tests.foreign.projects import MESSAGE_API
@@ -115,6 +117,65 @@ def test_what_clients_send_as_bytes_is_told(tmp_path):
     writer.close()
     with pytest.raises(RunError, match="clients send bytes, such as the trees of XGBoost"):
         pose_all([Part(tmp_path, "")])
+
+
+def test_replies_without_arrays_are_told(tmp_path):
+    writer = RecordWriter(tmp_path / "record")
+    writer.write(Exchange(1, None, [Reply(node, "ok", None, 10, {"trees": b"..."}) for node in "ab"]))
+    writer.close()
+    with pytest.raises(RunError, match="clients send metrics and settings without arrays, and no attack reads them"):
+        pose_all([Part(tmp_path, "")])
+
+
+def test_trees_are_told_though_the_first_model_is_empty(tmp_path):
+    writer = RecordWriter(tmp_path / "record")
+    replies = [Reply(node, "ok", {"0": np.arange(7, dtype=np.uint8)}, 10) for node in "ab"]
+    writer.write(Exchange(1, {"0": np.zeros(0)}, replies))
+    writer.close()
+    with pytest.raises(RunError, match="clients send bytes, such as the trees of XGBoost"):
+        pose_all([Part(tmp_path, "")])
+
+
+def test_what_clients_answer_besides_training_messages_is_told_not_to_be_recorded(tmp_path):
+    part = Part(tmp_path, "")
+    silent = [Reply(node, "missing", reason="no reply before the round was closed") for node in "ab"]
+    for exchanges, message in (
+        ([], "the run: the server sent no training message: training messages and their replies alone are recorded"),
+        (
+            [silent],
+            "no client answered a training message in any of 1 rounds: no reply .*; training messages and their",
+        ),
+        ([[Reply("a", "failed", reason="error 1: no"), silent[1]]], "in any of 1 rounds: error 1: no$"),
+    ):
+        shutil.rmtree(part.record, ignore_errors=True)
+        writer = RecordWriter(part.record)
+        for number, replies in enumerate(exchanges, 1):
+            writer.write(Exchange(number, {"0": np.zeros(3)}, replies))
+        writer.close()
+        with pytest.raises(RunError, match=message):
+            auditing._check_answers(part)
+
+
+def remedies_of(knowledge: Knowledge) -> dict[str, str]:
+    return {name: auditing._remedy(name, knowledge) for name in ("attribute", "property", "group", "inversion")}
+
+
+def test_what_a_question_would_take_is_true_of_the_examples():
+    y = np.arange(3)
+    model = ModelKnowledge("torch.nn:Linear", (4,), 3)
+    tables = Targets(np.zeros((3, 4), np.float32), y)
+    found = remedies_of(Knowledge(model=model, targets=tables, auxiliary=tables))
+    assert found["attribute"] == "; it would take --sensitive NUMBER, a column of the model's input"
+    assert found["group"] == "; it would take --groups FILE.toml, which says which clients belong together"
+    images = Targets(np.zeros((3, 1, 8, 8), np.float32), y)
+    found = remedies_of(Knowledge(model=model, targets=images))
+    assert found["attribute"] == "; it is asked of tables alone, and the model takes examples of shape (1, 8, 8)"
+    assert found["group"].endswith("belong together, and clients that evaluate on examples of their own")
+    words = Targets(pack({"ids": np.zeros((3, 2), np.int64), "mask": np.zeros((3, 2), np.int64)}), y)
+    found = remedies_of(Knowledge(model=replace(model, classes=1), targets=words))
+    assert found["attribute"] == "; it is asked of tables alone"
+    assert found["property"] == "; it is asked of classes alone, and these examples have none"
+    assert found["inversion"] == ""
 
 
 def test_too_few_clients_are_told_before_the_run():

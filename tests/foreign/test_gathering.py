@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import shutil
 import stat
 from dataclasses import replace
@@ -20,7 +22,7 @@ from torch.nn import functional as F  # noqa: N812
 from fedattack.audit.truth import read_truth
 from fedattack.errors import ConfigError, DataError, FedAttackError, TrustError
 from fedattack.folder import Part
-from fedattack.foreign import posing
+from fedattack.foreign import auditing, posing
 from fedattack.foreign.gathering import gather
 from fedattack.foreign.posing import pose
 from fedattack.observe import ObservedLegacyStrategy, ObservedServerApp, ObservedStrategy
@@ -183,6 +185,37 @@ def test_one_command_leads_to_a_judged_report(world, call):
     code, _, err = call(*words, "--trust")
     assert code == 2
     assert "exists already" in err
+
+
+def test_an_audit_that_is_stopped_says_what_is_kept_and_how_it_is_attacked(world, tmp_path, call, monkeypatch):
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
+    app, out = MESSAGE_API.copy(tmp_path), tmp_path / "stopped"
+    recorded = False
+
+    def stopped(app, out, *_, **__):
+        out.mkdir()
+        if recorded:
+            part = Part(out, "")
+            shutil.copytree(world.record, part.record)
+            shutil.copytree(world.all / "run-7", auditing.witness_of(part))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(auditing, "run_app", stopped)
+    code, _, err = call("audit", app, "--out", out)
+    assert code == 130
+    assert f"note: no round was recorded; delete {out}, and audit again\n" in err
+    recorded = True
+    code, _, err = call("audit", app, "--out", f"{out}-2", "--quiet")
+    assert code == 130
+    assert f"cannot be resumed; {len(Record(world.record))} rounds of the run are kept" in err
+    assert f"called in {app}, attacks them" in err
+    (words,) = re.findall("`fedattack (.*)`", err)
+    code, _, err = call(*shlex.split(words))
+    assert code == 0, err
+    assert (tmp_path / "stopped-2-gathered" / "report.html").exists()
+    code, _, err = call("resume", f"{out}-2")
+    assert code == 2
+    assert "the run of an app cannot be resumed, and `fedattack gather` attacks what is recorded of it" in err
 
 
 def test_a_model_of_the_callers_own_needs_no_trust(world, call):
@@ -455,7 +488,7 @@ def test_nothing_that_can_be_asked_about_ends_in_one_line(world):
     for site in world.sites:
         (witness,) = read_witnesses(site / "run-7")
         change(site, trained=replace(witness.trained, y=np.full(len(witness.trained), -1), counts={}))
-    with pytest.raises(DataError, match="no example of which it is certain"):
+    with pytest.raises(DataError, match="no training example was seen with a label"):
         gathered(world)
 
 

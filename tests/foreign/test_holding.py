@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedattack.errors import DataError
-from fedattack.foreign.holding import hold
+from fedattack.foreign.holding import Holding, hold
 from fedattack.foreign.posing import choose, even
 from fedattack.witness import SeenExamples, Witness
 from tests.foreign.worlds import FEATURES, TRAINING, hash_of, pool, seen, server, witness
@@ -155,8 +155,15 @@ def test_notes_of_witnesses_say_whose_they_are():
         ([], "no client's training was witnessed"),
         ([server(rows((0, 5)))], "no client's training was witnessed"),
         ([witness("0", rows((0, 0)), rows((0, 5)))], "no client's training was witnessed"),
-        ([witness("0", (X[:5], np.full(5, -1)))], "no example of which it is certain who trained on it"),
-        ([witness("0", (np.full((3, FEATURES), np.nan, np.float32) + np.arange(3)[:, None], Y[:3]))], "no example"),
+        ([witness("0", (X[:5], np.full(5, -1)))], "no training example was seen with a label of one number"),
+        (
+            [witness("0", (np.full((3, FEATURES), np.nan, np.float32) + np.arange(3)[:, None], Y[:3]))],
+            "training examples hold numbers that are not finite",
+        ),
+        (
+            [witness("0", rows((0, 5))), replace(witness("1", rows((5, 9))), trained=seen(*rows((5, 9)), keep=0))],
+            "of no training example with a label is it certain who trained on it",
+        ),
         (
             [
                 replace(
@@ -174,6 +181,27 @@ def test_what_cannot_be_asked_about_is_said_in_one_line(witnesses, message):
     with pytest.raises(DataError, match=message) as caught:
         hold(witnesses)
     assert "\n" not in str(caught.value)
+
+
+def of_evaluation(x, y) -> Holding:
+    return hold([witness("0", rows((0, 10)), training=replace(TRAINING, augmented=False)), server((x, y))])
+
+
+def test_why_nobody_evaluated_on_what_nobody_trained_on_is_said_as_it_is():
+    x, y = rows((20, 40))
+    assert of_evaluation(x, y).why_none == ""
+    assert of_evaluation(x[:0], y[:0]).why_none == "nobody was seen to evaluate on examples that nobody trained on"
+    none = "none of 20 examples that were only evaluated on can be asked about: "
+    for seen_so, why in (
+        ((x, np.full(20, -1)), "they were seen without labels, or with others than training examples have"),
+        ((x, y.astype(np.float32)), "they were seen without labels, or with others than training examples have"),
+        ((x[:, :3], y), "they were taken in another form than training examples"),
+    ):
+        assert of_evaluation(*seen_so).why_none == none + why
+    changed = [witness("0", rows((0, 10)), rows((20, 40)), training=replace(TRAINING, augmented=True))]
+    assert hold(changed).why_none.endswith("since they change their examples each time")
+    others = hold([witness("0", rows((0, 10)), rows((20, 40))), witness("1", rows((20, 40)))])
+    assert others.why_none == f"{none}somebody trained on them, or may have"
 
 
 def test_clients_whose_examples_are_of_another_form_are_named():

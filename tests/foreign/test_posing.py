@@ -101,7 +101,7 @@ def test_a_linear_layer_is_recognised_by_its_arrays(part):
 def test_a_model_that_is_named_takes_the_place(part):
     pose(part, World.witnesses(10**6), model="mlp", loss="mse")
     known = read_knowledge(part.knowledge).model
-    assert (known.spec, known.loss, known.classes, dict(known.arguments)) == ("mlp", "mse", CLASSES, {})
+    assert (known.spec, known.loss, known.classes, known.arguments) == ("mlp", "mse", CLASSES, None)
 
 
 def test_clients_that_differ_are_told(part):
@@ -111,6 +111,39 @@ def test_clients_that_differ_are_told(part):
     )
     assert posed.knowledge.training.lr == 0.1
     assert "clients were seen with 2 different ways to train; that of most is taken" in posed.notes
+
+
+def test_clients_that_trained_decide_about_model_and_loss(part):
+    """Who only evaluates may do so with another model, and has no loss; there may be more of them."""
+    x, y = rows((300, 340))
+    untrained = {"training": None, "model": replace(MODEL, spec="torch.nn:Bilinear", loss=None, why="none was seen")}
+    idle = [witness(name, (x[:0], y[:0]), (x, y), **untrained) for name in "23456"]
+    posed = pose(part, [*World.witnesses(10**6)[:2], *idle])
+    assert (posed.knowledge.model.spec, posed.knowledge.model.loss) == ("torch.nn:Linear", "cross-entropy")
+    assert not any("different models" in note or "loss is not known" in note for note in posed.notes)
+
+
+def test_parts_that_all_clients_train_and_keep_end_in_one_line(part):
+    kept = replace(MODEL, personal=("head.weight",))
+    witnesses = [witness(name, World.trains[name], model=kept) for name in "012"]
+    with pytest.raises(DataError, match=r"clients train head\.weight and do not send it: no reply holds a whole model"):
+        pose(part, witnesses)
+    assert not part.truth.exists()
+    assert pose(part, [replace(witnesses[0], model=MODEL), *witnesses[1:]]).knowledge.model.spec == MODEL.spec
+
+
+def test_mods_that_the_messages_of_clients_pass_are_told(part):
+    mods = ("LocalDpMod(clipping_norm=1.0)", "message_size_mod")
+    posed = pose(part, [witness(name, World.trains[name], mods=mods) for name in "012"])
+    assert f"messages of clients pass the mods {', '.join(mods)}" in posed.notes
+
+
+def test_training_of_which_something_is_not_known_is_told(part):
+    for facts, unknown in (({"epochs": None}, "how often they pass"), ({"batch_sizes": ()}, "in which batches")):
+        training = replace(TRAINING, **facts)
+        posed = pose(part, [witness(name, World.trains[name], training=training) for name in "012"])
+        assert posed.knowledge.training is None
+        assert any(note.startswith(f"it is not known {unknown}") for note in posed.notes)
 
 
 def test_training_that_no_attack_imitates_is_told(part):

@@ -22,6 +22,9 @@ def user_module(tmp_path, monkeypatch):
         "def needy(width):\n    return nn.Linear(width, 2)\n"
         "def dropping(classes, dropout=0.0):\n"
         "    return nn.Sequential(nn.Linear(4, classes), nn.Dropout(dropout))\n"
+        "class Wide(Net):\n    def __init__(self, **rest):\n        super().__init__(**rest)\n"
+        "class Deep(nn.Linear):\n"
+        "    def __init__(self, classes=2, **rest):\n        super().__init__(3, classes, **rest)\n"
         "def wrong():\n    return 3\n"
         "number = 3\n"
     )
@@ -160,6 +163,26 @@ def test_sizes_below_one_are_refused(options):
 def test_a_model_by_import_path_gets_what_it_accepts(user_module, function, expected):
     model = build_model(f"their_models:{function}", input_shape=(4,), classes=5, seed=0)
     assert shapes(model) == expected
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "expected"),
+    [
+        ("plain", {}, [(2, 3), (2,)]),
+        # Neither an argument that the rest would pass on, nor one that is left at its default.
+        ("Deep", {}, [(2, 3), (2,)]),
+        ("Deep", {"bias": False}, [(2, 3)]),
+        ("Wide", {"input_shape": (3,), "classes": 2}, [(2, 3), (2,)]),
+    ],
+)
+def test_to_arguments_that_are_known_nothing_is_added(user_module, function, arguments, expected):
+    model = build_model(f"their_models:{function}", input_shape=(4,), classes=5, arguments=arguments)
+    assert shapes(model) == expected
+
+
+def test_a_call_without_arguments_that_fails_says_so(user_module):
+    with pytest.raises(ModelError, match="it must work with no arguments"):
+        build_model("their_models:needy", input_shape=(4,), classes=5, arguments={})
 
 
 @pytest.mark.parametrize(

@@ -349,7 +349,7 @@ def test_a_round_that_has_no_weighted_mean_says_why(tmp_path, caplog):
     assert [item.aggregate for item in record] == [None, None]
     reason = "its example count is None, and it has no part in the mean"
     assert {(seen.status, seen.reason) for item in record for seen in item.observations} == {("failed", reason)}
-    assert record.silence == f"no client answered in any of 2 rounds: {reason}"
+    assert record.silence == f"no client answered a training message in any of 2 rounds: {reason}"
     assert f"round 1: there is no mean: {reason}" in caplog.text
 
 

@@ -132,7 +132,7 @@ def test_a_record_of_thousands_of_rounds_in_which_nobody_answered_is_read(tmp_pa
     np.testing.assert_array_equal(record.final["fc.weight"], model(0)["fc.weight"])
     report = check_record(tmp_path / "record")
     assert (report.problems, report.rounds) == ([], 1_000)
-    assert report.notes == ["no client answered in any of 1000 rounds: gone"]
+    assert report.notes == ["no client answered a training message in any of 1000 rounds: gone"]
 
 
 def test_a_file_is_opened_once_however_many_arrays_are_read(tmp_path, monkeypatch):

@@ -486,7 +486,7 @@ def test_a_view_without_some_nodes_keeps_the_models_that_they_are_in(folder, tmp
     for name, array in common.items():
         assert np.allclose(view.rounds[1].common[name], array)
     assert not view.silence
-    assert view.without(["node-1", "node-2"]).silence == "no client answered in any of 2 rounds"
+    assert view.without(["node-1", "node-2"]).silence == "no client answered a training message in any of 2 rounds"
 
 
 def test_what_a_record_is_can_be_said_better_until_its_first_round(tmp_path):

@@ -106,7 +106,9 @@ def test_without_replies_the_model_stays(tmp_path):
     )
     report = check_record(record.path)
     assert (report.problems, report.rounds) == ([], 3)
-    assert report.notes[0].startswith("no client answered in any of 3 rounds: error 1: the client raised")
+    assert report.notes[0].startswith(
+        "no client answered a training message in any of 3 rounds: error 1: the client raised"
+    )
     for item in record:
         assert item.participants == ()
         for name, array in Study.of(CONFIG).models.initial_arrays().items():

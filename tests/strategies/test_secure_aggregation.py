@@ -210,7 +210,9 @@ def test_a_run_of_halted_rounds_alone_is_a_record(tmp_path):
     record = run(tmp_path / "record", rounds=1, drop=dropping("setup", number=1))
     report = check_record(tmp_path / "record")
     assert (report.problems, report.rounds) == ([], 1)
-    assert report.notes == ["no client answered in any of 1 rounds: the round ended without an aggregate"]
+    assert report.notes == [
+        "no client answered a training message in any of 1 rounds: the round ended without an aggregate"
+    ]
     assert record.rounds[0].participants == ()
     for name, array in record.final.items():
         np.testing.assert_array_equal(array, initial()[name])

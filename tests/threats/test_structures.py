@@ -12,7 +12,7 @@ from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.structured import fields, pack
 from fedattack.threats import Knowledge, ModelKnowledge, Targets, read_knowledge, read_targets, write_knowledge
 from fedattack.threats.knowledge import read_public
-from fedattack.threats.matching import completed, named_for
+from fedattack.threats.matching import SHORTENED, completed, how_named, named_for
 from fedattack.threats.membership.measures import ExampleGradients
 
 HERE = "tests.threats.test_structures"
@@ -103,6 +103,7 @@ def test_arrays_of_shorter_names_are_those_that_are_not_frozen(tmp_path):
     known = Knowledge(ModelKnowledge(f"{HERE}:words", (), 1, loss="own"), frozen={"base.weight": state["base.weight"]})
     named = named_for(Record(tmp_path / "record"), known.model, known.frozen)
     assert [parameter.name for parameter in named.parameters] == ["part.default.weight", "part.default.bias"]
+    assert how_named(Record(tmp_path / "record"), named) == [SHORTENED]
     whole = completed(named, known, "a test")
     assert [parameter.name for parameter in whole.parameters] == [*state]
     # Without knowing what is frozen nothing is guessed.

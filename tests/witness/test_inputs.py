@@ -162,6 +162,71 @@ def test_a_model_that_predicts_its_own_input_has_no_labels(tmp_path):
     assert (witness.model.loss, witness.trained.counts) == ("own", {0: COUNT})
 
 
+class Scored(Next):
+    """Returns its loss, as it is and before it is averaged, as the models of trainers with a loss of their own do."""
+
+    def forward(self, input_ids, labels):
+        logits = self.out(self.words(input_ids))[:, :-1]
+        losses = F.cross_entropy(logits.reshape(-1, 30), labels[:, 1:].reshape(-1), reduction="none")
+        return {"loss": losses.sum() / (labels[:, 1:] != -100).sum(), "losses": losses.reshape(len(labels), -1)}
+
+
+@pytest.mark.parametrize("key", ["loss", "losses"])
+def test_a_client_trains_by_whatever_a_model_returned(key, tmp_path):
+    witness = witness_of(client(lambda model, rows: of_tokens(model, rows)[key].sum(), Scored()), tmp_path)
+    assert witness.trained.total == COUNT
+    assert witness.evaluated.total == 0
+    assert witness.model.loss == "own"
+    # Of another loss than its own one is told.
+    told = "the client trains by what it computes of the outputs of Scored; its loss is taken for the one that the"
+    assert [note.startswith(told) for note in witness.notes] == [True] * (key == "losses")
+
+
+class Pair(nn.Module):
+    """Returns features beside its outputs; a client may train by these alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(2, 4)
+        self.two = nn.Linear(4, 3)
+
+    def forward(self, x):
+        features = self.one(x)
+        return self.two(features.detach()), features
+
+
+def test_a_client_trains_by_features_that_a_model_returned_beside_its_outputs(tmp_path):
+    witness = witness_of(client(lambda model, rows: model(SIZES[rows])[1].square().sum(), Pair()), tmp_path)
+    assert witness.trained.total == COUNT
+
+
+class ByName(nn.Module):
+    """As those that transformers.Trainer trains: it is given its labels by name, and returns its loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(2, 3)
+
+    def forward(self, x, labels=None):
+        logits = self.out(x)
+        return {"logits": logits} | ({} if labels is None else {"loss": F.cross_entropy(logits, labels)})
+
+
+def test_one_array_is_the_same_by_name_and_by_position(tmp_path):
+    def both():
+        model = client(lambda model, rows: model(x=SIZES[rows], labels=Y[rows])["loss"], ByName())()
+        with torch.no_grad():
+            for rows in (slice(0, 8), slice(20, None)):
+                F.cross_entropy(model(SIZES[rows] + (rows.start > 0))["logits"], Y[rows])
+        return model
+
+    witness = witness_of(both, tmp_path)
+    assert (witness.trained.x.shape, witness.trained.x.dtype) == ((COUNT, 2), np.float32)
+    assert (witness.evaluated.total, witness.evaluated.x.shape) == (4, (4, 2))
+    assert sorted(witness.evaluated.y.tolist()) == sorted(Y[20:].tolist())
+    assert (witness.model.loss, witness.model.input_shape) == ("cross-entropy", (2,))
+
+
 class Adapted(nn.Module):
     """A frozen layer beside one that is trained and sent."""
 
@@ -194,5 +259,5 @@ def test_what_a_client_trains_and_keeps_is_told(tmp_path):
     model = Adapted()
     model.base.requires_grad_(True)
     witness = witness_of(lambda: adapted(model)() and None, tmp_path, sent=[model.adapter])
-    assert witness.model.frozen is None
+    assert (witness.model.frozen, witness.model.personal) == (None, ("base.bias", "base.weight"))
     assert any("and does not send it" in note for note in witness.notes)

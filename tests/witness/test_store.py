@@ -34,7 +34,9 @@ FULL = Witness(
     client="3",
     trained=examples(5, total=90),
     evaluated=examples(2),
-    model=WitnessedModel("pkg.task:Net", {"hidden": 8, "bias": True}, (2, 3), 4, None, "the loss is huber_loss"),
+    model=WitnessedModel(
+        "pkg.task:Net", {"hidden": 8, "bias": True}, (2, 3), 4, None, "the loss is huber_loss", ("a",)
+    ),
     training=WitnessedTraining("SGD", 0.1, 0.9, 0.0, (16, 4), 30, 3.0, None),
     mods=("LocalDpMod(epsilon=1.0)",),
     notes=("something was not covered",),

@@ -589,6 +589,48 @@ def test_augmentation_shows_in_the_next_round_whatever_the_labels(y, width, loss
     assert (witness_of(client, tmp_path, stated=40).training.augmented is True) == changes
 
 
+@pytest.mark.parametrize(
+    ("changes", "epochs", "stated", "augmented"),
+    [
+        # Batches, steps, or the size of another set, in the place of the number of examples.
+        (False, 3, 5, False),
+        (False, 3, 15, False),
+        (False, 3, 12, False),
+        # It might be 20 examples, each in two ways.
+        (False, 3, 20, None),
+        (False, 3, 1, False),
+        (False, 3, None, False),
+        (False, 1, 5, None),
+        (True, 3, 5, None),
+        (True, 3, 15, None),
+        (True, 3, 40, True),
+        (True, 30, 40, True),
+    ],
+)
+def test_a_stated_number_is_believed_where_it_fits_what_was_seen(changes, epochs, stated, augmented, tmp_path):
+    generator = torch.Generator().manual_seed(0)
+
+    def client():
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(epochs):
+            for rows in batches(10 if stated == 20 else 8):
+                optimizer.zero_grad()
+                shift = 0.01 * torch.rand(len(rows), 6, generator=generator) if changes else 0
+                F.cross_entropy(model(X[rows] + shift), Y[rows]).backward()
+                optimizer.step()
+        return model
+
+    training = witness_of(client, tmp_path, stated=stated).training
+    assert training.augmented is augmented
+    assert training.epochs == (epochs if augmented or not changes else 1)
+    again = witness_of(client, tmp_path, stated=stated).training
+    # Inputs that are all new, and as many as before, tell more than any statement.
+    assert again.augmented is (True if changes else None if stated == 20 else False)
+    # Of those nobody knows how many examples there are, unless the client states it.
+    assert again.epochs == (epochs if stated == 40 or not changes else None)
+
+
 def test_of_two_models_the_one_that_is_shared_counts(tmp_path):
     def client():
         seed(3)
@@ -741,7 +783,7 @@ def test_a_source_that_fails_does_not_disturb_the_run(tmp_path, monkeypatch):
     kept = []
     witness = witness_of(lambda: kept.append(fit()) or kept[0], tmp_path)
     assert state(kept[0]) == plain
-    assert "broken on purpose" in witness.notes[0]
+    assert witness.notes[0].endswith("was not seen (RuntimeError)")
     assert witness.trained.total == 0
 
 

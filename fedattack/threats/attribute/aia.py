@@ -40,7 +40,7 @@ from fedattack.threats.base import Attack, Needs, Progress, Scores
 from fedattack.threats.form import ArrayForm, Finite, Form, Name, Share
 from fedattack.threats.knowledge import Knowledge, ModelKnowledge, PartialRecords
 from fedattack.threats.matching import check_model, fits_model, flattened, is_finite
-from fedattack.threats.replies import replied
+from fedattack.threats.replies import replied, why_left_out
 
 Array = NDArray[np.float64]
 State = Mapping[str, Any]
@@ -212,7 +212,7 @@ class ModelBased(ModelBasedOptions, Attack):
         if not messages:
             raise NeedsError(
                 f"attack {self.name} needs a usable reply of a client that has partial records, and {record.path} "
-                "holds none; check that knowledge/nodes names the clients as partial.npz does"
+                f"holds none{why_left_out(notes)}; check that knowledge/nodes names the clients as partial.npz does"
             )
         after = record.final if record.final is not None else record.rounds[-1].common
         final = None if after is None else dict(after)

@@ -42,7 +42,7 @@ from fedattack.threats.inversion.gradient_inversion import (
 from fedattack.threats.inversion.options import UNBOUNDED, GradientInversionOptions, Labels, Method
 from fedattack.threats.knowledge import Knowledge, ModelKnowledge
 from fedattack.threats.matching import check_model, check_state, is_finite, is_zero
-from fedattack.threats.replies import choose_rounds, replied
+from fedattack.threats.replies import choose_rounds, replied, why_left_out
 
 VARIATION: Mapping[Method, float] = {"cos": 3.0, "l2": 0.0}
 """Weights of the total variation. Geiping et al. regularise their cosine search; deep leakage has no such term."""
@@ -193,7 +193,8 @@ class GradientInversion(GradientInversionOptions, Attack):
         if not batches:
             raise NeedsError(
                 f"attack {self.name} needs a client's reply, and {record.path} holds none that can be used for "
-                f"updates={self.updates} and clients={','.join(self.clients) or 'all'}; take other rounds or clients"
+                f"updates={self.updates} and clients={','.join(self.clients) or 'all'}{why_left_out(notes)}; take "
+                "other rounds or clients"
             )
         several = [count for count in counts if len(client.sizes(count)) > 1]
         if several:

@@ -30,6 +30,7 @@ from fedattack.threats.membership.measures import losses_at
 from fedattack.threats.membership.membership import SCORES_FORM, in_form
 from fedattack.threats.membership.options import AggregateMembershipOptions
 from fedattack.threats.membership.references import State, Trainer
+from fedattack.threats.replies import why_left_out
 
 Floats = NDArray[np.float64]
 
@@ -80,7 +81,10 @@ class AggregateMembership(AggregateMembershipOptions, Attack):
         first, start = next(filter(itemgetter(1), starts), (0, None))
         models = _models_after(record, model, notes)
         if not models or start is None:
-            raise NeedsError(f"attack {self.name} needs the common model after a round, and {record.path} holds none")
+            raise NeedsError(
+                f"attack {self.name} needs the common model after a round, and {record.path} holds none that can be "
+                f"used{why_left_out(notes)}"
+            )
         rounds = list(models)
         torch_device = pick_device(device)
         loss = per_record_loss(given(knowledge.model.loss))

@@ -30,6 +30,7 @@ from fedattack.threats.membership.measures import rows_at_once
 from fedattack.threats.membership.measuring import Meter, OfReplies, OfShadows, Played, Replies
 from fedattack.threats.membership.options import MembershipOptions
 from fedattack.threats.membership.references import Shadows
+from fedattack.threats.replies import why_left_out
 from fedattack.threats.threat import ADAPTIVE
 
 Floats = NDArray[np.float64]
@@ -173,7 +174,9 @@ class Membership(MembershipOptions, Attack):
                 rounds.append(record.rounds[position].number)
             progress(position + 1, len(record))
         if not rounds:
-            raise NeedsError(f"attack {self.name} needs at least one usable reply, and {record.path} holds none")
+            raise NeedsError(
+                f"attack {self.name} needs at least one usable reply, and {record.path} holds none{why_left_out(notes)}"
+            )
         progress(len(record), len(record))
         scores = tally.scores()
         notes += dict.fromkeys(of_pieces)

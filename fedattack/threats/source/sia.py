@@ -27,6 +27,7 @@ from fedattack.threats.form import ArrayForm, Form, Name, Number
 from fedattack.threats.knowledge import Knowledge, ModelKnowledge, Targets
 from fedattack.threats.local_models import REBUILD, Rebuilding, local_models
 from fedattack.threats.memory import MEMORY
+from fedattack.threats.replies import why_left_out
 from fedattack.threats.source.options import SourceOptions
 
 
@@ -112,7 +113,9 @@ class SourceInference(SourceOptions, Attack):
         rounds = [record.rounds[position].number for position in seen]
         losses = [*seen.values()]
         if not losses:
-            raise NeedsError(f"attack {self.name} needs at least one usable reply, and {record.path} holds none")
+            raise NeedsError(
+                f"attack {self.name} needs at least one usable reply, and {record.path} holds none{why_left_out(notes)}"
+            )
         stacked = np.stack(losses)
         combined = combine_rounds(stacked)
         prior = np.full(len(columns), 1 / len(columns))

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from fedattack.audit.truth import read_truth
-from fedattack.errors import ModelError
+from fedattack.errors import ModelError, NeedsError
 from fedattack.record import Exchange, Record, RecordWriter, Reply
 from fedattack.threats import ATTACKS, Knowledge, Scores, Targets, read_knowledge
 from fedattack.threats.source.judge import credits_of
@@ -159,6 +159,19 @@ def test_parameters_that_do_not_fit_the_model_are_refused(run):
     wide = Knowledge(model=type(MODEL)(**{**vars(MODEL), "hidden": 65}), targets=known.targets)
     with pytest.raises(ModelError, match="fc1"):
         SIA.run(Record(run / "record"), wide, device="cpu")
+
+
+@pytest.mark.parametrize("attack", ["sia", "membership"])
+def test_why_no_reply_can_be_used_is_told(attack, tmp_path):
+    good = {name: value.numpy() for name, value in MODEL.build().state_dict().items()}
+    part = {name: array for name, array in good.items() if not name.startswith("fc2")}
+    writer = RecordWriter(tmp_path / "record")
+    writer.write(Exchange(1, good, [Reply(node, "ok", part, 5) for node in "ab"]))
+    writer.close()
+    targets = Targets(np.zeros((4, *MODEL.input_shape), dtype=np.float32), np.zeros(4, dtype=np.int64))
+    known = Knowledge(model=MODEL, targets=targets)
+    with pytest.raises(NeedsError, match=r"holds none \(round 1, client a left out: .*missing: fc2.*\)$"):
+        ATTACKS[attack].run(Record(tmp_path / "record"), known, device="cpu")
 
 
 def test_a_client_of_another_shape_or_with_nan_is_named_and_cannot_win(tmp_path):
