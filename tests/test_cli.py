@@ -347,7 +347,7 @@ BAD = [
     ((*QUICK, "--set", "alpha=0"), "expected more than 0"),
     ((*QUICK, "--set", "fraction=1.5"), "expected at most 1"),
     ((*QUICK, "--set", "dropout=1"), "expected less than 1"),
-    ((*QUICK, "--set", "dp-epsilon=0.0001"), "no noise keeps"),
+    ((*QUICK, "--set", "dp-epsilon=1e-9", "--set", "dp-delta=1e-14"), "no noise keeps"),
     ((*QUICK, "--set", "record=x"), "unknown key 'record'"),
     ((*QUICK, "--set", "dataset=nope"), "nope"),
     ((*QUICK, "--set", "dataset=nope.npz"), "nope.npz"),
@@ -692,7 +692,7 @@ for words in {words!r}:
 """
 
 # These are found out only by reading the data, in a process of their own.
-BY_DATA = ("dp-epsilon=0.0001", "model=sia-cnn", "clients=5000", "fraction=0.02", "records-per-client=500")
+BY_DATA = ("dp-epsilon=1e-9", "model=sia-cnn", "clients=5000", "fraction=0.02", "records-per-client=500")
 
 
 def test_help_and_what_is_wrong_are_said_before_anything_heavy_is_imported(tmp_path):

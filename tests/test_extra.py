@@ -54,7 +54,7 @@ def test_a_module_that_is_missing_all_the_same_is_said_in_a_line(there, call, mo
     def check(folder):
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
-    monkeypatch.setattr("fedattack.record.check_record", check)
+    monkeypatch.setattr("fedattack.record.check.check_record", check)
     code, _, err = call("check", "anywhere")
     assert code == 2
     assert err.startswith("error: this command needs packages that are not installed (some.thing-else, torch)")

@@ -23,7 +23,7 @@ ALLOWED = {
     "nodes": BASE,
     "record": BASE,
     "observe": BASE | {"record"},
-    "witness": BASE | {"claims", "returned"},
+    "witness": BASE | {"claims", "learning", "returned"},
     "bridge": {"errors"},
     "data": BASE,
     "privacy": {"errors"},

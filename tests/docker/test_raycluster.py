@@ -23,7 +23,7 @@ def test_ray_image_and_user_are_those_of_the_image():
         assert container["image"].rpartition(":")[2] == fedattack.__version__
         assert pod["securityContext"]["runAsUser"] == int(user)
         assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
-        environment = {variable.pop("name"): variable for variable in container["env"]}
+        environment = {one["name"]: {key: one[key] for key in one if key != "name"} for one in container["env"]}
         assert environment["RAY_AUTH_MODE"] == {"value": "token"}
         assert environment["RAY_AUTH_TOKEN"] == {
             "valueFrom": {"secretKeyRef": {"name": "fedattack-ray", "key": "token"}}

@@ -38,7 +38,7 @@ def test_another_machine_is_refused_before_the_run(call, tmp_path, monkeypatch):
     assert code == 2
     assert "192.0.2.1:8000 is another machine, where the record would lie" in err
     assert "`fedattack observe --out RECORD -- flwr run APP --stream` where the ServerApp runs" in err
-    assert "`fedattack gather RECORD WITNESS… --out DIR --trust`" in err
+    assert "`fedattack gather RECORD WITNESS… --out DIR`" in err
     assert err.count("\n") == 1
     assert not out.exists()
 
