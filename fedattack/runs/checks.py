@@ -1,7 +1,6 @@
 """Words that a caller chose are checked here before anything else is done, and without torch, which takes seconds."""
 
 import re
-import shlex
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fedattack.audit.finding import Condition
 from fedattack.cluster import chosen, connect
-from fedattack.errors import ConfigError, DataError, instead
+from fedattack.errors import ConfigError, DataError, in_command, instead
 from fedattack.threats.memory import read_size
 from fedattack.threats.options import shares_work
 from fedattack.threats.registry import left_out, options_of_attack, threat_of, threats
@@ -49,10 +48,10 @@ def check_scores(folder: Path, parts: Sequence["Part"], found: Collection[str]) 
     for name in attack_names():
         lacking = [part.scores(name) for part in parts if not part.scores(name).exists()]
         if lacking and (name in found or len(lacking) < len(parts)):
-            again = f"`fedattack attack {name} {shlex.quote(str(folder))}`"
+            again = f"`fedattack attack {name} {in_command(folder)}`"
             raise DataError(
-                f"{lacking[0]} is not there, although the attack was made; put it back, run {again} again, or delete "
-                f"all scores of {name} and findings.json to report without it"
+                f"{lacking[0]} is not there, although the attack was made; put it back, or run {again} first; to "
+                f"report without it, delete all scores of {name} and findings.json"
             )
 
 
