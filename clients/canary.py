@@ -5,11 +5,10 @@ from flwr.app import RecordDict
 from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar
 
-from clients.fedavg import CLIENT_PROPERTY
 from fedattack.claims.canaries.directions import moved
 from simulations.canaries import canaries_of
 from simulations.privacy import is_private
-from simulations.study import Study
+from simulations.study import CLIENT_PROPERTY, Study
 
 
 class CanaryClient(NumPyClient):

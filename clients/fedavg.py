@@ -13,10 +13,7 @@ from torch import nn
 from fedattack.defences import hand_over
 from fedattack.learning import LocalTraining, pick_device, train_local, train_private
 from simulations.privacy import noise_of
-from simulations.study import Study
-
-# The property by which a client says which partition it holds.
-CLIENT_PROPERTY = "client"
+from simulations.study import CLIENT_PROPERTY, Study
 
 
 class FedAvgClient(NumPyClient):

@@ -20,10 +20,10 @@ They are imported when they are first used: an observed server needs none of the
 """
 
 import importlib
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from fedattack.extra import what_to_install
+from fedattack.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from fedattack.library import (
@@ -49,11 +49,6 @@ __all__ = [
     "read_knowledge",
     "show",
 ]
-
-try:
-    __version__ = version("fedattack")
-except PackageNotFoundError:  # run from a source tree that was never installed
-    __version__ = "0+unknown"
 
 
 def __getattr__(name: str) -> Any:

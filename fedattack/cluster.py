@@ -18,6 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from fedattack.errors import MESSAGE, ConfigError, FedAttackError, RunError, short
 from fedattack.extra import missing
+from fedattack.version import __version__
 
 Shared = TypeVar("Shared")
 Item = TypeVar("Item")
@@ -200,17 +201,15 @@ def _ask(node: str, paths: Sequence[str]) -> Any:
 @cache
 def installed() -> dict[str, Any]:
     """Say what this process has: versions, a digest of fedattack's code, and packages that are missing."""
-    import fedattack
-
     digest = hashlib.sha256()
-    package = Path(fedattack.__file__).parent
+    package = Path(__file__).parent
     for file in sorted(package.rglob("*.py")):
         # A wheel carries the app in the package, a checkout beside it.
         if file.relative_to(package).parts[0] != "_app":
             digest.update(file.read_bytes())
     return {
         "python": platform.python_version(),
-        "fedattack": fedattack.__version__,
+        "fedattack": __version__,
         "code": digest.hexdigest(),
         "missing": missing(),
     }

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.app import kind_of
 from fedattack.defences import DEFENCES, DP_SGD, Batch
 from fedattack.defences.hook import collecting
 from fedattack.errors import FedAttackError
@@ -84,8 +83,8 @@ def _received(study: Study) -> list[NDArray[Any]]:
 
 
 def _training(study: Study) -> Action:
-    received, kind = _received(study), kind_of(study, 0)
-    return lambda: kind(study, 0).fit(received, {"server-round": 1})
+    received, client = _received(study), study.framework.load_client()
+    return lambda: client(study, 0).fit(received, {"server-round": 1})
 
 
 def _update(study: Study, sent: list[NDArray[Any]], names: tuple[str, ...]) -> dict[str, NDArray[np.float32]]:

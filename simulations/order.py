@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from clients.fedavg import CLIENT_PROPERTY
 from fedattack.observe import PassingGrid
+from simulations.study import CLIENT_PROPERTY
 
 FEW = 200
 """Nodes that are all asked before the first round."""

@@ -22,6 +22,9 @@ from simulations.seeds import CLIENT_STREAM, PERMUTATION_STREAM, derive_secret, 
 if TYPE_CHECKING:
     from fedattack.claims.canaries import Examples
 
+CLIENT_PROPERTY = "client"
+"""The property by which a client says which partition it holds."""
+
 
 @dataclass(frozen=True)
 class Study:

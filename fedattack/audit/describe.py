@@ -10,7 +10,6 @@ from importlib.metadata import version
 from operator import attrgetter
 from typing import Any
 
-from fedattack import __version__
 from fedattack.audit.evidence import Evidence
 from fedattack.audit.isolation import ISOLATING
 from fedattack.audit.judge import judge_of
@@ -22,6 +21,7 @@ from fedattack.record import Record
 from fedattack.record.format import PROTOCOLS, RUN
 from fedattack.record.project import ALTERED
 from fedattack.threats import ATTACKS
+from fedattack.version import __version__
 
 _PACKAGES = ("flwr", "torch", "numpy", "scikit-learn", "opacus", "ray", "safetensors")
 

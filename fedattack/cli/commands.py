@@ -17,7 +17,6 @@ import typer
 from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
 
-from fedattack import __version__
 from fedattack.cli.console import err_console, out_console, say, say_progress, show_page, show_table, tell, watch_bars
 from fedattack.cli.declared import HIDDEN, LOSS, Declared, pairs
 from fedattack.cli.options import (
@@ -58,6 +57,7 @@ from fedattack.cli.options import (
 )
 from fedattack.errors import ConfigError, FedAttackError, RecordError, ReportError, RunError, in_command, short
 from fedattack.extra import what_to_install
+from fedattack.version import __version__
 
 if TYPE_CHECKING:
     from fedattack.audit.finding import Condition, Finding

@@ -49,9 +49,9 @@ def ask_what_if(
     folder: Path, out: Path, told: WhatIfWords, device: str, fail_if: list[str] | None, as_json: bool
 ) -> None:
     """Check the words, attack all copies, and show what came out."""
+    from fedattack.machine import MEMORY, read_size
     from fedattack.runs.asked import asked_of_knowledge, asked_of_study
     from fedattack.runs.checks import check_attacks, check_conditions, check_device, options_among
-    from fedattack.threats.memory import MEMORY, read_size
     from fedattack.whatif.alteration import NOTHING, read_alterations
     from fedattack.whatif.asked import check_room, check_run, options_of_run, siblings
 

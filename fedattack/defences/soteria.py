@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedattack.defences.base import Batch, DefenceKind, Settings, Update, as_float32, number, text
 from fedattack.errors import DataError, ModelError
-from fedattack.memory import MEMORY
+from fedattack.machine import MEMORY
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -27,7 +27,7 @@ from fedattack.learning import LocalSGD
 from fedattack.learning.attribute_updates import AttributeUpdates, attribute_updates
 from fedattack.learning.pooled_updates import FEATURES, Fit, Network, Pooling, check_labels, train_network
 from fedattack.learning.torch_utils import different, shapes_of
-from fedattack.memory import MEMORY
+from fedattack.machine import MEMORY
 from fedattack.untrusted import read_bytes, read_json
 
 FORMAT = 1

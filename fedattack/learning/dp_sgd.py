@@ -20,7 +20,7 @@ from fedattack.errors import ConfigError, ModelError
 from fedattack.learning.losses import MeanLoss, mean_loss
 from fedattack.learning.torch_utils import activations, in_mode, seeded
 from fedattack.learning.training import LocalTraining, check_sgd, records_of
-from fedattack.memory import MEMORY
+from fedattack.machine import MEMORY
 from fedattack.privacy import Sampling, check_noise
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedattack import __version__
 from fedattack.errors import RecordError, short
 from fedattack.files import FolderLock, atomic_file, copy_bytes, make_private, open_private, write_atomically
 from fedattack.record.exchange import Exchange, Reply
@@ -50,6 +49,7 @@ from fedattack.record.signature import SIGNING_KEY, read_private_key, signer_of
 from fedattack.record.sketch import SketchPlan
 from fedattack.record.tensors import DTYPES, checksum, write_tensors
 from fedattack.untrusted import MAX_SIDE, check_folder, open_regular, remove_inside
+from fedattack.version import __version__
 
 MAX_REPLY = 4 * 2**20
 """Characters of one reply's names and metrics; a client that sends more fails."""

@@ -13,11 +13,11 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
-from fedattack import __version__
 from fedattack.data import DATASETS, data_root
 from fedattack.errors import ConfigError, DataError, FedAttackError, ReportError
 from fedattack.files import FolderLock, make_private, write_atomically, write_json, write_sealed
 from fedattack.folder import read_study
+from fedattack.machine import MEMORY, read_size
 from fedattack.report import read_findings, read_run
 from fedattack.reproduce.measure import measure, per_round, training_records
 from fedattack.reproduce.page import to_markdown
@@ -33,8 +33,8 @@ from fedattack.runs.presets import load_preset, resolve_settings
 from fedattack.runs.settings import default_settings, leads_out
 from fedattack.runs.simulating import choose_seeds, simulate
 from fedattack.runs.watch import Watch
-from fedattack.threats.memory import MEMORY, read_size
 from fedattack.untrusted import check_folder, read_sealed, remove_inside
+from fedattack.version import __version__
 
 _DONE = "cell.json"
 _LEFT_OUT = "left out by --only"

@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import fedattack
 from fedattack.errors import ConfigError, FedAttackError, RunError
 
 Value = str | int | float | bool
@@ -28,7 +27,7 @@ def app_folder() -> Path:
     ConfigError
         If the installation lacks it.
     """
-    package = Path(fedattack.__file__).parent
+    package = Path(__file__).parents[1]
     for folder in (package.parent, package / "_app"):
         if (folder / "simulations" / "settings.toml").is_file() and (folder / "pyproject.toml").is_file():
             return folder

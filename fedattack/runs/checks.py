@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fedattack.audit.finding import Condition
 from fedattack.cluster import chosen, connect
 from fedattack.errors import ConfigError, DataError, in_command, instead
-from fedattack.threats.memory import read_size
+from fedattack.machine import read_size
 from fedattack.threats.options import shares_work
 from fedattack.threats.registry import left_out, options_of_attack, threat_of, threats
 

@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 
 from fedattack.errors import ConfigError, DataError, NeedsError, short
 from fedattack.files import make_private, write_npz
-from fedattack.memory import let_go
+from fedattack.machine import let_go
 from fedattack.record import Record
 from fedattack.threats.form import Form, Name
 from fedattack.threats.knowledge import Knowledge

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic import Field, StringConstraints, TypeAdapter
 
 from fedattack.errors import short
-from fedattack.memory import let_go
+from fedattack.machine import let_go
 
 Name = Annotated[str, StringConstraints(max_length=1024)]
 Number = Annotated[int, Field(ge=-(2**53), le=2**53)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedattack.errors import ConfigError
-from fedattack.threats.memory import MEMORY, read_size
+from fedattack.machine import MEMORY, read_size
 from fedattack.threats.replies import choose_rounds
 
 _KEY = "option"

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedattack import __version__
 from fedattack.audit.untried import lacking
 from fedattack.errors import ConfigError, FedAttackError, RunError
 from fedattack.files import make_private, write_json
 from fedattack.folder import Part, copy_zoos, read_study, write_study
+from fedattack.machine import MEMORY
 from fedattack.record import Record
 from fedattack.record.project import ALTERED, copy_record
 from fedattack.report.compare import Run, facts_of, read_compared
@@ -21,8 +21,8 @@ from fedattack.runs.watch import Watch
 from fedattack.threats import ATTACKS, Attack, Knowledge, KnownDefence, write_knowledge
 from fedattack.threats.knowledge import BUILT_IN
 from fedattack.threats.matching import named_for
-from fedattack.threats.memory import MEMORY
 from fedattack.untrusted import remove_inside
+from fedattack.version import __version__
 from fedattack.whatif.alteration import NOTHING, Alteration, alter_record
 from fedattack.whatif.asked import siblings
 from fedattack.whatif.cell import Cell

@@ -12,9 +12,9 @@ from fedattack.defences.applying import Sends
 from fedattack.errors import ConfigError
 
 if TYPE_CHECKING:
+    from flwr.client import NumPyClient
     from torch import nn
 
-    from clients.fedavg import FedAvgClient
     from simulations.run_settings import RunSettings, Value
     from simulations.server import Federation
 
@@ -67,10 +67,10 @@ class Framework:
     array_names: tuple[str, ...] = ()
     check_model: Callable[[nn.Module], None] | None = None
 
-    def load_client(self) -> type[FedAvgClient]:
-        """Import the class of an honest client."""
-        kind: type[FedAvgClient] = resolve_name(self.client)
-        return kind
+    def load_client(self) -> Callable[..., NumPyClient]:
+        """Import the class of an honest client: it is made of study, client and Flower's state."""
+        client: Callable[..., NumPyClient] = resolve_name(self.client)
+        return client
 
     def check(self, settings: RunSettings) -> None:
         """Refuse settings that do not go with it.

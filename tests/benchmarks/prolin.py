@@ -27,9 +27,9 @@ from torch import nn
 from fedattack.learning import LocalSGD, train_local
 from fedattack.learning.losses import mean_loss
 from fedattack.learning.shadows import CHUNK, ShadowModel
+from fedattack.machine import MEMORY, read_size
 from fedattack.record.sketch import SketchPlan
 from fedattack.threats import ModelKnowledge, Targets
-from fedattack.threats.memory import MEMORY, read_size
 from fedattack.threats.property.detectors import Mode, Setting, fit_detectors
 from fedattack.threats.property.disaggregation import Joint, least_squares, posterior, weighted_ridge
 from fedattack.threats.property.properties import draw_records, membership

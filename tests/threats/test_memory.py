@@ -1,8 +1,8 @@
 import pytest
 
 from fedattack.errors import ConfigError
+from fedattack.machine import MEMORY, read_size, shown_size
 from fedattack.threats import ATTACKS
-from fedattack.threats.memory import MEMORY, read_size, shown_size
 
 
 @pytest.mark.parametrize(

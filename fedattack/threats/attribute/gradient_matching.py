@@ -24,9 +24,9 @@ from fedattack.errors import ConfigError, DataError, ModelError
 from fedattack.learning.importing import one_line
 from fedattack.learning.soft_losses import SOFT_LOSSES, soft_loss, soft_targets
 from fedattack.learning.torch_utils import in_mode, to_tensor
+from fedattack.machine import MEMORY
 from fedattack.threats.attribute.options import RELAXATIONS, Relaxation
 from fedattack.threats.matching import is_finite, is_zero
-from fedattack.threats.memory import MEMORY
 
 Arrays = Mapping[str, NDArray[Any]]
 Method = Literal["cos", "l2"]

@@ -34,11 +34,11 @@ from fedattack.errors import DataError, NeedsError
 from fedattack.learning import LocalSGD
 from fedattack.learning.soft_losses import soft_loss
 from fedattack.learning.torch_utils import has_batch_norm, to_tensor
+from fedattack.machine import MEMORY
 from fedattack.threats.attribute.gradient_matching import descend, entries, generators, scaled
 from fedattack.threats.inversion.batch_norm import MEAN, VARIANCE, distances, seen, step_weights, tracked
 from fedattack.threats.inversion.options import MOST_ORDERED, Method, Order
 from fedattack.threats.matching import is_finite, is_zero
-from fedattack.threats.memory import MEMORY
 
 Arrays = Mapping[str, NDArray[Any]]
 Tensors = Mapping[str, Tensor]

@@ -40,7 +40,7 @@ from fedattack.audit.roc import (
 from fedattack.audit.significance import DRAWS, Significance, least_p
 from fedattack.audit.summaries import histogram, null_of, null_rate, reliability
 from fedattack.audit.truth import NOBODY, SEVERAL
-from fedattack.memory import let_go
+from fedattack.machine import let_go
 from fedattack.structured import flat
 from fedattack.threats.membership.membership import ALONE, METHODS, SCORE
 from fedattack.threats.threat import ADAPTIVE

@@ -49,9 +49,9 @@ from fedattack.learning.rows import (
 )
 from fedattack.learning.shadows import CHUNK, TRAINED, ShadowModel
 from fedattack.learning.torch_utils import seeded, to_tensor
+from fedattack.machine import MEMORY, give_back_large_blocks, shown_size
 from fedattack.record.sketch import SketchPlan
 from fedattack.threats.knowledge import ModelKnowledge, Targets
-from fedattack.threats.memory import MEMORY, give_back_large_blocks, shown_size
 from fedattack.threats.property.disaggregation import Array
 from fedattack.threats.property.many_features import FeatureDetector
 from fedattack.threats.property.options import Mode

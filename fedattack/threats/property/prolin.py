@@ -28,6 +28,7 @@ from fedattack.errors import NeedsError, short
 from fedattack.learning import LocalSGD, pick_device
 from fedattack.learning.importing import given
 from fedattack.learning.torch_utils import has_dropout
+from fedattack.machine import shown_size
 from fedattack.record import Record, Round
 from fedattack.record.format import Arrays
 from fedattack.structured import padded_alike
@@ -36,7 +37,6 @@ from fedattack.threats.base import Attack, Needs, Progress, Scores
 from fedattack.threats.form import ArrayForm, Form, Name, Number
 from fedattack.threats.knowledge import Knowledge, ModelKnowledge, Targets
 from fedattack.threats.matching import check_model, flattened
-from fedattack.threats.memory import shown_size
 from fedattack.threats.property.detectors import (
     STEPS,
     Detector,
