@@ -8,7 +8,7 @@ DEV := $(VENV)/.dev-installed
 WORKERS ?= 2
 STAMP := $(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: audit deploy-local test test-long test-deploy test-flower fuzz lint benchmark calibration vulnerabilities \
+.PHONY: audit deploy-local test test-slow test-all test-long test-deploy test-flower fuzz lint benchmark calibration vulnerabilities \
 	screenshot screenshots clean
 
 audit: $(RUN) ## Audit the embedded default and say where the report is.
@@ -18,14 +18,19 @@ deploy-local: $(RUN) ## Audit a SuperLink and three SuperNodes, processes on thi
 	$(VENV)/bin/fedattack audit quickstart --on $(if $(INSECURE),processes-insecure,processes) \
 		--out runs/deployed-$(STAMP) --seeds 1 --set clients=3 --set rounds=3
 
-test: $(DEV) lint ## Format, lint, type and run all tests.
+test: $(DEV) lint ## Format, lint, type and run the tests that take little time.
 	$(VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+test-slow: $(DEV) ## Test by real runs and by seconds of computing.
+	$(VENV)/bin/python -m pytest -m slow --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST)
+
+test-all: test test-slow test-long test-deploy ## Run all tests (an hour and a half).
+
 test-long: $(DEV) ## Test what takes minutes: runs that are killed, grids of runs, apps that are observed from outside.
-	$(VENV)/bin/python -m pytest -m long --numprocesses $(WORKERS) --dist loadfile
+	$(VENV)/bin/python -m pytest -m long --numprocesses $(WORKERS) --dist loadfile $(PYTEST)
 
 test-deploy: $(DEV) ## Test real deployments (minutes).
-	$(VENV)/bin/python -m pytest -m deploy
+	$(VENV)/bin/python -m pytest -m deploy $(PYTEST)
 
 test-flower: $(DEV) ## Test observers and defences beside eight versions of Flower (twenty minutes, needs the network).
 	$(VENV)/bin/python -m tests.flower_versions

@@ -491,6 +491,7 @@ def sums(tmp_path_factory):
     return write_property_run(tmp_path_factory.mktemp("sums"), rounds=24)
 
 
+@pytest.mark.slow
 def test_sums_are_attacked_and_judged(call, sums):
     assert call("attack", "prolin", sums, "--device", "cpu")[0] == 0
     code, out, _ = call("report", sums, "--json", "--fail-if", "prolin.false-alarms > 0.5")
@@ -584,6 +585,7 @@ def test_a_record_from_elsewhere_is_attacked_for_declared_private_attributes(cal
     assert scores.facts["attributes"] == {name: list(attribute.values)}
 
 
+@pytest.mark.slow
 def test_runs_are_compared(call, tmp_path, sums):
     other = write_property_run(tmp_path / "other", rounds=12)
     for folder in (sums, other):
@@ -664,6 +666,7 @@ def test_a_fault_of_the_program_is_no_limit_of_the_machine(monkeypatch, problem)
         main()
 
 
+@pytest.mark.slow
 def test_what_a_terminal_has_no_characters_for_is_shown_by_numbers():
     done = subprocess.run(
         [sys.executable, "-m", "fedattack", "list"],
@@ -695,6 +698,7 @@ for words in {words!r}:
 BY_DATA = ("dp-epsilon=1e-9", "model=sia-cnn", "clients=5000", "fraction=0.02", "records-per-client=500")
 
 
+@pytest.mark.slow
 def test_help_and_what_is_wrong_are_said_before_anything_heavy_is_imported(tmp_path):
     wrong = [words for words, _ in BAD if words[0] != "check" and not {*words} & {*BY_DATA}]
     commands = sorted({words[0] for words in wrong} - {"repotr"})
@@ -769,6 +773,7 @@ def test_quiet_leaves_out_progress_and_notes(call, tmp_path):
     assert "sia on the record" in err, "the next command speaks again"
 
 
+@pytest.mark.slow
 def test_the_page_is_a_link(call, attacked, monkeypatch):
     (attacked / "below").mkdir(exist_ok=True)
     monkeypatch.chdir(attacked / "below")
@@ -851,6 +856,7 @@ def recorded(tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_resuming_does_what_is_missing_and_says_when_nothing_is(call, recorded):
     scores, page = recorded / "scores" / "sia.npz", recorded / "report.html"
     assert call("resume", recorded, "--device", "cpu")[0] == 0
@@ -871,6 +877,7 @@ def test_resuming_does_what_is_missing_and_says_when_nothing_is(call, recorded):
     assert scores.exists()
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_still_held_against_gates(call, recorded):
     assert call("resume", recorded, "--device", "cpu")[0] == 0
     assert call("resume", recorded, "--fail-if", "verdict == leak")[0] == 3
@@ -879,6 +886,7 @@ def test_a_finished_run_is_still_held_against_gates(call, recorded):
     assert json.loads(out) == json.loads((recorded / "findings.json").read_text())
 
 
+@pytest.mark.slow
 def test_scores_of_an_older_record_or_knowledge_are_made_anew(call, recorded):
     assert call("resume", recorded, "--device", "cpu")[0] == 0
     scores = recorded / "scores" / "sia.npz"
@@ -894,6 +902,7 @@ def test_scores_of_an_older_record_or_knowledge_are_made_anew(call, recorded):
 @pytest.mark.parametrize(
     ("name", "content"), [("findings.json", "[{]"), ("run.json", "{}"), ("report.html", ""), ("findings.json", "{}")]
 )
+@pytest.mark.slow
 def test_a_damaged_report_is_written_anew(call, recorded, name, content):
     assert call("resume", recorded, "--device", "cpu")[0] == 0
     scores = (recorded / "scores" / "sia.npz").stat().st_mtime_ns
@@ -914,6 +923,7 @@ def test_a_gate_may_ask_for_an_attack_that_was_made_later(call, recorded, monkey
     assert call(*later)[0] == 3
 
 
+@pytest.mark.slow
 def test_other_options_make_a_finished_run_attack_again(call, recorded):
     assert call("resume", recorded, "--device", "cpu")[0] == 0
     first = (recorded / "scores" / "sia.npz").stat().st_mtime_ns

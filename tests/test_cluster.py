@@ -84,6 +84,7 @@ def pieces(where, work, shared, count):
     return Pieces(where, work, shared, range(count), cpus=1, memory=SMALL)
 
 
+@pytest.mark.slow
 def test_pieces_come_in_order_each_on_one_thread(one_machine, nothing_chosen):
     choose("auto")
     assert chosen() == "auto"
@@ -101,10 +102,12 @@ def test_what_a_machine_cannot_import_is_named(one_machine):
         list(pieces(one_machine, unknown, None, 1).in_order())
 
 
+@pytest.mark.slow
 def test_a_piece_whose_worker_is_killed_goes_again(one_machine, tmp_path):
     assert list(pieces(one_machine, killed_at_first, tmp_path, 2).in_order()) == [0, 1]
 
 
+@pytest.mark.slow
 def test_a_piece_that_is_lost_each_time_ends_in_one_line(one_machine, tmp_path):
     (ended,) = pieces(one_machine, killed, tmp_path, 1).as_they_end()
     number, problem = ended

@@ -109,6 +109,7 @@ def use(copy: Path, code: str) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+@pytest.mark.slow
 def test_a_defence_is_added_by_the_recipe(copy):
     (copy / "fedattack" / "defences" / "scale.py").write_text(DEFENCE)
     kinds = copy / "fedattack" / "defences" / "kinds.py"
@@ -132,6 +133,7 @@ def test_a_defence_is_added_by_the_recipe(copy):
     use(copy, USE_DEFENCE)
 
 
+@pytest.mark.slow
 def test_a_protocol_is_added_by_the_recipe(copy):
     edit(
         copy / "fedattack" / "record" / "schema.py",

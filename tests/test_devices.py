@@ -167,6 +167,7 @@ SMALL = {"prolin": partial(write_property_run, asked="membership", rounds=1, sam
 
 
 @pytest.mark.parametrize(("name", "protocol", "options"), [*WHOLE, *VARIANTS])
+@pytest.mark.slow
 def test_attacks(name, protocol, options, tmp_path):
     folder = SMALL.get(name, RUNS[name, protocol])(tmp_path)
     attack = ATTACKS[name].with_options(SHORT.get(name, {}) | options)
@@ -176,6 +177,7 @@ def test_attacks(name, protocol, options, tmp_path):
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.slow
 def test_gradient_matching(method):
     case = victim(count=3, rounds=1)[0]
     with fake_cuda():
@@ -285,6 +287,7 @@ def test_canaries_compute_nothing_there():
 
 
 @pytest.mark.usefixtures("cuda")
+@pytest.mark.slow
 def test_soteria():
     model = convolutional().to(CUDA)
     defence = DEFENCES["soteria"]({"defence-strength": 0.5, "soteria-layer": ""})

@@ -17,6 +17,7 @@ def run(tmp_path_factory):
     return write_run(tmp_path_factory.mktemp("library") / "run")
 
 
+@pytest.mark.slow
 def test_cells_of_a_notebook(run):
     record = fa.open_record(run / "record")
     knowledge = fa.read_knowledge(run / "knowledge")

@@ -260,6 +260,7 @@ def all_steps() -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("document", "language", "code"), [*all_steps()])
+@pytest.mark.slow
 def test_steps_run(document, language, code, reader, flower, tmp_path, monkeypatch):
     if language == "python":
         run_block(document, code, reader, monkeypatch)

@@ -72,6 +72,7 @@ def test_the_epsilon_of_a_message_quoted_for_the_run():
     assert fine.verdict == CONSISTENT
 
 
+@pytest.mark.slow
 def test_what_the_mechanism_has_counts_and_not_what_is_said_of_it():
     said = claim(sigma=3.0, clip=1.0, epsilon=0.5, rounds=7)
     answer = check_claim(said, known.own_mod, Trial(draws=2000))

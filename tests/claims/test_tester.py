@@ -23,6 +23,7 @@ def measured(name, play=None, seed=0, size=16):
     return measure(mechanism_of(getattr(known, name), name=name, size=size), play or Play(), seed=seed)
 
 
+@pytest.mark.slow
 def test_bounds_stay_below_the_true_epsilon_and_reach_most_of_it():
     """A short version of the benchmark: at most 5 % of the bounds may be above, of 24 of each kind."""
     above, runs = 0, 24
@@ -36,6 +37,7 @@ def test_bounds_stay_below_the_true_epsilon_and_reach_most_of_it():
     assert above <= stats.binom.isf(1e-4, 12 * runs, 0.05)
 
 
+@pytest.mark.slow
 def test_the_platform_is_told_apart_always():
     found = measured("platform", Play(run=5))
     assert found.told == found.tries == 8000
@@ -152,6 +154,7 @@ def test_bad_numbers():
         Play(inside=0.5, rate=0.5, relation="add-remove")
 
 
+@pytest.mark.slow
 def test_numbers_that_no_seed_repeats_are_said_to_be_so():
     for name in ("seeds_itself", "own_mod"):
         (note,) = measured(name, Play(draws=2000)).notes

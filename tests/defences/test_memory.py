@@ -122,6 +122,7 @@ def examples(count: int) -> tuple[np.ndarray, np.ndarray]:
     return draw.normal(size=(count, 1, 8, 8)).astype(np.float32), draw.integers(4, size=count)
 
 
+@pytest.mark.slow
 def test_soteria_finds_the_same_with_less():
     model, (x, y) = small(), examples(30)
     update = {name: value.detach().numpy().copy() for name, value in model.named_parameters()}

@@ -43,6 +43,7 @@ def choose(names):
     return choose_attacks(names, {})
 
 
+@pytest.mark.slow
 def test_all_that_applies_is_made_and_judged(part):
     posed = pose_all([part])
     attacked = attack_all([part], posed, choose, "cpu", Watch())
@@ -58,6 +59,7 @@ def test_all_that_applies_is_made_and_judged(part):
     assert recognised.n == 6
 
 
+@pytest.mark.slow
 def test_what_does_not_apply_is_told(part):
     posed = [replace(each, few=()) for each in pose_all([part])]
     attacked = attack_all([part], posed, choose, "cpu", Watch())

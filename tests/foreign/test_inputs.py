@@ -105,6 +105,7 @@ def check(project: Project, out: Path, found: dict, trusted, classes: list[str])
         pytest.param(LORA, ["0"], id="lora"),
     ],
 )
+@pytest.mark.slow
 def test_findings_are_those_of_a_truth_written_by_hand(project, classes, tmp_path, monkeypatch):
     found, notes, trusted = audited_here(project, tmp_path / "out", monkeypatch)
     check(project, tmp_path / "out", found, trusted, classes)

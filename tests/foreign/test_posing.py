@@ -32,6 +32,7 @@ def judged(part: Part, trusted=("torch.nn:Linear",)):
     return {f"{finding.attack}.{finding.metric}": finding for finding in found}
 
 
+@pytest.mark.slow
 def test_the_truth_is_what_the_clients_had_and_is_judged(part):
     posed = pose(part, World.witnesses(10**6), most=90)
     truth = read_truth(part.truth)
@@ -68,6 +69,7 @@ def test_without_examples_of_nobody_there_is_no_null_and_it_is_judged_all_the_sa
     assert any("there is no null run" in note for note in read_truth(part.truth).notes)
 
 
+@pytest.mark.slow
 def test_a_node_that_was_not_witnessed_is_a_client_of_its_own_and_is_told(part):
     pose(part, World.witnesses(10**6)[:2])
     truth = read_truth(part.truth)

@@ -74,6 +74,7 @@ COLUMN = Questions(column=Column("sex", 2, 3))
 ONE_STEP = LocalSGD(epochs=1, batch_size=20, lr=0.1)
 
 
+@pytest.mark.slow
 def test_a_column_is_asked_for_and_its_truth_is_that_of_the_data(tmp_path):
     data, evaluated = tables()
     names = ("aia", "attribute-baselines", "sia")
@@ -107,6 +108,7 @@ def test_a_column_is_asked_for_and_its_truth_is_that_of_the_data(tmp_path):
     assert not [x for x in known.auxiliary.x if (known.targets.x == x).all(axis=1).any()]
 
 
+@pytest.mark.slow
 def test_a_shuffled_column_is_no_leak(tmp_path):
     """The clients trained on another column than the one that is true."""
     data, evaluated = tables()
@@ -181,6 +183,7 @@ PEOPLE = [str(client) for client in range(16)]
 CLASS = Questions(label=CLASSES - 1)
 
 
+@pytest.mark.slow
 def test_who_holds_a_class_is_asked_of_sums(tmp_path):
     rng = np.random.default_rng(3)
     data = classed(HAVE, PEOPLE, rng)
@@ -202,6 +205,7 @@ def test_who_holds_a_class_is_asked_of_sums(tmp_path):
     assert any("prolin was given sums alone" in note for note in run["notes"])
 
 
+@pytest.mark.slow
 def test_who_holds_a_class_is_no_leak_where_others_were_seen_with_it(tmp_path):
     rng = np.random.default_rng(3)
     data, evaluated = classed(HAVE, PEOPLE, rng), classed(HAVE, PEOPLE, rng, 60)

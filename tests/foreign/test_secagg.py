@@ -42,6 +42,7 @@ def judged(part: Part) -> dict:
     return {f"{item.attack}.{item.metric}": item for item in found}
 
 
+@pytest.mark.slow
 def test_what_is_witnessed_under_secagg_judges_attacks_on_sums(tmp_path):
     part = Part(tmp_path, "")
     config = tomllib.loads((HERE / SECAGG.folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]

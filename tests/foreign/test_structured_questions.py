@@ -83,6 +83,7 @@ def test_groups_of_clients_with_texts(tmp_path, shuffled):
 
 
 @pytest.mark.parametrize("trained", [True, False])
+@pytest.mark.slow
 def test_membership_of_texts_has_shadow_models(tmp_path, trained):
     """With each client's replies, and with sums alone; where clients train on other texts, nobody is a member."""
     rng = np.random.default_rng(6)

@@ -91,6 +91,7 @@ def test_examples_without_labels_are_told(tmp_path):
         pose_all([part])
 
 
+@pytest.mark.slow
 def test_with_a_label_of_zero_and_a_model_that_returns_its_loss_they_are_asked_about(tmp_path):
     part = Part(tmp_path, "")
     run(part, states=True)

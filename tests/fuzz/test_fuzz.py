@@ -15,6 +15,8 @@ from tests.fuzz import folders, kills, mutants, mutate
 from tests.fuzz.sandbox import ANSWER, DIED, HANG, REFUSED, TRACEBACK, Outcome, in_child
 from tests.report import claims
 
+pytestmark = pytest.mark.slow
+
 
 def test_altered_folders_are_refused_or_read_as_before_or_said_to_be_unsigned():
     result = mutants.run(40, seed=101, worlds=("source", "signed", "sums"))

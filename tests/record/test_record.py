@@ -438,6 +438,7 @@ def test_two_runs_cannot_share_a_folder(folder):
     assert check_record(folder).whole
 
 
+@pytest.mark.slow
 def test_reading_many_rounds_keeps_none_of_them(tmp_path):
     """300 rounds are streamed in less than three rounds' worth of arrays."""
     width = 20_000

@@ -6,7 +6,7 @@ from fedattack.report import write_report
 from tests.report.chromium import count_pages, open_page, print_page
 from tests.report.pages import KINDS
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 # One attack has six sheets at most. These pages have two, or more.
 SHEETS = {"source-and-membership": 8, "membership": 8, "attribute-network": 8, "attribute-linear": 8}

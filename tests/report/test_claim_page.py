@@ -266,6 +266,7 @@ def test_the_schema_knows_the_keys_of_a_claim():
     assert set(json.loads(text)["$defs"]["keys"]["properties"]) == set(Claim.model_json_schema()["properties"])
 
 
+@pytest.mark.slow
 def test_a_run_folder_says_what_became_of_its_claim(folder, sheet):
     before = Page(write_report(folder).read_text()).text
     assert "None is known of this run." in before

@@ -43,6 +43,7 @@ def table(markdown, heading):
     return [re.split(r" (?<!\\)\| ", line.strip("| ")) for line in lines if not line.startswith("| ---")]
 
 
+@pytest.mark.slow
 def test_runs_are_compared_by_what_they_differ_in(prolin, tmp_path):
     out = tmp_path / "new" / "out"
     assert compare_runs(prolin, out) == out / "compare.html"

@@ -55,6 +55,7 @@ def extents(svg, colour):
     return np.array(found)
 
 
+@pytest.mark.slow
 def test_figures_are_the_same_each_time():
     assert plots() == plots()
 
@@ -89,6 +90,7 @@ def test_each_figure_has_a_name_a_description_and_no_fixed_text_colour(plot):
     assert all("currentColor" in text.get("style") for text in root.iter(f"{SVG}text"))
 
 
+@pytest.mark.slow
 def test_axes_have_labels_with_units():
     found = [texts(plot.svg) for plot in plots()]
     for labels, expected in zip(

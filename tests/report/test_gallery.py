@@ -14,6 +14,7 @@ def show(monkeypatch, *words):
     gallery.main()
 
 
+@pytest.mark.slow
 def test_pictures_of_a_run_stand_beside_those_from_before(browser, folder, tmp_path, monkeypatch):
     write_report(folder)
     run = tmp_path / "mine"

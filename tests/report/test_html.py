@@ -64,6 +64,7 @@ def test_everything_in_the_two_files_is_on_the_page(html):
         assert words in text
 
 
+@pytest.mark.slow
 def test_the_guarantee_of_private_training_is_on_the_page(html):
     assert "Differential privacy" not in Page(html).text
     run = {**example.run(), "privacy": example.privacy()}
@@ -214,6 +215,7 @@ def test_any_findings_make_a_page():
     assert "There are no findings." in Page(render_html([], run)).text
 
 
+@pytest.mark.slow
 def test_write_report_does_not_depend_on_where_it_runs(folder, tmp_path_factory, monkeypatch):
     page = write_report(folder)
     assert page == folder / "report.html"
@@ -262,6 +264,7 @@ def test_colours_have_the_contrast_that_wcag_aa_asks_for(theme):
         assert contrast(f"series-{series}", "surface") >= 3
 
 
+@pytest.mark.slow
 def test_the_page_links_the_tables_that_it_is_given_and_no_others():
     files = {"tables/sia-records.csv": "one row for each example that was asked about"}
     page = render_html(example.findings(), example.run(), files)

@@ -35,6 +35,7 @@ def stand_in(tmp_path, monkeypatch):
 
 
 @pytest.mark.browser
+@pytest.mark.slow
 def test_a_report_is_printed_beside_its_page(folder):
     if find_browser() is None:
         pytest.skip("no browser is installed")
@@ -109,6 +110,7 @@ def test_a_page_that_is_written_anew_has_no_older_print(folder, tmp_path):
     assert other.read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_a_printing_that_is_killed_leaves_no_browser_and_nothing_in_the_folder(folder, stand_in, tmp_path):
     child = tmp_path / "child"
     stand_in(

@@ -57,6 +57,7 @@ def machine():
     ray.shutdown()
 
 
+@pytest.mark.slow
 def test_cells_of_a_cluster_are_those_made_here(machine, tmp_path):
     here = reproduced(tmp_path / "here")
     there = reproduced(tmp_path / "there", cluster=machine)

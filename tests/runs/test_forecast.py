@@ -200,6 +200,7 @@ def verdict_of(judge, cases):
 
 @pytest.mark.parametrize("seeds", [1, 2])
 @pytest.mark.parametrize("attack", WORLDS)
+@pytest.mark.slow
 def test_what_is_said_of_a_size_is_what_the_judge_says_of_an_attack_that_is_always_right(attack, seeds):
     world = WORLDS[attack]
     leaks = []

@@ -54,6 +54,7 @@ def test_an_option_that_no_attack_has_is_refused(names, options, message):
         choose_attacks(names, options)
 
 
+@pytest.mark.slow
 def test_markup_that_a_client_sends_stays_text_from_the_record_to_the_page(tmp_path):
     """In names and values of metrics, and as the reason of a failure."""
     run, taken = write_run(tmp_path / "run"), "<script>document.title='taken'</script><img src=x onerror=alert(1)>"
@@ -94,6 +95,7 @@ def test_an_attack_that_is_not_shared_says_so(tmp_path):
         choose("")
 
 
+@pytest.mark.slow
 def test_a_report_has_tables_beside_it_and_links_them(tmp_path):
     run = write_run(tmp_path / "run")
     attack_folder(choose_attacks(["sia"], {})[0], run, device="cpu", watch=Watch())

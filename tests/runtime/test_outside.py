@@ -92,6 +92,7 @@ def test_the_copy_wraps_the_projects_own_serverapp_and_the_project_stays(tmp_pat
     assert done.stdout == f"None; {tmp_path}/a 'quoted' record; {{'view': 'aggregate', 'facts': {{'lr': 0.1}}}}\n"
 
 
+@pytest.mark.slow
 def test_the_copy_wraps_the_clientapp_too_where_clients_are_witnessed(tmp_path):
     project = BATCH_NORM.copy(tmp_path)
     for kind, name in (("Client", "client_app"), ("Server", "server_app")):

@@ -383,6 +383,7 @@ def simulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulator]:
 
 
 @pytest.mark.flower
+@pytest.mark.slow
 def test_a_run_completes_beside_bogus_modules_and_a_failing_client(
     simulator: Simulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -451,6 +452,7 @@ def test_a_run_listens_on_the_loopback_alone_and_its_ray_refuses_a_stranger(
 
 
 @pytest.mark.flower
+@pytest.mark.slow
 def test_a_crashed_serverapp_is_an_error_that_names_the_exception(simulator: Simulator) -> None:
     with pytest.raises(RunError, match=r"finished:failed.*: ValueError: the server fell over; ") as caught:
         simulator.run({"fault": "server"})
@@ -483,6 +485,7 @@ def test_a_timeout_ends_the_run_and_its_processes(simulator: Simulator) -> None:
 
 
 @pytest.mark.flower
+@pytest.mark.slow
 def test_nothing_is_left_after_an_interrupt_or_the_parents_death(tmp_path: Path) -> None:
     """Of two simulators at once, one loses its parent to kill -9, which leaves the other alone until it is interrupted.
 

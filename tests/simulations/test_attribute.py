@@ -281,6 +281,7 @@ class Perfect:
 
 
 @pytest.mark.parametrize("isolate", [True, False])
+@pytest.mark.slow
 def test_a_run_is_audited_and_rendered(tmp_path, monkeypatch, isolate):
     monkeypatch.setitem(ATTACKS, "ara", Perfect())
     run(tmp_path, isolate=isolate, victims=2)

@@ -118,6 +118,7 @@ def preset_in(name: str, folder) -> tuple[dict, dict[str, str]]:
 
 
 @pytest.mark.parametrize(("name", "defence"), [(name, defence) for name in preset_names() for defence in CHOICES])
+@pytest.mark.slow
 def test_every_preset_takes_every_defence(somewhere, name, defence):
     """Each is prepared, and tried on an update of the preset's own model, but for what has nothing to change."""
     config, zoo = preset_in(name, somewhere)
@@ -276,6 +277,7 @@ def test_a_zoo_for_another_model_is_refused_before_the_training(tmp_path):
 
 @pytest.mark.flower
 @pytest.mark.parametrize("secagg", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.slow
 def test_a_defended_run_on_flower_is_recorded_and_audited(tmp_path, secagg):
     folders = {key: str(tmp_path / key) for key in ("record", "truth", "knowledge")}
     noise = {"defence": "dp-gaussian", "defence-strength": 0.02, "defence-clip": 0.5}

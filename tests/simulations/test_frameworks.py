@@ -68,6 +68,7 @@ def test_a_model_that_has_more_than_gradients_is_refused_before_the_training(tmp
 
 
 @pytest.mark.flower
+@pytest.mark.slow
 def test_fedsgd_runs_on_flower_and_ray(tmp_path, monkeypatch):
     """The app as `flwr run` bundles it: the same gradients as in this process, and a signed record."""
     here = run_app(tmp_path / "here", FEDSGD)

@@ -38,6 +38,7 @@ def outputs_of(notebook):
 
 
 @pytest.mark.flower
+@pytest.mark.slow
 def test_the_audit_runs_and_shows_what_it_says(tmp_path, monkeypatch):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

@@ -107,6 +107,7 @@ def test_the_zoo_is_trained_before_the_run_and_known_to_the_attacker(tmp_path):
         ("inversion", ["label"]),
     ],
 )
+@pytest.mark.slow
 def test_elsewhere_a_zoo_is_of_the_sensitive_column_or_of_the_label(tmp_path, preset, attributes):
     config = {**DEFAULTS, **resolve_settings(load_preset(preset), []), "device": "cpu"} | RECUP
     prepared(tmp_path, config)

@@ -161,6 +161,7 @@ def test_truth_that_contradicts_itself_is_refused(prepared):
         read_truth(folder / "truth")
 
 
+@pytest.mark.slow
 def test_prepare_as_a_process_fails_in_one_line(tmp_path):
     config = {
         **DEFAULTS,
@@ -216,6 +217,7 @@ def test_what_was_dealt_for_another_study_is_not_taken(tmp_path):
     np.testing.assert_array_equal(absent.records_of(2)[1], study(clients=3).records_of(2)[1])
 
 
+@pytest.mark.slow
 def test_a_client_that_was_dealt_its_records_imports_little(tmp_path):
     file = str(tmp_path / "run.safetensors")
     study(clients=3, dealt=file).deal()

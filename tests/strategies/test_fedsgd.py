@@ -48,6 +48,7 @@ def record(tmp_path_factory):
     return run_app(tmp_path_factory.mktemp("fedsgd"), CONFIG)
 
 
+@pytest.mark.slow
 def test_a_reply_is_the_average_gradient_at_the_model_that_was_sent(record):
     study = Study.of(CONFIG)
     assert [item.protocol for item in record] == ["fedsgd"] * 3

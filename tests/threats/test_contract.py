@@ -55,6 +55,7 @@ def run(attack, folder, **changes):
     return attack.run(Record(folder / "record"), read_knowledge(folder / "knowledge"), device="cpu", **changes)
 
 
+@pytest.mark.slow
 def test_same_seed_same_scores(case):
     attack, folder = case
     first, second = run(attack, folder, seed=5), run(attack, folder, seed=5)

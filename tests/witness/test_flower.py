@@ -280,6 +280,7 @@ def test_it_is_imported_without_torch_and_scikit_learn():
 
 
 @pytest.mark.flower
+@pytest.mark.slow
 def test_a_real_run_is_witnessed(tmp_path):
     project = MESSAGE_API.copy(tmp_path)
     path = project / "pytorchexample" / "client_app.py"

@@ -15,6 +15,8 @@ from tests.benchmarks.calibration.coverage import (
     summary,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def measured():

@@ -69,6 +69,7 @@ def test_decisions_under_the_local_optimum_are_those_of_algorithm_3_by_hand():
 
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
+@pytest.mark.slow
 def test_a_hundred_unknowns_are_decoded_from_messages_in_float32(share):
     data = tables(clients=3, records=300, features=99)
     scores = attack_in_memory(data, share=share, rounds=20)

@@ -102,6 +102,7 @@ def test_full_batches_give_every_value_away(plain):
     assert scores.arrays["objectives"][COS].min() > 0.99
 
 
+@pytest.mark.slow
 def test_l_bfgs_starts_more_often_unless_told_otherwise(plain):
     folder, _ = plain
     usual, once, often = (attack(folder, steps="20", **how) for how in ({}, {"restarts": "1"}, {"restarts": "4"}))
@@ -110,6 +111,7 @@ def test_l_bfgs_starts_more_often_unless_told_otherwise(plain):
     assert (usual.arrays["objectives"][L2] < once.arrays["objectives"][L2]).any()
 
 
+@pytest.mark.slow
 def test_a_permuted_attribute_is_found_as_it_was_trained_on_and_not_as_it_is(tmp_path):
     """The null run: updates that say nothing of the truth give nothing beyond guessing."""
     truth = write_classified_run(tmp_path, permute=True, clients=6, each=30)
@@ -119,6 +121,7 @@ def test_a_permuted_attribute_is_found_as_it_was_trained_on_and_not_as_it_is(tmp
     assert abs(balanced - 0.5) < 0.12
 
 
+@pytest.mark.slow
 def test_records_weights_are_found_where_a_last_batch_is_short(tmp_path):
     truth = write_classified_run(tmp_path, each=20, training=LocalSGD(epochs=1, batch_size=16, lr=0.02))
     free, uniform = (attack(tmp_path, restarts="1", **choice) for choice in ({}, {"weights": "uniform"}))
@@ -190,6 +193,7 @@ def test_updates_that_cannot_be_used_are_named_and_left_out(plain, tmp_path):
     assert f"client {client} says that it has 15 examples, and 12 are known" in notes
 
 
+@pytest.mark.slow
 def test_less_knowledge_is_said_and_used_less(plain):
     folder, truth = plain
     scores = attack(folder, prior="unknown", label="unknown", restarts="2", steps="40", updates="1,3")
@@ -203,6 +207,7 @@ def test_less_knowledge_is_said_and_used_less(plain):
     np.testing.assert_array_equal(scores.arrays["beliefs"], other.arrays["beliefs"])
 
 
+@pytest.mark.slow
 def test_members_are_judged_first_where_membership_is_unknown(tmp_path):
     # Trained until records of its own stand out.
     truth = write_classified_run(

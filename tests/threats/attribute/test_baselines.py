@@ -102,6 +102,7 @@ def test_without_public_records_their_methods_are_missing(plain):
     assert BASELINES.run(Record(folder / "record"), lost, device="cpu").facts["methods"] == ["random", *HEURISTICS]
 
 
+@pytest.mark.slow
 def test_without_a_prior_the_majority_is_that_of_the_public_records(plain):
     folder, _ = plain
     known = read_knowledge(folder / "knowledge")

@@ -123,6 +123,7 @@ def test_victims_together_give_what_each_gives_alone(method):
     ],
     ids=["cos", "gumbel", "prior-unknown", "l2-prior-unknown", "three-values", "regression"],
 )
+@pytest.mark.slow
 def test_all_values_are_found_where_the_updates_determine_them(changes):
     how, loss = changes.pop("how"), changes.get("loss", "cross-entropy")
     case, truth = victim(count=8, rounds=3, seed=5, **changes)
@@ -160,6 +161,7 @@ def test_unknown_labels_are_found_too(known):
     np.testing.assert_array_equal(match.decisions, truth)
 
 
+@pytest.mark.slow
 def test_unlike_weights_of_records_are_found():
     """As of a short last batch: other records in each round weigh eight times as much."""
     draw = np.random.default_rng(0)

@@ -34,6 +34,7 @@ def test_what_follows_from_nothing_is_no_better_than_the_majority():
     assert (beliefs.argmax(axis=1) == truth).mean() <= (truth == 0).mean() + 0.02
 
 
+@pytest.mark.slow
 def test_the_blanked_inputs_are_not_looked_at_and_the_seed_decides():
     partial, auxiliary, _ = problem("column")
     first, name = impute(partial, auxiliary, seed=3)

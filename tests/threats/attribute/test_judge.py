@@ -277,6 +277,7 @@ def test_scores_that_do_not_fit_the_truth_are_refused():
         AttributeCase(0, whole.scores, without, whole.record, whole.knowledge)
 
 
+@pytest.mark.slow
 def test_nothing_is_seldom_a_leak():
     """240 drawings of runs in which no answer comes from an update."""
     worlds = (

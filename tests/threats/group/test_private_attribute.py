@@ -76,6 +76,7 @@ def test_an_adaptive_adversary_undoes_a_defence_that_a_static_one_does_not():
 
 
 @pytest.mark.parametrize("memory", [1, 4_000])
+@pytest.mark.slow
 def test_with_little_memory_the_same_is_found(tmp_path, memory):
     """Updates of shadow clients are then made again for adaptive adversaries, and few clients are trained together."""
     folder = write_private_run(tmp_path)
@@ -136,6 +137,7 @@ def right_without_signal(tmp_path, sketch=0):
     return right
 
 
+@pytest.mark.slow
 def test_the_attribute_of_every_client_is_named_in_every_round_and_without_a_signal_of_none(tmp_path):
     found = attacked(write_private_run(tmp_path / "signal"))
     assert found.facts["adversaries"] == ["stru-nn", "svm"]
@@ -151,6 +153,7 @@ def test_the_attribute_of_every_client_is_named_in_every_round_and_without_a_sig
     assert np.mean(right_without_signal(tmp_path)) == pytest.approx(1 / 3, abs=0.08)
 
 
+@pytest.mark.slow
 def test_adaptive_adversaries_train_on_what_the_known_defence_makes_of_updates(tmp_path):
     """One that clients do not have makes them take each value for the next; one that does nothing changes little."""
 
@@ -169,6 +172,7 @@ def test_adaptive_adversaries_train_on_what_the_known_defence_makes_of_updates(t
 
 
 @pytest.mark.parametrize("numbers", [12, 1_000])
+@pytest.mark.slow
 def test_the_attribute_is_named_from_sketches_and_without_a_signal_is_not(tmp_path, numbers):
     """Twelve sums of the 21 numbers of an update; or a sum for each of them."""
     found = attacked(write_private_run(tmp_path / "signal"), sketch=numbers)

@@ -31,6 +31,7 @@ def findings(count=4):
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("count", [1, 2, 3, 16])
 @pytest.mark.parametrize("draw", [by_round, by_confidence])
+@pytest.mark.slow
 def test_each_adversary_has_a_small_panel(draw, count):
     plot = draw(findings(count), "x")
     panels = [text for text in texts(plot.svg) if text.startswith("Colour: ")]

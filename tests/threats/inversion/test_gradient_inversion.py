@@ -137,6 +137,7 @@ def test_a_single_record_is_found_and_with_its_label(method, iterations, known):
     assert np.abs(found.x - X[3]).mean() < 0.05
 
 
+@pytest.mark.slow
 def test_a_record_is_found_behind_several_local_steps():
     training = LocalSGD(epochs=5, batch_size=0, lr=0.3, momentum=0.5)
     model = network(hidden=64)
@@ -337,6 +338,7 @@ def shuffled(seed, training):
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.slow
 def test_an_order_that_is_searched_for_explains_more_than_a_fixed_one(method):
     objectives = []
     for seed in range(4):

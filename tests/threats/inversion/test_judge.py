@@ -357,6 +357,7 @@ def test_labels_are_exchanged_among_clients_of_as_many_examples_alone(folder):
     assert found["labels"].verdict == TOO_FEW
 
 
+@pytest.mark.slow
 def test_false_alarms_are_rare_and_examples_that_come_back_are_found():
     """Nulls of many kinds: 1, 5 and 20 examples, batches, rounds, few others, several seeds."""
     false = list(measured("null", drawn.NULLS, drawn.judged, 18, seed=5))

@@ -278,6 +278,7 @@ def test_sites_alone_are_no_leak_where_origins_are_known():
 
 
 @pytest.mark.parametrize("world", ["labels alone informative", "sites alone informative, origins known"])
+@pytest.mark.slow
 def test_models_that_know_nothing_are_seldom_called_a_leak(world):
     count = 20
     rows = calibration.measured("null", {world: calibration.NULLS[world]}, calibration.judged, count, 0)
@@ -287,6 +288,7 @@ def test_models_that_know_nothing_are_seldom_called_a_leak(world):
         assert found <= binom.ppf(0.999, count, 0.05), metric
 
 
+@pytest.mark.slow
 def test_a_small_leak_of_many_members_is_seen():
     with calibration.quick():
         rows = [*calibration.measured("power", calibration.POWER, calibration.judged, 2, 0)]

@@ -262,6 +262,7 @@ def test_a_detector_of_recorded_sketches_is_nearly_as_good(asked, model):
 
 
 @pytest.mark.parametrize("mode", ["linear", "exact"])
+@pytest.mark.slow
 def test_sketches_that_are_not_in_memory_make_the_same_detector(mode):
     """Those of gradients are computed again in each pass, and those of updates as far as they are not kept."""
     usual = make("membership", mode, auxiliary=100)
@@ -283,6 +284,7 @@ def test_sketches_are_for_large_models_whose_updates_do_not_fit():
     assert sketch_width(replace(setting, mode="linear"), 11_200_000) == 0
 
 
+@pytest.mark.slow
 def test_several_questions_find_the_same_with_little_memory():
     """So little that their Krylov spaces are not in memory together."""
     one = make("membership", model=DROPPING, auxiliary=300)

@@ -357,6 +357,7 @@ def f1(named, truth):
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
 def test_well_separated_features_are_taken_apart_by_every_method(seed):
     *given, truth = synthetic(seed, rounds=300, positive=5, mean=10, sd=1)
     for method, named in decide(*given).items():
@@ -380,6 +381,7 @@ def test_prolin_is_at_least_as_good_as_ridge_at_a_d_prime_of_two():
     assert np.mean(scores[300]["PROLIN"]) > 0.9
 
 
+@pytest.mark.slow
 def test_where_nobody_has_the_property_hardly_anybody_is_named():
     named = {"PROLIN": [], "posterior": []}
     for seed in range(6):

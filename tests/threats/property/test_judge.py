@@ -341,6 +341,7 @@ def test_few_clients_that_a_metric_tells_apart_leave_its_area_uncertain(tmp_path
     assert 0.2 < found.low < 0.5, "four clients, and two metrics to choose among"
 
 
+@pytest.mark.slow
 def test_false_alarms_are_rare_and_real_names_are_found():
     """Nulls of many kinds: names at random, always the same ones, overlapping questions, 3 clients, 3 seeds."""
     false = list(measured("null", drawn.NULLS, drawn.judged, 25, seed=5))

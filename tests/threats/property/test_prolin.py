@@ -94,6 +94,7 @@ def test_clients_with_the_property_are_named(asked, tmp_path):
 
 
 @pytest.mark.parametrize("asked", ["membership", "inversion", "ascent"])
+@pytest.mark.slow
 def test_where_nobody_has_the_property_nobody_is_named(asked, tmp_path):
     named_by_prolin = []
     for seed in (1, 2):
@@ -103,6 +104,7 @@ def test_where_nobody_has_the_property_nobody_is_named(asked, tmp_path):
     assert len(named_by_prolin) <= 1
 
 
+@pytest.mark.slow
 def test_a_property_that_changes_nothing_names_nobody(inversion):
     """A user's own property, by its import path, whose batches with and without are drawn alike."""
     for shadows in ("linear", "exact"):
@@ -140,6 +142,7 @@ def test_early_windows_see_only_their_rounds(inversion, found, tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_sums_are_those_of_the_clients_features(tmp_path):
     """Against each client's own update, which only the individual view shows, weighted by example counts."""
     options = {"rounds": 6, "sizes": (8, 16, 5), "training": LocalSGD(epochs=1, batch_size=0, lr=0.05)}
@@ -176,6 +179,7 @@ def test_sums_are_those_of_the_clients_features(tmp_path):
 
 
 @pytest.mark.parametrize("asked", ["membership", "inversion"])
+@pytest.mark.slow
 def test_clients_of_unequal_sizes_are_told_apart(asked, tmp_path):
     training = LocalSGD(epochs=1, batch_size=0, lr=0.05)
     folder = write_property_run(
@@ -189,6 +193,7 @@ def test_clients_of_unequal_sizes_are_told_apart(asked, tmp_path):
     assert scores.arrays["plus_sd"].shape == (1, 40, 3)
 
 
+@pytest.mark.slow
 def test_many_sizes_are_put_into_a_few_groups(tmp_path):
     training = LocalSGD(epochs=1, batch_size=0, lr=0.05)
     folder = write_property_run(tmp_path, sizes=(5, 6, 7, 9, 10, 12, 14, 16), training=training, seed=1)
@@ -197,6 +202,7 @@ def test_many_sizes_are_put_into_a_few_groups(tmp_path):
     assert f1(scores, "posterior", read_truth(folder / "truth").positives[0]) >= 0.8
 
 
+@pytest.mark.slow
 def test_several_local_steps_with_momentum(tmp_path):
     training = LocalSGD(epochs=2, batch_size=4, lr=0.02, momentum=0.5, weight_decay=0.01)
     folder = write_property_run(tmp_path, asked="ascent", training=training, rounds=15, sampled=3)
@@ -207,6 +213,7 @@ def test_several_local_steps_with_momentum(tmp_path):
         assert f1(scores, "PROLIN", truth) == f1(scores, "posterior", truth) == 1.0
 
 
+@pytest.mark.slow
 def test_the_exact_mode_agrees_with_the_linear_one(inversion, found):
     exact = attack(inversion, {"shadows": "exact"})
     for method in ("PROLIN", "REG", "posterior"):
@@ -214,6 +221,7 @@ def test_the_exact_mode_agrees_with_the_linear_one(inversion, found):
     np.testing.assert_allclose(exact.arrays["accuracy"].mean(), found.arrays["accuracy"].mean(), atol=0.02)
 
 
+@pytest.mark.slow
 def test_several_features_find_the_same_clients(inversion, found):
     scores = attack(inversion, {"features": "3"})
     for method in ("PROLIN", "REG", "OLS"):
@@ -221,6 +229,7 @@ def test_several_features_find_the_same_clients(inversion, found):
     assert named(scores, "posterior") == named(found, "posterior")
 
 
+@pytest.mark.slow
 def test_clients_that_train_by_adam_are_attacked_exactly_and_not_linearly(tmp_path):
     training = LocalSGD(epochs=1, batch_size=4, lr=0.002, optimizer="AdamW")
     folder = write_property_run(tmp_path, asked="inversion", training=training, rounds=15)
@@ -231,6 +240,7 @@ def test_clients_that_train_by_adam_are_attacked_exactly_and_not_linearly(tmp_pa
         attack(folder, {"shadows": "linear"})
 
 
+@pytest.mark.slow
 def test_batch_norm_is_attacked_exactly_and_not_linearly(tmp_path):
     training = LocalSGD(epochs=1, batch_size=0, lr=0.05)
     folder = write_property_run(tmp_path, asked="ascent", model=NORMALISED, training=training, rounds=15)

@@ -79,6 +79,7 @@ def test_random_scores_are_no_leak():
         assert found[metric].verdict == "no evidence", metric
 
 
+@pytest.mark.slow
 def test_false_alarms_stay_below_the_level():
     alarms = sum(judged(case(hits=0.0, seed=seed))["asr"].verdict == "leak" for seed in range(60))
     assert alarms <= 3
@@ -315,6 +316,7 @@ def test_clients_that_were_not_sampled_are_neither_right_nor_wrong(broken, round
     assert sum(entry["n"] for entry in per_client.values()) == found["asr"].n
 
 
+@pytest.mark.slow
 def test_partial_participation_without_a_leak_is_at_chance():
     findings = [judged(*[partly_seen(10 * trial + seed) for seed in range(3)]) for trial in range(20)]
     alarms = [f.verdict == "leak" for found in findings for f in found.values() if f.metric != "asr-worst-client"]

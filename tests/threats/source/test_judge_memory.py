@@ -40,6 +40,7 @@ def test_findings_are_the_same_from_disk(tmp_path, monkeypatch):
 
 
 @LINUX
+@pytest.mark.slow
 def test_many_rounds_take_the_memory_of_few(tmp_path):
     rounds, n = 500, 2_000
     made, file = saved(tmp_path, rounds=rounds, n=n)

@@ -17,6 +17,7 @@ def smaller(null: Null) -> Null:
     return replace(null, drawn=replace(drawn, targets=min(drawn.targets, 20), held_out=min(drawn.held_out, 10)))
 
 
+@pytest.mark.slow
 def test_false_alarms_are_as_rare_as_they_should_be():
     """On all nulls together, since those of one null are too few to tell."""
     found, tested = dict.fromkeys(ALL, 0), dict.fromkeys(ALL, 0)
@@ -42,6 +43,7 @@ def test_false_alarms_are_as_rare_as_they_should_be():
         (Drawn(remembered=0.1, targets=50, rounds=3), "asr-best-round"),
     ],
 )
+@pytest.mark.slow
 def test_true_leaks_are_mostly_found(drawn, metric):
     assert alarms(Null("", drawn, (metric,)), EACH, seed=5)[metric] >= 0.8 * EACH
 
