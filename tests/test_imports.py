@@ -33,7 +33,6 @@ ALLOWED = {
     "threats": BASE | {"cluster", "nodes", "record", "returned", "data", "learning"},
     "judges": BASE | {"threats", "audit", "record", "learning"},
     "sections": {"audit", "report"},
-    "attacks": {"threats"},
     "folder": BASE | {"record"},
     "audit": BASE | {"folder", "nodes", "record", "data", "learning", "threats", "defences"},
     "report": BASE | {"audit", "claims", "privacy", "threats"},

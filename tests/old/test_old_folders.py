@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedattack.attacks import ATTACKS, Scores, read_knowledge
-from fedattack.attacks.knowledge import BUILT_IN
 from fedattack.audit.run import audit_folder
 from fedattack.files import seal
 from fedattack.folder import find_parts, read_study, write_study
 from fedattack.record import Record, RecordWriter, check_record, project_record
 from fedattack.report import read_findings, read_run, write_report
+from fedattack.threats import ATTACKS, Scores, read_knowledge
+from fedattack.threats.knowledge import BUILT_IN
 from tests.fuzz.worlds import STUDY
 from tests.record.conftest import exchange
 from tests.worlds.federation import write_run
