@@ -38,9 +38,6 @@ _METRIC = re.compile(r"[a-z0-9-]+(?:\.[0-9][a-z0-9-]*)?")
 # Rates and their intervals are computed along different paths; a last-digit difference is no contradiction.
 _ROUNDING = 1e-9
 
-NEWER = frozenset({"here_low", "here_high", "p", "p_least", "p_adjusted"})
-"""Fields that findings of older versions do not have."""
-
 
 class Null(TypedDict):
     """The same attack's result where there is nothing to find: value, its interval, and the number of targets."""
@@ -196,10 +193,10 @@ class Finding:
         Raises
         ------
         ReportError
-            If a key is unknown or missing, or the parts contradict each other. Findings of old runs have no test.
+            If a key is unknown or missing, or the parts contradict each other.
         """
         known = {f.name for f in fields(cls)}
-        unknown, missing = sorted(set(data) - known), sorted(known - set(data) - NEWER)
+        unknown, missing = sorted(set(data) - known), sorted(known - set(data))
         if unknown or missing:
             raise ReportError(
                 f"a finding has unknown keys {unknown} and lacks {missing}; expected exactly the keys of the schema"

@@ -50,7 +50,7 @@ def _exposed(finding: Finding) -> Table:
     listed = finding.series["most_exposed"]
     rows = []
     for target in listed[:_MOST_EXPOSED]:
-        right = "yes" if target.get("right", True) else "no"
+        right = "yes" if target["right"] else "no"
         rows.append([str(target["record"]), target["client"], right, shown(target["posterior"])])
     return Table(
         f"{finding.label}: most exposed examples",

@@ -37,7 +37,7 @@ def test_the_column_and_its_values_are_named():
     assert "the column sex (female or male)" in excess(finding(1.0, asked=ASKED))
     many = {"column": "age", "values": [str(age) for age in range(20)]}
     assert "the column age (0, 1, 2, 3, 4 or 15 others)" in excess(finding(1.0, asked=many))
-    assert "was right" in excess(finding(1.0)), "findings of older versions do not say what was asked"
+    assert "was right" in excess(finding(1.0)), "the series may not say what was asked"
 
 
 def test_scores_and_curve_are_about_the_rarest_value():
